@@ -1,0 +1,126 @@
+"""Every error lakebed raises, sorted by what the caller should do about it.
+
+Owns: the tree below and the rule that each error carries a stable `kind`, one clear sentence and its facts as
+attributes. Invariants: every error pickles (Spark ships them between processes); no error holds a secret.
+Vendor errors are translated once, in the object port, with ``raise ... from``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "AlreadyExists",
+    "Closed",
+    "Conflict",
+    "Corruption",
+    "Fenced",
+    "InternalError",
+    "InvalidRequest",
+    "LakebedError",
+    "NotFound",
+    "OutcomeUnknown",
+    "Rejected",
+    "Unavailable",
+    "UnsupportedFormat",
+]
+
+
+class LakebedError(Exception):
+    """Root of all lakebed errors.
+
+    Args:
+        message: one sentence: what was asked, what is there, what to do.
+        kind: stable machine-readable name, for scripts and tests; defaults to the class's own.
+        facts: whatever else a handler may want (``path=``, ``table=``, ``tag=``, ...), kept in `facts`.
+    """
+
+    default_kind = "error"
+
+    def __init__(self, message: str, *, kind: str | None = None, **facts: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.kind = kind or self.default_kind
+        self.facts = facts
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.message, self.kind, self.facts))
+
+
+def _rebuild(cls: type[LakebedError], message: str, kind: str, facts: dict[str, Any]) -> LakebedError:
+    return cls(message, kind=kind, **facts)
+
+
+class InvalidRequest(LakebedError, ValueError):
+    """The call is wrong and will stay wrong: fix the call."""
+
+    default_kind = "invalid_request"
+
+
+class NotFound(LakebedError, KeyError):
+    """What was named does not exist (or no longer exists)."""
+
+    default_kind = "not_found"
+
+
+class AlreadyExists(LakebedError):
+    """What should be created is already there."""
+
+    default_kind = "already_exists"
+
+
+class Conflict(LakebedError):
+    """Another writer changed what this change rests on: re-read and retry."""
+
+    default_kind = "conflict"
+
+
+class Fenced(LakebedError):
+    """A newer writer owns this: stop."""
+
+    default_kind = "fenced"
+
+
+class Rejected(LakebedError):
+    """The control plane refused: acknowledge and detach."""
+
+    default_kind = "rejected"
+
+
+class Unavailable(LakebedError):
+    """The store did not answer, or answered that it cannot now: retry with backoff."""
+
+    default_kind = "unavailable"
+
+
+class OutcomeUnknown(LakebedError):
+    """The change may or may not have happened: look before retrying."""
+
+    default_kind = "outcome_unknown"
+
+
+class Corruption(LakebedError):
+    """Stored bytes are not what was written: stop. `facts` has ``path`` and, where known, ``offset``."""
+
+    default_kind = "corruption"
+
+
+class UnsupportedFormat(LakebedError):
+    """Written by a newer lakebed, or by a feature this one does not know: upgrade."""
+
+    default_kind = "unsupported_format"
+
+
+class Closed(LakebedError):
+    """The handle was closed."""
+
+    default_kind = "closed"
+
+
+class InternalError(LakebedError):
+    """A bug in lakebed."""
+
+    default_kind = "internal_error"

@@ -1,0 +1,148 @@
+"""The object-storage port: the one Protocol every store is written against.
+
+Owns: the operations, what each promises, and the types they exchange. Knows no vendor; adapters live beside it.
+
+Invariants:
+- A path is relative, ``/``-separated, UTF-8, without empty, ``.`` or ``..`` segments; anything else is `InvalidRequest`.
+- Every operation is synchronous and thread-safe, and raises only `lakebed.errors`.
+- ``put(create_only=True)`` has exactly one winner; all others get `AlreadyExists`.
+- An object put with ``durable=True`` survives power loss once the call returned.
+- A listing never shows a half-written object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from typing_extensions import Buffer
+
+__all__ = ["ByteRange", "Listing", "ObjectMeta", "ObjectStore", "RequestCounts"]
+
+ByteRange = tuple[int, int]
+"""Half-open ``(start, end)`` in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectMeta:
+    """What a store knows of an object without reading it."""
+
+    path: str
+    size_bytes: int
+    modified_ms: int
+    """Unix time in milliseconds, UTC, by the store's clock."""
+    etag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One level of a hierarchy: objects directly below the prefix, and the folders below it (without final slash)."""
+
+    objects: tuple[ObjectMeta, ...]
+    folders: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class RequestCounts:
+    """Requests and bytes of one store (or of one ``with store.count()`` block), by kind.
+
+    A LIST counts one for each page of 1000 names, a DELETE one for each batch of 1000 paths.
+    """
+
+    get: int = 0
+    head: int = 0
+    put: int = 0
+    list: int = 0
+    delete: int = 0
+    copy: int = 0
+    errors: int = 0
+    retries: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Total seconds spent, by operation kind."""
+
+    @property
+    def total(self) -> int:
+        """All requests of every kind."""
+        return self.get + self.head + self.put + self.list + self.delete + self.copy
+
+
+@runtime_checkable
+class ObjectStore(Protocol):
+    """A folder of immutable objects: local, memory, S3, GCS, Azure, or a fault-injecting wrapper of one."""
+
+    @property
+    def root_url(self) -> str:
+        """The URL of this store's root, without credentials and without final slash."""
+        ...
+
+    def get(self, path: str, *, byte_range: ByteRange | None = None) -> Buffer:
+        """The object's bytes (a read-only buffer; ``memoryview(x)``, ``pa.py_buffer(x)`` and ``bytes(x)`` work).
+
+        Raises:
+            NotFound: no such object.
+            InvalidRequest: the range starts past the end or is empty.
+        Cost: 1 GET.
+        """
+        ...
+
+    def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
+        """Several ranges of one object, in the order asked. Near ranges are coalesced. Cost: 1 GET a coalesced range."""
+        ...
+
+    def head(self, path: str) -> ObjectMeta:
+        """Size and time of one object. Raises `NotFound`. Cost: 1 HEAD."""
+        ...
+
+    def put(self, path: str, body: Buffer, *, create_only: bool = False, durable: bool = True) -> None:
+        """Write one whole object.
+
+        Args:
+            create_only: fail with `AlreadyExists` when the object is there. Only such puts decide races.
+            durable: return only when the object survives power loss (local folders: fsync of file and folder).
+
+        Raises:
+            AlreadyExists: ``create_only`` and the object is there. After a lost reply it may be ours: see `NumberedLog`.
+            Unavailable, OutcomeUnknown: the store failed; with OutcomeUnknown the object may be there.
+        Cost: 1 PUT.
+        """
+        ...
+
+    def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectMeta]:
+        """Objects below a folder, at any depth, lazily, in lexicographic order of their UTF-8 path.
+
+        ``prefix`` is a folder (whole segments; ``""`` is the root); a missing folder lists nothing.
+        ``start_after`` is a full path, exclusive. Cost: 1 LIST a 1000 names.
+        """
+        ...
+
+    def list_with_delimiter(self, prefix: str = "") -> Listing:
+        """One level below a folder. Cost: 1 LIST a 1000 names."""
+        ...
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete objects; missing ones are fine. Cost: 1 DELETE a 1000 paths."""
+        ...
+
+    def copy(self, source: str, target: str, *, create_only: bool = False) -> None:
+        """Copy one object inside the store. Raises `NotFound`, `AlreadyExists`. Cost: 1 COPY."""
+        ...
+
+    def url(self, path: str) -> str:
+        """The object's URL, to hand it to another engine. Holds no credential."""
+        ...
+
+    def signed_url(self, path: str, *, expires_in_s: int, method: str = "GET") -> str:
+        """A URL that carries its own, expiring permission. `InvalidRequest` where the vendor has none."""
+        ...
+
+    def sub(self, prefix: str) -> ObjectStore:
+        """A view of one folder that cannot leave it. Shares counters and limits with this store."""
+        ...
+
+    def count(self) -> AbstractContextManager[RequestCounts]:
+        """Count requests made inside the ``with`` block, by this store and its sub-stores, from all threads."""
+        ...

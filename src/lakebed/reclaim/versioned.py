@@ -1,0 +1,56 @@
+"""The contract that every store of a lake answers: `Versioned`. One suite holds all stores to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol, runtime_checkable
+
+from lakebed.reclaim.model import Pin, ReclaimPlan, Verdict, Version
+
+__all__ = ["Versioned"]
+
+
+@runtime_checkable
+class Versioned(Protocol):
+    """A store with versions that can be pinned, forked, restored and reclaimed."""
+
+    @property
+    def name(self) -> str:
+        """The store's name inside its lake."""
+        ...
+
+    def versions(self) -> Iterator[Version]:
+        """Readable versions, oldest first, pinned ones included."""
+        ...
+
+    def at(self, version: str) -> Any:
+        """A read-only view of one version (an id or a pin's name). Raises `NotFound`."""
+        ...
+
+    def pin(self, name: str, *, version: str | None = None, lifetime_ms: int | None = None) -> Pin:
+        """Keep a version alive under a name; the latest by default. Raises `AlreadyExists`, `NotFound`."""
+        ...
+
+    def pins(self) -> list[Pin]:
+        """Everything that keeps a version alive now."""
+        ...
+
+    def unpin(self, name: str) -> None:
+        """Remove a pin by name. Raises `NotFound`."""
+        ...
+
+    def fork(self, name: str, *, version: str | None = None) -> Any:
+        """A new, writable line of versions that starts from one of ours and shares its objects."""
+        ...
+
+    def restore(self, version: str) -> Version:
+        """Make an older version the newest one; history is kept."""
+        ...
+
+    def plan_reclaim(self) -> ReclaimPlan:
+        """What cleaning would delete now, by the store's own retention settings. Deletes nothing."""
+        ...
+
+    def why(self, path: str) -> Verdict:
+        """Who needs this object, or when it may go. ``path`` is relative to the store's root."""
+        ...

@@ -1,0 +1,115 @@
+"""Concurrency as an argument: threads, locks, conditions, events and pools come from an injected `Runtime`.
+
+Owns: the `Runtime` protocol, the production `ThreadRuntime`, and `Environment`, the bundle of clock, randomness
+and runtime that every store takes. The simulator's runtime (greenlets, one switching point a call) is in
+`lakebed.testing`; with it every store runs deterministically.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from lakebed.clock import Clock, SystemClock
+
+__all__ = ["Condition", "Environment", "Pool", "Runtime", "ThreadRuntime"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Condition(Protocol):
+    """What `threading.Condition` offers, as far as lakebed uses it."""
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *exc: object) -> Any: ...
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Release, wait for a notification or `timeout` seconds, take again; False after a timeout."""
+        ...
+
+    def notify_all(self) -> None:
+        """Wake every waiter."""
+        ...
+
+
+class Pool(Protocol):
+    """A bounded pool of workers."""
+
+    def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """Results in the order of `items`; the first error is raised where its result would be."""
+        ...
+
+    def close(self) -> None:
+        """Wait for running calls and release the workers."""
+        ...
+
+
+class Runtime(Protocol):
+    """Where locks, pools and threads come from."""
+
+    def lock(self) -> AbstractContextManager[Any]:
+        """A mutual-exclusion lock, not reentrant."""
+        ...
+
+    def condition(self) -> Condition:
+        """A condition with its own lock."""
+        ...
+
+    def pool(self, worker_count_max: int) -> Pool:
+        """A pool of at most `worker_count_max` workers."""
+        ...
+
+    def spawn(self, function: Callable[[], None], *, name: str) -> Callable[[], None]:
+        """Run `function` in the background; the returned call waits for its end."""
+        ...
+
+
+class _ThreadPool:
+    """`Pool` over a `ThreadPoolExecutor`."""
+
+    def __init__(self, worker_count_max: int) -> None:
+        self._executor = ThreadPoolExecutor(worker_count_max, thread_name_prefix="lakebed")
+
+    def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        return self._executor.map(function, items)
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=True)
+
+
+class ThreadRuntime:
+    """Real threads."""
+
+    def lock(self) -> AbstractContextManager[Any]:
+        """A `threading.Lock`."""
+        return threading.Lock()
+
+    def condition(self) -> Condition:
+        """A `threading.Condition`."""
+        return threading.Condition()
+
+    def pool(self, worker_count_max: int) -> Pool:
+        """A pool of at most `worker_count_max` threads."""
+        return _ThreadPool(worker_count_max)
+
+    def spawn(self, function: Callable[[], None], *, name: str) -> Callable[[], None]:
+        """Run `function` in a daemon thread; the returned call joins it."""
+        thread = threading.Thread(target=function, name=name, daemon=True)
+        thread.start()
+        return thread.join
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Time, randomness and concurrency, handed to every store at construction."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    rng: random.Random = field(default_factory=random.SystemRandom)
+    runtime: Runtime = field(default_factory=ThreadRuntime)

@@ -1,0 +1,211 @@
+"""The data types of a table: fields, schemas, snapshots, tags, data files, changes, splits. Pure data, no I/O.
+
+Invariants:
+- A `Snapshot` is immutable; a tag is a snapshot plus two optional fields.
+- `DataFile.commit_snapshot` is None while *inherited* (the file is new in the change being committed) and -1 when
+  unknown (another client wrote the entry); readers of manifests resolve None before anyone sees it.
+- Partition values travel as the raw BinaryRow bytes of the manifest (`partition`), which is what files are grouped by.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pyarrow as pa
+
+__all__ = [
+    "BATCH_COMMIT_IDENTIFIER",
+    "COMMIT_SNAPSHOT_UNKNOWN",
+    "BucketChange",
+    "CommitKind",
+    "DataField",
+    "DataFile",
+    "FileSource",
+    "ManifestMeta",
+    "Snapshot",
+    "Split",
+    "Stats",
+    "TableSchema",
+    "Tag",
+]
+
+BATCH_COMMIT_IDENTIFIER = 2**63 - 1
+"""The commit identifier of every batch write. DO NOT CHANGE: on disk, shared with other clients."""
+
+COMMIT_SNAPSHOT_UNKNOWN = -1
+
+CommitKind = Literal["APPEND", "COMPACT", "OVERWRITE", "ANALYZE"]
+
+
+class FileSource:
+    """Where a data file came from. DO NOT CHANGE: on disk."""
+
+    APPEND = 0
+    COMPACT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DataField:
+    """One column. Identity is `id`: renames keep it, a re-added column gets a new one."""
+
+    id: int
+    name: str
+    type: str
+    """Paimon's type text without nullability, such as ``BIGINT`` or ``DECIMAL(10, 2)``."""
+    nullable: bool = True
+    description: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableSchema:
+    """One version of a table's schema (``schema/schema-<id>``)."""
+
+    id: int
+    fields: tuple[DataField, ...]
+    highest_field_id: int
+    partition_keys: tuple[str, ...] = ()
+    primary_keys: tuple[str, ...] = ()
+    options: dict[str, str] = field(default_factory=dict)
+    comment: str = ""
+    time_ms: int = 0
+
+    @property
+    def trimmed_primary_keys(self) -> tuple[str, ...]:
+        """Primary keys without partition keys: what files of one bucket are sorted by."""
+        return tuple(key for key in self.primary_keys if key not in self.partition_keys)
+
+    def field_by_name(self, name: str) -> DataField | None:
+        """The column of that name, or None."""
+        return next((column for column in self.fields if column.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One version of a table (``snapshot/snapshot-<id>``, JSON v3)."""
+
+    id: int
+    schema_id: int
+    base_manifest_list: str
+    delta_manifest_list: str
+    commit_user: str
+    commit_identifier: int
+    commit_kind: CommitKind
+    time_ms: int
+    total_record_count: int
+    delta_record_count: int
+    uuid: str | None = None
+    """The write id of the commit, ours; None when the writing client has none."""
+    base_manifest_list_size: int | None = None
+    delta_manifest_list_size: int | None = None
+    changelog_manifest_list: str | None = None
+    changelog_manifest_list_size: int | None = None
+    changelog_record_count: int | None = None
+    index_manifest: str | None = None
+    watermark: int | None = None
+    statistics: str | None = None
+    properties: dict[str, str] = field(default_factory=dict)
+    next_row_id: int | None = None
+    version: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """A named pin on a snapshot (``tag/tag-<name>``): the snapshot's own JSON plus two optional fields."""
+
+    name: str
+    snapshot: Snapshot
+    create_time_ms: int | None = None
+    """Unix ms, UTC; written only when a lifetime was given."""
+    time_retained_ms: int | None = None
+    """None: kept until deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Minimum, maximum and null count of some columns, as BinaryRows of those columns."""
+
+    min_values: bytes
+    max_values: bytes
+    null_counts: tuple[int | None, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One data file as a manifest describes it (``_FILE``)."""
+
+    file_name: str
+    file_size: int
+    row_count: int
+    min_key: bytes
+    max_key: bytes
+    key_stats: Stats
+    value_stats: Stats
+    min_sequence_number: int
+    max_sequence_number: int
+    schema_id: int
+    level: int
+    extra_files: tuple[str, ...] = ()
+    creation_time_ms: int | None = None
+    delete_row_count: int | None = None
+    embedded_index: bytes | None = None
+    file_source: int | None = None
+    value_stats_cols: tuple[str, ...] | None = None
+    external_path: str | None = None
+    first_row_id: int | None = None
+    write_cols: tuple[str, ...] | None = None
+    commit_snapshot: int | None = None
+    """Snapshot that first committed this file; see the module's invariants."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestMeta:
+    """One manifest as a manifest list names it."""
+
+    file_name: str
+    file_size: int
+    added_file_count: int
+    deleted_file_count: int
+    partition_stats: Stats
+    schema_id: int
+    added_snapshot: int | None = None
+    """Snapshot whose delta list first named this manifest (``_ADDED_SNAPSHOT``); None when unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketChange:
+    """What one writer (or compaction) did to one bucket of one partition: the unit handed to a commit.
+
+    Picklable, so that Spark executors can send it to the driver.
+    """
+
+    partition: bytes
+    bucket: int
+    total_buckets: int
+    added: tuple[DataFile, ...] = ()
+    deleted: tuple[DataFile, ...] = ()
+    """Files removed; carry their resolved `commit_snapshot`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A unit of reading: files of one bucket that must be read together. Picklable.
+
+    `files` are in merge order (sorted runs for primary-key tables); `needs_merge` is False when every file may be
+    read on its own and the results concatenated (append files, or one sorted run without deletes).
+    """
+
+    partition: bytes
+    partition_values: dict[str, Any]
+    bucket: int
+    folder: str
+    """The bucket's folder, relative to the table's root."""
+    files: tuple[DataFile, ...]
+    needs_merge: bool
+    schema_id: int
+    row_count: int
+    """Rows in the files, before merging."""
+
+
+Rows = pa.Table | pa.RecordBatch | pa.RecordBatchReader
+"""What writing verbs accept: Arrow data with the table's column names."""
