@@ -1,0 +1,196 @@
+"""Benchmarks: alternating samples of lakebed and its peers, written as JSON and as a table.
+
+Owns: the result record, the alternation and the two outputs. A ratio above 1 means that lakebed is better.
+Knows no workload. Peers with old pins run in an environment of their own, behind `PeerProcess`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+SAMPLE_COUNT_MIN = 5
+
+Measure = Callable[[], float]
+"""Runs a workload once and returns its figure (seconds, milliseconds or bytes: smaller is better)."""
+
+
+@dataclass
+class Result:
+    """One workload: lakebed's median, each peer's, and every raw sample behind them."""
+
+    workload: str
+    unit: str
+    lakebed: float
+    peers: dict[str, float]
+    ratio: dict[str, float]
+    samples: dict[str, list[float]]
+    rows: int | None = None
+    durable: bool = False
+    cache_bytes: int = 0
+    requests: dict[str, int] = field(default_factory=dict)
+    bytes: dict[str, int] = field(default_factory=dict)
+    rss_mb: float | None = None
+    target: str = ""
+
+
+def alternate(
+    workload: str,
+    measures: Mapping[str, Measure],
+    *,
+    unit: str = "s",
+    sample_count: int = SAMPLE_COUNT_MIN,
+    warmup_count: int = 1,
+    **facts: Any,
+) -> Result:
+    """Take `sample_count` samples of every side in turn, after `warmup_count` unmeasured rounds."""
+    samples: dict[str, list[float]] = {name: [] for name in measures}
+    for round_number in range(warmup_count + sample_count):
+        for name, measure in measures.items():
+            figure = measure()
+            if round_number >= warmup_count:
+                samples[name].append(figure)
+    medians = {name: statistics.median(taken) for name, taken in samples.items()}
+    ours = medians["lakebed"]
+    peers = {name: value for name, value in medians.items() if name != "lakebed"}
+    ratio = {name: value / ours for name, value in peers.items()}
+    result = Result(workload, unit, ours, peers, ratio, samples, rss_mb=rss_peak_mb(), **facts)
+    print(row_of(result), flush=True)
+    return result
+
+
+def rss_peak_mb() -> float:
+    """Peak resident memory of this process so far, in megabytes (2**20)."""
+    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(kilobytes / (1024 if sys.platform != "darwin" else 1024 * 1024), 1)
+
+
+def row_of(result: Result) -> str:
+    """One line for the terminal."""
+    peers = "  ".join(f"{name} {value:.4g} ({result.ratio[name]:.2f}x)" for name, value in result.peers.items())
+    return f"{result.workload:<22} lakebed {result.lakebed:.4g} {result.unit}   {peers}"
+
+
+class PeerProcess:
+    """The peers' worker: JSON lines over its standard streams; one process for the whole run, so it stays warm."""
+
+    def __init__(self, python: Path, folder: Path, scale: float) -> None:
+        worker = Path(__file__).parent / "peers" / "worker.py"
+        self._process = subprocess.Popen(
+            [str(python), str(worker), str(folder), str(scale)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.versions: dict[str, str] = self._answer()["versions"]
+
+    def call(self, peer: str, workload: str) -> float:
+        """Run one workload of one peer; its figure in the workload's unit."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"peer": peer, "workload": workload}) + "\n")
+        self._process.stdin.flush()
+        return float(self._answer()["figure"])
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit("the peers' process ended; its message stands above")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise SystemExit(f"peer failed: {answer['error']}")
+        return answer
+
+    def close(self) -> None:
+        """End the worker."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "system": platform.system(),
+        "architecture": platform.machine(),
+        "python": platform.python_version(),
+        "cores": cores,
+    }
+
+
+def versions_of(*packages: str) -> dict[str, str]:
+    """Installed versions of packages in this environment."""
+    return {package: metadata.version(package) for package in packages}
+
+
+def commit_id() -> str:
+    """The commit that was measured, with ``+`` when the tree had changes."""
+    here = Path(__file__).parent
+    found = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=here, capture_output=True, text=True, check=False
+    )
+    dirty = subprocess.run(
+        ["git", "status", "--porcelain", "src"], cwd=here.parent, capture_output=True, text=True, check=False
+    )
+    return found.stdout.strip() + ("+" if dirty.stdout.strip() else "")
+
+
+def write_results(suite: str, results: list[Result], *, scale: float, versions: Mapping[str, str]) -> Path:
+    """Merge `results` into ``bench/results/<suite>.json`` and rewrite ``bench/RESULTS.md``."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{suite}.json"
+    document: dict[str, Any] = {
+        "scale": scale,
+        "commit": commit_id(),
+        "date": datetime.date.today().isoformat(),
+        "machine": machine(),
+        "versions": dict(versions),
+        "results": [asdict(result) for result in results],
+    }
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    write_tables()
+    return path
+
+
+def write_tables() -> None:
+    """Rewrite ``bench/RESULTS.md`` from every suite's JSON."""
+    lines = [
+        "# Results",
+        "",
+        "Written by the benchmarks; medians of alternating runs. A ratio above 1 means that lakebed is better.",
+        "",
+    ]
+    for path in sorted(RESULTS.glob("*.json")):
+        document = json.loads(path.read_text())
+        versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
+        about = document["machine"]
+        lines += [
+            f"## {path.stem}",
+            "",
+            f"{document['date']}, commit {document['commit']}, scale {document['scale']}, {about['cores']} cores"
+            f" {about['architecture']}, Python {about['python']}; {versions}.",
+            "",
+            "| workload | unit | durable | lakebed | peers | ratio | target |",
+            "| --- | --- | --- | ---: | --- | --- | --- |",
+        ]
+        for row in document["results"]:
+            peers = "<br>".join(f"{name} {value:.4g}" for name, value in row["peers"].items())
+            ratio = "<br>".join(f"{name} {value:.2f}x" for name, value in row["ratio"].items())
+            durable = "yes" if row["durable"] else "no"
+            cells = [row["workload"], row["unit"], durable, f"{row['lakebed']:.4g}", peers, ratio, row["target"]]
+            lines.append(f"| {' | '.join(cells)} |")
+        lines.append("")
+    (RESULTS.parent / "RESULTS.md").write_text("\n".join(lines))
