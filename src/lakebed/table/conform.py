@@ -1,0 +1,217 @@
+"""Rows as the caller has them -> rows as the table stores them. Pure.
+
+Owns: which Arrow types a column accepts, and every sentence a writer hears about rows that do not fit.
+
+Invariants: a conversion never loses: numbers keep their value or the write is refused, text never becomes a number or
+the reverse. The result has exactly the table's columns, in order, with the table's Arrow types and no null in a key.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from lakebed.errors import InvalidRequest
+from lakebed.table.model import DataField, TableSchema
+from lakebed.table.types import arrow_schema, arrow_type
+
+__all__ = ["boolean_mask", "conform", "conform_keys"]
+
+
+def conform(rows: pa.Table, *, schema: TableSchema) -> pa.Table:
+    """Rows with the table's columns, order and types.
+
+    A column the rows lack is filled with nulls in an append table when it is nullable; in a primary-key table it is
+    refused, because an upsert would silently erase what is stored.
+
+    Raises:
+        InvalidRequest: an unknown or missing column, a type that does not fit, a value that would change, a null where
+            none is allowed.
+    """
+    _refuse_unknown(rows.column_names, schema)
+    may_fill = not schema.primary_keys
+    columns = []
+    for field in schema.fields:
+        position = rows.schema.get_field_index(field.name)
+        if position >= 0:
+            columns.append(_cast(rows.column(position), field))
+        elif may_fill and field.nullable:
+            columns.append(pa.chunked_array([pa.nulls(rows.num_rows, arrow_type(field.type))]))
+        else:
+            raise InvalidRequest(
+                f"The rows have no column {field.name!r} ({field.type}); they have {_listed(rows.column_names)}.",
+                kind="missing_column",
+                column=field.name,
+            )
+    _refuse_nulls(columns, schema.fields, schema)
+    return pa.table(columns, schema=arrow_schema(schema.fields))
+
+
+def conform_keys(rows: pa.Table, *, schema: TableSchema) -> pa.Table:
+    """Rows that only name keys (to delete them), with nulls in every other column that they do not bring.
+
+    Raises: as `conform`, but only key columns (partition columns included) must be there and not null.
+    """
+    _refuse_unknown(rows.column_names, schema)
+    fields = []
+    columns = []
+    for field in schema.fields:
+        position = rows.schema.get_field_index(field.name)
+        if position >= 0:
+            columns.append(_cast(rows.column(position), field))
+        elif field.name in schema.primary_keys or field.name in schema.partition_keys:
+            raise InvalidRequest(
+                f"A delete needs every key column, but the rows have no column {field.name!r}; "
+                f"the key is ({', '.join(schema.primary_keys)}), the rows have {_listed(rows.column_names)}.",
+                kind="missing_column",
+                column=field.name,
+            )
+        else:
+            columns.append(pa.chunked_array([pa.nulls(rows.num_rows, arrow_type(field.type))]))
+        fields.append(field)
+    keys = [field for field in fields if field.name in schema.primary_keys]
+    _refuse_nulls([columns[fields.index(field)] for field in keys], keys, schema)
+    return pa.table(columns, schema=arrow_schema(fields))
+
+
+def _refuse_unknown(names: Sequence[str], schema: TableSchema) -> None:
+    known = [field.name for field in schema.fields]
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if list(names).count(name) > 1)
+        raise InvalidRequest(f"The rows have the column {twice!r} twice.", kind="duplicate_column", column=twice)
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; it has {_listed(known)}."
+            raise InvalidRequest(f"The table has no column {name!r}{hint}", kind="unknown_column", column=name)
+
+
+def _refuse_nulls(columns: Sequence[pa.ChunkedArray], fields: Sequence[DataField], schema: TableSchema) -> None:
+    for column, field in zip(columns, fields, strict=True):
+        if column.null_count == 0:
+            continue
+        if field.name in schema.primary_keys:
+            raise InvalidRequest(
+                f"Key column {field.name!r} holds {column.null_count} nulls in {len(column)} rows; a key must not be null.",
+                kind="null_key",
+                column=field.name,
+                count=column.null_count,
+            )
+        if not field.nullable:
+            raise InvalidRequest(
+                f"Column {field.name!r} is {field.type} NOT NULL, but holds {column.null_count} nulls in {len(column)} rows.",
+                kind="null_value",
+                column=field.name,
+                count=column.null_count,
+            )
+
+
+def _cast(column: pa.ChunkedArray, field: DataField) -> pa.ChunkedArray:
+    target = arrow_type(field.type)
+    if column.type == target:
+        return column
+    if not _may_become(column.type, target):
+        raise InvalidRequest(
+            f"Column {field.name!r} is {field.type} (Arrow {target}), but the rows bring {column.type}; cast it first.",
+            kind="type_mismatch",
+            column=field.name,
+            expected=str(target),
+            actual=str(column.type),
+        )
+    try:
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        return column.cast(target, safe=True)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidRequest(
+            f"Column {field.name!r} is {field.type}, and some of the {column.type} values brought do not fit: "
+            f"{str(error).partition(chr(10))[0]}",
+            kind="lossy_cast",
+            column=field.name,
+            expected=str(target),
+            actual=str(column.type),
+        ) from error
+
+
+def _may_become(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether a value-checked cast between two types can be meant (the cast itself then checks every value)."""
+    types = pa.types
+    if types.is_null(source):
+        return True
+    if types.is_dictionary(source):
+        return _may_become(source.value_type, target)
+    if types.is_integer(source):
+        return bool(types.is_integer(target) or types.is_floating(target) or types.is_decimal(target))
+    if types.is_floating(source):
+        return bool(types.is_floating(target) and target.bit_width >= source.bit_width)
+    if types.is_timestamp(source):
+        return bool(types.is_timestamp(target) and (source.tz is None) == (target.tz is None))
+    if types.is_nested(source) and types.is_nested(target):
+        return bool(_same_shape(source, target))
+    families = (types.is_decimal, types.is_date, _is_text, _is_binary, types.is_time, types.is_boolean)
+    return any(family(source) and family(target) for family in families)
+
+
+def _same_shape(source: pa.DataType, target: pa.DataType) -> bool:
+    if pa.types.is_map(target) or pa.types.is_map(source):
+        return bool(
+            pa.types.is_map(source)
+            and pa.types.is_map(target)
+            and _accepts(source.key_type, target.key_type)
+            and _accepts(source.item_type, target.item_type)
+        )
+    if pa.types.is_struct(target) or pa.types.is_struct(source):
+        return bool(
+            pa.types.is_struct(source)
+            and pa.types.is_struct(target)
+            and [field.name for field in source] == [field.name for field in target]
+            and all(_accepts(a.type, b.type) for a, b in zip(source, target, strict=True))
+        )
+    return _accepts(source.value_type, target.value_type)
+
+
+def _accepts(source: pa.DataType, target: pa.DataType) -> bool:
+    return source == target or _may_become(source, target)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or pa.types.is_binary_view(kind)
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) if names else "no columns"
+
+
+def boolean_mask(rows: pa.Table, *, column: str) -> pa.ChunkedArray:
+    """The column that marks rows to delete, checked to be boolean and without nulls.
+
+    Raises:
+        InvalidRequest: no such column, another type, or nulls in it.
+    """
+    position = rows.schema.get_field_index(column)
+    if position < 0:
+        raise InvalidRequest(
+            f"deletes={column!r} names no column of the rows; they have {_listed(rows.column_names)}.",
+            kind="missing_column",
+            column=column,
+        )
+    mask = rows.column(position)
+    if not pa.types.is_boolean(mask.type) or mask.null_count:
+        what = f"{mask.null_count} nulls" if pa.types.is_boolean(mask.type) else f"type {mask.type}"
+        raise InvalidRequest(
+            f"deletes={column!r} must be a boolean column without nulls, but has {what}.",
+            kind="type_mismatch",
+            column=column,
+        )
+    return mask

@@ -1,0 +1,499 @@
+"""One data file: Parquet bytes out of rows, rows out of Parquet bytes, and the description a manifest keeps of it.
+
+Owns: the columns of a data file, how it is encoded (compression, dictionary, row groups), rolling at the target size, and
+the translation of every decoder's error. Knows nothing of snapshots or merging.
+
+Columns of a file:
+- append table: the table's columns, in schema order;
+- primary-key table: ``_KEY_<name>`` for each trimmed primary key, ``_SEQUENCE_NUMBER`` int64, ``_VALUE_KIND`` int8, then the
+  table's columns. Rows are sorted by key, a key occurs once a file. DO NOT CHANGE: on disk, shared with other clients.
+
+Some writers leave the ``_KEY_`` columns out (they repeat the table's); so they are written for others and never read here.
+
+Invariants:
+- A file is put durably before its `DataFile` is handed out: whoever holds a `DataFile` may reference it.
+- A file that is shorter, longer or other than its manifest says is `Corruption` with its path, never a raw decoder error.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from typing_extensions import Buffer
+
+from lakebed.errors import Corruption, LakebedError, NotFound
+from lakebed.ids import new_uuid
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+from lakebed.table.binary_row import EMPTY_ROW, decode_rows, encode_rows
+from lakebed.table.model import DataField, DataFile, FileSource, Stats, TableSchema
+from lakebed.table.stats import EMPTY_STATS, compute_stats
+from lakebed.table.types import FIELD_ID_KEY
+
+__all__ = [
+    "ADD_KINDS",
+    "DELETE_KIND",
+    "INSERT_KIND",
+    "KEY_PREFIX",
+    "KIND_COLUMN",
+    "SEQUENCE_COLUMN",
+    "FileSettings",
+    "OpenDataFile",
+    "RollingWriter",
+    "open_data_file",
+]
+
+KEY_PREFIX = "_KEY_"
+SEQUENCE_COLUMN = "_SEQUENCE_NUMBER"
+KIND_COLUMN = "_VALUE_KIND"
+
+INSERT_KIND, UPDATE_BEFORE_KIND, UPDATE_AFTER_KIND, DELETE_KIND = 0, 1, 2, 3
+"""Values of `KIND_COLUMN`. DO NOT CHANGE: on disk."""
+ADD_KINDS = (INSERT_KIND, UPDATE_AFTER_KIND)
+"""The kinds whose row exists afterwards."""
+
+WHOLE_FILE_BYTES_MAX = 32 * 1024 * 1024
+"""Files up to this size are fetched whole with one GET when most of them is wanted; larger ones a row group at a time."""
+
+FOOTER_BYTES = 64 * 1024
+"""How much of a file's end the first GET of a ranged read asks for; a longer footer costs a second GET."""
+
+DICTIONARY_SAMPLE_ROWS = 4096
+DICTIONARY_DISTINCT_MAX = 0.5
+"""A column is dictionary-encoded when a sample repeats itself this much: for distinct values a dictionary costs twice the
+time and a little more space (measured in the design note)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileSettings:
+    """How files are written. Defaults are this package's; a table's options override them."""
+
+    target_file_bytes: int = 128 * 1024 * 1024
+    """A file is closed once it is this long. Longer files prune worse and compact in bigger steps."""
+    compression: str = "zstd"
+    compression_level: int | None = 1
+    row_group_rows: int = 262_144
+    """Rows a row group at most; a row group is the unit of pruning and of a streaming merge's memory."""
+    row_group_bytes: int = 16 * 1024 * 1024
+    """Uncompressed Arrow bytes a row group aims at, for wide rows."""
+    durable: bool = True
+    """Data survives power loss before it is referenced. Off: for benchmarks and throw-away tables."""
+
+
+class RollingWriter:
+    """Rows of one bucket in, data files out, a new file whenever the target size is reached.
+
+    Not thread-safe; one writer belongs to one bucket. Holds one encoded file in memory (`target_file_bytes`).
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        folder: str,
+        schema: TableSchema,
+        settings: FileSettings,
+        environment: Environment,
+        level: int = 0,
+        file_source: int = FileSource.APPEND,
+    ) -> None:
+        self._store = store
+        self._folder = folder
+        self._schema = schema
+        self._settings = settings
+        self._environment = environment
+        self._level = level
+        self._file_source = file_source
+        self._keys = tuple(_require(schema, name) for name in schema.trimmed_primary_keys)
+        self._uuid = new_uuid(environment.rng)
+        self._files: list[DataFile] = []
+        self._sink: pa.BufferOutputStream | None = None
+        self._parquet: pq.ParquetWriter | None = None
+        self._groups: list[_GroupFacts] = []
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        """Files finished so far."""
+        return tuple(self._files)
+
+    def write(self, rows: pa.Table, *, sequences: pa.Array | None = None, kinds: pa.Array | None = None) -> None:
+        """Add rows.
+
+        Args:
+            rows: the table's columns in schema order; for primary-key tables sorted by key, after all rows before.
+            sequences: int64 sequence numbers; primary-key tables only. For append tables a range is made up by `close`.
+            kinds: int8 row kinds, given together with `sequences`.
+        """
+        step = max(1, min(self._settings.row_group_rows, self._rows_for_bytes(rows)))
+        for start in range(0, rows.num_rows, step):
+            self._write_group(
+                rows.slice(start, step),
+                None if sequences is None else sequences.slice(start, step),
+                None if kinds is None else kinds.slice(start, step),
+            )
+
+    def close(self, *, first_sequence: int = 0) -> list[DataFile]:
+        """Finish the last file and return all of them, oldest first.
+
+        Args:
+            first_sequence: for append tables, the sequence number of the first row written; files number on from it.
+        """
+        if self._parquet is not None:
+            self._finish_file()
+        if self._keys:
+            return list(self._files)
+        numbered: list[DataFile] = []
+        for file in self._files:
+            last = first_sequence + file.row_count - 1
+            numbered.append(_with_sequences(file, first_sequence, last))
+            first_sequence = last + 1
+        return numbered
+
+    def _rows_for_bytes(self, rows: pa.Table) -> int:
+        if rows.num_rows == 0:
+            return 1
+        return int(self._settings.row_group_bytes / max(1.0, rows.nbytes / rows.num_rows)) or 1
+
+    def _write_group(self, rows: pa.Table, sequences: pa.Array | None, kinds: pa.Array | None) -> None:
+        keys = rows.select([key.name for key in self._keys])
+        columns = rows
+        if sequences is not None and kinds is not None:
+            columns = _with_system_columns(rows, keys, sequences, kinds)
+        if self._parquet is None:
+            self._sink = pa.BufferOutputStream()
+            self._parquet = self._open_parquet(columns, self._sink)
+        self._parquet.write_table(columns, row_group_size=max(1, columns.num_rows))
+        self._groups.append(_facts_of(rows, keys, sequences, kinds, fields=self._schema.fields, key_fields=self._keys))
+        assert self._sink is not None
+        if self._sink.tell() >= self._settings.target_file_bytes:
+            self._finish_file()
+
+    def _open_parquet(self, columns: pa.Table, sink: pa.BufferOutputStream) -> pq.ParquetWriter:
+        settings = self._settings
+        return pq.ParquetWriter(
+            sink,
+            _file_schema(columns.schema, self._schema),
+            compression=settings.compression,
+            compression_level=settings.compression_level,
+            use_dictionary=_dictionary_columns(columns),
+            write_page_index=False,
+        )
+
+    def _finish_file(self) -> None:
+        assert self._parquet is not None
+        assert self._sink is not None
+        self._parquet.close()
+        body = self._sink.getvalue()
+        name = f"data-{self._uuid}-{len(self._files)}.parquet"
+        self._store.put(f"{self._folder}/{name}", body, durable=self._settings.durable)
+        self._files.append(self._describe(name, body.size))
+        self._parquet, self._sink, self._groups = None, None, []
+
+    def _describe(self, name: str, size_bytes: int) -> DataFile:
+        groups = self._groups
+        return DataFile(
+            file_name=name,
+            file_size=size_bytes,
+            row_count=sum(group.row_count for group in groups),
+            min_key=groups[0].min_key,
+            max_key=groups[-1].max_key,
+            key_stats=_merge_stats([group.key_stats for group in groups], self._keys) if self._keys else EMPTY_STATS,
+            value_stats=_merge_stats([group.value_stats for group in groups], self._schema.fields),
+            min_sequence_number=min(group.min_sequence for group in groups),
+            max_sequence_number=max(group.max_sequence for group in groups),
+            schema_id=self._schema.id,
+            level=self._level,
+            creation_time_ms=self._environment.clock.now_ms(),
+            delete_row_count=sum(group.delete_row_count for group in groups),
+            file_source=self._file_source,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupFacts:
+    """What one row group contributes to the description of its file."""
+
+    row_count: int
+    min_key: bytes
+    max_key: bytes
+    key_stats: Stats
+    value_stats: Stats
+    min_sequence: int
+    max_sequence: int
+    delete_row_count: int
+
+
+def _facts_of(
+    rows: pa.Table,
+    keys: pa.Table,
+    sequences: pa.Array | None,
+    kinds: pa.Array | None,
+    *,
+    fields: Sequence[DataField],
+    key_fields: Sequence[DataField],
+) -> _GroupFacts:
+    min_key = max_key = EMPTY_ROW
+    key_stats = EMPTY_STATS
+    lowest = highest = deletes = 0
+    if sequences is not None and kinds is not None:
+        ends = keys.take(pa.array([0, keys.num_rows - 1])).combine_chunks()
+        encoded = encode_rows([column.chunk(0) for column in ends.columns], [key.type for key in key_fields])
+        min_key, max_key = encoded[0].as_py(), encoded[1].as_py()
+        key_stats = compute_stats(keys, key_fields, truncate=None)
+        bounds = pc.min_max(sequences)
+        lowest, highest = bounds["min"].as_py(), bounds["max"].as_py()
+        deletes = int(np.count_nonzero(~np.isin(kinds.to_numpy(), ADD_KINDS)))
+    return _GroupFacts(
+        row_count=rows.num_rows,
+        min_key=min_key,
+        max_key=max_key,
+        key_stats=key_stats,
+        value_stats=compute_stats(rows, fields),
+        min_sequence=lowest,
+        max_sequence=highest,
+        delete_row_count=deletes,
+    )
+
+
+def _merge_stats(parts: Sequence[Stats], fields: Sequence[DataField]) -> Stats:
+    """Statistics of the union of row groups. A bound unknown in one group although it has values is unknown in all."""
+    if len(parts) == 1:
+        return parts[0]
+    types = [field.type for field in fields]
+    low = decode_rows(pa.array([part.min_values for part in parts], pa.binary()), types)
+    high = decode_rows(pa.array([part.max_values for part in parts], pa.binary()), types)
+    bounds = pa.table(
+        [pa.concat_arrays([minima, maxima]) for minima, maxima in zip(low, high, strict=True)],
+        names=[field.name for field in fields],
+    )
+    merged = compute_stats(bounds, fields)
+    counts: tuple[int | None, ...] | None = None
+    if all(part.null_counts is not None for part in parts):
+        columns = zip(*(part.null_counts or () for part in parts), strict=True)
+        counts = tuple(None if None in column else sum(c for c in column if c is not None) for column in columns)
+    return Stats(merged.min_values, merged.max_values, counts)
+
+
+def _with_system_columns(rows: pa.Table, keys: pa.Table, sequences: pa.Array, kinds: pa.Array) -> pa.Table:
+    names = [KEY_PREFIX + name for name in keys.column_names] + [SEQUENCE_COLUMN, KIND_COLUMN] + rows.column_names
+    return pa.table([*keys.columns, sequences, kinds, *rows.columns], names=names)
+
+
+def _file_schema(columns: pa.Schema, schema: TableSchema) -> pa.Schema:
+    """The file's Arrow schema: keys and system columns required, field ids on the table's own columns."""
+    required = {SEQUENCE_COLUMN, KIND_COLUMN, *(KEY_PREFIX + name for name in schema.trimmed_primary_keys)}
+    ids = {field.name: field.id for field in schema.fields}
+    fields = []
+    for column in columns:
+        metadata = {FIELD_ID_KEY: str(ids[column.name]).encode()} if column.name in ids else None
+        nullable = column.nullable and column.name not in required
+        fields.append(pa.field(column.name, column.type, nullable=nullable, metadata=metadata))
+    return pa.schema(fields)
+
+
+def _dictionary_columns(columns: pa.Table) -> list[str]:
+    """Columns whose values repeat, judged by a sample spread over the first row group."""
+    chosen = []
+    stride = max(1, columns.num_rows // DICTIONARY_SAMPLE_ROWS)
+    positions = pa.array(np.arange(0, columns.num_rows, stride, dtype=np.int64))
+    for name in columns.column_names:
+        if name == SEQUENCE_COLUMN or pa.types.is_nested(columns.schema.field(name).type):
+            continue
+        sample = columns.column(name).take(positions)
+        if pc.count_distinct(sample, mode="all").as_py() <= max(1, len(sample) * DICTIONARY_DISTINCT_MAX):
+            chosen.append(name)
+    return chosen
+
+
+def _with_sequences(file: DataFile, first: int, last: int) -> DataFile:
+    return replace(file, min_sequence_number=first, max_sequence_number=last)
+
+
+def _require(schema: TableSchema, name: str) -> DataField:
+    field = schema.field_by_name(name)
+    assert field is not None, f"key {name} is no column"
+    return field
+
+
+class OpenDataFile:
+    """A data file opened for reading: its columns, its row groups, and rows of any of them. Not thread-safe."""
+
+    def __init__(self, parquet: pq.ParquetFile, path: str, ranged: _RangedFile | None) -> None:
+        self._parquet = parquet
+        self._path = path
+        self._ranged = ranged
+        self.column_names: tuple[str, ...] = tuple(parquet.schema_arrow.names)
+
+    @property
+    def metadata(self) -> pq.FileMetaData:
+        """The Parquet footer."""
+        return self._parquet.metadata
+
+    @property
+    def row_group_count(self) -> int:
+        """Number of row groups."""
+        return int(self._parquet.metadata.num_row_groups)
+
+    def read(
+        self, *, columns: Sequence[str], row_groups: Sequence[int] | None = None, threads: bool = False
+    ) -> pa.Table:
+        """The named columns (each must be in `column_names`) of all, or of the given, row groups.
+
+        Raises `Corruption` when a page does not decode. Cost: what was fetched at opening, else 1 GET a run of columns.
+        """
+        groups = list(range(self.row_group_count)) if row_groups is None else list(row_groups)
+        with _decoding(self._path):
+            self._fetch(groups, columns)
+            if row_groups is None:
+                return self._parquet.read(columns=list(columns), use_threads=threads)
+            return self._parquet.read_row_groups(groups, columns=list(columns), use_threads=threads)
+
+    def batches(
+        self, *, columns: Sequence[str], row_groups: Sequence[int] | None = None, batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        """The same rows, at most `batch_rows` at a time, holding one row group's encoded columns in memory."""
+        for group in range(self.row_group_count) if row_groups is None else row_groups:
+            with _decoding(self._path):
+                self._fetch([group], columns)
+                batches = self._parquet.iter_batches(
+                    batch_size=batch_rows, row_groups=[group], columns=list(columns), use_threads=False
+                )
+                yield from batches
+
+    def _fetch(self, groups: Sequence[int], columns: Sequence[str]) -> None:
+        if self._ranged is None:
+            return
+        self._ranged.fetch(_column_ranges(self._parquet.metadata, groups, set(columns)))
+
+
+def open_data_file(store: ObjectStore, path: str, *, size_bytes: int, whole: bool | None = None) -> OpenDataFile:
+    """Open one data file.
+
+    Args:
+        path: relative to the table's root.
+        size_bytes: the size its manifest entry states; another size is `Corruption`.
+        whole: fetch it with one GET (True), or row group by row group (False); by default by its size.
+
+    Raises:
+        NotFound: the file is gone: its version was expired while it was being read.
+        Corruption: truncated, or no Parquet.
+    Cost: 1 GET; ranged: 1 or 2 GETs for the footer, then as `OpenDataFile.read` states.
+    """
+    if whole is None:
+        whole = size_bytes <= WHOLE_FILE_BYTES_MAX
+    ranged: _RangedFile | None = None
+    try:
+        if whole:
+            body = pa.py_buffer(store.get(path))
+            if body.size != size_bytes:
+                raise _wrong_size(path, body.size, size_bytes)
+            source: pa.NativeFile = pa.BufferReader(body)
+        else:
+            actual_bytes = store.head(path).size_bytes
+            if actual_bytes != size_bytes:
+                raise _wrong_size(path, actual_bytes, size_bytes)
+            ranged = _RangedFile(store, path, size_bytes=size_bytes)
+            ranged.fetch([(max(0, size_bytes - FOOTER_BYTES), size_bytes)])
+            source = pa.PythonFile(ranged, mode="r")
+    except NotFound as error:
+        raise NotFound(
+            f"The data file {path} is gone: the version being read was expired or rolled back meanwhile; read a version "
+            "that still exists, or tag versions that must stay readable.",
+            path=path,
+        ) from error
+    with _decoding(path):
+        return OpenDataFile(pq.ParquetFile(source, pre_buffer=False), path, ranged)
+
+
+def _wrong_size(path: str, actual: int, expected: int) -> Corruption:
+    return Corruption(
+        f"The data file {path} has {actual} bytes, but its manifest says {expected}: it is truncated or was overwritten.",
+        path=path,
+        actual_bytes=actual,
+        expected_bytes=expected,
+    )
+
+
+@contextmanager
+def _decoding(path: str) -> Iterator[None]:
+    """Turn whatever the Parquet decoder raises into `Corruption` naming the file; the store's own errors pass."""
+    try:
+        yield
+    except LakebedError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, EOFError) as error:
+        first_line = str(error).partition("\n")[0]
+        raise Corruption(f"The data file {path} is not readable Parquet: {first_line}", path=path) from error
+
+
+def _column_ranges(metadata: pq.FileMetaData, groups: Sequence[int], columns: set[str]) -> list[tuple[int, int]]:
+    """Byte ranges of the column chunks of some columns in some row groups."""
+    ranges = []
+    for group in groups:
+        row_group = metadata.row_group(group)
+        for position in range(row_group.num_columns):
+            chunk = row_group.column(position)
+            if chunk.path_in_schema.split(".", 1)[0] not in columns:
+                continue
+            start = chunk.data_page_offset
+            if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
+                start = min(start, chunk.dictionary_page_offset)
+            ranges.append((start, start + chunk.total_compressed_size))
+    return sorted(ranges)
+
+
+class _RangedFile(io.RawIOBase):
+    """A read-only file over ranges of one object: what `fetch` brought is served from memory, the rest is one GET."""
+
+    def __init__(self, store: ObjectStore, path: str, *, size_bytes: int) -> None:
+        super().__init__()
+        self._store = store
+        self._path = path
+        self._size_bytes = size_bytes
+        self._position = 0
+        self._held: list[tuple[int, int, memoryview]] = []
+
+    def fetch(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Replace what is held in memory by these ranges."""
+        if not ranges:
+            return
+        wanted = list(ranges)
+        bodies: list[Buffer] = self._store.get_ranges(self._path, wanted)
+        self._held = [
+            (start, end, memoryview(body).cast("B")) for (start, end), body in zip(wanted, bodies, strict=True)
+        ]
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def size(self) -> int:
+        """Bytes in the whole object."""
+        return self._size_bytes
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size_bytes}[whence]
+        self._position = start + offset
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        end = self._size_bytes if size < 0 else min(self._size_bytes, self._position + size)
+        start, self._position = self._position, max(self._position, end)
+        if start >= end:
+            return b""
+        for held_start, held_end, body in self._held:
+            if held_start <= start and end <= held_end:
+                return bytes(body[start - held_start : end - held_start])
+        return bytes(memoryview(self._store.get(self._path, byte_range=(start, end))).cast("B"))

@@ -1,0 +1,396 @@
+"""From Arrow rows to data files: routing to partitions and buckets, sorting by key, and numbering.
+
+Owns: `TableWriter`, and what a primary-key table may be written at all (`check_writable`). Rows go in whole batches; nothing
+here loops over rows.
+
+Invariants:
+- Every file of a primary-key table is sorted by key and holds a key once: of rows of one batch the last one wins.
+- Sequence numbers of a bucket go on from the highest one in the snapshot that the writer started from. Two writers that
+  start from the same snapshot may use the same numbers: upserts of one key by concurrent writers are ordered by sequence
+  number, then by commit order, as all clients of the format do it; neither commit fails for it.
+- Files are durable when `finish` returns; nothing references them before the commit does.
+
+Does not know: commits, manifests beyond the numbers in `BucketIndex`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.errors import Closed, InvalidRequest
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+from lakebed.table.binary_row import EMPTY_ROW, decode_rows, encode_rows
+from lakebed.table.bucket import bucket_of
+from lakebed.table.conform import boolean_mask, conform, conform_keys
+from lakebed.table.data_file import DELETE_KIND, INSERT_KIND, FileSettings, RollingWriter
+from lakebed.table.layout import Layout
+from lakebed.table.merge import encode_keys, sort_unique
+from lakebed.table.model import BucketChange, DataField, DataFile, Rows, TableSchema
+
+__all__ = ["UNAWARE_BUCKET", "BucketIndex", "TableWriter", "WriteSettings", "as_table", "check_writable"]
+
+UNAWARE_BUCKET = -1
+"""Option ``bucket`` of a table that places rows anywhere; its files lie in bucket 0. DO NOT CHANGE: on disk."""
+
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSettings:
+    """How a writer works. Every default may stand; the fields say what they cost."""
+
+    bucket_count: int = UNAWARE_BUCKET
+    bucket_keys: tuple[str, ...] = ()
+    """Columns whose hash places a row; empty for bucket -1."""
+    buffer_bytes: int = 256 * 1024 * 1024
+    """Arrow bytes held before files are written. Larger: fewer, better sorted files, more memory (about twice this)."""
+    worker_count_max: int = field(default_factory=lambda: max(1, min(8, os.cpu_count() or 1)))
+    """Buckets encoded at the same time."""
+    files: FileSettings = field(default_factory=FileSettings)
+
+
+class BucketIndex:
+    """The highest sequence number and the bucket count of every bucket of a snapshot."""
+
+    def __init__(self, entries: pa.Table | None) -> None:
+        self._highest: dict[tuple[bytes, int], int] = {}
+        self._counts: dict[bytes, int] = {}
+        if entries is None or entries.num_rows == 0:
+            return
+        grouped = entries.group_by(["partition", "bucket"]).aggregate(
+            [("max_sequence_number", "max"), ("total_buckets", "max")]
+        )
+        columns = (
+            grouped.column(name).to_pylist()
+            for name in ("partition", "bucket", "max_sequence_number_max", "total_buckets_max")
+        )
+        for partition, bucket, highest, count in zip(*columns, strict=True):
+            self._highest[partition, bucket] = highest
+            self._counts[partition] = max(count, self._counts.get(partition, count))
+
+    def next_sequence(self, partition: bytes, bucket: int) -> int:
+        """The first free sequence number of a bucket; 0 for a new one."""
+        return self._highest.get((partition, bucket), -1) + 1
+
+    def check_bucket_count(self, partition: bytes, *, bucket_count: int) -> None:
+        """Refuse to mix rows hashed for another number of buckets into a partition."""
+        there = self._counts.get(partition)
+        if there is not None and there != bucket_count:
+            raise InvalidRequest(
+                f"The table's option bucket is {bucket_count}, but the partition was written with {there} buckets; "
+                "overwrite it to change its bucket count.",
+                kind="bucket_count_changed",
+                expected=there,
+                actual=bucket_count,
+            )
+
+
+@dataclass(slots=True)
+class _Group:
+    """Rows that go into one bucket."""
+
+    partition: bytes
+    folder: str
+    bucket: int
+    positions: Int64s | None
+    """Rows of the batch, ascending; None: all of them."""
+    row_count: int
+
+
+class TableWriter:
+    """Collects rows and writes them as level-0 files. Not thread-safe; encodes buckets in parallel itself.
+
+    Args:
+        store: the table's folder.
+        schema: the newest; rows are conformed to it.
+        layout: of the table.
+        settings: see `WriteSettings`.
+        environment: clock (creation times), randomness (file names), runtime (workers).
+        index: the state the writer starts from; called at most once, and only when numbers are needed.
+        on_overwrite: rows replace what is there, so sequence numbers start at 0 and the bucket count may change.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        schema: TableSchema,
+        layout: Layout,
+        settings: WriteSettings,
+        environment: Environment,
+        index: Callable[[], BucketIndex],
+        on_overwrite: bool = False,
+    ) -> None:
+        check_writable(schema, bucket_count=settings.bucket_count)
+        self._store = store
+        self._schema = schema
+        self._layout = layout
+        self._settings = settings
+        self._environment = environment
+        self._load_index = index
+        self._index: BucketIndex | None = BucketIndex(None) if on_overwrite else None
+        self._next_sequence: dict[tuple[bytes, int], int] = {}
+        self._added: dict[tuple[bytes, int], list[DataFile]] = {}
+        self._pending: list[pa.Table] = []
+        self._pending_kinds: list[npt.NDArray[np.int8]] = []
+        self._pending_bytes = 0
+        self._is_finished = False
+
+    def write(self, rows: Rows, *, deletes: str | None = None) -> None:
+        """Add rows; in a primary-key table they replace rows of the same key, also those of earlier calls.
+
+        Args:
+            rows: Arrow data with the table's column names; a reader is consumed batch by batch.
+            deletes: name of a boolean column: true deletes the row's key. It is stored only when the table has it.
+
+        Raises:
+            InvalidRequest: the rows do not fit the table (see `conform`), or `deletes` on an append table.
+        """
+        for part in _parts(rows):
+            self._add(*self._kinds_and_rows(part, deletes))
+
+    def delete(self, keys: Rows) -> None:
+        """Delete rows of a primary-key table by key; other columns, when given, are stored with the delete.
+
+        Raises:
+            InvalidRequest: no primary-key table, or the rows do not hold every key column.
+        """
+        self._require_keys("delete by key")
+        for part in _parts(keys):
+            rows = conform_keys(part, schema=self._schema)
+            self._add(rows, np.full(rows.num_rows, DELETE_KIND, np.int8))
+
+    def finish(self) -> list[BucketChange]:
+        """Write what is left and return the changes to commit. The writer is closed then."""
+        self._require_open()
+        self._flush()
+        self._is_finished = True
+        bucket_count = self._settings.bucket_count
+        return [
+            BucketChange(partition=partition, bucket=bucket, total_buckets=bucket_count, added=tuple(files))
+            for (partition, bucket), files in self._added.items()
+        ]
+
+    def _kinds_and_rows(self, part: pa.Table, deletes: str | None) -> tuple[pa.Table, npt.NDArray[np.int8]]:
+        if deletes is None:
+            rows = conform(part, schema=self._schema)
+            return rows, np.full(rows.num_rows, INSERT_KIND, np.int8)
+        self._require_keys(f"write with deletes={deletes!r}")
+        mask = boolean_mask(part, column=deletes)
+        if self._schema.field_by_name(deletes) is None:
+            part = part.drop_columns([deletes])
+        kinds = np.where(mask.to_numpy(), np.int8(DELETE_KIND), np.int8(INSERT_KIND))
+        if not kinds.any():
+            return conform(part, schema=self._schema), kinds
+        conform(part.filter(pc.invert(mask)), schema=self._schema)
+        return conform_keys(part, schema=self._schema), kinds
+
+    def _add(self, rows: pa.Table, kinds: npt.NDArray[np.int8]) -> None:
+        self._require_open()
+        if rows.num_rows == 0:
+            return
+        self._pending.append(rows)
+        self._pending_kinds.append(kinds)
+        self._pending_bytes += rows.nbytes
+        if self._pending_bytes >= self._settings.buffer_bytes:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Write everything pending, each bucket by one worker."""
+        if not self._pending:
+            return
+        rows = pa.concat_tables(self._pending)
+        kinds = np.concatenate(self._pending_kinds)
+        self._pending, self._pending_kinds, self._pending_bytes = [], [], 0
+        groups = self._route(rows)
+        if len(groups) > 1 or self._schema.primary_keys:
+            rows = rows.combine_chunks()
+        starts = [self._reserve(group) for group in groups]
+
+        def run(position: int) -> list[DataFile]:
+            return self._write_group(rows, kinds, groups[position], first_sequence=starts[position])
+
+        if len(groups) == 1:
+            written = [run(0)]
+        else:
+            pool = self._environment.runtime.pool(min(self._settings.worker_count_max, len(groups)))
+            try:
+                written = list(pool.map(run, range(len(groups))))
+            finally:
+                pool.close()
+        for group, files in zip(groups, written, strict=True):
+            self._added.setdefault((group.partition, group.bucket), []).extend(files)
+
+    def _write_group(
+        self, rows: pa.Table, kinds: npt.NDArray[np.int8], group: _Group, *, first_sequence: int
+    ) -> list[DataFile]:
+        writer = RollingWriter(
+            self._store,
+            folder=group.folder,
+            schema=self._schema,
+            settings=self._settings.files,
+            environment=self._environment,
+        )
+        keys = self._schema.trimmed_primary_keys
+        if not keys:
+            writer.write(rows if group.positions is None else rows.take(pa.array(group.positions)))
+            return writer.close(first_sequence=first_sequence)
+        key_columns = rows.select(keys)
+        if group.positions is not None:
+            key_columns = key_columns.take(pa.array(group.positions))
+        order = sort_unique(encode_keys([key_columns.columns])[0])
+        positions = group.positions
+        if order is not None:
+            positions = order if positions is None else positions[order]
+        sequences = np.arange(group.row_count, dtype=np.int64) if order is None else order
+        writer.write(
+            rows if positions is None else rows.take(pa.array(positions)),
+            sequences=pa.array(sequences + np.int64(first_sequence)),
+            kinds=pa.array(kinds if positions is None else kinds[positions]),
+        )
+        return writer.close()
+
+    def _reserve(self, group: _Group) -> int:
+        """The first sequence number of a group's rows; later groups of the bucket go on after them."""
+        if not self._schema.primary_keys and self._settings.bucket_count == UNAWARE_BUCKET:
+            return 0
+        if self._index is None:
+            self._index = self._load_index()
+        key = (group.partition, group.bucket)
+        first = self._next_sequence.get(key)
+        if first is None:
+            self._index.check_bucket_count(group.partition, bucket_count=self._settings.bucket_count)
+            first = self._index.next_sequence(group.partition, group.bucket)
+        self._next_sequence[key] = first + group.row_count
+        return first
+
+    def _route(self, rows: pa.Table) -> list[_Group]:
+        """Which rows go into which bucket of which partition; buckets in order, partitions by first appearance."""
+        partitions, partition_codes = self._partitions(rows)
+        bucket_count = self._settings.bucket_count
+        codes = partition_codes
+        if bucket_count > 1:
+            fields = [self._field(name) for name in self._settings.bucket_keys]
+            buckets = bucket_of(
+                [rows.column(field.name) for field in fields],
+                [field.type for field in fields],
+                bucket_count=bucket_count,
+            )
+            codes = buckets if codes is None else codes.astype(np.int64) * bucket_count + buckets
+        if codes is None:
+            return [self._group(partitions[0], 0, None, rows.num_rows)]
+        width = max(1, bucket_count)
+        groups = []
+        for code, positions in _split_by_code(codes, code_count=len(partitions) * width):
+            partition, bucket = partitions[code // width], code % width
+            is_all = len(positions) == rows.num_rows
+            groups.append(self._group(partition, bucket, None if is_all else positions, len(positions)))
+        return groups
+
+    def _partitions(self, rows: pa.Table) -> tuple[list[tuple[bytes, dict[str, Any]]], npt.NDArray[Any] | None]:
+        """Distinct partitions with their values, and the code of each row's; None when there is only one."""
+        names = self._schema.partition_keys
+        if not names:
+            return [(EMPTY_ROW, {})], None
+        types = [self._field(name).type for name in names]
+        encoded = encode_rows([rows.column(name) for name in names], types).dictionary_encode()
+        distinct = encoded.dictionary
+        columns = [column.to_pylist() for column in decode_rows(distinct, types)]
+        values = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        partitions = list(zip(distinct.to_pylist(), values, strict=True))
+        return partitions, None if len(partitions) == 1 else encoded.indices.to_numpy()
+
+    def _group(
+        self, partition: tuple[bytes, Mapping[str, Any]], bucket: int, positions: Int64s | None, row_count: int
+    ) -> _Group:
+        key, values = partition
+        return _Group(key, self._layout.bucket_folder(values, bucket), bucket, positions, row_count)
+
+    def _field(self, name: str) -> DataField:
+        found = self._schema.field_by_name(name)
+        if found is None:
+            raise InvalidRequest(f"The table has no column {name!r}.", kind="unknown_column", column=name)
+        return found
+
+    def _require_keys(self, verb: str) -> None:
+        if not self._schema.primary_keys:
+            raise InvalidRequest(
+                f"Cannot {verb}: the table has no primary key; delete by a predicate instead.", kind="no_primary_key"
+            )
+
+    def _require_open(self) -> None:
+        if self._is_finished:
+            raise Closed("This writer is finished; take a new one.")
+
+
+def check_writable(schema: TableSchema, *, bucket_count: int) -> None:
+    """Refuse tables whose rows this package cannot place.
+
+    Raises:
+        InvalidRequest: a primary-key table without a fixed bucket count (dynamic buckets need an index of all keys), or
+            whose key lacks a partition column (a key could then move between partitions).
+    """
+    if bucket_count == 0 or bucket_count < UNAWARE_BUCKET:
+        raise InvalidRequest(
+            f"Option bucket is {bucket_count}; use -1 (append tables) or a positive number of buckets.",
+            kind="unsupported_bucket",
+        )
+    if not schema.primary_keys:
+        return
+    if bucket_count == UNAWARE_BUCKET:
+        raise InvalidRequest(
+            "A primary-key table needs a fixed number of buckets: set the option bucket, for example bucket=4 "
+            "(about one for each 1 GB of a partition); dynamic buckets (-1) are not supported.",
+            kind="unsupported_bucket",
+        )
+    missing = [name for name in schema.partition_keys if name not in schema.primary_keys]
+    if missing:
+        raise InvalidRequest(
+            f"The primary key ({', '.join(schema.primary_keys)}) must contain the partition column {missing[0]!r}; "
+            "otherwise one key could live in two partitions.",
+            kind="partition_outside_key",
+            column=missing[0],
+        )
+
+
+def as_table(rows: Rows) -> pa.Table:
+    """Rows of any accepted kind as one table; a reader is read to its end."""
+    if isinstance(rows, pa.Table):
+        return rows
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    if isinstance(rows, pa.RecordBatchReader):
+        return rows.read_all()
+    raise InvalidRequest(
+        f"Rows must be a pyarrow Table, RecordBatch or RecordBatchReader, not {type(rows).__name__}.",
+        kind="invalid_rows",
+    )
+
+
+def _parts(rows: Rows) -> list[pa.Table] | Any:
+    if isinstance(rows, pa.RecordBatchReader):
+        return (pa.Table.from_batches([batch]) for batch in rows)
+    return [as_table(rows)]
+
+
+def _split_by_code(codes: npt.NDArray[Any], *, code_count: int) -> list[tuple[int, Int64s]]:
+    """Positions of each code that occurs, ascending; one pass of a radix sort while codes fit 16 bits."""
+    narrow = codes.astype(np.uint16) if code_count <= 2**16 else codes
+    order = np.argsort(narrow, kind="stable")
+    counts = np.bincount(codes, minlength=code_count) if code_count <= 2**24 else None
+    if counts is not None:
+        present = np.flatnonzero(counts)
+        ends = np.cumsum(counts[present])
+    else:
+        present, sizes = np.unique(codes, return_counts=True)
+        ends = np.cumsum(sizes)
+    return [(int(code), part) for code, part in zip(present, np.split(order, ends[:-1]), strict=True)]
