@@ -1,0 +1,32 @@
+"""lakebed through PySpark: read tables as DataFrames, write DataFrames into tables, run the heavy jobs.
+
+The names below are loaded on first use, so that importing this package, or the pipeline's parser in it, loads neither
+PySpark nor Java; where they are missing, that first use says in one sentence what to install. (No module here bears
+the name of one of these functions: the import system would put the module in the function's place.)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from lakebed.spark.java import require_pyspark
+
+if TYPE_CHECKING:
+    from lakebed.spark.start import session
+
+__all__ = ["session"]
+
+_MODULE_OF = {
+    "session": "lakebed.spark.start",
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    require_pyspark()
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value
+    return value
