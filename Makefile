@@ -1,0 +1,67 @@
+# Every target makes what it needs: a Python of 3.11 or newer and a JDK 17 are enough on a fresh machine.
+# A stamp file stands for each finished environment, so that a second run starts at once.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PEERS := .venv-peers
+NODE := tests/servers
+RUN := $(VENV)/bin/python
+SEEDS ?= 300
+SCALE ?= 1
+WORKERS ?= 2
+# Extra words for pytest, such as ARGS="tests/unit -k tags".
+ARGS ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: help demo test test-long check bench bench-table simulate clean
+
+help: ## this list
+	@echo "lakebed: make TARGET"
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
+
+demo: $(VENV)/.ready java ## a year of real flights, through Spark: merge, tag, audit, roll back, expire, report
+	@$(RUN) -m demo
+
+test: check $(PEERS)/.ready $(NODE)/.ready java ## everything continuous integration runs, in at most 25 minutes
+	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup -m "not long" $(ARGS)
+
+test-long: $(VENV)/.ready $(PEERS)/.ready $(NODE)/.ready java ## the long property tests and simulations
+	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup -m long -s $(ARGS)
+
+check: $(VENV)/.ready ## lint, format and types
+	@$(RUN) -m ruff check --quiet .
+	@$(RUN) -m ruff format --quiet --check . || { echo "Some files are not formatted: run $(RUN) -m ruff format ."; exit 1; }
+	@$(RUN) -m mypy --no-error-summary
+
+bench: bench-table ## all benchmarks; SCALE=0.1 for a quick look
+
+bench-table: $(VENV)/.ready $(PEERS)/.ready java ## tables against pypaimon, deltalake and plain Spark
+	@$(RUN) bench/table.py --scale $(SCALE)
+
+simulate: $(VENV)/.ready ## seeded simulations with faults; SEEDS=300
+	@LAKEBED_SEEDS=$(SEEDS) $(RUN) -m pytest -q -n $(WORKERS) -s tests/simulation $(ARGS)
+
+clean: ## remove every environment, cache and output
+	rm -rf $(VENV) $(PEERS) $(NODE)/node_modules $(NODE)/.ready $(NODE)/npm.log build dist out \
+		.pytest_cache .hypothesis .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.ready: pyproject.toml tools/setup.sh
+	@PYTHON="$(PYTHON)" tools/setup.sh venv $(VENV) dev spark,testing
+	@touch $@
+
+$(PEERS)/.ready: pyproject.toml tools/setup.sh
+	@PYTHON="$(PYTHON)" tools/setup.sh venv $(PEERS) peers
+	@touch $@
+
+$(NODE)/.ready: $(wildcard $(NODE)/package.json) tools/setup.sh
+	@tools/setup.sh node $(NODE)
+	@touch $@
+
+.PHONY: java
+java:
+	@tools/setup.sh java

@@ -1,0 +1,87 @@
+"""The project's own source, parsed once for every tidiness test."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Module:
+    """One Python file: where it is, what Python calls it, its text and its tree."""
+
+    path: Path
+    name: str
+    text: str
+    tree: ast.Module
+
+    @property
+    def room(self) -> str:
+        """The first name below ``lakebed``, such as ``table``; empty for the package itself."""
+        return ([*self.name.split("."), ""])[1]
+
+    @property
+    def shown(self) -> str:
+        """The path as a person types it."""
+        return str(self.path.relative_to(ROOT))
+
+
+def parse(path: Path) -> Module:
+    """Read one file; its module name is its path below ``src``."""
+    text = path.read_text(encoding="utf-8")
+    relative = path.relative_to(ROOT)
+    parts = list(relative.with_suffix("").parts)
+    name = ".".join(part for part in parts[1 if parts[0] == "src" else 0 :] if part != "__init__")
+    return Module(path, name, text, ast.parse(text, filename=str(path)))
+
+
+def python_files(folder: str) -> Iterator[Path]:
+    """Python files below a folder, sorted."""
+    return iter(sorted((ROOT / folder).rglob("*.py")))
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The checkout."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def sources() -> list[Module]:
+    """Every module of the package."""
+    return [parse(path) for path in python_files("src")]
+
+
+@pytest.fixture(scope="session")
+def test_modules() -> list[Module]:
+    """Every module of the tests."""
+    return [parse(path) for path in python_files("tests")]
+
+
+@pytest.fixture(scope="session")
+def all_modules(sources: list[Module], test_modules: list[Module]) -> list[Module]:
+    """Package, tests, benchmarks, demo and tools."""
+    others = [parse(path) for folder in ("bench", "demo", "tools") for path in python_files(folder)]
+    return sources + test_modules + others
+
+
+@pytest.fixture(scope="session")
+def text_files() -> list[Path]:
+    """Every text file that git knows or would know, except licences and lock files of data."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    binary = {".parquet", ".avro", ".png", ".gz", ".zip", ".orc", ".bin", ".arrow"}
+    paths = [ROOT / name for name in listed]
+    return [path for path in paths if path.is_file() and path.suffix not in binary and path.name != "LICENSE"]

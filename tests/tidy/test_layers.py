@@ -1,0 +1,152 @@
+"""Imports point downward only, nothing goes round in circles, and few modules may do dangerous things."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Any
+
+RANK = {
+    **dict.fromkeys(("errors", "clock", "runtime", "ids", "metrics"), 0),
+    "objects": 1,
+    "reclaim": 2,
+    "table": 3,
+    "lake": 4,
+    # Beside the stores: these import any of them, and none of them imports these.
+    "fsck": 5,
+    "testing": 5,
+    "spark": 5,
+    "cli": 6,
+}
+
+DELETERS = {
+    "lakebed.reclaim.sweep": "the sweeper, which everything else goes through",
+    "lakebed.objects.numbered_log": "withdraws its own file after a lost race",
+    "lakebed.table.tags": "withdraws its own tag after a lost race",
+}
+
+AMBIENT = {
+    "time": "lakebed.clock.Clock",
+    "threading": "lakebed.runtime.Runtime",
+    "concurrent": "lakebed.runtime.Runtime",
+    "asyncio": "lakebed.runtime.Runtime",
+    "multiprocessing": "lakebed.runtime.Runtime",
+    "secrets": "Environment.rng",
+}
+AMBIENT_CALLS = {"uuid4", "uuid1", "utcnow", "urandom", "today"}
+INSIDE = {"objects", "reclaim", "table", "lake", "fsck"}
+
+
+def imported(module: Any, known: set[str]) -> Iterator[tuple[str, int]]:
+    """Modules of lakebed that a module imports, anywhere in it, with the line."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.split(".")[0] == "lakebed":
+                    yield alias.name, node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module.shown}:{node.lineno}: write the whole name, not a relative import"
+            if (node.module or "").split(".")[0] == "lakebed":
+                for alias in node.names:
+                    full = f"{node.module}.{alias.name}"
+                    yield (full if full in known else str(node.module)), node.lineno
+
+
+def imported_roots(module: Any) -> Iterator[tuple[str, int]]:
+    """First names of everything that a module imports, with the line."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name.split(".")[0], node.lineno
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module.split(".")[0], node.lineno
+
+
+def test_imports_point_downward(sources: list[Any]) -> None:
+    """No room imports a room above it; the table of ranks is the one in the design."""
+    known = {module.name for module in sources}
+    wrong = []
+    for module in sources:
+        if not module.room:
+            continue
+        assert module.room in RANK, f"{module.shown}: a new room; give it a rank in {__name__} and in the design"
+        for name, line in imported(module, known):
+            room = ([*name.split("."), ""])[1]
+            beside = {"fsck", "testing"} & {room} and module.room not in {room, "cli", "testing"}
+            if (room and RANK[room] > RANK[module.room]) or beside:
+                wrong.append(f"{module.shown}:{line} imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_import_cycles(sources: list[Any]) -> None:
+    """Modules can be read one after another: no cycle, not even one hidden in a function."""
+    known = {module.name for module in sources}
+    edges = {
+        module.name: {name for name, _ in imported(module, known) if name in known and name != module.name}
+        for module in sources
+        if module.room
+    }
+    done: set[str] = set()
+
+    def walk(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, "import cycle: " + " -> ".join([*path[path.index(name) :], name])
+        if name not in done:
+            for target in sorted(edges.get(name, ())):
+                walk(target, (*path, name))
+            done.add(name)
+
+    for name in sorted(edges):
+        walk(name, ())
+
+
+def test_only_the_vendor_module_imports_the_vendor(sources: list[Any]) -> None:
+    """Nothing above the port knows which client library lies below it."""
+    importers = {module.name for module in sources for name, _ in imported_roots(module) if name == "obstore"}
+    assert importers <= {"lakebed.objects.vendor"}
+
+
+def test_only_the_sweeper_deletes(sources: list[Any]) -> None:
+    """Objects go through the sweeper: no other module outside the port calls a store's delete."""
+    wrong = []
+    for module in sources:
+        if module.name in DELETERS or module.room in {"objects", "testing"}:
+            continue
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "delete":
+                receiver = ast.unparse(node.func.value)
+                if "store" in receiver.split(".")[-1].lower():
+                    wrong.append(f"{module.shown}:{node.lineno} calls {receiver}.delete")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_time_chance_and_threads_come_in_as_arguments(sources: list[Any]) -> None:
+    """Stores run deterministically under the simulator: none reads a clock, rolls dice or starts a thread itself."""
+    wrong = []
+    for module in sources:
+        if module.room not in INSIDE:
+            continue
+        for name, line in imported_roots(module):
+            if name in AMBIENT:
+                wrong.append(f"{module.shown}:{line} imports {name}; take {AMBIENT[name]} instead")
+        for node in ast.walk(module.tree):
+            if not isinstance(node, ast.Attribute):
+                continue
+            owner = ast.unparse(node.value)
+            ambient_random = owner == "random" and node.attr != "Random"
+            ambient_now = node.attr in AMBIENT_CALLS or (node.attr == "now" and owner.endswith("datetime"))
+            if ambient_random or ambient_now:
+                wrong.append(f"{module.shown}:{node.lineno} uses {owner}.{node.attr}; take it from the Environment")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_errors_are_not_swallowed(sources: list[Any]) -> None:
+    """A handler of every exception says, does or raises something."""
+    wrong = []
+    for module in sources:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ExceptHandler):
+                broad = node.type is None or ast.unparse(node.type) in {"Exception", "BaseException"}
+                idle = all(isinstance(line, ast.Pass | ast.Continue) for line in node.body)
+                if broad and idle:
+                    wrong.append(f"{module.shown}:{node.lineno}")
+    assert not wrong, "\n".join(wrong)

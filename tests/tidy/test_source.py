@@ -1,0 +1,103 @@
+"""Sizes, names and docstrings of the source."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any
+
+FILE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 70
+
+BANNED_CLASS = re.compile(r"(Manager|Helper|Helpers|Util|Utils|Impl)$|^(Abstract|Base)[A-Z]|Base$")
+BANNED_FUNCTION = re.compile(r"^_*(do|process)_")
+BANNED_MODULE = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager", "impl"}
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def functions(tree: ast.AST) -> Iterator[Function]:
+    """Every function and method."""
+    for node in ast.walk(tree):
+        if isinstance(node, Function):
+            yield node
+
+
+def public_names(module: Any) -> Iterator[tuple[str, ast.AST]]:
+    """Public functions and classes of a module, and the public methods of its public classes."""
+    for node in module.tree.body:
+        if isinstance(node, Function | ast.ClassDef) and not node.name.startswith("_"):
+            yield node.name, node
+            for inner in node.body if isinstance(node, ast.ClassDef) else ():
+                if isinstance(inner, Function) and not inner.name.startswith("_") and not is_repeated(inner):
+                    yield f"{node.name}.{inner.name}", inner
+
+
+def is_repeated(node: Function) -> bool:
+    """Overloads and setters, whose docstring stands elsewhere."""
+    return any(ast.unparse(decorator).split(".")[-1] in {"overload", "setter"} for decorator in node.decorator_list)
+
+
+def test_files_are_not_too_long(all_modules: list[Any]) -> None:
+    """A file can be read in one sitting."""
+    long = [(module.shown, len(module.text.splitlines())) for module in all_modules]
+    assert not [entry for entry in long if entry[1] > FILE_LINES_MAX]
+
+
+def test_functions_are_not_too_long(all_modules: list[Any]) -> None:
+    """A function fits on a screen, its docstring not counted."""
+    wrong = []
+    for module in all_modules:
+        for node in functions(module.tree):
+            documented = ast.get_docstring(node, clean=False) is not None
+            first = node.body[1].lineno if documented and len(node.body) > 1 else node.body[0].lineno
+            signature = node.body[0].lineno - node.lineno
+            length = signature + (node.end_lineno or 0) - first + 1
+            if length > FUNCTION_LINES_MAX:
+                wrong.append(f"{module.shown}:{node.lineno} {node.name}: {length} lines")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_names_say_what_things_are(all_modules: list[Any]) -> None:
+    """No name that could stand for anything."""
+    wrong = []
+    for module in all_modules:
+        if module.path.stem in BANNED_MODULE:
+            wrong.append(module.shown)
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef) and BANNED_CLASS.search(node.name):
+                wrong.append(f"{module.shown}:{node.lineno} class {node.name}")
+            if isinstance(node, Function) and BANNED_FUNCTION.search(node.name):
+                wrong.append(f"{module.shown}:{node.lineno} def {node.name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_public_names_are_documented(sources: list[Any]) -> None:
+    """Every module with something in it, and every public name, has a docstring."""
+    wrong = []
+    for module in sources:
+        if module.tree.body and not ast.get_docstring(module.tree):
+            wrong.append(f"{module.shown}: the module")
+        wrong += [f"{module.shown}: {name}" for name, node in public_names(module) if not ast.get_docstring(node)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_test_names_its_promise(test_modules: list[Any]) -> None:
+    """Each test says in one line which promise it keeps."""
+    wrong = []
+    for module in test_modules:
+        for node in functions(module.tree):
+            if node.name.startswith("test_") and not (ast.get_docstring(node) or "").strip():
+                wrong.append(f"{module.shown}:{node.lineno} {node.name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_tests_do_not_sleep(test_modules: list[Any]) -> None:
+    """Tests wait for events or move a manual clock; none sleeps."""
+    wrong = []
+    for module in test_modules:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in {"time.sleep", "sleep"}:
+                wrong.append(f"{module.shown}:{node.lineno}")
+    assert not wrong, "\n".join(wrong)

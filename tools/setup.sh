@@ -1,0 +1,95 @@
+#!/bin/sh
+# Makes the environments that the Makefile's targets run in. Quiet unless something is missing; then it says, in one
+# sentence each, what is missing and what to do. Called by the Makefile only, from the checkout's root.
+#
+#   setup.sh venv FOLDER GROUP [EXTRAS]   a virtual environment with one dependency group of pyproject.toml and,
+#                                         when EXTRAS is given, lakebed itself (editable) with those extras
+#   setup.sh java                         Java 17 or newer is there, or a sentence saying that it is not
+#   setup.sh node FOLDER                  the packages of FOLDER/package.json, by npm
+set -eu
+
+fail() {
+    printf '\n%s\n\n' "$*" >&2
+    exit 1
+}
+
+# The first interpreter that really runs and is new enough: a version manager's stub may exist and still fail.
+find_python() {
+    seen=""
+    for name in ${PYTHON:+"$PYTHON"} python3.11 python3.12 python3.13 python3.14 python3 python; do
+        version=$("$name" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || continue
+        case "$version" in
+        3.11 | 3.12 | 3.13 | 3.14)
+            echo "$name"
+            return
+            ;;
+        esac
+        seen="$seen $name is $version;"
+    done
+    fail "lakebed needs Python 3.11, 3.12, 3.13 or 3.14, and none was found (${seen:- no Python at all on the PATH;})." \
+        "Install one, or name it: make PYTHON=/path/to/python3.11 ..."
+}
+
+run_pip() {
+    folder=$1
+    shift
+    if ! "$folder/bin/python" -m pip --disable-pip-version-check install --quiet "$@" >"$folder/pip.log" 2>&1; then
+        tail -n 5 "$folder/pip.log" >&2
+        fail "The packages that pyproject.toml names could not be installed in $folder. Is there a network, or a" \
+            "package mirror that pip knows (PIP_INDEX_URL)? pip's own words: $folder/pip.log. Then run make again."
+    fi
+}
+
+make_venv() {
+    folder=$1 group=$2 extras=${3:-}
+    if [ ! -x "$folder/bin/python" ]; then
+        python=$(find_python) || exit 1
+        echo "Making $folder ($group), once: this takes a minute or two." >&2
+        if ! "$python" -m venv "$folder" >/dev/null 2>&1; then
+            rm -rf "$folder"
+            fail "$python cannot make virtual environments. On Debian and Ubuntu install the package python3-venv;" \
+                "elsewhere use a Python with ensurepip."
+        fi
+    fi
+    # Dependency groups need pip 25.1; a fresh Python 3.11 brings 23.
+    "$folder/bin/python" -c 'import pip, sys; sys.exit(tuple(map(int, pip.__version__.split(".")[:2])) < (25, 1))' ||
+        run_pip "$folder" --upgrade "pip>=25.1"
+    if [ -n "$extras" ]; then
+        run_pip "$folder" --group "$group" --editable ".[$extras]"
+    else
+        run_pip "$folder" --group "$group"
+    fi
+}
+
+check_java() {
+    java=java
+    [ -z "${JAVA_HOME:-}" ] || java="$JAVA_HOME/bin/java"
+    version=$("$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1) || version=""
+    [ "${version:-0}" -ge 17 ] && return
+    found="no Java was found"
+    [ -z "$version" ] || found="the one found is Java $version"
+    [ -z "${JAVA_HOME:-}" ] || found="$found (JAVA_HOME is $JAVA_HOME)"
+    fail "Spark needs Java 17 or newer, and $found. Install a JDK 17 or set JAVA_HOME to one." \
+        "(lakebed without Spark needs no Java.)"
+}
+
+install_node() {
+    folder=$1
+    if ! command -v npm >/dev/null 2>&1; then
+        echo "npm is not installed: the tests against Azurite will be skipped (install Node.js to run them)." >&2
+        return
+    fi
+    if ! (cd "$folder" && npm install --no-audit --no-fund --loglevel=error >npm.log 2>&1); then
+        tail -n 5 "$folder/npm.log" >&2
+        fail "npm could not install the packages of $folder/package.json. Is there a network? Then run make again."
+    fi
+}
+
+verb=$1
+shift
+case "$verb" in
+venv) make_venv "$@" ;;
+java) check_java ;;
+node) install_node "$@" ;;
+*) fail "setup.sh knows venv, java and node, not $verb." ;;
+esac
