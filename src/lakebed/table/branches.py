@@ -1,0 +1,135 @@
+"""Branches of a table: forks with snapshots, schemas and tags of their own, over the same data files.
+
+Owns: creating, listing, renaming and deleting ``branch/branch-<name>/{schema,snapshot,tag}``, and the hidden pin that a branch keeps
+in main.
+
+Invariants:
+- A branch starts as a copy of one snapshot (its *fork snapshot*, with main's id and lists) and every schema up to the newest.
+- Data files, manifests and index files of all branches lie in main's folders. While a branch exists, the hidden tag
+  ``lakebed.pin.branch.<name>`` in main holds its fork snapshot, so main's collectors keep what the branch shares.
+- A branch's own expiry never deletes a file of its fork snapshot: those are main's.
+- The pin is put before the branch appears and removed after it is gone: a crash leaves a pin too many, never one too few.
+
+Does not know: which files may go. Fast-forwarding main to a branch is not offered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
+from lakebed.objects.port import ObjectStore
+from lakebed.reclaim.model import Doomed, ReclaimPlan
+from lakebed.reclaim.sweep import Sweeper
+from lakebed.runtime import Environment
+from lakebed.table.layout import MAIN_BRANCH, Layout, parse_branch, parse_schema
+from lakebed.table.snapshot_json import decode_snapshot
+from lakebed.table.tags import HIDDEN_PREFIX, Source, Tags, check_tag_name
+
+__all__ = ["Branch", "Branches", "fork_pin"]
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One branch and where it started."""
+
+    name: str
+    fork_snapshot_id: int | None
+    """None for a branch of another client that left no pin."""
+    created_ms: int
+    """Unix ms, UTC, by the store's clock."""
+
+
+def fork_pin(name: str) -> str:
+    """The full name of the hidden tag in main that holds a branch's fork snapshot."""
+    return f"{HIDDEN_PREFIX}branch.{name}"
+
+
+class Branches:
+    """The branches of one table. `tags` are main's."""
+
+    def __init__(self, store: ObjectStore, *, tags: Tags, environment: Environment) -> None:
+        self._store = store
+        self._tags = tags
+        self._environment = environment
+
+    def names(self) -> list[str]:
+        """Names, sorted. Cost: 1 LIST."""
+        folders = self._store.list_with_delimiter(Layout().branch_folder).folders
+        return sorted(name for folder in folders if (name := parse_branch(folder)) is not None)
+
+    def exists(self, name: str) -> bool:
+        """Whether the branch is there. Cost: 1 LIST."""
+        return name in self.names()
+
+    def list(self) -> list[Branch]:
+        """All branches, sorted by name. Cost: 2 LISTs + 1 LIST and 1 GET a branch."""
+        found = []
+        for name in self.names():
+            pin = self._tags.find(fork_pin(name))
+            times = [meta.modified_ms for meta in self._store.list(Layout(branch=name).schema_folder)]
+            found.append(
+                Branch(name=name, fork_snapshot_id=pin.snapshot.id if pin else None, created_ms=min(times, default=0))
+            )
+        return found
+
+    def create(self, name: str, *, source: Source) -> Branch:
+        """A new branch that starts from `source` (a snapshot's or a tag's file).
+
+        Raises:
+            InvalidRequest: the name breaks the rules of tag names, or is ``main``.
+            AlreadyExists: the branch is there.
+            Conflict: the source expired meanwhile.
+        Cost: 1 pin + 1 COPY a schema + 1 PUT.
+        """
+        check_branch_name(name)
+        if self.exists(name):
+            raise _taken(name)
+        snapshot = decode_snapshot(source.body, path=source.path)
+        self._tags.pin_hidden(f"branch.{name}", source=source)
+        main, branch = Layout(), Layout(branch=name)
+        for meta in self._store.list(main.schema_folder):
+            schema_id = parse_schema(meta.path)
+            if schema_id is not None:
+                self._store.put(branch.schema(schema_id), self._store.get(meta.path))
+        try:
+            self._store.put(branch.snapshot(snapshot.id), source.body, create_only=True)
+        except AlreadyExists as taken:
+            raise _taken(name) from taken
+        return Branch(name=name, fork_snapshot_id=snapshot.id, created_ms=self._environment.clock.now_ms())
+
+    def delete(self, name: str) -> None:
+        """Remove a branch: its snapshots first, then the rest, then its pin in main.
+
+        Data files that only the branch used become orphans of the table, for `remove_orphan_files`.
+        Raises `NotFound`.
+        """
+        if not self.exists(name):
+            raise self.absent(name)
+        layout = Layout(branch=name)
+        paths = [meta.path for meta in self._store.list(f"{layout.branch_folder}/branch-{name}")]
+        hide = tuple(path for path in paths if path.startswith(layout.snapshot_folder + "/"))
+        rest = tuple(
+            Doomed(path=path, size_bytes=0, why=f"of the deleted branch {name}") for path in paths if path not in set(hide)
+        )
+        Sweeper(self._store, self._environment).sweep(ReclaimPlan(store="", hide=hide, doomed=rest))
+        self._tags.unpin_hidden(f"branch.{name}")
+
+    def absent(self, name: str) -> NotFound:
+        """The error that says which branches there are instead."""
+        names = self.names()
+        there = f"it has {', '.join(names)}" if names else "it has none but main"
+        return NotFound(f"The table has no branch {name!r}: {there}.", kind="branch_not_found", branch=name)
+
+
+def check_branch_name(name: str) -> None:
+    """Raise `InvalidRequest` unless `name` may be given to a branch: the rules of tag names, and not ``main``."""
+    if name == MAIN_BRANCH:
+        raise InvalidRequest(f"{name!r} is the table's own line of versions: choose another name.", kind="invalid_branch_name")
+    check_tag_name(name)
+
+
+def _taken(name: str) -> AlreadyExists:
+    return AlreadyExists(
+        f"The branch {name!r} exists already: delete it or choose another name.", kind="branch_exists", branch=name
+    )

@@ -1,0 +1,102 @@
+"""What must outlive the snapshots that first said it: carried from snapshot to snapshot in their `properties`.
+
+Owns: the keys below, and reading them from the newest snapshot that lakebed wrote.
+
+    lakebed.format        "1": a lakebed wrote this snapshot and carried the rest on
+    lakebed.restored      "true" once a rollback brought old files back (their lifetimes then have holes)
+    lakebed.user.<user>   "<identifier>@<snapshot id>": newest commit of each streaming user, so that a replay is
+                          recognised after its snapshot expired. DO NOT CHANGE: on disk.
+
+Invariants: at most `USERS_MAX` users are carried, those that committed last; an older user's replay is then
+recognised only while its own snapshots live. Snapshots of other clients carry nothing: they are walked over, back to
+the newest of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from lakebed.table.model import BATCH_COMMIT_IDENTIFIER, Snapshot
+
+__all__ = ["USERS_MAX", "Carried", "carried_of", "encode_carried", "is_ours", "load_carried"]
+
+USERS_MAX = 100
+"""Streaming users remembered. About 60 bytes each, in every snapshot file."""
+
+_FORMAT = "lakebed.format"
+_RESTORED = "lakebed.restored"
+_USER = "lakebed.user."
+
+
+@dataclass(frozen=True, slots=True)
+class UserCommit:
+    """The newest commit of one streaming user."""
+
+    identifier: int
+    snapshot_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What a snapshot carries on from its predecessors."""
+
+    restored: bool = False
+    """Whether any rollback ever brought files back: then a file may have died and lived again."""
+    users: Mapping[str, UserCommit] = field(default_factory=dict)
+
+    def after(self, snapshot: Snapshot) -> Carried:
+        """The same, with one more commit taken into account."""
+        if snapshot.commit_identifier == BATCH_COMMIT_IDENTIFIER:
+            return self
+        users = {**self.users, snapshot.commit_user: UserCommit(snapshot.commit_identifier, snapshot.id)}
+        if len(users) > USERS_MAX:
+            newest = sorted(users.items(), key=lambda item: item[1].snapshot_id, reverse=True)[:USERS_MAX]
+            users = dict(newest)
+        return replace(self, users=users)
+
+
+def is_ours(snapshot: Snapshot) -> bool:
+    """Whether lakebed wrote this snapshot (and so carried on what came before)."""
+    return _FORMAT in snapshot.properties
+
+
+def carried_of(snapshot: Snapshot) -> Carried:
+    """What one snapshot (or tag) of ours carries, without its own commit."""
+    users: dict[str, UserCommit] = {}
+    for key, value in snapshot.properties.items():
+        identifier, at, snapshot_id = value.partition("@")
+        if key.startswith(_USER) and at and _is_integer(identifier) and _is_integer(snapshot_id):
+            users[key[len(_USER) :]] = UserCommit(int(identifier), int(snapshot_id))
+    return Carried(restored=snapshot.properties.get(_RESTORED) == "true", users=users)
+
+
+def load_carried(newest_first: Iterable[Snapshot]) -> Carried:
+    """What the next commit has to carry on: of the newest snapshot of ours, plus every commit since.
+
+    Cost: nothing when lakebed wrote the newest snapshot; else 1 GET a snapshot of others since then.
+    """
+    since: list[Snapshot] = []
+    carried = Carried()
+    for snapshot in newest_first:
+        since.append(snapshot)
+        if is_ours(snapshot):
+            carried = carried_of(snapshot)
+            break
+    for snapshot in reversed(since):
+        carried = carried.after(snapshot)
+    return carried
+
+
+def encode_carried(carried: Carried) -> dict[str, str]:
+    """The properties that say it."""
+    properties = {_FORMAT: "1"}
+    if carried.restored:
+        properties[_RESTORED] = "true"
+    for user, commit in carried.users.items():
+        properties[_USER + user] = f"{commit.identifier}@{commit.snapshot_id}"
+    return properties
+
+
+def _is_integer(text: str) -> bool:
+    return text.removeprefix("-").isdecimal()

@@ -1,0 +1,405 @@
+"""From changes to a snapshot: the one way a table's state moves forward.
+
+Owns: `Committer`, which writes manifests, then manifest lists, then the create-only snapshot; what a lost race costs; the
+recognition of replayed commits; what an overwrite replaces.
+
+Invariants:
+- What is referenced is durable before its reference: data files (by the caller), manifests, lists, snapshot.
+- A lost race rewrites the two lists only. A change that depends on the state (`CommitRequest.derive`: overwrite, restore) is
+  derived again from the newest snapshot; any other change that rests on state is checked against it.
+- All tries of one change carry one write id (the snapshot's `uuid`), so a lost reply is recognised.
+- ADDs of new files leave `commit_snapshot` null: the manifest list gives it (``_ADDED_SNAPSHOT``), and only the winner's
+  list is ever read. DELETEs, level upgrades and restored files carry theirs explicitly.
+- Contention alone never fails a commit unless ``commit.max-retries`` or ``commit.timeout`` was set.
+
+Does not know: rows, Parquet, tags. Other clients' commits are raced by the same create-only put.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.errors import Conflict, LakebedError
+from lakebed.ids import new_uuid
+from lakebed.objects.port import ObjectStore
+from lakebed.reclaim.model import Doomed, ReclaimPlan
+from lakebed.reclaim.sweep import Sweeper
+from lakebed.runtime import Environment
+from lakebed.table.binary_row import EMPTY_ROW, decode_rows
+from lakebed.table.carried import Carried, encode_carried, load_carried
+from lakebed.table.conflicts import check_fits, rests_on_state, touches
+from lakebed.table.layout import Layout
+from lakebed.table.manifest import ADD, DELETE, encode_manifest, encode_manifest_list, entries_of_changes
+from lakebed.table.manifest_merge import fold_run, plan_merge
+from lakebed.table.manifest_reader import ManifestReader
+from lakebed.table.model import (
+    BATCH_COMMIT_IDENTIFIER,
+    BucketChange,
+    CommitKind,
+    ManifestMeta,
+    Snapshot,
+    Stats,
+    TableSchema,
+)
+from lakebed.table.options import TableOptions
+from lakebed.table.snapshots import SnapshotLog
+from lakebed.table.stats import compute_stats
+
+__all__ = ["CommitRequest", "Committer", "Derive", "StagedChange"]
+
+_MERGE_POSTPONED_FACTOR = 4
+"""After a lost race a merge waits for a calmer commit, until the list is this many times as long as the option says."""
+
+_ENTRY_BYTES = 300
+"""About what one entry takes in a manifest, to split large changes by ``manifest.target-file-size``."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedChange:
+    """What one try commits on top of the newest snapshot."""
+
+    entries: pa.Table
+    """`manifest.ENTRY_SCHEMA`; `commit_snapshot` null where it is inherited."""
+    base: Snapshot | None
+    """Whose files the entries are applied to: the newest snapshot, or a rollback's target."""
+    keeps: Snapshot | None = None
+    """Whose index manifest and statistics hold for the result; None: those of `base`."""
+    restored: bool = False
+    """Whether it brings old files back; carried on for ever."""
+
+
+Derive = Callable[[Snapshot | None], StagedChange]
+"""The change, given the newest snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest:
+    """One change that should become the next snapshot."""
+
+    kind: CommitKind
+    changes: Sequence[BucketChange] = ()
+    derive: Derive | None = None
+    """For changes that depend on the state; called again after a lost race. `changes` is then empty."""
+    commit_user: str | None = None
+    """None: a fresh one."""
+    commit_identifier: int = BATCH_COMMIT_IDENTIFIER
+    """With any other than the batch identifier, the pair (user, identifier) is committed once, however often it is tried."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    watermark: int | None = None
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """The state of one change on its way, over all tries."""
+
+    request: CommitRequest
+    commit_user: str
+    write_id: str
+    deadline_s: float | None
+    tries: int = 0
+    entries: pa.Table | None = None
+    """Of a change that does not depend on the state: made once."""
+    delta: tuple[ManifestMeta, ...] | None = None
+    """The manifests of `entries`, written once."""
+    merged: dict[tuple[str, ...], tuple[ManifestMeta, ...]] = field(default_factory=dict)
+    """Merges done so far, by the names that went in: still good after a lost race, while those are in the list."""
+    checked: Snapshot | None = None
+    """The newest snapshot that `entries` were found to fit."""
+    written: list[str] = field(default_factory=list)
+    """Paths put so far; those the winning snapshot does not use are discarded."""
+    used: frozenset[str] = frozenset()
+
+    def name(self, kind: str) -> str:
+        """A fresh object name of this change."""
+        return f"{kind}-{self.write_id}-{len(self.written)}"
+
+
+class Committer:
+    """Commits changes to one branch of a table. Thread-safe; threads that share it take turns.
+
+    Args:
+        store: the table's folder.
+        layout: of the branch.
+        snapshots: of the branch.
+        reader: decodes and caches manifests.
+        schema: the newest, called once a commit.
+        environment: clock, randomness and concurrency.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        layout: Layout,
+        snapshots: SnapshotLog,
+        reader: ManifestReader,
+        schema: Callable[[], TableSchema],
+        environment: Environment,
+    ) -> None:
+        self._store = store
+        self._layout = layout
+        self._snapshots = snapshots
+        self._reader = reader
+        self._schema = schema
+        self._environment = environment
+        self._turn = environment.runtime.lock()
+
+    def commit(self, request: CommitRequest) -> Snapshot:
+        """Make a change the newest snapshot.
+
+        Returns:
+            The snapshot that holds it; for a replayed (user, identifier) the earlier one (or, when that expired, the
+            newest, which contains it too).
+
+        Raises:
+            Conflict: what it deletes is gone, or keys overlap; or the retries or the time that the options allow are used up.
+            OutcomeUnknown, Unavailable: the store failed while the snapshot was written; look before retrying.
+
+        Cost of an append, warm: 1 probe + 1 GET (newest snapshot), 1 PUT a manifest, 2 PUTs of lists, 1 PUT of the
+        snapshot, 1 LIST of the boundary, 1 PUT of the hint: 8 requests, however many snapshots there are. A lost race adds
+        what it takes to read the winner's snapshot and delta list, and the two lists.
+        """
+        options = TableOptions.of(self._schema())
+        timeout_ms = options.commit_timeout_ms
+        clock = self._environment.clock
+        attempt = _Attempt(
+            request=request,
+            commit_user=request.commit_user or new_uuid(self._environment.rng),
+            write_id=new_uuid(self._environment.rng),
+            deadline_s=None if timeout_ms is None else clock.monotonic_s() + timeout_ms / 1000,
+        )
+        with self._turn:
+            return self._until_won(attempt, options)
+
+    def _until_won(self, attempt: _Attempt, options: TableOptions) -> Snapshot:
+        while True:
+            try:
+                head = self._snapshots.latest()
+                carried = self._carried(attempt.request, head)
+                earlier = self._replayed(attempt, carried, head)
+                if earlier is not None:
+                    self._discard(attempt, keep=frozenset())
+                    return earlier
+                snapshot = self._stage(attempt, head, carried, options)
+            except LakebedError:
+                self._discard(attempt, keep=frozenset())
+                raise
+            try:
+                self._snapshots.append(snapshot)
+            except Conflict as lost:
+                attempt.tries += 1
+                self._wait_or_give_up(attempt, options, lost)
+                continue
+            self._discard(attempt, keep=attempt.used)
+            return snapshot
+
+    # ---- one try
+
+    def _stage(
+        self, attempt: _Attempt, head: Snapshot | None, carried: Carried, options: TableOptions
+    ) -> Snapshot:
+        """Write everything that the next snapshot references; return that snapshot, not yet visible."""
+        schema = self._schema()
+        snapshot_id = 1 if head is None else head.id + 1
+        staged = self._staged(attempt, head, schema)
+        if attempt.request.derive is not None or attempt.delta is None:
+            attempt.delta = self._write_manifests(attempt, staged.entries, schema=schema, options=options)
+        delta = [replace(meta, added_snapshot=snapshot_id) for meta in attempt.delta]
+        base = self._merge(attempt, staged.base, snapshot_id=snapshot_id, schema=schema, options=options)
+        base_list, base_size = self._write_list(attempt, base)
+        delta_list, delta_size = self._write_list(attempt, delta)
+        attempt.used = frozenset(
+            self._layout.manifest(name)
+            for name in (base_list, delta_list, *(meta.file_name for meta in base), *(meta.file_name for meta in delta))
+        )
+        delta_rows = _row_count_delta(staged.entries)
+        kept = staged.keeps or staged.base
+        watermarks = [mark for mark in (attempt.request.watermark, head and head.watermark) if mark is not None]
+        now_ms = self._environment.clock.now_ms()
+        return Snapshot(
+            id=snapshot_id,
+            schema_id=schema.id,
+            base_manifest_list=base_list,
+            base_manifest_list_size=base_size,
+            delta_manifest_list=delta_list,
+            delta_manifest_list_size=delta_size,
+            commit_user=attempt.commit_user,
+            commit_identifier=attempt.request.commit_identifier,
+            commit_kind=attempt.request.kind,
+            # A clock that runs behind the last writer's must not make time run backwards: travel bisects on it.
+            time_ms=now_ms if head is None else max(now_ms, head.time_ms),
+            total_record_count=(staged.base.total_record_count if staged.base else 0) + delta_rows,
+            delta_record_count=delta_rows,
+            uuid=attempt.write_id,
+            index_manifest=kept.index_manifest if kept else None,
+            statistics=kept.statistics if kept else None,
+            watermark=max(watermarks, default=None),
+            properties={
+                **attempt.request.properties,
+                **encode_carried(replace(carried, restored=carried.restored or staged.restored)),
+            },
+            next_row_id=head.next_row_id if head else None,
+        )
+
+    def _staged(self, attempt: _Attempt, head: Snapshot | None, schema: TableSchema) -> StagedChange:
+        if attempt.request.derive is not None:
+            return attempt.request.derive(head)
+        if attempt.entries is None:
+            attempt.entries = entries_of_changes(attempt.request.changes)
+        if rests_on_state(attempt.entries):
+            self._check(attempt, attempt.entries, head, schema)
+        return StagedChange(entries=attempt.entries, base=head)
+
+    def _check(self, attempt: _Attempt, entries: pa.Table, head: Snapshot | None, schema: TableSchema) -> None:
+        """Raise `Conflict` unless `entries` fit `head`; after a lost race, look at the winners' deltas first."""
+        if head is None:
+            raise Conflict(
+                "This change replaces files, but the table has no snapshot: it was made for another table or the table was "
+                "created anew. Read again and redo the change.",
+                kind="file_gone",
+            )
+        before = attempt.checked
+        if before is None or any(touches(entries, delta) for delta in self._deltas_between(before, head)):
+            keys = [field.type for name in schema.trimmed_primary_keys if (field := schema.field_by_name(name))]
+            live = self._reader.live_entries(head)
+            check_fits(entries, live=live, key_types=keys, snapshot_id=head.id)
+        attempt.checked = head
+
+    def _deltas_between(self, before: Snapshot, head: Snapshot) -> Iterator[pa.Table]:
+        """Delta entries of the snapshots after `before` up to `head`; the live files of `head` when one is gone."""
+        for snapshot_id in range(before.id + 1, head.id + 1):
+            snapshot = head if snapshot_id == head.id else self._snapshots.find(snapshot_id)
+            yield self._reader.live_entries(head) if snapshot is None else self._reader.delta_entries(snapshot)
+
+    def _merge(
+        self,
+        attempt: _Attempt,
+        base: Snapshot | None,
+        *,
+        snapshot_id: int,
+        schema: TableSchema,
+        options: TableOptions,
+    ) -> list[ManifestMeta]:
+        """The base list: all manifests of `base`, small neighbours merged when it is worth it."""
+        metas = [] if base is None else list(self._reader.all_metas(base))
+        count_min = options.manifest_merge_min_count
+        plan = plan_merge(
+            metas,
+            count_min=count_min if attempt.tries == 0 else count_min * _MERGE_POSTPONED_FACTOR,
+            target_bytes=options.manifest_target_file_size,
+            full_threshold_bytes=options.manifest_full_compaction_threshold_size,
+        )
+        for start, end in reversed(plan.runs):
+            run = metas[start:end]
+            names = tuple(meta.file_name for meta in run)
+            if names not in attempt.merged:
+                entries = fold_run(pa.concat_tables(self._reader.entries(meta) for meta in run))
+                if plan.full:
+                    entries = entries.filter(pc.equal(entries["kind"], ADD))
+                attempt.merged[names] = self._write_manifests(attempt, entries, schema=schema, options=options)
+            metas[start:end] = [replace(meta, added_snapshot=snapshot_id) for meta in attempt.merged[names]]
+        return metas
+
+    # ---- writing
+
+    def _write_manifests(
+        self, attempt: _Attempt, entries: pa.Table, *, schema: TableSchema, options: TableOptions
+    ) -> tuple[ManifestMeta, ...]:
+        """Entries as manifests of about the target size; none for no entries."""
+        metas = []
+        rows_max = max(1, options.manifest_target_file_size // _ENTRY_BYTES)
+        for start in range(0, entries.num_rows, rows_max):
+            part = entries.slice(start, rows_max)
+            body = encode_manifest(part)
+            name = attempt.name("manifest")
+            self._put(attempt, name, body)
+            metas.append(manifest_meta(part, file_name=name, file_size=len(body), schema=schema))
+        return tuple(metas)
+
+    def _write_list(self, attempt: _Attempt, metas: Sequence[ManifestMeta]) -> tuple[str, int]:
+        body = encode_manifest_list(metas)
+        name = attempt.name("manifest-list")
+        self._put(attempt, name, body)
+        return name, len(body)
+
+    def _put(self, attempt: _Attempt, name: str, body: bytes) -> None:
+        path = self._layout.manifest(name)
+        attempt.written.append(path)
+        self._store.put(path, body)
+
+    # ---- before and after
+
+    def _carried(self, request: CommitRequest, head: Snapshot | None) -> Carried:
+        return Carried() if head is None else load_carried(self._newest_first(head))
+
+    def _newest_first(self, head: Snapshot) -> Iterator[Snapshot]:
+        yield head
+        older = [snapshot_id for snapshot_id in self._snapshots.ids() if snapshot_id < head.id]
+        yield from self._snapshots.walk(reversed(older))
+
+    def _replayed(self, attempt: _Attempt, carried: Carried, head: Snapshot | None) -> Snapshot | None:
+        """The earlier snapshot of the same (user, identifier), when there is one."""
+        request = attempt.request
+        known = carried.users.get(attempt.commit_user)
+        if head is None or known is None or request.commit_identifier == BATCH_COMMIT_IDENTIFIER:
+            return None
+        if request.commit_identifier > known.identifier:
+            return None
+        for snapshot in self._newest_first(head):
+            if (snapshot.commit_user, snapshot.commit_identifier) == (attempt.commit_user, request.commit_identifier):
+                return snapshot
+        return head
+
+    def _wait_or_give_up(self, attempt: _Attempt, options: TableOptions, lost: Conflict) -> None:
+        """Sleep a random while before the next try, longer the more tries were lost; or raise when a limit was set."""
+        environment = self._environment
+        late = attempt.deadline_s is not None and environment.clock.monotonic_s() >= attempt.deadline_s
+        if late or (options.commit_max_retries is not None and attempt.tries > options.commit_max_retries):
+            self._discard(attempt, keep=frozenset())
+            limit = "commit.timeout" if late else "commit.max-retries"
+            raise Conflict(
+                f"The commit lost {attempt.tries} races against other writers and reached {limit}. "
+                "Nothing was changed: try again, or raise the limit.",
+                kind="commit_contention",
+                tries=attempt.tries,
+            ) from lost
+        longest_ms = min(options.commit_max_retry_wait_ms, options.commit_min_retry_wait_ms << min(attempt.tries - 1, 5))
+        environment.clock.sleep(environment.rng.random() * longest_ms / 1000)
+
+    def _discard(self, attempt: _Attempt, *, keep: frozenset[str]) -> None:
+        """Delete what this change wrote and nothing references; best effort, what stays is an orphan."""
+        unused = [path for path in attempt.written if path not in keep]
+        if unused:
+            doomed = tuple(Doomed(path=path, size_bytes=0, why="written by a commit that lost its race") for path in unused)
+            Sweeper(self._store, self._environment).sweep(ReclaimPlan(store="", hide=(), doomed=doomed))
+
+
+def manifest_meta(entries: pa.Table, *, file_name: str, file_size: int, schema: TableSchema) -> ManifestMeta:
+    """How a manifest list describes a manifest that holds `entries`."""
+    deleted_count = pc.sum(pc.equal(entries["kind"], DELETE)).as_py() or 0
+    return ManifestMeta(
+        file_name=file_name,
+        file_size=file_size,
+        added_file_count=entries.num_rows - deleted_count,
+        deleted_file_count=deleted_count,
+        partition_stats=_partition_stats(entries, schema),
+        schema_id=schema.id,
+    )
+
+
+def _partition_stats(entries: pa.Table, schema: TableSchema) -> Stats:
+    fields = [field for name in schema.partition_keys if (field := schema.field_by_name(name))]
+    if not fields:
+        return Stats(min_values=EMPTY_ROW, max_values=EMPTY_ROW, null_counts=())
+    columns = decode_rows(pc.unique(entries["partition"]), [field.type for field in fields])
+    return compute_stats(pa.table(columns, names=[field.name for field in fields]), fields)
+
+
+def _row_count_delta(entries: pa.Table) -> int:
+    added = pc.equal(entries["kind"], ADD)
+    signed = pc.if_else(added, entries["row_count"], pc.negate(entries["row_count"]))
+    return pc.sum(signed).as_py() or 0

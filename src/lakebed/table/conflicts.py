@@ -1,0 +1,100 @@
+"""Whether a change still fits the newest snapshot. Pure: entries in, `Conflict` or nothing out.
+
+Owns: the two rules of a commit that lost a race. (1) Every file that the change deletes is still live. (2) In a
+primary-key table, files of one level > 0 in one bucket do not overlap in their keys.
+
+Does not know: where entries come from, how often a commit is tried. Columns are those of `manifest.ENTRY_SCHEMA`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.errors import Conflict
+from lakebed.table.binary_row import decode_rows
+from lakebed.table.manifest import ADD, DELETE, IDENTITY
+
+__all__ = ["check_fits", "rests_on_state", "touches"]
+
+_BUCKET = ["partition", "bucket"]
+
+
+def rests_on_state(entries: pa.Table) -> bool:
+    """Whether a change can conflict at all: it deletes files, or adds files above level 0. Appends never do."""
+    return bool(pc.any(pc.or_(pc.equal(entries["kind"], DELETE), pc.greater(entries["level"], 0))).as_py())
+
+
+def touches(entries: pa.Table, others: pa.Table) -> bool:
+    """Whether another commit's delta could have made `entries` unfit: it rests on state in one of the same buckets."""
+    if others.num_rows == 0 or not rests_on_state(others):
+        return False
+    shared = others.select(_BUCKET).join(entries.select(_BUCKET), keys=_BUCKET, join_type="left semi")
+    return bool(shared.num_rows)
+
+
+def check_fits(entries: pa.Table, *, live: pa.Table, key_types: Sequence[str], snapshot_id: int) -> None:
+    """Raise unless `entries` can be applied to the live files of a snapshot.
+
+    Args:
+        entries: the change, ADDs and DELETEs.
+        live: live ADD entries of (at least) the buckets that the change touches.
+        key_types: Paimon type texts of the trimmed primary key; empty for append tables.
+        snapshot_id: whose live files these are, for the sentence.
+
+    Raises:
+        Conflict: with kind ``file_gone`` or ``keys_overlap``.
+    """
+    deletes = entries.filter(pc.equal(entries["kind"], DELETE)).select(list(IDENTITY))
+    live_names = live.select(list(IDENTITY))
+    gone = deletes.join(live_names, keys=list(IDENTITY), join_type="left anti")
+    if gone.num_rows:
+        name = gone["file_name"][0].as_py()
+        raise Conflict(
+            f"{gone.num_rows} of {deletes.num_rows} files that this change replaces are no longer in snapshot "
+            f"{snapshot_id} ({name} is one): another writer replaced them. Read again and redo the change.",
+            kind="file_gone",
+            file=name,
+            snapshot=snapshot_id,
+        )
+    if key_types:
+        _check_keys_apart(entries, live=live, deletes=deletes, key_types=key_types, snapshot_id=snapshot_id)
+
+
+def _check_keys_apart(
+    entries: pa.Table, *, live: pa.Table, deletes: pa.Table, key_types: Sequence[str], snapshot_id: int
+) -> None:
+    added = entries.filter(pc.and_(pc.equal(entries["kind"], ADD), pc.greater(entries["level"], 0)))
+    if added.num_rows == 0:
+        return
+    columns = [*IDENTITY, "min_key", "max_key"]
+    level = ["partition", "bucket", "level"]
+    added = added.select(columns)
+    near = live.select(columns).join(added.select(level).group_by(level).aggregate([]), keys=level, join_type="left semi")
+    near = near.join(deletes, keys=list(IDENTITY), join_type="left anti")
+    near = near.join(added.select(list(IDENTITY)), keys=list(IDENTITY), join_type="left anti")
+    ranges = pa.concat_tables([near.select(columns), added])
+    least = _tuples(ranges["min_key"], key_types)
+    greatest = _tuples(ranges["max_key"], key_types)
+    runs: dict[tuple[Any, ...], list[tuple[tuple[Any, ...], tuple[Any, ...], str]]] = {}
+    for row, group in enumerate(zip(*(ranges[name].to_pylist() for name in level), strict=True)):
+        runs.setdefault(group, []).append((least[row], greatest[row], ranges["file_name"][row].as_py()))
+    for group, files in runs.items():
+        files.sort()
+        for (_, before, first), (after, _, second) in zip(files, files[1:], strict=False):
+            if after <= before:
+                raise Conflict(
+                    f"{first} and {second} would overlap in their keys at level {group[2]} of bucket {group[1]} on top of "
+                    f"snapshot {snapshot_id}: another compaction came first. Plan the compaction again.",
+                    kind="keys_overlap",
+                    files=[first, second],
+                    snapshot=snapshot_id,
+                )
+
+
+def _tuples(rows: pa.ChunkedArray, types: Sequence[str]) -> list[tuple[Any, ...]]:
+    columns = decode_rows(rows.combine_chunks(), types)
+    return list(zip(*(column.to_pylist() for column in columns), strict=True))

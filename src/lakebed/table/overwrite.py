@@ -1,0 +1,95 @@
+"""Which live files an overwrite replaces. Pure but for reading the manifests of the newest snapshot.
+
+Owns: `Overwrite` and its derivation against a snapshot, done again at each try of a commit, since it depends on the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.errors import InvalidRequest
+from lakebed.table.binary_row import decode_rows
+from lakebed.table.commit import Derive, StagedChange
+from lakebed.table.manifest import DELETE, entries_of_changes
+from lakebed.table.manifest_reader import ManifestReader
+from lakebed.table.model import BucketChange, Snapshot, TableSchema
+from lakebed.table.types import arrow_type
+
+__all__ = ["Overwrite", "derive_overwrite"]
+
+
+@dataclass(frozen=True, slots=True)
+class Overwrite:
+    """Which live files a commit replaces, judged against the newest snapshot at each try."""
+
+    partition: Mapping[str, object] = field(default_factory=dict)
+    """Static: files whose partition columns equal these values; empty is the whole table."""
+    dynamic: bool = False
+    """Instead: every partition that the change adds files to, and no other."""
+
+
+def derive_overwrite(
+    changes: Sequence[BucketChange], *, overwrite: Overwrite, schema: TableSchema, reader: ManifestReader
+) -> Derive:
+    """The change as a function of the newest snapshot: DELETEs of what it replaces, then `changes`.
+
+    Raises:
+        InvalidRequest: `overwrite.partition` names something that is no partition column, or a value of another type.
+    """
+    added = entries_of_changes(changes)
+    fields = [column for name in schema.partition_keys if (column := schema.field_by_name(name))]
+    wanted = _typed(overwrite.partition, schema)
+
+    def derive(head: Snapshot | None) -> StagedChange:
+        if head is None:
+            return StagedChange(entries=added, base=None)
+        live = reader.live_entries(head)
+        if overwrite.dynamic and fields:
+            replaced = live.filter(pc.is_in(live["partition"], pc.unique(added["partition"])))
+        elif wanted:
+            partitions = pc.unique(live["partition"])
+            columns = dict(
+                zip((column.name for column in fields), decode_rows(partitions, [f.type for f in fields]), strict=True)
+            )
+            hit = pa.array(np.ones(len(partitions), dtype=bool))
+            for name, value in wanted.items():
+                column = columns[name]
+                same = pc.equal(column, value) if value.is_valid else pc.is_null(column)
+                hit = pc.and_(hit, pc.fill_null(same, False))
+            replaced = live.filter(pc.is_in(live["partition"], partitions.filter(hit)))
+        else:
+            replaced = live
+        kind = live.schema.field("kind")
+        deletes = replaced.set_column(
+            live.schema.get_field_index("kind"), kind, pa.array(np.full(replaced.num_rows, DELETE), type=kind.type)
+        )
+        return StagedChange(entries=pa.concat_tables([deletes, added]), base=head)
+
+    return derive
+
+
+def _typed(partition: Mapping[str, object], schema: TableSchema) -> dict[str, pa.Scalar]:
+    typed = {}
+    for name, value in partition.items():
+        column = schema.field_by_name(name)
+        if name not in schema.partition_keys or column is None:
+            there = ", ".join(schema.partition_keys) or "none"
+            raise InvalidRequest(
+                f"{name!r} is not a partition column of this table (it has: {there}): overwrite by those only.",
+                kind="unknown_partition_column",
+                column=name,
+            )
+        try:
+            typed[name] = pa.scalar(value).cast(arrow_type(column.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as wrong:
+            raise InvalidRequest(
+                f"{value!r} is not a value of partition column {name!r}, which is {column.type}.",
+                kind="invalid_partition_value",
+                column=name,
+            ) from wrong
+    return typed

@@ -1,0 +1,189 @@
+"""The numbered snapshots of one table or branch: `SnapshotLog`, over `NumberedLog` with Paimon's file names.
+
+Owns: finding the newest and oldest snapshot, reading one, walking them by id or by time, and the create-only append
+that makes a commit visible.
+
+Invariants:
+- Only the create-only put of ``snapshot-<n+1>`` decides a race; the write id is the snapshot's `uuid`.
+- An id is never used twice by lakebed: ids below the boundary are fenced. Gaps between ids are legal (rollbacks, expiry).
+- ``LATEST`` and ``EARLIEST`` are hints for other clients and for a first look; they are written after the commit, not
+  durably, best effort, and never trusted alone.
+- Commit times never decrease along ids that lakebed wrote, so time is searched by bisection.
+
+Does not know: manifests, tags, retention. Other clients of the format write snapshots too; they ignore the boundary, and
+their renames may overwrite a file on a local folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from typing_extensions import Buffer
+
+from lakebed.errors import Corruption, NotFound, UnsupportedFormat
+from lakebed.objects.numbered_log import NumberedLog
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+from lakebed.table.layout import Layout, parse_snapshot
+from lakebed.table.model import Snapshot
+from lakebed.table.snapshot_json import decode_snapshot, encode_snapshot
+
+__all__ = ["SnapshotLog"]
+
+_VANISHED_TRIES_MAX = 16
+
+
+class SnapshotLog:
+    """The snapshots of one line of versions (main, or a branch). Thread-safe; keeps no snapshot in memory.
+
+    Args:
+        store: the table's folder.
+        layout: main's layout or a branch's.
+        environment: clock, randomness and concurrency.
+        durable: False writes snapshots without fsync on local folders (benchmarks, throw-away tables).
+    """
+
+    def __init__(self, store: ObjectStore, *, layout: Layout, environment: Environment) -> None:
+        self._store = store
+        self._layout = layout
+        self._log = NumberedLog(
+            store,
+            layout.snapshot_folder,
+            name_of=lambda id: layout.snapshot(id).rpartition("/")[2],
+            id_of=lambda name: parse_snapshot(f"{layout.snapshot_folder}/{name}"),
+            write_id_of=_write_id_of,
+            boundary_folder=layout.boundary_folder,
+            latest_hint_path=layout.latest_hint,
+            environment=environment,
+        )
+
+    @property
+    def log(self) -> NumberedLog:
+        """The numbered log below, for its boundary and deletions (expiry and rollback use them)."""
+        return self._log
+
+    def latest_id(self) -> int | None:
+        """Id of the newest snapshot; None for a table without any. Cost: 1 GET of the hint at first, 1 probe a new id."""
+        return self._log.latest()
+
+    def latest(self) -> Snapshot | None:
+        """The newest snapshot, read afresh; None for a table without any.
+
+        Cost: 1 probe (that no newer one exists) + 1 GET, and 1 probe for each commit of others since the last look.
+        """
+        return self._read_moving(self._log.latest)
+
+    def earliest(self) -> Snapshot | None:
+        """The oldest snapshot that has not expired. Cost: 1 LIST + 1 GET (or a hint, a probe and a GET)."""
+        return self._read_moving(self._log.earliest)
+
+    def ids(self) -> list[int]:
+        """Ids of all snapshots, ascending; gaps are legal. Cost: 1 LIST a thousand."""
+        return self._log.ids()
+
+    def exists(self, snapshot_id: int) -> bool:
+        """Whether the snapshot is there now. Cost: 1 HEAD."""
+        return self._log.exists(snapshot_id)
+
+    def body(self, snapshot_id: int) -> bytes:
+        """The snapshot's file as written, unknown fields included. Raises `NotFound`. Cost: 1 GET."""
+        return bytes(self._log.read(snapshot_id))
+
+    def snapshot(self, snapshot_id: int) -> Snapshot:
+        """One snapshot by id.
+
+        Raises:
+            NotFound: it never existed or has expired; the sentence names the ids that are there.
+            Corruption: the file is unreadable.
+        Cost: 1 GET (a miss adds 1 LIST for the sentence).
+        """
+        try:
+            body = self.body(snapshot_id)
+        except NotFound as missing:
+            raise self.absent(snapshot_id) from missing
+        return decode_snapshot(body, path=self._layout.snapshot(snapshot_id))
+
+    def walk(self, ids: Iterable[int] | None = None) -> Iterator[Snapshot]:
+        """Snapshots oldest first, lazily; those that expire meanwhile are left out. Cost: 1 LIST + 1 GET each."""
+        for snapshot_id in self.ids() if ids is None else ids:
+            found = self.find(snapshot_id)
+            if found is not None:
+                yield found
+
+    def find(self, snapshot_id: int) -> Snapshot | None:
+        """One snapshot by id, or None when it is not there. Cost: 1 GET."""
+        try:
+            body = self.body(snapshot_id)
+        except NotFound:
+            return None
+        return decode_snapshot(body, path=self._layout.snapshot(snapshot_id))
+
+    def at_or_before(self, time_ms: int) -> Snapshot | None:
+        """The newest snapshot committed at or before a time (Unix ms, UTC); None when all that remain are later.
+
+        Cost: 1 LIST + at most log2(count) + 1 GETs: ids are bisected, whatever their gaps.
+        """
+        return self.bisect(self.ids(), time_ms)
+
+    def bisect(self, ids: Sequence[int], time_ms: int) -> Snapshot | None:
+        """The newest of `ids` (ascending) committed at or before a time. Cost: at most log2(count) + 1 GETs."""
+        remaining = list(ids)
+        best: Snapshot | None = None
+        while remaining:
+            middle = len(remaining) // 2
+            found = self.find(remaining[middle])
+            if found is None:  # expired while we search: as if it had not been listed
+                del remaining[middle]
+            elif found.time_ms <= time_ms:
+                best, remaining = found, remaining[middle + 1 :]
+            else:
+                remaining = remaining[:middle]
+        return best
+
+    def append(self, snapshot: Snapshot) -> None:
+        """Make a snapshot visible: one durable create-only put of its id, then the hints.
+
+        Raises:
+            Conflict: another writer took the id: re-read and try the next.
+            OutcomeUnknown: the writer stalled so long that the boundary's chain no longer tells.
+        Cost: 1 PUT + 1 LIST of the boundary + 1 PUT of the hint.
+        """
+        if snapshot.uuid is None:
+            raise ValueError("a snapshot needs its uuid: it is the write id")
+        self._log.append(snapshot.id, encode_snapshot(snapshot), write_id=snapshot.uuid)
+
+    def _read_moving(self, find_id: object) -> Snapshot | None:
+        assert callable(find_id)
+        for _ in range(_VANISHED_TRIES_MAX):
+            snapshot_id = find_id()
+            if snapshot_id is None:
+                return None
+            found = self.find(snapshot_id)
+            if found is not None:
+                return found
+        raise NotFound(
+            f"snapshots of {self._store.root_url} vanish faster than they can be read; is another client rolling back?",
+            kind="snapshots_vanish",
+            path=self._layout.snapshot_folder,
+        )
+
+    def absent(self, snapshot_id: int) -> NotFound:
+        """The error that says which snapshots there are instead. Cost: 1 LIST."""
+        ids = self.ids()
+        there = f"it has snapshots {ids[0]} to {ids[-1]}" if ids else "it has no snapshot yet"
+        hint = " (older ones have expired: a tag may still hold it)" if ids and snapshot_id < ids[0] else ""
+        return NotFound(
+            f"the table has no snapshot {snapshot_id}: {there}{hint}.",
+            kind="snapshot_not_found",
+            snapshot=snapshot_id,
+            earliest=ids[0] if ids else None,
+            latest=ids[-1] if ids else None,
+        )
+
+
+def _write_id_of(body: Buffer) -> str | None:
+    """The uuid inside a snapshot file; None when its writer has none or the file is not readable as a snapshot."""
+    try:
+        return decode_snapshot(body, path="snapshot").uuid
+    except (Corruption, UnsupportedFormat):
+        return None

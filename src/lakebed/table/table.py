@@ -1,0 +1,309 @@
+"""The facade: one object a table (or branch of one), whose verbs delegate to the rooms beside it.
+
+Owns: the wiring of those rooms, and the schema it last saw. Invariants: no storage logic here; a `Table` is thread-safe; every
+verb looks at the newest snapshot, so what was committed before a verb began is seen by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+
+import pyarrow as pa
+
+from lakebed.errors import NotFound
+from lakebed.objects.port import ObjectStore
+from lakebed.objects.probe import probe_create_only
+from lakebed.runtime import Environment
+from lakebed.table.branches import Branch, Branches
+from lakebed.table.commit import Committer, CommitRequest
+from lakebed.table.layout import MAIN_BRANCH, Layout
+from lakebed.table.manifest_reader import ManifestReader
+from lakebed.table.model import BATCH_COMMIT_IDENTIFIER, BucketChange, CommitKind, DataField, Snapshot, TableSchema, Tag
+from lakebed.table.options import TableOptions
+from lakebed.table.overwrite import Overwrite, derive_overwrite
+from lakebed.table.schema import SchemaLog
+from lakebed.table.snapshots import SnapshotLog
+from lakebed.table.tags import Tags
+from lakebed.table.travel import Resolved, Time, Travel
+from lakebed.table.types import arrow_schema
+
+__all__ = ["Table"]
+
+
+class Table:
+    """A table at a folder of an object store. Make one with `Table.create` or `Table.open`.
+
+    Attributes:
+        name: as its lake knows it, such as ``db.flights``.
+        store: the table's folder.
+        layout: paths of this branch.
+        branch: None for main.
+        environment: clock, randomness and concurrency.
+        schemas, log, reader, committer, tagger, branches, travel: the rooms, for those who build on them.
+    """
+
+    def __init__(
+        self, store: ObjectStore, *, name: str, schema: TableSchema, branch: str | None = None, environment: Environment
+    ) -> None:
+        self.name = name
+        self.store = store
+        self.branch = None if branch == MAIN_BRANCH else branch
+        self.layout = Layout(branch=self.branch)
+        self.environment = environment
+        self._schema = schema
+        self.schemas = SchemaLog(store, self.layout)
+        self.log = SnapshotLog(store, layout=self.layout, environment=environment)
+        self.reader = ManifestReader(store, self.layout, environment=environment)
+        self.committer = Committer(
+            store,
+            layout=self.layout,
+            snapshots=self.log,
+            reader=self.reader,
+            schema=lambda: self.schema,
+            environment=environment,
+        )
+        self.tagger = Tags(
+            store,
+            layout=self.layout,
+            snapshots=self.log,
+            environment=environment,
+            default_retained_ms=lambda: self.options.tag_default_time_retained_ms,
+        )
+
+    # ---- making and opening
+
+    @classmethod
+    def create(
+        cls,
+        store: ObjectStore,
+        *,
+        name: str,
+        schema: pa.Schema | Sequence[DataField],
+        primary_keys: Sequence[str] = (),
+        partition_keys: Sequence[str] = (),
+        options: Mapping[str, str] | None = None,
+        comment: str = "",
+        environment: Environment | None = None,
+    ) -> Table:
+        """Make a new, empty table in a folder.
+
+        Raises:
+            AlreadyExists: the folder holds a table.
+            InvalidRequest: an unknown type, key column or option; or a store that ignores create-only puts.
+        Cost: the probe of the store + 1 LIST + 1 PUT.
+        """
+        environment = environment or Environment()
+        probe_create_only(store)
+        created = SchemaLog(store, Layout()).create(
+            schema,
+            primary_keys=primary_keys,
+            partition_keys=partition_keys,
+            options=dict(options or {}),
+            comment=comment,
+            time_ms=environment.clock.now_ms(),
+        )
+        return cls(store, name=name, schema=created, environment=environment)
+
+    @classmethod
+    def open(
+        cls, store: ObjectStore, *, name: str, branch: str | None = None, environment: Environment | None = None
+    ) -> Table:
+        """Open a table, or one of its branches. Raises `NotFound`. Cost: 1 LIST + 1 GET."""
+        environment = environment or Environment()
+        schema = SchemaLog(store, Layout(branch=None if branch == MAIN_BRANCH else branch)).latest()
+        if schema is None:
+            what = f"branch {branch!r} of table {name!r}" if branch else f"table {name!r}"
+            raise NotFound(f"There is no {what} at {store.root_url}.", kind="table_not_found", table=name, branch=branch)
+        return cls(store, name=name, schema=schema, branch=branch, environment=environment)
+
+    # ---- what it is
+
+    @property
+    def url(self) -> str:
+        """The table's folder as a URL, without credentials."""
+        return self.store.root_url
+
+    @property
+    def schema(self) -> TableSchema:
+        """The newest schema this object has seen; `refresh` looks again."""
+        return self._schema
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The same as Arrow fields, in order."""
+        return arrow_schema(self._schema.fields)
+
+    @property
+    def options(self) -> TableOptions:
+        """The table's options, parsed."""
+        return TableOptions.of(self._schema)
+
+    def refresh(self) -> TableSchema:
+        """Look for a newer schema and remember it. Cost: 1 LIST, 1 GET when there is one."""
+        newest = self.schemas.latest()
+        if newest is not None:
+            self._schema = newest
+        return self._schema
+
+    # ---- writing
+
+    def commit(
+        self,
+        changes: Sequence[BucketChange],
+        *,
+        kind: CommitKind = "APPEND",
+        commit_user: str | None = None,
+        commit_identifier: int = BATCH_COMMIT_IDENTIFIER,
+        properties: Mapping[str, str] | None = None,
+        watermark: int | None = None,
+        overwrite: Overwrite | None = None,
+    ) -> Snapshot:
+        """Make changes the newest snapshot; see `Committer.commit` for what a lost race, a replay and a conflict mean.
+
+        Args:
+            overwrite: also replace these live files, judged against the newest snapshot.
+        """
+        derive = None
+        if overwrite is not None:
+            derive = derive_overwrite(changes, overwrite=overwrite, schema=self.schema, reader=self.reader)
+            kind, changes = "OVERWRITE", ()
+        return self.committer.commit(
+            CommitRequest(
+                kind=kind,
+                changes=changes,
+                derive=derive,
+                commit_user=commit_user,
+                commit_identifier=commit_identifier,
+                properties=properties or {},
+                watermark=watermark,
+            )
+        )
+
+    # ---- versions
+
+    def latest(self) -> Snapshot | None:
+        """The newest snapshot; None when nothing was ever written. Cost: 1 probe + 1 GET."""
+        return self.log.latest()
+
+    def snapshot(self, snapshot_id: int) -> Snapshot:
+        """One snapshot by id. Raises `NotFound` with the ids that are there. Cost: 1 GET."""
+        return self.log.snapshot(snapshot_id)
+
+    def snapshots(self) -> Iterator[Snapshot]:
+        """All snapshots that have not expired, oldest first, lazily. Cost: 1 LIST + 1 GET each."""
+        return self.log.walk()
+
+    @cached_property
+    def travel(self) -> Travel:
+        """Finds versions by id, name and time."""
+        return Travel(snapshots=self.log, tags=self.tagger, newest_of_branch=self._newest_of_branch)
+
+    def resolve(self, *, version: int | str | None = None, timestamp_ms: Time | None = None) -> Snapshot:
+        """The snapshot meant by a version or a time; neither: the newest. See `travel` for the rules and errors."""
+        return self.locate(version=version, timestamp_ms=timestamp_ms).snapshot
+
+    def locate(self, *, version: int | str | None = None, timestamp_ms: Time | None = None) -> Resolved:
+        """As `resolve`, and whether a tag or a branch stands behind it."""
+        return self.travel.resolve(version=version, timestamp=timestamp_ms)
+
+    # ---- tags
+
+    def create_tag(
+        self,
+        name: str,
+        *,
+        snapshot_id: int | None = None,
+        tag: str | None = None,
+        timestamp_ms: Time | None = None,
+        time_retained_ms: int | None = None,
+        if_not_exists: bool = False,
+    ) -> Tag:
+        """Pin a snapshot under a name: the newest, one by id (expired ones too, while a tag holds them), another tag's, or
+        that of a time.
+
+        Raises:
+            InvalidRequest: a name that breaks the rules, a negative lifetime, or several sources.
+            AlreadyExists: the tag is there.
+            NotFound: nothing to tag.
+            Conflict: the source expired meanwhile.
+        Cost, from the newest snapshot: 1 probe + 1 GET + 1 PUT + 1 HEAD.
+        """
+        source = self.travel.source(snapshot_id=snapshot_id, tag=tag, timestamp=timestamp_ms)
+        return self.tagger.create(name, source=source, time_retained_ms=time_retained_ms, if_not_exists=if_not_exists)
+
+    def replace_tag(
+        self,
+        name: str,
+        *,
+        snapshot_id: int | None = None,
+        tag: str | None = None,
+        timestamp_ms: Time | None = None,
+        time_retained_ms: int | None = None,
+    ) -> Tag:
+        """Point a tag that is there at another snapshot. Raises as `create_tag`, and `NotFound` for a missing tag."""
+        source = self.travel.source(snapshot_id=snapshot_id, tag=tag, timestamp=timestamp_ms)
+        return self.tagger.replace(name, source=source, time_retained_ms=time_retained_ms)
+
+    def rename_tag(self, old: str, new: str) -> Tag:
+        """Give a tag another name; a crash in between leaves both. Raises `NotFound`, `AlreadyExists`, `InvalidRequest`."""
+        return self.tagger.rename(old, new)
+
+    def tags(self) -> list[Tag]:
+        """All tags, oldest snapshot first, then by name. Cost: 1 LIST + 1 GET a tag."""
+        return self.tagger.list()
+
+    def tag(self, name: str) -> Tag:
+        """One tag. Raises `NotFound` with the names that are there. Cost: 1 GET."""
+        return self.tagger.tag(name)
+
+    def tag_exists(self, name: str) -> bool:
+        """Whether the tag is there. Cost: 1 HEAD."""
+        return self.tagger.exists(name)
+
+    def tag_path(self, name: str) -> str:
+        """Where the tag's file is or would be, relative to the table's folder."""
+        return self.tagger.path(name)
+
+    def tag_directory(self) -> str:
+        """The folder of the tag files, relative to the table's folder."""
+        return self.tagger.directory
+
+    def previous_tag(self, name: str) -> Tag | None:
+        """The tag whose commit time is the newest before this one's; None for the first. Raises `NotFound`."""
+        return self.tagger.previous(name)
+
+    def next_tag(self, name: str) -> Tag | None:
+        """The tag whose commit time is the oldest after this one's; None for the last. Raises `NotFound`."""
+        return self.tagger.next(name)
+
+    def tagged_snapshots(self) -> Iterator[Snapshot]:
+        """Snapshots that some tag holds, oldest first, each once."""
+        return self.tagger.tagged_snapshots()
+
+    # ---- branches
+
+    @cached_property
+    def branching(self) -> Branches:
+        """The table's branches (those of main, also when this object is a branch)."""
+        main_log = SnapshotLog(self.store, layout=Layout(), environment=self.environment)
+        main_tags = Tags(self.store, layout=Layout(), snapshots=main_log, environment=self.environment)
+        return Branches(self.store, tags=main_tags, environment=self.environment)
+
+    def branches(self) -> list[Branch]:
+        """All branches but main, by name."""
+        return self.branching.list()
+
+    def create_branch(self, name: str, *, tag: str | None = None) -> Table:
+        """A fork that starts from the newest snapshot, or from a tag. Raises `AlreadyExists`, `InvalidRequest`, `NotFound`."""
+        self.branching.create(name, source=self.travel.source(tag=tag))
+        return Table.open(self.store, name=self.name, branch=name, environment=self.environment)
+
+    def delete_branch(self, name: str) -> None:
+        """Remove a branch with its snapshots and tags; its own data files become orphans. Raises `NotFound`."""
+        self.branching.delete(name)
+
+    def _newest_of_branch(self, name: str) -> Snapshot | None:
+        if not self.branching.exists(name):
+            return None
+        return SnapshotLog(self.store, layout=Layout(branch=name), environment=self.environment).latest()

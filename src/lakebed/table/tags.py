@@ -1,0 +1,429 @@
+"""Tags: named pins on snapshots, one file each at ``tag/tag-<name>``.
+
+Owns: every verb on the tag files themselves. A tag is a copy of the snapshot's file plus Paimon's two optional fields
+(``tagCreateTime``, ``tagTimeRetained``, written only when a lifetime is given) plus lakebed's marks in ``properties``.
+
+    lakebed.tag-id          random, tells our own create from another's when a reply was lost
+    lakebed.tag-automatic   "true": made by the automatic rules, so that their retention counts it. DO NOT CHANGE: on disk.
+
+Invariants:
+- Creating is create-only: of two creators one wins.
+- After its put the tagger looks whether its source (snapshot or tag) still exists, and withdraws the tag if not. Expiry
+  hides first and reads the tags afterwards, so one of the two always sees the other.
+- Names that start with ``snapshot.``, ``tag.``, ``branch.`` or ``lakebed.`` are reserved; ``lakebed.pin.*`` are hidden pins that
+  lakebed makes for itself (forks, rollbacks): no user verb shows or touches them, every collector honours them.
+
+Does not know: which data files a tag holds, or when they may go: deleting a tag's files is `expire`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
+from lakebed.ids import new_uuid
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+from lakebed.table.layout import Layout, parse_tag
+from lakebed.table.model import Snapshot, Tag
+from lakebed.table.snapshot_json import decode_tag, encode_tag
+from lakebed.table.snapshots import SnapshotLog
+from lakebed.table.tag_index import TagIndex
+
+__all__ = [
+    "HIDDEN_PREFIX",
+    "TAG_AUTOMATIC",
+    "Source",
+    "Tags",
+    "check_tag_name",
+    "is_automatic",
+    "is_hidden",
+]
+
+HIDDEN_PREFIX = "lakebed.pin."
+"""Tags that lakebed makes for itself start so. DO NOT CHANGE: on disk."""
+
+TAG_ID = "lakebed.tag-id"
+TAG_AUTOMATIC = "lakebed.tag-automatic"
+
+_RESERVED = ("snapshot.", "tag.", "branch.", "lakebed.")
+_NAME_BYTES_MAX = 255 - len("tag-")
+_UNCLEAR_TRIES_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a tag is made from: a snapshot's or a tag's file, and where it lies."""
+
+    body: bytes
+    path: str
+
+
+def check_tag_name(name: str) -> None:
+    """Raise `InvalidRequest` unless `name` may be given to a tag; the sentence says which rule it breaks."""
+    problem = None
+    if not isinstance(name, str) or not name.strip():
+        problem = "is blank"
+    elif name.isdecimal():
+        problem = "is all digits, which would read as a snapshot id"
+    elif "/" in name or "\\" in name or ".." in name:
+        problem = "holds '/', '\\' or '..', which would read as a path"
+    elif any(ord(char) < 0x20 or ord(char) == 0x7F for char in name):
+        problem = "holds a control character"
+    elif len(name.encode("utf-8", "surrogatepass")) > _NAME_BYTES_MAX:
+        problem = f"is longer than {_NAME_BYTES_MAX} bytes"
+    elif name.startswith(_RESERVED):
+        problem = f"starts with one of the reserved words {', '.join(_RESERVED)}"
+    elif not _is_utf8(name):
+        problem = "is not valid Unicode"
+    if problem is not None:
+        raise InvalidRequest(f"The tag name {name!r} {problem}: choose another name.", kind="invalid_tag_name", tag=name)
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a tag is one of lakebed's own pins."""
+    return name.startswith(HIDDEN_PREFIX)
+
+
+def is_automatic(tag: Tag) -> bool:
+    """Whether the automatic rules made this tag."""
+    return tag.snapshot.properties.get(TAG_AUTOMATIC) == "true"
+
+
+class Tags:
+    """The tags of one branch. Thread-safe.
+
+    Args:
+        store: the table's folder.
+        layout: of the branch.
+        snapshots: of the branch.
+        environment: clock, randomness and concurrency.
+        default_retained_ms: ``tag.default-time-retained``, asked at each create; None: kept until deleted.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        layout: Layout,
+        snapshots: SnapshotLog,
+        environment: Environment,
+        default_retained_ms: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        self._store = store
+        self._layout = layout
+        self._snapshots = snapshots
+        self._environment = environment
+        self._default_retained_ms = default_retained_ms
+
+    # ---- looking
+
+    @property
+    def directory(self) -> str:
+        """The folder of tags, relative to the table's root."""
+        return self._layout.tag_folder
+
+    def path(self, name: str) -> str:
+        """Where the tag's file is or would be, relative to the table's root."""
+        return self._layout.tag(name)
+
+    def exists(self, name: str) -> bool:
+        """Whether the tag is there. A name that no tag may have is not there. Cost: 1 HEAD."""
+        try:
+            check_tag_name(name)
+            self._store.head(self.path(name))
+        except (NotFound, InvalidRequest):
+            return False
+        return True
+
+    def tag(self, name: str) -> Tag:
+        """One tag. Raises `NotFound` with the nearest names, `Corruption`. Cost: 1 GET (a miss adds 1 LIST)."""
+        found = self.find(name)
+        if found is None:
+            raise self._absent(name)
+        return found
+
+    def find(self, name: str) -> Tag | None:
+        """One tag, hidden ones included, or None. Cost: 1 GET."""
+        try:
+            body = bytes(self._store.get(self.path(name)))
+        except (NotFound, InvalidRequest):
+            return None
+        return decode_tag(body, name=name, path=self.path(name))
+
+    def names(self) -> list[str]:
+        """Names of all tags, sorted, hidden pins left out. Cost: 1 LIST a thousand."""
+        return [name for name in self.all_names() if not is_hidden(name)]
+
+    def all_names(self) -> list[str]:
+        """Names of all tags, sorted, hidden pins included. Cost: 1 LIST a thousand."""
+        listed = self._store.list(self._layout.tag_folder)
+        return sorted(name for meta in listed if (name := parse_tag(meta.path)) is not None)
+
+    def list(self) -> list[Tag]:
+        """All tags, oldest snapshot first, then by name; hidden pins left out. Cost: 1 LIST + 1 GET a tag."""
+        return [tag for tag in self.list_all() if not is_hidden(tag.name)]
+
+    def list_all(self) -> list[Tag]:
+        """All tags with lakebed's hidden pins, oldest snapshot first. What every collector must honour."""
+        found = [tag for name in self.all_names() if (tag := self.find(name)) is not None]
+        return sorted(found, key=lambda tag: (tag.snapshot.id, tag.name))
+
+    def index(self) -> TagIndex:
+        """(snapshot id, name) of every tag without reading each: 1 LIST + 1 GET; unknown tags are read."""
+        return TagIndex.load(self._store, layout=self._layout, environment=self._environment)
+
+    def previous(self, name: str) -> Tag | None:
+        """The tag whose commit time is the newest before this one's; None for the first. Raises `NotFound`."""
+        time_ms = self.tag(name).snapshot.time_ms
+        return max(
+            (tag for tag in self.list() if tag.snapshot.time_ms < time_ms), key=lambda tag: tag.snapshot.time_ms, default=None
+        )
+
+    def next(self, name: str) -> Tag | None:
+        """The tag whose commit time is the oldest after this one's; None for the last. Raises `NotFound`."""
+        time_ms = self.tag(name).snapshot.time_ms
+        return min(
+            (tag for tag in self.list() if tag.snapshot.time_ms > time_ms), key=lambda tag: tag.snapshot.time_ms, default=None
+        )
+
+    def tagged_snapshots(self) -> Iterator[Snapshot]:
+        """Snapshots that some tag holds, oldest first, each once."""
+        seen: set[int] = set()
+        for tag in self.list():
+            if tag.snapshot.id not in seen:
+                seen.add(tag.snapshot.id)
+                yield tag.snapshot
+
+    def of_snapshot(self, snapshot_id: int) -> Tag | None:
+        """A tag that holds this snapshot, or None. Cost: 1 LIST + 1 GET of the index + 1 GET."""
+        for entry in self.index().entries:
+            if entry.snapshot_id == snapshot_id:
+                tag = self.find(entry.name)
+                if tag is not None and tag.snapshot.id == snapshot_id:
+                    return tag
+        return None
+
+    # ---- changing
+
+    def source(self, *, snapshot_id: int | None = None, tag: str | None = None) -> Source:
+        """The file to tag: the newest snapshot, one by id (or a tag that still holds it), or another tag's.
+
+        Raises:
+            NotFound: no snapshot at all, or neither a snapshot nor a tag of that id, or no such tag.
+        """
+        if tag is not None:
+            self.tag(tag)
+            return self._tag_source(tag)
+        if snapshot_id is None:
+            snapshot_id = self._snapshots.latest_id()
+            if snapshot_id is None:
+                raise NotFound(
+                    "The table has no snapshot yet, so there is nothing to tag: write something first.", kind="table_empty"
+                )
+        try:
+            return Source(body=self._snapshots.body(snapshot_id), path=self._layout.snapshot(snapshot_id))
+        except NotFound:
+            holder = self.of_snapshot(snapshot_id)
+            if holder is None:
+                raise self._snapshots.absent(snapshot_id) from None
+            return self._tag_source(holder.name)
+
+    def create(
+        self,
+        name: str,
+        *,
+        source: Source | None = None,
+        time_retained_ms: int | None = None,
+        if_not_exists: bool = False,
+        marks: Mapping[str, str] | None = None,
+    ) -> Tag:
+        """Pin a snapshot under a name.
+
+        Args:
+            source: from `source(...)`; None is the newest snapshot.
+            time_retained_ms: lifetime from now; None is ``tag.default-time-retained``, else until deleted.
+            if_not_exists: return the tag that is there instead of raising.
+            marks: further ``properties``, such as `TAG_AUTOMATIC`.
+
+        Raises:
+            InvalidRequest: the name breaks a rule, or the lifetime is negative.
+            AlreadyExists: the tag is there.
+            Conflict: the source expired while it was tagged; the tag was withdrawn.
+        Cost, from the newest snapshot: 1 probe + 1 GET + 1 PUT + 1 HEAD.
+        """
+        check_tag_name(name)
+        return self._create(
+            name, source=source, time_retained_ms=time_retained_ms, if_not_exists=if_not_exists, marks=marks or {}
+        )
+
+    def pin_hidden(self, name: str, *, source: Source) -> Tag:
+        """Pin a snapshot for lakebed itself, under `HIDDEN_PREFIX` + name, by the same protocol as `create`."""
+        return self._create(HIDDEN_PREFIX + name, source=source, time_retained_ms=None, if_not_exists=True, marks={})
+
+    def unpin_hidden(self, name: str) -> None:
+        """Remove a hidden pin; missing is fine. Cost: 1 DELETE."""
+        self._store.delete([self.path(HIDDEN_PREFIX + name)])
+
+    def replace(self, name: str, *, source: Source | None = None, time_retained_ms: int | None = None) -> Tag:
+        """Point a tag that is there at another snapshot, in one put. Raises as `create`, and `NotFound`."""
+        check_tag_name(name)
+        self.tag(name)
+        before = self._tag_source(name)
+        chosen = source or self.source()
+        body = self._body(chosen, time_retained_ms=time_retained_ms, marks={TAG_ID: self._new_id()})
+        self._store.put(self.path(name), body)
+        if not self._is_there(chosen):
+            # Both versions may be losing their files now; the old pin is at least what the caller had before.
+            self._store.put(self.path(name), before.body)
+            raise self._source_expired(name)
+        return decode_tag(body, name=name, path=self.path(name))
+
+    def rename(self, old: str, new: str) -> Tag:
+        """Give a tag another name: the new one is created, then the old one deleted; a crash leaves both.
+
+        Raises `NotFound`, `AlreadyExists`, `InvalidRequest`. Cost: 2 GETs + 1 PUT + 1 HEAD + 1 DELETE.
+        """
+        check_tag_name(new)
+        self.tag(old)
+        source = self._tag_source(old)
+        document = _document(source)
+        kept = {key: document[key] for key in ("tagCreateTime", "tagTimeRetained") if key in document}
+        body = _encode_marked(source, marks={TAG_ID: self._new_id()}, keep_marks=True, fields=kept)
+        tag = self._put_new(new, body, source=source, if_not_exists=False)
+        self.remove_files([old])
+        return tag
+
+    def remove_files(self, names: list[str]) -> None:
+        """Delete tag files only; the caller has settled what becomes of the data files. Missing ones are fine."""
+        self._store.delete([self.path(name) for name in names])
+
+    # ---- the protocol
+
+    def _create(
+        self, name: str, *, source: Source | None, time_retained_ms: int | None, if_not_exists: bool, marks: Mapping[str, str]
+    ) -> Tag:
+        if time_retained_ms is not None and time_retained_ms < 0:
+            raise InvalidRequest("A tag's lifetime cannot be negative.", kind="invalid_lifetime", tag=name)
+        chosen = source or self.source()
+        body = self._body(chosen, time_retained_ms=time_retained_ms, marks={**marks, TAG_ID: self._new_id()})
+        return self._put_new(name, body, source=chosen, if_not_exists=if_not_exists)
+
+    def _put_new(self, name: str, body: bytes, *, source: Source, if_not_exists: bool) -> Tag:
+        if not self._put_create_only(name, body):
+            existing = self.find(name)
+            if if_not_exists and existing is not None:
+                return existing
+            raise AlreadyExists(
+                f"The tag {name!r} exists already: delete it, replace it, or choose another name.",
+                kind="tag_exists",
+                tag=name,
+            )
+        if not self._is_there(source):
+            self._withdraw(name, body)
+            raise self._source_expired(name)
+        return decode_tag(body, name=name, path=self.path(name))
+
+    def _put_create_only(self, name: str, body: bytes) -> bool:
+        """True when the tag is ours. An unclear reply is tried again until the name is taken, then read back."""
+        path = self.path(name)
+        for tries in range(_UNCLEAR_TRIES_MAX):
+            try:
+                self._store.put(path, body, create_only=True)
+            except AlreadyExists:
+                return self._read_id(path) == _document_id(body)
+            except (Unavailable, OutcomeUnknown):
+                if tries + 1 == _UNCLEAR_TRIES_MAX:
+                    raise
+                self._environment.clock.sleep(self._environment.rng.random() * 0.01 * 2**tries)
+            else:
+                return True
+        raise AssertionError("unreachable")
+
+    def _withdraw(self, name: str, body: bytes) -> None:
+        if self._read_id(self.path(name)) == _document_id(body):
+            self._store.delete([self.path(name)])
+
+    def _read_id(self, path: str) -> str | None:
+        try:
+            return _document_id(bytes(self._store.get(path)))
+        except NotFound:
+            return None
+
+    def _is_there(self, source: Source) -> bool:
+        try:
+            self._store.head(source.path)
+        except NotFound:
+            return False
+        return True
+
+    def _body(self, source: Source, *, time_retained_ms: int | None, marks: Mapping[str, str]) -> bytes:
+        lifetime_ms = self._default_retained_ms() if time_retained_ms is None else time_retained_ms
+        return encode_tag(
+            _encode_marked(source, marks=marks, keep_marks=False, fields={}),
+            create_time_ms=None if lifetime_ms is None else self._environment.clock.now_ms(),
+            time_retained_ms=lifetime_ms,
+        )
+
+    def _tag_source(self, name: str) -> Source:
+        return Source(body=bytes(self._store.get(self.path(name))), path=self.path(name))
+
+    def _new_id(self) -> str:
+        return new_uuid(self._environment.rng)
+
+    # ---- sentences
+
+    def _absent(self, name: str) -> NotFound:
+        names = self.names()
+        there = f"it has {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}" if names else "it has none"
+        return NotFound(f"The table has no tag {name!r}: {there}.", kind="tag_not_found", tag=name)
+
+    def _source_expired(self, name: str) -> Conflict:
+        return Conflict(
+            f"What the tag {name!r} should point at expired while it was being made, so the tag was withdrawn: choose another "
+            "snapshot.",
+            kind="source_expired",
+            tag=name,
+        )
+
+
+def _encode_marked(source: Source, *, marks: Mapping[str, str], keep_marks: bool, fields: Mapping[str, Any]) -> bytes:
+    """The source's JSON with other marks, and with only the given of a tag's own fields."""
+    document = _document(source)
+    properties = dict(document.get("properties") or {})
+    if not keep_marks:
+        properties.pop(TAG_AUTOMATIC, None)
+    document.pop("tagCreateTime", None)
+    document.pop("tagTimeRetained", None)
+    document["properties"] = {**properties, **marks}
+    return msgspec.json.encode({**document, **fields})
+
+
+def _document(source: Source) -> dict[str, Any]:
+    try:
+        document = msgspec.json.decode(source.body)
+    except msgspec.DecodeError as broken:
+        raise Corruption(f"{source.path} is not a snapshot: {broken}.", path=source.path) from broken
+    if not isinstance(document, dict):
+        raise Corruption(f"{source.path} is not a snapshot: no JSON object.", path=source.path)
+    return document
+
+
+def _document_id(body: bytes) -> str | None:
+    try:
+        document = msgspec.json.decode(body)
+        return document["properties"][TAG_ID] if isinstance(document, dict) else None
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return None
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
