@@ -1,0 +1,256 @@
+"""Every path of a table, written and parsed here. Pure.
+
+Owns: the folder and file names of the format (shared with other clients, DO NOT CHANGE) and of lakebed's own objects
+below ``lakebed/``. Paths are relative to the table's root.
+
+Invariants: a branch keeps its snapshots, schemas and tags in ``branch/branch-<name>/``; manifests, data files,
+index files and statistics of every branch stay in the folders of main. Each ``parse_`` function answers None for
+a path that is not of its kind, whatever branch it lies in. Does not know: what is inside any file.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from lakebed.table.model import DataFile
+
+__all__ = [
+    "DEFAULT_PARTITION",
+    "MAIN_BRANCH",
+    "Layout",
+    "branch_of",
+    "parse_branch",
+    "parse_bucket_folder",
+    "parse_changelog",
+    "parse_consumer",
+    "parse_schema",
+    "parse_snapshot",
+    "parse_tag",
+    "partition_path",
+]
+
+MAIN_BRANCH: Final = "main"
+DEFAULT_PARTITION: Final = "__DEFAULT_PARTITION__"
+"""Folder value of a null or blank partition value (option ``partition.default-name``)."""
+
+_ESCAPED: Final = frozenset('"#%\'*/:=?\\{}[]^') | {chr(code) for code in (*range(0x20), 0x7F)}
+_NUMBER: Final = r"(0|[1-9][0-9]*)"
+_ROOT: Final = r"(?:branch/branch-[^/]+/)?"
+_SNAPSHOT: Final = re.compile(rf"{_ROOT}snapshot/snapshot-{_NUMBER}")
+_SCHEMA: Final = re.compile(rf"{_ROOT}schema/schema-{_NUMBER}")
+_CHANGELOG: Final = re.compile(rf"{_ROOT}changelog/changelog-{_NUMBER}")
+_TAG: Final = re.compile(rf"{_ROOT}tag/tag-([^/]+)")
+_CONSUMER: Final = re.compile(rf"{_ROOT}consumer/consumer-([^/]+)")
+_BRANCH: Final = re.compile(r"branch/branch-([^/]+)(?:/.*)?")
+_BUCKET: Final = re.compile(r"(?:(.*)/)?bucket-(-?[0-9]+|postpone)")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The paths of one branch of a table; ``branch=None`` is main."""
+
+    branch: str | None = None
+
+    @property
+    def root(self) -> str:
+        """``""`` for main, ``branch/branch-<name>/`` for a branch."""
+        return "" if self.branch in (None, MAIN_BRANCH) else f"branch/branch-{self.branch}/"
+
+    @property
+    def snapshot_folder(self) -> str:
+        """Where ``snapshot-<id>`` objects and the hints live."""
+        return self.root + "snapshot"
+
+    @property
+    def schema_folder(self) -> str:
+        """Where ``schema-<id>`` objects live."""
+        return self.root + "schema"
+
+    @property
+    def tag_folder(self) -> str:
+        """Where ``tag-<name>`` objects live."""
+        return self.root + "tag"
+
+    @property
+    def changelog_folder(self) -> str:
+        """Where ``changelog-<id>`` objects live (changelogs that outlive their snapshot)."""
+        return self.root + "changelog"
+
+    @property
+    def consumer_folder(self) -> str:
+        """Where ``consumer-<id>`` objects live."""
+        return self.root + "consumer"
+
+    @property
+    def manifest_folder(self) -> str:
+        """Manifests, manifest lists and index manifests of every branch."""
+        return "manifest"
+
+    @property
+    def index_folder(self) -> str:
+        """Index files (deletion vectors) of every branch."""
+        return "index"
+
+    @property
+    def statistics_folder(self) -> str:
+        """Statistics files of every branch."""
+        return "statistics"
+
+    @property
+    def branch_folder(self) -> str:
+        """Parent of all branches."""
+        return "branch"
+
+    @property
+    def latest_hint(self) -> str:
+        """A hint: the newest snapshot id as text; never trusted alone."""
+        return self.snapshot_folder + "/LATEST"
+
+    @property
+    def earliest_hint(self) -> str:
+        """A hint: the oldest snapshot id as text; never trusted alone."""
+        return self.snapshot_folder + "/EARLIEST"
+
+    @property
+    def boundary_folder(self) -> str:
+        """Where markers of snapshot ids that are never used again live (lakebed's own)."""
+        return self.root + "lakebed/boundary"
+
+    @property
+    def reclaim_folder(self) -> str:
+        """Unfinished deletions (lakebed's own)."""
+        return self.root + "lakebed/reclaim"
+
+    @property
+    def tag_index(self) -> str:
+        """A hint: tag names with their snapshot ids (lakebed's own); never trusted without a listing."""
+        return self.root + "lakebed/tag-index"
+
+    def snapshot(self, snapshot_id: int) -> str:
+        """Path of a snapshot."""
+        return f"{self.snapshot_folder}/snapshot-{snapshot_id}"
+
+    def schema(self, schema_id: int) -> str:
+        """Path of a schema."""
+        return f"{self.schema_folder}/schema-{schema_id}"
+
+    def tag(self, name: str) -> str:
+        """Path of a tag."""
+        return f"{self.tag_folder}/tag-{name}"
+
+    def changelog(self, snapshot_id: int) -> str:
+        """Path of the changelog that outlived its snapshot."""
+        return f"{self.changelog_folder}/changelog-{snapshot_id}"
+
+    def consumer(self, name: str) -> str:
+        """Path of a consumer's progress."""
+        return f"{self.consumer_folder}/consumer-{name}"
+
+    def manifest(self, name: str) -> str:
+        """Path of a manifest, manifest list or index manifest."""
+        return f"{self.manifest_folder}/{name}"
+
+    def index(self, name: str) -> str:
+        """Path of an index file."""
+        return f"{self.index_folder}/{name}"
+
+    def statistics(self, name: str) -> str:
+        """Path of a statistics file."""
+        return f"{self.statistics_folder}/{name}"
+
+    def bucket_folder(self, partition_values: Mapping[str, object], bucket: int) -> str:
+        """Folder of one bucket: ``dt=2013-01-01/bucket-0``; partition columns in the order of the mapping."""
+        name = "bucket-postpone" if bucket == -2 else f"bucket-{bucket}"
+        partition = partition_path(partition_values)
+        return f"{partition}/{name}" if partition else name
+
+    def data_file(self, folder: str, file: DataFile) -> str:
+        """Path of a data file; its own external path when it has one."""
+        return file.external_path or f"{folder}/{file.file_name}"
+
+
+def partition_path(values: Mapping[str, object]) -> str:
+    """``year=2013/month=1``: special characters of names and values as ``%XX``, null and blank as the default name."""
+    return "/".join(f"{_escape(name)}={_escape(_partition_text(value))}" for name, value in values.items())
+
+
+def _partition_text(value: object) -> str:
+    """The value as other clients print it into a folder name."""
+    if value is None:
+        return DEFAULT_PARTITION
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, bytes):
+        return value.decode("utf-8", errors="backslashreplace")
+    if isinstance(value, datetime.datetime):
+        return value.replace(tzinfo=None).isoformat(sep=" ")
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, decimal.Decimal):
+        return format(value, "f")
+    text = str(value)
+    return text if text.strip() else DEFAULT_PARTITION
+
+
+def _escape(text: str) -> str:
+    if not _ESCAPED.intersection(text):
+        return text
+    return "".join(f"%{ord(char):02X}" if char in _ESCAPED else char for char in text)
+
+
+def parse_snapshot(path: str) -> int | None:
+    """Id of a snapshot's path, in any branch."""
+    return _number(_SNAPSHOT, path)
+
+
+def parse_schema(path: str) -> int | None:
+    """Id of a schema's path, in any branch."""
+    return _number(_SCHEMA, path)
+
+
+def parse_changelog(path: str) -> int | None:
+    """Id of a changelog's path, in any branch."""
+    return _number(_CHANGELOG, path)
+
+
+def parse_tag(path: str) -> str | None:
+    """Name of a tag's path, in any branch."""
+    return _text(_TAG, path)
+
+
+def parse_consumer(path: str) -> str | None:
+    """Name of a consumer's path, in any branch."""
+    return _text(_CONSUMER, path)
+
+
+def parse_branch(path: str) -> str | None:
+    """Name of the branch in whose folder a path lies, or whose folder it is."""
+    return _text(_BRANCH, path)
+
+
+def branch_of(path: str) -> str:
+    """The branch a path belongs to, `MAIN_BRANCH` outside every branch folder."""
+    return parse_branch(path) or MAIN_BRANCH
+
+
+def parse_bucket_folder(folder: str) -> tuple[str, int] | None:
+    """``(partition folder, bucket)`` of a bucket's folder; the partition folder is ``""`` without partitions."""
+    match = _BUCKET.fullmatch(folder)
+    if match is None:
+        return None
+    return match[1] or "", -2 if match[2] == "postpone" else int(match[2])
+
+
+def _number(pattern: re.Pattern[str], path: str) -> int | None:
+    match = pattern.fullmatch(path)
+    return None if match is None else int(match[1])
+
+
+def _text(pattern: re.Pattern[str], path: str) -> str | None:
+    match = pattern.fullmatch(path)
+    return None if match is None else match[1]

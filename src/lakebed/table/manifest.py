@@ -1,0 +1,348 @@
+"""Manifests and manifest lists: Avro on disk, Arrow in memory. Pure.
+
+Owns: the Avro schemas (names DO NOT CHANGE: on disk, shared with other clients), lakebed's two extra fields and their
+rules, and the fold of ADD and DELETE entries.
+
+The extra fields are nullable and last in their record, so that other clients skip them:
+
+- ``_COMMIT_SNAPSHOT`` (long) of the data file meta: the snapshot that first committed the file. Null on an ADD means
+  *inherited* from the manifest's ``_ADDED_SNAPSHOT``; a DELETE never inherits. An entry whose writer schema lacks the
+  field was written or merged by another client: unknown, -1, for good.
+- ``_ADDED_SNAPSHOT`` (long) of the manifest list entry: the snapshot whose delta list first named that manifest.
+
+Invariants: entries are decoded by the file's own writer schema; optional fields may be missing; fields that lakebed
+does not know are dropped when manifests are merged; entries are columns throughout, never dictionaries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from typing_extensions import Buffer
+
+from lakebed.errors import Corruption, UnsupportedFormat
+from lakebed.table.avro import decode_columns, encode_columns
+from lakebed.table.model import COMMIT_SNAPSHOT_UNKNOWN, BucketChange, DataFile, ManifestMeta, Stats
+
+__all__ = [
+    "ADD",
+    "DELETE",
+    "ENTRY_SCHEMA",
+    "IDENTITY",
+    "MANIFEST_VERSION",
+    "decode_manifest",
+    "decode_manifest_list",
+    "encode_manifest",
+    "encode_manifest_list",
+    "entries_of_changes",
+    "files_of",
+    "fold",
+]
+
+ADD: Final = 0
+DELETE: Final = 1
+MANIFEST_VERSION: Final = 2
+"""Value of ``_VERSION`` in every record. DO NOT CHANGE: on disk."""
+
+
+def _optional(name: str, kind: Any) -> dict[str, Any]:
+    return {"name": name, "type": ["null", kind], "default": None}
+
+
+def _stats_record(name: str) -> dict[str, Any]:
+    counts = {"type": "array", "items": ["null", "long"]}
+    fields = [{"name": "_MIN_VALUES", "type": "bytes"}, {"name": "_MAX_VALUES", "type": "bytes"}]
+    return {"type": "record", "name": name, "fields": [*fields, _optional("_NULL_COUNTS", counts)]}
+
+
+_STRINGS: Final = {"type": "array", "items": "string"}
+_FILE_RECORD: Final = {
+    "type": "record",
+    "name": "DataFileMeta",
+    "fields": [
+        {"name": "_FILE_NAME", "type": "string"},
+        {"name": "_FILE_SIZE", "type": "long"},
+        {"name": "_ROW_COUNT", "type": "long"},
+        {"name": "_MIN_KEY", "type": "bytes"},
+        {"name": "_MAX_KEY", "type": "bytes"},
+        {"name": "_KEY_STATS", "type": _stats_record("record_KEY_STATS")},
+        {"name": "_VALUE_STATS", "type": _stats_record("record_VALUE_STATS")},
+        {"name": "_MIN_SEQUENCE_NUMBER", "type": "long"},
+        {"name": "_MAX_SEQUENCE_NUMBER", "type": "long"},
+        {"name": "_SCHEMA_ID", "type": "long"},
+        {"name": "_LEVEL", "type": "int"},
+        {"name": "_EXTRA_FILES", "type": _STRINGS},
+        _optional("_CREATION_TIME", {"type": "long", "logicalType": "timestamp-millis"}),
+        _optional("_DELETE_ROW_COUNT", "long"),
+        _optional("_EMBEDDED_FILE_INDEX", "bytes"),
+        _optional("_FILE_SOURCE", "int"),
+        _optional("_VALUE_STATS_COLS", _STRINGS),
+        _optional("_EXTERNAL_PATH", "string"),
+        _optional("_FIRST_ROW_ID", "long"),
+        _optional("_WRITE_COLS", _STRINGS),
+        _optional("_COMMIT_SNAPSHOT", "long"),
+    ],
+}
+_ENTRY_RECORD: Final = {
+    "type": "record",
+    "name": "ManifestEntry",
+    "fields": [
+        {"name": "_VERSION", "type": "int"},
+        {"name": "_KIND", "type": "int"},
+        {"name": "_PARTITION", "type": "bytes"},
+        {"name": "_BUCKET", "type": "int"},
+        {"name": "_TOTAL_BUCKETS", "type": "int"},
+        {"name": "_FILE", "type": _FILE_RECORD},
+    ],
+}
+_LIST_RECORD: Final = {
+    "type": "record",
+    "name": "ManifestFileMeta",
+    "fields": [
+        {"name": "_VERSION", "type": "int"},
+        {"name": "_FILE_NAME", "type": "string"},
+        {"name": "_FILE_SIZE", "type": "long"},
+        {"name": "_NUM_ADDED_FILES", "type": "long"},
+        {"name": "_NUM_DELETED_FILES", "type": "long"},
+        {"name": "_PARTITION_STATS", "type": _stats_record("record_PARTITION_STATS")},
+        {"name": "_SCHEMA_ID", "type": "long"},
+        _optional("_ADDED_SNAPSHOT", "long"),
+    ],
+}
+
+_TEXTS: Final = pa.list_(pa.string())
+_COUNTS: Final = pa.list_(pa.int64())
+_COLUMNS: Final[tuple[tuple[str, pa.DataType, str, bool], ...]] = (
+    # (column, Arrow type, path in the Avro record, may be missing or null)
+    ("kind", pa.int8(), "_KIND", False),
+    ("partition", pa.binary(), "_PARTITION", False),
+    ("bucket", pa.int32(), "_BUCKET", False),
+    ("total_buckets", pa.int32(), "_TOTAL_BUCKETS", False),
+    ("file_name", pa.string(), "_FILE._FILE_NAME", False),
+    ("file_size", pa.int64(), "_FILE._FILE_SIZE", False),
+    ("row_count", pa.int64(), "_FILE._ROW_COUNT", False),
+    ("min_key", pa.binary(), "_FILE._MIN_KEY", False),
+    ("max_key", pa.binary(), "_FILE._MAX_KEY", False),
+    ("key_stats_min", pa.binary(), "_FILE._KEY_STATS._MIN_VALUES", False),
+    ("key_stats_max", pa.binary(), "_FILE._KEY_STATS._MAX_VALUES", False),
+    ("key_stats_null_counts", _COUNTS, "_FILE._KEY_STATS._NULL_COUNTS", True),
+    ("value_stats_min", pa.binary(), "_FILE._VALUE_STATS._MIN_VALUES", False),
+    ("value_stats_max", pa.binary(), "_FILE._VALUE_STATS._MAX_VALUES", False),
+    ("value_stats_null_counts", _COUNTS, "_FILE._VALUE_STATS._NULL_COUNTS", True),
+    ("min_sequence_number", pa.int64(), "_FILE._MIN_SEQUENCE_NUMBER", False),
+    ("max_sequence_number", pa.int64(), "_FILE._MAX_SEQUENCE_NUMBER", False),
+    ("schema_id", pa.int64(), "_FILE._SCHEMA_ID", False),
+    ("level", pa.int32(), "_FILE._LEVEL", False),
+    ("extra_files", _TEXTS, "_FILE._EXTRA_FILES", False),
+    ("creation_time_ms", pa.int64(), "_FILE._CREATION_TIME", True),
+    ("delete_row_count", pa.int64(), "_FILE._DELETE_ROW_COUNT", True),
+    ("embedded_index", pa.binary(), "_FILE._EMBEDDED_FILE_INDEX", True),
+    ("file_source", pa.int8(), "_FILE._FILE_SOURCE", True),
+    ("value_stats_cols", _TEXTS, "_FILE._VALUE_STATS_COLS", True),
+    ("external_path", pa.string(), "_FILE._EXTERNAL_PATH", True),
+    ("first_row_id", pa.int64(), "_FILE._FIRST_ROW_ID", True),
+    ("write_cols", _TEXTS, "_FILE._WRITE_COLS", True),
+    ("commit_snapshot", pa.int64(), "_FILE._COMMIT_SNAPSHOT", True),
+)
+ENTRY_SCHEMA: Final = pa.schema([pa.field(name, kind, nullable=optional) for name, kind, _, optional in _COLUMNS])
+"""One row a manifest entry: `kind` (`ADD`, `DELETE`), `partition` (BinaryRow), `bucket`, `total_buckets`, then the fields
+of `DataFile` in order, statistics as ``*_min``, ``*_max``, ``*_null_counts``."""
+
+IDENTITY: Final = ("partition", "bucket", "level", "file_name")
+"""The columns by which a DELETE finds the ADD it takes back."""
+
+_LIST_COLUMNS: Final[tuple[tuple[str, pa.DataType, bool], ...]] = (
+    ("_FILE_NAME", pa.string(), False),
+    ("_FILE_SIZE", pa.int64(), False),
+    ("_NUM_ADDED_FILES", pa.int64(), False),
+    ("_NUM_DELETED_FILES", pa.int64(), False),
+    ("_PARTITION_STATS._MIN_VALUES", pa.binary(), False),
+    ("_PARTITION_STATS._MAX_VALUES", pa.binary(), False),
+    ("_PARTITION_STATS._NULL_COUNTS", _COUNTS, True),
+    ("_SCHEMA_ID", pa.int64(), False),
+    ("_ADDED_SNAPSHOT", pa.int64(), True),
+)
+
+
+def encode_manifest(entries: pa.Table) -> bytes:
+    """The bytes of a manifest.
+
+    Args:
+        entries: `ENTRY_SCHEMA`; `commit_snapshot` null on an ADD means inherited from the snapshot being committed.
+    """
+    count = entries.num_rows
+    columns = {path: _whole(entries.column(name)) for name, _, path, _ in _COLUMNS}
+    columns["_VERSION"] = pa.array(np.full(count, MANIFEST_VERSION, np.int32))
+    return encode_columns(_ENTRY_RECORD, columns, count)
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    combined = column.combine_chunks()
+    return combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks)
+
+
+def decode_manifest(body: Buffer, *, path: str, added_snapshot: int | None) -> pa.Table:
+    """The entries of a manifest.
+
+    Args:
+        path: named in errors.
+        added_snapshot: `ManifestMeta.added_snapshot` of this manifest; what ADDs without a commit snapshot inherit.
+
+    Returns:
+        `ENTRY_SCHEMA`, in file order; `commit_snapshot` is never null: -1 is unknown.
+
+    Raises:
+        Corruption: unreadable, or an entry without a field the format requires.
+        UnsupportedFormat: records of another ``_VERSION``.
+    """
+    count, found = decode_columns(body, path=path)
+    _check_version(count, found, path)
+    arrays = [_column(found, avro_path, kind, count, optional, path) for _, kind, avro_path, optional in _COLUMNS]
+    entries = pa.Table.from_arrays(arrays, schema=ENTRY_SCHEMA)
+    kinds = entries.column("kind")
+    if count and not pc.all(pc.is_in(kinds, value_set=pa.array([ADD, DELETE], pa.int8()))).as_py():
+        raise UnsupportedFormat(f"{path} has entries of a kind this lakebed does not know: upgrade lakebed.", path=path)
+    last = ENTRY_SCHEMA.get_field_index("commit_snapshot")
+    inherits = added_snapshot is not None and "_FILE._COMMIT_SNAPSHOT" in found
+    default = np.where(kinds.to_numpy() == ADD, added_snapshot if inherits else COMMIT_SNAPSHOT_UNKNOWN, -1)
+    resolved = pc.coalesce(entries.column(last), pa.array(default, pa.int64()))
+    return entries.set_column(last, ENTRY_SCHEMA.field(last), resolved)
+
+
+def _check_version(count: int, found: dict[str, pa.Array], path: str) -> None:
+    versions = _column(found, "_VERSION", pa.int64(), count, False, path)
+    if count and not pc.all(pc.equal(versions, MANIFEST_VERSION)).as_py():
+        wrong = next(version for version in versions.unique().to_pylist() if version != MANIFEST_VERSION)
+        raise UnsupportedFormat(
+            f"{path} has records of _VERSION {wrong}; this lakebed reads version {MANIFEST_VERSION}.",
+            path=path,
+            version=wrong,
+        )
+
+
+def _column(
+    found: dict[str, pa.Array], avro_path: str, kind: pa.DataType, count: int, optional: bool, path: str
+) -> pa.Array:
+    column = found.get(avro_path)
+    if column is None:
+        if not optional and count:
+            raise Corruption(f"{path} has no field {avro_path}, which the format requires.", path=path)
+        return pa.nulls(count, kind)
+    if not optional and column.null_count:
+        raise Corruption(f"{path} has an entry whose {avro_path} is null.", path=path)
+    try:
+        return column if column.type == kind else column.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise Corruption(f"{path}: field {avro_path} has unreadable values: {error}.", path=path) from error
+
+
+def encode_manifest_list(metas: Sequence[ManifestMeta]) -> bytes:
+    """The bytes of a manifest list."""
+    stats = [meta.partition_stats for meta in metas]
+    values: dict[str, list[Any]] = {
+        "_FILE_NAME": [meta.file_name for meta in metas],
+        "_FILE_SIZE": [meta.file_size for meta in metas],
+        "_NUM_ADDED_FILES": [meta.added_file_count for meta in metas],
+        "_NUM_DELETED_FILES": [meta.deleted_file_count for meta in metas],
+        "_PARTITION_STATS._MIN_VALUES": [stat.min_values for stat in stats],
+        "_PARTITION_STATS._MAX_VALUES": [stat.max_values for stat in stats],
+        "_PARTITION_STATS._NULL_COUNTS": [stat.null_counts for stat in stats],
+        "_SCHEMA_ID": [meta.schema_id for meta in metas],
+        "_ADDED_SNAPSHOT": [meta.added_snapshot for meta in metas],
+    }
+    columns = {path: pa.array(values[path], kind) for path, kind, _ in _LIST_COLUMNS}
+    columns["_VERSION"] = pa.array(np.full(len(metas), MANIFEST_VERSION, np.int32))
+    return encode_columns(_LIST_RECORD, columns, len(metas))
+
+
+def decode_manifest_list(body: Buffer, *, path: str) -> list[ManifestMeta]:
+    """The manifests a list names, in order.
+
+    Raises:
+        Corruption, UnsupportedFormat: see `decode_manifest`.
+    """
+    count, found = decode_columns(body, path=path)
+    _check_version(count, found, path)
+    values = [
+        _column(found, avro_path, kind, count, optional, path).to_pylist() for avro_path, kind, optional in _LIST_COLUMNS
+    ]
+    return [
+        ManifestMeta(name, size, added, deleted, Stats(low, high, _tuple(nulls)), schema_id, added_snapshot)
+        for name, size, added, deleted, low, high, nulls, schema_id, added_snapshot in zip(*values, strict=True)
+    ]
+
+
+def _tuple(values: Iterable[Any] | None) -> tuple[Any, ...] | None:
+    return None if values is None else tuple(values)
+
+
+def entries_of_changes(changes: Sequence[BucketChange]) -> pa.Table:
+    """What some changes did, as manifest entries: every change's DELETEs, then its ADDs.
+
+    Returns:
+        `ENTRY_SCHEMA`; `commit_snapshot` as the files carry it (null: inherited).
+    """
+    rows = [
+        (kind, change, file)
+        for change in changes
+        for kind, files in ((DELETE, change.deleted), (ADD, change.added))
+        for file in files
+    ]
+    values: dict[str, list[Any]] = {
+        "kind": [kind for kind, _, _ in rows],
+        "partition": [change.partition for _, change, _ in rows],
+        "bucket": [change.bucket for _, change, _ in rows],
+        "total_buckets": [change.total_buckets for _, change, _ in rows],
+    }
+    for stats in ("key_stats", "value_stats"):
+        found = [getattr(file, stats) for _, _, file in rows]
+        values[f"{stats}_min"] = [stat.min_values for stat in found]
+        values[f"{stats}_max"] = [stat.max_values for stat in found]
+        values[f"{stats}_null_counts"] = [stat.null_counts for stat in found]
+    arrays = []
+    for field in ENTRY_SCHEMA:
+        column = values.get(field.name)
+        if column is None:
+            column = [getattr(file, field.name) for _, _, file in rows]
+        arrays.append(pa.array(column, field.type))
+    return pa.Table.from_arrays(arrays, schema=ENTRY_SCHEMA)
+
+
+def files_of(entries: pa.Table) -> list[DataFile]:
+    """The entries' files as objects, in order. Python objects a row: for the files of a split, not of a table."""
+    columns = {name: entries.column(name).to_pylist() for name in ENTRY_SCHEMA.names[4:]}
+    for stats in ("key_stats", "value_stats"):
+        parts = [columns.pop(f"{stats}_{part}") for part in ("min", "max", "null_counts")]
+        columns[stats] = [Stats(low, high, _tuple(nulls)) for low, high, nulls in zip(*parts, strict=True)]
+    for name in ("extra_files", "value_stats_cols", "write_cols"):
+        columns[name] = [_tuple(values) for values in columns[name]]
+    names = list(columns)
+    return [DataFile(**dict(zip(names, row, strict=True))) for row in zip(*columns.values(), strict=True)]
+
+
+def fold(entries: pa.Table) -> pa.Table:
+    """The entries that remain when DELETEs take back earlier ADDs, in order of their last appearance.
+
+    For each identity (partition, bucket, level, file name) the last ADD stays when no DELETE follows it. A DELETE
+    without an earlier ADD in `entries` stays too: it speaks of an ADD elsewhere.
+
+    Cost: one grouping of all rows.
+    """
+    if entries.num_rows == 0:
+        return entries
+    order = pa.array(np.arange(entries.num_rows, dtype=np.int64))
+    groups = (
+        entries.select(list(IDENTITY))
+        .append_column("order", order)
+        .group_by(list(IDENTITY), use_threads=False)
+        .aggregate([("order", "min"), ("order", "max")])
+    )
+    kinds = entries.column("kind").to_numpy()
+    first, last = (groups.column(name).to_numpy() for name in ("order_min", "order_max"))
+    # An ADD that was taken back leaves nothing; a DELETE of what came before all of this stays.
+    kept = np.sort(last[(kinds[last] == ADD) | (kinds[first] == DELETE)])
+    return entries if len(kept) == entries.num_rows else entries.take(pa.array(kept))

@@ -1,0 +1,146 @@
+"""Manifests and lists of one table, read through the cache.
+
+Owns: which objects are fetched for a snapshot, and how many at once. Invariants: every manifest is read and decoded once
+a process while it fits the cache; sizes recorded in snapshot and list are checked, so that a truncated object is
+`Corruption`; order is base before delta, as committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import pyarrow as pa
+from typing_extensions import Buffer
+
+from lakebed.errors import Corruption
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+from lakebed.table.layout import Layout
+from lakebed.table.manifest import ADD, ENTRY_SCHEMA, decode_manifest, decode_manifest_list, fold
+from lakebed.table.manifest_cache import PROCESS_CACHE, ManifestCache
+from lakebed.table.model import ManifestMeta, Snapshot
+
+__all__ = ["ManifestReader"]
+
+_WORKER_COUNT_MAX: Final = 16
+"""Concurrent GETs for one snapshot's manifests."""
+
+
+class ManifestReader:
+    """Reads the manifests of one table.
+
+    Args:
+        store: the table's root.
+        layout: of main or a branch; manifests lie in main's folder either way.
+        cache: decoded manifests; by default the process's.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        layout: Layout,
+        *,
+        environment: Environment,
+        cache: ManifestCache = PROCESS_CACHE,
+    ) -> None:
+        self._store = store
+        self._layout = layout
+        self._environment = environment
+        self._cache = cache
+
+    def metas(self, list_name: str, *, size_bytes: int | None = None) -> list[ManifestMeta]:
+        """The manifests a list names, in order.
+
+        Raises:
+            NotFound: no such list.
+            Corruption, UnsupportedFormat: see `decode_manifest_list`.
+
+        Cost: 1 GET, none when cached.
+        """
+        path = self._layout.manifest(list_name)
+        key = (self._store.url(path), None)
+        cached = self._cache.get(key)
+        if cached is None:
+            body = self._read(path, size_bytes)
+            cached = tuple(decode_manifest_list(body, path=path))
+            self._cache.put(key, cached, size_bytes=400 * len(cached) + 200)
+        return list(cached)
+
+    def entries(self, meta: ManifestMeta) -> pa.Table:
+        """The entries of one manifest, as `decode_manifest` returns them.
+
+        Raises:
+            NotFound: no such manifest.
+            Corruption: unreadable, or not as long, or not of as many entries, as the list says.
+
+        Cost: 1 GET, none when cached.
+        """
+        path = self._layout.manifest(meta.file_name)
+        key = (self._store.url(path), meta.added_snapshot)
+        cached: pa.Table | None = self._cache.get(key)
+        if cached is None:
+            body = self._read(path, meta.file_size)
+            cached = decode_manifest(body, path=path, added_snapshot=meta.added_snapshot)
+            if cached.num_rows != meta.added_file_count + meta.deleted_file_count:
+                raise Corruption(
+                    f"{path} has {cached.num_rows} entries; its manifest list says "
+                    f"{meta.added_file_count + meta.deleted_file_count}.",
+                    path=path,
+                )
+            self._cache.put(key, cached, size_bytes=cached.nbytes)
+        return cached
+
+    def all_metas(self, snapshot: Snapshot) -> list[ManifestMeta]:
+        """The manifests of a snapshot, base before delta. Cost: 2 GETs, none when cached."""
+        base = self.metas(snapshot.base_manifest_list, size_bytes=snapshot.base_manifest_list_size)
+        return base + self._delta_metas(snapshot)
+
+    def live_entries(
+        self, snapshot: Snapshot, *, keep_manifest: Callable[[ManifestMeta], bool] | None = None
+    ) -> pa.Table:
+        """The files of a snapshot: all its manifests folded.
+
+        Args:
+            keep_manifest: False for a manifest that cannot hold what is asked (by its partition statistics). It must
+                be decided by partition only, so that a DELETE is skipped exactly when its ADD is.
+
+        Returns:
+            `ENTRY_SCHEMA`, ADD entries only.
+
+        Raises:
+            Corruption: a manifest is unreadable.
+
+        Cost: 1 GET a manifest not cached, up to 16 at once, plus the two lists.
+        """
+        metas = [meta for meta in self.all_metas(snapshot) if keep_manifest is None or keep_manifest(meta)]
+        entries = fold(self.concatenated(metas))
+        # A DELETE whose ADD is nowhere is ignored, as every other client does.
+        kinds = entries.column("kind").to_numpy()
+        return entries if (kinds == ADD).all() else entries.filter(pa.array(kinds == ADD))
+
+    def delta_entries(self, snapshot: Snapshot) -> pa.Table:
+        """What a snapshot itself added and deleted, in committed order, not folded. Cost: 1 GET + 1 a manifest."""
+        return self.concatenated(self._delta_metas(snapshot))
+
+    def concatenated(self, metas: Sequence[ManifestMeta]) -> pa.Table:
+        """The entries of several manifests one after the other."""
+        if not metas:
+            return ENTRY_SCHEMA.empty_table()
+        if len(metas) == 1:
+            return self.entries(metas[0])
+        pool = self._environment.runtime.pool(min(_WORKER_COUNT_MAX, len(metas)))
+        try:
+            return pa.concat_tables(list(pool.map(self.entries, metas)))
+        finally:
+            pool.close()
+
+    def _delta_metas(self, snapshot: Snapshot) -> list[ManifestMeta]:
+        return self.metas(snapshot.delta_manifest_list, size_bytes=snapshot.delta_manifest_list_size)
+
+    def _read(self, path: str, size_bytes: int | None) -> Buffer:
+        body = self._store.get(path)
+        found = memoryview(body).nbytes
+        if size_bytes is not None and found != size_bytes:
+            raise Corruption(f"{path} has {found} bytes; {size_bytes} were committed.", path=path)
+        return body

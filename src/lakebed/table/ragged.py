@@ -1,0 +1,114 @@
+"""Gathering byte strings of different lengths with numpy, without a Python loop over them. Pure.
+
+Owns: the few primitives on which the codecs of rows, hashes and manifests stand. A byte string is a (start, length)
+pair into a `uint8` buffer. Invariant: a buffer handed to `words_at` carries at least eight bytes of padding behind
+the last byte that counts (`padded` makes one), because words are read whole and masked afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+__all__ = [
+    "Bytes",
+    "U64",
+    "binary_array",
+    "byte_strings",
+    "gather_bytes",
+    "padded",
+    "scatter_bytes",
+    "valid_mask",
+    "words_at",
+]
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+U64 = np.ndarray[Any, np.dtype[np.uint64]]
+I64 = np.ndarray[Any, np.dtype[np.int64]]
+
+_WORD_BYTES = 8
+_LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(_WORD_BYTES)] + [2**64 - 1], dtype=np.uint64)
+"""Mask that keeps the lowest `count` bytes of a little-endian word."""
+
+
+def padded(buffer: Bytes) -> Bytes:
+    """A copy of `buffer` with eight zero bytes behind it."""
+    copy = np.empty(len(buffer) + _WORD_BYTES, dtype=np.uint8)
+    copy[: len(buffer)] = buffer
+    copy[len(buffer) :] = 0
+    return copy
+
+
+def words_at(buffer: Bytes, starts: I64, lengths: I64 | None = None) -> U64:
+    """The little-endian 8-byte words at any byte positions of a padded buffer.
+
+    Args:
+        starts: positions, each at most ``len(buffer) - 8``.
+        lengths: when given, bytes of the word that count; those above are zeroed. Negative counts as 0, above 8 as 8.
+    """
+    windows: U64 = np.ndarray((max(len(buffer) - 7, 0),), dtype="<u8", buffer=buffer.data, strides=(1,))
+    words: U64 = windows[starts]
+    return words if lengths is None else words & _LOW_BYTES[np.clip(lengths, 0, _WORD_BYTES)]
+
+
+def _positions(starts: I64, lengths: I64) -> I64:
+    """Position of every single byte of every string, one after the other."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.repeat(starts - (ends - lengths), lengths) + np.arange(total, dtype=np.int64)
+
+
+def gather_bytes(buffer: Bytes, starts: I64, lengths: I64) -> Bytes:
+    """The strings' bytes, contiguous and in order."""
+    if len(starts) and np.array_equal(starts[1:], starts[:-1] + lengths[:-1]):
+        return buffer[int(starts[0]) : int(starts[-1] + lengths[-1])]
+    return buffer[_positions(starts, lengths)]
+
+
+def scatter_bytes(target: Bytes, target_starts: I64, source: Bytes, starts: I64, lengths: I64) -> None:
+    """Copy each string to its place in `target`; the places do not overlap."""
+    if len(starts):
+        target[_positions(target_starts, lengths)] = gather_bytes(source, starts, lengths)
+
+
+def valid_mask(array: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """True where a value is present."""
+    if array.null_count == 0:
+        return np.ones(len(array), dtype=np.bool_)
+    mask: np.ndarray[Any, np.dtype[np.bool_]] = array.is_valid().to_numpy(zero_copy_only=False)
+    return mask
+
+
+def byte_strings(array: pa.Array) -> tuple[Bytes, I64, I64]:
+    """``(padded buffer, starts, lengths)`` of a string or binary array; nulls have length 0."""
+    large = pa.large_binary() if pa.types.is_binary(array.type) or pa.types.is_fixed_size_binary(array.type) else None
+    if not (pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)):
+        array = array.cast(large or pa.large_string())
+    _, offset_buffer, data_buffer = array.buffers()
+    if len(array) == 0:
+        return np.zeros(_WORD_BYTES, dtype=np.uint8), np.empty(0, np.int64), np.empty(0, np.int64)
+    offsets = np.frombuffer(offset_buffer, dtype="<i8", count=len(array) + 1, offset=array.offset * 8)
+    first, last = int(offsets[0]), int(offsets[-1])
+    source = np.frombuffer(data_buffer, dtype=np.uint8)[first:last] if data_buffer else np.empty(0, np.uint8)
+    starts = offsets[:-1] - first
+    lengths = np.diff(offsets)
+    if array.null_count:
+        lengths = np.where(valid_mask(array), lengths, 0)
+    return padded(source), starts, lengths
+
+
+def binary_array(buffer: Bytes, lengths: I64, *, mask: Any = None, text: bool = False) -> pa.Array:
+    """Contiguous strings as a ``binary`` (or, with `text`, ``string``) Arrow array; `mask` is True where null.
+
+    Raises:
+        pa.ArrowInvalid: `text` and the bytes are not UTF-8.
+    """
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    validity = None if mask is None else pa.array(~mask).buffers()[1]
+    buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(buffer))]
+    array = pa.Array.from_buffers(pa.large_binary(), len(lengths), buffers)
+    # The cast to text validates UTF-8, and both casts refuse more than 2 GiB.
+    return array.cast(pa.binary()) if not text else array.cast(pa.large_string()).cast(pa.string())

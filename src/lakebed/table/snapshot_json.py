@@ -1,0 +1,173 @@
+"""Snapshot and tag JSON, as other clients read and write it. Pure.
+
+Owns: the names of the format (version 3, DO NOT CHANGE). Invariants: a tag is the snapshot's own JSON with at most two
+members appended, so members that lakebed does not know survive; a file that is not such JSON is `Corruption` with its
+path, a newer version is `UnsupportedFormat`. `Tag.create_time_ms` is written as the UTC wall clock, because the
+format's local date-time names no zone. Does not know: where files lie, or whether what they name exists.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any, Final
+
+import msgspec
+from typing_extensions import Buffer
+
+from lakebed.errors import Corruption, InvalidRequest, UnsupportedFormat
+from lakebed.table.duration import parse_duration_ms
+from lakebed.table.model import CommitKind, Snapshot, Tag
+
+__all__ = ["SNAPSHOT_VERSION_MAX", "decode_snapshot", "decode_tag", "encode_snapshot", "encode_tag"]
+
+SNAPSHOT_VERSION_MAX: Final = 3
+_EPOCH: Final = datetime.datetime(1970, 1, 1)
+_TAG_MEMBERS: Final = ("tagCreateTime", "tagTimeRetained")
+
+
+class _SnapshotJson(msgspec.Struct, rename="camel", omit_defaults=True):
+    """The members of a snapshot file, in the order in which they are written."""
+
+    version: int
+    id: int
+    schema_id: int
+    base_manifest_list: str
+    delta_manifest_list: str
+    commit_user: str
+    commit_identifier: int
+    commit_kind: CommitKind
+    time_millis: int
+    uuid: str | None = None
+    base_manifest_list_size: int | None = None
+    delta_manifest_list_size: int | None = None
+    changelog_manifest_list: str | None = None
+    changelog_manifest_list_size: int | None = None
+    index_manifest: str | None = None
+    # Version 1 and 2 files may leave the counts out.
+    total_record_count: int | None = None
+    delta_record_count: int | None = None
+    changelog_record_count: int | None = None
+    watermark: int | None = None
+    statistics: str | None = None
+    properties: dict[str, str] | None = None
+    next_row_id: int | None = None
+
+
+_SAME_NAMES: Final = tuple(
+    name for name in _SnapshotJson.__struct_fields__ if name not in ("time_millis", "properties")
+)
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """The bytes of ``snapshot/snapshot-<id>``; absent members are left out."""
+    members = {name: getattr(snapshot, name) for name in _SAME_NAMES}
+    body = _SnapshotJson(time_millis=snapshot.time_ms, properties=dict(snapshot.properties) or None, **members)
+    return msgspec.json.format(msgspec.json.encode(body), indent=2)
+
+
+def decode_snapshot(body: Buffer, *, path: str) -> Snapshot:
+    """The snapshot a file holds.
+
+    Raises:
+        Corruption: not JSON, or a member is missing or of the wrong type; names the path.
+        UnsupportedFormat: a version above `SNAPSHOT_VERSION_MAX`.
+    """
+    _check_version(body, path)
+    try:
+        found = msgspec.json.decode(body, type=_SnapshotJson)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Corruption(f"{path} is not a snapshot: {error}.", path=path) from error
+    members = {name: getattr(found, name) for name in _SAME_NAMES}
+    members["total_record_count"] = found.total_record_count or 0
+    members["delta_record_count"] = found.delta_record_count or 0
+    return Snapshot(time_ms=found.time_millis, properties=found.properties or {}, **members)
+
+
+def _check_version(body: Buffer, path: str) -> None:
+    """Looked at first: a newer version may well have other members."""
+    members = _members(body, path)
+    version = members.get("version", 1)
+    if isinstance(version, int) and version > SNAPSHOT_VERSION_MAX:
+        raise UnsupportedFormat(
+            f"{path} is a snapshot of version {version}; this lakebed reads up to version {SNAPSHOT_VERSION_MAX}: "
+            "upgrade lakebed.",
+            path=path,
+            version=version,
+        )
+
+
+def _members(body: Buffer, path: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Corruption(f"{path} is not a JSON object: {error}.", path=path) from error
+
+
+def encode_tag(
+    snapshot_body: Buffer, *, create_time_ms: int | None = None, time_retained_ms: int | None = None
+) -> bytes:
+    """The bytes of ``tag/tag-<name>``: a snapshot (or another tag) copied, with this tag's own lifetime.
+
+    Args:
+        snapshot_body: the bytes of a snapshot or tag file; members that lakebed does not know are kept.
+        create_time_ms: Unix ms, UTC; written only together with a lifetime.
+        time_retained_ms: None: kept until deleted.
+    """
+    members = _members(snapshot_body, "the tagged snapshot")
+    if time_retained_ms is None and not any(name in members for name in _TAG_MEMBERS):
+        return bytes(snapshot_body)
+    for name in _TAG_MEMBERS:
+        members.pop(name, None)
+    if time_retained_ms is not None:
+        if create_time_ms is not None:
+            members["tagCreateTime"] = _local_date_time(create_time_ms)
+        members["tagTimeRetained"] = time_retained_ms / 1000
+    return msgspec.json.format(msgspec.json.encode(members), indent=2)
+
+
+def decode_tag(body: Buffer, *, name: str, path: str) -> Tag:
+    """The tag a file holds.
+
+    Raises:
+        Corruption, UnsupportedFormat: see `decode_snapshot`.
+    """
+    snapshot = decode_snapshot(body, path=path)
+    members = _members(body, path)
+    created, retained = (members.get(member) for member in _TAG_MEMBERS)
+    try:
+        return Tag(
+            name,
+            snapshot,
+            None if created is None else _local_date_time_ms(created),
+            None if retained is None else _retained_ms(retained),
+        )
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Corruption(f"{path} has an unreadable lifetime: {error}.", path=path) from error
+
+
+def _local_date_time(time_ms: int) -> list[int]:
+    """``[year, month, day, hour, minute, second, nanosecond]`` without trailing zeros after the minute."""
+    moment = _EPOCH + datetime.timedelta(milliseconds=time_ms)
+    parts = [moment.year, moment.month, moment.day, moment.hour, moment.minute]
+    nanos = moment.microsecond * 1000
+    if moment.second or nanos:
+        parts.append(moment.second)
+    return [*parts, nanos] if nanos else parts
+
+
+def _local_date_time_ms(value: Any) -> int:
+    if isinstance(value, str):
+        moment = datetime.datetime.fromisoformat(value).replace(tzinfo=None)
+    else:
+        year, month, day, hour, minute, second, nanos = [*value, 0, 0, 0, 0][:7]
+        moment = datetime.datetime(year, month, day, hour, minute, second, nanos // 1000)
+    return (moment - _EPOCH) // datetime.timedelta(milliseconds=1)
+
+
+def _retained_ms(value: Any) -> int:
+    """Seconds as a number, or ISO 8601 text: other clients write either."""
+    if isinstance(value, str):
+        return parse_duration_ms(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        raise InvalidRequest(f"{value!r} is not a lifetime.")
+    return round(value * 1000)
