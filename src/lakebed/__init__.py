@@ -1,3 +1,71 @@
-"""lakebed: pin, fork, roll back and clean data on object storage."""
+"""lakebed: pin, fork, roll back and clean data on object storage.
+
+The names below are all that most programs need. `open`, `Lake` and `Table` are loaded on first use, so that importing
+the package (which the command line and Spark's workers do) costs a few milliseconds.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from lakebed.errors import (
+    AlreadyExists,
+    Closed,
+    Conflict,
+    Corruption,
+    Fenced,
+    InternalError,
+    InvalidRequest,
+    LakebedError,
+    NotFound,
+    OutcomeUnknown,
+    Rejected,
+    Unavailable,
+    UnsupportedFormat,
+)
+
+if TYPE_CHECKING:
+    from lakebed.lake.lake import Lake
+    from lakebed.lake.lake import open_lake as open
+    from lakebed.table.table import Table
+
+__all__ = [
+    "AlreadyExists",
+    "Closed",
+    "Conflict",
+    "Corruption",
+    "Fenced",
+    "InternalError",
+    "InvalidRequest",
+    "Lake",
+    "LakebedError",
+    "NotFound",
+    "OutcomeUnknown",
+    "Rejected",
+    "Table",
+    "Unavailable",
+    "UnsupportedFormat",
+    "__version__",
+    "open",
+]
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Lake": ("lakebed.lake.lake", "Lake"),
+    "Table": ("lakebed.table.table", "Table"),
+    "open": ("lakebed.lake.lake", "open_lake"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'lakebed' has no attribute {name!r}")
+    module, attribute = _HOMES[name]
+    value = globals()[name] = getattr(importlib.import_module(module), attribute)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

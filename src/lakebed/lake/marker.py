@@ -1,0 +1,66 @@
+"""The marker of a lake: the object ``lakebed.json`` at its root. Pure: bytes in, bytes out.
+
+Format (version 1, DO NOT CHANGE)::
+
+    {"format": 1, "min_reader": 1, "min_writer": 1, "features": []}
+
+Invariants: a lake written by a newer lakebed opens as long as `min_reader` says so and every name in `features` is
+known here; anything else is `UnsupportedFormat`, never a guess.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from typing_extensions import Buffer
+
+from lakebed.errors import Corruption, UnsupportedFormat
+
+__all__ = ["FORMAT", "MARKER_PATH", "check_marker", "encode_marker"]
+
+MARKER_PATH: Final = "lakebed.json"
+FORMAT: Final = 1
+_FEATURES: Final[frozenset[str]] = frozenset()
+
+
+class _Marker(msgspec.Struct):
+    format: int
+    min_reader: int
+    min_writer: int
+    features: list[str]
+
+
+def encode_marker() -> bytes:
+    """The marker of a lake made by this version."""
+    return msgspec.json.encode(_Marker(format=FORMAT, min_reader=FORMAT, min_writer=FORMAT, features=[]))
+
+
+def check_marker(body: Buffer, *, url: str) -> None:
+    """Return when this version may read and write the lake.
+
+    Args:
+        body: the marker's bytes.
+        url: the lake's, for the sentence.
+
+    Raises:
+        Corruption: the bytes are no marker.
+        UnsupportedFormat: the lake needs a newer lakebed.
+    """
+    try:
+        marker = msgspec.json.decode(body, type=_Marker)
+    except (msgspec.DecodeError, UnicodeDecodeError) as broken:
+        raise Corruption(
+            f"{url}/{MARKER_PATH} is not the marker of a lake ({broken}): restore it from a copy, or write "
+            f"{encode_marker().decode()} into it.",
+            path=MARKER_PATH,
+        ) from broken
+    unknown = sorted(set(marker.features) - _FEATURES)
+    if max(marker.min_reader, marker.min_writer) > FORMAT or unknown:
+        needs = f"the features {', '.join(unknown)}" if unknown else f"format {marker.min_reader}"
+        raise UnsupportedFormat(
+            f"The lake {url} needs {needs}, which this lakebed (format {FORMAT}) does not know: upgrade lakebed.",
+            path=MARKER_PATH,
+            features=unknown,
+            format=marker.format,
+        )
