@@ -159,8 +159,10 @@ def _string_slots(array: pa.Array, valid: np.ndarray[Any, np.dtype[np.bool_]] | 
 
 
 def _decimal_slots(array: pa.Array, valid: np.ndarray[Any, np.dtype[np.bool_]] | None, parsed: Type) -> Slots:
-    halves = _numbers(array, "<u8") if len(array) == 0 else np.frombuffer(
-        array.buffers()[1], dtype="<u8", count=2 * len(array), offset=array.offset * 16
+    halves = (
+        _numbers(array, "<u8")
+        if len(array) == 0
+        else np.frombuffer(array.buffers()[1], dtype="<u8", count=2 * len(array), offset=array.offset * 16)
     )
     if (parsed.precision or 0) <= COMPACT_DECIMAL_DIGITS_MAX:
         return Slots(_zero_nulls(np.ascontiguousarray(halves[::2]), valid), valid)

@@ -38,7 +38,7 @@ MAIN_BRANCH: Final = "main"
 DEFAULT_PARTITION: Final = "__DEFAULT_PARTITION__"
 """Folder value of a null or blank partition value (option ``partition.default-name``)."""
 
-_ESCAPED: Final = frozenset('"#%\'*/:=?\\{}[]^') | {chr(code) for code in (*range(0x20), 0x7F)}
+_ESCAPED: Final = frozenset("\"#%'*/:=?\\{}[]^") | {chr(code) for code in (*range(0x20), 0x7F)}
 _NUMBER: Final = r"(0|[1-9][0-9]*)"
 _ROOT: Final = r"(?:branch/branch-[^/]+/)?"
 _SNAPSHOT: Final = re.compile(rf"{_ROOT}snapshot/snapshot-{_NUMBER}")

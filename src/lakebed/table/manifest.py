@@ -268,7 +268,8 @@ def decode_manifest_list(body: Buffer, *, path: str) -> list[ManifestMeta]:
     count, found = decode_columns(body, path=path)
     _check_version(count, found, path)
     values = [
-        _column(found, avro_path, kind, count, optional, path).to_pylist() for avro_path, kind, optional in _LIST_COLUMNS
+        _column(found, avro_path, kind, count, optional, path).to_pylist()
+        for avro_path, kind, optional in _LIST_COLUMNS
     ]
     return [
         ManifestMeta(name, size, added, deleted, Stats(low, high, _tuple(nulls)), schema_id, added_snapshot)

@@ -55,6 +55,8 @@ class DataField:
     """Paimon's type text without nullability, such as ``BIGINT`` or ``DECIMAL(10, 2)``."""
     nullable: bool = True
     description: str | None = None
+    default_value: str | None = None
+    """Text of the default another client gives when writing; lakebed keeps it and writes null."""
 
 
 @dataclass(frozen=True, slots=True)

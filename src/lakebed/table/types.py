@@ -98,7 +98,9 @@ class Type:
             return f"{self.root}<{', '.join(map(str, self.children))}>"
         if self.precision is None:
             return self.root
-        return f"{self.root}({self.precision})" if self.scale is None else f"{self.root}({self.precision}, {self.scale})"
+        return (
+            f"{self.root}({self.precision})" if self.scale is None else f"{self.root}({self.precision}, {self.scale})"
+        )
 
     def __str__(self) -> str:
         return self.text if self.nullable else self.text + " NOT NULL"
@@ -267,7 +269,9 @@ _ARROW_OF_PLAIN: Final[dict[str, pa.DataType]] = {
     "BINARY": pa.binary(),
     "VARBINARY": pa.binary(),
     "BLOB": pa.large_binary(),
-    "VARIANT": pa.struct([pa.field("value", pa.binary(), nullable=False), pa.field("metadata", pa.binary(), nullable=False)]),
+    "VARIANT": pa.struct(
+        [pa.field("value", pa.binary(), nullable=False), pa.field("metadata", pa.binary(), nullable=False)]
+    ),
 }
 
 
@@ -291,7 +295,9 @@ def _arrow_of(parsed: Type) -> pa.DataType:
         value = parsed.children[1] if parsed.root == "MAP" else Type("INT", nullable=False)
         key = pa.field("key", _arrow_of(parsed.children[0]), nullable=False)
         return pa.map_(key, pa.field("value", _arrow_of(value), nullable=value.nullable))
-    return pa.struct([pa.field(child.name, _arrow_of(child.type), nullable=child.type.nullable) for child in parsed.fields])
+    return pa.struct(
+        [pa.field(child.name, _arrow_of(child.type), nullable=child.type.nullable) for child in parsed.fields]
+    )
 
 
 def type_of_arrow(data_type: pa.DataType) -> str:

@@ -1,0 +1,499 @@
+"""Options of a table: what exists, what it means, and what is refused.
+
+Owns: every option lakebed knows, with its parser, default and effect; names are Paimon's. Invariants: an option with an
+unreadable value, one that nobody knows, and one that this lakebed does not support are refused when they are set, with
+one sentence; an existing table of another client with options lakebed does not know is still read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, Final, Generic, TypeVar
+
+from lakebed.errors import InvalidRequest
+from lakebed.table.duration import parse_duration_ms, parse_size_bytes
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Option(Generic[T]):
+    """One option.
+
+    `default` is what a table without it has; durations are milliseconds, sizes bytes.
+    """
+
+    name: str
+    default: T
+    parse: Callable[[str], T]
+    doc: str
+    unsupported: tuple[str, ...] = ()
+    """Values the format knows and this lakebed refuses."""
+    immutable: bool = False
+    """Decides the layout of existing files: set at creation only."""
+    fallback: tuple[str, ...] = ()
+    """Other names of the same option."""
+
+
+_OPTIONS: dict[str, Option[Any]] = {}
+
+
+def _option(name: str, default: T, parse: Callable[[str], T], doc: str, **members: Any) -> Option[T]:
+    option = Option(name, default, parse, doc, **members)
+    for spelling in (name, *option.fallback):
+        _OPTIONS[spelling] = option
+    return option
+
+
+def _text(text: str) -> str:
+    return text
+
+
+def _boolean(text: str) -> bool:
+    lowered = text.strip().lower()
+    if lowered not in ("true", "false"):
+        raise InvalidRequest(f"{text!r} is neither 'true' nor 'false'.")
+    return lowered == "true"
+
+
+def _integer(minimum: int, maximum: int = 2**63 - 1) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            number = int(text.strip())
+        except ValueError as error:
+            raise InvalidRequest(f"{text!r} is not a whole number.") from error
+        if not minimum <= number <= maximum:
+            raise InvalidRequest(f"{number} is not between {minimum} and {maximum}.")
+        return number
+
+    return parse
+
+
+def _ratio(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise InvalidRequest(f"{text!r} is not a number.") from error
+
+
+def _choice(*choices: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        lowered = text.strip().lower()
+        if lowered not in choices:
+            raise InvalidRequest(f"{text!r} is none of {', '.join(choices)}.")
+        return lowered
+
+    return parse
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _optional(parse: Callable[[str], T]) -> Callable[[str], T | None]:
+    return parse
+
+
+def _bucket(text: str) -> int:
+    number = _integer(-2)(text)
+    if number == 0:
+        raise InvalidRequest("0 is not a number of buckets: use a positive number, or -1 for none.")
+    return number
+
+
+_DAY_MS: Final = 86_400_000
+_HOUR_MS: Final = 3_600_000
+_MB: Final = 1 << 20
+
+# Layout. -------------------------------------------------------------------------------------------------------------
+BUCKET = _option(
+    "bucket",
+    -1,
+    _bucket,
+    "Buckets a partition: positive, or -1 for none (append tables).",
+    immutable=True,
+    unsupported=("-2",),
+)
+BUCKET_KEY = _option(
+    "bucket-key", (), _names, "Columns that decide a row's bucket; default: the primary key.", immutable=True
+)
+MERGE_ENGINE = _option(
+    "merge-engine",
+    "deduplicate",
+    _choice("deduplicate", "partial-update", "aggregation", "first-row"),
+    "How rows of equal primary key become one: deduplicate keeps the newest.",
+    immutable=True,
+    unsupported=("partial-update", "aggregation", "first-row"),
+)
+SEQUENCE_FIELD = _option(
+    "sequence.field",
+    (),
+    _names,
+    "Columns that order rows of equal key before the order of arrival does.",
+    immutable=True,
+)
+SEQUENCE_SORT_ORDER = _option(
+    "sequence.field.sort-order",
+    "ascending",
+    _choice("ascending", "descending"),
+    "Order of `sequence.field`.",
+    immutable=True,
+)
+IGNORE_DELETE = _option("ignore-delete", False, _boolean, "Drop deletes instead of applying them.")
+ROWKIND_FIELD = _option("rowkind.field", None, _optional(_text), "Column that holds the row kind.", immutable=True)
+TYPE = _option("type", "table", _choice("table"), "Kind of table; only plain tables are supported.", immutable=True)
+PARTITION_DEFAULT_NAME = _option(
+    "partition.default-name",
+    "__DEFAULT_PARTITION__",
+    _text,
+    "Folder value of a null or blank partition value.",
+    immutable=True,
+)
+PARTITION_LEGACY_NAME = _option(
+    "partition.legacy-name",
+    True,
+    _boolean,
+    "How other clients print partition values into folder names.",
+    immutable=True,
+)
+PATH = _option("path", None, _optional(_text), "Where other clients find the table; lakebed ignores it.")
+AUTO_CREATE = _option("auto-create", False, _boolean, "For other clients; lakebed ignores it.")
+
+# Data files. ---------------------------------------------------------------------------------------------------------
+FILE_FORMAT = _option(
+    "file.format",
+    "parquet",
+    _choice("parquet", "orc", "avro"),
+    "Format of new data files. lakebed writes parquet.",
+    unsupported=("orc", "avro"),
+)
+FILE_COMPRESSION = _option(
+    "file.compression",
+    "zstd",
+    _choice("zstd", "snappy", "lz4", "gzip", "brotli", "none", "uncompressed"),
+    "Codec of data files.",
+)
+FILE_COMPRESSION_ZSTD_LEVEL = _option(
+    "file.compression.zstd-level", 1, _integer(1, 22), "Level of zstd: 1 is fast, 9 small."
+)
+FILE_BLOCK_SIZE = _option("file.block-size", None, _optional(parse_size_bytes), "Bytes of a Parquet row group.")
+TARGET_FILE_SIZE = _option(
+    "target-file-size",
+    None,
+    _optional(parse_size_bytes),
+    "Size at which a data file is closed; default 128 mb with, 256 mb without primary key.",
+)
+DATA_FILE_PREFIX = _option("data-file.prefix", "data-", _text, "First part of the names of data files.")
+CHANGELOG_FILE_PREFIX = _option(
+    "changelog-file.prefix", "changelog-", _text, "First part of the names of changelog files."
+)
+STATS_MODE = _option(
+    "metadata.stats-mode",
+    "truncate(16)",
+    _text,
+    "Column statistics in manifests: none, counts, full, or truncate(length) to shorten texts.",
+)
+READ_BATCH_SIZE = _option("read.batch-size", 65_536, _integer(1), "Rows a batch when reading.")
+WRITE_BUFFER_SIZE = _option(
+    "write-buffer-size", 256 * _MB, parse_size_bytes, "Bytes buffered a writer before files are cut."
+)
+WRITE_BUFFER_SPILLABLE = _option("write-buffer-spillable", True, _boolean, "For other clients; lakebed ignores it.")
+WRITE_ONLY = _option("write-only", False, _boolean, "Never compact or expire while writing; a separate job does.")
+
+# Manifests and commits. ----------------------------------------------------------------------------------------------
+MANIFEST_FORMAT = _option("manifest.format", "avro", _choice("avro"), "Format of manifests.")
+MANIFEST_COMPRESSION = _option("manifest.compression", "zstd", _choice("zstd", "zstandard"), "Codec of manifests.")
+MANIFEST_TARGET_FILE_SIZE = _option(
+    "manifest.target-file-size", 8 * _MB, parse_size_bytes, "Size up to which small manifests are merged."
+)
+MANIFEST_MERGE_MIN_COUNT = _option(
+    "manifest.merge-min-count", 30, _integer(2), "Manifests below the target size that make a commit merge them."
+)
+MANIFEST_FULL_COMPACTION_SIZE = _option(
+    "manifest.full-compaction-threshold-size",
+    16 * _MB,
+    parse_size_bytes,
+    "Size of changed manifests at which a commit rewrites all of them.",
+)
+COMMIT_MAX_RETRIES = _option("commit.max-retries", 1000, _integer(0), "Lost races after which a commit gives up.")
+COMMIT_TIMEOUT = _option("commit.timeout", None, _optional(parse_duration_ms), "Time after which a commit gives up.")
+COMMIT_MIN_RETRY_WAIT = _option("commit.min-retry-wait", 10, parse_duration_ms, "Shortest pause after a lost race.")
+COMMIT_MAX_RETRY_WAIT = _option("commit.max-retry-wait", 10_000, parse_duration_ms, "Longest pause after a lost race.")
+COMMIT_USER_PREFIX = _option("commit.user-prefix", None, _optional(_text), "First part of generated commit users.")
+COMMIT_FORCE_COMPACT = _option("commit.force-compact", False, _boolean, "Compact before every commit.")
+IGNORE_EMPTY_COMMIT = _option(
+    "snapshot.ignore-empty-commit", True, _boolean, "Make no snapshot for a commit without changes."
+)
+DYNAMIC_PARTITION_OVERWRITE = _option(
+    "dynamic-partition-overwrite",
+    True,
+    _boolean,
+    "An overwrite without a partition replaces only partitions it writes.",
+)
+
+# Snapshots, tags, consumers, branches. -------------------------------------------------------------------------------
+SNAPSHOT_RETAINED_MIN = _option("snapshot.num-retained.min", 10, _integer(1), "Newest snapshots expiry always keeps.")
+SNAPSHOT_RETAINED_MAX = _option(
+    "snapshot.num-retained.max", 2**31 - 1, _integer(1), "Snapshots above which the oldest expire whatever their age."
+)
+SNAPSHOT_TIME_RETAINED = _option(
+    "snapshot.time-retained", _HOUR_MS, parse_duration_ms, "Age at which snapshots may expire."
+)
+SNAPSHOT_EXPIRE_LIMIT = _option(
+    "snapshot.expire.limit", 50, _integer(1), "Snapshots one run of expiry removes at most."
+)
+SNAPSHOT_EXPIRE_MODE = _option(
+    "snapshot.expire.execution-mode", "sync", _choice("sync", "async"), "For other clients; lakebed expires when asked."
+)
+SNAPSHOT_CLEAN_EMPTY = _option(
+    "snapshot.clean-empty-directories", False, _boolean, "Remove folders that expiry left empty."
+)
+CHANGELOG_RETAINED_MIN = _option("changelog.num-retained.min", None, _optional(_integer(1)), "As for snapshots.")
+CHANGELOG_RETAINED_MAX = _option("changelog.num-retained.max", None, _optional(_integer(1)), "As for snapshots.")
+CHANGELOG_TIME_RETAINED = _option("changelog.time-retained", None, _optional(parse_duration_ms), "As for snapshots.")
+TAG_AUTOMATIC_CREATION = _option(
+    "tag.automatic-creation",
+    "none",
+    _choice("none", "process-time", "watermark", "batch"),
+    "Which clock makes automatic tags; batch tags every batch commit.",
+)
+TAG_CREATION_PERIOD = _option(
+    "tag.creation-period", "daily", _text, "Period of automatic tags: daily, hourly, two-hours, or a duration."
+)
+TAG_CREATION_PERIOD_DURATION = _option(
+    "tag.creation-period-duration", None, _optional(parse_duration_ms), "Period of automatic tags as a duration."
+)
+TAG_CREATION_DELAY = _option("tag.creation-delay", 0, parse_duration_ms, "How long after its period a tag is made.")
+TAG_CREATE_TIME = _option(
+    "tag.create-time", None, _optional(_text), "Time of day 'hh:mm' at which daily tags are made."
+)
+TAG_CREATE_INTERVAL = _option(
+    "tag.create-interval", None, _optional(parse_duration_ms), "Whole days, at least one, between automatic tags."
+)
+TAG_RETAINED_MAX = _option(
+    "tag.num-retained-max", None, _optional(_integer(1)), "Automatic tags kept; tags a person made never count."
+)
+TAG_DEFAULT_TIME_RETAINED = _option(
+    "tag.default-time-retained", None, _optional(parse_duration_ms), "Lifetime of tags made without one."
+)
+TAG_AUTOMATIC_COMPLETION = _option("tag.automatic-completion", False, _boolean, "Make the tags of missed periods too.")
+TAG_PERIOD_FORMATTER = _option(
+    "tag.period-formatter",
+    "with_dashes",
+    _choice("with_dashes", "without_dashes", "without_dashes_and_spaces"),
+    "How automatic tags are named.",
+)
+TAG_BATCH_CUSTOMIZED_NAME = _option(
+    "tag.batch-customized-name", None, _optional(_text), "Name of tags made by batch commits."
+)
+TAG_TIME_EXPIRE_ENABLED = _option(
+    "tag.time-expire-enabled", True, _boolean, "Whether expiry of tags looks at lifetimes."
+)
+CONSUMER_ID = _option("consumer-id", None, _optional(_text), "Name under which a stream's progress is kept.")
+CONSUMER_EXPIRATION = _option(
+    "consumer.expiration-time", None, _optional(parse_duration_ms), "Age at which a consumer no longer holds snapshots."
+)
+CONSUMER_MODE = _option("consumer.mode", "exactly-once", _choice("exactly-once", "at-least-once"), "For streams.")
+CONSUMER_IGNORE_PROGRESS = _option("consumer.ignore-progress", False, _boolean, "For streams.")
+BRANCH = _option("branch", "main", _text, "Branch to read and write.")
+
+# Reading. ------------------------------------------------------------------------------------------------------------
+SCAN_MODE = _option(
+    "scan.mode",
+    "default",
+    _choice(
+        "default",
+        "latest-full",
+        "latest",
+        "from-snapshot",
+        "from-snapshot-full",
+        "from-timestamp",
+        "full",
+        "incremental",
+    ),
+    "Where a read begins.",
+)
+SCAN_TAG_NAME = _option("scan.tag-name", None, _optional(_text), "Tag to read.")
+SCAN_SNAPSHOT_ID = _option("scan.snapshot-id", None, _optional(_integer(1)), "Snapshot to read.")
+SCAN_VERSION = _option("scan.version", None, _optional(_text), "Version to read: snapshot id, tag or branch.")
+SCAN_TIMESTAMP = _option("scan.timestamp", None, _optional(_text), "Time to read at, as text.")
+SCAN_TIMESTAMP_MILLIS = _option("scan.timestamp-millis", None, _optional(_integer(0)), "Time to read at, Unix ms.")
+SCAN_MANIFEST_PARALLELISM = _option("scan.manifest.parallelism", 16, _integer(1), "Manifests read at once.")
+SCAN_FALLBACK_BRANCH = _option("scan.fallback-branch", None, _optional(_text), "Branch read for missing partitions.")
+SOURCE_SPLIT_TARGET_SIZE = _option("source.split.target-size", 128 * _MB, parse_size_bytes, "Bytes a split aims at.")
+SOURCE_SPLIT_OPEN_FILE_COST = _option(
+    "source.split.open-file-cost", 4 * _MB, parse_size_bytes, "Least bytes a file counts for."
+)
+
+# Compaction and changelog. -------------------------------------------------------------------------------------------
+COMPACTION_MIN_FILES = _option(
+    "compaction.min.file-num", 5, _integer(2), "Small files that make an append bucket worth compacting."
+)
+COMPACTION_MAX_FILES = _option("compaction.max.file-num", 50, _integer(2), "Files one compaction takes at most.")
+COMPACTION_SIZE_RATIO = _option(
+    "compaction.size-ratio", 1, _integer(0), "Percent by which sorted runs may differ and be merged."
+)
+COMPACTION_MAX_SIZE_AMPLIFICATION = _option(
+    "compaction.max-size-amplification-percent", 200, _integer(0), "Percent of extra data at which all runs are merged."
+)
+COMPACTION_OPTIMIZATION_INTERVAL = _option(
+    "compaction.optimization-interval", None, _optional(parse_duration_ms), "How often a full compaction happens."
+)
+COMPACTION_SORTED_RUN_TRIGGER = _option(
+    "num-sorted-run.compaction-trigger", 5, _integer(2), "Sorted runs of a bucket that make it worth compacting."
+)
+SORTED_RUN_STOP_TRIGGER = _option(
+    "num-sorted-run.stop-trigger", None, _optional(_integer(2)), "For other clients; lakebed ignores it."
+)
+LEVEL_COUNT = _option("num-levels", None, _optional(_integer(2)), "Levels of a bucket; default: the trigger plus one.")
+COMPACTION_FORCE_UP_LEVEL_0 = _option(
+    "compaction.force-up-level-0", False, _boolean, "Compaction always takes level 0."
+)
+CHANGELOG_PRODUCER = _option(
+    "changelog-producer",
+    "none",
+    _choice("none", "input", "full-compaction", "lookup"),
+    "What writes changelog files.",
+    unsupported=("input", "full-compaction", "lookup"),
+)
+DELETION_VECTORS = _option(
+    "deletion-vectors.enabled",
+    False,
+    _boolean,
+    "Mark deleted rows beside data files instead of merging while reading.",
+    unsupported=("true",),
+)
+ROW_TRACKING = _option(
+    "row-tracking.enabled", False, _boolean, "Give every row an id for life.", unsupported=("true",), immutable=True
+)
+DATA_EVOLUTION = _option(
+    "data-evolution.enabled",
+    False,
+    _boolean,
+    "Columns of one row in several files.",
+    unsupported=("true",),
+    immutable=True,
+)
+BLOOM_FILTER_COLUMNS = _option(
+    "file-index.bloom-filter.columns", (), _names, "Columns other clients build bloom filters for; lakebed ignores it."
+)
+METASTORE_PARTITIONED = _option(
+    "metastore.partitioned-table", False, _boolean, "For other clients; lakebed ignores it."
+)
+METASTORE_TAG_TO_PARTITION = _option(
+    "metastore.tag-to-partition", None, _optional(_text), "For other clients; lakebed ignores it."
+)
+
+OPTIONS: Final[Mapping[str, Option[Any]]] = _OPTIONS
+"""Every option by each of its names."""
+
+IMMUTABLE_OPTIONS: Final = frozenset(name for name, option in OPTIONS.items() if option.immutable)
+"""Set when a table is created, never later."""
+
+_FOREIGN_PREFIXES: Final = (
+    "fields.",
+    "parquet.",
+    "orc.",
+    "file.compression.per.level",
+    "file.format.per.level",
+    "lakebed.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """The options of one table, read lazily: an option nobody asks for is never parsed.
+
+    Args:
+        values: as the schema holds them; unknown names are fine.
+    """
+
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    def get(self, option: Option[T]) -> T:
+        """The option's value, or its default.
+
+        Raises:
+            InvalidRequest: the table holds a value that cannot be read.
+        """
+        for name in (option.name, *option.fallback):
+            if name in self.values:
+                return _parsed(name, option, self.values[name])
+        return option.default
+
+    def is_set(self, option: Option[Any]) -> bool:
+        """True when the table says something about it."""
+        return any(name in self.values for name in (option.name, *option.fallback))
+
+
+def _parsed(name: str, option: Option[T], text: str) -> T:
+    try:
+        return option.parse(text)
+    except InvalidRequest as error:
+        raise InvalidRequest(
+            f"Option {name!r} cannot be {text!r}: {error.message} ({option.doc})", kind="invalid_option", option=name
+        ) from error
+
+
+def check_options(values: Mapping[str, str], *, primary_keys: Collection[str] = ()) -> None:
+    """Refuse options that cannot be kept, when they are set or a table is written.
+
+    Raises:
+        InvalidRequest: an unknown option (suggests the nearest), an unreadable value, a value that the format knows and
+            this lakebed does not support, or options that contradict the kind of table.
+    """
+    for name, text in values.items():
+        option = OPTIONS.get(name)
+        if option is None:
+            if name.startswith(_FOREIGN_PREFIXES):
+                continue
+            raise _unknown(name)
+        if not isinstance(text, str):
+            raise InvalidRequest(f"Option {name!r} must be text, not {text!r}.", kind="invalid_option", option=name)
+        _parsed(name, option, text)
+        if text.strip().lower() in option.unsupported:
+            raise _unsupported(name, text)
+    options = TableOptions(values)
+    if primary_keys and options.is_set(BUCKET) and options.get(BUCKET) < 1:
+        raise InvalidRequest(
+            f"A table with a primary key needs a fixed number of buckets: set option 'bucket' to 1 or more, not "
+            f"{options.get(BUCKET)}.",
+            kind="invalid_option",
+            option="bucket",
+        )
+    if options.is_set(BUCKET) and options.get(BUCKET) > 0 and not primary_keys and not options.get(BUCKET_KEY):
+        raise InvalidRequest(
+            "A table with buckets and without primary key needs option 'bucket-key'.",
+            kind="invalid_option",
+            option="bucket-key",
+        )
+
+
+def check_writable(values: Mapping[str, str]) -> None:
+    """Refuse to write a table whose options, perhaps set by another client, ask for what lakebed cannot keep.
+
+    Unknown options are fine: they were harmless to the client that set them, and reading never looks at them.
+
+    Raises:
+        InvalidRequest: an unsupported merge engine, format, changelog producer, deletion vectors, ...
+    """
+    for name, text in values.items():
+        option = OPTIONS.get(name)
+        if option is not None and text.strip().lower() in option.unsupported:
+            raise _unsupported(name, text)
+
+
+def _unsupported(name: str, text: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Option {name!r} = {text!r} is not supported by this version of lakebed.",
+        kind="unsupported_option",
+        option=name,
+    )
+
+
+def _unknown(name: str) -> InvalidRequest:
+    near = get_close_matches(name, list(OPTIONS), n=1, cutoff=0.6)
+    hint = f": did you mean {near[0]!r}?" if near else "."
+    return InvalidRequest(f"Option {name!r} is not known{hint}", kind="unknown_option", option=name)

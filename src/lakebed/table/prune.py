@@ -1,0 +1,278 @@
+"""What cannot match a predicate, decided by manifests alone: partitions, column bounds, null counts.
+
+Owns: `may_match`. Invariants: it errs on one side only, False means that no row of the file matches; statistics are
+read by field id through schema evolution, so a renamed column keeps its bounds, a widened one is compared in its new
+type, and a column newer than the file is null in it; statistics that are absent, or not of the form their schema says,
+prove nothing. Does not know: which columns may be judged at all (a file of a primary-key table may hold old versions of
+a row, so its value columns prove nothing): the caller says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.table.binary_row import decode_columns
+from lakebed.table.model import TableSchema
+from lakebed.table.predicate import And, Compare, In, IsNull, Not, Or, Predicate, StartsWith, bind
+from lakebed.table.types import arrow_schema, arrow_type
+
+__all__ = ["may_match", "partition_columns"]
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+_IN_VALUES_MAX = 64
+"""An IN of more values is judged by its smallest and largest only."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """What is known of one column in some files, one element a file."""
+
+    low: pa.Array
+    high: pa.Array
+    has_null: Mask
+    has_value: Mask
+
+
+def partition_columns(entries: pa.Table, schema: TableSchema) -> dict[str, pa.Array]:
+    """The partition values of some entries, by column name, one element an entry. Distinct partitions decode once."""
+    if not schema.partition_keys:
+        return {}
+    encoded = entries.column("partition").combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    types = [field.type for name in schema.partition_keys if (field := schema.field_by_name(name)) is not None]
+    columns = decode_columns(encoded.dictionary, types, range(len(types)))
+    return {name: values.take(encoded.indices) for name, values in zip(schema.partition_keys, columns, strict=True)}
+
+
+def may_match(
+    entries: pa.Table,
+    predicate: Predicate,
+    *,
+    schema: TableSchema,
+    schema_of: Callable[[int], TableSchema],
+    stats_columns: Collection[str] | None = None,
+) -> Mask:
+    """For each entry, whether its file may hold a row for which the predicate is true.
+
+    Args:
+        entries: `manifest.ENTRY_SCHEMA`.
+        schema: in whose column names and types the predicate speaks.
+        schema_of: the schema of an id, for files written under older ones.
+        stats_columns: columns whose statistics may be used besides partition columns; None: all.
+
+    Raises:
+        InvalidRequest: the predicate names an unknown column or compares what cannot be compared.
+        Corruption: a partition or a statistics row is damaged.
+
+    Cost: linear in the entries, vectorised; only columns of the predicate are decoded.
+    """
+    bound = bind(predicate, arrow_schema(schema.fields))
+    result = np.ones(entries.num_rows, dtype=np.bool_)
+    if entries.num_rows == 0:
+        return result
+    partitions = partition_columns(entries, schema)
+    for rows, stats_names in _groups(entries):
+        indices = pa.array(rows)
+        group = entries.take(indices) if len(rows) != entries.num_rows else entries
+        values = {name: column.take(indices) for name, column in partitions.items()}
+        file_schema = schema_of(int(group.column("schema_id")[0].as_py()))
+        known = _FileBounds(group, values, schema, file_schema, stats_names, stats_columns)
+        result[rows] = _possible(bound, known, negated=False)
+    return result
+
+
+def _groups(entries: pa.Table) -> list[tuple[np.ndarray[Any, np.dtype[np.int64]], tuple[str, ...] | None]]:
+    """Rows whose statistics have the same columns: same schema, same ``value_stats_cols``, same ``write_cols``."""
+    keys = pa.table(
+        {
+            "schema_id": entries.column("schema_id"),
+            "stats": pc.binary_join(entries.column("value_stats_cols"), "\0"),
+            "stats_null": pc.is_null(entries.column("value_stats_cols")),
+            "written": pc.binary_join(entries.column("write_cols"), "\0"),
+            "row": pa.array(np.arange(entries.num_rows, dtype=np.int64)),
+        }
+    )
+    names = ["schema_id", "stats", "stats_null", "written"]
+    groups = []
+    for rows in keys.group_by(names, use_threads=False).aggregate([("row", "list")]).column("row_list").to_numpy():
+        first = int(rows[0])
+        stats = entries.column("value_stats_cols")[first].as_py()
+        if stats is None:
+            stats = entries.column("write_cols")[first].as_py()
+        groups.append((rows, None if stats is None else tuple(stats)))
+    return groups
+
+
+class _FileBounds:
+    """Bounds of the predicate's columns in one group of files, decoded when asked for."""
+
+    def __init__(
+        self,
+        group: pa.Table,
+        partitions: dict[str, pa.Array],
+        schema: TableSchema,
+        file_schema: TableSchema,
+        stats_names: tuple[str, ...] | None,
+        stats_columns: Collection[str] | None,
+    ) -> None:
+        self.group = group
+        self.partitions = partitions
+        self.schema = schema
+        self.file_schema = file_schema
+        names = stats_names if stats_names is not None else tuple(field.name for field in file_schema.fields)
+        self.stats_names = [name for name in names if file_schema.field_by_name(name) is not None]
+        self.stats_columns = stats_columns
+        self.count = group.num_rows
+        self._bounds: dict[str, _Bounds | None] = {}
+
+    def of(self, name: str) -> _Bounds | None:
+        """None: nothing is known."""
+        if name not in self._bounds:
+            self._bounds[name] = self._find(name)
+        return self._bounds[name]
+
+    def _find(self, name: str) -> _Bounds | None:
+        if name in self.partitions:
+            values = self.partitions[name]
+            null = pc.is_null(values).to_numpy(zero_copy_only=False)
+            return _Bounds(values, values, null, ~null)
+        if self.stats_columns is not None and name not in self.stats_columns:
+            return None
+        column = self.schema.field_by_name(name)
+        assert column is not None
+        old = next((field for field in self.file_schema.fields if field.id == column.id), None)
+        if old is None:
+            nothing = pa.nulls(self.count, arrow_type(column.type))
+            return _Bounds(nothing, nothing, np.ones(self.count, np.bool_), np.zeros(self.count, np.bool_))
+        keys = list(self.file_schema.trimmed_primary_keys)
+        found = None
+        if old.name in keys:
+            found = self._decoded("key_stats", keys, old.name, column.type)
+        if found is None and old.name in self.stats_names:
+            found = self._decoded("value_stats", self.stats_names, old.name, column.type)
+        return found
+
+    def _decoded(self, stats: str, names: list[str], name: str, type_text: str) -> _Bounds | None:
+        types = [field.type for part in names if (field := self.file_schema.field_by_name(part)) is not None]
+        index = names.index(name)
+        rows = [self.group.column(f"{stats}_{end}").combine_chunks() for end in ("min", "max")]
+        arity = len(names).to_bytes(4, "big")
+        for side in rows:
+            heads = pc.binary_slice(side, 0, 4)
+            if not pc.all(pc.equal(heads, pa.scalar(arity, heads.type))).as_py():
+                return None
+        try:
+            low, high = (decode_columns(side, types, [index])[0].cast(arrow_type(type_text)) for side in rows)
+        except pa.ArrowInvalid:
+            return None
+        nulls, row_counts = self._null_counts(stats, index), self.group.column("row_count").to_numpy()
+        # Null counts below zero are unknown.
+        has_null, has_value = nulls != 0, (nulls < 0) | (nulls < row_counts)
+        return _Bounds(low, high, has_null, has_value)
+
+    def _null_counts(self, stats: str, index: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        counts = self.group.column(f"{stats}_null_counts").combine_chunks()
+        long_enough = pc.fill_null(pc.greater(pc.list_value_length(counts), index), False)
+        nothing = pa.scalar(None, counts.type)
+        padded = pc.if_else(long_enough, counts, nothing)
+        found: np.ndarray[Any, np.dtype[np.int64]] = pc.fill_null(pc.list_element(padded, index), -1).to_numpy(
+            zero_copy_only=False
+        )
+        return found
+
+
+def _possible(bound: Predicate, known: _FileBounds, *, negated: bool) -> Mask:
+    """For each file, whether the predicate (or, `negated`, its contrary) may be true for some row."""
+    if isinstance(bound, Not):
+        return _possible(bound.part, known, negated=not negated)
+    if isinstance(bound, And | Or):
+        parts = [_possible(part, known, negated=negated) for part in bound.parts]
+        conjunction = isinstance(bound, And) != negated
+        whole = np.full(known.count, conjunction, dtype=np.bool_)
+        for part in parts:
+            whole = whole & part if conjunction else whole | part
+        return whole
+    assert isinstance(bound, Compare | In | IsNull | StartsWith)
+    bounds = known.of(bound.column)
+    if bounds is None:
+        return np.ones(known.count, dtype=np.bool_)
+    if isinstance(bound, IsNull):
+        return bounds.has_value if negated else bounds.has_null
+    if negated and pa.types.is_floating(bounds.low.type):
+        # NaN is in no bounds, and "not above 5" holds for it.
+        return bounds.has_value
+    if isinstance(bound, Compare):
+        verdict = _compare(bounds, bound.op if not negated else _CONTRARY[bound.op], bound.value)
+    elif isinstance(bound, In):
+        verdict = _in(bounds, bound.values, negated=negated)
+    else:
+        verdict = _starts_with(bounds, bound.prefix, negated=negated)
+    return bounds.has_value & verdict
+
+
+_CONTRARY = {"=": "<>", "<>": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+
+
+def _true_or_unknown(condition: pa.Array) -> Mask:
+    """A condition over bounds: a null bound is unknown, and what is unknown may be."""
+    mask: Mask = pc.fill_null(condition, True).to_numpy(zero_copy_only=False)
+    return mask
+
+
+def _versus(bound: pa.Array, value: pa.Scalar) -> pa.Array:
+    return bound if bound.type == value.type else bound.cast(value.type, safe=False)
+
+
+def _compare(bounds: _Bounds, op: str, value: pa.Scalar) -> Mask:
+    if not value.is_valid:
+        return np.zeros(len(bounds.low), dtype=np.bool_)
+    low, high = _versus(bounds.low, value), _versus(bounds.high, value)
+    if op == "=":
+        return _true_or_unknown(pc.less_equal(low, value)) & _true_or_unknown(pc.greater_equal(high, value))
+    if op == "<>":
+        if pa.types.is_floating(bounds.low.type):
+            return np.ones(len(bounds.low), dtype=np.bool_)
+        return _true_or_unknown(pc.not_equal(low, value)) | _true_or_unknown(pc.not_equal(high, value))
+    if op == "<":
+        return _true_or_unknown(pc.less(low, value))
+    if op == "<=":
+        return _true_or_unknown(pc.less_equal(low, value))
+    if op == ">":
+        return _true_or_unknown(pc.greater(high, value))
+    return _true_or_unknown(pc.greater_equal(high, value))
+
+
+def _in(bounds: _Bounds, values: tuple[pa.Scalar, ...], *, negated: bool) -> Mask:
+    if negated:
+        if any(not value.is_valid for value in values):
+            return np.zeros(len(bounds.low), dtype=np.bool_)
+        whole = np.ones(len(bounds.low), dtype=np.bool_)
+        for value in values[:_IN_VALUES_MAX]:
+            whole &= _compare(bounds, "<>", value)
+        return whole
+    present = [value for value in values if value.is_valid]
+    if len(present) > _IN_VALUES_MAX and all(value.type == present[0].type for value in present):
+        both = pc.min_max(pa.array([value.as_py() for value in present], present[0].type))
+        return _compare(bounds, "<=", both["max"]) & _compare(bounds, ">=", both["min"])
+    whole = np.zeros(len(bounds.low), dtype=np.bool_)
+    for value in present:
+        whole |= _compare(bounds, "=", value)
+    return whole
+
+
+def _starts_with(bounds: _Bounds, prefix: str, *, negated: bool) -> Mask:
+    low_has = pc.starts_with(bounds.low, pattern=prefix)
+    high_has = pc.starts_with(bounds.high, pattern=prefix)
+    if negated:
+        return ~(pc.fill_null(pc.and_(low_has, high_has), False).to_numpy(zero_copy_only=False).astype(np.bool_))
+    start = pa.scalar(prefix, bounds.low.type)
+    reaches = _true_or_unknown(pc.greater_equal(bounds.high, start))
+    begins = _true_or_unknown(pc.or_(pc.less_equal(bounds.low, start), low_has))
+    return reaches & begins

@@ -1,0 +1,517 @@
+"""Schemas of a table: JSON, evolution, and the log of ``schema/schema-<id>`` objects.
+
+Owns: the JSON names (version 3, DO NOT CHANGE: on disk, shared with other clients) and what a schema may become.
+Invariants: a column's identity is its field id and ids are never used again, not even after a drop; every change
+makes a new schema object by a create-only put, so of two concurrent changes one is redone on top of the other; keys,
+partition columns and buckets never change. Does not know: data files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from typing_extensions import Buffer
+
+from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound, UnsupportedFormat
+from lakebed.objects.port import ObjectStore
+from lakebed.table.layout import Layout, parse_schema
+from lakebed.table.model import DataField, TableSchema
+from lakebed.table.options import IMMUTABLE_OPTIONS, check_options
+from lakebed.table.types import (
+    can_widen,
+    fields_of_arrow,
+    json_of_type,
+    nested_field_ids,
+    parse_type,
+    type_of_json,
+    with_field_ids,
+)
+
+__all__ = [
+    "SCHEMA_VERSION_MAX",
+    "SchemaLog",
+    "add_column",
+    "bucket_keys",
+    "decode_schema",
+    "drop_column",
+    "encode_schema",
+    "move_column",
+    "new_schema",
+    "remove_options",
+    "rename_column",
+    "require_column",
+    "set_options",
+    "widen_column",
+]
+
+SCHEMA_VERSION_MAX: Final = 3
+SYSTEM_FIELD_ID_MIN: Final = (2**31 - 1) // 2
+"""Ids from here on belong to system columns of the format."""
+SYSTEM_COLUMNS: Final = frozenset(("_KEY_", "_SEQUENCE_NUMBER", "_VALUE_KIND", "_ROW_ID", "_LEVEL", "rowkind"))
+_STORE_ATTEMPT_COUNT_MAX: Final = 100
+
+
+def encode_schema(schema: TableSchema) -> bytes:
+    """The bytes of ``schema/schema-<id>``."""
+    members = {
+        "version": SCHEMA_VERSION_MAX,
+        "id": schema.id,
+        "fields": [_json_of_field(field) for field in schema.fields],
+        "highestFieldId": schema.highest_field_id,
+        "partitionKeys": list(schema.partition_keys),
+        "primaryKeys": list(schema.primary_keys),
+        "options": dict(schema.options),
+        "comment": schema.comment,
+        "timeMillis": schema.time_ms,
+    }
+    return msgspec.json.format(msgspec.json.encode(members), indent=2)
+
+
+def _json_of_field(field: DataField) -> dict[str, Any]:
+    parsed = replace(parse_type(field.type), nullable=field.nullable)
+    members = {"id": field.id, "name": field.name, "type": json_of_type(parsed)}
+    if field.description is not None:
+        members["description"] = field.description
+    if field.default_value is not None:
+        members["defaultValue"] = field.default_value
+    return members
+
+
+def decode_schema(body: Buffer, *, path: str) -> TableSchema:
+    """The schema a file holds.
+
+    Raises:
+        Corruption: not such JSON; names the path.
+        UnsupportedFormat: a version above `SCHEMA_VERSION_MAX`, or a column of a type lakebed does not know.
+    """
+    try:
+        members = msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Corruption(f"{path} is not a schema: {error}.", path=path) from error
+    version = members.get("version", 1)
+    if isinstance(version, int) and version > SCHEMA_VERSION_MAX:
+        raise UnsupportedFormat(
+            f"{path} is a schema of version {version}; this lakebed reads up to version {SCHEMA_VERSION_MAX}: "
+            "upgrade lakebed.",
+            path=path,
+            version=version,
+        )
+    try:
+        options = {str(key): str(value) for key, value in (members.get("options") or {}).items()}
+        # What older writers meant without saying it.
+        if version <= 1:
+            options.setdefault("bucket", "1")
+        if version <= 2:
+            options.setdefault("file.format", "orc")
+        return TableSchema(
+            id=int(members["id"]),
+            fields=tuple(_field_of_json(field) for field in members["fields"]),
+            highest_field_id=int(members["highestFieldId"]),
+            partition_keys=tuple(members["partitionKeys"]),
+            primary_keys=tuple(members["primaryKeys"]),
+            options=options,
+            comment=members.get("comment") or "",
+            time_ms=int(members.get("timeMillis") or 0),
+        )
+    except InvalidRequest as error:
+        raise UnsupportedFormat(f"{path}: {error}", path=path) from error
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise Corruption(f"{path} is not a schema: {type(error).__name__} at {error}.", path=path) from error
+
+
+def _field_of_json(members: Mapping[str, Any]) -> DataField:
+    parsed = type_of_json(members["type"])
+    return DataField(
+        int(members["id"]),
+        members["name"],
+        parsed.text,
+        parsed.nullable,
+        members.get("description"),
+        members.get("defaultValue"),
+    )
+
+
+def new_schema(
+    columns: pa.Schema | Sequence[DataField],
+    *,
+    primary_keys: Sequence[str] = (),
+    partition_keys: Sequence[str] = (),
+    options: Mapping[str, str] | None = None,
+    comment: str = "",
+    time_ms: int,
+) -> TableSchema:
+    """Schema 0 of a new table.
+
+    Args:
+        columns: an Arrow schema (ids are given from 0 on) or fields with distinct ids.
+        primary_keys: made NOT NULL.
+
+    Raises:
+        InvalidRequest: no column, doubled or reserved names, keys that are no columns, nested keys, a partition column
+            outside the primary key, or options `check_options` refuses.
+    """
+    fields = fields_of_arrow(columns) if isinstance(columns, pa.Schema) else tuple(columns)
+    _check_names([field.name for field in fields])
+    _check_keys(fields, primary_keys, "Primary key")
+    _check_keys(fields, partition_keys, "Partition")
+    if primary_keys and (outside := [key for key in partition_keys if key not in primary_keys]):
+        raise InvalidRequest(
+            f"Partition column {outside[0]!r} is not part of the primary key ({', '.join(primary_keys)}): add it to the "
+            "primary key, or do not partition by it.",
+            kind="invalid_schema",
+        )
+    if primary_keys and set(primary_keys) == set(partition_keys):
+        raise InvalidRequest(
+            "The primary key consists of partition columns only: every partition would hold a single row.",
+            kind="invalid_schema",
+        )
+    chosen = dict(options or {})
+    if primary_keys:
+        # Without the option other clients would place rows into buckets of their own choice.
+        chosen.setdefault("bucket", "1")
+    keys = set(primary_keys)
+    fields = tuple(
+        replace(field, type=parse_type(field.type).text, nullable=field.nullable and field.name not in keys)
+        for field in fields
+    )
+    schema = TableSchema(
+        id=0,
+        fields=fields,
+        highest_field_id=_highest_id(fields),
+        partition_keys=tuple(partition_keys),
+        primary_keys=tuple(primary_keys),
+        options=chosen,
+        comment=comment,
+        time_ms=time_ms,
+    )
+    check_options(schema.options, primary_keys=schema.primary_keys)
+    bucket_keys(schema)
+    return schema
+
+
+def _highest_id(fields: Sequence[DataField]) -> int:
+    ids = [field.id for field in fields]
+    for field in fields:
+        ids.extend(nested_field_ids(parse_type(field.type)))
+    if len(set(ids)) != len(ids):
+        raise InvalidRequest("Two columns have the same field id.", kind="invalid_schema")
+    return max((field_id for field_id in ids if field_id < SYSTEM_FIELD_ID_MIN), default=-1)
+
+
+def _check_names(names: Sequence[str]) -> None:
+    if not names:
+        raise InvalidRequest("A table needs at least one column.", kind="invalid_schema")
+    for name in names:
+        _check_name(name)
+    if doubled := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise InvalidRequest(f"Column {doubled[0]!r} is named twice.", kind="invalid_schema", column=doubled[0])
+
+
+def _check_name(name: str) -> None:
+    if not name.strip():
+        raise InvalidRequest("A column's name must not be blank.", kind="invalid_schema")
+    if name in SYSTEM_COLUMNS or name.startswith("_KEY_"):
+        raise InvalidRequest(
+            f"Column name {name!r} is reserved by the format: choose another.", kind="invalid_schema", column=name
+        )
+
+
+def _check_keys(fields: Sequence[DataField], keys: Sequence[str], role: str) -> None:
+    by_name = {field.name: field for field in fields}
+    for key in keys:
+        if key not in by_name:
+            raise unknown_column(key, by_name, what=f"{role} column")
+        if parse_type(by_name[key].type).is_nested:
+            raise InvalidRequest(
+                f"{role} column {key!r} has the nested type {by_name[key].type}; only plain types can be keys.",
+                kind="invalid_schema",
+                column=key,
+            )
+    if len(set(keys)) != len(keys):
+        raise InvalidRequest(f"{role} columns name a column twice: {', '.join(keys)}.", kind="invalid_schema")
+
+
+def unknown_column(name: str, known: Collection[str], *, what: str = "Column") -> InvalidRequest:
+    """The error for a column that does not exist, with the nearest name."""
+    near = get_close_matches(name, list(known), n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}."
+    return InvalidRequest(f"{what} {name!r} does not exist: {hint}", kind="unknown_column", column=name)
+
+
+def require_column(schema: TableSchema, name: str) -> DataField:
+    """The column of that name.
+
+    Raises:
+        InvalidRequest: no such column; suggests the nearest.
+    """
+    field = schema.field_by_name(name)
+    if field is None:
+        raise unknown_column(name, [column.name for column in schema.fields])
+    return field
+
+
+def bucket_keys(schema: TableSchema) -> tuple[str, ...]:
+    """The columns that decide a row's bucket: option ``bucket-key``, else the primary key without partition columns.
+
+    Raises:
+        InvalidRequest: the option names no column, a partition column, or one outside the primary key.
+    """
+    named = tuple(key.strip() for key in schema.options.get("bucket-key", "").split(",") if key.strip())
+    if not named:
+        return schema.trimmed_primary_keys
+    for key in named:
+        require_column(schema, key)
+        if key in schema.partition_keys:
+            raise InvalidRequest(
+                f"Bucket key {key!r} is a partition column.", kind="invalid_option", option="bucket-key"
+            )
+        if schema.primary_keys and key not in schema.primary_keys:
+            raise InvalidRequest(
+                f"Bucket key {key!r} is not part of the primary key ({', '.join(schema.primary_keys)}).",
+                kind="invalid_option",
+                option="bucket-key",
+            )
+    return named
+
+
+def _changed(schema: TableSchema, **members: Any) -> TableSchema:
+    return replace(schema, id=schema.id + 1, **members)
+
+
+def _roles(schema: TableSchema, name: str) -> str | None:
+    """What a column is needed for, as a phrase; None when it is a plain value column."""
+    if name in schema.primary_keys:
+        return "part of the primary key"
+    if name in schema.partition_keys:
+        return "a partition column"
+    if name in bucket_keys(schema):
+        return "a bucket key"
+    sequence = [part.strip() for part in schema.options.get("sequence.field", "").split(",")]
+    return "the sequence field" if name in sequence else None
+
+
+def _refuse_key(schema: TableSchema, name: str, verb: str) -> None:
+    role = _roles(schema, name)
+    if role is not None:
+        raise InvalidRequest(
+            f"Column {name!r} is {role} and cannot be {verb}: existing files are laid out by it. Create a new table "
+            "and copy the rows instead.",
+            kind="invalid_schema_change",
+            column=name,
+        )
+
+
+def add_column(
+    schema: TableSchema,
+    name: str,
+    type_text: str,
+    *,
+    comment: str | None = None,
+    after: str | None = None,
+    first: bool = False,
+) -> TableSchema:
+    """A nullable column more; rows already there have null. By default it comes last.
+
+    Raises:
+        InvalidRequest: the name is taken or reserved, the type unknown or NOT NULL.
+    """
+    _check_name(name)
+    if schema.field_by_name(name) is not None:
+        raise InvalidRequest(f"Column {name!r} exists already.", kind="invalid_schema_change", column=name)
+    parsed = parse_type(type_text)
+    if not parsed.nullable:
+        raise InvalidRequest(
+            f"Column {name!r} cannot be added as NOT NULL: rows already there have no value for it.",
+            kind="invalid_schema_change",
+            column=name,
+        )
+    field_id = schema.highest_field_id + 1
+    parsed, next_id = with_field_ids(parsed, field_id + 1)
+    added = _changed(
+        schema,
+        fields=(*schema.fields, DataField(field_id, name, parsed.text, description=comment)),
+        highest_field_id=next_id - 1,
+    )
+    if after is None and not first:
+        return added
+    return replace(move_column(added, name, after=after), id=added.id)
+
+
+def drop_column(schema: TableSchema, name: str) -> TableSchema:
+    """A column less; its values stay in old files, its id is never used again.
+
+    Raises:
+        InvalidRequest: no such column, the last one, or one that files are laid out by.
+    """
+    require_column(schema, name)
+    _refuse_key(schema, name, "dropped")
+    if len(schema.fields) == 1:
+        raise InvalidRequest(f"Column {name!r} is the only one and cannot be dropped.", kind="invalid_schema_change")
+    return _changed(schema, fields=tuple(field for field in schema.fields if field.name != name))
+
+
+def rename_column(schema: TableSchema, old: str, new: str) -> TableSchema:
+    """Another name for the same column (same id, same values).
+
+    Raises:
+        InvalidRequest: no such column, a name that is taken or reserved, or a column that files are laid out by.
+    """
+    require_column(schema, old)
+    _refuse_key(schema, old, "renamed")
+    _check_name(new)
+    if schema.field_by_name(new) is not None:
+        raise InvalidRequest(f"Column {new!r} exists already.", kind="invalid_schema_change", column=new)
+    return _changed(
+        schema, fields=tuple(replace(field, name=new) if field.name == old else field for field in schema.fields)
+    )
+
+
+def widen_column(schema: TableSchema, name: str, type_text: str) -> TableSchema:
+    """A wider type for a column: every value stays what it is.
+
+    Raises:
+        InvalidRequest: no such column, one that files are laid out by, or a type that does not hold every old value.
+    """
+    field = require_column(schema, name)
+    _refuse_key(schema, name, "given another type")
+    old, new = parse_type(field.type), parse_type(type_text)
+    if old.text == new.text or not can_widen(old, new):
+        raise InvalidRequest(
+            f"Column {name!r} cannot change from {field.type} to {type_text}: only a wider type that holds every old "
+            "value is possible, such as INT to BIGINT or FLOAT to DOUBLE.",
+            kind="invalid_schema_change",
+            column=name,
+        )
+    return _changed(
+        schema,
+        fields=tuple(replace(column, type=new.text) if column.name == name else column for column in schema.fields),
+    )
+
+
+def move_column(schema: TableSchema, name: str, *, after: str | None = None) -> TableSchema:
+    """A column at another place: behind `after`, or first.
+
+    Raises:
+        InvalidRequest: no such column, or a column behind itself.
+    """
+    moved = require_column(schema, name)
+    if after == name:
+        raise InvalidRequest(f"Column {name!r} cannot be placed behind itself.", kind="invalid_schema_change")
+    rest = [field for field in schema.fields if field.name != name]
+    place = 0 if after is None else rest.index(require_column(schema, after)) + 1
+    return _changed(schema, fields=(*rest[:place], moved, *rest[place:]))
+
+
+def set_options(schema: TableSchema, options: Mapping[str, str]) -> TableSchema:
+    """Some options set.
+
+    Raises:
+        InvalidRequest: an option is unknown, has an unreadable value, or decides the layout of existing files.
+    """
+    _refuse_immutable(schema, {name: value for name, value in options.items() if schema.options.get(name) != value})
+    merged = {**schema.options, **options}
+    check_options(options, primary_keys=schema.primary_keys)
+    return _changed(schema, options=merged)
+
+
+def remove_options(schema: TableSchema, names: Collection[str]) -> TableSchema:
+    """Some options back at their defaults; names that are not set are fine.
+
+    Raises:
+        InvalidRequest: an option that decides the layout of existing files.
+    """
+    _refuse_immutable(schema, [name for name in names if name in schema.options])
+    return _changed(schema, options={name: value for name, value in schema.options.items() if name not in names})
+
+
+def _refuse_immutable(schema: TableSchema, names: Collection[str]) -> None:
+    for name in names:
+        if name in IMMUTABLE_OPTIONS:
+            raise InvalidRequest(
+                f"Option {name!r} is fixed at {schema.options.get(name, 'its default')!r} when the table is created: "
+                "existing files are laid out by it. Create a new table and copy the rows instead.",
+                kind="invalid_option",
+                option=name,
+            )
+
+
+class SchemaLog:
+    """The schema objects of one table or branch.
+
+    Args:
+        store: the table's root.
+        layout: of main or the branch.
+    """
+
+    def __init__(self, store: ObjectStore, layout: Layout) -> None:
+        self._store = store
+        self._layout = layout
+        self._loaded: dict[int, TableSchema] = {}
+
+    def ids(self) -> list[int]:
+        """Every schema id, ascending. Cost: 1 LIST."""
+        found = (parse_schema(meta.path) for meta in self._store.list(self._layout.schema_folder))
+        return sorted(schema_id for schema_id in found if schema_id is not None)
+
+    def latest(self) -> TableSchema | None:
+        """The newest schema, or None when there is no table. Cost: 1 LIST + 1 GET."""
+        ids = self.ids()
+        return self.load(ids[-1]) if ids else None
+
+    def load(self, schema_id: int) -> TableSchema:
+        """One schema. Cost: 1 GET, none when it was loaded before.
+
+        Raises:
+            NotFound, Corruption, UnsupportedFormat.
+        """
+        loaded = self._loaded.get(schema_id)
+        if loaded is None:
+            path = self._layout.schema(schema_id)
+            try:
+                body = self._store.get(path)
+            except NotFound as error:
+                raise NotFound(f"Schema {schema_id} does not exist at {self._store.url(path)}.", path=path) from error
+            loaded = decode_schema(body, path=path)
+            if loaded.id != schema_id:
+                raise Corruption(f"{path} says that it is schema {loaded.id}.", path=path)
+            self._loaded[schema_id] = loaded
+        return loaded
+
+    def store_next(self, schema: TableSchema) -> TableSchema:
+        """Write a schema under its own id. Cost: 1 PUT.
+
+        Raises:
+            Conflict: another client took the id with another content; re-read, change again.
+        """
+        path, body = self._layout.schema(schema.id), encode_schema(schema)
+        try:
+            self._store.put(path, body, create_only=True)
+        except AlreadyExists as error:
+            # After a lost reply the object may be ours; the same content is as good.
+            if bytes(self._store.get(path)) != body:
+                raise Conflict(f"Schema {schema.id} was written by another client.", path=path) from error
+        self._loaded[schema.id] = schema
+        return schema
+
+    def change(self, change: Callable[[TableSchema], TableSchema], *, time_ms: int) -> TableSchema:
+        """Apply a change to the newest schema and store the result, again and again until nobody was faster.
+
+        Raises:
+            NotFound: there is no schema.
+            InvalidRequest: what `change` raises.
+        """
+        for _ in range(_STORE_ATTEMPT_COUNT_MAX):
+            latest = self.latest()
+            if latest is None:
+                raise NotFound(f"There is no table at {self._store.root_url}.")
+            changed = replace(change(latest), time_ms=time_ms)
+            try:
+                return self.store_next(changed)
+            except Conflict:
+                continue
+        raise Conflict(f"The schema of {self._store.root_url} was changed {_STORE_ATTEMPT_COUNT_MAX} times meanwhile.")
