@@ -8,13 +8,13 @@ the reverse. The result has exactly the table's columns, in order, with the tabl
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
 import pyarrow as pa
 
 from lakebed.errors import InvalidRequest
 from lakebed.table.model import DataField, TableSchema
+from lakebed.table.schema import unknown_column
 from lakebed.table.types import arrow_schema, arrow_type
 
 __all__ = ["boolean_mask", "conform", "conform_keys"]
@@ -83,9 +83,7 @@ def _refuse_unknown(names: Sequence[str], schema: TableSchema) -> None:
         raise InvalidRequest(f"The rows have the column {twice!r} twice.", kind="duplicate_column", column=twice)
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; it has {_listed(known)}."
-            raise InvalidRequest(f"The table has no column {name!r}{hint}", kind="unknown_column", column=name)
+            raise unknown_column(name, known)
 
 
 def _refuse_nulls(columns: Sequence[pa.ChunkedArray], fields: Sequence[DataField], schema: TableSchema) -> None:

@@ -35,7 +35,7 @@ from lakebed.runtime import Environment
 from lakebed.table.binary_row import EMPTY_ROW, decode_rows, encode_rows
 from lakebed.table.model import DataField, DataFile, FileSource, Stats, TableSchema
 from lakebed.table.stats import EMPTY_STATS, compute_stats
-from lakebed.table.types import FIELD_ID_KEY
+from lakebed.table.types import arrow_field, arrow_schema
 
 __all__ = [
     "ADD_KINDS",
@@ -112,6 +112,7 @@ class RollingWriter:
         self._level = level
         self._file_source = file_source
         self._keys = tuple(_require(schema, name) for name in schema.trimmed_primary_keys)
+        self._columns = _file_schema(schema)
         self._uuid = new_uuid(environment.rng)
         self._files: list[DataFile] = []
         self._sink: pa.BufferOutputStream | None = None
@@ -163,27 +164,27 @@ class RollingWriter:
 
     def _write_group(self, rows: pa.Table, sequences: pa.Array | None, kinds: pa.Array | None) -> None:
         keys = rows.select([key.name for key in self._keys])
-        columns = rows
+        columns = list(rows.columns)
         if sequences is not None and kinds is not None:
-            columns = _with_system_columns(rows, keys, sequences, kinds)
+            columns = [*keys.columns, sequences, kinds, *columns]
+        group = pa.Table.from_arrays(columns, schema=self._columns)
         if self._parquet is None:
             self._sink = pa.BufferOutputStream()
-            self._parquet = self._open_parquet(columns, self._sink)
-        self._parquet.write_table(columns, row_group_size=max(1, columns.num_rows))
+            self._parquet = self._open_parquet(group, self._sink)
+        self._parquet.write_table(group, row_group_size=max(1, group.num_rows))
         self._groups.append(_facts_of(rows, keys, sequences, kinds, fields=self._schema.fields, key_fields=self._keys))
         assert self._sink is not None
         if self._sink.tell() >= self._settings.target_file_bytes:
             self._finish_file()
 
-    def _open_parquet(self, columns: pa.Table, sink: pa.BufferOutputStream) -> pq.ParquetWriter:
+    def _open_parquet(self, group: pa.Table, sink: pa.BufferOutputStream) -> pq.ParquetWriter:
         settings = self._settings
         return pq.ParquetWriter(
             sink,
-            _file_schema(columns.schema, self._schema),
+            self._columns,
             compression=settings.compression,
             compression_level=settings.compression_level,
-            use_dictionary=_dictionary_columns(columns),
-            write_page_index=False,
+            use_dictionary=_dictionary_columns(group),
         )
 
     def _finish_file(self) -> None:
@@ -281,21 +282,21 @@ def _merge_stats(parts: Sequence[Stats], fields: Sequence[DataField]) -> Stats:
     return Stats(merged.min_values, merged.max_values, counts)
 
 
-def _with_system_columns(rows: pa.Table, keys: pa.Table, sequences: pa.Array, kinds: pa.Array) -> pa.Table:
-    names = [KEY_PREFIX + name for name in keys.column_names] + [SEQUENCE_COLUMN, KIND_COLUMN] + rows.column_names
-    return pa.table([*keys.columns, sequences, kinds, *rows.columns], names=names)
+def _file_schema(schema: TableSchema) -> pa.Schema:
+    """The Arrow schema of a file: keys and system columns required, field ids on the table's own columns.
 
-
-def _file_schema(columns: pa.Schema, schema: TableSchema) -> pa.Schema:
-    """The file's Arrow schema: keys and system columns required, field ids on the table's own columns."""
-    required = {SEQUENCE_COLUMN, KIND_COLUMN, *(KEY_PREFIX + name for name in schema.trimmed_primary_keys)}
-    ids = {field.name: field.id for field in schema.fields}
-    fields = []
-    for column in columns:
-        metadata = {FIELD_ID_KEY: str(ids[column.name]).encode()} if column.name in ids else None
-        nullable = column.nullable and column.name not in required
-        fields.append(pa.field(column.name, column.type, nullable=nullable, metadata=metadata))
-    return pa.schema(fields)
+    In a primary-key table every other column may be null, whatever the table says: a delete by key has no values.
+    """
+    if not schema.primary_keys:
+        return arrow_schema(schema.fields)
+    columns = [arrow_field(column) for column in schema.fields]
+    values = [column.with_nullable(column.name not in schema.primary_keys) for column in columns]
+    keys = [
+        pa.field(KEY_PREFIX + name, arrow_field(_require(schema, name)).type, nullable=False)
+        for name in schema.trimmed_primary_keys
+    ]
+    system = [pa.field(SEQUENCE_COLUMN, pa.int64(), nullable=False), pa.field(KIND_COLUMN, pa.int8(), nullable=False)]
+    return pa.schema([*keys, *system, *values])
 
 
 def _dictionary_columns(columns: pa.Table) -> list[str]:

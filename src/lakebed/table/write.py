@@ -16,7 +16,7 @@ Does not know: commits, manifests beyond the numbers in `BucketIndex`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,12 +34,34 @@ from lakebed.table.conform import boolean_mask, conform, conform_keys
 from lakebed.table.data_file import DELETE_KIND, INSERT_KIND, FileSettings, RollingWriter
 from lakebed.table.layout import Layout
 from lakebed.table.merge import encode_keys, sort_unique
-from lakebed.table.model import BucketChange, DataField, DataFile, Rows, TableSchema
+from lakebed.table.model import BucketChange, DataFile, Rows, TableSchema
+from lakebed.table.options import (
+    BUCKET,
+    FILE_COMPRESSION,
+    FILE_COMPRESSION_ZSTD_LEVEL,
+    TARGET_FILE_SIZE,
+    WRITE_BUFFER_SIZE,
+    TableOptions,
+)
+from lakebed.table.options import check_writable as check_options_writable
+from lakebed.table.schema import bucket_keys, require_column
 
-__all__ = ["UNAWARE_BUCKET", "BucketIndex", "TableWriter", "WriteSettings", "as_table", "check_writable"]
+__all__ = [
+    "UNAWARE_BUCKET",
+    "BucketIndex",
+    "TableWriter",
+    "WriteSettings",
+    "as_table",
+    "check_writable",
+    "file_settings",
+]
 
 UNAWARE_BUCKET = -1
 """Option ``bucket`` of a table that places rows anywhere; its files lie in bucket 0. DO NOT CHANGE: on disk."""
+
+KEYED_FILE_BYTES = 128 * 1024 * 1024
+APPEND_FILE_BYTES = 256 * 1024 * 1024
+"""Default of the option ``target-file-size``, with and without a primary key."""
 
 Int64s = npt.NDArray[np.int64]
 
@@ -56,6 +78,36 @@ class WriteSettings:
     worker_count_max: int = field(default_factory=lambda: max(1, min(8, os.cpu_count() or 1)))
     """Buckets encoded at the same time."""
     files: FileSettings = field(default_factory=FileSettings)
+
+    @classmethod
+    def of(cls, schema: TableSchema) -> WriteSettings:
+        """The settings that a table's options ask for.
+
+        Raises:
+            InvalidRequest: an option that cannot be read.
+        """
+        options = TableOptions(schema.options)
+        bucket_count = options.get(BUCKET)
+        return cls(
+            bucket_count=bucket_count,
+            bucket_keys=bucket_keys(schema) if bucket_count > 0 else (),
+            buffer_bytes=options.get(WRITE_BUFFER_SIZE),
+            files=file_settings(schema),
+        )
+
+
+def file_settings(schema: TableSchema) -> FileSettings:
+    """How the data files of a table are written, by its options."""
+    options = TableOptions(schema.options)
+    target_bytes = options.get(TARGET_FILE_SIZE)
+    if target_bytes is None:
+        target_bytes = KEYED_FILE_BYTES if schema.primary_keys else APPEND_FILE_BYTES
+    codec = options.get(FILE_COMPRESSION)
+    return FileSettings(
+        target_file_bytes=target_bytes,
+        compression="none" if codec == "uncompressed" else codec,
+        compression_level=options.get(FILE_COMPRESSION_ZSTD_LEVEL) if codec == "zstd" else None,
+    )
 
 
 class BucketIndex:
@@ -279,7 +331,7 @@ class TableWriter:
         bucket_count = self._settings.bucket_count
         codes = partition_codes
         if bucket_count > 1:
-            fields = [self._field(name) for name in self._settings.bucket_keys]
+            fields = [require_column(self._schema, name) for name in self._settings.bucket_keys]
             buckets = bucket_of(
                 [rows.column(field.name) for field in fields],
                 [field.type for field in fields],
@@ -301,7 +353,7 @@ class TableWriter:
         names = self._schema.partition_keys
         if not names:
             return [(EMPTY_ROW, {})], None
-        types = [self._field(name).type for name in names]
+        types = [require_column(self._schema, name).type for name in names]
         encoded = encode_rows([rows.column(name) for name in names], types).dictionary_encode()
         distinct = encoded.dictionary
         columns = [column.to_pylist() for column in decode_rows(distinct, types)]
@@ -314,12 +366,6 @@ class TableWriter:
     ) -> _Group:
         key, values = partition
         return _Group(key, self._layout.bucket_folder(values, bucket), bucket, positions, row_count)
-
-    def _field(self, name: str) -> DataField:
-        found = self._schema.field_by_name(name)
-        if found is None:
-            raise InvalidRequest(f"The table has no column {name!r}.", kind="unknown_column", column=name)
-        return found
 
     def _require_keys(self, verb: str) -> None:
         if not self._schema.primary_keys:
@@ -336,29 +382,15 @@ def check_writable(schema: TableSchema, *, bucket_count: int) -> None:
     """Refuse tables whose rows this package cannot place.
 
     Raises:
-        InvalidRequest: a primary-key table without a fixed bucket count (dynamic buckets need an index of all keys), or
-            whose key lacks a partition column (a key could then move between partitions).
+        InvalidRequest: options this package cannot keep, or a primary-key table without a fixed bucket count (dynamic
+            buckets need an index of all keys).
     """
-    if bucket_count == 0 or bucket_count < UNAWARE_BUCKET:
-        raise InvalidRequest(
-            f"Option bucket is {bucket_count}; use -1 (append tables) or a positive number of buckets.",
-            kind="unsupported_bucket",
-        )
-    if not schema.primary_keys:
-        return
-    if bucket_count == UNAWARE_BUCKET:
+    check_options_writable(schema.options)
+    if schema.primary_keys and bucket_count < 1:
         raise InvalidRequest(
             "A primary-key table needs a fixed number of buckets: set the option bucket, for example bucket=4 "
             "(about one for each 1 GB of a partition); dynamic buckets (-1) are not supported.",
             kind="unsupported_bucket",
-        )
-    missing = [name for name in schema.partition_keys if name not in schema.primary_keys]
-    if missing:
-        raise InvalidRequest(
-            f"The primary key ({', '.join(schema.primary_keys)}) must contain the partition column {missing[0]!r}; "
-            "otherwise one key could live in two partitions.",
-            kind="partition_outside_key",
-            column=missing[0],
         )
 
 
@@ -376,7 +408,7 @@ def as_table(rows: Rows) -> pa.Table:
     )
 
 
-def _parts(rows: Rows) -> list[pa.Table] | Any:
+def _parts(rows: Rows) -> Iterable[pa.Table]:
     if isinstance(rows, pa.RecordBatchReader):
         return (pa.Table.from_batches([batch]) for batch in rows)
     return [as_table(rows)]

@@ -1,0 +1,166 @@
+"""Live files -> splits: which files must be read together. Pure.
+
+Owns: sections (files of a bucket whose key ranges touch), the order in which a merge takes files, packing to a target size.
+
+Invariants:
+- Files whose keys may overlap are in one split; so splits can be read anywhere, in any order, and concatenated.
+- `Split.files` of a merge are oldest first: higher levels before lower ones, then level 0 by sequence number, ties by the
+  snapshot that committed them. Files of one level > 0 stand together, in key order: they are one sorted run.
+- A split says that it needs no merge only when every file may be read as plain Parquet: one run, and no deletes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lakebed.table.binary_row import decode_rows
+from lakebed.table.layout import Layout
+from lakebed.table.manifest import files_of
+from lakebed.table.merge import encode_keys
+from lakebed.table.model import DataFile, Split, TableSchema
+
+__all__ = ["merge_rank", "plan_splits", "sections_of", "sorted_runs"]
+
+
+def plan_splits(
+    entries: pa.Table, *, schema: TableSchema, layout: Layout, target_bytes: int, open_cost_bytes: int
+) -> list[Split]:
+    """The splits of a set of live files, bucket by bucket.
+
+    Args:
+        entries: live ADD entries (`manifest.ENTRY_SCHEMA`).
+        schema: names and types of partition columns and keys.
+        layout: gives the folders.
+        target_bytes: files are packed together up to this size; merges are never cut below it.
+        open_cost_bytes: what a small file counts at least.
+    """
+    if entries.num_rows == 0:
+        return []
+    files = files_of(entries)
+    partitions = entries.column("partition").combine_chunks().dictionary_encode()
+    values = _partition_values(partitions.dictionary, schema)
+    names = partitions.dictionary.to_pylist()
+    group_codes = partitions.indices.to_numpy().astype(np.int64)
+    buckets = entries.column("bucket").to_numpy()
+    order = np.lexsort((buckets, group_codes))
+    edges = np.flatnonzero((np.diff(group_codes[order]) != 0) | (np.diff(buckets[order]) != 0)) + 1
+    keyed = bool(schema.primary_keys)
+    ranges = _key_ranges(entries, schema) if keyed else None
+    splits = []
+    for members in np.split(order, edges):
+        code, bucket = int(group_codes[members[0]]), int(buckets[members[0]])
+        folder = layout.bucket_folder(values[code], bucket)
+        if ranges is None:
+            packs = [(pack, False) for pack in _packed([[files[i]] for i in members], target_bytes, open_cost_bytes)]
+        else:
+            low, high = ranges
+            sections = sections_of([files[i] for i in members], low[members], high[members])
+            packs = _pack_sections(sections, target_bytes, open_cost_bytes)
+        for pack, needs_merge in packs:
+            splits.append(
+                Split(
+                    partition=names[code],
+                    partition_values=values[code],
+                    bucket=bucket,
+                    folder=folder,
+                    files=tuple(pack),
+                    needs_merge=needs_merge,
+                    schema_id=schema.id,
+                    row_count=sum(file.row_count for file in pack),
+                )
+            )
+    return splits
+
+
+def sections_of(
+    files: Sequence[DataFile], low: np.ndarray[Any, Any], high: np.ndarray[Any, Any]
+) -> list[list[DataFile]]:
+    """Cut the files of one bucket where no key range crosses; sections in key order, files of each in merge order.
+
+    Args:
+        files: of one bucket.
+        low, high: codes of their least and greatest keys (`encode_keys`).
+    """
+    order = np.lexsort((high, low))
+    reach = np.maximum.accumulate(high[order])
+    cuts = np.flatnonzero(low[order][1:] > reach[:-1]) + 1
+    sections = []
+    for part in np.split(order, cuts):
+        by_key = sorted(part, key=lambda i: (merge_rank(files[i]), low[i]))
+        sections.append([files[i] for i in by_key])
+    return sections
+
+
+def merge_rank(file: DataFile) -> tuple[int, int, int, int]:
+    """Sorts the files of a section oldest first; files of one level > 0 are equal in it."""
+    if file.level > 0:
+        return (-file.level, 0, 0, 0)
+    return (0, file.max_sequence_number, file.min_sequence_number, file.commit_snapshot or 0)
+
+
+def sorted_runs(files: Sequence[DataFile]) -> list[list[DataFile]]:
+    """The sorted runs of a split's files (already in merge order): each level > 0 is one, each level-0 file is one."""
+    runs: list[list[DataFile]] = []
+    for file in files:
+        if runs and file.level > 0 and runs[-1][0].level == file.level:
+            runs[-1].append(file)
+        else:
+            runs.append([file])
+    return runs
+
+
+def is_plain(file: DataFile) -> bool:
+    """Whether a file alone may be read without looking at row kinds.
+
+    Level-0 files of other clients are not believed: one of them writes deletes and states none.
+    """
+    is_trusted = file.level > 0 or (file.commit_snapshot is not None and file.commit_snapshot >= 0)
+    return is_trusted and file.delete_row_count == 0
+
+
+def _pack_sections(
+    sections: Sequence[list[DataFile]], target_bytes: int, open_cost_bytes: int
+) -> list[tuple[list[DataFile], bool]]:
+    """Plain single-file sections together, merges together; each pack with whether it needs a merge."""
+    plain = [section for section in sections if len(section) == 1 and is_plain(section[0])]
+    merges = [section for section in sections if len(section) > 1 or not is_plain(section[0])]
+    packs = [(pack, False) for pack in _packed(plain, target_bytes, open_cost_bytes)]
+    for pack in _packed(merges, target_bytes, open_cost_bytes):
+        # Sections of a pack do not overlap, so files of one level still are one run: put them next to each other.
+        packs.append((sorted(pack, key=merge_rank), True))
+    return packs
+
+
+def _packed(sections: Sequence[list[DataFile]], target_bytes: int, open_cost_bytes: int) -> list[list[DataFile]]:
+    packs: list[list[DataFile]] = []
+    weight = 0
+    for section in sections:
+        section_weight = sum(max(file.file_size, open_cost_bytes) for file in section)
+        if packs and weight + section_weight <= target_bytes:
+            packs[-1].extend(section)
+            weight += section_weight
+        else:
+            packs.append(list(section))
+            weight = section_weight
+    return packs
+
+
+def _partition_values(partitions: pa.Array, schema: TableSchema) -> list[dict[str, Any]]:
+    names = schema.partition_keys
+    types = [field.type for name in names if (field := schema.field_by_name(name)) is not None]
+    if not types:
+        return [{} for _ in range(len(partitions))]
+    columns = [column.to_pylist() for column in decode_rows(partitions, types)]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _key_ranges(entries: pa.Table, schema: TableSchema) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    types = [field.type for name in schema.trimmed_primary_keys if (field := schema.field_by_name(name)) is not None]
+    low = decode_rows(entries.column("min_key").combine_chunks(), types)
+    high = decode_rows(entries.column("max_key").combine_chunks(), types)
+    codes = encode_keys([low, high])
+    return codes[0], codes[1]
