@@ -34,7 +34,7 @@ from lakebed.table.carried import Carried, encode_carried, load_carried
 from lakebed.table.conflicts import check_fits, rests_on_state, touches
 from lakebed.table.layout import Layout
 from lakebed.table.manifest import ADD, DELETE, encode_manifest, encode_manifest_list, entries_of_changes
-from lakebed.table.manifest_merge import fold_run, plan_merge
+from lakebed.table.manifest_merge import MergePlan, fold_run, plan_merge
 from lakebed.table.manifest_reader import ManifestReader
 from lakebed.table.model import (
     BATCH_COMMIT_IDENTIFIER,
@@ -45,7 +45,16 @@ from lakebed.table.model import (
     Stats,
     TableSchema,
 )
-from lakebed.table.options import TableOptions
+from lakebed.table.options import (
+    COMMIT_MAX_RETRIES,
+    COMMIT_MAX_RETRY_WAIT,
+    COMMIT_MIN_RETRY_WAIT,
+    COMMIT_TIMEOUT,
+    MANIFEST_FULL_COMPACTION_SIZE,
+    MANIFEST_MERGE_MIN_COUNT,
+    MANIFEST_TARGET_FILE_SIZE,
+    TableOptions,
+)
 from lakebed.table.snapshots import SnapshotLog
 from lakebed.table.stats import compute_stats
 
@@ -53,6 +62,9 @@ __all__ = ["CommitRequest", "Committer", "Derive", "StagedChange"]
 
 _MERGE_POSTPONED_FACTOR = 4
 """After a lost race a merge waits for a calmer commit, until the list is this many times as long as the option says."""
+
+_WAIT_DOUBLINGS_MAX = 5
+"""The wait after a lost race stops growing here, so that who lost often is not left behind."""
 
 _ENTRY_BYTES = 300
 """About what one entry takes in a manifest, to split large changes by ``manifest.target-file-size``."""
@@ -70,6 +82,9 @@ class StagedChange:
     """Whose index manifest and statistics hold for the result; None: those of `base`."""
     restored: bool = False
     """Whether it brings old files back; carried on for ever."""
+    fold_base: bool = False
+    """Write the base anew as one list of live files: for entries that add a file again whose DELETE the base still holds.
+    Clients that read manifests as sets, whatever their order, would drop it."""
 
 
 Derive = Callable[[Snapshot | None], StagedChange]
@@ -112,6 +127,11 @@ class _Attempt:
     written: list[str] = field(default_factory=list)
     """Paths put so far; those the winning snapshot does not use are discarded."""
     used: frozenset[str] = frozenset()
+    """Paths that the snapshot of the running try references."""
+    lists: dict[str, tuple[ManifestMeta, ...]] = field(default_factory=dict)
+    """Manifest lists written so far, by name."""
+    entries_of: dict[str, pa.Table] = field(default_factory=dict)
+    """What the manifests written so far say, by name."""
 
     def name(self, kind: str) -> str:
         """A fresh object name of this change."""
@@ -163,8 +183,8 @@ class Committer:
         snapshot, 1 LIST of the boundary, 1 PUT of the hint: 8 requests, however many snapshots there are. A lost race adds
         what it takes to read the winner's snapshot and delta list, and the two lists.
         """
-        options = TableOptions.of(self._schema())
-        timeout_ms = options.commit_timeout_ms
+        options = TableOptions(self._schema().options)
+        timeout_ms = options.get(COMMIT_TIMEOUT)
         clock = self._environment.clock
         attempt = _Attempt(
             request=request,
@@ -194,6 +214,7 @@ class Committer:
                 attempt.tries += 1
                 self._wait_or_give_up(attempt, options, lost)
                 continue
+            self._remember(attempt, snapshot)
             self._discard(attempt, keep=attempt.used)
             return snapshot
 
@@ -209,7 +230,7 @@ class Committer:
         if attempt.request.derive is not None or attempt.delta is None:
             attempt.delta = self._write_manifests(attempt, staged.entries, schema=schema, options=options)
         delta = [replace(meta, added_snapshot=snapshot_id) for meta in attempt.delta]
-        base = self._merge(attempt, staged.base, snapshot_id=snapshot_id, schema=schema, options=options)
+        base = self._merge(attempt, staged, snapshot_id=snapshot_id, schema=schema, options=options)
         base_list, base_size = self._write_list(attempt, base)
         delta_list, delta_size = self._write_list(attempt, delta)
         attempt.used = frozenset(
@@ -278,21 +299,23 @@ class Committer:
     def _merge(
         self,
         attempt: _Attempt,
-        base: Snapshot | None,
+        staged: StagedChange,
         *,
         snapshot_id: int,
         schema: TableSchema,
         options: TableOptions,
     ) -> list[ManifestMeta]:
         """The base list: all manifests of `base`, small neighbours merged when it is worth it."""
-        metas = [] if base is None else list(self._reader.all_metas(base))
-        count_min = options.manifest_merge_min_count
+        metas = [] if staged.base is None else list(self._reader.all_metas(staged.base))
+        count_min = options.get(MANIFEST_MERGE_MIN_COUNT)
         plan = plan_merge(
             metas,
             count_min=count_min if attempt.tries == 0 else count_min * _MERGE_POSTPONED_FACTOR,
-            target_bytes=options.manifest_target_file_size,
-            full_threshold_bytes=options.manifest_full_compaction_threshold_size,
+            target_bytes=options.get(MANIFEST_TARGET_FILE_SIZE),
+            full_threshold_bytes=options.get(MANIFEST_FULL_COMPACTION_SIZE),
         )
+        if staged.fold_base and metas:
+            plan = MergePlan(runs=((0, len(metas)),), full=True)
         for start, end in reversed(plan.runs):
             run = metas[start:end]
             names = tuple(meta.file_name for meta in run)
@@ -311,18 +334,20 @@ class Committer:
     ) -> tuple[ManifestMeta, ...]:
         """Entries as manifests of about the target size; none for no entries."""
         metas = []
-        rows_max = max(1, options.manifest_target_file_size // _ENTRY_BYTES)
+        rows_max = max(1, options.get(MANIFEST_TARGET_FILE_SIZE) // _ENTRY_BYTES)
         for start in range(0, entries.num_rows, rows_max):
             part = entries.slice(start, rows_max)
             body = encode_manifest(part)
             name = attempt.name("manifest")
             self._put(attempt, name, body)
+            attempt.entries_of[name] = part
             metas.append(manifest_meta(part, file_name=name, file_size=len(body), schema=schema))
         return tuple(metas)
 
     def _write_list(self, attempt: _Attempt, metas: Sequence[ManifestMeta]) -> tuple[str, int]:
         body = encode_manifest_list(metas)
         name = attempt.name("manifest-list")
+        attempt.lists[name] = tuple(metas)
         self._put(attempt, name, body)
         return name, len(body)
 
@@ -358,7 +383,7 @@ class Committer:
         """Sleep a random while before the next try, longer the more tries were lost; or raise when a limit was set."""
         environment = self._environment
         late = attempt.deadline_s is not None and environment.clock.monotonic_s() >= attempt.deadline_s
-        if late or (options.commit_max_retries is not None and attempt.tries > options.commit_max_retries):
+        if late or (options.is_set(COMMIT_MAX_RETRIES) and attempt.tries > options.get(COMMIT_MAX_RETRIES)):
             self._discard(attempt, keep=frozenset())
             limit = "commit.timeout" if late else "commit.max-retries"
             raise Conflict(
@@ -367,8 +392,19 @@ class Committer:
                 kind="commit_contention",
                 tries=attempt.tries,
             ) from lost
-        longest_ms = min(options.commit_max_retry_wait_ms, options.commit_min_retry_wait_ms << min(attempt.tries - 1, 5))
+        growth = 1 << min(attempt.tries - 1, _WAIT_DOUBLINGS_MAX)
+        longest_ms = min(options.get(COMMIT_MAX_RETRY_WAIT), options.get(COMMIT_MIN_RETRY_WAIT) * growth)
         environment.clock.sleep(environment.rng.random() * longest_ms / 1000)
+
+    def _remember(self, attempt: _Attempt, snapshot: Snapshot) -> None:
+        """Put what won into the reader's cache: the next commit of this process then reads the snapshot only."""
+        for name, metas in attempt.lists.items():
+            if name not in (snapshot.base_manifest_list, snapshot.delta_manifest_list):
+                continue
+            self._reader.remember_list(name, metas)
+            for meta in metas:
+                if meta.file_name in attempt.entries_of:
+                    self._reader.remember_entries(meta, attempt.entries_of[meta.file_name])
 
     def _discard(self, attempt: _Attempt, *, keep: frozenset[str]) -> None:
         """Delete what this change wrote and nothing references; best effort, what stays is an orphan."""

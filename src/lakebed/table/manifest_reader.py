@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from typing_extensions import Buffer
 
 from lakebed.errors import Corruption
@@ -90,6 +91,19 @@ class ManifestReader:
                 )
             self._cache.put(key, cached, size_bytes=cached.nbytes)
         return cached
+
+    def remember_list(self, list_name: str, metas: Sequence[ManifestMeta]) -> None:
+        """Keep what this process just wrote and won with, so that the next commit need not read it back. No request."""
+        key = (self._store.url(self._layout.manifest(list_name)), None)
+        self._cache.put(key, tuple(metas), size_bytes=400 * len(metas) + 200)
+
+    def remember_entries(self, meta: ManifestMeta, entries: pa.Table) -> None:
+        """The same for a manifest: `entries` as written (null: inherited), `meta.added_snapshot` as won. No request."""
+        place = ENTRY_SCHEMA.get_field_index("commit_snapshot")
+        resolved = pc.fill_null(entries.column(place), meta.added_snapshot)
+        key = (self._store.url(self._layout.manifest(meta.file_name)), meta.added_snapshot)
+        entries = entries.set_column(place, ENTRY_SCHEMA.field(place), resolved)
+        self._cache.put(key, entries, size_bytes=entries.nbytes)
 
     def all_metas(self, snapshot: Snapshot) -> list[ManifestMeta]:
         """The manifests of a snapshot, base before delta. Cost: 2 GETs, none when cached."""

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from lakebed.errors import NotFound
+from lakebed.errors import AlreadyExists, Conflict, NotFound
 from lakebed.objects.port import ObjectStore
 from lakebed.objects.probe import probe_create_only
 from lakebed.runtime import Environment
@@ -20,9 +20,9 @@ from lakebed.table.commit import Committer, CommitRequest
 from lakebed.table.layout import MAIN_BRANCH, Layout
 from lakebed.table.manifest_reader import ManifestReader
 from lakebed.table.model import BATCH_COMMIT_IDENTIFIER, BucketChange, CommitKind, DataField, Snapshot, TableSchema, Tag
-from lakebed.table.options import TableOptions
+from lakebed.table.options import TAG_DEFAULT_TIME_RETAINED, TableOptions
 from lakebed.table.overwrite import Overwrite, derive_overwrite
-from lakebed.table.schema import SchemaLog
+from lakebed.table.schema import SchemaLog, new_schema
 from lakebed.table.snapshots import SnapshotLog
 from lakebed.table.tags import Tags
 from lakebed.table.travel import Resolved, Time, Travel
@@ -68,7 +68,7 @@ class Table:
             layout=self.layout,
             snapshots=self.log,
             environment=environment,
-            default_retained_ms=lambda: self.options.tag_default_time_retained_ms,
+            default_retained_ms=lambda: self.options.get(TAG_DEFAULT_TIME_RETAINED),
         )
 
     # ---- making and opening
@@ -95,14 +95,21 @@ class Table:
         """
         environment = environment or Environment()
         probe_create_only(store)
-        created = SchemaLog(store, Layout()).create(
+        first = new_schema(
             schema,
             primary_keys=primary_keys,
             partition_keys=partition_keys,
-            options=dict(options or {}),
+            options=options,
             comment=comment,
             time_ms=environment.clock.now_ms(),
         )
+        log = SchemaLog(store, Layout())
+        if log.ids():
+            raise _taken(name, store)
+        try:
+            created = log.store_next(first)
+        except Conflict as taken:
+            raise _taken(name, store) from taken
         return cls(store, name=name, schema=created, environment=environment)
 
     @classmethod
@@ -137,7 +144,7 @@ class Table:
     @property
     def options(self) -> TableOptions:
         """The table's options, parsed."""
-        return TableOptions.of(self._schema)
+        return TableOptions(self._schema.options)
 
     def refresh(self) -> TableSchema:
         """Look for a newer schema and remember it. Cost: 1 LIST, 1 GET when there is one."""
@@ -307,3 +314,11 @@ class Table:
         if not self.branching.exists(name):
             return None
         return SnapshotLog(self.store, layout=Layout(branch=name), environment=self.environment).latest()
+
+
+def _taken(name: str, store: ObjectStore) -> AlreadyExists:
+    return AlreadyExists(
+        f"There is a table at {store.root_url} already: open it, or create {name!r} elsewhere.",
+        kind="table_exists",
+        table=name,
+    )

@@ -1,0 +1,203 @@
+"""Tags that make themselves: one for each finished period. Pure: options and versions in, a plan out.
+
+Owns: the options below, the names of automatic tags, and which to make or drop now.
+
+    tag.automatic-creation     none | process-time | watermark | batch
+    tag.creation-period        daily (2013-02-01) | hourly, two-hours (2013-02-01 06) | any duration (t20130201060000)
+    tag.creation-delay         how long after its period's end a tag is made, so that late commits are in it
+    tag.automatic-completion   true: also the periods missed since the last automatic tag
+    tag.num-retained-max       how many automatic tags are kept, the newest; a person's tags are never counted or dropped
+    tag.create-time            'hh:mm': the table tags proposal's name; daily, made at that time of day
+    tag.create-interval        whole days, at least one: its period
+
+Invariants:
+- Periods are counted from the epoch in UTC. A tag is named after the period that it closes, as other clients do it.
+- process-time: when the clock passed end + delay, the newest snapshot committed before that moment. Several tags may point
+  at one snapshot. watermark: the first snapshot whose watermark passed it. batch: the newest snapshot, under today's name.
+
+Does not know: stores. Source: table tags proposal, "Periodically Creation & Expiration".
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lakebed.errors import InvalidRequest
+from lakebed.table.duration import parse_duration_ms
+from lakebed.table.model import Snapshot, Tag
+from lakebed.table.tags import is_automatic
+
+__all__ = ["PERIODS_MAX", "AutomaticTagging", "TagPlan", "plan_automatic_tags"]
+
+PERIODS_MAX = 1000
+"""Missed periods completed at once, the newest."""
+
+_DAY_MS = 86_400_000
+_HOUR_MS = 3_600_000
+_MODES = ("none", "process-time", "watermark", "batch")
+_PERIODS = {"daily": _DAY_MS, "hourly": _HOUR_MS, "two-hours": 2 * _HOUR_MS}
+_TIME_OF_DAY = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
+_BATCH_PREFIX = "batch-write-"
+
+
+@dataclass(frozen=True, slots=True)
+class AutomaticTagging:
+    """The settings, parsed."""
+
+    mode: str = "none"
+    period_ms: int = _DAY_MS
+    delay_ms: int = 0
+    complete: bool = False
+    retained_max: int | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> AutomaticTagging:
+        """From a table's options. Raises `InvalidRequest` that names the option and what it takes."""
+        mode = options.get("tag.automatic-creation")
+        period_ms = _period_ms(options)
+        delay_ms = _delay_ms(options, period_ms)
+        if mode is None:
+            mode = "process-time" if "tag.create-time" in options or "tag.create-interval" in options else "none"
+        if mode not in _MODES:
+            raise _wrong("tag.automatic-creation", mode, f"one of {', '.join(_MODES)}")
+        retained = options.get("tag.num-retained-max")
+        if retained is not None and (not retained.isdecimal() or int(retained) < 1):
+            raise _wrong("tag.num-retained-max", retained, "a whole number, at least 1")
+        return cls(
+            mode=mode,
+            period_ms=period_ms,
+            delay_ms=delay_ms,
+            complete=options.get("tag.automatic-completion", "false").lower() == "true",
+            retained_max=None if retained is None else int(retained),
+        )
+
+    def name_of(self, period_start_ms: int) -> str:
+        """The tag's name for the period that starts then."""
+        start = dt.datetime.fromtimestamp(period_start_ms / 1000, tz=dt.UTC)
+        if self.period_ms % _DAY_MS == 0:
+            return start.strftime("%Y-%m-%d")
+        if self.period_ms % _HOUR_MS == 0:
+            return start.strftime("%Y-%m-%d %H")
+        return "t" + start.strftime("%Y%m%d%H%M%S")  # digits alone would read as a snapshot id
+
+    def start_of(self, name: str) -> int | None:
+        """The period's start in Unix ms of an automatic tag's name; None for another name."""
+        for pattern in ("%Y-%m-%d", "%Y-%m-%d %H", "t%Y%m%d%H%M%S"):
+            try:
+                start = dt.datetime.strptime(name, pattern).replace(tzinfo=dt.UTC)
+            except ValueError:
+                continue
+            return int(start.timestamp()) * 1000
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class TagPlan:
+    """What to do now."""
+
+    create: tuple[tuple[str, int], ...] = ()
+    """(name, snapshot id), oldest period first."""
+    replace: tuple[tuple[str, int], ...] = ()
+    """The same, for names that are there and shall move."""
+    drop: tuple[str, ...] = ()
+    """Names of automatic tags beyond ``tag.num-retained-max``, oldest first."""
+
+
+def plan_automatic_tags(
+    settings: AutomaticTagging, *, snapshots: Sequence[Snapshot], tags: Sequence[Tag], now_ms: int
+) -> TagPlan:
+    """Which automatic tags to make, move and drop.
+
+    Args:
+        snapshots: all that have not expired, oldest first.
+        tags: all tags of the branch.
+        now_ms: Unix ms, UTC.
+    """
+    if settings.mode == "none" or not snapshots:
+        return TagPlan()
+    taken = {tag.name: tag for tag in tags}
+    create: list[tuple[str, int]] = []
+    replace: list[tuple[str, int]] = []
+    if settings.mode == "batch":
+        newest = snapshots[-1]
+        name = _BATCH_PREFIX + dt.datetime.fromtimestamp(newest.time_ms / 1000, tz=dt.UTC).strftime("%Y-%m-%d")
+        if name not in taken:
+            create.append((name, newest.id))
+        elif is_automatic(taken[name]) and taken[name].snapshot.id != newest.id:
+            replace.append((name, newest.id))
+    else:
+        for start_ms in _finished_periods(settings, snapshots=snapshots, tags=tags, now_ms=now_ms):
+            name = settings.name_of(start_ms)
+            chosen = _snapshot_for(settings, snapshots, moment_ms=start_ms + settings.period_ms + settings.delay_ms)
+            if name not in taken and chosen is not None:
+                create.append((name, chosen.id))
+    return TagPlan(tuple(create), tuple(replace), _surplus(settings, tags, create))
+
+
+def _finished_periods(
+    settings: AutomaticTagging, *, snapshots: Sequence[Snapshot], tags: Sequence[Tag], now_ms: int
+) -> Sequence[int]:
+    """Starts of the periods to tag, oldest first: the last finished one, and with completion those missed before it."""
+    if settings.mode == "watermark":
+        now_ms = max((mark for snapshot in snapshots if (mark := snapshot.watermark) is not None), default=-1)
+        if now_ms < 0:
+            return ()
+    last = (now_ms - settings.delay_ms) // settings.period_ms * settings.period_ms - settings.period_ms
+    first = last
+    if settings.complete:
+        starts = [start for tag in tags if is_automatic(tag) and (start := settings.start_of(tag.name)) is not None]
+        if starts:
+            first = max(starts) + settings.period_ms
+    first = max(first, last - (PERIODS_MAX - 1) * settings.period_ms)
+    return range(first, last + 1, settings.period_ms)
+
+
+def _snapshot_for(settings: AutomaticTagging, snapshots: Sequence[Snapshot], *, moment_ms: int) -> Snapshot | None:
+    if settings.mode == "watermark":
+        return next((snapshot for snapshot in snapshots if (snapshot.watermark or 0) >= moment_ms), None)
+    return next((snapshot for snapshot in reversed(snapshots) if snapshot.time_ms < moment_ms), None)
+
+
+def _surplus(settings: AutomaticTagging, tags: Sequence[Tag], create: Sequence[tuple[str, int]]) -> tuple[str, ...]:
+    if settings.retained_max is None:
+        return ()
+    automatic = [tag.name for tag in tags if is_automatic(tag)] + [name for name, _ in create]
+    dated = sorted(automatic, key=lambda name: name.removeprefix(_BATCH_PREFIX))
+    return tuple(dated[: max(0, len(dated) - settings.retained_max)])
+
+
+def _period_ms(options: Mapping[str, str]) -> int:
+    interval = options.get("tag.create-interval")
+    if interval is not None:
+        interval_ms = _DAY_MS * int(interval) if interval.isdecimal() else parse_duration_ms(interval)
+        if interval_ms < _DAY_MS or interval_ms % _DAY_MS:
+            raise _wrong("tag.create-interval", interval, "whole days, at least one, such as '1 d'")
+        return interval_ms
+    period = options.get("tag.creation-period", "daily")
+    period_ms = _PERIODS.get(period) or parse_duration_ms(period)
+    if period_ms < 1000 or period_ms % 1000:
+        raise _wrong("tag.creation-period", period, "daily, hourly, two-hours, or a duration of whole seconds")
+    return period_ms
+
+
+def _delay_ms(options: Mapping[str, str], period_ms: int) -> int:
+    time_of_day = options.get("tag.create-time")
+    if time_of_day is not None:
+        match = _TIME_OF_DAY.fullmatch(time_of_day)
+        if match is None:
+            raise _wrong("tag.create-time", time_of_day, "a time of day 'hh:mm'")
+        return int(match[1]) * _HOUR_MS + int(match[2]) * 60_000
+    delay = options.get("tag.creation-delay", "0 ms")
+    delay_ms = parse_duration_ms(delay)
+    if delay_ms >= period_ms:
+        raise _wrong("tag.creation-delay", delay, "less than tag.creation-period")
+    return delay_ms
+
+
+def _wrong(option: str, value: str, takes: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Option {option!r} cannot be {value!r}: it takes {takes}.", kind="invalid_option", option=option, value=value
+    )
