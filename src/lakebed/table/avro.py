@@ -1,147 +1,515 @@
-"""Avro container files as flat Arrow columns. Pure.
+"""Avro container files as flat Arrow columns, both ways, without a Python loop over records. Pure.
 
 Owns: reading and writing record files of the kinds manifests use. A column is named by its path through nested
-records, such as ``_FILE._KEY_STATS._MIN_VALUES``. Invariant: whatever is wrong with the bytes is `Corruption` with the
-path of the file, never another error and never a silently shorter answer.
+records, such as ``_FILE._KEY_STATS._MIN_VALUES``.
+
+How it is fast: once it is known where each record begins, all records are decoded in step, one field at a time, each
+step a few numpy calls over the positions of all records. lakebed's own files say where (header entry
+`LENGTHS_KEY`: the length of every record, zstandard over uint32; other readers ignore it); for files of other clients
+fastavro skips from record to record.
+
+Invariants: whatever is wrong with the bytes is `Corruption` with the path of the file, never another error and never a
+silently shorter answer: every record must end where the next begins, every block carries the sync marker, lakebed's
+blocks carry zstandard's checksum, and its sync marker is the digest of its header.
 """
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import io
 import json
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import fastavro
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import zstandard
 from typing_extensions import Buffer
 
-from lakebed.errors import Corruption
+from lakebed.errors import Corruption, UnsupportedFormat
+from lakebed.table.ragged import I64, Bytes, binary_array, byte_strings, gather_bytes, padded, valid_mask
 
-__all__ = ["decode_columns", "encode_columns"]
+__all__ = ["LENGTHS_KEY", "decode_columns", "encode_columns"]
 
-MAGIC = b"Obj\x01"
-
-
-def _flatten(record: Mapping[str, Any], prefix: str, lists: dict[str, list[Any]]) -> None:
-    for name, value in record.items():
-        if isinstance(value, dict):
-            _flatten(value, f"{prefix}{name}.", lists)
-        else:
-            if isinstance(value, datetime.datetime):
-                value = round(value.timestamp() * 1000)
-            lists.setdefault(prefix + name, []).append(value)
+MAGIC: Final = b"Obj\x01"
+SYNC_BYTES: Final = 16
+LENGTHS_KEY: Final = b"lakebed.record-lengths"
+BLOCK_BYTES_TARGET: Final = 1 << 20
+_VARINT_BYTES_MAX: Final = 10
+_PRIMITIVES: Final = {"int": pa.int64(), "long": pa.int64(), "bytes": pa.binary(), "string": pa.string()}
+_FIXED_WIDTH: Final = {"boolean": (1, "u1"), "float": (4, "<f4"), "double": (8, "<f8")}
 
 
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    result = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        result |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (result >> 1) ^ -(result & 1), position
-        shift += 7
+class _Damaged(Exception):
+    """What is wrong, before the path is known."""
 
 
-def _zigzag(value: int) -> bytes:
-    value = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+# Container ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    entries: dict[bytes, bytes]
+    sync: bytes
+    end: int
+    """Position of the first block."""
+
+
+class _Reader:
+    """A cursor over a file's bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.position = 0
+
+    def long(self) -> int:
+        result = 0
+        for shift in range(0, 7 * _VARINT_BYTES_MAX, 7):
+            if self.position >= len(self.data):
+                break
+            byte = self.data[self.position]
+            self.position += 1
+            result |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return (result >> 1) ^ -(result & 1)
+        raise _Damaged("it ends inside a number")
+
+    def bytes(self, size: int) -> bytes:
+        end = self.position + size
+        if size < 0 or end > len(self.data):
+            raise _Damaged(f"it ends {end - len(self.data)} bytes early")
+        found = self.data[self.position : end]
+        self.position = end
+        return found
+
+
+def _read_header(reader: _Reader) -> _Header:
+    if reader.bytes(len(MAGIC)) != MAGIC:
+        raise _Damaged("it does not begin as one")
+    entries = {}
+    while (count := reader.long()) != 0:
+        if count < 0:
+            reader.long()
+        for _ in range(abs(count)):
+            key = reader.bytes(reader.long())
+            entries[key] = reader.bytes(reader.long())
+    covered = reader.data[: reader.position]
+    header = _Header(entries, reader.bytes(SYNC_BYTES), reader.position)
+    if LENGTHS_KEY in entries and header.sync != _digest(covered):
+        raise _Damaged("its header was altered")
+    return header
+
+
+def _digest(header: bytes) -> bytes:
+    return hashlib.blake2b(header, digest_size=SYNC_BYTES).digest()
+
+
+def _decompressed(codec: bytes, block: bytes) -> bytes:
+    if codec == b"null":
+        return block
+    if codec == b"deflate":
+        return zlib.decompress(block, -15)
+    if codec != b"zstandard":
+        raise UnsupportedFormat(f"Avro codec {codec.decode(errors='replace')!r} is not supported.")
+    stream = zstandard.ZstdDecompressor().decompressobj()
+    content = stream.decompress(block)
+    if not stream.eof or stream.unused_data:
+        raise _Damaged("a compressed block is cut short")
+    return content
+
+
+def _read_blocks(reader: _Reader, header: _Header) -> tuple[list[int], list[bytes]]:
+    counts, blocks = [], []
+    codec = header.entries.get(b"avro.codec", b"null")
+    while reader.position < len(reader.data):
+        count = reader.long()
+        body = reader.bytes(reader.long())
+        if count < 0 or reader.bytes(SYNC_BYTES) != header.sync:
+            raise _Damaged("a block does not end with the file's sync marker")
+        counts.append(count)
+        blocks.append(_decompressed(codec, body))
+    return counts, blocks
+
+
+def _record_starts(header: _Header, counts: list[int], blocks: list[bytes], schema: dict[str, Any]) -> I64:
+    """Where each record begins in the joined blocks, and at the end where the last one ends."""
+    total = sum(counts)
+    starts = np.zeros(total + 1, dtype=np.int64)
+    packed = header.entries.get(LENGTHS_KEY)
+    if packed is not None:
+        lengths = np.frombuffer(_decompressed(b"zstandard", packed), dtype="<u4")
+        if len(lengths) != total:
+            raise _Damaged(f"it holds {total} records and says {len(lengths)}")
+        np.cumsum(lengths, out=starts[1:])
+    else:
+        parsed = fastavro.parse_schema(schema, _force=True)
+        # Read as a record without fields: everything is skipped, nothing is built.
+        nothing = {"type": "record", "name": parsed["name"], "fields": []} if isinstance(parsed, dict) else None
+        skip = fastavro.schemaless_reader
+        index = offset = 0
+        for count, block in zip(counts, blocks, strict=True):
+            stream = io.BytesIO(block)
+            for _ in range(count):
+                index += 1
+                skip(stream, parsed, nothing)
+                starts[index] = offset + stream.tell()
+            offset += len(block)
+    ends = np.cumsum([len(block) for block in blocks], dtype=np.int64)
+    if not np.array_equal(starts[np.cumsum(counts, dtype=np.int64)], ends):
+        raise _Damaged("a block's records do not fill it")
+    return starts
 
 
 def decode_columns(body: Buffer, *, path: str) -> tuple[int, dict[str, pa.Array]]:
-    """``(record count, columns by path)`` of a container file.
+    """The records of a container file, one Arrow array a leaf field.
+
+    Returns:
+        ``(record count, columns by path)``: numbers as int64, ``bytes`` and ``string`` as such, arrays as lists.
 
     Raises:
         Corruption: anything wrong with the bytes; names the path.
+        UnsupportedFormat: a codec or a kind of field lakebed does not read.
+
+    Cost: about 3 us a record of lakebed's own files, 8 us of others', one field at a time in memory beside the result.
     """
-    lists: dict[str, list[Any]] = {}
-    count = 0
     try:
-        for record in _records(bytes(body)):
-            _flatten(record, "", lists)
-            count += 1
-    except (ValueError, EOFError, KeyError, IndexError, TypeError, OSError, zstandard.ZstdError, zlib.error) as error:
+        reader = _Reader(bytes(body))
+        header = _read_header(reader)
+        schema = json.loads(header.entries[b"avro.schema"])
+        counts, blocks = _read_blocks(reader, header)
+        starts = _record_starts(header, counts, blocks, schema)
+        decoder = _Decoder(padded(np.frombuffer(b"".join(blocks), dtype=np.uint8)), int(starts[-1]))
+        columns: dict[str, pa.Array] = {}
+        ends = decoder.record(_resolved(schema, {}), starts[:-1].copy(), "", columns)
+        if not np.array_equal(ends, starts[1:]):
+            raise _Damaged("a record does not end where the next one begins")
+        return len(starts) - 1, columns
+    except UnsupportedFormat as error:
+        raise UnsupportedFormat(f"{path}: {error.message}", path=path) from error
+    except _UNREADABLE as error:
         raise Corruption(f"{path} is not a readable Avro file: {error}.", path=path) from error
-    return count, {name: pa.array(values) for name, values in lists.items()}
 
 
-def _records(data: bytes) -> Any:
-    if data[:4] != MAGIC:
-        raise ValueError("it does not begin as one")
-    position = 4
-    meta = {}
-    while True:
-        entries, position = _varint(data, position)
-        if entries == 0:
-            break
-        if entries < 0:
-            _, position = _varint(data, position)
-        for _ in range(abs(entries)):
-            size, position = _varint(data, position)
-            key = data[position : position + size]
-            position += size
-            size, position = _varint(data, position)
-            meta[key] = data[position : position + size]
-            position += size
-    sync = data[position : position + 16]
-    position += 16
-    schema = fastavro.parse_schema(json.loads(meta[b"avro.schema"]))
-    codec = meta.get(b"avro.codec", b"null").decode()
-    while position < len(data):
-        count, position = _varint(data, position)
-        size, position = _varint(data, position)
-        block = data[position : position + size]
-        position += size
-        if data[position : position + 16] != sync:
-            raise ValueError("a block does not end with the sync marker")
-        position += 16
-        if codec == "zstandard":
-            block = zstandard.ZstdDecompressor().decompressobj().decompress(block)
-        elif codec == "deflate":
-            block = zlib.decompress(block, -15)
-        elif codec != "null":
-            raise ValueError(f"unknown codec {codec}")
-        stream = io.BytesIO(block)
-        for _ in range(count):
-            yield fastavro.schemaless_reader(stream, schema)
+_UNREADABLE: Final = (
+    _Damaged,
+    ValueError,
+    EOFError,
+    KeyError,
+    IndexError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    MemoryError,
+    zstandard.ZstdError,
+    zlib.error,
+    fastavro.schema.SchemaParseException,
+    fastavro.schema.UnknownType,
+    fastavro.read.SchemaResolutionError,
+)
+"""What damaged bytes make the parsers underneath raise (pa.ArrowInvalid is a ValueError)."""
 
 
-def _nested(schema: Mapping[str, Any], columns: Mapping[str, list[Any]], row: int, prefix: str) -> dict[str, Any]:
-    record = {}
-    for field in schema["fields"]:
-        kind, name = field["type"], prefix + field["name"]
-        if isinstance(kind, dict) and kind["type"] == "record":
-            record[field["name"]] = _nested(kind, columns, row, name + ".")
-        else:
-            record[field["name"]] = columns[name][row]
-    return record
+# Decoding -------------------------------------------------------------------------------------------------------------
+
+
+def _resolved(kind: Any, names: dict[str, Any]) -> Any:
+    """A type with references to named types replaced by what they name, and one-branch wrappers removed."""
+    if isinstance(kind, str):
+        return names.get(kind, kind)
+    if isinstance(kind, list):
+        return [_resolved(branch, names) for branch in kind]
+    inner = kind["type"]
+    if inner == "record":
+        fields = [{"name": field["name"], "type": _resolved(field["type"], names)} for field in kind["fields"]]
+        resolved: Any = {"type": "record", "fields": fields}
+    elif inner == "array":
+        resolved = {"type": "array", "items": _resolved(kind["items"], names)}
+    elif inner in ("fixed", "enum", "map"):
+        resolved = kind
+    else:
+        return _resolved(inner, names)
+    if "name" in kind:
+        names[kind["name"]] = names[kind["name"].rpartition(".")[2]] = resolved
+        if kind.get("namespace"):
+            names[f"{kind['namespace']}.{kind['name']}"] = resolved
+    return resolved
+
+
+class _Decoder:
+    """Decodes one field of all records at once. Every method takes positions and returns where the field ends."""
+
+    def __init__(self, data: Bytes, end: int) -> None:
+        self.data = data
+        self.end = end
+
+    def longs(self, at: I64) -> tuple[I64, I64]:
+        byte = self.data[at]
+        value = (byte & 0x7F).astype(np.uint64)
+        position = at + 1
+        more = np.flatnonzero(byte & 0x80)
+        shift = 7
+        while len(more):
+            if shift >= 7 * _VARINT_BYTES_MAX:
+                raise _Damaged("a number has more than ten bytes")
+            byte = self.data[position[more]]
+            position[more] += 1
+            value[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+            more = more[byte >= 0x80]
+            shift += 7
+        return (value >> np.uint64(1)).astype(np.int64) ^ -(value & np.uint64(1)).astype(np.int64), position
+
+    def strings(self, at: I64, *, text: bool) -> tuple[pa.Array, I64]:
+        lengths, starts = self.longs(at)
+        ends = starts + lengths
+        if len(at) and (int(lengths.min()) < 0 or int(ends.max()) > self.end or int(ends.min()) < 0):
+            raise _Damaged("a string reaches beyond the block")
+        return binary_array(gather_bytes(self.data, starts, lengths), lengths, text=text), ends
+
+    def value(self, kind: Any, at: I64) -> tuple[pa.Array, I64]:
+        """A field that is not a record."""
+        if isinstance(kind, list):
+            return self.union(kind, at)
+        if isinstance(kind, dict):
+            if kind["type"] == "array":
+                return self.array(kind["items"], at)
+            if kind["type"] == "enum":
+                numbers, ends = self.longs(at)
+                return pa.array(numbers), ends
+        elif kind in ("int", "long"):
+            numbers, ends = self.longs(at)
+            return pa.array(numbers), ends
+        elif kind in ("bytes", "string"):
+            return self.strings(at, text=kind == "string")
+        elif kind == "null":
+            return pa.nulls(len(at)), at
+        elif kind in _FIXED_WIDTH:
+            width, dtype = _FIXED_WIDTH[kind]
+            taken = self.data[at[:, None] + np.arange(width)]
+            return pa.array(np.ascontiguousarray(taken).view(dtype).reshape(-1)), at + width
+        raise UnsupportedFormat(f"Avro type {kind!r} is not supported.")
+
+    def union(self, branches: list[Any], at: I64) -> tuple[pa.Array, I64]:
+        present, rows, ends = self.branch(branches, at)
+        if not len(rows):
+            return pa.nulls(len(at), _arrow_type(present)), ends
+        values, value_ends = self.value(present, ends[rows])
+        ends[rows] = value_ends
+        return _spread(values, rows, len(at)), ends
+
+    def branch(self, branches: list[Any], at: I64) -> tuple[Any, I64, I64]:
+        """``(the type that is not null, rows that have it, where the branch number ends)`` of an optional field."""
+        if len(branches) != 2 or "null" not in branches:
+            raise UnsupportedFormat(f"An Avro union of {len(branches)} types is not supported.")
+        chosen, ends = self.longs(at)
+        if len(at) and not ((chosen == 0) | (chosen == 1)).all():
+            raise _Damaged("a union names a branch that it does not have")
+        null_index = branches.index("null")
+        return branches[1 - null_index], np.flatnonzero(chosen != null_index), ends
+
+    def array(self, items: Any, at: I64) -> tuple[pa.Array, I64]:
+        counts = np.zeros(len(at), dtype=np.int64)
+        pieces, piece_rows, piece_steps = [], [], []
+        ends = at.copy()
+        open_rows = np.arange(len(at), dtype=np.int64)
+        while len(open_rows):
+            left, ends[open_rows] = self.longs(ends[open_rows])
+            sized = open_rows[left < 0]
+            if len(sized):
+                _, ends[sized] = self.longs(ends[sized])
+            left = np.abs(left)
+            if len(left) and int(left.max()) > self.end:
+                raise _Damaged("an array claims more elements than there are bytes")
+            open_rows, left = open_rows[left > 0], left[left > 0]
+            rows = open_rows
+            while len(rows):
+                piece, ends[rows] = self.value(items, ends[rows])
+                pieces.append(piece)
+                piece_rows.append(rows)
+                piece_steps.append(counts[rows])
+                counts[rows] += 1
+                left = left - 1
+                rows, left = rows[left > 0], left[left > 0]
+        offsets = np.zeros(len(at) + 1, dtype=np.int32)
+        np.cumsum(counts, out=offsets[1:])
+        if not pieces:
+            return pa.ListArray.from_arrays(pa.array(offsets), pa.nulls(0, _arrow_type(items))), ends
+        order = np.empty(int(counts.sum()), dtype=np.int64)
+        order[offsets[np.concatenate(piece_rows)] + np.concatenate(piece_steps)] = np.arange(len(order))
+        values = pa.concat_arrays(pieces).take(pa.array(order))
+        return pa.ListArray.from_arrays(pa.array(offsets), values), ends
+
+    def record(self, kind: Any, at: I64, prefix: str, columns: dict[str, pa.Array]) -> I64:
+        """Every field of a record into `columns`; returns where the records end."""
+        if isinstance(kind, list):
+            present, rows, ends = self.branch(kind, at)
+            inner: dict[str, pa.Array] = {}
+            ends[rows] = self.record(present, ends[rows], prefix, inner)
+            columns.update({name: _spread(values, rows, len(at)) for name, values in inner.items()})
+            return ends
+        for field in kind["fields"]:
+            name = prefix + field["name"]
+            if _is_record(field["type"]):
+                at = self.record(field["type"], at, name + ".", columns)
+            else:
+                columns[name], at = self.value(field["type"], at)
+        return at
+
+
+def _is_record(kind: Any) -> bool:
+    if isinstance(kind, list):
+        return any(_is_record(branch) for branch in kind)
+    return isinstance(kind, dict) and kind["type"] == "record"
+
+
+def _arrow_type(kind: Any) -> pa.DataType:
+    if isinstance(kind, list):
+        return _arrow_type(next(branch for branch in kind if branch != "null"))
+    if isinstance(kind, dict):
+        return pa.list_(_arrow_type(kind["items"])) if kind["type"] == "array" else pa.int64()
+    return _PRIMITIVES.get(kind, pa.null())
+
+
+def _spread(values: pa.Array, rows: I64, count: int) -> pa.Array:
+    """Values of some rows as a column of all rows, null elsewhere."""
+    if len(rows) == count:
+        return values
+    indices = np.zeros(count, dtype=np.int64)
+    indices[rows] = np.arange(len(rows))
+    absent = np.ones(count, dtype=np.bool_)
+    absent[rows] = False
+    return values.take(pa.array(indices, mask=absent))
+
+
+# Encoding -------------------------------------------------------------------------------------------------------------
 
 
 def encode_columns(schema: dict[str, Any], columns: Mapping[str, pa.Array], count: int) -> bytes:
-    """A container file of `count` records, zstandard-compressed."""
-    lists = {name: column.to_pylist() for name, column in columns.items()}
-    block = io.BytesIO()
-    parsed = fastavro.parse_schema(schema)
-    for row in range(count):
-        fastavro.schemaless_writer(block, parsed, _nested(schema, lists, row, ""))
-    text = json.dumps(schema).encode()
-    sync = hashlib.md5(block.getvalue() + text, usedforsecurity=False).digest()
-    meta = {b"avro.codec": b"zstandard", b"avro.schema": text}
-    out = bytearray(MAGIC + _zigzag(len(meta)))
-    for key, value in meta.items():
-        out += _zigzag(len(key)) + key + _zigzag(len(value)) + value
-    out += b"\x00" + sync
-    if count:
-        packed = zstandard.ZstdCompressor().compress(block.getvalue())
-        out += _zigzag(count) + _zigzag(len(packed)) + packed + sync
+    """A container file of `count` records; inverse of `decode_columns`.
+
+    Args:
+        schema: a record of ints, longs, bytes, strings, arrays of these, optional ones, and records of them.
+        columns: by path, each with `count` elements.
+    """
+    parts: list[pa.Array] = []
+    _encode_record(schema, columns, "", parts)
+    joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
+    records, starts, lengths = byte_strings(joined)
+    content = memoryview(np.ascontiguousarray(records[: int(lengths.sum())])).cast("B")
+    compressor = zstandard.ZstdCompressor(write_checksum=True)
+    entries = {
+        b"avro.codec": b"zstandard",
+        b"avro.schema": json.dumps(schema).encode(),
+        LENGTHS_KEY: compressor.compress(lengths.astype("<u4").tobytes()),
+    }
+    out = bytearray(MAGIC + _varint(len(entries)))
+    for key, value in entries.items():
+        out += _varint(len(key)) + key + _varint(len(value)) + value
+    out += b"\x00"
+    sync = _digest(bytes(out))
+    out += sync
+    ends = starts + lengths
+    first = 0
+    while first < count:
+        last = max(first + 1, int(np.searchsorted(ends, starts[first] + BLOCK_BYTES_TARGET, side="right")))
+        block = compressor.compress(content[int(starts[first]) : int(ends[last - 1])])
+        out += _varint(last - first) + _varint(len(block)) + block + sync
+        first = last
     return bytes(out)
+
+
+def _varint(value: int) -> bytes:
+    blob, _ = _encode_longs(np.array([value], dtype=np.int64))
+    return blob.tobytes()
+
+
+def _encode_record(
+    schema: Mapping[str, Any], columns: Mapping[str, pa.Array], prefix: str, parts: list[pa.Array]
+) -> None:
+    for field in schema["fields"]:
+        kind, name = field["type"], prefix + field["name"]
+        if isinstance(kind, dict) and kind["type"] == "record":
+            _encode_record(kind, columns, name + ".", parts)
+        else:
+            parts.append(_large_binary(*_encode(kind, columns[name])))
+
+
+def _large_binary(blob: Bytes, lengths: I64) -> pa.Array:
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return pa.Array.from_buffers(pa.large_binary(), len(lengths), [None, pa.py_buffer(offsets), pa.py_buffer(blob)])
+
+
+def _encode(kind: Any, array: pa.Array) -> tuple[Bytes, I64]:
+    """One field of every record: their bytes one after the other, and how many each has."""
+    if isinstance(kind, list):
+        return _encode_optional(kind, array)
+    if isinstance(kind, dict) and kind["type"] == "array":
+        return _encode_array(kind["items"], array)
+    plain = kind["type"] if isinstance(kind, dict) else kind
+    if plain in ("int", "long"):
+        return _encode_longs(array.cast(pa.int64()).to_numpy(zero_copy_only=False))
+    buffer, starts, lengths = byte_strings(array)
+    sizes, size_lengths = _encode_longs(lengths)
+    contents = _large_binary(gather_bytes(buffer, starts, lengths), lengths)
+    return _joined(_large_binary(sizes, size_lengths), contents)
+
+
+def _joined(*parts: pa.Array) -> tuple[Bytes, I64]:
+    joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
+    buffer, _, lengths = byte_strings(joined)
+    return buffer[: int(lengths.sum())], lengths
+
+
+def _encode_longs(values: I64) -> tuple[Bytes, I64]:
+    zigzag = ((values << 1) ^ (values >> 63)).view(np.uint64)
+    lengths = np.ones(len(values), dtype=np.int64)
+    for size in range(1, _VARINT_BYTES_MAX):
+        longer = zigzag >= np.uint64(1 << (7 * size))
+        if not longer.any():
+            break
+        lengths += longer
+    starts = np.cumsum(lengths) - lengths
+    blob = np.empty(int(lengths.sum()), dtype=np.uint8)
+    rows = np.arange(len(values), dtype=np.int64)
+    step = 0
+    while len(rows):
+        goes_on = lengths[rows] > step + 1
+        byte = ((zigzag[rows] >> np.uint64(7 * step)) & np.uint64(0x7F)).astype(np.uint8)
+        blob[starts[rows] + step] = byte | (goes_on.astype(np.uint8) << 7)
+        rows = rows[goes_on]
+        step += 1
+    return blob, lengths
+
+
+def _encode_optional(branches: list[Any], array: pa.Array) -> tuple[Bytes, I64]:
+    null_index = branches.index("null")
+    valid = valid_mask(array)
+    tags = np.where(valid, 2 * (1 - null_index), 2 * null_index).astype(np.uint8)
+    ones = np.ones(len(tags), dtype=np.int64)
+    if not valid.any():
+        return tags, ones
+    blob, inner = _encode(branches[1 - null_index], array if valid.all() else array.filter(pa.array(valid)))
+    lengths = np.zeros(len(tags), dtype=np.int64)
+    lengths[valid] = inner
+    return _joined(_large_binary(tags, ones), _large_binary(blob, lengths))
+
+
+def _encode_array(items: Any, array: pa.Array) -> tuple[Bytes, I64]:
+    counts = pc.list_value_length(array).to_numpy(zero_copy_only=False).astype(np.int64)
+    blob, item_lengths = _encode(items, array.flatten())
+    edges = np.zeros(len(item_lengths) + 1, dtype=np.int64)
+    np.cumsum(item_lengths, out=edges[1:])
+    item_ends = np.cumsum(counts)
+    lengths = edges[item_ends] - edges[item_ends - counts]
+    # An empty array is its end mark alone; any other is one block.
+    sizes, size_lengths = _encode_longs(counts)
+    ends = np.zeros(int((counts > 0).sum()), dtype=np.uint8)
+    return _joined(
+        _large_binary(sizes, size_lengths),
+        _large_binary(blob, lengths),
+        _large_binary(ends, (counts > 0).astype(np.int64)),
+    )

@@ -207,8 +207,10 @@ def decode_manifest(body: Buffer, *, path: str, added_snapshot: int | None) -> p
     if count and not pc.all(pc.is_in(kinds, value_set=pa.array([ADD, DELETE], pa.int8()))).as_py():
         raise UnsupportedFormat(f"{path} has entries of a kind this lakebed does not know: upgrade lakebed.", path=path)
     last = ENTRY_SCHEMA.get_field_index("commit_snapshot")
-    inherits = added_snapshot is not None and "_FILE._COMMIT_SNAPSHOT" in found
-    default = np.where(kinds.to_numpy() == ADD, added_snapshot if inherits else COMMIT_SNAPSHOT_UNKNOWN, -1)
+    inherited = COMMIT_SNAPSHOT_UNKNOWN
+    if added_snapshot is not None and "_FILE._COMMIT_SNAPSHOT" in found:
+        inherited = added_snapshot
+    default = np.where(kinds.to_numpy() == ADD, inherited, COMMIT_SNAPSHOT_UNKNOWN)
     resolved = pc.coalesce(entries.column(last), pa.array(default, pa.int64()))
     return entries.set_column(last, ENTRY_SCHEMA.field(last), resolved)
 

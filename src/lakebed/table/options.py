@@ -38,6 +38,7 @@ class Option(Generic[T]):
 
 
 _OPTIONS: dict[str, Option[Any]] = {}
+_NO_NAMES: Final[tuple[str, ...]] = ()
 
 
 def _option(name: str, default: T, parse: Callable[[str], T], doc: str, **members: Any) -> Option[T]:
@@ -117,7 +118,7 @@ BUCKET = _option(
     unsupported=("-2",),
 )
 BUCKET_KEY = _option(
-    "bucket-key", (), _names, "Columns that decide a row's bucket; default: the primary key.", immutable=True
+    "bucket-key", _NO_NAMES, _names, "Columns that decide a row's bucket; default: the primary key.", immutable=True
 )
 MERGE_ENGINE = _option(
     "merge-engine",
@@ -129,7 +130,7 @@ MERGE_ENGINE = _option(
 )
 SEQUENCE_FIELD = _option(
     "sequence.field",
-    (),
+    _NO_NAMES,
     _names,
     "Columns that order rows of equal key before the order of arrival does.",
     immutable=True,
@@ -377,7 +378,10 @@ DATA_EVOLUTION = _option(
     immutable=True,
 )
 BLOOM_FILTER_COLUMNS = _option(
-    "file-index.bloom-filter.columns", (), _names, "Columns other clients build bloom filters for; lakebed ignores it."
+    "file-index.bloom-filter.columns",
+    _NO_NAMES,
+    _names,
+    "Columns other clients build bloom filters for; lakebed ignores it.",
 )
 METASTORE_PARTITIONED = _option(
     "metastore.partitioned-table", False, _boolean, "For other clients; lakebed ignores it."

@@ -399,7 +399,9 @@ _TOKEN: Final = re.compile(
     r"|(?P<word>[A-Za-z_][A-Za-z0-9_.]*)"
     r"|(?P<op><=|>=|<>|!=|==|=|<|>|\(|\)|,))"
 )
-_WORDS: Final = frozenset("AND OR NOT IN IS NULL BETWEEN LIKE TRUE FALSE DATE TIMESTAMP".split())
+_WORDS: Final = frozenset(
+    ["AND", "OR", "NOT", "IN", "IS", "NULL", "BETWEEN", "LIKE", "TRUE", "FALSE", "DATE", "TIMESTAMP"]
+)
 
 
 @dataclass(frozen=True, slots=True)

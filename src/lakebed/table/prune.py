@@ -226,6 +226,12 @@ def _true_or_unknown(condition: pa.Array) -> Mask:
     return mask
 
 
+def _true(condition: pa.Array) -> Mask:
+    """A condition over bounds that must be known to hold."""
+    mask: Mask = pc.fill_null(condition, False).to_numpy(zero_copy_only=False)
+    return mask
+
+
 def _versus(bound: pa.Array, value: pa.Scalar) -> pa.Array:
     return bound if bound.type == value.type else bound.cast(value.type, safe=False)
 
@@ -271,7 +277,7 @@ def _starts_with(bounds: _Bounds, prefix: str, *, negated: bool) -> Mask:
     low_has = pc.starts_with(bounds.low, pattern=prefix)
     high_has = pc.starts_with(bounds.high, pattern=prefix)
     if negated:
-        return ~(pc.fill_null(pc.and_(low_has, high_has), False).to_numpy(zero_copy_only=False).astype(np.bool_))
+        return ~_true(pc.and_(low_has, high_has))
     start = pa.scalar(prefix, bounds.low.type)
     reaches = _true_or_unknown(pc.greater_equal(bounds.high, start))
     begins = _true_or_unknown(pc.or_(pc.less_equal(bounds.low, start), low_has))

@@ -161,8 +161,8 @@ def new_schema(
     _check_keys(fields, partition_keys, "Partition")
     if primary_keys and (outside := [key for key in partition_keys if key not in primary_keys]):
         raise InvalidRequest(
-            f"Partition column {outside[0]!r} is not part of the primary key ({', '.join(primary_keys)}): add it to the "
-            "primary key, or do not partition by it.",
+            f"Partition column {outside[0]!r} is not part of the primary key ({', '.join(primary_keys)}): "
+            "add it to the primary key, or do not partition by it.",
             kind="invalid_schema",
         )
     if primary_keys and set(primary_keys) == set(partition_keys):

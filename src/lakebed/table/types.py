@@ -56,7 +56,9 @@ _ALIASES: Final = {
     "BYTE": "TINYINT",
     "REAL": "FLOAT",
 }
-_PLAIN: Final = frozenset("BOOLEAN TINYINT SMALLINT INT BIGINT FLOAT DOUBLE DATE STRING BYTES VARIANT BLOB".split())
+_PLAIN: Final = frozenset(
+    ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DATE", "STRING", "BYTES", "VARIANT", "BLOB")
+)
 _NESTED: Final = frozenset(("ARRAY", "MULTISET", "MAP", "ROW"))
 
 
@@ -75,7 +77,7 @@ class Type:
     """A parsed type. `str` prints its canonical text, with `` NOT NULL`` when not nullable."""
 
     root: str
-    """``BIGINT``, ``DECIMAL``, ``TIMESTAMP_LTZ``, ``ARRAY``, ...; VARCHAR(2^31-1) is STRING, VARBINARY likewise BYTES."""
+    """``BIGINT``, ``DECIMAL``, ``TIMESTAMP_LTZ``, ``ARRAY``, ...; VARCHAR(2^31-1) is STRING, such a VARBINARY BYTES."""
     precision: int | None = None
     """Digits of DECIMAL, fraction digits of TIME and TIMESTAMP, length of CHAR, VARCHAR, BINARY, VARBINARY."""
     scale: int | None = None
