@@ -1,0 +1,159 @@
+"""What a step may use while it runs: the lake, its tables, Spark when it asks for it, and the identity of its commit.
+
+Owns: creating declared tables, and the views that ingest steps name. Invariants: Spark starts when a step first asks
+for it, never before; the commit of step n of run r is (user ``pipeline:<r>``, identifier n), on whatever table,
+however often the step is tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lakebed.errors import InvalidRequest, NotFound
+from lakebed.lake.lake import Lake
+from lakebed.runtime import Environment
+from lakebed.spark.pipeline.model import Plan, PlannedStep, StepRecord, TableSpec
+from lakebed.spark.pipeline.nodes import Place, nearest
+from lakebed.table.model import DataField
+from lakebed.table.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from lakebed.spark.pipeline.engine import Engine
+
+__all__ = ["RunContext"]
+
+
+@dataclass(slots=True)
+class RunContext:
+    """One call of run."""
+
+    plan: Plan
+    run_id: str
+    lake: Lake
+    environment: Environment
+    scratch_folder: Path
+    """A local folder that lives as long as this call."""
+    start_spark: Callable[[], SparkSession]
+    records: list[StepRecord] = field(default_factory=list)
+    """Steps done so far, of this call and those before, in order."""
+    recipes: dict[str, Callable[[], DataFrame]] = field(default_factory=dict)
+    """How to make the rows of each view that an ingest step named."""
+    _frames: dict[str, DataFrame] = field(default_factory=dict)
+    _tables: dict[str, Table] = field(default_factory=dict)
+    _engine: Engine | None = None
+
+    def engine(self) -> Engine:
+        """What talks to Spark; the session starts at the first call."""
+        if self._engine is None:
+            # Imported here because it loads PySpark, which a run of metadata steps does not need.
+            from lakebed.spark.pipeline.engine import Engine
+
+            self._engine = Engine(self.start_spark())
+        return self._engine
+
+    def close(self) -> None:
+        """Let go of cached rows; the session stays."""
+        for frame in self._frames.values():
+            frame.unpersist()
+        self._frames.clear()
+
+    def place(self, step: PlannedStep) -> Place:
+        """Where a step was written."""
+        return Place(self.plan.file, step.line)
+
+    def identity(self, step: PlannedStep) -> dict[str, Any]:
+        """``commit_user`` and ``commit_identifier`` of a step's commit."""
+        return {"commit_user": f"pipeline:{self.run_id}", "commit_identifier": step.ordinal}
+
+    def has_table(self, name: str) -> bool:
+        """Whether the lake has the table now."""
+        return name in self._tables or self.lake.has_table(name)
+
+    def row_sources(self) -> set[str]:
+        """Every view and table that a query may name; tables of the database ``default`` by their plain names."""
+        tables = (name.removeprefix("default.") for name in self.lake.tables())
+        return {*self.recipes, *self.plan.tables, *tables}
+
+    def table(self, name: str, *, step: PlannedStep) -> Table:
+        """A table of the lake; a declared one with a schema is created when absent.
+
+        Raises:
+            InvalidRequest: neither declared nor there; names the step's line.
+        """
+        table = self._tables.get(name)
+        if table is None:
+            spec = self.plan.tables.get(name)
+            if spec is not None and spec.columns and not self.lake.has_table(name):
+                table = self._create(spec, fields_of(spec))
+            else:
+                table = self._open(name, step=step)
+            self._tables[name] = table
+        return table
+
+    def declares_columns(self, name: str) -> bool:
+        """Whether the pipeline says which columns the table has."""
+        spec = self.plan.tables.get(name)
+        return spec is not None and bool(spec.columns)
+
+    def create_like(self, name: str, frame: DataFrame, *, step: PlannedStep, without: str | None = None) -> Table:
+        """A table without declared columns gets those of the first rows written to it (but `without`); they pin it."""
+        spec = self.plan.tables.get(name, TableSpec(name))
+        schema = self.engine().arrow_schema(frame, without=without, never_null=spec.primary_key)
+        for column in (*spec.primary_key, *spec.partition_by):
+            if column not in schema.names:
+                raise self.place(step).error(
+                    f"the rows for the new table '{name}' have no column '{column}', which is a key of it."
+                    f"{nearest(column, schema.names)}"
+                )
+        self._tables[name] = self._create(spec, schema)
+        return self._tables[name]
+
+    def frame(self, view: str) -> DataFrame | None:
+        """The rows of a view that an ingest step named, or None when there is no such view."""
+        if view not in self._frames and view in self.recipes:
+            self._frames[view] = self.recipes[view]()
+        return self._frames.get(view)
+
+    def last_snapshot(self, table: str) -> int | None:
+        """The newest snapshot this run committed to a table, from the ledger; None when it did not write to it."""
+        for record in reversed(self.records):
+            snapshot = record.metrics.get("snapshot")
+            if record.verb in ("ingest", "merge", "compact") and record.metrics.get("table") == table and snapshot:
+                return int(snapshot)
+        return None
+
+    def _open(self, name: str, *, step: PlannedStep) -> Table:
+        try:
+            return self.lake.table(name)
+        except NotFound as error:
+            known = self.row_sources()
+            raise self.place(step).error(f"there is no table '{name}'.{nearest(name, known)}") from error
+
+    def _create(self, spec: TableSpec, schema: Any) -> Table:
+        try:
+            return self.lake.create_table(
+                spec.name,
+                schema,
+                primary_keys=spec.primary_key,
+                partition_keys=spec.partition_by,
+                options=dict(spec.options),
+                comment=spec.comment,
+            )
+        except InvalidRequest as error:
+            raise InvalidRequest(
+                f"{self.plan.file}: the table '{spec.name}' cannot be created: {error.message}", table=spec.name
+            ) from error
+
+
+def fields_of(spec: TableSpec) -> tuple[DataField, ...]:
+    """The declared columns as a table's fields, numbered from 0; keys are never null."""
+    keys = {*spec.primary_key}
+    return tuple(
+        DataField(id=number, name=column.name, type=column.type, nullable=column.nullable and column.name not in keys)
+        for number, column in enumerate(spec.columns)
+    )

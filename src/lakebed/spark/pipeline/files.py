@@ -1,0 +1,90 @@
+"""Input files of an ingest step: finding local ones, telling their format, unpacking archives.
+
+Owns: paths with ``*``, and ``.zip`` (Spark reads ``.gz`` itself). Invariants: a local pattern that matches nothing is
+an error, never an empty read; a URL (``s3a://...``) is handed to Spark as it is. An archive is unpacked on the driver's
+disk, so a cluster needs it unpacked beforehand.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import shutil
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from lakebed.spark.pipeline.nodes import Place
+
+__all__ = ["FORMATS", "find_files", "format_of", "unpacked"]
+
+FORMATS = ("csv", "json", "parquet")
+
+_FORMAT_OF_SUFFIX = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".parquet": "parquet",
+}
+
+
+def find_files(pattern: str, *, place: Place) -> list[str]:
+    """What a path, a pattern or a URL names, sorted.
+
+    Raises:
+        InvalidRequest: nothing local matches; names the step's line.
+    """
+    if "://" in pattern:
+        return [pattern]
+    found = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else [pattern]
+    if not found or not Path(found[0]).exists():
+        raise place.error(f"there is no file '{pattern}' (looked in {Path.cwd()}).")
+    return [str(Path(path).absolute()) for path in found]
+
+
+def format_of(pattern: str, *, place: Place) -> str:
+    """csv, json or parquet by the name's ending, looking through ``.gz`` and ``.zip``."""
+    suffixes = [suffix.lower() for suffix in Path(pattern).suffixes]
+    while suffixes and suffixes[-1] in (".gz", ".zip", ".bz2", ".zst"):
+        suffixes.pop()
+    if not suffixes or suffixes[-1] not in _FORMAT_OF_SUFFIX:
+        raise place.error(f"the name '{pattern}' does not say a format; add `format: csv`, `json` or `parquet`.")
+    return _FORMAT_OF_SUFFIX[suffixes[-1]]
+
+
+def unpacked(paths: Sequence[str], scratch: Path, *, place: Place) -> list[str]:
+    """The same paths, with each ``.zip`` replaced by its unpacked files (once a run)."""
+    result: list[str] = []
+    for path in paths:
+        if path.lower().endswith(".zip") and "://" not in path:
+            result.extend(_members(path, scratch, place))
+        else:
+            result.append(path)
+    return result
+
+
+def _members(path: str, scratch: Path, place: Place) -> list[str]:
+    folder = hashlib.sha256(path.encode()).hexdigest()[:12]
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [info for info in archive.infolist() if not info.is_dir() and not _is_clutter(info.filename)]
+            if not members:
+                raise place.error(f"the archive '{path}' holds no file.")
+            targets: list[str] = []
+            for number, info in enumerate(members):
+                # Numbered folders: members of the same name, and names with "..", cannot meet or escape.
+                target = scratch / f"{folder}-{number}" / Path(info.filename).name
+                if not target.exists() or target.stat().st_size != info.file_size:
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    with archive.open(info) as packed, target.open("wb") as plain:
+                        shutil.copyfileobj(packed, plain, 1 << 20)
+                targets.append(str(target))
+            return targets
+    except zipfile.BadZipFile as error:
+        raise place.error(f"the archive '{path}' is damaged: {error}.") from error
+
+
+def _is_clutter(name: str) -> bool:
+    return name.startswith("__MACOSX/") or Path(name).name.startswith(".")

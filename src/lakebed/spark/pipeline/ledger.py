@@ -1,0 +1,237 @@
+"""The run ledger: which steps of a run are done, kept in the lake as small create-only objects.
+
+    <lake>/_lakebed/runs/<run id>/run.json                       what runs (`RunRecord`), written first
+                                  steps/<6 digits>.json          one finished step (`StepRecord`)
+                                  attempts/<6 digits>-start.json one call of run, when it began
+                                  attempts/<6 digits>-end.json   how that call ended; missing: it runs, or was killed
+
+Owns: these names, reading and writing them. DO NOT CHANGE: on disk. Invariants: nothing is ever replaced or deleted; a
+step is recorded after what it did is durable, so a crash in between repeats the step, and the step's own idempotence
+(its commit identity) makes that harmless; a run id belongs to one plan for ever.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound, UnsupportedFormat
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+from lakebed.spark.pipeline.model import Plan, StepRecord
+
+__all__ = ["AttemptEnd", "Ledger", "RunRecord", "RunStatus", "run_ids", "run_statuses"]
+
+FORMAT = 1
+RUNS_FOLDER = "_lakebed/runs"
+_READERS = 16
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """What a run is."""
+
+    format: int
+    run_id: str
+    pipeline: str
+    file: str
+    fingerprint: str
+    """Of the plan."""
+    step_count: int
+    variables: Mapping[str, str]
+    started_ms: int
+    """Unix time in milliseconds, UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptStart:
+    """One call of run began."""
+
+    started_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnd:
+    """How one call of run ended."""
+
+    ended_ms: int
+    outcome: str
+    """``complete`` or ``failed``."""
+    step: str | None = None
+    """The step that failed."""
+    error_kind: str | None = None
+    error: str | None = None
+    """The error's sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """A run as `status` shows it."""
+
+    run_id: str
+    pipeline: str
+    state: str
+    """``complete``, ``failed``, or ``unfinished`` (it runs now, or was killed: run it again to go on)."""
+    steps_total: int
+    steps_done: int
+    started_ms: int
+    ended_ms: int | None
+    attempts: int
+    failed_step: str | None
+    error: str | None
+
+
+class Ledger:
+    """The ledger of one run.
+
+    Args:
+        store: the lake's root.
+        run_id: letters, digits, ``.``, ``_`` and ``-``, at most 128.
+        environment: clock and pools.
+    """
+
+    def __init__(self, store: ObjectStore, *, run_id: str, environment: Environment) -> None:
+        if not _RUN_ID.fullmatch(run_id):
+            raise InvalidRequest(
+                f"'{run_id}' cannot be a run id: use letters, digits, '.', '_' and '-', at most 128.", run_id=run_id
+            )
+        self.run_id = run_id
+        self._store = store
+        self._folder = f"{RUNS_FOLDER}/{run_id}"
+        self._environment = environment
+
+    def begin(self, plan: Plan) -> int:
+        """Write (or check) what this run is, and that a call began; returns the call's number, from 1.
+
+        Raises:
+            InvalidRequest: the run id belongs to another plan.
+        """
+        record = RunRecord(
+            format=FORMAT,
+            run_id=self.run_id,
+            pipeline=plan.pipeline,
+            file=plan.file,
+            fingerprint=plan.fingerprint,
+            step_count=len(plan.steps),
+            variables=dict(plan.variables),
+            started_ms=self._environment.clock.now_ms(),
+        )
+        try:
+            self._create("run.json", record)
+        except AlreadyExists:
+            earlier = self.run()
+            if earlier.fingerprint != plan.fingerprint:
+                raise InvalidRequest(
+                    f"The run '{self.run_id}' was begun with another version of the pipeline '{earlier.pipeline}' or "
+                    "with other variables; give another run id to start a new run.",
+                    kind="run_id_taken",
+                    run_id=self.run_id,
+                ) from None
+        while True:
+            number = self.attempt_count() + 1
+            try:
+                self._create(f"attempts/{number:06d}-start.json", AttemptStart(self._environment.clock.now_ms()))
+            except AlreadyExists:
+                continue
+            return number
+
+    def end(self, attempt: int, end: AttemptEnd) -> None:
+        """Write how a call ended."""
+        self._create(f"attempts/{attempt:06d}-end.json", end)
+
+    def record(self, record: StepRecord) -> None:
+        """Write that a step is done.
+
+        Raises:
+            Conflict: another process recorded the same step: two of them run this run at once.
+        """
+        try:
+            self._create(f"steps/{record.ordinal:06d}.json", record)
+        except AlreadyExists as error:
+            raise Conflict(
+                f"Step {record.ordinal} ('{record.name}') of run '{self.run_id}' was just recorded by another process; "
+                "let that one finish, then run again.",
+                run_id=self.run_id,
+            ) from error
+
+    def run(self) -> RunRecord:
+        """What this run is. Raises `NotFound` when there is no such run."""
+        try:
+            record = self._read("run.json", RunRecord)
+        except NotFound as error:
+            raise NotFound(f"There is no run '{self.run_id}' in {self._store.root_url}.", run_id=self.run_id) from error
+        if record.format != FORMAT:
+            raise UnsupportedFormat(
+                f"The run '{self.run_id}' was written in ledger format {record.format}; this lakebed reads {FORMAT}.",
+                path=f"{self._folder}/run.json",
+            )
+        return record
+
+    def records(self) -> dict[int, StepRecord]:
+        """Finished steps by ordinal, in order. Cost: 1 LIST + 1 GET a step, 16 at a time."""
+        names = self._names("steps")
+        pool = self._environment.runtime.pool(_READERS)
+        try:
+            records = list(pool.map(lambda name: self._read(f"steps/{name}", StepRecord), names))
+        finally:
+            pool.close()
+        return {record.ordinal: record for record in sorted(records, key=lambda record: record.ordinal)}
+
+    def attempt_count(self) -> int:
+        """How many calls of run there were."""
+        return sum(name.endswith("-start.json") for name in self._names("attempts"))
+
+    def status(self) -> RunStatus:
+        """Where the run stands. Cost: 2 LIST + 2 GET."""
+        run = self.run()
+        done = len(self._names("steps"))
+        attempts = self._names("attempts")
+        count = sum(name.endswith("-start.json") for name in attempts)
+        last_end = f"{count:06d}-end.json"
+        end = self._read(f"attempts/{last_end}", AttemptEnd) if last_end in attempts else None
+        state = "unfinished" if end is None else end.outcome
+        return RunStatus(
+            run_id=run.run_id,
+            pipeline=run.pipeline,
+            state=state,
+            steps_total=run.step_count,
+            steps_done=done,
+            started_ms=run.started_ms,
+            ended_ms=None if end is None else end.ended_ms,
+            attempts=count,
+            failed_step=None if end is None else end.step,
+            error=None if end is None else end.error,
+        )
+
+    def _create(self, name: str, value: object) -> None:
+        self._store.put(f"{self._folder}/{name}", msgspec.json.encode(value), create_only=True)
+
+    def _read(self, name: str, kind: type[T]) -> T:
+        path = f"{self._folder}/{name}"
+        body = bytes(memoryview(self._store.get(path)))
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except msgspec.MsgspecError as error:
+            raise Corruption(f"The run ledger's {path} is damaged: {error}.", path=path) from error
+
+    def _names(self, folder: str) -> list[str]:
+        prefix = f"{self._folder}/{folder}"
+        return [meta.path.rpartition("/")[2] for meta in self._store.list(prefix)]
+
+
+def run_ids(store: ObjectStore) -> list[str]:
+    """Every run of a lake, sorted by id. Cost: 1 LIST."""
+    return sorted(folder.rpartition("/")[2] for folder in store.list_with_delimiter(RUNS_FOLDER).folders)
+
+
+def run_statuses(store: ObjectStore, *, environment: Environment) -> list[RunStatus]:
+    """Where every run of a lake stands, newest first. Cost: 1 LIST, then 2 LIST + 2 GET a run."""
+    statuses = [Ledger(store, run_id=run_id, environment=environment).status() for run_id in run_ids(store)]
+    return sorted(statuses, key=lambda status: (status.started_ms, status.run_id), reverse=True)

@@ -1,0 +1,109 @@
+"""What a pipeline is, as plain data: the tables it keeps, the steps it plans, what each step did.
+
+Invariants:
+- A `Plan` is complete: variables are substituted, loops unrolled, values typed; it is made without Spark or Java.
+- A step's `ordinal` is its position in the unrolled plan, from 1; (run id, ordinal) identifies its commit.
+- The same file with the same variables gives the same `Plan.fingerprint`, on every machine.
+Knows no store and does no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["ColumnSpec", "Plan", "PlannedStep", "RunSummary", "StepRecord", "TableSpec"]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSpec:
+    """One declared column."""
+
+    name: str
+    type: str
+    """Paimon's type text without nullability, such as ``BIGINT`` or ``DECIMAL(10, 2)``."""
+    nullable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """One table of the pipeline's lake, created when absent."""
+
+    name: str
+    columns: tuple[ColumnSpec, ...] = ()
+    """Empty: the first rows written decide, and the table then pins them."""
+    primary_key: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """One step, ready to run."""
+
+    ordinal: int
+    name: str
+    """Unique in the plan."""
+    verb: str
+    settings: Mapping[str, Any]
+    """Every key of the verb, typed, with defaults filled in."""
+    line: int
+    group: str
+    """What the step is a part of, such as ``month 2013-01``; empty outside of loops."""
+    fingerprint: str
+    """Hex digest of verb, name and settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A pipeline with its variables applied."""
+
+    pipeline: str
+    file: str
+    lake: str
+    """URL or local path of the lake."""
+    variables: Mapping[str, str]
+    tables: Mapping[str, TableSpec]
+    steps: tuple[PlannedStep, ...]
+    fingerprint: str
+
+    @property
+    def default_run_id(self) -> str:
+        """``<pipeline>-<12 hex digits>``: the same definition and variables resume the same run."""
+        return f"{self.pipeline}-{self.fingerprint[:12]}"
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """What a step did, as the ledger keeps it."""
+
+    ordinal: int
+    name: str
+    verb: str
+    group: str
+    fingerprint: str
+    started_ms: int
+    """Unix time in milliseconds, UTC."""
+    seconds: float
+    metrics: Mapping[str, Any]
+    """What the verb counts: ``table``, ``snapshot``, ``rows``, ``files``, ``bytes``, ...; see each verb's module."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What one call of run did."""
+
+    run_id: str
+    pipeline: str
+    lake: str
+    steps_total: int
+    steps_run: int
+    steps_skipped: int
+    """Already in the ledger when the call began."""
+    seconds: float
+    records: tuple[StepRecord, ...]
+    """Every step's record, old and new, in order."""
+    report_path: str | None = None
+    """The HTML page, when a report step wrote one."""

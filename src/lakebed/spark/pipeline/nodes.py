@@ -1,0 +1,124 @@
+"""YAML with line numbers: text -> a small tree in which every key and value knows where it was written.
+
+Owns: reading YAML and the sentence that says where a mistake is. Invariants: scalars stay text (``2013-01-01`` is not
+a date here, ``on`` is not true): what a value means is decided by who asks for it; a key appears once in a mapping.
+Knows nothing about pipelines.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import yaml
+
+from lakebed.errors import InvalidRequest
+
+__all__ = ["Entry", "Items", "Mapping", "Node", "Place", "Scalar", "compose", "nearest"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something was written."""
+
+    file: str
+    line: int
+    """Counted from 1."""
+
+    def error(self, sentence: str) -> InvalidRequest:
+        """The error that names this place before `sentence`."""
+        return InvalidRequest(f"{self.file}, line {self.line}: {sentence}", file=self.file, line=self.line)
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """One value, as its text."""
+
+    text: str
+    place: Place
+    is_null: bool = False
+    """True for ``null``, ``~`` and nothing at all, unquoted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list."""
+
+    items: tuple[Node, ...]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One key of a mapping with its value; `place` is the key's."""
+
+    place: Place
+    value: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """Keys with values, in the order written."""
+
+    entries: dict[str, Entry]
+    place: Place
+
+    def get(self, key: str) -> Node | None:
+        """The value of a key, or None."""
+        entry = self.entries.get(key)
+        return None if entry is None else entry.value
+
+
+Node: TypeAlias = Scalar | Items | Mapping
+
+
+def compose(text: str, *, file: str) -> Node:
+    """Read one YAML document.
+
+    Args:
+        text: the document.
+        file: its name, for error messages.
+
+    Raises:
+        InvalidRequest: not YAML, empty, or a key twice in one mapping; `facts` has ``file`` and ``line``.
+    """
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = 1 if mark is None else mark.line + 1
+        raise Place(file, line).error(f"this is not YAML: {error.problem or error.context}.") from error
+    except yaml.YAMLError as error:
+        raise Place(file, 1).error(f"this is not YAML: {str(error).splitlines()[0]}.") from error
+    if root is None:
+        raise Place(file, 1).error("the file is empty; a pipeline needs `name`, `lake` and `steps`.")
+    return _convert(root, file)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """``" Did you mean 'merge'?"`` when a known word is near, else the list of all; starts with a space."""
+    choices = sorted(known)
+    close = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
+    if close:
+        return f" Did you mean '{close[0]}'?"
+    return f" Known: {', '.join(choices)}." if choices else ""
+
+
+def _convert(node: yaml.Node, file: str) -> Node:
+    place = Place(file, node.start_mark.line + 1)
+    if isinstance(node, yaml.ScalarNode):
+        return Scalar(node.value, place, is_null=node.tag == "tag:yaml.org,2002:null")
+    if isinstance(node, yaml.SequenceNode):
+        return Items(tuple(_convert(item, file) for item in node.value), place)
+    entries: dict[str, Entry] = {}
+    for key_node, value_node in node.value:
+        key_place = Place(file, key_node.start_mark.line + 1)
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise key_place.error("a key must be a word.")
+        if key_node.value in entries:
+            first = entries[key_node.value].place.line
+            raise key_place.error(f"the key '{key_node.value}' was already given in line {first}.")
+        entries[key_node.value] = Entry(key_place, _convert(value_node, file))
+    return Mapping(entries, place)

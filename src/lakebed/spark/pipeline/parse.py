@@ -1,0 +1,173 @@
+"""A pipeline file -> `Document`: its parts, still with variables and loops, every one knowing its line.
+
+Owns: the shape of the file (top-level keys, loops, steps). Values are read later, by `plan`, when variables are
+known. Pure; needs neither Spark nor a store.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from lakebed.errors import InvalidRequest, NotFound
+from lakebed.spark.pipeline.nodes import Items, Mapping, Place, Scalar, compose, nearest
+from lakebed.spark.pipeline.steps import KINDS
+
+__all__ = ["Document", "Loop", "StepNode", "load", "parse"]
+
+_TOP_KEYS = ("name", "lake", "vars", "tables", "steps")
+_PIPELINE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+
+
+@dataclass(frozen=True, slots=True)
+class StepNode:
+    """One step as written."""
+
+    verb: str
+    name: Scalar | None
+    settings: Mapping
+    """The step's own keys."""
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One ``for_each`` with the steps that it repeats."""
+
+    variables: Mapping
+    body: tuple[StepNode | Loop, ...]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A pipeline file, read but not yet planned."""
+
+    file: str
+    folder: str
+    """Absolute folder of the file: the value of ``${here}``."""
+    name: str
+    lake: Scalar
+    variables: dict[str, Scalar]
+    """Declared variables; one whose scalar is null must be given by the caller."""
+    tables: Mapping
+    steps: tuple[StepNode | Loop, ...]
+    place: Place
+
+
+def load(path: str | Path) -> Document:
+    """Read a pipeline file.
+
+    Raises:
+        NotFound: no such file.
+        InvalidRequest: anything wrong in it, with file and line.
+    """
+    source = Path(path)
+    try:
+        text = source.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise NotFound(f"There is no pipeline file '{path}' in {Path.cwd()}.", path=str(path)) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"The pipeline file '{path}' cannot be read: {error}.", path=str(path)) from error
+    return parse(text, file=str(path), folder=str(source.resolve().parent))
+
+
+def parse(text: str, *, file: str = "pipeline", folder: str = ".") -> Document:
+    """Read the text of a pipeline file; `file` names it in errors."""
+    root = compose(text, file=file)
+    if not isinstance(root, Mapping):
+        raise root.place.error("a pipeline is a mapping with the keys `name`, `lake` and `steps`.")
+    for key, entry in root.entries.items():
+        if key not in _TOP_KEYS:
+            raise entry.place.error(f"a pipeline has no key '{key}'.{nearest(key, _TOP_KEYS)}")
+    steps = root.get("steps")
+    if not isinstance(steps, Items) or not steps.items:
+        place = root.place if steps is None else steps.place
+        raise place.error("a pipeline needs `steps`: a list with at least one step.")
+    return Document(
+        file=file,
+        folder=folder,
+        name=_name(root),
+        lake=_required(root, "lake", "the URL or folder of the lake"),
+        variables=_variables(root),
+        tables=_mapping(root, "tables"),
+        steps=_body(steps),
+        place=root.place,
+    )
+
+
+def _name(root: Mapping) -> str:
+    name = _required(root, "name", "a short name for the pipeline")
+    if not _PIPELINE_NAME.fullmatch(name.text):
+        raise name.place.error(
+            f"the pipeline's name may have lower-case letters, digits, '-' and '_' (at most 63), not '{name.text}'."
+        )
+    return name.text
+
+
+def _required(root: Mapping, key: str, what: str) -> Scalar:
+    value = root.get(key)
+    if value is None or (isinstance(value, Scalar) and value.is_null):
+        raise root.place.error(f"a pipeline needs the key `{key}`: {what}.")
+    if not isinstance(value, Scalar):
+        raise value.place.error(f"`{key}` must be one value: {what}.")
+    return value
+
+
+def _mapping(root: Mapping, key: str) -> Mapping:
+    value = root.get(key)
+    if value is None or (isinstance(value, Scalar) and value.is_null):
+        return Mapping({}, root.place)
+    if not isinstance(value, Mapping):
+        raise value.place.error(f"`{key}` must be a mapping.")
+    return value
+
+
+def _variables(root: Mapping) -> dict[str, Scalar]:
+    variables: dict[str, Scalar] = {}
+    for name, entry in _mapping(root, "vars").entries.items():
+        if name == "here" or not name.isidentifier():
+            raise entry.place.error(f"'{name}' cannot be a variable's name.")
+        if not isinstance(entry.value, Scalar):
+            raise entry.value.place.error(f"the variable '{name}' must be one value.")
+        variables[name] = entry.value
+    return variables
+
+
+def _body(items: Items) -> tuple[StepNode | Loop, ...]:
+    return tuple(_step_or_loop(item) for item in items.items)
+
+
+def _step_or_loop(node: object) -> StepNode | Loop:
+    assert isinstance(node, Scalar | Items | Mapping)
+    if not isinstance(node, Mapping):
+        raise node.place.error("a step is a mapping that begins with `step: <verb>` (or `for_each:` with `steps:`).")
+    if "for_each" in node.entries:
+        return _loop(node)
+    verb = node.get("step")
+    if not isinstance(verb, Scalar):
+        raise node.place.error(f"a step needs the key `step`: one of {', '.join(sorted(KINDS))}.")
+    if verb.text not in KINDS:
+        raise verb.place.error(f"there is no step '{verb.text}'.{nearest(verb.text, KINDS)}")
+    name = node.get("name")
+    if name is not None and not isinstance(name, Scalar):
+        raise name.place.error("a step's `name` must be one value.")
+    own = {key: entry for key, entry in node.entries.items() if key not in ("step", "name")}
+    known = {key.name for key in KINDS[verb.text].keys}
+    for key, entry in own.items():
+        if key not in known:
+            raise entry.place.error(f"step '{verb.text}' has no key '{key}'.{nearest(key, known)}")
+    return StepNode(verb.text, name, Mapping(own, node.place), node.place)
+
+
+def _loop(node: Mapping) -> Loop:
+    for key, entry in node.entries.items():
+        if key not in ("for_each", "steps"):
+            raise entry.place.error(f"a loop has only `for_each` and `steps`, not '{key}'.")
+    variables, body = node.get("for_each"), node.get("steps")
+    if not isinstance(variables, Mapping) or not variables.entries:
+        raise node.place.error("`for_each` needs a variable with its values, such as `day: {in: 2013-01}`.")
+    if not isinstance(body, Items) or not body.items:
+        raise node.place.error("a loop needs `steps`: a list with at least one step.")
+    return Loop(variables, _body(body), node.place)

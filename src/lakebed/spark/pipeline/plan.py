@@ -1,0 +1,184 @@
+"""`Document` + variables -> `Plan`: loops unrolled, values typed, names unique, tables understood. Pure.
+
+Everything a person can get wrong in a pipeline file is found here or in `parse`, before Spark or Java is needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+
+from lakebed.errors import InvalidRequest
+from lakebed.spark.pipeline.keys import Key, read_key, read_settings
+from lakebed.spark.pipeline.model import ColumnSpec, Plan, PlannedStep, TableSpec
+from lakebed.spark.pipeline.nodes import Mapping as MappingNode
+from lakebed.spark.pipeline.nodes import Node, Place, nearest
+from lakebed.spark.pipeline.parse import Document, Loop, StepNode
+from lakebed.spark.pipeline.steps import KINDS
+from lakebed.spark.pipeline.values import Value, loop_values, substitute
+from lakebed.table.types import parse_type
+
+__all__ = ["STEP_COUNT_MAX", "make_plan"]
+
+STEP_COUNT_MAX = 100_000
+"""Steps of one plan after unrolling; more is a typing mistake in a range."""
+
+_TABLE_KEYS = (
+    Key("schema", "texts", "columns with their types"),
+    Key("primary_key", "names", "key columns", default=()),
+    Key("partition_by", "names", "partition columns", default=()),
+    Key("options", "texts", "table options", default={}),
+    Key("comment", "text", "a comment", default=""),
+)
+
+
+def make_plan(document: Document, *, variables: Mapping[str, str] | None = None) -> Plan:
+    """Apply variables to a document.
+
+    Args:
+        document: what `parse.load` read.
+        variables: values from the caller; they win over the file's.
+
+    Raises:
+        InvalidRequest: a variable, value, table or step is wrong; names file and line.
+    """
+    scope = _scope(document, variables or {})
+    tables = {name: _table(name, entry.value, entry.place, scope) for name, entry in document.tables.entries.items()}
+    steps: list[PlannedStep] = []
+    lines_by_name: dict[str, int] = {}
+    for node, step_scope, loop_names in _unroll(document.steps, scope, ()):
+        step = _planned(node, step_scope, loop_names, ordinal=len(steps) + 1)
+        if step.name in lines_by_name:
+            raise node.place.error(
+                f"the name '{step.name}' is already that of the step in line {lines_by_name[step.name]}; "
+                "give each step its own `name`."
+            )
+        if len(steps) >= STEP_COUNT_MAX:
+            raise node.place.error(f"the pipeline has more than {STEP_COUNT_MAX:,} steps.")
+        lines_by_name[step.name] = step.line
+        steps.append(step)
+    return Plan(
+        pipeline=document.name,
+        file=document.file,
+        lake=substitute(document.lake.text, scope, document.lake.place),
+        variables={name: value.text for name, value in scope.items()},
+        tables=tables,
+        steps=tuple(steps),
+        fingerprint=_digest(
+            [document.name, [asdict(table) for table in tables.values()], [step.fingerprint for step in steps]]
+        ),
+    )
+
+
+def _scope(document: Document, given: Mapping[str, str]) -> dict[str, Value]:
+    for name in given:
+        if name not in document.variables:
+            raise InvalidRequest(
+                f"{document.file} has no variable '{name}'.{nearest(name, document.variables)}",
+                file=document.file,
+                variable=name,
+            )
+    scope = {"here": Value(document.folder)}
+    for name, scalar in document.variables.items():
+        if name in given:
+            scope[name] = Value(given[name])
+        elif scalar.is_null:
+            raise scalar.place.error(f"the variable '{name}' has no value; give it one, as in `--var {name}=...`.")
+        else:
+            scope[name] = Value(substitute(scalar.text, scope, scalar.place))
+    return scope
+
+
+def _unroll(
+    body: tuple[StepNode | Loop, ...], scope: Mapping[str, Value], loop_names: tuple[str, ...]
+) -> Iterator[tuple[StepNode, Mapping[str, Value], tuple[str, ...]]]:
+    for node in body:
+        if isinstance(node, StepNode):
+            yield node, scope, loop_names
+        else:
+            for inner, inner_names in _iterations(node, scope, loop_names):
+                yield from _unroll(node.body, inner, inner_names)
+
+
+def _iterations(
+    loop: Loop, scope: Mapping[str, Value], loop_names: tuple[str, ...]
+) -> Iterator[tuple[Mapping[str, Value], tuple[str, ...]]]:
+    """Every combination of the loop's variables, the last one running fastest."""
+    pending: list[tuple[Mapping[str, Value], tuple[str, ...]]] = [(scope, loop_names)]
+    for name, entry in loop.variables.entries.items():
+        if name in scope or not name.isidentifier():
+            raise entry.place.error(f"the loop variable '{name}' is already taken or is no word; choose another name.")
+        pending = [
+            ({**outer, name: value}, (*names, name))
+            for outer, names in pending
+            for value in loop_values(entry.value, outer, name=name)
+        ]
+    yield from pending
+
+
+def _planned(node: StepNode, scope: Mapping[str, Value], loop_names: tuple[str, ...], *, ordinal: int) -> PlannedStep:
+    settings = read_settings(node.settings.entries, KINDS[node.verb], scope, node.place)
+    raw_name = node.verb if node.name is None else node.name.text
+    name = raw_name if node.name is None else substitute(raw_name, scope, node.name.place)
+    if loop_names and "${" not in raw_name:
+        name = " ".join([name, *(scope[variable].text for variable in loop_names)])
+    return PlannedStep(
+        ordinal=ordinal,
+        name=name,
+        verb=node.verb,
+        settings=settings,
+        line=node.place.line,
+        group=f"{loop_names[0]} {scope[loop_names[0]].text}" if loop_names else "",
+        fingerprint=_digest([node.verb, name, settings]),
+    )
+
+
+def _table(name: str, node: Node, place: Place, scope: Mapping[str, Value]) -> TableSpec:
+    if not isinstance(node, MappingNode):
+        raise place.error(f"the table '{name}' must be a mapping.")
+    known = {key.name: key for key in _TABLE_KEYS}
+    values = {key.name: key.default for key in _TABLE_KEYS}
+    for key_name, entry in node.entries.items():
+        if key_name not in known:
+            raise entry.place.error(f"a table has no key '{key_name}'.{nearest(key_name, known)}")
+        values[key_name] = read_key(entry.value, known[key_name], scope, f"'{key_name}' of table '{name}'")
+    columns = _columns(name, node, values["schema"] or {})
+    names = [column.name for column in columns]
+    for key_name in ("primary_key", "partition_by"):
+        for column in values[key_name]:
+            if columns and column not in names:
+                raise node.entries[key_name].place.error(
+                    f"the table '{name}' has no column '{column}' for its {key_name}.{nearest(column, names)}"
+                )
+    return TableSpec(
+        name=name,
+        columns=columns,
+        primary_key=values["primary_key"],
+        partition_by=values["partition_by"],
+        options=values["options"],
+        comment=values["comment"],
+    )
+
+
+def _columns(table: str, node: MappingNode, schema: Mapping[str, str]) -> tuple[ColumnSpec, ...]:
+    columns: list[ColumnSpec] = []
+    written = node.get("schema")
+    for column, text in schema.items():
+        bare = text.strip()
+        nullable = not bare.upper().endswith(" NOT NULL")
+        bare = bare if nullable else bare[: -len(" NOT NULL")].rstrip()
+        try:
+            parse_type(bare)
+        except InvalidRequest as error:
+            place = node.place
+            if isinstance(written, MappingNode) and column in written.entries:
+                place = written.entries[column].place
+            raise place.error(f"column '{column}' of table '{table}': {error.message}") from error
+        columns.append(ColumnSpec(column, bare.upper(), nullable))
+    return tuple(columns)
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=list).encode()).hexdigest()

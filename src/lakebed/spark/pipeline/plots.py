@@ -1,0 +1,189 @@
+"""Plots as inline SVG with HTML labels: sharp at every width, readable on a phone, light and dark, no script.
+
+Owns: marks and axes. The SVG of a plot is stretched to its box (strokes do not scale), so only shapes are in it; every
+text is HTML beside it and keeps its size. Colours are CSS variables that the page defines. Pure: numbers -> text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+__all__ = ["Area", "Bars", "Flag", "Line", "Tick", "plot", "timeline"]
+
+_WIDTH, _HEIGHT = 1000, 100
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A label below the plot, at `x` of its domain."""
+
+    x: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """One bar a value, at x = 0, 1, 2, ...; `hints` are shown on hover."""
+
+    values: Sequence[float]
+    hints: Sequence[str]
+    css: str = "bar"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line through (x, y) points; `stepped` holds a value until the next point."""
+
+    points: Sequence[tuple[float, float]]
+    css: str = "line"
+    stepped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """As a line, filled down to zero."""
+
+    points: Sequence[tuple[float, float]]
+    css: str = "area"
+    stepped: bool = False
+
+
+def plot(
+    marks: Sequence[Bars | Line | Area],
+    *,
+    label: str,
+    x_max: float,
+    ticks: Sequence[Tick],
+    format_y: Callable[[float], str],
+    verticals: Sequence[Tick] = (),
+    tall: bool = False,
+) -> str:
+    """One plot from zero upwards.
+
+    Args:
+        marks: drawn in order, first at the bottom.
+        label: what a person who cannot see it should be told.
+        x_max: the domain is [0, x_max].
+        ticks: labels below.
+        format_y: text of a value on the left axis.
+        verticals: dashed lines with a label at their top.
+    """
+    top, steps = _nice(max((value for mark in marks for value in _heights(mark)), default=0.0))
+    x_of = lambda x: _WIDTH * x / max(x_max, 1e-9)  # noqa: E731 - three short scales beside each other
+    y_of = lambda y: _HEIGHT * (1 - y / top)  # noqa: E731
+    shapes = [f'<path class="grid" d="M0 {y_of(step):.2f}H{_WIDTH}"/>' for step in steps]
+    shapes += [f'<path class="vertical" d="M{x_of(mark.x):.2f} 0V{_HEIGHT}"/>' for mark in verticals]
+    for mark in marks:
+        shapes.append(_shape(mark, x_of, y_of))
+    y_labels = "".join(
+        f'<span style="top:{100 * (1 - step / top):.2f}%">{escape(format_y(step))}</span>' for step in steps
+    )
+    top_labels = "".join(
+        f'<span style="left:{100 * mark.x / max(x_max, 1e-9):.2f}%">{escape(mark.label)}</span>' for mark in verticals
+    )
+    return (
+        f'<div class="plot{" tall" if tall else ""}" role="img" aria-label="{escape(label, quote=True)}">'
+        f'<div class="ys" aria-hidden="true">{y_labels}</div>'
+        f'<div class="box"><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" aria-hidden="true">'
+        f"{''.join(shapes)}</svg>"
+        f'<div class="tops" aria-hidden="true">{top_labels}</div></div>'
+        f'<div class="xs" aria-hidden="true">{_x_labels(ticks, x_max)}</div></div>'
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A tag on the timeline."""
+
+    x: float
+    label: str
+    css: str = "flag"
+
+
+def timeline(
+    ticks: Sequence[tuple[float, str, str]],
+    flags: Sequence[Flag],
+    *,
+    label: str,
+    x_max: float,
+    axis: Sequence[Tick],
+) -> str:
+    """Snapshots as fine strokes on a band, tags as flags above it.
+
+    Args:
+        ticks: (x, CSS class, hint) of each snapshot.
+        flags: tags; their labels alternate between two heights, so that neighbours do not meet.
+    """
+    strokes = "".join(
+        f'<path class="{css}" d="M{_WIDTH * x / max(x_max, 1e-9):.2f} 62V{_HEIGHT}">'
+        f"<title>{escape(hint)}</title></path>"
+        for x, css, hint in ticks
+    )
+    poles = "".join(
+        f'<path class="pole" d="M{_WIDTH * flag.x / max(x_max, 1e-9):.2f} {10 + 26 * (number % 2)}V{_HEIGHT}"/>'
+        for number, flag in enumerate(flags)
+    )
+    labels = "".join(
+        f'<span class="{flag.css} row{number % 2}{" end" if flag.x > 0.9 * x_max else ""}" '
+        f'style="left:{100 * flag.x / max(x_max, 1e-9):.2f}%">{escape(flag.label)}</span>'
+        for number, flag in enumerate(flags)
+    )
+    return (
+        f'<div class="plot timeline" role="img" aria-label="{escape(label, quote=True)}"><div class="ys"></div>'
+        f'<div class="box"><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" aria-hidden="true">'
+        f'<path class="band" d="M0 62H{_WIDTH}V{_HEIGHT}H0Z"/>{strokes}{poles}</svg>'
+        f'<div class="flags" aria-hidden="true">{labels}</div></div>'
+        f'<div class="xs" aria-hidden="true">{_x_labels(axis, x_max)}</div></div>'
+    )
+
+
+def _shape(mark: Bars | Line | Area, x_of: Callable[[float], float], y_of: Callable[[float], float]) -> str:
+    if isinstance(mark, Bars):
+        count = max(len(mark.values), 1)
+        gap = 0.2 if count <= 60 else 0.12
+        return "".join(
+            f'<path class="{mark.css}" d="M{x_of(number + gap / 2):.2f} {_HEIGHT}V{y_of(value):.2f}'
+            f'H{x_of(number + 1 - gap / 2):.2f}V{_HEIGHT}Z"><title>{escape(hint)}</title></path>'
+            for number, (value, hint) in enumerate(zip(mark.values, mark.hints, strict=True))
+        )
+    if not mark.points:
+        return ""
+    points = _stepped(mark.points) if mark.stepped else list(mark.points)
+    path = "L".join(f"{x_of(x):.2f} {y_of(y):.2f}" for x, y in points)
+    if isinstance(mark, Area):
+        left, right = x_of(points[0][0]), x_of(points[-1][0])
+        return f'<path class="{mark.css}" d="M{left:.2f} {_HEIGHT}L{path}L{right:.2f} {_HEIGHT}Z"/>'
+    return f'<path class="{mark.css}" d="M{path}"/>'
+
+
+def _stepped(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    result = [points[0]]
+    for x, y in points[1:]:
+        result += [(x, result[-1][1]), (x, y)]
+    return result
+
+
+def _heights(mark: Bars | Line | Area) -> list[float]:
+    return list(mark.values) if isinstance(mark, Bars) else [y for _, y in mark.points]
+
+
+def _nice(highest: float) -> tuple[float, list[float]]:
+    """The top of an axis and its labelled steps (3 to 5), at 1, 2, 2.5 or 5 times a power of ten."""
+    if highest <= 0:
+        return 1.0, [0.0]
+    rough = highest / 4
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough)
+    count = math.ceil(highest / step - 1e-9)
+    return count * step, [number * step for number in range(count + 1)]
+
+
+def _x_labels(ticks: Sequence[Tick], x_max: float) -> str:
+    return "".join(
+        f'<span{" class=minor" if number % 2 else ""} style="left:{100 * tick.x / max(x_max, 1e-9):.2f}%">'
+        f"{escape(tick.label)}</span>"
+        for number, tick in enumerate(ticks)
+    )

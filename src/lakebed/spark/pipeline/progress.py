@@ -1,0 +1,196 @@
+"""How a run shows where it is: a bar on a terminal, short plain lines elsewhere, or nothing.
+
+Owns: the `Progress` protocol and what is printed. Invariants: nothing but text goes out (no control codes when the
+output is no terminal); the run does not depend on any of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Protocol
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as RichBar
+
+from lakebed.spark.pipeline.model import Plan, PlannedStep, RunSummary, StepRecord
+
+__all__ = ["BarProgress", "LineProgress", "Progress", "SilentProgress", "console_progress", "describe"]
+
+
+class Progress(Protocol):
+    """Told by a run what happens, in this order: began, then for each step started and finished, then ended."""
+
+    def run_began(self, plan: Plan, *, run_id: str, steps_done: int) -> None:
+        """A run begins; `steps_done` are in the ledger already."""
+        ...
+
+    def spark_starting(self) -> None:
+        """A Spark session is about to start (seconds)."""
+        ...
+
+    def step_started(self, step: PlannedStep) -> None:
+        """A step begins."""
+        ...
+
+    def step_finished(self, step: PlannedStep, record: StepRecord) -> None:
+        """A step is done and in the ledger."""
+        ...
+
+    def run_ended(self, summary: RunSummary | None) -> None:
+        """The run is over; None when it failed."""
+        ...
+
+
+class SilentProgress:
+    """Shows nothing."""
+
+    def run_began(self, plan: Plan, *, run_id: str, steps_done: int) -> None:
+        """Nothing."""
+
+    def spark_starting(self) -> None:
+        """Nothing."""
+
+    def step_started(self, step: PlannedStep) -> None:
+        """Nothing."""
+
+    def step_finished(self, step: PlannedStep, record: StepRecord) -> None:
+        """Nothing."""
+
+    def run_ended(self, summary: RunSummary | None) -> None:
+        """Nothing."""
+
+
+class LineProgress:
+    """One line a group of steps (or a step outside of loops), for logs."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._group = ""
+        self._records: list[StepRecord] = []
+
+    def run_began(self, plan: Plan, *, run_id: str, steps_done: int) -> None:
+        """Say what runs."""
+        done = f", {steps_done:,} done already" if steps_done else ""
+        self._print(f"pipeline {plan.pipeline}: run {run_id}, {len(plan.steps):,} steps{done}")
+
+    def spark_starting(self) -> None:
+        """Say so."""
+        self._print("  starting Spark")
+
+    def step_started(self, step: PlannedStep) -> None:
+        """Close the group before when this step is not a part of it."""
+        if step.group != self._group:
+            self._close_group()
+            self._group = step.group
+
+    def step_finished(self, step: PlannedStep, record: StepRecord) -> None:
+        """Print it, or keep it for its group's line."""
+        if step.group:
+            self._records.append(record)
+        else:
+            self._print(f"  {step.name}: {describe(record)}, {record.seconds:.1f} s")
+
+    def run_ended(self, summary: RunSummary | None) -> None:
+        """Say how it went."""
+        self._close_group()
+        if summary is not None:
+            self._print(f"  {ending(summary)}")
+
+    def _close_group(self) -> None:
+        if self._records:
+            verbs = Counter(record.verb for record in self._records)
+            rows = sum(int(record.metrics.get("rows", 0)) for record in self._records if record.verb == "merge")
+            seconds = sum(record.seconds for record in self._records)
+            counts = ", ".join(f"{count} {verb}" for verb, count in verbs.items())
+            merged = f"; {rows:,} rows merged" if rows else ""
+            self._print(f"  {self._group}: {counts}{merged}, {seconds:.1f} s")
+        self._group = ""
+        self._records = []
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+class BarProgress:
+    """A bar with the running step, for terminals."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = RichBar(
+            TextColumn("[bold]{task.fields[pipeline]}"),
+            BarColumn(bar_width=28),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(compact=True),
+            TextColumn("[dim]{task.description}"),
+            console=console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("", total=None, pipeline="", start=True)
+
+    def run_began(self, plan: Plan, *, run_id: str, steps_done: int) -> None:
+        """Show the bar."""
+        self._console.print(f"[bold]{escape(plan.pipeline)}[/] · run {escape(run_id)} · {len(plan.steps):,} steps")
+        self._bar.update(self._task, total=len(plan.steps), completed=steps_done, pipeline=escape(plan.pipeline))
+        self._bar.start()
+
+    def spark_starting(self) -> None:
+        """Say so beside the bar."""
+        self._bar.update(self._task, description="starting Spark")
+
+    def step_started(self, step: PlannedStep) -> None:
+        """Name the step beside the bar."""
+        self._bar.update(self._task, description=escape(step.name))
+
+    def step_finished(self, step: PlannedStep, record: StepRecord) -> None:
+        """Move the bar; a step outside of loops leaves a line above it."""
+        self._bar.advance(self._task)
+        if not step.group or step.verb in ("tag", "expire", "report"):
+            self._bar.console.print(f"  [green]✓[/] {escape(step.name)} [dim]{escape(describe(record))}[/]")
+
+    def run_ended(self, summary: RunSummary | None) -> None:
+        """Take the bar away and say how it went."""
+        self._bar.stop()
+        if summary is not None:
+            self._console.print(f"  {escape(ending(summary))}")
+
+
+def console_progress(console: Console) -> Progress:
+    """A bar when the console is a terminal, plain lines elsewhere."""
+    return BarProgress(console) if console.is_terminal else LineProgress(console)
+
+
+def describe(record: StepRecord) -> str:
+    """What a step did, in a few words."""
+    metrics = record.metrics
+    words: list[str] = []
+    if record.verb == "audit":
+        words.append(f"{metrics.get('rows', 0):,} rows, {metrics.get('expectations', 0)} expectations hold")
+    elif record.verb == "tag":
+        words.append(f"{metrics.get('tag')} pins snapshot {metrics.get('snapshot')}")
+    elif record.verb == "expire":
+        words.append(
+            f"{metrics.get('snapshots_expired', 0):,} snapshots, {metrics.get('bytes_freed', 0) / 1e6:.1f} MB freed"
+        )
+    elif record.verb == "compact":
+        words.append(f"{metrics.get('files_removed', 0):,} files into {metrics.get('files_added', 0):,}")
+    elif record.verb == "report":
+        words.append(str(metrics.get("html", "")))
+    elif "rows" in metrics:
+        words.append(f"{metrics['rows']:,} rows")
+    if record.verb in ("merge", "ingest") and metrics.get("snapshot") is not None:
+        words.append(f"snapshot {metrics['snapshot']}")
+    return ", ".join(words) or "done"
+
+
+def ending(summary: RunSummary) -> str:
+    """How a run went, in one line."""
+    if summary.steps_run == 0:
+        return (
+            f"run {summary.run_id} was complete already: nothing to do. "
+            "Give another run id (--run-id) to run the pipeline once more."
+        )
+    skipped = f", {summary.steps_skipped:,} were done before" if summary.steps_skipped else ""
+    return f"{summary.steps_run:,} steps in {summary.seconds:.1f} s{skipped}"

@@ -1,0 +1,68 @@
+"""Where the rows of a step come from: a table, a view, or a query over them, and the SQL errors on the way.
+
+Owns: the keys ``from``, ``version``, ``where``, ``query``, and turning them into a DataFrame. Invariants: every table
+of the lake and every view of the pipeline can be named in a query; what Spark says about bad SQL becomes one sentence
+with the step's line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from lakebed.spark.pipeline.context import RunContext
+from lakebed.spark.pipeline.keys import Key
+from lakebed.spark.pipeline.model import PlannedStep
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["SOURCE_KEYS", "check_source", "source_frame"]
+
+SOURCE_KEYS = (
+    Key("from", "rows", "the table or view to read"),
+    Key("version", "text", "a snapshot id or tag of that table"),
+    Key("where", "sql", "which of its rows"),
+    Key("query", "sql", "a SELECT over tables and views, in place of 'from'"),
+)
+
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def check_source(settings: Mapping[str, Any]) -> str | None:
+    """Exactly one of ``from`` and ``query``."""
+    if (settings["from"] is None) == (settings["query"] is None):
+        return "say where the rows come from: either 'from' (a table or view) or 'query' (a SELECT), not both."
+    if settings["query"] is not None and (settings["where"] is not None or settings["version"] is not None):
+        return "'where' and 'version' belong to 'from'; write them into the query."
+    return None
+
+
+def source_frame(step: PlannedStep, context: RunContext) -> DataFrame:
+    """The rows a step reads.
+
+    Raises:
+        InvalidRequest: no such table or view, or SQL that Spark does not accept; names the step's line.
+    """
+    settings, place = step.settings, context.place(step)
+    engine = context.engine()
+    if settings["query"] is not None:
+        words = set(_WORD.findall(settings["query"]))
+        views = {name: _named(name, step, context) for name in sorted(words & context.row_sources())}
+        return engine.query(settings["query"], views=views, place=place)
+    name = settings["from"]
+    if name in context.recipes:
+        if settings["version"] is not None:
+            raise place.error(f"'{name}' is a view, which has no versions.")
+        return engine.filtered(_named(name, step, context), settings["where"], place=place)
+    table = context.table(name, step=step)
+    return engine.read_table(table, version=settings["version"], where=settings["where"], place=place)
+
+
+def _named(name: str, step: PlannedStep, context: RunContext) -> DataFrame:
+    frame = context.frame(name)
+    if frame is not None:
+        return frame
+    table = context.table(name, step=step)
+    return context.engine().read_table(table, version=None, where=None, place=context.place(step))

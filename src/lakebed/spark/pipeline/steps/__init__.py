@@ -1,0 +1,12 @@
+"""The verbs of a pipeline, one module each; `KINDS` is the registry. A new verb is a module and a line here."""
+
+from __future__ import annotations
+
+from lakebed.spark.pipeline.keys import StepKind
+from lakebed.spark.pipeline.steps import audit, compact, expire, ingest, merge, report, tag
+
+__all__ = ["KINDS"]
+
+KINDS: dict[str, StepKind] = {
+    module.KIND.verb: module.KIND for module in (ingest, audit, merge, tag, compact, expire, report)
+}

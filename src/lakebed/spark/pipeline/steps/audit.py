@@ -1,0 +1,113 @@
+"""``audit``: SQL expectations that must hold for an increment (or a table) before anything after this step happens.
+
+``every_row`` has predicates over one row: a row for which the predicate is not true (false or NULL) breaks it.
+``overall`` has predicates over all rows, with aggregates: ``count(*) > 0``.
+
+Metrics: ``rows``, ``expectations``.
+
+Idempotent: reads only. All expectations are one Spark job; only a broken one costs a second, for its sample.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lakebed.errors import Rejected
+from lakebed.spark.pipeline.context import RunContext
+from lakebed.spark.pipeline.keys import Key, StepKind
+from lakebed.spark.pipeline.model import PlannedStep
+from lakebed.spark.pipeline.source import SOURCE_KEYS, check_source, source_frame
+
+__all__ = ["KIND", "Broken"]
+
+SAMPLE_ROWS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """One expectation that does not hold."""
+
+    name: str
+    predicate: str
+    rows_broken: int | None
+    """None: the expectation is about all rows together."""
+    sample: tuple[Mapping[str, Any], ...] = ()
+    """At most `SAMPLE_ROWS` whole rows."""
+
+    def sentence(self, rows: int) -> str:
+        """What is wrong, for a person."""
+        if self.rows_broken is None:
+            return f"'{self.name}' ({self.predicate}) does not hold for its {rows:,} rows"
+        words = f"'{self.name}' ({self.predicate}) does not hold for {self.rows_broken:,} of {rows:,} rows"
+        return words + (f", such as {_shown(self.sample[0], self.predicate)}" if self.sample else "")
+
+
+def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
+    """Check every expectation in one pass.
+
+    Raises:
+        Rejected: one or more do not hold; ``kind`` is ``audit_failed``, `facts` has ``rows`` and ``broken``.
+    """
+    every_row, overall = step.settings["every_row"], step.settings["overall"]
+    rows_frame = source_frame(step, context)
+    engine, place = context.engine(), context.place(step)
+    for name, predicate in every_row.items():
+        engine.check_predicate(rows_frame, predicate, f"expectation '{name}'", place=place)
+    counted = [f"count_if(NOT coalesce(({predicate}), false))" for predicate in every_row.values()]
+    judged = [f"coalesce(({predicate}), false)" for predicate in overall.values()]
+    rows, *values = engine.one_row(rows_frame, ["count(*)", *counted, *judged], place=place)
+    broken = [
+        Broken(
+            name,
+            predicate,
+            count,
+            tuple(engine.sample(rows_frame, f"NOT coalesce(({predicate}), false)", count=SAMPLE_ROWS, place=place)),
+        )
+        for (name, predicate), count in zip(every_row.items(), values, strict=False)
+        if count
+    ]
+    broken += [
+        Broken(name, predicate, None)
+        for (name, predicate), holds in zip(overall.items(), values[len(every_row) :], strict=True)
+        if not holds
+    ]
+    if broken:
+        found = "; ".join(one.sentence(rows) for one in broken)
+        raise Rejected(
+            f"{context.plan.file}, line {step.line}: {step.name} stopped the run: {found}. Nothing after it was done.",
+            kind="audit_failed",
+            step=step.name,
+            rows=rows,
+            broken=tuple(broken),
+        )
+    return {"rows": rows, "expectations": len(every_row) + len(overall)}
+
+
+def check(settings: Mapping[str, Any]) -> str | None:
+    """A source and at least one expectation."""
+    if not settings["every_row"] and not settings["overall"]:
+        return "nothing is expected; give 'every_row' or 'overall' at least one 'name: predicate'."
+    return check_source(settings)
+
+
+def _shown(row: Mapping[str, Any], predicate: str) -> str:
+    """The columns that the predicate names, else the first few."""
+    words = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", predicate))
+    columns = [column for column in row if column in words] or list(row)[:4]
+    return ", ".join(f"{column} = {row[column]}" for column in columns)
+
+
+KIND = StepKind(
+    verb="audit",
+    summary="stop the run when expectations do not hold",
+    keys=(
+        *SOURCE_KEYS,
+        Key("every_row", "texts", "predicates that must be true for every row", default={}),
+        Key("overall", "texts", "predicates over all rows together, such as `count(*) > 0`", default={}),
+    ),
+    run=run,
+    check=check,
+)

@@ -1,0 +1,46 @@
+"""``compact``: rewrite small files of a table into large ones.
+
+Metrics: ``table``, ``snapshot`` (absent when there was nothing to do) and what it did to files: see `..measure`.
+
+Idempotent: what is compact already is left alone, so a repetition commits nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lakebed.spark.pipeline.context import RunContext
+from lakebed.spark.pipeline.keys import Key, StepKind
+from lakebed.spark.pipeline.measure import commit_metrics
+from lakebed.spark.pipeline.model import PlannedStep
+
+__all__ = ["KIND"]
+
+
+def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
+    """Compact the table by a Spark job, one task a bucket."""
+    settings = step.settings
+    table = context.table(settings["table"], step=step)
+    before = table.latest()
+    context.engine().compact(table, full=settings["full"])
+    after = table.latest()
+    metrics: dict[str, Any] = {"table": settings["table"]}
+    if after is not None and (before is None or after.id != before.id):
+        metrics.update(commit_metrics(table, after, name=settings["table"], before=reversed(context.records)))
+    return metrics
+
+
+KIND = StepKind(
+    verb="compact",
+    summary="rewrite small files into large ones",
+    keys=(
+        Key("table", "table", "the table to compact", required=True),
+        Key(
+            "full",
+            "flag",
+            "rewrite every bucket into one sorted run, even where a cheaper step would do",
+            default=False,
+        ),
+    ),
+    run=run,
+)

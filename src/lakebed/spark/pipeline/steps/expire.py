@@ -1,0 +1,76 @@
+"""``expire``: forget old snapshots and delete the files that neither a kept snapshot nor a tag needs.
+
+Metrics: ``table``, ``snapshots_expired``, ``files_deleted``, ``bytes_freed`` (all objects the sweep deleted),
+``disk_bytes_before`` and ``disk_bytes_after`` (every object below the table's folder), ``data_bytes_before`` and
+``data_bytes_after`` (its data files), ``warnings``.
+
+Idempotent: what is gone is gone; a crash in the middle leaves a plan in the table that the next expiry finishes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lakebed.spark.pipeline.context import RunContext
+from lakebed.spark.pipeline.keys import Key, StepKind
+from lakebed.spark.pipeline.measure import disk_use
+from lakebed.spark.pipeline.model import PlannedStep
+
+__all__ = ["KIND"]
+
+
+def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
+    """Expire until nothing more may go: one sweep takes at most ``snapshot.expire.limit`` snapshots."""
+    settings = step.settings
+    table = context.table(settings["table"], step=step)
+    older_than_ms = None
+    if settings["older_than"] is not None:
+        older_than_ms = context.environment.clock.now_ms() - settings["older_than"]
+    before = disk_use(table)
+    snapshots = files = freed = 0
+    warnings: list[str] = []
+    while True:
+        report = table.expire(retain_max=settings["keep"], retain_min=settings["keep_min"], older_than_ms=older_than_ms)
+        snapshots += report.hidden_count
+        files += report.deleted_count
+        freed += report.deleted_bytes
+        warnings.extend(report.warnings)
+        if report.hidden_count == 0:
+            break
+    after = disk_use(table)
+    return {
+        "table": settings["table"],
+        "snapshots_expired": snapshots,
+        "files_deleted": files,
+        "bytes_freed": freed,
+        "disk_bytes_before": before.total_bytes,
+        "disk_bytes_after": after.total_bytes,
+        "data_bytes_before": before.data_bytes,
+        "data_bytes_after": after.data_bytes,
+        "warnings": warnings,
+    }
+
+
+def check(settings: Any) -> str | None:
+    """An expiry must say what it keeps."""
+    if settings["keep"] is None and settings["older_than"] is None:
+        return "say what to keep: 'keep' (a number of snapshots) or 'older_than' (an age), or both."
+    if settings["keep"] == 0:
+        return "'keep' must be at least 1: the newest snapshot is the table."
+    if settings["keep"] is not None and settings["keep_min"] is not None and settings["keep_min"] > settings["keep"]:
+        return f"'keep_min' ({settings['keep_min']}) is more than 'keep' ({settings['keep']})."
+    return None
+
+
+KIND = StepKind(
+    verb="expire",
+    summary="forget old snapshots and give their space back",
+    keys=(
+        Key("table", "table", "the table whose snapshots expire", required=True),
+        Key("keep", "count", "how many newest snapshots to keep at most"),
+        Key("keep_min", "count", "how many newest snapshots to keep whatever their age"),
+        Key("older_than", "duration", "only snapshots older than this go, such as '7 days'"),
+    ),
+    run=run,
+    check=check,
+)

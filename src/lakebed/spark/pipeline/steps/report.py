@@ -1,0 +1,63 @@
+"""``report``: the page of this lake's runs, with every tagged version read again.
+
+Metrics: ``html``, ``json``, ``tags_read``.
+
+Idempotent: the page is written anew. It covers the steps before this one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lakebed.spark.pipeline.context import RunContext
+from lakebed.spark.pipeline.facts import Fingerprint, taken_fingerprints
+from lakebed.spark.pipeline.keys import Key, StepKind
+from lakebed.spark.pipeline.ledger import Ledger, run_ids
+from lakebed.spark.pipeline.model import PlannedStep
+from lakebed.spark.pipeline.report import store_report
+
+__all__ = ["KIND"]
+
+
+def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
+    """Fingerprint the tags again (a Spark job each), collect, write."""
+    settings = step.settings
+    fingerprints = _read_again(step, context) if settings["verify"] else {}
+    files = store_report(
+        context.lake,
+        path=settings["to"],
+        run_id=None if settings["runs"] == "all" else context.run_id,
+        title=settings["title"],
+        fingerprints=fingerprints,
+        environment=context.environment,
+    )
+    return {"html": files.html, "json": files.json, "tags_read": len(fingerprints)}
+
+
+def _read_again(step: PlannedStep, context: RunContext) -> dict[tuple[str, str], Fingerprint]:
+    """Every tag whose fingerprint some run of this lake took, as it reads now."""
+    store, environment = context.lake.store, context.environment
+    ids = run_ids(store) if step.settings["runs"] == "all" else [context.run_id]
+    taken = {
+        key
+        for run_id in ids
+        for key in taken_fingerprints(Ledger(store, run_id=run_id, environment=environment).records().values())
+    }
+    return {
+        (name, tag): context.engine().fingerprint(context.table(name, step=step), version=f"tag.{tag}")
+        for name, tag in sorted(taken)
+        if context.table(name, step=step).tag_exists(tag)
+    }
+
+
+KIND = StepKind(
+    verb="report",
+    summary="write the page of what the runs did",
+    keys=(
+        Key("to", "text", "the HTML file to write", required=True),
+        Key("title", "text", "the page's heading"),
+        Key("runs", "text", "`all` runs of the lake, or only `this` one", default="all", choices=("all", "this")),
+        Key("verify", "flag", "read every fingerprinted tag again and compare", default=True),
+    ),
+    run=run,
+)

@@ -1,0 +1,67 @@
+"""``tag``: pin what this run last wrote to a table (or, when it wrote nothing to it, the newest snapshot).
+
+Metrics: ``table``, ``tag``, ``snapshot``; with ``fingerprint: true`` also ``rows`` and ``checksum``, which the report
+computes again to show that the tag still reads the same.
+
+Idempotent: a tag that is already on the snapshot it should be on is left alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lakebed.errors import AlreadyExists
+from lakebed.spark.pipeline.context import RunContext
+from lakebed.spark.pipeline.keys import Key, StepKind
+from lakebed.spark.pipeline.model import PlannedStep
+
+__all__ = ["KIND"]
+
+
+def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
+    """Create (or, when asked to, move) the tag."""
+    settings = step.settings
+    table = context.table(settings["table"], step=step)
+    name = settings["tag"]
+    target = context.last_snapshot(settings["table"])
+    if target is None:
+        latest = table.latest()
+        if latest is None:
+            raise context.place(step).error(f"the table '{settings['table']}' has no snapshot to tag yet.")
+        target = latest.id
+    if table.tag_exists(name):
+        there = table.tag(name).snapshot.id
+        if there != target and not settings["replace"]:
+            raise AlreadyExists(
+                f"{context.plan.file}, line {step.line}: the tag '{name}' is already on snapshot {there}, not on "
+                f"{target}; delete it, choose another name, or say `replace: true`.",
+                tag=name,
+            )
+        if there != target:
+            table.replace_tag(name, snapshot_id=target, time_retained_ms=settings["keep"])
+    else:
+        table.create_tag(name, snapshot_id=target, time_retained_ms=settings["keep"])
+    metrics: dict[str, Any] = {"table": settings["table"], "tag": name, "snapshot": target}
+    if settings["fingerprint"]:
+        taken = context.engine().fingerprint(table, version=f"tag.{name}")
+        metrics.update(rows=taken.rows, checksum=taken.checksum)
+    return metrics
+
+
+KIND = StepKind(
+    verb="tag",
+    summary="pin the table's state under a name",
+    keys=(
+        Key("table", "table", "the table to tag", required=True),
+        Key("tag", "text", "the tag's name", required=True),
+        Key("keep", "duration", "how long the tag lives, such as '90 days'; without it, until it is deleted"),
+        Key("replace", "flag", "move the tag when it exists", default=False),
+        Key(
+            "fingerprint",
+            "flag",
+            "count and checksum its rows, to check later that it still reads the same",
+            default=False,
+        ),
+    ),
+    run=run,
+)
