@@ -1,4 +1,4 @@
-"""Tags that make themselves: one for each finished period. Pure: options and versions in, a plan out.
+"""Tags that make themselves: one for each finished period. The plan is pure: options and versions in, names out.
 
 Owns: the options below, the names of automatic tags, and which to make or drop now.
 
@@ -15,7 +15,7 @@ Invariants:
 - process-time: when the clock passed end + delay, the newest snapshot committed before that moment. Several tags may point
   at one snapshot. watermark: the first snapshot whose watermark passed it. batch: the newest snapshot, under today's name.
 
-Does not know: stores. Source: table tags proposal, "Periodically Creation & Expiration".
+Does not know: what becomes of a dropped tag's files. Source: table tags proposal, "Periodically Creation & Expiration".
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from dataclasses import dataclass
 from lakebed.errors import InvalidRequest
 from lakebed.table.duration import parse_duration_ms
 from lakebed.table.model import Snapshot, Tag
-from lakebed.table.tags import is_automatic
+from lakebed.table.snapshots import SnapshotLog
+from lakebed.table.tags import TAG_AUTOMATIC, Tags, is_automatic
 
-__all__ = ["PERIODS_MAX", "AutomaticTagging", "TagPlan", "plan_automatic_tags"]
+__all__ = ["PERIODS_MAX", "AutomaticTagging", "TagPlan", "make_automatic_tags", "plan_automatic_tags"]
 
 PERIODS_MAX = 1000
 """Missed periods completed at once, the newest."""
@@ -135,6 +136,31 @@ def plan_automatic_tags(
             if name not in taken and chosen is not None:
                 create.append((name, chosen.id))
     return TagPlan(tuple(create), tuple(replace), _surplus(settings, tags, create))
+
+
+def make_automatic_tags(
+    settings: AutomaticTagging, *, log: SnapshotLog, tags: Tags, now_ms: int
+) -> tuple[list[Tag], tuple[str, ...]]:
+    """Make and move the automatic tags that are due.
+
+    Returns:
+        The tags made or moved, and the names of those beyond ``tag.num-retained-max``, which the caller deletes.
+
+    Cost: 1 LIST and 1 GET each of snapshots and tags, and what `Tags.create` costs.
+    """
+    if settings.mode == "none":
+        return [], ()
+    plan = plan_automatic_tags(settings, snapshots=list(log.walk()), tags=tags.list(), now_ms=now_ms)
+    marks = {TAG_AUTOMATIC: "true"}
+    made = [
+        tags.create(name, source=tags.source(snapshot_id=snapshot_id), if_not_exists=True, marks=marks)
+        for name, snapshot_id in plan.create
+    ]
+    moved = [
+        tags.replace(name, source=tags.source(snapshot_id=snapshot_id), marks=marks)
+        for name, snapshot_id in plan.replace
+    ]
+    return made + moved, plan.drop
 
 
 def _finished_periods(

@@ -1,6 +1,6 @@
 """Branches of a table: forks with snapshots, schemas and tags of their own, over the same data files.
 
-Owns: creating, listing, renaming and deleting ``branch/branch-<name>/{schema,snapshot,tag}``, and the hidden pin that a branch keeps
+Owns: creating, listing and deleting ``branch/branch-<name>/{schema,snapshot,tag}``, and the hidden pin that a branch keeps
 in main.
 
 Invariants:
@@ -8,7 +8,8 @@ Invariants:
 - Data files, manifests and index files of all branches lie in main's folders. While a branch exists, the hidden tag
   ``lakebed.pin.branch.<name>`` in main holds its fork snapshot, so main's collectors keep what the branch shares.
 - A branch's own expiry never deletes a file of its fork snapshot: those are main's.
-- The pin is put before the branch appears and removed after it is gone: a crash leaves a pin too many, never one too few.
+- The pin is put, create-only, before the branch appears and removed after it is gone: a crash leaves a pin too many,
+  never one too few, and `delete` of the half-made branch removes it.
 
 Does not know: which files may go. Fast-forwarding main to a branch is not offered.
 """
@@ -86,16 +87,21 @@ class Branches:
         if self.exists(name):
             raise _taken(name)
         snapshot = decode_snapshot(source.body, path=source.path)
-        self._tags.pin_hidden(f"branch.{name}", source=source)
+        try:
+            self._tags.pin_hidden(f"branch.{name}", source=source)  # create-only: of two creators one gets past here
+        except AlreadyExists as taken:
+            raise AlreadyExists(
+                f"The branch {name!r} is being created by another, or its creation was cut short: in the latter case "
+                "delete it, then create it again.",
+                kind="branch_exists",
+                branch=name,
+            ) from taken
         main, branch = Layout(), Layout(branch=name)
         for meta in self._store.list(main.schema_folder):
             schema_id = parse_schema(meta.path)
             if schema_id is not None:
                 self._store.put(branch.schema(schema_id), self._store.get(meta.path))
-        try:
-            self._store.put(branch.snapshot(snapshot.id), source.body, create_only=True)
-        except AlreadyExists as taken:
-            raise _taken(name) from taken
+        self._store.put(branch.snapshot(snapshot.id), source.body)
         return Branch(name=name, fork_snapshot_id=snapshot.id, created_ms=self._environment.clock.now_ms())
 
     def delete(self, name: str) -> None:
@@ -104,13 +110,16 @@ class Branches:
         Data files that only the branch used become orphans of the table, for `remove_orphan_files`.
         Raises `NotFound`.
         """
-        if not self.exists(name):
+        check_branch_name(name)
+        if not self.exists(name) and self._tags.find(fork_pin(name)) is None:
             raise self.absent(name)
         layout = Layout(branch=name)
         paths = [meta.path for meta in self._store.list(f"{layout.branch_folder}/branch-{name}")]
         hide = tuple(path for path in paths if path.startswith(layout.snapshot_folder + "/"))
         rest = tuple(
-            Doomed(path=path, size_bytes=0, why=f"of the deleted branch {name}") for path in paths if path not in set(hide)
+            Doomed(path=path, size_bytes=0, why=f"of the deleted branch {name}")
+            for path in paths
+            if path not in set(hide)
         )
         Sweeper(self._store, self._environment).sweep(ReclaimPlan(store="", hide=hide, doomed=rest))
         self._tags.unpin_hidden(f"branch.{name}")
@@ -125,7 +134,9 @@ class Branches:
 def check_branch_name(name: str) -> None:
     """Raise `InvalidRequest` unless `name` may be given to a branch: the rules of tag names, and not ``main``."""
     if name == MAIN_BRANCH:
-        raise InvalidRequest(f"{name!r} is the table's own line of versions: choose another name.", kind="invalid_branch_name")
+        raise InvalidRequest(
+            f"{name!r} is the table's own line of versions: choose another name.", kind="invalid_branch_name"
+        )
     check_tag_name(name)
 
 

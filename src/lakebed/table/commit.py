@@ -247,7 +247,9 @@ class Committer:
         )
         delta_rows = _row_count_delta(staged.entries)
         kept = staged.keeps or staged.base
-        watermarks = [mark for mark in (attempt.request.watermark, head and head.watermark) if mark is not None]
+        watermarks = [
+            mark for mark in (attempt.request.watermark, head.watermark if head else None) if mark is not None
+        ]
         now_ms = self._environment.clock.now_ms()
         return Snapshot(
             id=snapshot_id,
@@ -384,6 +386,8 @@ class Committer:
         known = carried.users.get(commit_user)
         if known is None or commit_identifier == BATCH_COMMIT_IDENTIFIER or commit_identifier > known.identifier:
             return None
+        if commit_identifier == known.identifier:
+            return self._snapshots.find(known.snapshot_id) or head
         for snapshot in self._newest_first(head):
             if (snapshot.commit_user, snapshot.commit_identifier) == (commit_user, commit_identifier):
                 return snapshot

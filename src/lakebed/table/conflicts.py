@@ -73,7 +73,9 @@ def _check_keys_apart(
     columns = [*IDENTITY, "min_key", "max_key"]
     level = ["partition", "bucket", "level"]
     added = added.select(columns)
-    near = live.select(columns).join(added.select(level).group_by(level).aggregate([]), keys=level, join_type="left semi")
+    near = live.select(columns).join(
+        added.select(level).group_by(level).aggregate([]), keys=level, join_type="left semi"
+    )
     near = near.join(deletes, keys=list(IDENTITY), join_type="left anti")
     near = near.join(added.select(list(IDENTITY)), keys=list(IDENTITY), join_type="left anti")
     ranges = pa.concat_tables([near.select(columns), added])

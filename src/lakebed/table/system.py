@@ -32,7 +32,7 @@ from lakebed.table.schema import SchemaLog, encode_schema
 from lakebed.table.snapshots import SnapshotLog
 from lakebed.table.tags import Tags
 
-__all__ = ["SYSTEM_TABLES", "SystemTables"]
+__all__ = ["SYSTEM_TABLES", "SystemTables", "next_snapshot_of"]
 
 _TIME = pa.timestamp("ms")
 _TEXT = pa.string()
@@ -252,7 +252,7 @@ class SystemTables:
             for meta in self.store.list(self.layout.consumer_folder):
                 consumer = parse_consumer(meta.path)
                 if consumer is not None:
-                    yield {"consumer_id": consumer, "next_snapshot_id": _next_snapshot(self.store, meta.path)}
+                    yield {"consumer_id": consumer, "next_snapshot_id": next_snapshot_of(self.store, meta.path)}
 
         return _table(rows(), _CONSUMERS)
 
@@ -433,7 +433,8 @@ def _partition_texts(rows: Sequence[bytes], fields: Sequence[DataField]) -> list
     return ["{" + ", ".join("null" if value is None else str(_plain(value)) for value in row) + "}" for row in values]
 
 
-def _next_snapshot(store: ObjectStore, path: str) -> int:
+def next_snapshot_of(store: ObjectStore, path: str) -> int:
+    """The snapshot a consumer reads next, and so holds. Raises `Corruption`. Cost: 1 GET."""
     try:
         return int(msgspec.json.decode(store.get(path))["nextSnapshot"])
     except (msgspec.DecodeError, KeyError, TypeError, ValueError) as broken:

@@ -10,23 +10,41 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 import pyarrow as pa
+from typing_extensions import Unpack
 
-from lakebed.errors import AlreadyExists, Conflict, NotFound
+from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
 from lakebed.objects.port import ObjectStore
 from lakebed.objects.probe import probe_create_only
+from lakebed.reclaim.model import Pin, Version
 from lakebed.runtime import Environment
+from lakebed.table.auto_tags import AutomaticTagging, make_automatic_tags
 from lakebed.table.branches import Branch, Branches
-from lakebed.table.commit import Committer, CommitRequest
+from lakebed.table.commit import CommitRequest, Committer
 from lakebed.table.layout import MAIN_BRANCH, Layout
 from lakebed.table.manifest_reader import ManifestReader
-from lakebed.table.model import BATCH_COMMIT_IDENTIFIER, BucketChange, CommitKind, DataField, Snapshot, TableSchema, Tag
+from lakebed.table.model import (
+    BATCH_COMMIT_IDENTIFIER,
+    BucketChange,
+    CommitKind,
+    DataField,
+    Rows,
+    Snapshot,
+    TableSchema,
+    Tag,
+)
 from lakebed.table.options import TAG_DEFAULT_TIME_RETAINED, TableOptions
 from lakebed.table.overwrite import Overwrite, derive_overwrite
+from lakebed.table.predicate import Predicate
+from lakebed.table.row_verbs import CommitOptions, RowVerbs
+from lakebed.table.scan import Scan, ScanRequest
 from lakebed.table.schema import SchemaLog, new_schema
 from lakebed.table.snapshots import SnapshotLog
+from lakebed.table.system import SystemTables
 from lakebed.table.tags import Tags
 from lakebed.table.travel import Resolved, Time, Travel
 from lakebed.table.types import arrow_schema
+from lakebed.table.versions import TableView, list_pins, list_versions, pin_of
+from lakebed.table.write import TableWriter
 
 __all__ = ["Table"]
 
@@ -121,7 +139,9 @@ class Table:
         schema = SchemaLog(store, Layout(branch=None if branch == MAIN_BRANCH else branch)).latest()
         if schema is None:
             what = f"branch {branch!r} of table {name!r}" if branch else f"table {name!r}"
-            raise NotFound(f"There is no {what} at {store.root_url}.", kind="table_not_found", table=name, branch=branch)
+            raise NotFound(
+                f"There is no {what} at {store.root_url}.", kind="table_not_found", table=name, branch=branch
+            )
         return cls(store, name=name, schema=schema, branch=branch, environment=environment)
 
     # ---- what it is
@@ -186,6 +206,108 @@ class Table:
                 watermark=watermark,
             )
         )
+
+    # ---- rows
+
+    @cached_property
+    def rows(self) -> RowVerbs:
+        """The verbs that write and read rows."""
+        return RowVerbs(
+            self.store,
+            layout=self.layout,
+            log=self.log,
+            reader=self.reader,
+            schemas=self.schemas,
+            schema=lambda: self.schema,
+            commit=self.commit,
+            environment=self.environment,
+        )
+
+    def new_writer(self) -> TableWriter:
+        """A writer on the newest snapshot: ``.write(rows, deletes=None)``, then ``commit(writer.finish())``."""
+        return self.rows.new_writer()
+
+    def write(self, rows: Rows, *, deletes: str | None = None, **options: Unpack[CommitOptions]) -> Snapshot:
+        """Append to an append table, upsert into a primary-key table.
+
+        Args:
+            rows: Arrow data with the table's column names; values are cast when nothing is lost by it.
+            deletes: name of a boolean column: true deletes the row's key (primary-key tables).
+            **options: of the commit: see `CommitOptions`.
+
+        Raises:
+            InvalidRequest: the rows do not fit the table.
+        """
+        return self.rows.write(rows, deletes=deletes, **options)
+
+    def append(self, rows: Rows, **options: Unpack[CommitOptions]) -> Snapshot:
+        """Add rows to an append table. Raises `InvalidRequest` for a primary-key table."""
+        return self.rows.append(rows, **options)
+
+    def upsert(self, rows: Rows, **options: Unpack[CommitOptions]) -> Snapshot:
+        """Insert or replace rows by primary key; of equal keys the last row wins. Raises `InvalidRequest`."""
+        return self.rows.upsert(rows, **options)
+
+    def delete(
+        self,
+        where: Predicate | str | None = None,
+        *,
+        keys: Rows | None = None,
+        **options: Unpack[CommitOptions],
+    ) -> Snapshot | None:
+        """Delete rows by predicate, or (primary-key tables) by key.
+
+        Returns:
+            The snapshot; None when no row matched the predicate.
+
+        Raises:
+            InvalidRequest: neither or both are given, or keys on an append table.
+        """
+        return self.rows.delete(where, keys=keys, **options)
+
+    def overwrite(
+        self,
+        rows: Rows,
+        *,
+        partition: Mapping[str, object] | None = None,
+        dynamic: bool = False,
+        **options: Unpack[CommitOptions],
+    ) -> Snapshot:
+        """Replace all rows, those of one partition, or (`dynamic`) those of every partition the new rows lie in."""
+        return self.rows.overwrite(rows, partition=partition, dynamic=dynamic, **options)
+
+    def scan(
+        self,
+        *,
+        version: int | str | None = None,
+        timestamp_ms: Time | None = None,
+        columns: Sequence[str] | None = None,
+        where: Predicate | str | None = None,
+    ) -> Scan:
+        """Plan a read of a version (the newest by default): ``.splits() .to_batches() .to_arrow() .count()``.
+
+        Args:
+            version, timestamp_ms: as `resolve`. A version is read with the columns it had; the newest with today's.
+            columns: names, in the order wanted; None: all.
+            where: a predicate or its text, such as ``carrier = 'UA' AND month >= 2``.
+        """
+        request = ScanRequest(columns=columns, where=where)
+        if version is None and timestamp_ms is None:
+            return self.rows.scan(snapshot=self.log.latest(), request=request)
+        found = self.locate(version=version, timestamp_ms=timestamp_ms)
+        table = self if found.branch is None else Table.open(self.store, name=self.name, branch=found.branch)
+        return table.rows.scan(snapshot=found.snapshot, request=request, as_it_was=True)
+
+    def read(
+        self,
+        *,
+        version: int | str | None = None,
+        timestamp_ms: Time | None = None,
+        columns: Sequence[str] | None = None,
+        where: Predicate | str | None = None,
+    ) -> pa.Table:
+        """The rows of a version in memory; arguments as `scan`. No order is promised."""
+        return self.scan(version=version, timestamp_ms=timestamp_ms, columns=columns, where=where).to_arrow()
 
     # ---- versions
 
@@ -288,6 +410,23 @@ class Table:
         """Snapshots that some tag holds, oldest first, each once."""
         return self.tagger.tagged_snapshots()
 
+    def trigger_automatic_tags(self) -> list[Tag]:
+        """Make the tags that ``tag.automatic-creation`` and its companions say are due, and drop those beyond
+        ``tag.num-retained-max``; a person's tags are never dropped. Run it after commits or from a timer.
+
+        Returns:
+            The tags made or moved, oldest period first.
+        """
+        made, surplus = make_automatic_tags(
+            AutomaticTagging.of(self.refresh().options),
+            log=self.log,
+            tags=self.tagger,
+            now_ms=self.environment.clock.now_ms(),
+        )
+        if surplus:
+            self.delete_tag(*surplus, if_exists=True)
+        return made
+
     # ---- branches
 
     @cached_property
@@ -301,14 +440,61 @@ class Table:
         """All branches but main, by name."""
         return self.branching.list()
 
-    def create_branch(self, name: str, *, tag: str | None = None) -> Table:
+    def create_branch(self, name: str, *, tag: str | None = None, snapshot_id: int | None = None) -> Table:
         """A fork that starts from the newest snapshot, or from a tag. Raises `AlreadyExists`, `InvalidRequest`, `NotFound`."""
-        self.branching.create(name, source=self.travel.source(tag=tag))
+        if self.branch is not None:
+            raise _branch_of_branch(self.branch)
+        self.branching.create(name, source=self.travel.source(tag=tag, snapshot_id=snapshot_id))
         return Table.open(self.store, name=self.name, branch=name, environment=self.environment)
 
     def delete_branch(self, name: str) -> None:
         """Remove a branch with its snapshots and tags; its own data files become orphans. Raises `NotFound`."""
         self.branching.delete(name)
+
+    # ---- what every store of a lake answers
+
+    def at(self, version: int | str) -> TableView:
+        """A read-only view of one version: a snapshot id, a tag or a branch. Raises `NotFound`, `InvalidRequest`."""
+        return TableView(table=self, resolved=self.travel.at_version(version))
+
+    def versions(self) -> Iterator[Version]:
+        """Readable versions, oldest first, expired ones that a tag holds included. Cost: 1 GET a snapshot and a tag."""
+        return list_versions(self.log, self.tagger, store=self.name)
+
+    def pins(self) -> list[Pin]:
+        """Everything that keeps a version alive: tags, forks, consumers, and lakebed's own passing pins."""
+        return list_pins(self.store, self.tagger, layout=self.layout, name=self.name)
+
+    def pin(self, name: str, *, version: int | str | None = None, lifetime_ms: int | None = None) -> Pin:
+        """As `create_tag`, from any version. Raises `AlreadyExists`, `NotFound`, `InvalidRequest`."""
+        tag = self.tagger.create(name, source=self.travel.source_of(version), time_retained_ms=lifetime_ms)
+        return pin_of(tag, store=self.name)
+
+    def unpin(self, name: str) -> None:
+        """As `delete_tag`: data files that only this tag held go too. Raises `NotFound`."""
+        self.delete_tag(name)
+
+    def fork(self, name: str, *, version: int | str | None = None) -> Table:
+        """As `create_branch`, from any version. Raises `AlreadyExists`, `NotFound`, `InvalidRequest`."""
+        found = None if version is None else self.travel.at_version(version)
+        if found is None:
+            return self.create_branch(name)
+        if found.branch is not None:
+            raise _branch_of_branch(found.branch)
+        return self.create_branch(name, tag=found.tag, snapshot_id=None if found.tag else found.snapshot.id)
+
+    def system(self, name: str, *, columns: Sequence[str] | None = None, version: int | str | None = None) -> pa.Table:
+        """A system table such as ``tags`` or ``$files`` as Arrow; see `system` for their columns.
+
+        Args:
+            version: whose files, manifests and partitions; None is the newest.
+
+        Raises:
+            InvalidRequest: no such system table or column.
+        """
+        rooms = SystemTables(self.store, self.layout, self.log, self.tagger, self.schemas, self.reader, self.branching)
+        snapshot = None if version is None else self.resolve(version=version)
+        return rooms.read(name, columns=columns, snapshot=snapshot)
 
     def _newest_of_branch(self, name: str) -> Snapshot | None:
         if not self.branching.exists(name):
@@ -321,4 +507,10 @@ def _taken(name: str, store: ObjectStore) -> AlreadyExists:
         f"There is a table at {store.root_url} already: open it, or create {name!r} elsewhere.",
         kind="table_exists",
         table=name,
+    )
+
+
+def _branch_of_branch(branch: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"A branch cannot be forked again ({branch!r} is one): fork from main.", kind="branch_of_branch", branch=branch
     )

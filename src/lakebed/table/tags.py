@@ -81,7 +81,9 @@ def check_tag_name(name: str) -> None:
     elif not _is_utf8(name):
         problem = "is not valid Unicode"
     if problem is not None:
-        raise InvalidRequest(f"The tag name {name!r} {problem}: choose another name.", kind="invalid_tag_name", tag=name)
+        raise InvalidRequest(
+            f"The tag name {name!r} {problem}: choose another name.", kind="invalid_tag_name", tag=name
+        )
 
 
 def is_hidden(name: str) -> bool:
@@ -92,6 +94,10 @@ def is_hidden(name: str) -> bool:
 def is_automatic(tag: Tag) -> bool:
     """Whether the automatic rules made this tag."""
     return tag.snapshot.properties.get(TAG_AUTOMATIC) == "true"
+
+
+TagList = list[Tag]
+NameList = list[str]
 
 
 class Tags:
@@ -142,7 +148,7 @@ class Tags:
 
     def tag(self, name: str) -> Tag:
         """One tag. Raises `NotFound` with the nearest names, `Corruption`. Cost: 1 GET (a miss adds 1 LIST)."""
-        found = self.find(name)
+        found = None if is_hidden(name) else self.find(name)
         if found is None:
             raise self._absent(name)
         return found
@@ -155,20 +161,20 @@ class Tags:
             return None
         return decode_tag(body, name=name, path=self.path(name))
 
-    def names(self) -> list[str]:
+    def names(self) -> NameList:
         """Names of all tags, sorted, hidden pins left out. Cost: 1 LIST a thousand."""
         return [name for name in self.all_names() if not is_hidden(name)]
 
-    def all_names(self) -> list[str]:
+    def all_names(self) -> NameList:
         """Names of all tags, sorted, hidden pins included. Cost: 1 LIST a thousand."""
         listed = self._store.list(self._layout.tag_folder)
         return sorted(name for meta in listed if (name := parse_tag(meta.path)) is not None)
 
-    def list(self) -> list[Tag]:
+    def list(self) -> TagList:
         """All tags, oldest snapshot first, then by name; hidden pins left out. Cost: 1 LIST + 1 GET a tag."""
         return [tag for tag in self.list_all() if not is_hidden(tag.name)]
 
-    def list_all(self) -> list[Tag]:
+    def list_all(self) -> TagList:
         """All tags with lakebed's hidden pins, oldest snapshot first. What every collector must honour."""
         found = [tag for name in self.all_names() if (tag := self.find(name)) is not None]
         return sorted(found, key=lambda tag: (tag.snapshot.id, tag.name))
@@ -181,14 +187,18 @@ class Tags:
         """The tag whose commit time is the newest before this one's; None for the first. Raises `NotFound`."""
         time_ms = self.tag(name).snapshot.time_ms
         return max(
-            (tag for tag in self.list() if tag.snapshot.time_ms < time_ms), key=lambda tag: tag.snapshot.time_ms, default=None
+            (tag for tag in self.list() if tag.snapshot.time_ms < time_ms),
+            key=lambda tag: tag.snapshot.time_ms,
+            default=None,
         )
 
     def next(self, name: str) -> Tag | None:
         """The tag whose commit time is the oldest after this one's; None for the last. Raises `NotFound`."""
         time_ms = self.tag(name).snapshot.time_ms
         return min(
-            (tag for tag in self.list() if tag.snapshot.time_ms > time_ms), key=lambda tag: tag.snapshot.time_ms, default=None
+            (tag for tag in self.list() if tag.snapshot.time_ms > time_ms),
+            key=lambda tag: tag.snapshot.time_ms,
+            default=None,
         )
 
     def tagged_snapshots(self) -> Iterator[Snapshot]:
@@ -217,13 +227,13 @@ class Tags:
             NotFound: no snapshot at all, or neither a snapshot nor a tag of that id, or no such tag.
         """
         if tag is not None:
-            self.tag(tag)
             return self._tag_source(tag)
         if snapshot_id is None:
             snapshot_id = self._snapshots.latest_id()
             if snapshot_id is None:
                 raise NotFound(
-                    "The table has no snapshot yet, so there is nothing to tag: write something first.", kind="table_empty"
+                    "The table has no snapshot yet, so there is nothing to tag: write something first.",
+                    kind="table_empty",
                 )
         try:
             return Source(body=self._snapshots.body(snapshot_id), path=self._layout.snapshot(snapshot_id))
@@ -257,25 +267,42 @@ class Tags:
         Cost, from the newest snapshot: 1 probe + 1 GET + 1 PUT + 1 HEAD.
         """
         check_tag_name(name)
-        return self._create(
-            name, source=source, time_retained_ms=time_retained_ms, if_not_exists=if_not_exists, marks=marks or {}
-        )
+        chosen = source or self.source()
+        marks = {**(marks or {}), TAG_ID: self._new_id()}
+        body = self._body(chosen, lifetime_ms=self._lifetime_ms(name, time_retained_ms), marks=marks)
+        return self._put_new(name, body, source=chosen, if_not_exists=if_not_exists)
 
     def pin_hidden(self, name: str, *, source: Source) -> Tag:
-        """Pin a snapshot for lakebed itself, under `HIDDEN_PREFIX` + name, by the same protocol as `create`."""
-        return self._create(HIDDEN_PREFIX + name, source=source, time_retained_ms=None, if_not_exists=True, marks={})
+        """Pin a snapshot for lakebed itself, under `HIDDEN_PREFIX` + name, by the same protocol as `create`; no lifetime.
+
+        Raises `AlreadyExists`, `Conflict`. Cost: 1 PUT + 1 HEAD.
+        """
+        full = HIDDEN_PREFIX + name
+        body = self._body(source, lifetime_ms=None, marks={TAG_ID: self._new_id()})
+        return self._put_new(full, body, source=source, if_not_exists=False)
 
     def unpin_hidden(self, name: str) -> None:
         """Remove a hidden pin; missing is fine. Cost: 1 DELETE."""
         self._store.delete([self.path(HIDDEN_PREFIX + name)])
 
-    def replace(self, name: str, *, source: Source | None = None, time_retained_ms: int | None = None) -> Tag:
-        """Point a tag that is there at another snapshot, in one put. Raises as `create`, and `NotFound`."""
+    def replace(
+        self,
+        name: str,
+        *,
+        source: Source | None = None,
+        time_retained_ms: int | None = None,
+        marks: Mapping[str, str] | None = None,
+    ) -> Tag:
+        """Point a tag that is there at another snapshot, in one put. Raises as `create`, and `NotFound`.
+
+        Files that only the old target used become orphans, for `remove_orphan_files`.
+        Cost: 2 GETs + 1 PUT + 1 HEAD, and 1 probe for the newest snapshot.
+        """
         check_tag_name(name)
-        self.tag(name)
         before = self._tag_source(name)
         chosen = source or self.source()
-        body = self._body(chosen, time_retained_ms=time_retained_ms, marks={TAG_ID: self._new_id()})
+        marks = {**(marks or {}), TAG_ID: self._new_id()}
+        body = self._body(chosen, lifetime_ms=self._lifetime_ms(name, time_retained_ms), marks=marks)
         self._store.put(self.path(name), body)
         if not self._is_there(chosen):
             # Both versions may be losing their files now; the old pin is at least what the caller had before.
@@ -286,32 +313,24 @@ class Tags:
     def rename(self, old: str, new: str) -> Tag:
         """Give a tag another name: the new one is created, then the old one deleted; a crash leaves both.
 
-        Raises `NotFound`, `AlreadyExists`, `InvalidRequest`. Cost: 2 GETs + 1 PUT + 1 HEAD + 1 DELETE.
+        Raises `NotFound`, `AlreadyExists`, `InvalidRequest`. Cost: 1 GET + 1 PUT + 1 HEAD + 1 DELETE.
         """
         check_tag_name(new)
-        self.tag(old)
+        if is_hidden(old):
+            raise self._absent(old)
         source = self._tag_source(old)
         document = _document(source)
-        kept = {key: document[key] for key in ("tagCreateTime", "tagTimeRetained") if key in document}
+        kept: dict[str, Any] = {key: document[key] for key in ("tagCreateTime", "tagTimeRetained") if key in document}
         body = _encode_marked(source, marks={TAG_ID: self._new_id()}, keep_marks=True, fields=kept)
         tag = self._put_new(new, body, source=source, if_not_exists=False)
         self.remove_files([old])
         return tag
 
-    def remove_files(self, names: list[str]) -> None:
+    def remove_files(self, names: NameList) -> None:
         """Delete tag files only; the caller has settled what becomes of the data files. Missing ones are fine."""
         self._store.delete([self.path(name) for name in names])
 
     # ---- the protocol
-
-    def _create(
-        self, name: str, *, source: Source | None, time_retained_ms: int | None, if_not_exists: bool, marks: Mapping[str, str]
-    ) -> Tag:
-        if time_retained_ms is not None and time_retained_ms < 0:
-            raise InvalidRequest("A tag's lifetime cannot be negative.", kind="invalid_lifetime", tag=name)
-        chosen = source or self.source()
-        body = self._body(chosen, time_retained_ms=time_retained_ms, marks={**marks, TAG_ID: self._new_id()})
-        return self._put_new(name, body, source=chosen, if_not_exists=if_not_exists)
 
     def _put_new(self, name: str, body: bytes, *, source: Source, if_not_exists: bool) -> Tag:
         if not self._put_create_only(name, body):
@@ -361,8 +380,12 @@ class Tags:
             return False
         return True
 
-    def _body(self, source: Source, *, time_retained_ms: int | None, marks: Mapping[str, str]) -> bytes:
-        lifetime_ms = self._default_retained_ms() if time_retained_ms is None else time_retained_ms
+    def _lifetime_ms(self, name: str, time_retained_ms: int | None) -> int | None:
+        if time_retained_ms is not None and time_retained_ms < 0:
+            raise InvalidRequest(f"The lifetime of tag {name!r} cannot be negative.", kind="invalid_lifetime", tag=name)
+        return self._default_retained_ms() if time_retained_ms is None else time_retained_ms
+
+    def _body(self, source: Source, *, lifetime_ms: int | None, marks: Mapping[str, str]) -> bytes:
         return encode_tag(
             _encode_marked(source, marks=marks, keep_marks=False, fields={}),
             create_time_ms=None if lifetime_ms is None else self._environment.clock.now_ms(),
@@ -370,7 +393,11 @@ class Tags:
         )
 
     def _tag_source(self, name: str) -> Source:
-        return Source(body=bytes(self._store.get(self.path(name))), path=self.path(name))
+        try:
+            body = bytes(self._store.get(self.path(name)))
+        except (NotFound, InvalidRequest) as missing:
+            raise self._absent(name) from missing
+        return Source(body=body, path=self.path(name))
 
     def _new_id(self) -> str:
         return new_uuid(self._environment.rng)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.table.model import Snapshot, Tag
 from lakebed.table.snapshots import SnapshotLog
-from lakebed.table.tags import Source, Tags
+from lakebed.table.tags import Source, Tags, is_hidden
 
 __all__ = ["Resolved", "Travel", "parse_time_ms", "version_of_options"]
 
@@ -132,6 +132,19 @@ class Travel:
             return self.tags.source(tag=found.tag) if found.tag else self.tags.source(snapshot_id=found.snapshot.id)
         return self.tags.source(snapshot_id=snapshot_id, tag=tag)
 
+    def source_of(self, version: int | str | None) -> Source:
+        """As `source`, of a version as people name it. A branch's newest snapshot is no source: it is not of this line."""
+        if version is None:
+            return self.tags.source()
+        found = self.at_version(version)
+        if found.branch is not None:
+            raise InvalidRequest(
+                f"{version!r} is a branch: open it with branch={found.branch!r} to pin its versions.",
+                kind="branch_as_source",
+                branch=found.branch,
+            )
+        return self.tags.source(tag=found.tag) if found.tag else self.tags.source(snapshot_id=found.snapshot.id)
+
     def _at_id(self, snapshot_id: int) -> Resolved:
         found = self.snapshots.find(snapshot_id)
         if found is not None:
@@ -148,7 +161,7 @@ class Travel:
         return Resolved(newest, branch=name)
 
     def _at_name(self, name: str) -> Resolved:
-        tag = self.tags.find(name)
+        tag = None if is_hidden(name) else self.tags.find(name)
         if tag is not None:
             return _of_tag(tag)
         newest = self.newest_of_branch(name)
@@ -179,7 +192,9 @@ def parse_time_ms(time: Time) -> int:
     if isinstance(time, dt.datetime):
         aware = time if time.tzinfo is not None else time.replace(tzinfo=dt.UTC)
         return (aware - _EPOCH) // _MS
-    raise InvalidRequest(f"{time!r} is no time: give Unix milliseconds, a datetime or ISO 8601 text.", kind="invalid_time")
+    raise InvalidRequest(
+        f"{time!r} is no time: give Unix milliseconds, a datetime or ISO 8601 text.", kind="invalid_time"
+    )
 
 
 def version_of_options(options: Mapping[str, str]) -> dict[str, int | str]:
