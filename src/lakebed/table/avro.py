@@ -5,7 +5,7 @@ records, such as ``_FILE._KEY_STATS._MIN_VALUES``.
 
 How it is fast: once it is known where each record begins, all records are decoded in step, one field at a time, each
 step a few numpy calls over the positions of all records. lakebed's own files say where (header entry
-`LENGTHS_KEY`: the length of every record, zstandard over uint32; other readers ignore it); for files of other clients
+`LENGTHS_KEY`: the length of every record, base64 of zstandard over uint32; other readers ignore it); for files of other clients
 fastavro skips from record to record.
 
 Invariants: whatever is wrong with the bytes is `Corruption` with the path of the file, never another error and never a
@@ -15,6 +15,7 @@ blocks carry zstandard's checksum, and its sync marker is the digest of its head
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 import json
@@ -44,7 +45,7 @@ _PRIMITIVES: Final = {"int": pa.int64(), "long": pa.int64(), "bytes": pa.binary(
 _FIXED_WIDTH: Final = {"boolean": (1, "u1"), "float": (4, "<f4"), "double": (8, "<f8")}
 
 
-class _Damaged(Exception):
+class _DamageError(Exception):
     """What is wrong, before the path is known."""
 
 
@@ -76,12 +77,12 @@ class _Reader:
             result |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return (result >> 1) ^ -(result & 1)
-        raise _Damaged("it ends inside a number")
+        raise _DamageError("it ends inside a number")
 
     def bytes(self, size: int) -> bytes:
         end = self.position + size
         if size < 0 or end > len(self.data):
-            raise _Damaged(f"it ends {end - len(self.data)} bytes early")
+            raise _DamageError(f"it ends {end - len(self.data)} bytes early")
         found = self.data[self.position : end]
         self.position = end
         return found
@@ -89,7 +90,7 @@ class _Reader:
 
 def _read_header(reader: _Reader) -> _Header:
     if reader.bytes(len(MAGIC)) != MAGIC:
-        raise _Damaged("it does not begin as one")
+        raise _DamageError("it does not begin as one")
     entries = {}
     while (count := reader.long()) != 0:
         if count < 0:
@@ -100,7 +101,7 @@ def _read_header(reader: _Reader) -> _Header:
     covered = reader.data[: reader.position]
     header = _Header(entries, reader.bytes(SYNC_BYTES), reader.position)
     if LENGTHS_KEY in entries and header.sync != _digest(covered):
-        raise _Damaged("its header was altered")
+        raise _DamageError("its header was altered")
     return header
 
 
@@ -118,7 +119,7 @@ def _decompressed(codec: bytes, block: bytes) -> bytes:
     stream = zstandard.ZstdDecompressor().decompressobj()
     content = stream.decompress(block)
     if not stream.eof or stream.unused_data:
-        raise _Damaged("a compressed block is cut short")
+        raise _DamageError("a compressed block is cut short")
     return content
 
 
@@ -129,7 +130,7 @@ def _read_blocks(reader: _Reader, header: _Header) -> tuple[list[int], list[byte
         count = reader.long()
         body = reader.bytes(reader.long())
         if count < 0 or reader.bytes(SYNC_BYTES) != header.sync:
-            raise _Damaged("a block does not end with the file's sync marker")
+            raise _DamageError("a block does not end with the file's sync marker")
         counts.append(count)
         blocks.append(_decompressed(codec, body))
     return counts, blocks
@@ -141,9 +142,9 @@ def _record_starts(header: _Header, counts: list[int], blocks: list[bytes], sche
     starts = np.zeros(total + 1, dtype=np.int64)
     packed = header.entries.get(LENGTHS_KEY)
     if packed is not None:
-        lengths = np.frombuffer(_decompressed(b"zstandard", packed), dtype="<u4")
+        lengths = np.frombuffer(_decompressed(b"zstandard", base64.b64decode(packed, validate=True)), dtype="<u4")
         if len(lengths) != total:
-            raise _Damaged(f"it holds {total} records and says {len(lengths)}")
+            raise _DamageError(f"it holds {total} records and says {len(lengths)}")
         np.cumsum(lengths, out=starts[1:])
     else:
         parsed = fastavro.parse_schema(schema, _force=True)
@@ -160,7 +161,7 @@ def _record_starts(header: _Header, counts: list[int], blocks: list[bytes], sche
             offset += len(block)
     ends = np.cumsum([len(block) for block in blocks], dtype=np.int64)
     if not np.array_equal(starts[np.cumsum(counts, dtype=np.int64)], ends):
-        raise _Damaged("a block's records do not fill it")
+        raise _DamageError("a block's records do not fill it")
     return starts
 
 
@@ -186,7 +187,7 @@ def decode_columns(body: Buffer, *, path: str) -> tuple[int, dict[str, pa.Array]
         columns: dict[str, pa.Array] = {}
         ends = decoder.record(_resolved(schema, {}), starts[:-1].copy(), "", columns)
         if not np.array_equal(ends, starts[1:]):
-            raise _Damaged("a record does not end where the next one begins")
+            raise _DamageError("a record does not end where the next one begins")
         return len(starts) - 1, columns
     except UnsupportedFormat as error:
         raise UnsupportedFormat(f"{path}: {error.message}", path=path) from error
@@ -195,7 +196,7 @@ def decode_columns(body: Buffer, *, path: str) -> tuple[int, dict[str, pa.Array]
 
 
 _UNREADABLE: Final = (
-    _Damaged,
+    _DamageError,
     ValueError,
     EOFError,
     KeyError,
@@ -254,7 +255,7 @@ class _Decoder:
         shift = 7
         while len(more):
             if shift >= 7 * _VARINT_BYTES_MAX:
-                raise _Damaged("a number has more than ten bytes")
+                raise _DamageError("a number has more than ten bytes")
             byte = self.data[position[more]]
             position[more] += 1
             value[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
@@ -266,7 +267,7 @@ class _Decoder:
         lengths, starts = self.longs(at)
         ends = starts + lengths
         if len(at) and (int(lengths.min()) < 0 or int(ends.max()) > self.end or int(ends.min()) < 0):
-            raise _Damaged("a string reaches beyond the block")
+            raise _DamageError("a string reaches beyond the block")
         return binary_array(gather_bytes(self.data, starts, lengths), lengths, text=text), ends
 
     def value(self, kind: Any, at: I64) -> tuple[pa.Array, I64]:
@@ -306,7 +307,7 @@ class _Decoder:
             raise UnsupportedFormat(f"An Avro union of {len(branches)} types is not supported.")
         chosen, ends = self.longs(at)
         if len(at) and not ((chosen == 0) | (chosen == 1)).all():
-            raise _Damaged("a union names a branch that it does not have")
+            raise _DamageError("a union names a branch that it does not have")
         null_index = branches.index("null")
         return branches[1 - null_index], np.flatnonzero(chosen != null_index), ends
 
@@ -322,7 +323,7 @@ class _Decoder:
                 _, ends[sized] = self.longs(ends[sized])
             left = np.abs(left)
             if len(left) and int(left.max()) > self.end:
-                raise _Damaged("an array claims more elements than there are bytes")
+                raise _DamageError("an array claims more elements than there are bytes")
             open_rows, left = open_rows[left > 0], left[left > 0]
             rows = open_rows
             while len(rows):
@@ -398,12 +399,13 @@ def encode_columns(schema: dict[str, Any], columns: Mapping[str, pa.Array], coun
     _encode_record(schema, columns, "", parts)
     joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
     records, starts, lengths = byte_strings(joined)
-    content = memoryview(np.ascontiguousarray(records[: int(lengths.sum())])).cast("B")
+    content = records[: int(lengths.sum())].data
     compressor = zstandard.ZstdCompressor(write_checksum=True)
     entries = {
         b"avro.codec": b"zstandard",
         b"avro.schema": json.dumps(schema).encode(),
-        LENGTHS_KEY: compressor.compress(lengths.astype("<u4").tobytes()),
+        # Header entries are text for some readers.
+        LENGTHS_KEY: base64.b64encode(compressor.compress(lengths.astype("<u4").tobytes())),
     }
     out = bytearray(MAGIC + _varint(len(entries)))
     for key, value in entries.items():

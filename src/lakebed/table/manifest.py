@@ -149,8 +149,8 @@ _COLUMNS: Final[tuple[tuple[str, pa.DataType, str, bool], ...]] = (
     ("commit_snapshot", pa.int64(), "_FILE._COMMIT_SNAPSHOT", True),
 )
 ENTRY_SCHEMA: Final = pa.schema([pa.field(name, kind, nullable=optional) for name, kind, _, optional in _COLUMNS])
-"""One row a manifest entry: `kind` (`ADD`, `DELETE`), `partition` (BinaryRow), `bucket`, `total_buckets`, then the fields
-of `DataFile` in order, statistics as ``*_min``, ``*_max``, ``*_null_counts``."""
+"""One row a manifest entry: `kind` (`ADD`, `DELETE`), `partition` (BinaryRow), `bucket`, `total_buckets`, then the
+fields of `DataFile` in order, statistics as ``*_min``, ``*_max``, ``*_null_counts``."""
 
 IDENTITY: Final = ("partition", "bucket", "level", "file_name")
 """The columns by which a DELETE finds the ADD it takes back."""

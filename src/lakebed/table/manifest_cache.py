@@ -1,8 +1,8 @@
 """Decoded manifests and lists, kept in memory within a bound of bytes.
 
 Owns: the cache shared by all tables of a process. Manifests are immutable and their names unique, so an entry is never
-stale; the key is the object's full URL plus what its decoding depends on. Invariant: the sum of the sizes stays at or below the bound;
-an item above it is not kept; the least recently used goes first. Does not know: how to read or decode.
+stale; the key is the object's full URL plus what its decoding depends on. Invariant: the sum of the sizes stays at or
+below the bound; an item above it is not kept; the least recently used goes first. Does not know: how to read or decode.
 """
 
 from __future__ import annotations

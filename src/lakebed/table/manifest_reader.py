@@ -1,7 +1,7 @@
 """Manifests and lists of one table, read through the cache.
 
-Owns: which objects are fetched for a snapshot, and how many at once. Invariants: every manifest is read and decoded once
-a process while it fits the cache; sizes recorded in snapshot and list are checked, so that a truncated object is
+Owns: which objects are fetched for a snapshot, and how many at once. Invariants: every manifest is read and decoded
+once a process while it fits the cache; sizes recorded in snapshot and list are checked, so that a truncated object is
 `Corruption`; order is base before delta, as committed.
 """
 
