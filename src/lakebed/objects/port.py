@@ -128,7 +128,19 @@ class ObjectStore(Protocol):
         ...
 
     def copy(self, source: str, target: str, *, create_only: bool = False) -> None:
-        """Copy one object inside the store. Raises `NotFound`, `AlreadyExists`. Cost: 1 COPY."""
+        """Copy one object inside the store.
+
+        Raises `NotFound`, and `AlreadyExists` with ``create_only``. Cost: 1 COPY; with ``create_only``, which most
+        vendors do not have for copies, 1 GET + 1 PUT.
+        """
+        ...
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """Make objects that another engine wrote in place survive power loss, as if put with ``durable=True``.
+
+        Raises `NotFound` for a missing one. Cost: on local folders one fsync a file and one a folder; elsewhere, and in
+        a store opened with ``durable=False``, nothing.
+        """
         ...
 
     def url(self, path: str) -> str:

@@ -1,0 +1,147 @@
+"""Process-wide counters and their Prometheus text.
+
+Owns: the registry of counters and histograms. Invariants: values never go down; label values never hold a path or a
+secret; nothing is called while the lock is held, so a real lock is right even under a simulated runtime. Exporting is
+the caller's: `render()` returns the text for a scrape.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Final
+
+__all__ = ["LATENCY_BOUNDS_S", "Counter", "Histogram", "Registry", "default_registry", "render"]
+
+LATENCY_BOUNDS_S: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
+"""Upper bounds of latency buckets, in seconds: from a local read to a request that times out."""
+
+
+class Counter:
+    """A family of numbers that only grow, one for each combination of label values."""
+
+    def __init__(self, name: str, *, help_text: str, label_names: Sequence[str] = ()) -> None:
+        self.name = name
+        self.help_text = help_text
+        self.label_names = tuple(label_names)
+        self._values: dict[tuple[str, ...], float] = {}
+        self._lock = threading.Lock()
+
+    def add(self, amount: float, *labels: str) -> None:
+        """Add `amount` to the number with these label values, in the order of `label_names`."""
+        with self._lock:
+            self._values[labels] = self._values.get(labels, 0) + amount
+
+    def value(self, *labels: str) -> float:
+        """The number with these label values; 0 when nothing was counted."""
+        with self._lock:
+            return self._values.get(labels, 0)
+
+    def lines(self) -> list[str]:
+        """The family as Prometheus text."""
+        with self._lock:
+            values = sorted(self._values.items())
+        head = [f"# HELP {self.name} {self.help_text}", f"# TYPE {self.name} counter"]
+        return head + [f"{self.name}{_labels(self.label_names, labels)} {_number(value)}" for labels, value in values]
+
+
+class Histogram:
+    """A family of latency distributions, in seconds, one for each combination of label values."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        help_text: str,
+        label_names: Sequence[str] = (),
+        bounds: Sequence[float] = LATENCY_BOUNDS_S,
+    ) -> None:
+        self.name = name
+        self.help_text = help_text
+        self.label_names = tuple(label_names)
+        self.bounds = tuple(bounds)
+        self._counts: dict[tuple[str, ...], list[float]] = {}
+        self._lock = threading.Lock()
+
+    def observe(self, value: float, *labels: str) -> None:
+        """Count one value into its bucket."""
+        bucket = bisect_left(self.bounds, value)
+        with self._lock:
+            counts = self._counts.get(labels)
+            if counts is None:
+                counts = self._counts[labels] = [0.0] * (len(self.bounds) + 2)
+            counts[bucket] += 1
+            counts[-1] += value
+
+    def lines(self) -> list[str]:
+        """The family as Prometheus text: cumulative buckets, sum and count."""
+        with self._lock:
+            families = sorted((labels, list(counts)) for labels, counts in self._counts.items())
+        text = [f"# HELP {self.name} {self.help_text}", f"# TYPE {self.name} histogram"]
+        names = (*self.label_names, "le")
+        for labels, counts in families:
+            total = 0.0
+            for bound, count in zip((*map(str, self.bounds), "+Inf"), counts[:-1], strict=True):
+                total += count
+                text.append(f"{self.name}_bucket{_labels(names, (*labels, bound))} {_number(total)}")
+            text.append(f"{self.name}_sum{_labels(self.label_names, labels)} {counts[-1]:.6f}")
+            text.append(f"{self.name}_count{_labels(self.label_names, labels)} {_number(total)}")
+        return text
+
+
+class Registry:
+    """Metrics that are exported together."""
+
+    def __init__(self) -> None:
+        self._metrics: dict[str, Counter | Histogram] = {}
+        self._lock = threading.Lock()
+
+    def counter(self, name: str, *, help_text: str, label_names: Sequence[str] = ()) -> Counter:
+        """The counter of that name, made on first use."""
+        with self._lock:
+            metric = self._metrics.get(name)
+            if metric is None:
+                metric = self._metrics[name] = Counter(name, help_text=help_text, label_names=label_names)
+        if not isinstance(metric, Counter):
+            raise TypeError(f"{name} is already a histogram")
+        return metric
+
+    def histogram(self, name: str, *, help_text: str, label_names: Sequence[str] = ()) -> Histogram:
+        """The histogram of that name, made on first use."""
+        with self._lock:
+            metric = self._metrics.get(name)
+            if metric is None:
+                metric = self._metrics[name] = Histogram(name, help_text=help_text, label_names=label_names)
+        if not isinstance(metric, Histogram):
+            raise TypeError(f"{name} is already a counter")
+        return metric
+
+    def render(self) -> str:
+        """Everything as Prometheus text, format 0.0.4, families in the order of their names."""
+        with self._lock:
+            metrics = [self._metrics[name] for name in sorted(self._metrics)]
+        return "".join(line + "\n" for metric in metrics for line in metric.lines())
+
+
+def _labels(names: Sequence[str], values: Sequence[str]) -> str:
+    if not names:
+        return ""
+    return "{" + ",".join(f'{name}="{_escape(value)}"' for name, value in zip(names, values, strict=True)) + "}"
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+default_registry: Final = Registry()
+"""The process's own registry; every store counts into it."""
+
+
+def render() -> str:
+    """The process's metrics as Prometheus text."""
+    return default_registry.render()

@@ -1,0 +1,395 @@
+"""The store that callers hold: any driver, with views of folders, counted requests, retries and bounds.
+
+Invariants:
+- Every path is checked before a driver sees it, and a view cannot leave its folder.
+- Every request is counted, also those that fail; a retry is a request.
+- A request is tried again only when that is harmless: all but create-only puts, and those only when the failed one
+  certainly had no effect. An unclear create-only put is `OutcomeUnknown` at once: only its caller can tell whose the
+  object is (`lakebed.objects.numbered_log`, `lakebed.objects.create_once`).
+- Waits come from the injected clock, their jitter from the injected generator.
+
+Does not know: vendors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar, cast
+
+from typing_extensions import Buffer
+
+from lakebed.errors import InvalidRequest, LakebedError, OutcomeUnknown, Unavailable
+from lakebed.objects.counting import Kind, RequestCounter
+from lakebed.objects.driver import Driver
+from lakebed.objects.limits import StoreLimits
+from lakebed.objects.path import check_folder, check_path, join_path
+from lakebed.objects.port import ByteRange, Listing, ObjectMeta, ObjectStore, RequestCounts
+from lakebed.runtime import Condition, Environment
+
+__all__ = ["AccountedStore", "byte_view", "coalesce"]
+
+R = TypeVar("R")
+
+
+def byte_view(body: Buffer) -> memoryview:
+    """A read-only one-dimensional view of a buffer's bytes.
+
+    Raises:
+        InvalidRequest: not a buffer, or not contiguous.
+    """
+    try:
+        view = memoryview(body)
+        return (view if view.format == "B" and view.ndim == 1 else view.cast("B")).toreadonly()
+    except TypeError as error:
+        raise InvalidRequest(
+            f"a body must be contiguous bytes, not {type(body).__name__}: pass bytes, a memoryview or an Arrow buffer",
+            kind="invalid_body",
+        ) from error
+
+
+def coalesce(ranges: Sequence[ByteRange], *, gap_bytes_max: int) -> list[ByteRange]:
+    """The fewest ascending ranges that cover `ranges`, joining those with at most `gap_bytes_max` between them."""
+    merged: list[ByteRange] = []
+    for start, end in sorted(ranges):
+        if merged and start - merged[-1][1] <= gap_bytes_max:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+class _Gate:
+    """Bounds requests and bytes under way. A body larger than the bound goes when nothing else does."""
+
+    def __init__(self, condition: Condition, *, request_count_max: int, bytes_max: int) -> None:
+        self._condition = condition
+        self._request_count_max = request_count_max
+        self._bytes_max = bytes_max
+        self._request_count = 0
+        self._bytes = 0
+
+    def enter(self, size_bytes: int) -> None:
+        with self._condition:
+            while self._request_count and (
+                self._request_count >= self._request_count_max or self._bytes + size_bytes > self._bytes_max
+            ):
+                self._condition.wait()
+            self._request_count += 1
+            self._bytes += size_bytes
+
+    def leave(self, size_bytes: int) -> None:
+        with self._condition:
+            self._request_count -= 1
+            self._bytes -= size_bytes
+            self._condition.notify_all()
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What a store and all views of it have in common."""
+
+    driver: Driver
+    counter: RequestCounter
+    environment: Environment
+    limits: StoreLimits
+    durable: bool
+    gate: _Gate | None
+    reopen: Callable[[], ObjectStore] | None
+
+
+class AccountedStore:
+    """`ObjectStore` over a `Driver`; made by `open_store`, or directly over a driver of one's own.
+
+    Args:
+        driver: where requests go.
+        environment: clock, randomness and runtime.
+        limits: bounds and retries.
+        durable: False turns every ``durable=True`` off, for throw-away stores.
+        reopen: a picklable call that opens the same store elsewhere; None makes pickling `InvalidRequest`.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        *,
+        environment: Environment,
+        limits: StoreLimits,
+        durable: bool = True,
+        reopen: Callable[[], ObjectStore] | None = None,
+    ) -> None:
+        runtime = environment.runtime
+        gate = (
+            _Gate(
+                runtime.condition(),
+                request_count_max=limits.request_concurrency_max,
+                bytes_max=limits.inflight_bytes_max,
+            )
+            if driver.is_remote
+            else None
+        )
+        counter = RequestCounter(runtime, label=driver.metrics_label)
+        self._shared = _Shared(driver, counter, environment, limits, durable, gate, reopen)
+        self._driver = driver
+        self._folder = ""
+
+    def __repr__(self) -> str:
+        return f"ObjectStore({self.root_url!r})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        if self._shared.reopen is None:
+            raise InvalidRequest(
+                f"{self.root_url} exists in this process only and cannot be sent to another: use a folder or a bucket",
+                kind="not_picklable",
+            )
+        return (_reopened, (self._shared.reopen, self._folder))
+
+    @property
+    def root_url(self) -> str:
+        """The URL of this view's root."""
+        return self._driver.url(self._folder) if self._folder else self._driver.root_url
+
+    def get(self, path: str, *, byte_range: ByteRange | None = None) -> Buffer:
+        """See `ObjectStore.get`."""
+        full = self._full(path)
+        if byte_range is not None:
+            _check_range(byte_range, path)
+            size_bytes = byte_range[1] - byte_range[0]
+        else:
+            size_bytes = self._shared.limits.get_bytes_assumed
+        driver = self._driver
+        return self._read("get", lambda: driver.get(full, byte_range), _length, size_bytes)
+
+    def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
+        """See `ObjectStore.get_ranges`."""
+        full = self._full(path)
+        for byte_range in ranges:
+            _check_range(byte_range, path)
+        merged = coalesce(ranges, gap_bytes_max=self._shared.limits.coalesce_gap_bytes_max)
+        if not merged:
+            return []
+        size_bytes = sum(end - start for start, end in merged)
+        driver = self._driver
+        bodies = self._read("get", lambda: driver.get_ranges(full, merged), _lengths, size_bytes, requests=len(merged))
+        return [_part(merged, bodies, byte_range) for byte_range in ranges]
+
+    def head(self, path: str) -> ObjectMeta:
+        """See `ObjectStore.head`."""
+        full, driver = self._full(path), self._driver
+        return self._shown(self._read("head", lambda: driver.head(full), _nothing))
+
+    def put(self, path: str, body: Buffer, *, create_only: bool = False, durable: bool = True) -> None:
+        """See `ObjectStore.put`."""
+        full, view, driver = self._full(path), byte_view(body), self._driver
+        size_bytes = view.nbytes
+        sync = durable and self._shared.durable
+        self._call(
+            "put",
+            lambda: driver.put(full, view, create_only=create_only, durable=sync),
+            lambda _: (0, size_bytes),
+            size_bytes=size_bytes,
+            repeatable=not create_only,
+        )
+
+    def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectMeta]:
+        """See `ObjectStore.list`."""
+        folder = join_path(self._folder, check_folder(prefix))
+        after = None if start_after is None else join_path(self._folder, start_after)
+        return self._pages(folder, after)
+
+    def _pages(self, folder: str, after: str | None) -> Iterator[ObjectMeta]:
+        page_count = self._shared.limits.list_page_count
+        pages: Iterator[Sequence[ObjectMeta]] | None = None
+
+        def take() -> Sequence[ObjectMeta] | None:
+            # A failed iterator is spent: a retry starts a new one behind the last name seen.
+            nonlocal pages
+            if pages is None:
+                pages = self._driver.list_pages(folder, after, page_count)
+            try:
+                return next(pages, None)
+            except LakebedError:
+                pages = None
+                raise
+
+        while True:
+            page = self._read("list", take, _nothing)
+            if not page:
+                return
+            yield from map(self._shown, page)
+            after = page[-1].path
+            if len(page) < page_count:
+                return
+
+    def list_with_delimiter(self, prefix: str = "") -> Listing:
+        """See `ObjectStore.list_with_delimiter`."""
+        folder, driver = join_path(self._folder, check_folder(prefix)), self._driver
+        page_count = self._shared.limits.list_page_count
+        found = self._call(
+            "list",
+            lambda: driver.list_level(folder),
+            _nothing,
+            repeatable=True,
+            requests_of=lambda found: max(1, -(-(len(found.objects) + len(found.folders)) // page_count)),
+        )
+        if not self._folder:
+            return found
+        skip = len(self._folder) + 1
+        return Listing(tuple(map(self._shown, found.objects)), tuple(name[skip:] for name in found.folders))
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """See `ObjectStore.delete`."""
+        driver, remaining = self._driver, map(self._full, paths)
+        while batch := list(islice(remaining, driver.delete_batch_count_max)):
+            self._read("delete", lambda batch=batch: driver.delete(batch), _nothing)  # type: ignore[misc]
+
+    def copy(self, source: str, target: str, *, create_only: bool = False) -> None:
+        """See `ObjectStore.copy`."""
+        if create_only:
+            self.put(target, self.get(source), create_only=True)
+            return
+        full_source, full_target, driver = self._full(source), self._full(target), self._driver
+        durable = self._shared.durable
+        self._read("copy", lambda: driver.copy(full_source, full_target, durable=durable), _nothing)
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """See `ObjectStore.sync`."""
+        full = [self._full(path) for path in paths]
+        if self._shared.durable and full:
+            self._driver.sync(full)
+
+    def url(self, path: str) -> str:
+        """See `ObjectStore.url`."""
+        return self._driver.url(self._full(path))
+
+    def signed_url(self, path: str, *, expires_in_s: int, method: str = "GET") -> str:
+        """See `ObjectStore.signed_url`."""
+        if expires_in_s < 1:
+            raise InvalidRequest(f"expires_in_s is {expires_in_s}: a signed URL must live for at least a second")
+        return self._driver.signed_url(self._full(path), expires_in_s=expires_in_s, method=method)
+
+    def sub(self, prefix: str) -> AccountedStore:
+        """See `ObjectStore.sub`."""
+        view = AccountedStore.__new__(AccountedStore)
+        view._shared = self._shared
+        view._driver = self._driver
+        view._folder = join_path(self._folder, check_folder(prefix))
+        return view
+
+    def count(self) -> AbstractContextManager[RequestCounts]:
+        """See `ObjectStore.count`."""
+        return self._shared.counter.count(self._folder)
+
+    def _full(self, path: str) -> str:
+        check_path(path)
+        return f"{self._folder}/{path}" if self._folder else path
+
+    def _shown(self, meta: ObjectMeta) -> ObjectMeta:
+        if not self._folder:
+            return meta
+        return ObjectMeta(meta.path[len(self._folder) + 1 :], meta.size_bytes, meta.modified_ms, meta.etag)
+
+    def _read(
+        self,
+        kind: Kind,
+        request: Callable[[], R],
+        bytes_of: Callable[[R], tuple[int, int]],
+        size_bytes: int = 0,
+        *,
+        requests: int = 1,
+    ) -> R:
+        return self._call(
+            kind, request, bytes_of, size_bytes=size_bytes, repeatable=True, requests_of=lambda _: requests
+        )
+
+    def _call(
+        self,
+        kind: Kind,
+        request: Callable[[], R],
+        bytes_of: Callable[[R], tuple[int, int]],
+        *,
+        repeatable: bool,
+        size_bytes: int = 0,
+        requests_of: Callable[[R], int] | None = None,
+    ) -> R:
+        """Make one request, tried again while that is harmless, and count it. `bytes_of` gives (read, written)."""
+        shared = self._shared
+        clock, gate, counter = shared.environment.clock, shared.gate, shared.counter
+        started_s = clock.monotonic_s()
+        retries = 0
+        while True:
+            if gate is not None:
+                gate.enter(size_bytes)
+            try:
+                result = request()
+            except LakebedError as error:
+                again = (
+                    isinstance(error, Unavailable | OutcomeUnknown)
+                    and (repeatable or isinstance(error, Unavailable))
+                    and error.kind != "disk_full"
+                    and retries < shared.limits.retry_count_max
+                )
+                if not again:
+                    elapsed_s = clock.monotonic_s() - started_s
+                    counter.add(kind, self._folder, seconds=elapsed_s, requests=1 + retries, retries=retries, failed=True)
+                    raise
+            else:
+                bytes_read, bytes_written = bytes_of(result)
+                counter.add(
+                    kind,
+                    self._folder,
+                    seconds=clock.monotonic_s() - started_s,
+                    requests=(1 if requests_of is None else requests_of(result)) + retries,
+                    bytes_read=bytes_read,
+                    bytes_written=bytes_written,
+                    retries=retries,
+                )
+                return result
+            finally:
+                if gate is not None:
+                    gate.leave(size_bytes)
+            self._wait(retries)
+            retries += 1
+
+    def _wait(self, retries: int) -> None:
+        limits, environment = self._shared.limits, self._shared.environment
+        bound_ms = min(limits.retry_wait_max_ms, limits.retry_wait_first_ms << min(retries, 30))
+        environment.clock.sleep(environment.rng.random() * bound_ms / 1000)
+
+
+def _reopened(reopen: Callable[[], ObjectStore], folder: str) -> ObjectStore:
+    store = reopen()
+    return store.sub(folder) if folder else store
+
+
+def _nothing(_: object) -> tuple[int, int]:
+    return 0, 0
+
+
+def _length(body: Buffer) -> tuple[int, int]:
+    return memoryview(body).nbytes, 0
+
+
+def _lengths(bodies: Sequence[Buffer]) -> tuple[int, int]:
+    return sum(memoryview(body).nbytes for body in bodies), 0
+
+
+def _check_range(byte_range: ByteRange, path: str) -> None:
+    start, end = byte_range
+    if not 0 <= start < end:
+        raise InvalidRequest(
+            f"bytes {start} to {end} of {path} were asked for: a range starts at 0 or later and holds at least a byte",
+            kind="invalid_range",
+            path=path,
+        )
+
+
+def _part(merged: Sequence[ByteRange], bodies: Sequence[Buffer], byte_range: ByteRange) -> Buffer:
+    """The part of the coalesced bodies that one asked range stands for."""
+    start, end = byte_range
+    for (first, last), body in zip(merged, bodies, strict=True):
+        if first <= start and end <= last:
+            return body if (first, last) == (start, end) else cast(Buffer, memoryview(body)[start - first : end - first])
+    raise AssertionError(f"{byte_range} was not read")

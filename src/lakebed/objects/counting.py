@@ -1,0 +1,95 @@
+"""Counters of requests: what `ObjectStore.count` reads and what Prometheus exports.
+
+Owns: which open counts a request belongs to. Invariants: a request is counted once in every open count whose folder it
+was made through, and once in the process's metrics; counting never waits for a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, Literal
+
+from lakebed.metrics import Registry, default_registry
+from lakebed.objects.port import RequestCounts
+from lakebed.runtime import Runtime
+
+__all__ = ["Kind", "RequestCounter"]
+
+Kind = Literal["get", "head", "put", "list", "delete", "copy"]
+
+_LABELS: Final = ("store", "kind")
+
+
+class RequestCounter:
+    """Counts the requests of one opened store and of all views of it."""
+
+    def __init__(self, runtime: Runtime, *, label: str, registry: Registry = default_registry) -> None:
+        self._lock = runtime.lock()
+        self._open: tuple[tuple[str, RequestCounts], ...] = ()
+        self._label = label
+        self._requests = registry.counter(
+            "lakebed_store_requests_total", help_text="Requests to object stores.", label_names=_LABELS
+        )
+        self._errors = registry.counter(
+            "lakebed_store_errors_total", help_text="Requests that failed, missing objects included.", label_names=_LABELS
+        )
+        self._retries = registry.counter(
+            "lakebed_store_retries_total", help_text="Requests that were tried again.", label_names=_LABELS
+        )
+        self._bytes = registry.counter(
+            "lakebed_store_bytes_total", help_text="Bytes of bodies, by direction.", label_names=("store", "direction")
+        )
+        self._seconds = registry.histogram(
+            "lakebed_store_seconds", help_text="Time of one call, its retries included.", label_names=_LABELS
+        )
+
+    @contextmanager
+    def count(self, folder: str) -> Iterator[RequestCounts]:
+        """Count what goes through `folder` (``""`` is the root) and the folders below it."""
+        counts = RequestCounts()
+        entry = (folder, counts)
+        with self._lock:
+            self._open = (*self._open, entry)
+        try:
+            yield counts
+        finally:
+            with self._lock:
+                self._open = tuple(one for one in self._open if one is not entry)
+
+    def add(
+        self,
+        kind: Kind,
+        folder: str,
+        *,
+        seconds: float,
+        requests: int = 1,
+        bytes_read: int = 0,
+        bytes_written: int = 0,
+        retries: int = 0,
+        failed: bool = False,
+    ) -> None:
+        """Count one call made through a view of `folder`; `requests` includes its retries."""
+        label = self._label
+        self._requests.add(requests, label, kind)
+        self._seconds.observe(seconds, label, kind)
+        if bytes_read:
+            self._bytes.add(bytes_read, label, "read")
+        if bytes_written:
+            self._bytes.add(bytes_written, label, "written")
+        if retries:
+            self._retries.add(retries, label, kind)
+        if failed:
+            self._errors.add(1, label, kind)
+        if not self._open:
+            return
+        with self._lock:
+            for scope, counts in self._open:
+                if scope and scope != folder and not folder.startswith(scope + "/"):
+                    continue
+                setattr(counts, kind, getattr(counts, kind) + requests)
+                counts.bytes_read += bytes_read
+                counts.bytes_written += bytes_written
+                counts.retries += retries
+                counts.errors += failed
+                counts.seconds[kind] = counts.seconds.get(kind, 0.0) + seconds

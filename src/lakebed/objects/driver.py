@@ -1,0 +1,89 @@
+"""What a kind of store has to offer below the port: the `Driver` protocol.
+
+A driver does single requests and nothing else: no counting, no retries, no views of sub-folders. `AccountedStore` puts
+those around any driver and is what callers get. Paths are checked before they come here, and are relative to the
+driver's root.
+
+Invariants every driver keeps: those of `lakebed.objects.port`, for one request; errors are `lakebed.errors` only;
+`Unavailable` means that the request certainly had no effect or may be repeated, `OutcomeUnknown` that a create-only put
+may have had its effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from typing_extensions import Buffer
+
+from lakebed.objects.port import ByteRange, Listing, ObjectMeta
+
+__all__ = ["Driver"]
+
+
+class Driver(Protocol):
+    """Single requests to one root."""
+
+    @property
+    def root_url(self) -> str:
+        """URL of the root, without credentials and final slash."""
+        ...
+
+    @property
+    def metrics_label(self) -> str:
+        """Which store this is in exported metrics: scheme and bucket, never a path (there would be too many)."""
+        ...
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether requests travel: then concurrency and bytes in flight are bounded."""
+        ...
+
+    @property
+    def delete_batch_count_max(self) -> int:
+        """Paths that one DELETE request takes."""
+        ...
+
+    def get(self, path: str, byte_range: ByteRange | None) -> Buffer:
+        """One GET."""
+        ...
+
+    def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
+        """One GET for each of `ranges`, which are already coalesced."""
+        ...
+
+    def head(self, path: str) -> ObjectMeta:
+        """One HEAD."""
+        ...
+
+    def put(self, path: str, body: memoryview, *, create_only: bool, durable: bool) -> None:
+        """One PUT of a one-dimensional byte view."""
+        ...
+
+    def list_pages(self, prefix: str, start_after: str | None, page_count: int) -> Iterator[Sequence[ObjectMeta]]:
+        """Objects below a folder in order, one LIST a page; the last page may be empty."""
+        ...
+
+    def list_level(self, prefix: str) -> Listing:
+        """One level below a folder, in order."""
+        ...
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """One DELETE of at most `delete_batch_count_max` paths; missing ones are fine."""
+        ...
+
+    def copy(self, source: str, target: str, *, durable: bool) -> None:
+        """One COPY that replaces its target."""
+        ...
+
+    def sync(self, paths: Sequence[str]) -> None:
+        """Make objects that others wrote survive power loss; nothing to do where every write does."""
+        ...
+
+    def url(self, path: str) -> str:
+        """URL of an object, for another engine."""
+        ...
+
+    def signed_url(self, path: str, *, expires_in_s: int, method: str) -> str:
+        """A URL with its own permission."""
+        ...

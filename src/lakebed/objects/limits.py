@@ -1,0 +1,65 @@
+"""Every limit of a store, as one frozen settings object. Pure data.
+
+Each setting has its unit in its name and says what it costs to change it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from lakebed.errors import InvalidRequest
+
+__all__ = ["StoreLimits"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLimits:
+    """Bounds on what one opened store may have under way, wait for and try again."""
+
+    request_concurrency_max: int = 32
+    """Requests under way at once to a remote store, by all threads. More needs more sockets; fewer makes threads wait."""
+
+    inflight_bytes_max: int = 256 << 20
+    """Bytes of bodies under way at once to and from a remote store. A single larger body goes alone."""
+
+    get_bytes_assumed: int = 8 << 20
+    """What a GET without a range is taken for, in `inflight_bytes_max`: its size is not known before it arrives."""
+
+    request_timeout_ms: int = 30_000
+    """A remote request without an answer after this time has failed (and may have had its effect). A lower value finds
+    dead connections sooner, and cuts off large bodies on slow lines."""
+
+    connect_timeout_ms: int = 5_000
+    """Time to open a connection. Such a failure certainly had no effect, so it is always tried again."""
+
+    retry_count_max: int = 8
+    """Tries after the first, of a request that may be repeated. 0 hands every failure to the caller."""
+
+    retry_wait_first_ms: int = 50
+    """Longest wait before the first retry; each later wait may be twice as long. The wait itself is drawn evenly from
+    zero to its bound, so that many clients do not come back together."""
+
+    retry_wait_max_ms: int = 5_000
+    """Bound of every wait between two tries."""
+
+    coalesce_gap_bytes_max: int = 1 << 20
+    """Ranges of one object nearer than this are read by one GET. A larger gap saves requests and reads more bytes."""
+
+    list_page_count: int = 1000
+    """Names of one page of a listing: what the large stores return for one request."""
+
+    folder_memory_count_max: int = 100_000
+    """Folders that a local store remembers as checked and durable, so that a put costs no look at its parents. About
+    200 bytes each."""
+
+    def __post_init__(self) -> None:
+        """Refuse settings that would let nothing through."""
+        zero_is_fine = {"retry_count_max", "retry_wait_first_ms", "retry_wait_max_ms", "coalesce_gap_bytes_max"}
+        for setting in fields(self):
+            value, least = getattr(self, setting.name), 0 if setting.name in zero_is_fine else 1
+            if not isinstance(value, int) or value < least:
+                raise InvalidRequest(
+                    f"the limit {setting.name} is {value!r}: it must be a whole number of at least {least}",
+                    kind="invalid_limit",
+                    limit=setting.name,
+                )

@@ -1,0 +1,449 @@
+"""Local folders: whole-file puts that are never seen half-written, and that survive power loss.
+
+Owns: the system calls. Invariants:
+- A create-only put writes a file without a name (``O_TMPFILE``; elsewhere a hidden one), then gives it its name with
+  ``link``, which fails when the name is taken. Never ``rename``: that would replace what another writer acknowledged.
+- With ``durable=True`` the file is synced before it gets its name, then its folder; the folders above it once in the
+  life of the store, because whoever made them may not have.
+- Hidden names of unfinished files are neither listed nor accepted as paths.
+- Symbolic links below the root are not objects: not listed, not followed. The check of a folder is remembered, so a
+  link that another program puts in the place of a checked folder is not noticed: permissions have to forbid that.
+- Listing order is that of the whole path, though a folder is read at a time: a folder sorts as its name with a slash.
+
+Does not know: network file systems, whose ``link`` and ``fsync`` promise less; they are not supported.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import re
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from typing_extensions import Buffer
+
+from lakebed.errors import InvalidRequest, LakebedError, NotFound, Unavailable
+from lakebed.objects.memory import absent, check_range, occupied
+from lakebed.objects.path import join_path
+from lakebed.objects.port import ByteRange, Listing, ObjectMeta
+
+try:
+    from fcntl import F_FULLFSYNC, fcntl  # type: ignore[attr-defined,unused-ignore]  # macOS: fsync stops at the drive's cache
+except ImportError:
+    F_FULLFSYNC = None
+
+__all__ = ["LocalDriver"]
+
+_READ_FIRST_BYTES: Final = 64 << 10
+"""One read of this size gets a small object whole, without asking for its size first."""
+
+_IO_BYTES_MAX: Final = 1 << 30
+"""Linux moves at most 2 GiB - 4 KiB in one call."""
+
+_TEMPORARY: Final = re.compile(r"\.lakebed-[0-9a-f]{16}\.tmp")
+_OPEN_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_OPEN_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_O_TMPFILE: Final[int] = getattr(os, "O_TMPFILE", 0)
+_PROC: Final = "/proc/self/fd"
+_NO_NAMELESS: Final = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT}
+_DENIED: Final = {errno.EACCES, errno.EPERM, errno.EROFS}
+_READING: Final = {"read", "look at", "sync", "list"}
+_ABSENT: Final = {errno.ENOENT, errno.EISDIR, errno.ENOTDIR}
+_NOT_A_FOLDER: Final = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY}
+_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_PUT_TRIES_MAX: Final = 16
+
+
+class LocalDriver:
+    """`Driver` of one folder. The folder is made by the first put."""
+
+    is_remote = False
+    delete_batch_count_max = 1000
+
+    def __init__(self, root: str, *, rng: random.Random, folder_memory_count_max: int) -> None:
+        # The root itself may be reached through links; what lies below it may not.
+        self._root = os.path.realpath(root)
+        self._shown_root = root.rstrip("/") or "/"
+        self._rng = rng
+        self._nameless = bool(_O_TMPFILE) and os.path.isdir(_PROC)
+        self._checked: dict[str, None] = {}
+        self._durable: dict[str, None] = {}
+        self._memory_count_max = folder_memory_count_max
+
+    @property
+    def root_url(self) -> str:
+        """``file:///absolute/path``."""
+        return "file://" + self._shown_root
+
+    @property
+    def metrics_label(self) -> str:
+        """One label for all local folders."""
+        return "file"
+
+    # Reading
+
+    def get(self, path: str, byte_range: ByteRange | None) -> Buffer:
+        """Open, read, close: three system calls for an object up to 64 KiB."""
+        descriptor = self._open(path)
+        try:
+            if byte_range is not None:
+                return self._read_range(descriptor, path, byte_range)
+            body = os.read(descriptor, _READ_FIRST_BYTES)
+            if len(body) < _READ_FIRST_BYTES:
+                return body
+            size_bytes = os.fstat(descriptor).st_size
+            return body if size_bytes == len(body) else _read_exactly(descriptor, 0, size_bytes, path)
+        except OSError as error:
+            raise self._translated(error, "read", path) from error
+        finally:
+            os.close(descriptor)
+
+    def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
+        """One open and one read a range."""
+        descriptor = self._open(path)
+        try:
+            return [self._read_range(descriptor, path, byte_range) for byte_range in ranges]
+        except OSError as error:
+            raise self._translated(error, "read", path) from error
+        finally:
+            os.close(descriptor)
+
+    def head(self, path: str) -> ObjectMeta:
+        """One ``lstat``."""
+        self._check(path)
+        try:
+            status = os.lstat(f"{self._root}/{path}")
+        except OSError as error:
+            raise self._translated(error, "look at", path) from error
+        if not stat.S_ISREG(status.st_mode):
+            raise absent(path, self.root_url)
+        return _meta(path, status)
+
+    def _open(self, path: str) -> int:
+        self._check(path)
+        try:
+            return os.open(f"{self._root}/{path}", _OPEN_READ)
+        except OSError as error:
+            raise self._translated(error, "read", path) from error
+
+    def _read_range(self, descriptor: int, path: str, byte_range: ByteRange) -> Buffer:
+        start, end = check_range(byte_range, size_bytes=os.fstat(descriptor).st_size, path=path)
+        return _read_exactly(descriptor, start, end - start, path)
+
+    # Writing
+
+    def put(self, path: str, body: memoryview, *, create_only: bool, durable: bool) -> None:
+        """Write a file beside its place, then link it (create-only) or rename it (replacing) into place."""
+        self._check(path)
+        folder, _, name = path.rpartition("/")
+        place = f"{self._root}/{folder}" if folder else self._root
+        for _ in range(_PUT_TRIES_MAX):
+            try:
+                if create_only and self._nameless:
+                    self._link_nameless(place, name, body, durable)
+                else:
+                    self._write_hidden(place, name, body, create_only, durable)
+            except FileNotFoundError:
+                self._make_folder(folder)  # or another program removed it meanwhile: make it again
+                continue
+            except FileExistsError as error:
+                raise occupied(path, self.root_url) from error
+            except OSError as error:
+                if create_only and self._nameless and error.errno in _NO_NAMELESS and os.path.isdir(place):
+                    self._nameless = False  # this file system has no files without names
+                    continue
+                raise self._translated(error, "write", path) from error
+            if durable and folder not in self._durable:
+                self._sync_parents(folder)
+            return
+        raise Unavailable(f"{self.root_url}/{folder} vanishes as fast as it is made; is somebody removing it?", path=path)
+
+    def _link_nameless(self, place: str, name: str, body: memoryview, durable: bool) -> None:
+        parent = os.open(place, _OPEN_FOLDER)
+        try:
+            descriptor = os.open(place, _O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+            try:
+                _write_all(descriptor, body)
+                if durable:
+                    _flush(descriptor)
+                # Naming a folder's descriptor makes Python call linkat, which can follow the link in /proc.
+                os.link(f"{_PROC}/{descriptor}", name, dst_dir_fd=parent, follow_symlinks=True)
+            finally:
+                os.close(descriptor)
+            if durable:
+                _flush(parent)
+        finally:
+            os.close(parent)
+
+    def _write_hidden(self, place: str, name: str, body: memoryview, create_only: bool, durable: bool) -> None:
+        hidden = f"{place}/.lakebed-{self._rng.getrandbits(64):016x}.tmp"
+        descriptor = os.open(hidden, _OPEN_NEW, 0o666)
+        try:
+            try:
+                _write_all(descriptor, body)
+                if durable:
+                    _flush(descriptor)
+            finally:
+                os.close(descriptor)
+            if create_only:
+                os.link(hidden, f"{place}/{name}")
+                os.unlink(hidden)
+            else:
+                os.rename(hidden, f"{place}/{name}")
+        except BaseException:
+            _unlink_if_there(hidden)
+            raise
+        if durable:
+            _sync_folder(place)
+
+    def _make_folder(self, folder: str) -> None:
+        """Make a folder and those above it; their durability is settled by `_sync_parents`."""
+        self._checked.clear()
+        self._durable.clear()
+        try:
+            os.makedirs(self._place(folder), exist_ok=True)
+        except OSError as error:
+            raise self._translated(error, "make the folder", folder) from error
+        self._check_real(folder)
+
+    def _sync_parents(self, folder: str) -> None:
+        """Sync every folder from the root's parent down to the parent of `folder`, then remember."""
+        place = self._place(folder)
+        while len(place) >= len(self._root) and place != "/":
+            place = os.path.dirname(place)
+            try:
+                _sync_folder(place)
+            except PermissionError:
+                break  # not ours: it was there before us
+            except OSError as error:
+                raise self._translated(error, "sync the parents of", folder) from error
+        _remember(self._durable, folder, self._memory_count_max)
+
+    def sync(self, paths: Sequence[str]) -> None:
+        """Sync each file, then each of their folders once."""
+        folders: dict[str, None] = {}
+        for path in paths:
+            descriptor = self._open(path)
+            try:
+                _flush(descriptor)
+            except OSError as error:
+                raise self._translated(error, "sync", path) from error
+            finally:
+                os.close(descriptor)
+            folders[path.rpartition("/")[0]] = None
+        for folder in folders:
+            try:
+                _sync_folder(self._place(folder))
+            except OSError as error:
+                raise self._translated(error, "sync", folder) from error
+            if folder not in self._durable:
+                self._sync_parents(folder)
+
+    def copy(self, source: str, target: str, *, durable: bool) -> None:
+        """Read, then put. Not a hard link: other engines write some files in place."""
+        self.put(target, memoryview(self.get(source, None)), create_only=False, durable=durable)
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Unlink files; folders stay, because another engine may be about to write into them."""
+        for path in paths:
+            self._check(path)
+            try:
+                os.unlink(f"{self._root}/{path}")
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                continue
+            except OSError as error:
+                if error.errno == errno.EPERM and os.path.isdir(f"{self._root}/{path}"):
+                    continue  # macOS's word for unlinking a folder
+                raise self._translated(error, "delete", path) from error
+
+    # Listing
+
+    def list_pages(self, prefix: str, start_after: str | None, page_count: int) -> Iterator[Sequence[ObjectMeta]]:
+        """Pages of a lazy walk: a folder is read when the listing reaches it."""
+        page: list[ObjectMeta] = []
+        for meta in self._walk(prefix, start_after):
+            if len(page) == page_count:
+                yield page
+                page = []
+            page.append(meta)
+        yield page
+
+    def list_level(self, prefix: str) -> Listing:
+        """One level; a folder counts when an object is below it."""
+        objects: list[ObjectMeta] = []
+        folders: list[str] = []
+        for name, entry in self._entries(prefix):
+            path = join_path(prefix, entry.name)
+            if not name.endswith("/"):
+                status = _status(entry)
+                if status is not None:
+                    objects.append(_meta(path, status))
+            elif next(self._walk(path, None), None) is not None:
+                folders.append(path)
+        return Listing(tuple(objects), tuple(folders))
+
+    def _walk(self, prefix: str, start_after: str | None) -> Iterator[ObjectMeta]:
+        for name, entry in self._entries(prefix):
+            path = join_path(prefix, name)
+            if start_after is not None and path <= start_after and not start_after.startswith(path):
+                continue
+            if name.endswith("/"):
+                yield from self._walk(path[:-1], start_after)
+            elif start_after is None or path > start_after:
+                status = _status(entry)
+                if status is not None:
+                    yield _meta(path, status)
+
+    def _entries(self, folder: str) -> list[tuple[str, os.DirEntry[str]]]:
+        """Files by name and folders by name and slash, in that order; nothing for a folder that is not there."""
+        if folder:
+            self._check(folder + "/x")
+        try:
+            with os.scandir(self._place(folder)) as scan:
+                entries = list(scan)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise self._translated(error, "list", folder) from error
+        named: list[tuple[str, os.DirEntry[str]]] = []
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                named.append((entry.name + "/", entry))
+            elif entry.is_file(follow_symlinks=False) and _TEMPORARY.fullmatch(entry.name) is None:
+                named.append((entry.name, entry))
+        named.sort(key=_first)
+        return named
+
+    # Addresses
+
+    def url(self, path: str) -> str:
+        """``file:///absolute/path``, taken literally: nothing in it is percent-encoded."""
+        return f"file://{self._shown_root}/{path}"
+
+    def signed_url(self, path: str, *, expires_in_s: int, method: str) -> str:
+        """There is no such thing: a folder has no server."""
+        raise InvalidRequest(f"{self.root_url} is a local folder: it has no signed URLs", kind="unsupported", path=path)
+
+    # Checks and errors
+
+    def _place(self, folder: str) -> str:
+        return f"{self._root}/{folder}" if folder else self._root
+
+    def _check(self, path: str) -> None:
+        """Refuse names of unfinished files, and folders that are reached through a link; remembered by folder."""
+        folder, _, name = path.rpartition("/")
+        if name.startswith(".lakebed-") and _TEMPORARY.fullmatch(name):
+            raise InvalidRequest(f"{path} is a name of lakebed's unfinished files: choose another", kind="invalid_path")
+        if folder and folder not in self._checked:
+            self._check_real(folder)
+
+    def _check_real(self, folder: str) -> None:
+        place = self._place(folder)
+        if os.path.realpath(place) != place:
+            raise InvalidRequest(
+                f"{folder} in {self.root_url} is reached through a symbolic link: a store does not leave its folder",
+                kind="path_escape",
+                path=folder,
+            )
+        if os.path.isdir(place):
+            _remember(self._checked, folder, self._memory_count_max)
+
+    def _translated(self, error: OSError, verb: str, path: str) -> LakebedError:
+        """The one error for a failed system call."""
+        what = f"{self.root_url}/{path}" if path else self.root_url
+        code, reason = error.errno, os.strerror(error.errno or 0)
+        if code == errno.ELOOP:
+            return InvalidRequest(
+                f"{path} in {self.root_url} is a symbolic link: a store does not leave its folder",
+                kind="path_escape",
+                path=path,
+            )
+        if verb in _READING and code in _ABSENT:
+            return absent(path, self.root_url)
+        if code in _NOT_A_FOLDER:
+            return InvalidRequest(
+                f"lakebed cannot {verb} {what}: on a local folder a name is either a file or a folder, and a part of "
+                "this path is the other",
+                kind="not_a_folder",
+                path=path,
+            )
+        if code in _DENIED:
+            return InvalidRequest(
+                f"lakebed may not {verb} {what} ({reason}): check the folder's owner, mode and mount",
+                kind="permission_denied",
+                path=path,
+            )
+        if code == errno.ENAMETOOLONG:
+            return InvalidRequest(f"the name of {what} is too long for its file system", kind="invalid_path", path=path)
+        if code in _FULL:
+            return Unavailable(f"the disk is full: lakebed could not {verb} {what}", kind="disk_full", path=path)
+        return Unavailable(f"lakebed could not {verb} {what}: {reason}", kind="io_error", path=path)
+
+
+_first: Final[Callable[[tuple[str, os.DirEntry[str]]], str]] = lambda named: named[0]  # noqa: E731
+
+
+def _remember(folders: dict[str, None], folder: str, count_max: int) -> None:
+    if len(folders) >= count_max:
+        folders.clear()
+    folders[folder] = None
+
+
+def _meta(path: str, status: os.stat_result) -> ObjectMeta:
+    etag = f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
+    return ObjectMeta(path, status.st_size, status.st_mtime_ns // 1_000_000, etag)
+
+
+def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
+    """None when the file went away since its folder was read."""
+    try:
+        return entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def _write_all(descriptor: int, body: memoryview) -> None:
+    written = os.write(descriptor, body[:_IO_BYTES_MAX]) if len(body) else 0
+    while written < len(body):
+        written += os.write(descriptor, body[written : written + _IO_BYTES_MAX])
+
+
+def _read_exactly(descriptor: int, start: int, size_bytes: int, path: str) -> Buffer:
+    body = os.pread(descriptor, min(size_bytes, _IO_BYTES_MAX), start)
+    if len(body) == size_bytes:
+        return body
+    whole = bytearray(size_bytes)
+    whole[: len(body)] = body
+    filled, view = len(body), memoryview(whole)
+    while filled < size_bytes:
+        count = os.preadv(descriptor, [view[filled : filled + _IO_BYTES_MAX]], start + filled)
+        if count == 0:
+            raise NotFound(f"{path} was cut short while it was read", kind="object_changed", path=path)
+        filled += count
+    return view.toreadonly()
+
+
+def _flush(descriptor: int) -> None:
+    if F_FULLFSYNC is None:
+        os.fsync(descriptor)
+    else:
+        fcntl(descriptor, F_FULLFSYNC)
+
+
+def _sync_folder(place: str) -> None:
+    descriptor = os.open(place, _OPEN_FOLDER)
+    try:
+        _flush(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _unlink_if_there(place: str) -> None:
+    try:
+        os.unlink(place)
+    except FileNotFoundError:
+        return

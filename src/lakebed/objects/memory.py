@@ -1,0 +1,173 @@
+"""Objects in this process's memory: `memory://name`, for tests, simulations and scratch work.
+
+Owns: the dictionary of each name. Invariants: same name in one process, same objects; a body is copied when it is put,
+so a caller may reuse its buffer; nothing survives the process. Times come from the injected clock, so that a simulation
+is reproducible. Every operation is one or two atomic dictionary operations and needs no lock.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from typing_extensions import Buffer
+
+from lakebed.clock import Clock
+from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
+from lakebed.objects.port import ByteRange, Listing, ObjectMeta
+
+__all__ = ["MemoryDriver", "absent", "check_range", "level_of"]
+
+_Entry = tuple[bytes, int]
+_FOLDERS: Final[dict[str, dict[str, _Entry]]] = {}
+
+
+def absent(path: str, root_url: str) -> NotFound:
+    """The error for an object that is not there."""
+    return NotFound(f"there is no object {path} in {root_url}", kind="object_not_found", path=path)
+
+
+def occupied(path: str, root_url: str) -> AlreadyExists:
+    """The error for a create-only put whose object is there."""
+    return AlreadyExists(f"{path} already exists in {root_url}", kind="object_exists", path=path)
+
+
+def check_range(byte_range: ByteRange, *, size_bytes: int, path: str) -> tuple[int, int]:
+    """The part of a range that lies in the object.
+
+    Raises:
+        InvalidRequest: the range starts at or past the end.
+    """
+    start, end = byte_range
+    if start >= size_bytes:
+        raise InvalidRequest(
+            f"bytes {start} to {end} of {path} were asked for, and it has {size_bytes}",
+            kind="invalid_range",
+            path=path,
+            size_bytes=size_bytes,
+        )
+    return start, min(end, size_bytes)
+
+
+def level_of(metas: Sequence[ObjectMeta], prefix: str) -> Listing:
+    """Objects and folders directly below a folder, out of all objects below it."""
+    skip = len(prefix) + 1 if prefix else 0
+    objects: list[ObjectMeta] = []
+    folders: dict[str, None] = {}
+    for meta in metas:
+        name, slash, _ = meta.path[skip:].partition("/")
+        if slash:
+            folders[meta.path[:skip] + name] = None
+        else:
+            objects.append(meta)
+    return Listing(tuple(objects), tuple(folders))
+
+
+class MemoryDriver:
+    """`Driver` of one memory name."""
+
+    is_remote = False
+    delete_batch_count_max = 1000
+
+    def __init__(self, name: str, *, prefix: str, clock: Clock) -> None:
+        self._name = name
+        self._prefix = prefix + "/" if prefix else ""
+        self._objects = _FOLDERS.setdefault(name, {})
+        self._clock = clock
+
+    @property
+    def root_url(self) -> str:
+        """``memory://name/prefix``."""
+        return f"memory://{self._name}/{self._prefix}".rstrip("/")
+
+    @property
+    def metrics_label(self) -> str:
+        """One label for all memory stores."""
+        return "memory"
+
+    def _entry(self, path: str) -> _Entry:
+        entry = self._objects.get(self._prefix + path)
+        if entry is None:
+            raise absent(path, self.root_url)
+        return entry
+
+    def get(self, path: str, byte_range: ByteRange | None) -> Buffer:
+        """The stored bytes themselves, or a view of a part of them: nothing is copied."""
+        body, _ = self._entry(path)
+        if byte_range is None:
+            return body
+        start, end = check_range(byte_range, size_bytes=len(body), path=path)
+        return memoryview(body)[start:end]
+
+    def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
+        """Views of parts of one object."""
+        return [self.get(path, byte_range) for byte_range in ranges]
+
+    def head(self, path: str) -> ObjectMeta:
+        """Size and time of one object."""
+        body, modified_ms = self._entry(path)
+        return ObjectMeta(path, len(body), modified_ms)
+
+    def put(self, path: str, body: memoryview, *, create_only: bool, durable: bool) -> None:
+        """Store a copy of the body."""
+        entry = (bytes(body), self._clock.now_ms())
+        if not create_only:
+            self._objects[self._prefix + path] = entry
+        elif self._objects.setdefault(self._prefix + path, entry) is not entry:
+            raise occupied(path, self.root_url)
+
+    def _metas(self, prefix: str, start_after: str | None) -> Iterator[ObjectMeta]:
+        keys = sorted(self._objects.copy())
+        folder = self._prefix + (prefix + "/" if prefix else "")
+        first = bisect_left(keys, folder)
+        if start_after is not None:
+            first = max(first, bisect_right(keys, self._prefix + start_after))
+        skip = len(self._prefix)
+        for index in range(first, len(keys)):
+            if not keys[index].startswith(folder):
+                return
+            entry = self._objects.get(keys[index])
+            if entry is not None:
+                yield ObjectMeta(keys[index][skip:], len(entry[0]), entry[1])
+
+    def list_pages(self, prefix: str, start_after: str | None, page_count: int) -> Iterator[Sequence[ObjectMeta]]:
+        """Pages of what is there when each page is taken."""
+        while True:
+            page: list[ObjectMeta] = []
+            for meta in self._metas(prefix, start_after):
+                if len(page) == page_count:
+                    break
+                page.append(meta)
+            else:
+                yield page
+                return
+            yield page
+            start_after = page[-1].path
+
+    def list_level(self, prefix: str) -> Listing:
+        """One level below a folder."""
+        return level_of(list(self._metas(prefix, None)), prefix)
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Forget objects."""
+        for path in paths:
+            self._objects.pop(self._prefix + path, None)
+
+    def copy(self, source: str, target: str, *, durable: bool) -> None:
+        """Let two paths share one body."""
+        body, _ = self._entry(source)
+        self._objects[self._prefix + target] = (body, self._clock.now_ms())
+
+    def sync(self, paths: Sequence[str]) -> None:
+        """Only check that the objects are there."""
+        for path in paths:
+            self._entry(path)
+
+    def url(self, path: str) -> str:
+        """A URL that only this process understands."""
+        return f"{self.root_url}/{path}"
+
+    def signed_url(self, path: str, *, expires_in_s: int, method: str) -> str:
+        """There is no such thing: memory has no server."""
+        raise InvalidRequest("memory:// has no signed URLs: nobody else can reach it", kind="unsupported")

@@ -1,0 +1,117 @@
+"""Paths inside a store and the URLs of stores: checked, joined and parsed here. Pure.
+
+Invariants:
+- A path is relative, ``/``-separated, without empty, ``.`` or ``..`` segments, without NUL, and encodable as UTF-8.
+- A URL is taken literally, without percent-decoding: ``open_store(store.root_url)`` opens the same store whatever its
+  name, and other engines (Hadoop's path class) read URLs the same way.
+
+Does not know: what is stored where.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Final, Literal, cast
+
+from lakebed.errors import InvalidRequest
+
+__all__ = ["Scheme", "StoreUrl", "check_folder", "check_path", "join_path", "parse_url"]
+
+Scheme = Literal["file", "memory", "s3", "gs", "az"]
+
+_WRONG_SEGMENT: Final = re.compile(r"(?:\A|/)(?:\.{0,2})(?:/|\Z)|[\x00\ud800-\udfff]")
+_SCHEMES: Final = {
+    "file": "file",
+    "memory": "memory",
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gs",
+    "gcs": "gs",
+    "az": "az",
+    "azure": "az",
+}
+_SHOWN_SCHEMES: Final = "a folder's path, file://, memory://, s3://, gs:// or az://"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUrl:
+    """The parts of a store's URL.
+
+    `place` is the bucket, container or memory name, and ``""`` for folders; `prefix` is the path inside it without
+    slashes at its ends, and for folders the absolute path.
+    """
+
+    scheme: Scheme
+    place: str
+    prefix: str
+
+    def __str__(self) -> str:
+        """The URL without a final slash."""
+        if self.scheme == "file":
+            return "file://" + self.prefix
+        return f"{self.scheme}://{self.place}" + (f"/{self.prefix}" if self.prefix else "")
+
+
+def check_path(path: str) -> str:
+    """Return `path` when it may name an object.
+
+    Raises:
+        InvalidRequest: it is empty, absolute, or has empty, ``.`` or ``..`` segments, or is not UTF-8.
+    """
+    if _WRONG_SEGMENT.search(path) is not None:
+        raise InvalidRequest(
+            f"{path!r} is not a path inside a store: use names separated by single slashes, without '.' and '..', "
+            "and without a slash at either end",
+            kind="invalid_path",
+            path=path,
+        )
+    return path
+
+
+def check_folder(prefix: str) -> str:
+    """Return `prefix` when it may name a folder: a path, or ``""`` for the root. One final slash is taken off."""
+    folder = prefix.removesuffix("/") if prefix != "/" else prefix
+    return check_path(folder) if folder else folder
+
+
+def join_path(folder: str, path: str) -> str:
+    """``folder/path``; either may be empty."""
+    return f"{folder}/{path}" if folder and path else folder or path
+
+
+def parse_url(url: str | os.PathLike[str]) -> StoreUrl:
+    """Split a store's URL, or a folder's plain path, into its parts.
+
+    Raises:
+        InvalidRequest: the scheme is unknown, the bucket is missing, or the URL carries a query or credentials.
+    """
+    text = os.fspath(url)
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        return _parse_folder(text)
+    if scheme not in _SCHEMES:
+        raise InvalidRequest(f"{scheme}:// is not a store that lakebed knows: use {_SHOWN_SCHEMES}", kind="invalid_url")
+    if scheme == "file":
+        if not rest.startswith("/"):
+            raise InvalidRequest(
+                f"{text!r} names a host: write file:///absolute/path, with three slashes", kind="invalid_url"
+            )
+        return _parse_folder(rest)
+    place, _, prefix = rest.partition("/")
+    if "@" in place:
+        raise InvalidRequest(
+            f"a {scheme}:// URL must not carry credentials: give them as storage_options or in the environment",
+            kind="invalid_url",
+        )
+    if not place:
+        what = "name" if scheme == "memory" else "bucket"
+        raise InvalidRequest(f"{text!r} names no {what}: write {scheme}://{what}/folder", kind="invalid_url")
+    return StoreUrl(cast(Scheme, _SCHEMES[scheme]), place, check_folder(prefix))
+
+
+def _parse_folder(text: str) -> StoreUrl:
+    if not text or "\x00" in text:
+        raise InvalidRequest(f"a store's URL is empty or has a NUL in it: use {_SHOWN_SCHEMES}", kind="invalid_url")
+    return StoreUrl("file", "", os.path.abspath(os.path.expanduser(text)))

@@ -1,0 +1,222 @@
+"""S3, Google Cloud Storage and Azure, through obstore: the only module that imports it.
+
+Owns: settings handed to the vendor's client, and the one translation of its errors. Invariants: the client retries
+nothing by itself (so that every request is counted and waits come from the injected clock); no secret reaches an error,
+because the vendor's text is searched for known signs and never quoted. Does not know: counting, retries, views.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+import obstore
+from obstore import exceptions
+from obstore.store import AzureStore, GCSStore, S3Store
+from typing_extensions import Buffer
+
+from lakebed.errors import (
+    AlreadyExists,
+    InternalError,
+    InvalidRequest,
+    LakebedError,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+)
+from lakebed.objects.limits import StoreLimits
+from lakebed.objects.memory import absent, occupied
+from lakebed.objects.path import StoreUrl
+from lakebed.objects.port import ByteRange, Listing, ObjectMeta
+
+__all__ = ["VendorDriver"]
+
+R = TypeVar("R")
+
+_DELETE_BATCH_COUNT_MAX: Final = {"s3": 1000, "gs": 1, "az": 256}
+"""What one request deletes: Google has no batch in this client, Azure's takes 256."""
+
+_NO_PLACE: Final = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist|InvalidBucketName")
+_NO_RIGHT: Final = re.compile(
+    r"InvalidAccessKeyId|SignatureDoesNotMatch|AccessDenied|ExpiredToken|InvalidToken|AuthenticationFailed|"
+    r"AuthorizationFailure|status: 40[13]|40[13] (Unauthorized|Forbidden)|Forbidden|Unauthorized|"
+    r"[Nn]o .*credentials|credential|169\.254\.169\.254|metadata\.google"
+)
+_NOT_SENT: Final = re.compile(r"tcp connect|dns error|Connect\b|error trying to connect|SlowDown|status: 429|Too Many")
+_BAD_RANGE: Final = re.compile(r"InvalidRange|416|Requested range|OutOfRange|out of range|StartTooLarge|start too large")
+
+
+class VendorDriver:
+    """`Driver` of one bucket or container, below a prefix."""
+
+    is_remote = True
+
+    def __init__(self, url: StoreUrl, options: Mapping[str, str], limits: StoreLimits) -> None:
+        self._url = url
+        self._prefix = url.prefix + "/" if url.prefix else ""
+        self._secrets = frozenset(options.values())
+        self.delete_batch_count_max = _DELETE_BATCH_COUNT_MAX[url.scheme]
+        self._store = _client(url, dict(options), limits)
+
+    @property
+    def root_url(self) -> str:
+        """``s3://bucket/prefix``."""
+        return str(self._url)
+
+    @property
+    def metrics_label(self) -> str:
+        """Scheme and bucket."""
+        return f"{self._url.scheme}://{self._url.place}"
+
+    def get(self, path: str, byte_range: ByteRange | None) -> Buffer:
+        """One GET; the body stays where the client put it."""
+        full = self._prefix + path
+        if byte_range is None:
+            return self._ask(path, lambda: obstore.get(self._store, full).bytes())
+        start, end = byte_range
+        return self._ask(path, lambda: obstore.get_range(self._store, full, start=start, end=end))
+
+    def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
+        """All ranges at once, in parallel."""
+        starts, ends = [start for start, _ in ranges], [end for _, end in ranges]
+        full = self._prefix + path
+        return list(
+            self._ask(path, lambda: obstore.get_ranges(self._store, full, starts=starts, ends=ends, coalesce=0))
+        )
+
+    def head(self, path: str) -> ObjectMeta:
+        """One HEAD."""
+        return self._meta(self._ask(path, lambda: obstore.head(self._store, self._prefix + path)))
+
+    def put(self, path: str, body: memoryview, *, create_only: bool, durable: bool) -> None:
+        """One PUT, whatever the size. These stores answer when an object is durable."""
+        mode: Any = "create" if create_only else "overwrite"
+        self._ask(
+            path,
+            lambda: obstore.put(self._store, self._prefix + path, bytes(body), mode=mode, use_multipart=False),
+            unclear=create_only,
+        )
+
+    def list_pages(self, prefix: str, start_after: str | None, page_count: int) -> Iterator[Sequence[ObjectMeta]]:
+        """The client's own pages."""
+        folder = (self._prefix + prefix).removesuffix("/") or None
+        offset = None if start_after is None else self._prefix + start_after
+        stream = obstore.list(self._store, folder, offset=offset, chunk_size=page_count)
+        while True:
+            page = self._ask(prefix, lambda: next(stream, None))
+            yield [] if page is None else [self._meta(meta) for meta in page]
+            if page is None:
+                return
+
+    def list_level(self, prefix: str) -> Listing:
+        """One level below a folder."""
+        folder = (self._prefix + prefix).removesuffix("/") or None
+        found = self._ask(prefix, lambda: obstore.list_with_delimiter(self._store, folder))
+        skip = len(self._prefix)
+        return Listing(
+            tuple(sorted((self._meta(meta) for meta in found["objects"]), key=lambda meta: meta.path)),
+            tuple(sorted(name[skip:].removesuffix("/") for name in found["common_prefixes"])),
+        )
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """One batch; where the vendor calls a missing object an error, the others are deleted one by one."""
+        try:
+            self._ask(paths[0], lambda: obstore.delete(self._store, [self._prefix + path for path in paths]))
+        except NotFound as missing:
+            if missing.kind != "object_not_found":
+                raise
+            for path in paths:
+                self._delete_one(path)
+
+    def _delete_one(self, path: str) -> None:
+        try:
+            self._ask(path, lambda: obstore.delete(self._store, self._prefix + path))
+        except NotFound as missing:
+            if missing.kind != "object_not_found":
+                raise
+
+    def copy(self, source: str, target: str, *, durable: bool) -> None:
+        """One COPY inside the bucket."""
+        self._ask(source, lambda: obstore.copy(self._store, self._prefix + source, self._prefix + target))
+
+    def sync(self, paths: Sequence[str]) -> None:
+        """Nothing: these stores answer a write when it is durable."""
+
+    def url(self, path: str) -> str:
+        """``s3://bucket/prefix/path``."""
+        return f"{self.root_url}/{path}"
+
+    def signed_url(self, path: str, *, expires_in_s: int, method: str) -> str:
+        """A URL signed with this store's credentials."""
+        verb: Any = method
+        lifetime = timedelta(seconds=expires_in_s)
+        return str(self._ask(path, lambda: obstore.sign(self._store, verb, self._prefix + path, lifetime)))
+
+    def _meta(self, meta: Any) -> ObjectMeta:
+        modified_ms = int(meta["last_modified"].timestamp() * 1000)
+        return ObjectMeta(meta["path"][len(self._prefix) :], meta["size"], modified_ms, meta["e_tag"])
+
+    def _ask(self, path: str, request: Callable[[], R], *, unclear: bool = False) -> R:
+        try:
+            return request()
+        except (exceptions.BaseError, OSError, ValueError) as error:
+            raise self._translated(error, path, unclear=unclear) from error
+
+    def _translated(self, error: Exception, path: str, *, unclear: bool) -> LakebedError:
+        """The one error for a failed request. The vendor's text stays in ``__cause__`` and out of the sentence."""
+        text = str(error)
+        place = self.metrics_label
+        if _NO_PLACE.search(text):
+            return NotFound(
+                f"there is no {place}: make the bucket first, or check its name and region", kind="bucket_not_found"
+            )
+        if isinstance(error, FileNotFoundError):
+            return absent(path, self.root_url)
+        if isinstance(error, exceptions.AlreadyExistsError | exceptions.PreconditionError):
+            return occupied(path, self.root_url)
+        if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError) or _NO_RIGHT.search(text):
+            return InvalidRequest(
+                f"{place} refused access to {path or 'its listing'}: check the credentials (storage_options or the "
+                "environment) and what they permit",
+                kind="permission_denied",
+                path=path,
+            )
+        if _BAD_RANGE.search(text):
+            return InvalidRequest(f"a range of {path} starts past its end", kind="invalid_range", path=path)
+        if isinstance(error, exceptions.InvalidPathError | ValueError):
+            return InvalidRequest(f"{place} does not take the path {path!r}", kind="invalid_path", path=path)
+        if isinstance(error, exceptions.NotSupportedError | NotImplementedError):
+            return InvalidRequest(f"{place} cannot do what was asked of {path}", kind="unsupported", path=path)
+        if isinstance(error, exceptions.JoinError):
+            return InternalError(f"the client of {place} failed", path=path)
+        if unclear and not _NOT_SENT.search(text):
+            return OutcomeUnknown(f"{place} did not answer clearly whether it took {path}", path=path)
+        return Unavailable(f"{place} did not answer a request for {path or 'its listing'}", path=path)
+
+
+def _client(url: StoreUrl, options: dict[str, Any], limits: StoreLimits) -> Any:
+    """The vendor's client, which reads the vendor's environment variables for what `options` leave open."""
+    client_options = {
+        "timeout": timedelta(milliseconds=limits.request_timeout_ms),
+        "connect_timeout": timedelta(milliseconds=limits.connect_timeout_ms),
+    }
+    retry_config = {"max_retries": 0, "retry_timeout": timedelta(milliseconds=limits.request_timeout_ms)}
+    kinds: dict[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
+    try:
+        return kinds[url.scheme](
+            url.place, config=options, client_options=client_options, retry_config=retry_config
+        )
+    except exceptions.UnknownConfigurationKeyError as error:
+        raise InvalidRequest(
+            f"{url} does not know one of the storage options {', '.join(sorted(options))}: see its vendor's names",
+            kind="invalid_option",
+        ) from error
+    except (exceptions.BaseError, ValueError) as error:
+        raise InvalidRequest(
+            f"{url} cannot be opened with these storage options and environment variables: one is missing or malformed",
+            kind="invalid_option",
+        ) from error
+
+
