@@ -1,0 +1,77 @@
+"""Create-only puts whose reply may be lost: try the same object again until its place is taken, then look whose it is.
+
+Invariants: nothing is decided while the place is empty, because a put that answered nothing may still land after a look
+that found nothing; all tries carry the same body, so whichever lands is ours. Does not know: what the body means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from typing_extensions import Buffer
+
+from lakebed.errors import AlreadyExists, NotFound, OutcomeUnknown, Unavailable
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+
+__all__ = ["TRIES_MAX", "create_once", "wait_before_retry"]
+
+TRIES_MAX: Final = 12
+"""Unclear answers before giving up: about half a minute of waiting at the most."""
+
+_WAIT_FIRST_MS: Final = 20
+_WAIT_MAX_MS: Final = 4_000
+
+
+def wait_before_retry(environment: Environment, tries: int) -> None:
+    """Wait a random part of a bound that doubles with each try, by the injected clock."""
+    bound_ms = min(_WAIT_MAX_MS, _WAIT_FIRST_MS << min(tries, 16))
+    environment.clock.sleep(environment.rng.random() * bound_ms / 1000)
+
+
+def create_once(
+    store: ObjectStore,
+    path: str,
+    body: Buffer,
+    *,
+    environment: Environment,
+    is_ours: Callable[[Buffer], bool] | None = None,
+    durable: bool = True,
+) -> None:
+    """Create an object, whatever happens to the replies.
+
+    Args:
+        is_ours: whether what lies at `path` is what we put; by default, equal bytes. Let it look for a write id where
+            two writers may put equal bytes and only one may win.
+
+    Raises:
+        AlreadyExists: something else is there.
+        OutcomeUnknown: the store gave no clear answer `TRIES_MAX` times; the object may be there, or still land.
+    Cost: 1 PUT; after an unclear answer 1 PUT a try, and 1 GET when the place was taken.
+    """
+    unclear: Unavailable | OutcomeUnknown | None = None
+    for tries in range(TRIES_MAX):
+        if tries:
+            wait_before_retry(environment, tries - 1)
+        try:
+            store.put(path, body, create_only=True, durable=durable)
+        except (Unavailable, OutcomeUnknown) as error:
+            unclear = error
+        except AlreadyExists:
+            # Even at the first try it may be ours: a proxy or a client below may have repeated the request.
+            try:
+                there = store.get(path)
+            except NotFound:
+                continue  # taken away since: try again
+            except (Unavailable, OutcomeUnknown) as error:
+                unclear = error
+                continue
+            if is_ours(there) if is_ours is not None else memoryview(there) == memoryview(body).cast("B"):
+                return
+            raise
+        else:
+            return
+    raise OutcomeUnknown(
+        f"{store.root_url} did not say whether {path} was created, {TRIES_MAX} times: look before you retry", path=path
+    ) from unclear

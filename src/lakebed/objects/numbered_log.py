@@ -1,0 +1,318 @@
+"""The commit primitive: a folder of numbered objects, where the next number may only be created, never replaced.
+
+Owns: finding the newest number, the append that decides races, and the fence before deletions.
+
+Invariants:
+- Only the create-only put of number n decides who won n. The write id inside the payload says whose it is.
+- A lost reply is resolved by trying the same number, body and write id until the number is taken, then reading it back.
+- With a boundary, a deleted number is never used again by anybody who appends through this class; gaps are legal.
+- Hints are read to save requests and are never trusted alone.
+
+Does not know: what a payload means. A client that creates such objects by other means ignores the boundary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from typing_extensions import Buffer
+
+from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
+from lakebed.objects.boundary import Boundary, Marker
+from lakebed.objects.create_once import create_once
+from lakebed.objects.path import join_path
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+
+__all__ = ["NumberedLog"]
+
+_HINT_BYTES_MAX: Final = 32
+
+
+class NumberedLog:
+    """Numbered objects in one folder. Thread-safe; remembers only the newest number it saw, as a place to start looking.
+
+    Args:
+        store: where the folder is.
+        folder: the folder, relative to the store.
+        name_of: file name of a number. Padded names (text order is number order) make `latest` one LIST.
+        id_of: number of a file name, None for strangers.
+        write_id_of: the write id inside a payload; None when there is none.
+        boundary_folder: where markers live; None for a log whose numbers are never deleted, or that is fenced otherwise.
+        latest_hint_path: an object with the newest number as text, written after each append for other clients.
+        environment: clock, randomness and runtime.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        folder: str,
+        *,
+        name_of: Callable[[int], str],
+        id_of: Callable[[str], int | None],
+        write_id_of: Callable[[Buffer], str | None],
+        boundary_folder: str | None = None,
+        latest_hint_path: str | None = None,
+        environment: Environment | None = None,
+    ) -> None:
+        self._store = store
+        self._folder = folder
+        self._name_of = name_of
+        self._id_of = id_of
+        self._write_id_of = write_id_of
+        self._environment = environment or Environment()
+        self._hint_path = latest_hint_path
+        self._boundary = (
+            None if boundary_folder is None else Boundary(store, boundary_folder, environment=self._environment)
+        )
+        self._padded = name_of(9) < name_of(10)
+        self._seen: int | None = None
+
+    def path(self, number: int) -> str:
+        """Path of a number's object."""
+        return join_path(self._folder, self._name_of(number))
+
+    # Looking
+
+    def latest(self, *, exact: bool = True) -> int | None:
+        """The newest number; None for an empty log.
+
+        Args:
+            exact: False leaves the boundary unread: a newest number behind a gap (after a rollback elsewhere) may then
+                be missed. Enough for a writer, whose append on the wrong number is a `Conflict` and teaches this log.
+
+        Cost: padded names: 1 LIST. Others: 2 HEADs (the number last seen is there, the next is not) and 1 LIST of the
+        boundary, 1 HEAD more a number appended since; at first 1 GET of the hint; 1 LIST a thousand numbers when
+        neither memory nor hint helps.
+        """
+        number = self._latest_padded() if self._padded else self._latest_probed(exact)
+        self._seen = number
+        return number
+
+    def newest(self, *, exact: bool = True) -> tuple[int, Buffer] | None:
+        """The newest number with its payload; None for an empty log. Cost: that of `latest`, with a GET for one HEAD."""
+        if self._padded:
+            while (number := self.latest()) is not None:
+                body = self._read_if_there(number)
+                if body is not None:
+                    return number, body
+            return None
+        start = self._start()
+        number = None if start is None else self._climb(start, exact)
+        body = None if number is None else self._read_if_there(number)
+        while body is None:
+            number = self._latest_listed()
+            if number is None:
+                return None
+            body = self._read_if_there(number)
+        assert number is not None
+        self._seen = number
+        return number, body
+
+    def _latest_padded(self) -> int | None:
+        if self._seen is not None and self._seen > 0:
+            ids = self._ids(start_after=self.path(self._seen - 1))
+            if ids:
+                return ids[-1]
+        return self._latest_listed()
+
+    def _latest_probed(self, exact: bool) -> int | None:
+        start = self._start()
+        if start is not None:
+            number = self._climb(start, exact)
+            if number != start or self.exists(number):
+                return number
+        return self._latest_listed()
+
+    def _start(self) -> int | None:
+        return self._seen if self._seen is not None else self._read_hint()
+
+    def _climb(self, start: int, exact: bool) -> int:
+        """The last number reached from `start` without a gap; where a marker lies above, from there on again."""
+        number = start
+        while True:
+            while self.exists(number + 1):
+                number += 1
+            if self._boundary is None or not exact:
+                return number
+            # Numbers just above may have been deleted while newer ones are there: a marker passed them first.
+            above = self._boundary.markers_above(number)
+            if not above:
+                return number
+            if not self.exists(above[-1]):
+                return max(self._ids(), default=number)
+            number = above[-1]
+
+    def _latest_listed(self) -> int | None:
+        return max(self._ids(), default=None)
+
+    def _read_hint(self) -> int | None:
+        if self._hint_path is None:
+            return None
+        try:
+            text = bytes(self._store.get(self._hint_path))
+        except NotFound:
+            return None
+        # Another client may be writing it in place: half a number is a number too, which is why hints are checked.
+        if len(text) > _HINT_BYTES_MAX or not text.strip().isdigit():
+            return None
+        return int(text)
+
+    def earliest(self) -> int | None:
+        """The oldest number that is there; None for an empty log. Cost: as `ids`; padded names: 1 LIST."""
+        if self._padded:
+            return next((number for number in self._listed() if number is not None), None)
+        return min(self._ids(), default=None)
+
+    def ids(self) -> list[int]:
+        """All numbers, ascending; gaps are legal. Cost: 1 LIST a thousand."""
+        return sorted(self._ids())
+
+    def exists(self, number: int) -> bool:
+        """Whether the number is there now. Cost: 1 HEAD."""
+        try:
+            self._store.head(self.path(number))
+        except NotFound:
+            return False
+        return True
+
+    def read(self, number: int) -> Buffer:
+        """A number's payload. Raises `NotFound`. Cost: 1 GET."""
+        return self._store.get(self.path(number))
+
+    def _read_if_there(self, number: int) -> Buffer | None:
+        try:
+            return self.read(number)
+        except NotFound:
+            return None
+
+    def _ids(self, *, start_after: str | None = None) -> list[int]:
+        return [number for number in self._listed(start_after=start_after) if number is not None]
+
+    def _listed(self, *, start_after: str | None = None) -> Iterable[int | None]:
+        metas = self._store.list(self._folder, start_after=start_after)
+        return (self._id_of(meta.path.rpartition("/")[2]) for meta in metas)
+
+    # Appending
+
+    def append(self, number: int, payload: Buffer, *, write_id: str) -> None:
+        """Create one number. When this returns, the payload is durable and won its number.
+
+        Args:
+            number: usually `latest` + 1.
+            write_id: unique to this change and inside the payload (``write_id_of(payload) == write_id``); every try of
+                one change carries the same.
+
+        Raises:
+            Conflict: the number belongs to another write id, or was passed by the boundary: re-read and try the next.
+            OutcomeUnknown: the store gave no clear answer, or so many markers passed the number that none remembers.
+        Cost: 1 PUT, with a boundary 1 LIST, with a hint 1 PUT. After an unclear answer 1 PUT a try and 1 GET.
+        """
+        assert self._write_id_of(payload) == write_id, "the payload does not carry its write id"
+        path = self.path(number)
+        taken: AlreadyExists | None = None
+        try:
+            create_once(
+                self._store,
+                path,
+                payload,
+                environment=self._environment,
+                is_ours=lambda body: self._write_id_of(body) == write_id,
+            )
+        except AlreadyExists as error:
+            # Perhaps ours won, was passed and collected, and a late writer's file lies there now.
+            taken = error
+        verdict = "open" if self._boundary is None else self._boundary.verdict(number, write_id)
+        if verdict == "forgotten":
+            raise OutcomeUnknown(
+                f"{path} was passed by the boundary so long ago that nobody remembers who won it: look before you retry",
+                kind="boundary_forgotten",
+                path=path,
+                id=number,
+            )
+        if verdict == "lost" and taken is None:
+            self._withdraw(number, write_id)
+        if verdict == "lost" or (verdict == "open" and taken is not None):
+            if self._boundary is not None and verdict == "lost":
+                self._seen = max(self._seen or 0, self._boundary.current())
+            raise Conflict(f"{path} belongs to another writer: read the newest and try again", path=path, id=number) from taken
+        if self._seen is None or self._seen < number:
+            self._seen = number
+        self._write_hint(number)
+
+    def _withdraw(self, number: int, write_id: str) -> None:
+        """Take back our file below the boundary. Nobody creates there with success, so what we read is what we delete."""
+        body = self._read_if_there(number)
+        if body is not None and self._write_id_of(body) == write_id:
+            self._store.delete([self.path(number)])
+
+    def _write_hint(self, number: int) -> None:
+        if self._hint_path is None:
+            return
+        try:
+            self._store.put(self._hint_path, str(number).encode(), durable=False)
+        except (Unavailable, OutcomeUnknown):
+            return  # the append stands; whoever reads a stale hint checks it
+
+    # Deleting
+
+    def boundary(self) -> int:
+        """Numbers below this are never used again; 0 without markers. Cost: 1 LIST."""
+        return 0 if self._boundary is None else self._boundary.current()
+
+    def raise_boundary(self, below: int, *, write_ids: Mapping[int, str | None] | None = None) -> None:
+        """Promise that no number below `below` is used again, and put the winners of those it passes on record.
+
+        Must return before any of them is deleted. Does nothing when the boundary is there already.
+
+        Args:
+            write_ids: write ids that the caller has read already, by number; the others are read.
+
+        Raises:
+            InvalidRequest: no number >= `below` exists (the newest can never be passed), or the log has no boundary.
+        Cost: 2 LISTs, 1 GET a passed number that is not in `write_ids`, 1 PUT and 1 LIST of the boundary.
+        """
+        if self._boundary is None:
+            raise InvalidRequest(f"{self._folder} keeps its numbers for ever: it has no boundary", kind="no_boundary")
+        passed_from = self._boundary.current()
+        if below <= passed_from:
+            return
+        ids = self._ids()
+        if max(ids, default=-1) < below:
+            raise InvalidRequest(
+                f"the boundary of {self._folder} cannot be raised to {below}: the newest number is {max(ids, default=None)}",
+                kind="boundary_too_high",
+            )
+        winners: dict[int, str | None] = {}
+        for number in sorted(number for number in ids if passed_from <= number < below):
+            if write_ids is not None and number in write_ids:
+                winners[number] = write_ids[number]
+                continue
+            body = self._read_if_there(number)
+            if body is not None:  # else another collector deleted it, and its marker has it
+                winners[number] = self._write_id_of(body)
+        self._boundary.store_marker(Marker(below, passed_from, winners))
+
+    def delete(self, ids: Iterable[int], *, fenced: bool = True) -> None:
+        """Delete numbers; missing ones are fine.
+
+        Args:
+            fenced: True refuses numbers at or above the boundary. False is for a log without readers of old numbers.
+
+        Raises:
+            InvalidRequest: a number is not below the boundary.
+        Cost: 1 LIST when fenced, and 1 DELETE a thousand.
+        """
+        doomed = sorted(ids)
+        if not doomed:
+            return
+        if fenced and doomed[-1] >= (boundary := self.boundary()):
+            raise InvalidRequest(
+                f"{self.path(doomed[-1])} is not below the boundary {boundary}: raise the boundary before deleting",
+                kind="not_fenced",
+                id=doomed[-1],
+            )
+        self._store.delete(self.path(number) for number in doomed)
+        if self._seen is not None and doomed[0] <= self._seen <= doomed[-1]:
+            self._seen = None
