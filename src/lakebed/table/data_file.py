@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow import dataset
 from typing_extensions import Buffer
 
 from lakebed.errors import Corruption, LakebedError, NotFound
@@ -326,8 +327,9 @@ def _require(schema: TableSchema, name: str) -> DataField:
 class OpenDataFile:
     """A data file opened for reading: its columns, its row groups, and rows of any of them. Not thread-safe."""
 
-    def __init__(self, parquet: pq.ParquetFile, path: str, ranged: _RangedFile | None) -> None:
-        self._parquet = parquet
+    def __init__(self, source: pa.NativeFile, path: str, ranged: _RangedFile | None) -> None:
+        self._source = source
+        self._parquet = parquet = pq.ParquetFile(source, pre_buffer=False)
         self._path = path
         self._ranged = ranged
         self.column_names: tuple[str, ...] = tuple(parquet.schema_arrow.names)
@@ -341,6 +343,12 @@ class OpenDataFile:
     def row_group_count(self) -> int:
         """Number of row groups."""
         return int(self._parquet.metadata.num_row_groups)
+
+    def row_groups_for(self, condition: pc.Expression) -> list[int]:
+        """Row groups whose statistics allow a row for which `condition` (in the file's own columns) is true."""
+        with _decoding(self._path):
+            fragment = dataset.ParquetFileFormat().make_fragment(self._source)
+            return [group.id for group in fragment.subset(condition).row_groups]
 
     def read(
         self, *, columns: Sequence[str], row_groups: Sequence[int] | None = None, threads: bool = False
@@ -410,7 +418,7 @@ def open_data_file(store: ObjectStore, path: str, *, size_bytes: int, whole: boo
             path=path,
         ) from error
     with _decoding(path):
-        return OpenDataFile(pq.ParquetFile(source, pre_buffer=False), path, ranged)
+        return OpenDataFile(source, path, ranged)
 
 
 def _wrong_size(path: str, actual: int, expected: int) -> Corruption:

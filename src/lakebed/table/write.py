@@ -168,7 +168,7 @@ class TableWriter:
         settings: see `WriteSettings`.
         environment: clock (creation times), randomness (file names), runtime (workers).
         index: the state the writer starts from; called at most once, and only when numbers are needed.
-        on_overwrite: rows replace what is there, so sequence numbers start at 0 and the bucket count may change.
+        starts_anew: rows replace what is there, so sequence numbers start at 0 and the bucket count may change.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class TableWriter:
         settings: WriteSettings,
         environment: Environment,
         index: Callable[[], BucketIndex],
-        on_overwrite: bool = False,
+        starts_anew: bool = False,
     ) -> None:
         check_writable(schema, bucket_count=settings.bucket_count)
         self._store = store
@@ -189,7 +189,7 @@ class TableWriter:
         self._settings = settings
         self._environment = environment
         self._load_index = index
-        self._index: BucketIndex | None = BucketIndex(None) if on_overwrite else None
+        self._index: BucketIndex | None = BucketIndex(None) if starts_anew else None
         self._next_sequence: dict[tuple[bytes, int], int] = {}
         self._added: dict[tuple[bytes, int], list[DataFile]] = {}
         self._pending: list[pa.Table] = []

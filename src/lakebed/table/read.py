@@ -1,0 +1,420 @@
+"""Splits -> Arrow rows: decoding, schema evolution by field id, merging.
+
+Owns: `ReadPlan` (picklable: what an executor needs besides the store), `read_split` (streaming) and `read_split_table` (at
+once). Knows no snapshots: a split says everything.
+
+Invariants:
+- A column is found by its field id in the schema its file was written with: renames are followed, columns the file does
+  not know are null, narrower types are widened.
+- In a merge nothing but predicates on key columns may hide rows before the merge: a hidden newer row would let an older
+  one of its key resurface. All other predicates apply to merged rows.
+- A streaming merge holds about `ReadPlan.window_bytes`, whatever the size of the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import acero
+
+from lakebed.errors import Corruption
+from lakebed.objects.port import ObjectStore
+from lakebed.table.data_file import ADD_KINDS, KIND_COLUMN, SEQUENCE_COLUMN, OpenDataFile, open_data_file
+from lakebed.table.merge import Codes, encode_keys, is_strictly_increasing, merge_order, sort_unique, survivors
+from lakebed.table.model import DataField, DataFile, Split, TableSchema
+from lakebed.table.predicate import Predicate, columns_of, to_arrow
+from lakebed.table.pruning import only_on
+from lakebed.table.splits import sorted_runs
+from lakebed.table.types import arrow_schema, arrow_type
+
+__all__ = ["ReadPlan", "filter_rows", "merged_windows", "read_split", "read_split_table"]
+
+BATCH_ROWS = 65_536
+"""Rows a record batch at most."""
+
+ONE_SHOT_BYTES_MAX = 96 * 1024 * 1024
+"""Encoded bytes up to which `read_split_table` merges a split whole: fastest, and takes about five times this in memory.
+Larger splits go through the streaming merge."""
+
+WINDOW_BYTES = 128 * 1024 * 1024
+"""Arrow bytes that a streaming merge reads ahead over all its runs."""
+
+ENCODED_TO_ARROW = 4
+"""How much longer rows are in memory than in a file, roughly; only sizes windows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """What to read of every split. Picklable."""
+
+    schema: TableSchema
+    """Whose names and types come out."""
+    schemas: Mapping[int, TableSchema]
+    """By id: the schemas that files were written with."""
+    columns: tuple[str, ...]
+    """Columns that come out, in order."""
+    where: Predicate | None = None
+    window_bytes: int = WINDOW_BYTES
+
+    @property
+    def fields(self) -> tuple[DataField, ...]:
+        """The columns that come out."""
+        return tuple(_field(self.schema, name) for name in self.columns)
+
+    @property
+    def keys(self) -> tuple[DataField, ...]:
+        """What files of a bucket are sorted by; empty for append tables."""
+        return tuple(_field(self.schema, name) for name in self.schema.trimmed_primary_keys)
+
+    @property
+    def key_part(self) -> Predicate | None:
+        """What of `where` may be judged before a merge: conjuncts on key columns only."""
+        return only_on(self.where, self.schema.primary_keys)
+
+    @property
+    def decoded(self) -> tuple[DataField, ...]:
+        """The columns that come out and those that `where` looks at."""
+        wanted = set(self.columns) | (columns_of(self.where) if self.where is not None else set())
+        return tuple(column for column in self.schema.fields if column.name in wanted)
+
+
+def read_split(
+    store: ObjectStore, split: Split, *, plan: ReadPlan, batch_rows: int = BATCH_ROWS
+) -> Iterator[pa.RecordBatch]:
+    """Stream the rows of one split.
+
+    Args:
+        store: the table's folder.
+        split: of `plan_splits`.
+        plan: what to read.
+        batch_rows: rows a batch at most.
+
+    Yields:
+        Batches with `plan.columns`; merged splits in key order.
+
+    Raises:
+        NotFound: a file is gone because its version expired.
+        Corruption: a file does not decode, or is not as its manifest says.
+
+    Cost: 1 GET a small file; of large ones 1 or 2 for the footer and then 1 or more a row group.
+    """
+    tables = _merged(store, split, plan) if split.needs_merge else _plain_stream(store, split, plan, batch_rows)
+    for table in tables:
+        yield from _finished(table, plan).to_batches(max_chunksize=batch_rows)
+
+
+def read_split_table(store: ObjectStore, split: Split, *, plan: ReadPlan, threads: bool = False) -> pa.Table:
+    """The rows of one split as a table; order within the split is not promised.
+
+    Args and errors as `read_split`; ``threads``: decode columns in parallel (for a caller that reads one split only).
+    """
+    if not split.needs_merge:
+        tables = [_finished(table, plan) for table in _plain_tables(store, split, plan, threads=threads)]
+        return pa.concat_tables(tables)
+    if sum(file.file_size for file in split.files) <= ONE_SHOT_BYTES_MAX:
+        return _finished(_merge_at_once(store, split, plan, threads=threads), plan)
+    return pa.concat_tables([_finished(table, plan) for table in _merged(store, split, plan)] or [_no_rows(plan)])
+
+
+def _finished(table: pa.Table, plan: ReadPlan) -> pa.Table:
+    """Apply the predicate to whole rows, then keep the columns asked for."""
+    if plan.where is not None and table.num_rows:
+        table = filter_rows(table, plan.where)
+    return table.select(plan.columns)
+
+
+def filter_rows(table: pa.Table, where: Predicate) -> pa.Table:
+    """Rows for which the predicate is true, in their order."""
+    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
+    condition = acero.Declaration("filter", acero.FilterNodeOptions(to_arrow(where, table.schema)), inputs=[source])
+    return condition.to_table(use_threads=False)
+
+
+def _no_rows(plan: ReadPlan) -> pa.Table:
+    return arrow_schema(plan.fields).empty_table()
+
+
+# ---- files that need no merge
+
+
+def _plain_tables(store: ObjectStore, split: Split, plan: ReadPlan, *, threads: bool) -> Iterator[pa.Table]:
+    for file in split.files:
+        opened = _open(store, split, file)
+        source = _Source(file, split, plan, plan.decoded)
+        groups = source.row_groups(opened, plan.where)
+        yield source.adapt(opened.read(columns=source.names_in(opened), row_groups=groups, threads=threads))
+
+
+def _plain_stream(store: ObjectStore, split: Split, plan: ReadPlan, batch_rows: int) -> Iterator[pa.Table]:
+    for file in split.files:
+        opened = _open(store, split, file, window_bytes=plan.window_bytes)
+        source = _Source(file, split, plan, plan.decoded)
+        groups = source.row_groups(opened, plan.where)
+        for batch in opened.batches(columns=source.names_in(opened), row_groups=groups, batch_rows=batch_rows):
+            yield source.adapt(pa.Table.from_batches([batch]))
+
+
+def _open(store: ObjectStore, split: Split, file: DataFile, *, window_bytes: int | None = None) -> OpenDataFile:
+    path = file.external_path or f"{split.folder}/{file.file_name}"
+    whole = None if window_bytes is None else file.file_size * ENCODED_TO_ARROW <= window_bytes
+    return open_data_file(store, path, size_bytes=file.file_size, whole=whole)
+
+
+class _Source:
+    """How the columns of one file become columns of the plan's schema."""
+
+    def __init__(self, file: DataFile, split: Split, plan: ReadPlan, fields: Sequence[DataField]) -> None:
+        self._split = split
+        self._fields = fields
+        written_by = plan.schemas[file.schema_id]
+        self._types_in_file = {column.id: (column.name, column.type) for column in written_by.fields}
+        names = {column.id: column.name for column in written_by.fields}
+        self._name_in_file = {column.name: names.get(column.id) for column in fields}
+
+    def names_in(self, opened: OpenDataFile, *system: str) -> list[str]:
+        """The file's columns to decode."""
+        there = set(opened.column_names)
+        names = [name for name in self._name_in_file.values() if name is not None and name in there]
+        return [*system, *names]
+
+    def row_groups(self, opened: OpenDataFile, where: Predicate | None) -> list[int] | None:
+        """Row groups whose statistics do not exclude a match; None: all.
+
+        Only where the predicate's columns have the same names and types in the file as in the plan; never by floats,
+        because NaN is in no statistics and yet may match a negated predicate.
+        """
+        if where is None or opened.row_group_count < 2:
+            return None
+        by_name = {column.name: column for column in self._fields}
+        for name in columns_of(where):
+            column = by_name.get(name)
+            if column is None or column.type in ("FLOAT", "DOUBLE"):
+                return None
+            if self._types_in_file.get(column.id) != (name, column.type):
+                return None
+        return opened.row_groups_for(to_arrow(where, arrow_schema(self._fields)))
+
+    def adapt(self, table: pa.Table, *system: str) -> pa.Table:
+        """The file's columns under the plan's names and types, system columns last."""
+        there = set(table.column_names)
+        columns = []
+        for column in self._fields:
+            target = arrow_type(column.type)
+            name = self._name_in_file[column.name]
+            if name is not None and name in there:
+                found = table.column(name)
+                columns.append(found if found.type == target else _widen(found, target, self._split.folder))
+            else:
+                columns.append(self._constant(column, target, table.num_rows))
+        names = [column.name for column in self._fields]
+        return pa.table([*columns, *(table.column(name) for name in system)], names=[*names, *system])
+
+    def _constant(self, column: DataField, target: pa.DataType, row_count: int) -> pa.ChunkedArray:
+        """A column that the file does not hold: its partition's value, else nulls."""
+        value = self._split.partition_values.get(column.name)
+        if value is None:
+            return pa.chunked_array([pa.nulls(row_count, target)])
+        return pa.chunked_array([pa.repeat(pa.scalar(value, target), row_count)])
+
+
+def _widen(column: pa.ChunkedArray, target: pa.DataType, folder: str) -> pa.ChunkedArray:
+    try:
+        return column.cast(target)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise Corruption(
+            f"A file below {folder} holds {column.type} where the table now has {target}, and not every value fits.",
+            path=folder,
+        ) from error
+
+
+# ---- merging at once
+
+
+def _merge_at_once(store: ObjectStore, split: Split, plan: ReadPlan, *, threads: bool) -> pa.Table:
+    """Decode all runs and drop what newer rows replace; each run keeps its own order."""
+    runs = sorted_runs(split.files)
+    with_sequences = not _are_in_sequence(runs)
+    system = (SEQUENCE_COLUMN, KIND_COLUMN) if with_sequences else (KIND_COLUMN,)
+    fields = _with_keys(plan)
+    tables = []
+    for run in runs:
+        parts = []
+        for file in run:
+            opened = _open(store, split, file)
+            source = _Source(file, split, plan, fields)
+            groups = source.row_groups(opened, plan.key_part)
+            columns = source.names_in(opened, *system)
+            parts.append(source.adapt(opened.read(columns=columns, row_groups=groups, threads=threads), *system))
+        tables.append(pa.concat_tables(parts))
+    names = [key.name for key in plan.keys]
+    codes = encode_keys([[table.column(name) for name in names] for table in tables])
+    tables, codes = _repaired(tables, codes)
+    sequences = [_numbers(table, SEQUENCE_COLUMN) for table in tables] if with_sequences else None
+    masks = survivors(codes, sequences=sequences)
+    merged = []
+    for table, mask in zip(tables, masks, strict=True):
+        mask = _without_deletes(_numbers(table, KIND_COLUMN), mask)
+        table = table.drop_columns(list(system))
+        merged.append(table if mask is None else table.filter(pa.array(mask)))
+    return pa.concat_tables(merged)
+
+
+def _are_in_sequence(runs: Sequence[Sequence[DataFile]]) -> bool:
+    """Whether every run is newer than all before it by sequence numbers alone, so that they need not be read."""
+    highest = -1
+    for run in runs:
+        if min(file.min_sequence_number for file in run) <= highest:
+            return False
+        highest = max(file.max_sequence_number for file in run)
+    return True
+
+
+def _repaired(tables: list[pa.Table], codes: list[Codes]) -> tuple[list[pa.Table], list[Codes]]:
+    """Sort and make unique what another client wrote out of order or with a key twice; ours pass untouched."""
+    for run, run_codes in enumerate(codes):
+        if is_strictly_increasing(run_codes):
+            continue
+        order = sort_unique(run_codes)
+        tables[run], codes[run] = tables[run].take(pa.array(order)), run_codes[order]
+    return tables, codes
+
+
+def _without_deletes(kinds: npt.NDArray[np.int64], mask: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.bool_] | None:
+    if not kinds.any():
+        return mask
+    exists = np.isin(kinds, ADD_KINDS)
+    return exists if mask is None else mask & exists
+
+
+def _numbers(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
+    numbers: npt.NDArray[np.int64] = table.column(name).to_numpy()
+    return numbers
+
+
+def _with_keys(plan: ReadPlan) -> tuple[DataField, ...]:
+    wanted = {column.name for column in (*plan.decoded, *plan.keys)}
+    return tuple(column for column in plan.schema.fields if column.name in wanted)
+
+
+# ---- merging in windows
+
+
+def _merged(store: ObjectStore, split: Split, plan: ReadPlan) -> Iterator[pa.Table]:
+    names = [column.name for column in plan.decoded]
+    for window in merged_windows(store, split, plan=plan, fields=_with_keys(plan)):
+        yield window.select(names)
+
+
+@dataclass(slots=True)
+class _Cursor:
+    """One sorted run being read: rows decoded but not merged yet, and the rest."""
+
+    batches: Iterator[pa.Table]
+    rows: pa.Table
+    is_last: bool = False
+    """Nothing comes after `rows`."""
+
+    def fill(self) -> None:
+        """Make `rows` non-empty, unless the run ended."""
+        while self.rows.num_rows == 0 and not self.is_last:
+            following = next(self.batches, None)
+            if following is None:
+                self.is_last = True
+            else:
+                self.rows = following
+
+
+def merged_windows(
+    store: ObjectStore,
+    split: Split,
+    *,
+    plan: ReadPlan,
+    fields: Sequence[DataField],
+    keep_deletes: bool = False,
+) -> Iterator[pa.Table]:
+    """Merge the runs of a split in bounded memory.
+
+    Each step reads ahead in every run, and merges all rows up to the least of the last keys read: below that key no run
+    holds anything unread.
+
+    Args:
+        store: the table's folder.
+        split: files in merge order.
+        plan: schemas and the window's size; its columns and predicate are not looked at.
+        fields: columns to decode; must contain the keys.
+        keep_deletes: keep the rows that delete a key (for a compaction below which older rows remain).
+
+    Yields:
+        Tables of `fields` and `SEQUENCE_COLUMN`, `KIND_COLUMN`: each key once over all tables, in key order.
+    """
+    runs = sorted_runs(split.files)
+    per_run_bytes = max(1, plan.window_bytes // len(runs))
+    cursors = [_cursor(store, split, run, plan=plan, fields=fields, window_bytes=per_run_bytes) for run in runs]
+    names = [key.name for key in plan.keys]
+    while True:
+        for cursor in cursors:
+            cursor.fill()
+        cursors = [cursor for cursor in cursors if cursor.rows.num_rows]
+        if not cursors:
+            return
+        window = _next_window(cursors, names)
+        if not keep_deletes:
+            mask = _without_deletes(_numbers(window, KIND_COLUMN), None)
+            window = window if mask is None else window.filter(pa.array(mask))
+        if window.num_rows:
+            yield window
+
+
+def _next_window(cursors: Sequence[_Cursor], keys: Sequence[str]) -> pa.Table:
+    """Merge what is complete of every cursor's rows, and leave the rest in the cursors."""
+    if len(cursors) == 1:
+        window, cursors[0].rows = cursors[0].rows, cursors[0].rows.slice(0, 0)
+        return window
+    codes = encode_keys([[cursor.rows.column(key) for key in keys] for cursor in cursors])
+    bounds = [run[-1] for run, cursor in zip(codes, cursors, strict=True) if not cursor.is_last]
+    heads, head_codes = [], []
+    for cursor, run in zip(cursors, codes, strict=True):
+        end = int(np.searchsorted(run, min(bounds), side="right")) if bounds else len(run)
+        if end:
+            heads.append(cursor.rows.slice(0, end))
+            head_codes.append(run[:end])
+            cursor.rows = cursor.rows.slice(end)
+    if len(heads) == 1:
+        return heads[0]
+    order = merge_order(head_codes, sequences=[_numbers(head, SEQUENCE_COLUMN) for head in heads])
+    return pa.concat_tables(heads).combine_chunks().take(pa.array(order))
+
+
+def _cursor(
+    store: ObjectStore,
+    split: Split,
+    run: Sequence[DataFile],
+    *,
+    plan: ReadPlan,
+    fields: Sequence[DataField],
+    window_bytes: int,
+) -> _Cursor:
+    system = (SEQUENCE_COLUMN, KIND_COLUMN)
+
+    def batches() -> Iterator[pa.Table]:
+        for file in run:
+            opened = _open(store, split, file, window_bytes=window_bytes)
+            source = _Source(file, split, plan, fields)
+            row_bytes = max(1, file.file_size * ENCODED_TO_ARROW // max(1, file.row_count))
+            rows = max(1, min(1_000_000, window_bytes // row_bytes))
+            groups = source.row_groups(opened, plan.key_part)
+            columns = source.names_in(opened, *system)
+            for batch in opened.batches(columns=columns, row_groups=groups, batch_rows=rows):
+                yield source.adapt(pa.Table.from_batches([batch]), *system)
+
+    return _Cursor(batches=batches(), rows=arrow_schema(fields).empty_table())
+
+
+def _field(schema: TableSchema, name: str) -> DataField:
+    found = schema.field_by_name(name)
+    assert found is not None, f"{name} was checked by the scan"
+    return found

@@ -1,0 +1,340 @@
+"""The verbs of a table that move rows: append, upsert, delete, overwrite, scan.
+
+Owns: what each verb does, in terms of a writer, a scan and a commit. Knows nothing of encoding.
+
+Invariants:
+- A verb works on the newest schema and the newest snapshot at its begin.
+- A delete by predicate rewrites files; when another writer replaced one of them meanwhile, it is done again on the new
+  state, so a row is never brought back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypedDict
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from typing_extensions import Unpack
+
+from lakebed.errors import Conflict, InvalidRequest
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+from lakebed.table.data_file import RollingWriter
+from lakebed.table.layout import Layout
+from lakebed.table.manifest_reader import ManifestReader
+from lakebed.table.model import (
+    BATCH_COMMIT_IDENTIFIER,
+    BucketChange,
+    CommitKind,
+    DataFile,
+    Rows,
+    Snapshot,
+    Split,
+    TableSchema,
+)
+from lakebed.table.overwrite import Overwrite
+from lakebed.table.predicate import Predicate, parse_predicate
+from lakebed.table.read import filter_rows, read_split
+from lakebed.table.scan import Scan, ScanRequest
+from lakebed.table.schema import SchemaLog, require_column
+from lakebed.table.snapshots import SnapshotLog
+from lakebed.table.types import arrow_type
+from lakebed.table.write import BucketIndex, TableWriter, WriteSettings, as_table
+
+__all__ = ["CommitOptions", "RowVerbs"]
+
+DELETE_TRIES_MAX = 20
+"""How often a delete by predicate starts over because another writer replaced its files."""
+
+
+class CommitOptions(TypedDict, total=False):
+    """What the caller of a writing verb may say about its commit, as keywords."""
+
+    commit_user: str | None
+    """None: a fresh one."""
+    commit_identifier: int | None
+    """With `commit_user`: the pair is committed once, however often it is tried. None: a batch, never recognised."""
+    properties: Mapping[str, str] | None
+    """Kept in the snapshot."""
+    watermark: int | None
+    """Unix ms, UTC: no older row is expected."""
+
+
+class CommitVerb(Protocol):
+    """`Table.commit`, as far as this room uses it."""
+
+    def __call__(
+        self,
+        changes: list[BucketChange],
+        *,
+        kind: CommitKind = ...,
+        commit_user: str | None = ...,
+        commit_identifier: int = ...,
+        properties: Mapping[str, str] | None = ...,
+        watermark: int | None = ...,
+        overwrite: Overwrite | None = ...,
+    ) -> Snapshot:
+        """See `Table.commit`."""
+        ...
+
+
+class RowVerbs:
+    """Writes and reads rows of one branch of a table.
+
+    Args:
+        store: the table's folder.
+        layout, log, reader, schemas: the table's rooms.
+        schema: the newest schema.
+        commit: `Table.commit`.
+        environment: clock, randomness, runtime.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        layout: Layout,
+        log: SnapshotLog,
+        reader: ManifestReader,
+        schemas: SchemaLog,
+        schema: Callable[[], TableSchema],
+        commit: CommitVerb,
+        environment: Environment,
+    ) -> None:
+        self._store = store
+        self._layout = layout
+        self._log = log
+        self._reader = reader
+        self._schemas = schemas
+        self._schema = schema
+        self._commit = commit
+        self._environment = environment
+
+    # ---- writing
+
+    def new_writer(self, *, replaces_all: bool = False) -> TableWriter:
+        """A writer that starts from the newest snapshot.
+
+        Args:
+            replaces_all: its rows will replace what is there (an overwrite).
+        """
+        schema = self._schema()
+        return TableWriter(
+            self._store,
+            schema=schema,
+            layout=self._layout,
+            settings=WriteSettings.of(schema),
+            environment=self._environment,
+            index=self._index,
+            starts_anew=replaces_all,
+        )
+
+    def write(self, rows: Rows, *, deletes: str | None, **options: Unpack[CommitOptions]) -> Snapshot:
+        """Append to an append table, upsert into a primary-key table."""
+        writer = self.new_writer()
+        writer.write(rows, deletes=deletes)
+        return self._committed(writer.finish(), **options)
+
+    def append(self, rows: Rows, **options: Unpack[CommitOptions]) -> Snapshot:
+        """Add rows to an append table. Raises `InvalidRequest` for a primary-key table."""
+        if self._schema().primary_keys:
+            raise InvalidRequest("The table has a primary key: use upsert, which replaces rows of the same key.")
+        return self.write(rows, deletes=None, **options)
+
+    def upsert(self, rows: Rows, **options: Unpack[CommitOptions]) -> Snapshot:
+        """Insert or replace rows by key. Raises `InvalidRequest` for an append table."""
+        if not self._schema().primary_keys:
+            raise InvalidRequest("The table has no primary key, so there is nothing to upsert by: use append.")
+        return self.write(rows, deletes=None, **options)
+
+    def delete(
+        self, where: Predicate | str | None, *, keys: Rows | None, **options: Unpack[CommitOptions]
+    ) -> Snapshot | None:
+        """Delete by predicate or by key; exactly one is given."""
+        if (where is None) == (keys is None):
+            raise InvalidRequest(
+                "A delete needs either a predicate (where) or keys; overwrite with no rows empties a table."
+            )
+        if where is not None:
+            return self.delete_where(where, **options)
+        assert keys is not None
+        return self.delete_keys(keys, **options)
+
+    def delete_keys(self, keys: Rows, **options: Unpack[CommitOptions]) -> Snapshot:
+        """Delete rows of a primary-key table by key; keys that are not there are fine."""
+        writer = self.new_writer()
+        writer.delete(keys)
+        return self._committed(writer.finish(), **options)
+
+    def delete_where(self, where: Predicate | str, **options: Unpack[CommitOptions]) -> Snapshot | None:
+        """Delete the rows for which a predicate is true; None when there is none.
+
+        Cost: reads the files that may match; a primary-key table then writes one delete a row, an append table writes
+        the files with matching rows anew.
+        """
+        if self._schema().primary_keys:
+            keys = self._schema().primary_keys
+            found = self.scan(snapshot=self._log.latest(), request=ScanRequest(columns=keys, where=where)).to_arrow()
+            return self.delete_keys(found, **options) if found.num_rows else None
+        for tries_left in reversed(range(DELETE_TRIES_MAX)):
+            changes = self._without_rows(where)
+            if not changes:
+                return None
+            try:
+                return self._committed(changes, kind="OVERWRITE", **options)
+            except Conflict as lost:
+                if tries_left == 0 or lost.kind != "file_gone":
+                    raise
+        return None
+
+    def overwrite(
+        self, rows: Rows, *, partition: Mapping[str, object] | None, dynamic: bool, **options: Unpack[CommitOptions]
+    ) -> Snapshot:
+        """Replace the whole table, one static partition, or (dynamic) the partitions that the rows lie in."""
+        schema = self._schema()
+        if dynamic and partition:
+            raise InvalidRequest("An overwrite is either of a given partition or dynamic, not both.")
+        if dynamic and not schema.partition_keys:
+            raise InvalidRequest("A dynamic overwrite needs a partitioned table; this one has no partition columns.")
+        table = as_table(rows)
+        if partition:
+            table = _inside(table, partition=partition, schema=schema)
+        writer = self.new_writer(replaces_all=True)
+        writer.write(table)
+        return self._committed(writer.finish(), overwrite=Overwrite(dict(partition or {}), dynamic), **options)
+
+    def _committed(
+        self,
+        changes: list[BucketChange],
+        *,
+        kind: CommitKind = "APPEND",
+        overwrite: Overwrite | None = None,
+        **options: Unpack[CommitOptions],
+    ) -> Snapshot:
+        """Commit; a batch without any row makes no snapshot where there is one already."""
+        identifier = options.get("commit_identifier")
+        if not changes and overwrite is None and identifier is None:
+            newest = self._log.latest()
+            if newest is not None:
+                return newest
+        return self._commit(
+            changes,
+            kind=kind,
+            commit_user=options.get("commit_user"),
+            commit_identifier=BATCH_COMMIT_IDENTIFIER if identifier is None else identifier,
+            properties=options.get("properties"),
+            watermark=options.get("watermark"),
+            overwrite=overwrite,
+        )
+
+    def _index(self) -> BucketIndex:
+        newest = self._log.latest()
+        return BucketIndex(None if newest is None else self._reader.live_entries(newest))
+
+    # ---- reading
+
+    def scan(self, *, snapshot: Snapshot | None, request: ScanRequest, as_it_was: bool = False) -> Scan:
+        """A read of one snapshot.
+
+        Args:
+            snapshot: None: of a table without any, which has no rows.
+            request: columns and predicate.
+            as_it_was: with the columns of the snapshot's own schema (time travel) instead of the newest's.
+        """
+        schema = self._schema()
+        if snapshot is not None and (as_it_was or snapshot.schema_id > schema.id):
+            schema = self._schemas.load(snapshot.schema_id)
+        return Scan(
+            self._store,
+            snapshot=snapshot,
+            schema=schema,
+            load_schema=self._schemas.load,
+            reader=self._reader,
+            layout=self._layout,
+            request=request,
+            environment=self._environment,
+        )
+
+    # ---- delete by predicate on append tables
+
+    def _without_rows(self, where: Predicate | str) -> list[BucketChange]:
+        """Changes that replace every file with matching rows by one without them."""
+        predicate = parse_predicate(where) if isinstance(where, str) else where
+        scan = self.scan(snapshot=self._log.latest(), request=ScanRequest(where=predicate))
+        whole = self.scan(snapshot=scan.snapshot, request=ScanRequest())
+        totals = dict(
+            zip(*(scan.entries().column(name).to_pylist() for name in ("file_name", "total_buckets")), strict=True)
+        )
+        changes = []
+        for split in scan.splits():
+            for file in split.files:
+                change = self._without_rows_of(file, split, predicate, whole, total_buckets=totals[file.file_name])
+                if change is not None:
+                    changes.append(change)
+        return changes
+
+    def _without_rows_of(
+        self, file: DataFile, split: Split, where: Predicate, whole: Scan, *, total_buckets: int
+    ) -> BucketChange | None:
+        schema = whole.table_schema
+        settings = WriteSettings.of(schema)
+        writer = RollingWriter(
+            self._store, folder=split.folder, schema=schema, settings=settings.files, environment=self._environment
+        )
+        alone = Split(
+            partition=split.partition,
+            partition_values=split.partition_values,
+            bucket=split.bucket,
+            folder=split.folder,
+            files=(file,),
+            needs_merge=False,
+            schema_id=split.schema_id,
+            row_count=file.row_count,
+        )
+        kept = 0
+        for batch in read_split(self._store, alone, plan=whole.plan):
+            rows = pa.Table.from_batches([batch])
+            stays = _not_matching(rows, where, schema)
+            kept += stays.num_rows
+            if stays.num_rows:
+                writer.write(stays)
+        if kept == file.row_count:
+            return None
+        added = writer.close(first_sequence=file.min_sequence_number)
+        return BucketChange(
+            partition=split.partition,
+            bucket=split.bucket,
+            total_buckets=total_buckets,
+            added=tuple(added),
+            deleted=(file,),
+        )
+
+
+def _not_matching(rows: pa.Table, where: Predicate, schema: TableSchema) -> pa.Table:
+    """Rows for which the predicate is false or unknown."""
+    numbered = rows.append_column("\0row", pa.array(np.arange(rows.num_rows)))
+    matching = filter_rows(numbered, where).column("\0row")
+    stays = pc.invert(pc.is_in(numbered.column("\0row"), matching.combine_chunks()))
+    return rows.filter(stays)
+
+
+def _inside(rows: pa.Table, *, partition: Mapping[str, object], schema: TableSchema) -> pa.Table:
+    """Rows of a static overwrite: partition columns that are missing are filled in, those there must agree."""
+    for name, value in partition.items():
+        kind = arrow_type(require_column(schema, name).type)
+        constant = pa.scalar(value, kind)
+        position = rows.schema.get_field_index(name)
+        if position < 0:
+            rows = rows.append_column(pa.field(name, kind), pa.repeat(constant, rows.num_rows))
+            continue
+        found = rows.column(position)
+        same = pc.equal(found.cast(kind), constant) if constant.is_valid else pc.is_null(found)
+        if rows.num_rows and not pc.all(pc.fill_null(same, False)).as_py():
+            raise InvalidRequest(
+                f"The overwrite is of the partition {name}={value!r}, but some rows have another {name!r}.",
+                kind="rows_outside_partition",
+                column=name,
+            )
+    return rows

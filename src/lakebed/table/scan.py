@@ -1,0 +1,222 @@
+"""Snapshot -> live files -> pruned splits -> rows.
+
+Owns: `Scan`, what a read of one version will touch, and which tables can be read at all (`check_readable`).
+
+Invariants:
+- Pruning only drops files that cannot hold a row of the answer. Partition predicates drop files everywhere; predicates on
+  key columns drop files by key range; other predicates drop a file by its statistics only where no merge is needed,
+  because a hidden newer row would let an older one of its key resurface.
+- A scan is bound to one snapshot; it reads the same rows whenever it is run, until that snapshot's files are expired.
+
+Does not know: how the snapshot was found (`travel`), how rows are decoded (`read`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import pyarrow as pa
+
+from lakebed.errors import UnsupportedFormat
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+from lakebed.table.layout import Layout
+from lakebed.table.manifest import ENTRY_SCHEMA
+from lakebed.table.manifest_reader import ManifestReader
+from lakebed.table.model import Snapshot, Split, TableSchema
+from lakebed.table.options import SOURCE_SPLIT_OPEN_FILE_COST, SOURCE_SPLIT_TARGET_SIZE, TableOptions
+from lakebed.table.predicate import Predicate, bind, parse_predicate
+from lakebed.table.pruning import prune_files, prune_manifests, prune_splits
+from lakebed.table.read import BATCH_ROWS, ReadPlan, read_split, read_split_table
+from lakebed.table.schema import require_column, unknown_column
+from lakebed.table.splits import plan_splits
+from lakebed.table.types import arrow_schema
+
+__all__ = ["Scan", "ScanRequest", "check_readable"]
+
+READ_WORKERS_MAX = max(1, min(8, os.cpu_count() or 1))
+"""Splits decoded at the same time by `Scan.to_arrow`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScanRequest:
+    """What to read of a version."""
+
+    columns: Sequence[str] | None = None
+    """None: all, in schema order."""
+    where: Predicate | str | None = None
+    """A predicate, or its text: ``carrier = 'UA' AND month >= 2``."""
+
+
+class Scan:
+    """A read of one snapshot. Planning happens once, when first needed; nothing is decoded before rows are asked for.
+
+    Args:
+        store: the table's folder.
+        snapshot: what to read; None: a table without any snapshot, which has no rows.
+        schema: whose columns come out.
+        load_schema: schemas of older files, by id.
+        reader: of the table's manifests.
+        layout: of the table.
+        request: columns and predicate.
+        environment: gives the pool that decodes splits.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        snapshot: Snapshot | None,
+        schema: TableSchema,
+        load_schema: Callable[[int], TableSchema],
+        reader: ManifestReader,
+        layout: Layout,
+        request: ScanRequest,
+        environment: Environment,
+    ) -> None:
+        check_readable(schema)
+        self.snapshot = snapshot
+        self.table_schema = schema
+        self._store = store
+        self._load_schema = load_schema
+        self._reader = reader
+        self._layout = layout
+        self._where = _bound(request.where, schema)
+        self._columns = _checked_columns(request.columns, schema)
+        self._environment = environment
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Arrow schema of the rows."""
+        return arrow_schema([require_column(self.table_schema, name) for name in self._columns])
+
+    @cached_property
+    def plan(self) -> ReadPlan:
+        """What `read.read_split` needs besides the store; picklable. Cost: 1 GET a schema not cached."""
+        ids = {file.schema_id for split in self._splits for file in split.files} | {self.table_schema.id}
+        schemas = {schema_id: self._schema_of(schema_id) for schema_id in sorted(ids)}
+        return ReadPlan(schema=self.table_schema, schemas=schemas, columns=self._columns, where=self._where)
+
+    def splits(self) -> list[Split]:
+        """The units to read, to hand to executors with `plan`. Cost: see `ManifestReader.live_entries`; once a scan."""
+        return list(self._splits)
+
+    def entries(self) -> pa.Table:
+        """The live files after pruning by partition and key range (`manifest.ENTRY_SCHEMA`)."""
+        return self._entries
+
+    def to_batches(self, *, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+        """Stream the rows, split by split, in bounded memory. Stopping early reads no further."""
+        for split in self._splits:
+            yield from read_split(self._store, split, plan=self.plan, batch_rows=batch_rows)
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The same stream as Arrow's reader."""
+        return pa.RecordBatchReader.from_batches(self.schema, (batch for batch in self.to_batches()))
+
+    def to_arrow(self) -> pa.Table:
+        """All rows in memory, splits decoded in parallel. No order is promised."""
+        splits = self._splits
+        if not splits:
+            return self.schema.empty_table()
+        if len(splits) == 1:
+            return read_split_table(self._store, splits[0], plan=self.plan, threads=True).cast(self.schema)
+        plan = self.plan
+        pool = self._environment.runtime.pool(min(READ_WORKERS_MAX, len(splits)))
+        try:
+            tables = list(pool.map(lambda split: read_split_table(self._store, split, plan=plan), splits))
+        finally:
+            pool.close()
+        return pa.concat_tables([table.cast(self.schema) for table in tables])
+
+    def count(self) -> int:
+        """How many rows there are. Files that need no merge are counted from the manifests when there is no predicate."""
+        if self._where is not None:
+            narrow = replace(self.plan, columns=())
+            return sum(
+                batch.num_rows for split in self._splits for batch in read_split(self._store, split, plan=narrow)
+            )
+        known = sum(split.row_count for split in self._splits if not split.needs_merge)
+        narrow = replace(self.plan, columns=self.table_schema.trimmed_primary_keys)
+        merged = (split for split in self._splits if split.needs_merge)
+        return known + sum(batch.num_rows for split in merged for batch in read_split(self._store, split, plan=narrow))
+
+    @cached_property
+    def _entries(self) -> pa.Table:
+        if self.snapshot is None:
+            return ENTRY_SCHEMA.empty_table()
+        where, schema = self._where, self.table_schema
+        if where is None:
+            return self._reader.live_entries(self.snapshot)
+        names: frozenset[str] | None = None
+        if schema.partition_keys:
+            metas = self._reader.all_metas(self.snapshot)
+            names = prune_manifests(metas, where=where, schema=schema, schema_of=self._schema_of)
+        entries = self._reader.live_entries(
+            self.snapshot, keep_manifest=lambda meta: names is None or meta.file_name in names
+        )
+        return prune_files(entries, where=where, schema=schema, schema_of=self._schema_of)
+
+    @cached_property
+    def _splits(self) -> tuple[Split, ...]:
+        options = TableOptions(self.table_schema.options)
+        splits = plan_splits(
+            self._entries,
+            schema=self.table_schema,
+            layout=self._layout,
+            target_bytes=options.get(SOURCE_SPLIT_TARGET_SIZE),
+            open_cost_bytes=options.get(SOURCE_SPLIT_OPEN_FILE_COST),
+        )
+        if self._where is not None and self.table_schema.primary_keys:
+            splits = prune_splits(
+                splits,
+                entries=self._entries,
+                where=self._where,
+                schema=self.table_schema,
+                schema_of=self._schema_of,
+            )
+        return tuple(splits)
+
+    def _schema_of(self, schema_id: int) -> TableSchema:
+        return self.table_schema if schema_id == self.table_schema.id else self._load_schema(schema_id)
+
+
+def check_readable(schema: TableSchema) -> None:
+    """Refuse a table whose rows this package would misread.
+
+    Raises:
+        UnsupportedFormat: another merge engine, deletion vectors, or row tracking.
+    """
+    options = schema.options
+    engine = options.get("merge-engine", "deduplicate")
+    if schema.primary_keys and engine != "deduplicate":
+        raise UnsupportedFormat(
+            f"The table merges rows by the engine {engine!r}; this version reads deduplicate only.",
+            option="merge-engine",
+        )
+    for name in ("deletion-vectors.enabled", "data-evolution.enabled"):
+        if options.get(name, "false").lower() == "true":
+            raise UnsupportedFormat(f"The table has {name}=true, which this version cannot read.", option=name)
+    if schema.primary_keys and options.get("sequence.field"):
+        raise UnsupportedFormat(
+            "The table orders rows by sequence.field, which this version cannot read.", option="sequence.field"
+        )
+
+
+def _bound(where: Predicate | str | None, schema: TableSchema) -> Predicate | None:
+    if where is None:
+        return None
+    return bind(parse_predicate(where) if isinstance(where, str) else where, arrow_schema(schema.fields))
+
+
+def _checked_columns(columns: Sequence[str] | None, schema: TableSchema) -> tuple[str, ...]:
+    known = [field.name for field in schema.fields]
+    if columns is None:
+        return tuple(known)
+    for name in columns:
+        if name not in known:
+            raise unknown_column(name, known)
+    return tuple(dict.fromkeys(columns))
