@@ -179,7 +179,7 @@ class Committer:
             Conflict: what it deletes is gone, or keys overlap; or the retries or the time that the options allow are used up.
             OutcomeUnknown, Unavailable: the store failed while the snapshot was written; look before retrying.
 
-        Cost of an append, warm: 1 probe + 1 GET (newest snapshot), 1 PUT a manifest, 2 PUTs of lists, 1 PUT of the
+        Cost of an append, warm: 1 HEAD + 1 GET (newest snapshot), 1 PUT a manifest, 2 PUTs of lists, 1 PUT of the
         snapshot, 1 LIST of the boundary, 1 PUT of the hint: 8 requests, however many snapshots there are. A lost race adds
         what it takes to read the winner's snapshot and delta list, and the two lists.
         """
@@ -208,7 +208,7 @@ class Committer:
     def _until_won(self, attempt: _Attempt, options: TableOptions) -> Snapshot:
         while True:
             try:
-                head = self._snapshots.latest()
+                head = self._snapshots.latest(exact=False)
                 carried = self._carried(attempt.request, head)
                 earlier = self._replayed(attempt, carried, head)
                 if earlier is not None:

@@ -8,6 +8,7 @@ Does not know: where entries come from, how often a commit is tried. Columns are
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,7 +79,7 @@ def _check_keys_apart(
     )
     near = near.join(deletes, keys=list(IDENTITY), join_type="left anti")
     near = near.join(added.select(list(IDENTITY)), keys=list(IDENTITY), join_type="left anti")
-    ranges = pa.concat_tables([near.select(columns), added])
+    ranges = pa.concat_tables([near.select(columns), added], promote_options="default")
     least = _tuples(ranges["min_key"], key_types)
     greatest = _tuples(ranges["max_key"], key_types)
     runs: dict[tuple[Any, ...], list[tuple[tuple[Any, ...], tuple[Any, ...], str]]] = {}
@@ -86,7 +87,7 @@ def _check_keys_apart(
         runs.setdefault(group, []).append((least[row], greatest[row], ranges["file_name"][row].as_py()))
     for group, files in runs.items():
         files.sort()
-        for (_, before, first), (after, _, second) in zip(files, files[1:], strict=False):
+        for (_, before, first), (after, _, second) in itertools.pairwise(files):
             if after <= before:
                 raise Conflict(
                     f"{first} and {second} would overlap in their keys at level {group[2]} of bucket {group[1]} on top of "

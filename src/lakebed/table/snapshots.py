@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from typing_extensions import Buffer
 
-from lakebed.errors import Corruption, NotFound, UnsupportedFormat
+from lakebed.errors import Corruption, NotFound, OutcomeUnknown, Unavailable, UnsupportedFormat
 from lakebed.objects.numbered_log import NumberedLog
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
@@ -30,8 +30,6 @@ from lakebed.table.snapshot_json import decode_snapshot, encode_snapshot
 
 __all__ = ["SnapshotLog"]
 
-_VANISHED_TRIES_MAX = 16
-
 
 class SnapshotLog:
     """The snapshots of one line of versions (main, or a branch). Thread-safe; keeps no snapshot in memory.
@@ -40,7 +38,6 @@ class SnapshotLog:
         store: the table's folder.
         layout: main's layout or a branch's.
         environment: clock, randomness and concurrency.
-        durable: False writes snapshots without fsync on local folders (benchmarks, throw-away tables).
     """
 
     def __init__(self, store: ObjectStore, *, layout: Layout, environment: Environment) -> None:
@@ -63,19 +60,30 @@ class SnapshotLog:
         return self._log
 
     def latest_id(self) -> int | None:
-        """Id of the newest snapshot; None for a table without any. Cost: 1 GET of the hint at first, 1 probe a new id."""
+        """Id of the newest snapshot; None for a table without any. Cost: as `latest`, with a HEAD for the GET."""
         return self._log.latest()
 
-    def latest(self) -> Snapshot | None:
+    def latest(self, *, exact: bool = True) -> Snapshot | None:
         """The newest snapshot, read afresh; None for a table without any.
 
-        Cost: 1 probe (that no newer one exists) + 1 GET, and 1 probe for each commit of others since the last look.
+        Args:
+            exact: False may miss newer ids behind a gap that a rollback elsewhere left. Enough for a commit, which then
+                loses its race and looks again.
+
+        Cost: 1 GET + 1 HEAD (that no newer one exists) + 1 LIST of the boundary when exact, and 1 HEAD for each commit of
+        others since the last look; at first 1 GET of the hint more.
         """
-        return self._read_moving(self._log.latest)
+        newest = self._log.newest(exact=exact)
+        return None if newest is None else decode_snapshot(newest[1], path=self._layout.snapshot(newest[0]))
+
+    def latest_body(self) -> tuple[int, bytes] | None:
+        """Id and file of the newest snapshot, unknown fields included; None for a table without any. Cost: as `latest`."""
+        newest = self._log.newest()
+        return None if newest is None else (newest[0], bytes(newest[1]))
 
     def earliest(self) -> Snapshot | None:
-        """The oldest snapshot that has not expired. Cost: 1 LIST + 1 GET (or a hint, a probe and a GET)."""
-        return self._read_moving(self._log.earliest)
+        """The oldest snapshot that has not expired; None for a table without any. Cost: 1 LIST + 1 GET."""
+        return next(self.walk(), None)
 
     def ids(self) -> list[int]:
         """Ids of all snapshots, ascending; gaps are legal. Cost: 1 LIST a thousand."""
@@ -146,26 +154,20 @@ class SnapshotLog:
         Raises:
             Conflict: another writer took the id: re-read and try the next.
             OutcomeUnknown: the writer stalled so long that the boundary's chain no longer tells.
-        Cost: 1 PUT + 1 LIST of the boundary + 1 PUT of the hint.
+        Cost: 1 PUT + 1 LIST of the boundary + 1 PUT of the hint; the very first snapshot 1 PUT more.
         """
         if snapshot.uuid is None:
             raise ValueError("a snapshot needs its uuid: it is the write id")
         self._log.append(snapshot.id, encode_snapshot(snapshot), write_id=snapshot.uuid)
+        if snapshot.id == 1:
+            self.store_earliest_hint(1)
 
-    def _read_moving(self, find_id: object) -> Snapshot | None:
-        assert callable(find_id)
-        for _ in range(_VANISHED_TRIES_MAX):
-            snapshot_id = find_id()
-            if snapshot_id is None:
-                return None
-            found = self.find(snapshot_id)
-            if found is not None:
-                return found
-        raise NotFound(
-            f"snapshots of {self._store.root_url} vanish faster than they can be read; is another client rolling back?",
-            kind="snapshots_vanish",
-            path=self._layout.snapshot_folder,
-        )
+    def store_earliest_hint(self, snapshot_id: int) -> None:
+        """Tell other clients where the oldest snapshot is; best effort, they check it. Cost: 1 PUT."""
+        try:
+            self._store.put(self._layout.earliest_hint, str(snapshot_id).encode(), durable=False)
+        except (Unavailable, OutcomeUnknown):
+            return  # a hint: whoever reads it checks it
 
     def absent(self, snapshot_id: int) -> NotFound:
         """The error that says which snapshots there are instead. Cost: 1 LIST."""

@@ -24,8 +24,9 @@ from typing import Any
 
 import msgspec
 
-from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
+from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound
 from lakebed.ids import new_uuid
+from lakebed.objects.create_once import create_once
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.layout import Layout, parse_tag
@@ -52,7 +53,6 @@ TAG_AUTOMATIC = "lakebed.tag-automatic"
 
 _RESERVED = ("snapshot.", "tag.", "branch.", "lakebed.")
 _NAME_BYTES_MAX = 255 - len("tag-")
-_UNCLEAR_TRIES_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,12 +229,13 @@ class Tags:
         if tag is not None:
             return self._tag_source(tag)
         if snapshot_id is None:
-            snapshot_id = self._snapshots.latest_id()
-            if snapshot_id is None:
+            newest = self._snapshots.latest_body()
+            if newest is None:
                 raise NotFound(
                     "The table has no snapshot yet, so there is nothing to tag: write something first.",
                     kind="table_empty",
                 )
+            return Source(body=newest[1], path=self._layout.snapshot(newest[0]))
         try:
             return Source(body=self._snapshots.body(snapshot_id), path=self._layout.snapshot(snapshot_id))
         except NotFound:
@@ -264,7 +265,7 @@ class Tags:
             InvalidRequest: the name breaks a rule, or the lifetime is negative.
             AlreadyExists: the tag is there.
             Conflict: the source expired while it was tagged; the tag was withdrawn.
-        Cost, from the newest snapshot: 1 probe + 1 GET + 1 PUT + 1 HEAD.
+        Cost, from the newest snapshot: 1 GET + 2 HEADs + 1 LIST + 1 PUT.
         """
         check_tag_name(name)
         chosen = source or self.source()
@@ -333,7 +334,15 @@ class Tags:
     # ---- the protocol
 
     def _put_new(self, name: str, body: bytes, *, source: Source, if_not_exists: bool) -> Tag:
-        if not self._put_create_only(name, body):
+        try:
+            create_once(
+                self._store,
+                self.path(name),
+                body,
+                environment=self._environment,
+                is_ours=lambda found: _document_id(bytes(found)) == _document_id(body),
+            )
+        except AlreadyExists as taken:
             existing = self.find(name)
             if if_not_exists and existing is not None:
                 return existing
@@ -341,27 +350,11 @@ class Tags:
                 f"The tag {name!r} exists already: delete it, replace it, or choose another name.",
                 kind="tag_exists",
                 tag=name,
-            )
+            ) from taken
         if not self._is_there(source):
             self._withdraw(name, body)
             raise self._source_expired(name)
         return decode_tag(body, name=name, path=self.path(name))
-
-    def _put_create_only(self, name: str, body: bytes) -> bool:
-        """True when the tag is ours. An unclear reply is tried again until the name is taken, then read back."""
-        path = self.path(name)
-        for tries in range(_UNCLEAR_TRIES_MAX):
-            try:
-                self._store.put(path, body, create_only=True)
-            except AlreadyExists:
-                return self._read_id(path) == _document_id(body)
-            except (Unavailable, OutcomeUnknown):
-                if tries + 1 == _UNCLEAR_TRIES_MAX:
-                    raise
-                self._environment.clock.sleep(self._environment.rng.random() * 0.01 * 2**tries)
-            else:
-                return True
-        raise AssertionError("unreachable")
 
     def _withdraw(self, name: str, body: bytes) -> None:
         if self._read_id(self.path(name)) == _document_id(body):
