@@ -12,18 +12,29 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lakebed.table.binary_row import decode_rows
 from lakebed.table.layout import Layout
 from lakebed.table.manifest import files_of
-from lakebed.table.merge import encode_keys
+from lakebed.table.merge import Codes, encode_keys
 from lakebed.table.model import DataFile, Split, TableSchema
 
-__all__ = ["merge_rank", "plan_splits", "sections_of", "sorted_runs"]
+__all__ = [
+    "BucketGroup",
+    "bucket_groups",
+    "is_plain",
+    "key_sections",
+    "merge_rank",
+    "plan_splits",
+    "sections_of",
+    "sorted_runs",
+]
 
 
 def plan_splits(
@@ -41,32 +52,22 @@ def plan_splits(
     if entries.num_rows == 0:
         return []
     files = files_of(entries)
-    partitions = entries.column("partition").combine_chunks().dictionary_encode()
-    values = _partition_values(partitions.dictionary, schema)
-    names = partitions.dictionary.to_pylist()
-    group_codes = partitions.indices.to_numpy().astype(np.int64)
-    buckets = entries.column("bucket").to_numpy()
-    order = np.lexsort((buckets, group_codes))
-    edges = np.flatnonzero((np.diff(group_codes[order]) != 0) | (np.diff(buckets[order]) != 0)) + 1
-    keyed = bool(schema.primary_keys)
-    ranges = _key_ranges(entries, schema) if keyed else None
+    ranges = _key_ranges(entries.column("min_key"), entries.column("max_key"), schema) if schema.primary_keys else None
     splits = []
-    for members in np.split(order, edges):
-        code, bucket = int(group_codes[members[0]]), int(buckets[members[0]])
-        folder = layout.bucket_folder(values[code], bucket)
+    for group in bucket_groups(entries, schema=schema, layout=layout):
+        members = [files[i] for i in group.members]
         if ranges is None:
-            packs = [(pack, False) for pack in _packed([[files[i]] for i in members], target_bytes, open_cost_bytes)]
+            packs = [(pack, False) for pack in _packed([[file] for file in members], target_bytes, open_cost_bytes)]
         else:
-            low, high = ranges
-            sections = sections_of([files[i] for i in members], low[members], high[members])
-            packs = _pack_sections(sections, target_bytes, open_cost_bytes)
+            low, high = (codes[group.members] for codes in ranges)
+            packs = _pack_sections(sections_of(members, low, high), target_bytes, open_cost_bytes)
         for pack, needs_merge in packs:
             splits.append(
                 Split(
-                    partition=names[code],
-                    partition_values=values[code],
-                    bucket=bucket,
-                    folder=folder,
+                    partition=group.partition,
+                    partition_values=group.partition_values,
+                    bucket=group.bucket,
+                    folder=group.folder,
                     files=tuple(pack),
                     needs_merge=needs_merge,
                     schema_id=schema.id,
@@ -76,9 +77,45 @@ def plan_splits(
     return splits
 
 
-def sections_of(
-    files: Sequence[DataFile], low: np.ndarray[Any, Any], high: np.ndarray[Any, Any]
-) -> list[list[DataFile]]:
+@dataclass(frozen=True, slots=True)
+class BucketGroup:
+    """The entries of one bucket."""
+
+    partition: bytes
+    partition_values: dict[str, Any]
+    bucket: int
+    folder: str
+    members: npt.NDArray[np.int64]
+    """Positions in the entries, ascending."""
+
+
+def bucket_groups(entries: pa.Table, *, schema: TableSchema, layout: Layout) -> list[BucketGroup]:
+    """Live entries by partition and bucket. Cost: one sort; distinct partitions are decoded once."""
+    if entries.num_rows == 0:
+        return []
+    partitions = entries.column("partition").combine_chunks().dictionary_encode()
+    values = _partition_values(partitions.dictionary, schema)
+    names = partitions.dictionary.to_pylist()
+    codes = partitions.indices.to_numpy().astype(np.int64)
+    buckets = entries.column("bucket").to_numpy()
+    order = np.lexsort((buckets, codes))
+    edges = np.flatnonzero((np.diff(codes[order]) != 0) | (np.diff(buckets[order]) != 0)) + 1
+    groups = []
+    for members in np.split(order, edges):
+        code, bucket = int(codes[members[0]]), int(buckets[members[0]])
+        folder = layout.bucket_folder(values[code], bucket)
+        groups.append(BucketGroup(names[code], values[code], bucket, folder, members))
+    return groups
+
+
+def key_sections(files: Sequence[DataFile], *, schema: TableSchema) -> list[list[DataFile]]:
+    """As `sections_of`, from the keys in the files' own descriptions."""
+    low = pa.chunked_array([pa.array([file.min_key for file in files], pa.binary())])
+    high = pa.chunked_array([pa.array([file.max_key for file in files], pa.binary())])
+    return sections_of(files, *_key_ranges(low, high, schema))
+
+
+def sections_of(files: Sequence[DataFile], low: Codes, high: Codes) -> list[list[DataFile]]:
     """Cut the files of one bucket where no key range crosses; sections in key order, files of each in merge order.
 
     Args:
@@ -158,9 +195,8 @@ def _partition_values(partitions: pa.Array, schema: TableSchema) -> list[dict[st
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def _key_ranges(entries: pa.Table, schema: TableSchema) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def _key_ranges(low: pa.ChunkedArray, high: pa.ChunkedArray, schema: TableSchema) -> tuple[Codes, Codes]:
+    """Codes of the least and greatest keys of files, comparable with each other."""
     types = [field.type for name in schema.trimmed_primary_keys if (field := schema.field_by_name(name)) is not None]
-    low = decode_rows(entries.column("min_key").combine_chunks(), types)
-    high = decode_rows(entries.column("max_key").combine_chunks(), types)
-    codes = encode_keys([low, high])
+    codes = encode_keys([decode_rows(low.combine_chunks(), types), decode_rows(high.combine_chunks(), types)])
     return codes[0], codes[1]

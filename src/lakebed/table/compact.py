@@ -1,0 +1,458 @@
+"""Fewer, larger, sorted files: what to merge (a pure plan) and the merging itself (in bounded memory).
+
+Owns: `plan_compaction`, `run_task`, and `Compactor`, which runs a plan and commits it as one COMPACT snapshot.
+
+Primary-key tables compact as the format's other clients do ("universal"): the newest sorted runs of a bucket are merged into
+the level below them when there are ``num-sorted-run.compaction-trigger`` of them, all of them when the newer ones outgrow
+``compaction.max-size-amplification-percent`` of the oldest. Append tables concatenate small files.
+
+Invariants:
+- A compaction changes no row: merged files hold exactly what a reader saw before.
+- Deletes are dropped only when nothing older can lie below, that is in the highest level.
+- A file that needs no rewriting is only moved to its level (DELETE + ADD of one name), and keeps its `commit_snapshot`.
+- When another writer replaced a file meanwhile, the plan is made again from the newest snapshot; appends never conflict.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.errors import Conflict, InvalidRequest
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+from lakebed.table.data_file import KIND_COLUMN, SEQUENCE_COLUMN, RollingWriter
+from lakebed.table.layout import Layout
+from lakebed.table.manifest import files_of
+from lakebed.table.model import BucketChange, DataFile, FileSource, Snapshot, Split, TableSchema
+from lakebed.table.options import (
+    COMPACTION_MAX_FILES,
+    COMPACTION_MAX_SIZE_AMPLIFICATION,
+    COMPACTION_MIN_FILES,
+    COMPACTION_SIZE_RATIO,
+    COMPACTION_SORTED_RUN_TRIGGER,
+    LEVEL_COUNT,
+    TableOptions,
+)
+from lakebed.table.prune import partition_columns
+from lakebed.table.read import ReadPlan, merged_windows, read_split
+from lakebed.table.splits import bucket_groups, is_plain, key_sections, merge_rank, sorted_runs
+from lakebed.table.write import file_settings
+
+__all__ = ["CompactProgress", "CompactReport", "CompactTask", "Compactor", "plan_compaction", "run_task"]
+
+COMPACT_TRIES_MAX = 5
+"""How often a compaction is planned anew because another writer replaced its files."""
+
+SMALL_FILE_SHARE = 0.7
+"""A file below this share of ``target-file-size`` is worth rewriting together with others."""
+
+PARALLEL_TASK_BYTES_MAX = 64 * 1024 * 1024
+"""Tasks run side by side while none is larger than this (encoded); above it one by one, to bound memory."""
+
+COMPACT_WINDOW_BYTES = 64 * 1024 * 1024
+"""Arrow bytes a task's merge reads ahead over all its runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactTask:
+    """Files of one bucket to become fewer. Picklable: executors run it with `run_task`."""
+
+    split: Split
+    """The files to rewrite, in merge order; may be empty when files are only moved."""
+    total_buckets: int
+    output_level: int
+    drop_deletes: bool
+    moved: tuple[DataFile, ...] = ()
+    """Files that only change their level."""
+
+    @property
+    def inputs(self) -> tuple[DataFile, ...]:
+        """All files the task takes away."""
+        return self.split.files + self.moved
+
+    @property
+    def input_bytes(self) -> int:
+        """Encoded bytes that are read."""
+        return sum(file.file_size for file in self.split.files)
+
+
+@dataclass(frozen=True, slots=True)
+class CompactProgress:
+    """How far a compaction is."""
+
+    tasks_done: int
+    task_count: int
+    bytes_done: int
+    bytes_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactReport:
+    """What a compaction did, or (`dry_run`) would read."""
+
+    snapshot: Snapshot | None
+    """The COMPACT snapshot; None when there was nothing to do."""
+    tasks: tuple[CompactTask, ...]
+    files_before: int
+    files_after: int
+    bytes_before: int
+    bytes_after: int
+    rows_before: int
+    rows_after: int
+    moved_count: int
+    """Files that only changed their level, counted before and after."""
+    seconds: float
+    dry_run: bool
+
+
+def plan_compaction(entries: pa.Table, *, schema: TableSchema, layout: Layout, full: bool = False) -> list[CompactTask]:
+    """Decide what to rewrite; pure.
+
+    Args:
+        entries: live ADD entries (`manifest.ENTRY_SCHEMA`).
+        schema: the newest: keys, partition columns, options.
+        layout: gives the folders.
+        full: everything of a bucket that is not in its final form, whatever the triggers say.
+
+    Returns:
+        At most one task a bucket of a primary-key table; any number a bucket of an append table.
+    """
+    if entries.num_rows == 0:
+        return []
+    files = files_of(entries)
+    totals = entries.column("total_buckets").to_numpy()
+    options = TableOptions(schema.options)
+    tasks: list[CompactTask] = []
+    for group in bucket_groups(entries, schema=schema, layout=layout):
+        members = [files[i] for i in group.members]
+        split = Split(
+            partition=group.partition,
+            partition_values=group.partition_values,
+            bucket=group.bucket,
+            folder=group.folder,
+            files=(),
+            needs_merge=bool(schema.primary_keys),
+            schema_id=schema.id,
+            row_count=0,
+        )
+        total = int(totals[group.members[0]])
+        if schema.primary_keys:
+            task = _plan_keyed(members, schema=schema, options=options, split=split, total_buckets=total, full=full)
+            tasks.extend([task] if task is not None else [])
+        else:
+            for pack in _small_file_packs(members, schema=schema, options=options, full=full):
+                tasks.append(CompactTask(_with_files(split, pack), total, output_level=0, drop_deletes=False))
+    return tasks
+
+
+def _plan_keyed(
+    files: Sequence[DataFile],
+    *,
+    schema: TableSchema,
+    options: TableOptions,
+    split: Split,
+    total_buckets: int,
+    full: bool,
+) -> CompactTask | None:
+    level_count = options.get(LEVEL_COUNT) or options.get(COMPACTION_SORTED_RUN_TRIGGER) + 1
+    level_max = max(level_count - 1, max(file.level for file in files))
+    runs = sorted_runs(sorted(files, key=merge_rank))[::-1]
+    picked_count = len(runs) if full else _picked_count(runs, options)
+    if picked_count == 0:
+        return None
+    output_level = level_max
+    if picked_count < len(runs):
+        # Level 0 cannot be an output: take newer runs in until the next older one leaves a level free above it.
+        while picked_count < len(runs) and runs[picked_count][0].level <= 1:
+            picked_count += 1
+        output_level = level_max if picked_count == len(runs) else runs[picked_count][0].level - 1
+    picked = [file for run in runs[:picked_count] for file in run]
+    older_levels = [run[0].level for run in runs[picked_count:]]
+    drop_deletes = not older_levels
+    rewritten, moved = _rewritten_and_moved(picked, schema=schema, output_level=output_level)
+    if not rewritten and not moved:
+        return None
+    return CompactTask(
+        split=_with_files(split, sorted(rewritten, key=merge_rank)),
+        total_buckets=total_buckets,
+        output_level=output_level,
+        drop_deletes=drop_deletes,
+        moved=tuple(moved),
+    )
+
+
+def _picked_count(runs: Sequence[Sequence[DataFile]], options: TableOptions) -> int:
+    """How many of a bucket's runs, newest first, are worth merging now; 0: none."""
+    trigger = options.get(COMPACTION_SORTED_RUN_TRIGGER)
+    if len(runs) < trigger:
+        return 0
+    sizes = [sum(file.file_size for file in run) for run in runs]
+    if sum(sizes[:-1]) * 100 > options.get(COMPACTION_MAX_SIZE_AMPLIFICATION) * sizes[-1]:
+        return len(runs)
+    picked = max(1, len(runs) - trigger + 1)
+    total = sum(sizes[:picked])
+    while picked < len(runs) and total * (100 + options.get(COMPACTION_SIZE_RATIO)) >= sizes[picked] * 100:
+        total += sizes[picked]
+        picked += 1
+    return picked if picked > 1 else 0
+
+
+def _rewritten_and_moved(
+    files: Sequence[DataFile], *, schema: TableSchema, output_level: int
+) -> tuple[list[DataFile], list[DataFile]]:
+    """Which of the files must be merged, and which need only change their level (or nothing at all).
+
+    A file whose keys overlap no other is as good as merged: it is moved, unless it holds deletes or is so small that
+    it should be joined with small neighbours.
+    """
+    small_bytes = file_settings(schema).target_file_bytes * SMALL_FILE_SHARE
+    sections = key_sections(files, schema=schema)
+    rewritten: list[DataFile] = []
+    alone: list[DataFile] = []
+    for position, section in enumerate(sections):
+        if len(section) > 1 or not is_plain(section[0]):
+            rewritten.extend(section)
+            continue
+        neighbours = sections[max(0, position - 1) : position] + sections[position + 1 : position + 2]
+        is_small = section[0].file_size < small_bytes
+        if is_small and any(len(other) > 1 or other[0].file_size < small_bytes for other in neighbours):
+            rewritten.extend(section)
+        else:
+            alone.extend(section)
+    if len(rewritten) == 1 and is_plain(rewritten[0]):
+        alone, rewritten = alone + rewritten, []
+    return rewritten, [file for file in alone if file.level != output_level]
+
+
+def _small_file_packs(
+    files: Sequence[DataFile], *, schema: TableSchema, options: TableOptions, full: bool
+) -> list[list[DataFile]]:
+    """Small files of an append bucket, packed to about the target size; numbered buckets keep their row order."""
+    target_bytes = file_settings(schema).target_file_bytes
+    count_min = 2 if full else options.get(COMPACTION_MIN_FILES)
+    count_max = max(count_min, options.get(COMPACTION_MAX_FILES))
+    packs: list[list[DataFile]] = [[]]
+    for file in sorted(files, key=lambda file: file.min_sequence_number) if _is_ordered(files) else files:
+        is_small = file.file_size < target_bytes * SMALL_FILE_SHARE
+        if not is_small:
+            if _is_ordered(files):
+                packs.append([])
+            continue
+        pack = packs[-1]
+        if len(pack) >= count_max or sum(f.file_size for f in pack) + file.file_size > 2 * target_bytes:
+            packs.append([])
+        packs[-1].append(file)
+    return [pack for pack in packs if len(pack) >= count_min]
+
+
+def _is_ordered(files: Sequence[DataFile]) -> bool:
+    """Whether sequence numbers order the files (numbered buckets); in bucket -1 every file starts at 0."""
+    return len({file.min_sequence_number for file in files}) == len(files)
+
+
+def _with_files(split: Split, files: Sequence[DataFile]) -> Split:
+    return replace(split, files=tuple(files), row_count=sum(file.row_count for file in files))
+
+
+def run_task(store: ObjectStore, task: CompactTask, *, plan: ReadPlan, environment: Environment) -> BucketChange:
+    """Do one task: write the new files and describe the change. Reads and writes nothing but data files.
+
+    Args:
+        store: the table's folder.
+        task: of `plan_compaction`.
+        plan: schemas by id and the newest schema; its columns and predicate are not looked at.
+        environment: clock and randomness for new files.
+
+    Memory: about three times `COMPACT_WINDOW_BYTES` plus twice one encoded file.
+    """
+    schema = plan.schema
+    moved = tuple(replace(file, level=task.output_level) for file in task.moved)
+    added: Sequence[DataFile] = ()
+    if task.split.files:
+        writer = RollingWriter(
+            store,
+            folder=task.split.folder,
+            schema=schema,
+            settings=file_settings(schema),
+            environment=environment,
+            level=task.output_level,
+            file_source=FileSource.COMPACT,
+        )
+        if schema.primary_keys:
+            _merge_into(writer, store, task, plan)
+        else:
+            everything = replace(plan, columns=tuple(field.name for field in schema.fields), where=None)
+            for batch in read_split(store, task.split, plan=everything):
+                writer.write(pa.Table.from_batches([batch]))
+        added = writer.close(first_sequence=min(file.min_sequence_number for file in task.split.files))
+    return BucketChange(
+        partition=task.split.partition,
+        bucket=task.split.bucket,
+        total_buckets=task.total_buckets,
+        added=(*added, *moved),
+        deleted=task.inputs,
+    )
+
+
+def _merge_into(writer: RollingWriter, store: ObjectStore, task: CompactTask, plan: ReadPlan) -> None:
+    narrow = replace(plan, where=None, window_bytes=COMPACT_WINDOW_BYTES)
+    windows = merged_windows(
+        store, task.split, plan=narrow, fields=plan.schema.fields, keep_deletes=not task.drop_deletes
+    )
+    for window in windows:
+        window = window.combine_chunks()
+        writer.write(
+            window.drop_columns([SEQUENCE_COLUMN, KIND_COLUMN]),
+            sequences=window.column(SEQUENCE_COLUMN).chunk(0),
+            kinds=window.column(KIND_COLUMN).chunk(0),
+        )
+
+
+class Compactor:
+    """Plans, runs and commits a compaction of one branch of a table.
+
+    Args:
+        store: the table's folder.
+        layout: of the branch.
+        schema: the newest schema.
+        load_schema: schemas of older files, by id.
+        newest: the newest snapshot with its live entries, or None.
+        commit: commits changes as one COMPACT snapshot.
+        environment: clock, randomness, runtime.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        layout: Layout,
+        schema: TableSchema,
+        load_schema: Callable[[int], TableSchema],
+        newest: Callable[[], tuple[Snapshot, pa.Table] | None],
+        commit: Callable[[list[BucketChange]], Snapshot],
+        environment: Environment,
+    ) -> None:
+        self._store = store
+        self._layout = layout
+        self._schema = schema
+        self._load_schema = load_schema
+        self._newest = newest
+        self._commit = commit
+        self._environment = environment
+
+    def plan(self, *, full: bool = False, partition: Callable[[pa.Table], pa.Table] | None = None) -> list[CompactTask]:
+        """What would be done now. `partition` narrows the entries looked at."""
+        found = self._newest()
+        if found is None:
+            return []
+        entries = found[1] if partition is None else partition(found[1])
+        return plan_compaction(entries, schema=self._schema, layout=self._layout, full=full)
+
+    def run(
+        self,
+        *,
+        full: bool = False,
+        partition: Callable[[pa.Table], pa.Table] | None = None,
+        dry_run: bool = False,
+        progress: Callable[[CompactProgress], None] | None = None,
+    ) -> CompactReport:
+        """Plan, rewrite, commit; again from the newest snapshot while other writers replace the files it took.
+
+        Raises:
+            Conflict: that happened `COMPACT_TRIES_MAX` times.
+        """
+        started_s = self._environment.clock.monotonic_s()
+        for tries_left in reversed(range(COMPACT_TRIES_MAX)):
+            tasks = self.plan(full=full, partition=partition)
+            if dry_run or not tasks:
+                return _report(tasks, [], None, seconds=self._seconds_since(started_s), dry_run=dry_run)
+            changes = self._run_tasks(tasks, progress)
+            try:
+                snapshot = self._commit(changes)
+            except Conflict as lost:
+                if tries_left == 0 or lost.kind not in ("file_gone", "keys_overlap"):
+                    raise
+                continue
+            return _report(tasks, changes, snapshot, seconds=self._seconds_since(started_s), dry_run=False)
+        raise AssertionError("the last try returns or raises")
+
+    def _seconds_since(self, started_s: float) -> float:
+        return self._environment.clock.monotonic_s() - started_s
+
+    def _run_tasks(
+        self, tasks: Sequence[CompactTask], progress: Callable[[CompactProgress], None] | None
+    ) -> list[BucketChange]:
+        plan = self.read_plan(tasks)
+        is_light = max(task.input_bytes for task in tasks) <= PARALLEL_TASK_BYTES_MAX
+        worker_count = max(1, min(8, os.cpu_count() or 1, len(tasks))) if is_light else 1
+        pool = self._environment.runtime.pool(worker_count)
+        total = sum(task.input_bytes for task in tasks)
+        changes, bytes_done = [], 0
+        try:
+            done = pool.map(lambda task: run_task(self._store, task, plan=plan, environment=self._environment), tasks)
+            for task, change in zip(tasks, done, strict=True):
+                changes.append(change)
+                bytes_done += task.input_bytes
+                if progress is not None:
+                    progress(CompactProgress(len(changes), len(tasks), bytes_done, total))
+        finally:
+            pool.close()
+        return changes
+
+    def read_plan(self, tasks: Sequence[CompactTask]) -> ReadPlan:
+        """What `run_task` needs besides the store; picklable."""
+        ids = {file.schema_id for task in tasks for file in task.inputs}
+        schemas = {schema_id: self._load_schema(schema_id) for schema_id in sorted(ids)}
+        schemas[self._schema.id] = self._schema
+        return ReadPlan(schema=self._schema, schemas=schemas, columns=())
+
+
+def _report(
+    tasks: Sequence[CompactTask],
+    changes: Sequence[BucketChange],
+    snapshot: Snapshot | None,
+    *,
+    seconds: float,
+    dry_run: bool,
+) -> CompactReport:
+    before = [file for task in tasks for file in task.inputs]
+    after = [file for change in changes for file in change.added]
+    return CompactReport(
+        snapshot=snapshot,
+        tasks=tuple(tasks),
+        files_before=len(before),
+        files_after=len(after),
+        bytes_before=sum(file.file_size for file in before),
+        bytes_after=sum(file.file_size for file in after),
+        rows_before=sum(file.row_count for file in before),
+        rows_after=sum(file.row_count for file in after),
+        moved_count=sum(len(task.moved) for task in tasks),
+        seconds=seconds,
+        dry_run=dry_run,
+    )
+
+
+def in_partitions(entries: pa.Table, *, values: dict[str, Any], schema: TableSchema) -> pa.Table:
+    """The entries of the partitions whose columns have the given values.
+
+    Raises:
+        InvalidRequest: a name that is no partition column.
+    """
+    columns = partition_columns(entries, schema)
+    mask = np.ones(entries.num_rows, np.bool_)
+    for name, value in values.items():
+        if name not in columns:
+            there = ", ".join(schema.partition_keys) or "none"
+            raise InvalidRequest(f"{name!r} is not a partition column; the table has {there}.", column=name)
+        column = columns[name]
+        scalar = pa.scalar(value, column.type)
+        same = column.is_null() if not scalar.is_valid else pc.fill_null(pc.equal(column, scalar), False)
+        mask &= same.to_numpy(zero_copy_only=False)
+    return entries.filter(pa.array(mask))
