@@ -5,8 +5,8 @@ records, such as ``_FILE._KEY_STATS._MIN_VALUES``.
 
 How it is fast: once it is known where each record begins, all records are decoded in step, one field at a time, each
 step a few numpy calls over the positions of all records. lakebed's own files say where (header entry
-`LENGTHS_KEY`: the length of every record, base64 of zstandard over uint32; other readers ignore it); for files of other clients
-fastavro skips from record to record.
+`LENGTHS_KEY`: the length of every record, base64 of zstandard over uint32; other readers ignore it); for files of other
+clients fastavro skips from record to record.
 
 Invariants: whatever is wrong with the bytes is `Corruption` with the path of the file, never another error and never a
 silently shorter answer: every record must end where the next begins, every block carries the sync marker, lakebed's

@@ -174,6 +174,10 @@ def new_schema(
     if primary_keys:
         # Without the option other clients would place rows into buckets of their own choice.
         chosen.setdefault("bucket", "1")
+    by_name = {field.name: parse_type(field.type).root for field in fields}
+    if any(by_name[key] in ("DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ") for key in partition_keys):
+        # Folders are named by readable dates; without the option some clients expect days since 1970.
+        chosen.setdefault("partition.legacy-name", "false")
     keys = set(primary_keys)
     fields = tuple(
         replace(field, type=parse_type(field.type).text, nullable=field.nullable and field.name not in keys)
