@@ -7,6 +7,7 @@ is reproducible. Every operation is one or two atomic dictionary operations and 
 
 from __future__ import annotations
 
+import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -19,7 +20,9 @@ from lakebed.objects.port import ByteRange, Listing, ObjectMeta
 
 __all__ = ["MemoryDriver", "absent", "check_range", "level_of"]
 
-_Entry = tuple[bytes, int]
+_Entry = tuple[bytes, int, str]
+"""Body, time in Unix ms, and an etag that tells its content, as the large stores have it."""
+
 _FOLDERS: Final[dict[str, dict[str, _Entry]]] = {}
 
 
@@ -94,7 +97,7 @@ class MemoryDriver:
 
     def get(self, path: str, byte_range: ByteRange | None) -> Buffer:
         """The stored bytes themselves, or a view of a part of them: nothing is copied."""
-        body, _ = self._entry(path)
+        body = self._entry(path)[0]
         if byte_range is None:
             return body
         start, end = check_range(byte_range, size_bytes=len(body), path=path)
@@ -106,12 +109,12 @@ class MemoryDriver:
 
     def head(self, path: str) -> ObjectMeta:
         """Size and time of one object."""
-        body, modified_ms = self._entry(path)
-        return ObjectMeta(path, len(body), modified_ms)
+        body, modified_ms, etag = self._entry(path)
+        return ObjectMeta(path, len(body), modified_ms, etag)
 
     def put(self, path: str, body: memoryview, *, create_only: bool, durable: bool) -> None:
         """Store a copy of the body."""
-        entry = (bytes(body), self._clock.now_ms())
+        entry = (bytes(body), self._clock.now_ms(), f"{zlib.crc32(body):08x}")
         if not create_only:
             self._objects[self._prefix + path] = entry
         elif self._objects.setdefault(self._prefix + path, entry) is not entry:
@@ -129,7 +132,7 @@ class MemoryDriver:
                 return
             entry = self._objects.get(keys[index])
             if entry is not None:
-                yield ObjectMeta(keys[index][skip:], len(entry[0]), entry[1])
+                yield ObjectMeta(keys[index][skip:], len(entry[0]), *entry[1:])
 
     def list_pages(self, prefix: str, start_after: str | None, page_count: int) -> Iterator[Sequence[ObjectMeta]]:
         """Pages of what is there when each page is taken."""
@@ -156,8 +159,8 @@ class MemoryDriver:
 
     def copy(self, source: str, target: str, *, durable: bool) -> None:
         """Let two paths share one body."""
-        body, _ = self._entry(source)
-        self._objects[self._prefix + target] = (body, self._clock.now_ms())
+        body, _, etag = self._entry(source)
+        self._objects[self._prefix + target] = (body, self._clock.now_ms(), etag)
 
     def sync(self, paths: Sequence[str]) -> None:
         """Only check that the objects are there."""
