@@ -6,7 +6,7 @@ verb looks at the newest snapshot, so what was committed before a verb began is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import pyarrow as pa
@@ -15,11 +15,16 @@ from typing_extensions import Unpack
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
 from lakebed.objects.port import ObjectStore
 from lakebed.objects.probe import probe_create_only
-from lakebed.reclaim.model import Pin, Version
+from lakebed.reclaim.model import Pin, ReclaimPlan, ReclaimReport, Verdict, Version
 from lakebed.runtime import Environment
 from lakebed.table.auto_tags import AutomaticTagging, make_automatic_tags
 from lakebed.table.branches import Branch, Branches
 from lakebed.table.commit import CommitRequest, Committer
+from lakebed.table.compact import CompactProgress, CompactReport
+from lakebed.table.deletion import ProgressCall
+from lakebed.table.history import History
+from lakebed.table.holders import Line
+from lakebed.table.incremental import TableDiff
 from lakebed.table.layout import MAIN_BRANCH, Layout
 from lakebed.table.manifest_reader import ManifestReader
 from lakebed.table.model import (
@@ -43,7 +48,7 @@ from lakebed.table.system import SystemTables
 from lakebed.table.tags import Tags
 from lakebed.table.travel import Resolved, Time, Travel
 from lakebed.table.types import arrow_schema
-from lakebed.table.versions import TableView, list_pins, list_versions, pin_of
+from lakebed.table.versions import TableView, list_pins, list_versions, pin_of, version_of
 from lakebed.table.write import TableWriter
 
 __all__ = ["Table"]
@@ -296,7 +301,7 @@ class Table:
             return self.rows.scan(snapshot=self.log.latest(), request=request)
         found = self.locate(version=version, timestamp_ms=timestamp_ms)
         table = self if found.branch is None else Table.open(self.store, name=self.name, branch=found.branch)
-        return table.rows.scan(snapshot=found.snapshot, request=request, as_it_was=True)
+        return table.rows.scan(snapshot=found.snapshot, request=request, schema_id=found.snapshot.schema_id)
 
     def read(
         self,
@@ -308,6 +313,47 @@ class Table:
     ) -> pa.Table:
         """The rows of a version in memory; arguments as `scan`. No order is promised."""
         return self.scan(version=version, timestamp_ms=timestamp_ms, columns=columns, where=where).to_arrow()
+
+    def changes(self, start: int | str | None, end: int | str | None = None) -> pa.Table:
+        """The rows written after version `start` (None: ever) up to version `end` (None: the newest).
+
+        Returns:
+            Append tables: the appended rows. Primary-key tables: the last row of each key written, with ``_row_kind``
+            (``+I``, ``+U``, ``-D``). Compactions are left out, and what overwrites and rollbacks took away: see `diff`.
+
+        Raises:
+            NotFound: no such version, or snapshots in between have expired.
+        """
+        return self.rows.changes(None if start is None else self.resolve(version=start), self.resolve(version=end))
+
+    def diff(self, start: int | str, end: int | str | None = None, *, keys: Sequence[str] | None = None) -> TableDiff:
+        """Rows added, removed and changed from version `start` to version `end` (None: the newest).
+
+        Args:
+            start, end: snapshot ids, tags or branches; any versions, whatever happened in between.
+            keys: columns that identify a row; by default the primary key, in append tables the whole row.
+        """
+        return self.rows.diff(self.resolve(version=start), self.resolve(version=end), keys=keys)
+
+    # ---- maintenance of files
+
+    def compact(
+        self,
+        *,
+        full: bool = False,
+        where: Mapping[str, object] | None = None,
+        dry_run: bool = False,
+        progress: Callable[[CompactProgress], None] | None = None,
+    ) -> CompactReport:
+        """Rewrite small and overlapping files as fewer, larger ones, in one COMPACT snapshot; no row changes.
+
+        Args:
+            full: everything, whatever the triggers say.
+            where: values of partition columns; only such partitions.
+            dry_run: plan only.
+            progress: called after each bucket.
+        """
+        return self.rows.compact(full=full, where=where, dry_run=dry_run, progress=progress)
 
     # ---- versions
 
@@ -372,7 +418,7 @@ class Table:
     ) -> Tag:
         """Point a tag that is there at another snapshot. Raises as `create_tag`, and `NotFound` for a missing tag."""
         source = self.travel.source(snapshot_id=snapshot_id, tag=tag, timestamp=timestamp_ms)
-        return self.tagger.replace(name, source=source, time_retained_ms=time_retained_ms)
+        return self.history.replace_tag(name, source=source, time_retained_ms=time_retained_ms)
 
     def rename_tag(self, old: str, new: str) -> Tag:
         """Give a tag another name; a crash in between leaves both. Raises `NotFound`, `AlreadyExists`, `InvalidRequest`."""
@@ -451,7 +497,104 @@ class Table:
         """Remove a branch with its snapshots and tags; its own data files become orphans. Raises `NotFound`."""
         self.branching.delete(name)
 
+    # ---- letting versions go, bringing them back
+
+    @cached_property
+    def history(self) -> History:
+        """The verbs that let versions go or bring them back."""
+        line = Line(
+            store=self.store,
+            layout=self.layout,
+            snapshots=self.log,
+            tags=self.tagger,
+            reader=self.reader,
+            schema=lambda: self.schema,
+            environment=self.environment,
+            name=self.name,
+        )
+        return History(line, self.committer, self.travel, self.branching, self.refresh)
+
+    def expire(
+        self,
+        *,
+        retain_max: int | None = None,
+        retain_min: int | None = None,
+        older_than_ms: int | None = None,
+        max_deletes: int | None = None,
+        dry_run: bool = False,
+        progress: ProgressCall | None = None,
+    ) -> ReclaimReport:
+        """Let the oldest snapshots go, with every file that no snapshot, tag or branch needs then.
+
+        Args:
+            retain_max: newest snapshots that may stay whatever their age; default ``snapshot.num-retained.max``.
+            retain_min: newest snapshots that always stay; default ``snapshot.num-retained.min``.
+            older_than_ms: Unix ms, UTC, exclusive; default now less ``snapshot.time-retained``.
+            max_deletes: snapshots at most in one run; default ``snapshot.expire.limit``.
+            dry_run: only say what would go; the report's `plan` has it.
+
+        Cost: the lists and delta manifests of what expires, whatever the number and size of tags.
+        """
+        return self.history.expire(
+            retain_max=retain_max,
+            retain_min=retain_min,
+            older_than_ms=older_than_ms,
+            max_deletes=max_deletes,
+            dry_run=dry_run,
+            progress=progress,
+        )
+
+    def delete_tag(self, *names: str, if_exists: bool = False, dry_run: bool = False) -> ReclaimReport:
+        """Delete tags, and the files that only they needed. Raises `NotFound` (then none is deleted), `InvalidRequest`."""
+        return self.history.delete_tags(names, if_exists=if_exists, dry_run=dry_run)
+
+    def expire_tags(self, *, older_than_ms: int | None = None, dry_run: bool = False) -> ReclaimReport:
+        """Delete tags that outlived their lifetime and, with `older_than_ms` (Unix ms, UTC), all made before it."""
+        return self.history.expire_tags(older_than_ms=older_than_ms, dry_run=dry_run)
+
+    def rollback_to(
+        self, version: int | str | None = None, *, timestamp_ms: Time | None = None, dry_run: bool = False
+    ) -> Snapshot:
+        """Make an older version the newest; later snapshots and tags go, and the files only they needed.
+
+        Returns:
+            The new snapshot, equal to the target under a new id; with `dry_run` the target (`plan_rollback` has the rest).
+
+        Raises:
+            NotFound: no such version.
+            InvalidRequest: a branch started after it.
+        """
+        return self.history.roll_back(version, timestamp_ms=timestamp_ms, keeps_history=False, dry_run=dry_run)
+
+    def rollback_to_as_latest(self, version: int | str | None = None, *, timestamp_ms: Time | None = None) -> Snapshot:
+        """Make an older version the newest and keep all history. Raises `NotFound`."""
+        return self.history.roll_back(version, timestamp_ms=timestamp_ms, keeps_history=True)
+
+    def plan_rollback(self, version: int | str | None = None, *, timestamp_ms: Time | None = None) -> ReclaimPlan:
+        """What `rollback_to` would hide and delete. Deletes nothing. Raises as it does."""
+        return self.history.plan_rollback(version, timestamp_ms=timestamp_ms)
+
+    def remove_orphan_files(self, *, older_than_ms: int | None = None, dry_run: bool = False) -> ReclaimReport:
+        """Delete files that nothing names, last written before a time (Unix ms, UTC; default: a day ago)."""
+        return self.history.remove_orphan_files(older_than_ms=older_than_ms, dry_run=dry_run)
+
+    def bytes_alone(self, tag: str) -> int:
+        """Bytes that only this tag holds: what deleting it would free. Raises `NotFound`."""
+        return self.history.bytes_alone(tag)
+
     # ---- what every store of a lake answers
+
+    def restore(self, version: int | str) -> Version:
+        """Make an older version the newest one; history is kept. As `rollback_to_as_latest`. Raises `NotFound`."""
+        return version_of(self.rollback_to_as_latest(version), store=self.name)
+
+    def plan_reclaim(self) -> ReclaimPlan:
+        """What cleaning would delete now by the table's own options: expired snapshots, outlived tags."""
+        return self.history.plan_reclaim()
+
+    def why(self, path: str) -> Verdict:
+        """Who needs an object of the table, or when it may go. `path` is relative to the table. Raises `NotFound`."""
+        return self.history.why(path)
 
     def at(self, version: int | str) -> TableView:
         """A read-only view of one version: a snapshot id, a tag or a branch. Raises `NotFound`, `InvalidRequest`."""

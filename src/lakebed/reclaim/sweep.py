@@ -1,0 +1,140 @@
+"""The sweeper: the one place that deletes data. Owns batches, progress, dry runs and the report.
+
+Invariants:
+- Only paths of a `ReclaimPlan` are deleted, in the plan's order: every batch holds `BATCH_COUNT_MAX` objects at most.
+- It deletes inside its store only: a path that would leave it (absolute, with a scheme, with ``..``) is refused
+  before anything is deleted.
+- A missing object counts as deleted. An error in one batch is reported and the other batches go on; then the sweep is
+  not `complete`, and whoever asked keeps its plan.
+
+Does not know: why an object is dead, or what a version is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeVar
+
+from lakebed.errors import InternalError, LakebedError
+from lakebed.objects.port import ObjectStore
+from lakebed.reclaim.model import Doomed, ReclaimPlan, ReclaimReport
+from lakebed.runtime import Environment
+
+__all__ = ["BATCH_COUNT_MAX", "Progress", "Sweep", "Sweeper"]
+
+BATCH_COUNT_MAX = 1000
+"""Objects in one request: what the large stores take."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a sweep is."""
+
+    done_count: int
+    total_count: int
+    done_bytes: int
+
+
+@dataclass(slots=True)
+class Sweep:
+    """What one sweep did, while it runs and after."""
+
+    deleted_count: int = 0
+    deleted_bytes: int = 0
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every batch succeeded."""
+        return not self.errors
+
+
+class Sweeper:
+    """Deletes what a plan names.
+
+    Args:
+        store: the folder that every path of a plan is relative to.
+        environment: taken for the sake of one construction everywhere; a sweep waits for nothing.
+        progress: called after each batch.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        environment: Environment | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        self._store = store
+        self._environment = environment or Environment()
+        self._progress = progress
+
+    def sweep(self, plan: ReclaimPlan, *, dry_run: bool = False) -> ReclaimReport:
+        """Delete what `plan` dooms (its `hide` first), or with `dry_run` only say so.
+
+        Cost: 1 DELETE a thousand objects.
+        """
+        if dry_run:
+            return report_of(plan, Sweep(), hidden_count=0, dry_run=True)
+        sweep = Sweep()
+        hidden_count = 0
+        if plan.hide:
+            hidden = self.delete_all(Doomed(path, 0, "hidden") for path in plan.hide)
+            hidden_count = hidden.deleted_count
+            sweep.errors += hidden.errors
+        if sweep.complete:  # while a version is visible, its files stay
+            self.delete_all(plan.doomed, into=sweep)
+        return report_of(plan, sweep, hidden_count=hidden_count, dry_run=False)
+
+    def delete_all(self, doomed: Iterable[Doomed], *, into: Sweep | None = None) -> Sweep:
+        """Delete objects in order, in batches; errors are collected, the rest goes on."""
+        every = list(doomed)
+        for one in every:
+            _check_inside(one.path)
+        sweep = Sweep() if into is None else into
+        done_count = done_bytes = 0
+        for batch in batches(every, BATCH_COUNT_MAX):
+            size_bytes = sum(one.size_bytes for one in batch)
+            try:
+                self._store.delete([one.path for one in batch])
+            except LakebedError as error:
+                sweep.errors.append(f"{len(batch)} objects from {batch[0].path} on could not be deleted: {error}")
+            else:
+                sweep.deleted_count += len(batch)
+                sweep.deleted_bytes += size_bytes
+            done_count, done_bytes = done_count + len(batch), done_bytes + size_bytes
+            if self._progress is not None:
+                self._progress(Progress(done_count, len(every), done_bytes))
+        return sweep
+
+
+def report_of(plan: ReclaimPlan, sweep: Sweep, *, hidden_count: int, dry_run: bool) -> ReclaimReport:
+    """The report of a sweep that carried out `plan`."""
+    return ReclaimReport(
+        store=plan.store,
+        hidden_count=hidden_count,
+        deleted_count=sweep.deleted_count,
+        deleted_bytes=sweep.deleted_bytes,
+        kept=dict(plan.kept),
+        warnings=(*plan.warnings, *sweep.errors),
+        dry_run=dry_run,
+        plan=plan,
+    )
+
+
+def batches(items: Sequence[T], size: int) -> Iterator[list[T]]:
+    """Consecutive lists of at most `size` items."""
+    source = iter(items)
+    while batch := list(islice(source, size)):
+        yield batch
+
+
+def _check_inside(path: str) -> None:
+    segments = path.split("/")
+    if "://" in path or not all(segments) or any(segment in (".", "..") for segment in segments):
+        raise InternalError(
+            f"a plan names {path!r}, which is not inside its store: nothing of it was deleted.", path=path
+        )

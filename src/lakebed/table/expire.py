@@ -1,0 +1,301 @@
+"""Letting versions go: expiry of snapshots, deletion, expiry and replacement of tags.
+
+Owns: which versions go. What they leave behind is gathered by `names`, judged by `judge`, deleted by `deletion`.
+
+Invariants:
+- Every verb first finishes what a crash left (`recovery`).
+- Everything that can be refused is refused before anything is written.
+- An unreadable snapshot or manifest ends a walk before the version that it might matter to: that version stays.
+
+Cost: expiring k snapshots reads the lists of those and of the first that stays, and their delta manifests, whatever
+the number and the size of tags; a few listings; 1 PUT, and 1 DELETE for each thousand files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from lakebed.errors import InvalidRequest, NotFound
+from lakebed.ids import new_uuid
+from lakebed.reclaim.model import ReclaimPlan, ReclaimReport
+from lakebed.reclaim.sweep import Sweep, report_of
+from lakebed.table.deletion import (
+    ProgressCall,
+    carry_out,
+    doomed_of,
+    gather_released,
+    hide_paths,
+    merge_reports,
+    tag_now,
+)
+from lakebed.table.holders import Holders, Line, held_from, read_holders
+from lakebed.table.judge import Unreadable, judge
+from lakebed.table.model import Snapshot, Tag
+from lakebed.table.names import Names
+from lakebed.table.options import (
+    SNAPSHOT_EXPIRE_LIMIT,
+    SNAPSHOT_RETAINED_MAX,
+    SNAPSHOT_RETAINED_MIN,
+    SNAPSHOT_TIME_RETAINED,
+    TAG_TIME_EXPIRE_ENABLED,
+    TableOptions,
+)
+from lakebed.table.reclaim import Retention, plan_expiry
+from lakebed.table.recovery import recover
+from lakebed.table.tags import Source, check_tag_name
+from lakebed.table.unfinished import Deletion, HiddenTag, store_deletion
+
+__all__ = ["delete_tags", "expire", "expire_tags", "foretell", "plan_reclaim", "release", "replace_tag", "retention_of"]
+
+
+def retention_of(
+    line: Line,
+    *,
+    retain_max: int | None = None,
+    retain_min: int | None = None,
+    older_than_ms: int | None = None,
+    max_deletes: int | None = None,
+) -> Retention:
+    """The rule of expiry: what the caller says, else the table's options.
+
+    Raises:
+        InvalidRequest: a number below 1, or more snapshots to keep at least than at most.
+    """
+    options = TableOptions(line.schema().options)
+    least = options.get(SNAPSHOT_RETAINED_MIN) if retain_min is None else retain_min
+    most = options.get(SNAPSHOT_RETAINED_MAX) if retain_max is None else retain_max
+    limit = options.get(SNAPSHOT_EXPIRE_LIMIT) if max_deletes is None else max_deletes
+    if retain_max is not None and retain_min is None:
+        least = min(least, most)
+    for name, value in (("retain_min", least), ("retain_max", most), ("max_deletes", limit)):
+        if value < 1:
+            raise InvalidRequest(f"{name} is {value}: it must be at least 1.", kind="invalid_retention", option=name)
+    if most < least:
+        raise InvalidRequest(
+            f"at most {most} snapshots should stay but at least {least}: raise retain_max or lower retain_min.",
+            kind="invalid_retention",
+        )
+    if older_than_ms is None:
+        older_than_ms = line.environment.clock.now_ms() - options.get(SNAPSHOT_TIME_RETAINED)
+    return Retention(most, least, older_than_ms, limit)
+
+
+def expire(
+    line: Line, *, retention: Retention, dry_run: bool = False, progress: ProgressCall | None = None
+) -> ReclaimReport:
+    """Let the oldest snapshots go, as far as the rule and the consumers allow, and delete what nothing needs then.
+
+    Raises:
+        Corruption: a consumer's progress is unreadable.
+    """
+    reports = [] if dry_run else recover(line)
+    names = Names(line)
+    held = held_from(line)
+    ids = line.snapshots.ids()
+    count = plan_expiry(ids, retention, time_ms_of=_Times(line, retention.older_than_ms).of, held_from=held)
+    walk, warnings = _readable_walk(line, names, ids[: count + 1] if count else [])
+    if len(walk) < 2:
+        empty = ReclaimPlan(line.name, (), (), {}, tuple(warnings))
+        return merge_reports([*reports, report_of(empty, Sweep(), hidden_count=0, dry_run=dry_run)], store=line.name)
+    gone, survivor = walk[:-1], walk[-1]
+    deletion = Deletion(
+        kind="expire",
+        id=new_uuid(line.environment.rng),
+        walk_end=survivor.id,
+        snapshot_ids=tuple(snapshot.id for snapshot in gone),
+        candidates=names.left_by_walk(gone, survivor),
+    )
+    carried = None if dry_run else carry_out(line, deletion, names=names, progress=progress)
+    report = carried or foretell(line, deletion, names)
+    reports.append(replace(report, warnings=(*warnings, *report.warnings)))
+    return merge_reports(reports, store=line.name)
+
+
+class _Times:
+    """Commit times of snapshots that may expire; an unreadable one counts as too young."""
+
+    def __init__(self, line: Line, too_young_ms: int) -> None:
+        self._line = line
+        self._too_young_ms = too_young_ms
+
+    def of(self, snapshot_id: int) -> int:
+        """Unix ms, UTC. Cost: 1 GET."""
+        try:
+            return self._line.snapshots.snapshot(snapshot_id).time_ms
+        except Unreadable:
+            return self._too_young_ms
+
+
+def _readable_walk(line: Line, names: Names, ids: Sequence[int]) -> tuple[list[Snapshot], list[str]]:
+    """The snapshots of a walk, up to the last whose own change can be read."""
+    walk: list[Snapshot] = []
+    for snapshot_id in ids:
+        try:
+            snapshot = line.snapshots.snapshot(snapshot_id)
+            names.check_readable(snapshot, after=walk[-1] if walk else None)
+        except Unreadable as error:
+            stays = f"snapshots from {walk[-1].id if walk else snapshot_id} on stay"
+            return walk, [f"{stays}, for snapshot {snapshot_id} cannot be read: {error}"]
+        walk.append(snapshot)
+    return walk, []
+
+
+def _without(holders: Holders, deletion: Deletion) -> Holders:
+    """The holders as they will be when what a deletion hides is hidden."""
+    hidden = {tag.name for tag in deletion.tags}
+    return Holders(
+        snapshot_ids=np.setdiff1d(holders.snapshot_ids, np.array(deletion.snapshot_ids, np.int64)),
+        tags=tuple(tag for tag in holders.tags if tag.name not in hidden),
+        restored_ids=holders.restored_ids,
+    )
+
+
+def foretell(line: Line, deletion: Deletion, names: Names) -> ReclaimReport:
+    """What `carry_out` would do now."""
+    holders = _without(read_holders(line), deletion)
+    candidates = deletion.candidates
+    warnings: tuple[str, ...] = ()
+    if deletion.released:
+        released = gather_released(line, deletion, holders, names)
+        candidates, warnings = released.candidates, released.warnings
+    judgement = judge(
+        candidates,
+        line=line,
+        holders=holders,
+        names=names,
+        walk_end=deletion.walk_end,
+        is_open=deletion.kind == "delete-tag",
+    )
+    plan = ReclaimPlan(
+        line.name,
+        hide_paths(line, deletion),
+        doomed_of(judgement.doomed),
+        judgement.kept,
+        (*warnings, *judgement.warnings),
+    )
+    return report_of(plan, Sweep(), hidden_count=0, dry_run=True)
+
+
+def plan_reclaim(line: Line) -> ReclaimPlan:
+    """What cleaning would delete now by the table's own options: expired snapshots and outlived tags."""
+    report = merge_reports(
+        [expire(line, retention=retention_of(line), dry_run=True), expire_tags(line, dry_run=True)], store=line.name
+    )
+    assert report.plan is not None
+    return report.plan
+
+
+# ---- tags
+
+
+def delete_tags(
+    line: Line,
+    names: Sequence[str],
+    *,
+    if_exists: bool = False,
+    dry_run: bool = False,
+    progress: ProgressCall | None = None,
+) -> ReclaimReport:
+    """Delete tags, and the files that only they needed.
+
+    Raises:
+        NotFound: a tag is not there (unless `if_exists`): then none is deleted.
+        InvalidRequest: a name that no tag may have.
+    Cost: a few listings and 1 GET a tag; when its snapshot has expired, its manifests, and those of its neighbours.
+    """
+    reports = [] if dry_run else recover(line)
+    chosen = []
+    for name in dict.fromkeys(names):
+        check_tag_name(name)
+        if if_exists and not line.tags.exists(name):
+            continue
+        line.tags.tag(name)
+        chosen.append(name)
+    reports.append(release(line, chosen, dry_run=dry_run, progress=progress))
+    return merge_reports(reports, store=line.name)
+
+
+def expire_tags(
+    line: Line, *, older_than_ms: int | None = None, dry_run: bool = False, progress: ProgressCall | None = None
+) -> ReclaimReport:
+    """Delete the tags whose lifetime is over and, with `older_than_ms`, those made before that time (Unix ms, UTC).
+
+    A tag without a creation time counts as made when its file was written. Hidden pins never go.
+    """
+    reports = [] if dry_run else recover(line)
+    looks = TableOptions(line.schema().options).get(TAG_TIME_EXPIRE_ENABLED)
+    now_ms = line.environment.clock.now_ms()
+    outlived = [
+        tag.name for tag in line.tags.list() if _is_outlived(line, tag, now_ms if looks else None, older_than_ms)
+    ]
+    reports.append(release(line, outlived, dry_run=dry_run, progress=progress))
+    return merge_reports(reports, store=line.name)
+
+
+def _is_outlived(line: Line, tag: Tag, now_ms: int | None, older_than_ms: int | None) -> bool:
+    created_ms, retained_ms = tag.create_time_ms, tag.time_retained_ms
+    has_lifetime = created_ms is not None and retained_ms is not None
+    if now_ms is not None and has_lifetime and (created_ms or 0) + (retained_ms or 0) <= now_ms:
+        return True
+    if older_than_ms is None:
+        return False
+    if created_ms is None:
+        try:
+            created_ms = line.store.head(line.layout.tag(tag.name)).modified_ms
+        except NotFound:
+            return False
+    return created_ms < older_than_ms
+
+
+def release(
+    line: Line, names: Iterable[str], *, dry_run: bool = False, progress: ProgressCall | None = None
+) -> ReclaimReport:
+    """Hide tags, hidden pins included, by their full names; what nothing else holds then goes with them."""
+    tags: list[HiddenTag] = []
+    released: list[str] = []
+    for name in names:
+        now = tag_now(line, name)
+        if now is not None:
+            tags.append(now[0])
+            released.append(now[1])
+    deletion = Deletion(
+        kind="delete-tag",
+        id=new_uuid(line.environment.rng),
+        walk_end=max((tag.snapshot_id for tag in tags), default=0),
+        tags=tuple(tags),
+        released=tuple(released),
+    )
+    if dry_run or not tags:
+        return replace(foretell(line, deletion, Names(line)), dry_run=dry_run)
+    return carry_out(line, deletion, progress=progress)
+
+
+def replace_tag(line: Line, name: str, *, source: Source, time_retained_ms: int | None = None) -> Tag:
+    """Point a tag at another version, and delete the files that only the old one needed.
+
+    The new version is pinned by a hidden tag until the tag holds it: there is no moment at which neither does.
+
+    Raises:
+        NotFound: no such tag.
+        Conflict: the new version expired meanwhile; the tag is as it was.
+    """
+    recover(line)
+    check_tag_name(name)
+    line.tags.tag(name)
+    uuid = new_uuid(line.environment.rng)
+    before = tag_now(line, name)
+    deletion = Deletion(kind="delete-tag", id=uuid, walk_end=0, released=() if before is None else (before[1],))
+    store_deletion(line.store, line.layout, deletion)
+    pin = line.tags.pin_hidden(f"replace.{uuid}", source=source)
+    pinned = tag_now(line, pin.name)
+    if pinned is not None:
+        deletion = replace(deletion, tags=(pinned[0],), released=(*deletion.released, pinned[1]))
+        store_deletion(line.store, line.layout, deletion)
+    tag = line.tags.replace(
+        name, source=Source(body=source.body, path=line.layout.tag(pin.name)), time_retained_ms=time_retained_ms
+    )
+    carry_out(line, deletion)
+    return tag

@@ -1,0 +1,222 @@
+"""Which candidates may go now: the interval test of `reclaim`, and the names of versions where ids cannot tell.
+
+Owns: `judge`. It is asked **after** hiding, with holders read afresh, and its verdicts are never written down.
+
+The rules, for a candidate that lived in [born, dead):
+
+1. Known birth: some version t with ``born <= t < dead`` needs it (two bisections, nothing read).
+2. Unknown birth: the names of the nearest version before its death answer; if a rollback ever brought files back, a
+   life may have holes, and the names of every version are asked.
+3. *Open* candidates (of a deleted tag: alive at it, death unknown) also ask the nearest version after; with holes,
+   every one.
+4. A rollback at or after the death may have brought the file back: names of live restoring snapshots and of the first
+   live snapshot are kept; a restoring snapshot that went since the candidates were gathered leaves only asking every
+   version.
+5. A branch never deletes what its fork snapshot had: born at or before it, or named by it.
+6. What cannot be read keeps everything it might need; the judgement is then not `complete`.
+
+Does not know: how candidates were gathered, hiding, deleting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.errors import Corruption, NotFound, UnsupportedFormat
+from lakebed.table.holders import Holders, Line
+from lakebed.table.model import Snapshot
+from lakebed.table.names import Names
+from lakebed.table.reclaim import (
+    ROLES,
+    UNKNOWN,
+    BoolArray,
+    IntArray,
+    Role,
+    is_named,
+    nearest_earlier,
+    nearest_later,
+    needed_by_interval,
+)
+
+__all__ = ["Judgement", "judge", "used_names"]
+
+Unreadable = (Corruption, NotFound, UnsupportedFormat)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Verdicts on some candidates, good for now."""
+
+    doomed: pa.Table
+    """`reclaim.CANDIDATES` that nothing needs."""
+    kept: dict[str, int]
+    """Count of the others, by reason."""
+    warnings: tuple[str, ...]
+    complete: bool
+    """False: something was unreadable, and candidates were kept for that alone; judge them again later."""
+
+
+@dataclass(slots=True)
+class _Case:
+    """Candidates under judgement."""
+
+    line: Line
+    holders: Holders
+    names: Names
+    candidates: pa.Table
+    needed: BoolArray
+    kept: dict[str, int] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    complete: bool = True
+
+    def keep(self, which: BoolArray, reason: str) -> None:
+        """Candidates that are needed, for the first reason found."""
+        fresh = which & ~self.needed
+        count = int(np.count_nonzero(fresh))
+        if count:
+            self.needed |= fresh
+            self.kept[reason] = self.kept.get(reason, 0) + count
+
+    def keep_named(self, which: BoolArray, snapshot: Snapshot, reason: str, *, added_only: bool = False) -> None:
+        """Of the candidates `which`, those that a version names; all of them when its names are unreadable."""
+        asked = which & ~self.needed
+        if not asked.any():
+            return
+        rows = self.candidates.filter(pa.array(asked))
+        roles = frozenset(pc.unique(rows["role"]).to_pylist())
+        try:
+            named = np.zeros(rows.num_rows, np.bool_)
+            if added_only and Role.DATA in roles:
+                named |= is_named(rows, self.names.added(snapshot))
+                roles -= {Role.DATA}
+            if roles:
+                named |= is_named(rows, self.names.of(snapshot, roles))
+        except Unreadable as error:
+            self.unreadable(asked, f"version {snapshot.id}", error)
+            return
+        found = np.zeros(len(asked), np.bool_)
+        found[np.flatnonzero(asked)[named]] = True
+        self.keep(found, reason)
+
+    def unreadable(self, which: BoolArray, what: str, error: Exception) -> None:
+        """Keep candidates because what might need them cannot be read."""
+        fresh = which & ~self.needed
+        self.complete = False
+        self.warnings.append(f"{what} cannot be read, so {int(np.count_nonzero(fresh))} files are kept for it: {error}")
+        self.keep(fresh, "unreadable")
+
+
+def judge(
+    candidates: pa.Table, *, line: Line, holders: Holders, names: Names, walk_end: int, is_open: bool = False
+) -> Judgement:
+    """Which candidates nothing needs.
+
+    Args:
+        candidates: `reclaim.CANDIDATES`.
+        holders: read after everything that should vanish was hidden.
+        walk_end: last snapshot of the walk that gathered the candidates; rollbacks up to it are folded in.
+        is_open: the candidates are what a deleted tag had: they may have lived on after it.
+
+    Cost: no request for candidates of known birth in a table without rollbacks; see the module's rules for the others.
+    """
+    case = _Case(line, holders, names, candidates, np.zeros(candidates.num_rows, np.bool_))
+    if candidates.num_rows == 0:
+        return Judgement(candidates, {}, (), True)
+    born = candidates["born"].to_numpy()
+    dead = candidates["dead"].to_numpy()
+    if line.fork is not None:
+        _keep_forks(case, born, line.fork)
+    everything = np.ones(candidates.num_rows, np.bool_)
+    unknown = born == UNKNOWN
+    has_holes = len(holders.restored_ids) > 0
+    if is_open and has_holes:
+        _keep_every(case, everything)
+    else:
+        case.keep(needed_by_interval(born, dead, holders.ids) & ~unknown, "needed")
+        if has_holes:
+            _keep_every(case, unknown)
+            _keep_restored(case, dead, walk_end)
+        else:
+            _keep_nearest(case, unknown, nearest_earlier(dead, holders.ids))
+        if is_open:
+            _keep_nearest(case, everything, nearest_later(dead, holders.ids))
+    doomed = candidates.filter(pa.array(~case.needed))
+    return Judgement(doomed, case.kept, tuple(case.warnings), case.complete)
+
+
+def _keep_forks(case: _Case, born: IntArray, fork: Snapshot) -> None:
+    case.keep((born != UNKNOWN) & (born <= fork.id), "of the branch's origin")
+    case.keep_named(born == UNKNOWN, fork, "of the branch's origin")
+
+
+def _keep_nearest(case: _Case, which: BoolArray, nearest: IntArray) -> None:
+    asked = which & ~case.needed & (nearest != UNKNOWN)
+    for snapshot_id in np.unique(nearest[asked]).tolist():
+        _keep_version(case, asked & (nearest == snapshot_id), snapshot_id, "needed")
+
+
+def _keep_restored(case: _Case, dead: IntArray, walk_end: int) -> None:
+    holders = case.holders
+    later = holders.restored_ids[holders.restored_ids >= dead.min()]
+    if len(later) == 0:
+        return
+    stale = [int(mark) for mark in later if mark > walk_end and not holders.is_live(int(mark))]
+    if stale:
+        _keep_every(case, dead <= max(stale))
+    live = [int(mark) for mark in later if holders.is_live(int(mark))]
+    if len(holders.snapshot_ids):
+        live.insert(0, int(holders.snapshot_ids[0]))
+    for snapshot_id in dict.fromkeys(live):
+        _keep_version(case, np.ones(len(dead), np.bool_), snapshot_id, "restored")
+
+
+def _keep_every(case: _Case, which: BoolArray) -> None:
+    """Ask the names of every version, until no candidate is left to ask for."""
+    for snapshot_id, added_only in _versions(case.holders):
+        if not (which & ~case.needed).any():
+            return
+        _keep_version(case, which, snapshot_id, "needed", added_only=added_only)
+
+
+def _versions(holders: Holders) -> Iterator[tuple[int, bool]]:
+    """Every version, and whether what it added is enough to ask, all older live snapshots being asked before.
+
+    What a live snapshot has is what the one before it had, less what died, plus what it added; without the one before
+    it, or after a rollback, it is asked in full.
+    """
+    restored = set(holders.restored_ids.tolist())
+    live = set(holders.snapshot_ids.tolist())
+    for snapshot_id in holders.ids.tolist():
+        yield snapshot_id, snapshot_id in live and snapshot_id - 1 in live and snapshot_id not in restored
+
+
+def _keep_version(case: _Case, which: BoolArray, snapshot_id: int, reason: str, *, added_only: bool = False) -> None:
+    asked = which & ~case.needed
+    if not asked.any():
+        return
+    try:
+        snapshot = case.holders.load(case.line, snapshot_id)
+    except Unreadable as error:
+        case.unreadable(asked, f"version {snapshot_id}", error)
+        return
+    case.keep_named(asked, snapshot, reason, added_only=added_only)
+
+
+def used_names(line: Line, holders: Holders, names: Names) -> Iterator[pa.Array]:
+    """Paths of every file that any version needs, one version after the other.
+
+    Raises:
+        Corruption, UnsupportedFormat, NotFound: something cannot be read; then nobody knows what is used.
+    """
+    for snapshot_id, added_only in _versions(holders):
+        snapshot = holders.load(line, snapshot_id)
+        if added_only:
+            yield names.added(snapshot)
+            yield names.of(snapshot, [role for role in ROLES if role != Role.DATA])
+        else:
+            yield names.of(snapshot)

@@ -1,0 +1,274 @@
+"""What a table's deletions may delete: the judgement. Pure: columns in, columns out; no store, no clock.
+
+Owns: the fold of a walk of deltas into *candidates*, and the interval test that judges them.
+
+A file *born* at snapshot c and *dead* from snapshot d on is needed by version t (a live snapshot, a tag or a hidden
+pin) iff ``c <= t < d``: two bisections over the sorted ids of all versions, whatever their number and size.
+
+Invariants:
+- A walk covers consecutive deltas of one line of versions; a file is judged at its **last** death in it: a DELETE makes
+  a candidate, a later ADD of the same path takes it back, and an ADD in the same delta outlives the DELETE beside it
+  (an upgrade to another level is both).
+- ``born`` is the snapshot that first committed the file, through upgrades and restores; `UNKNOWN` when another
+  client wrote the entry: then only the names that versions list can tell.
+- Identity is the path: it holds partition, bucket and name.
+
+Does not know: where versions and names come from (`holders`, `judge`), in which order things are hidden and deleted
+(`expire`). Source: table tags proposal, "Expiring Snapshot"; its repairs are in docs/design/0006-expiry.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.table.model import COMMIT_SNAPSHOT_UNKNOWN
+
+__all__ = [
+    "CANDIDATES",
+    "ROLES",
+    "STAGES",
+    "UNKNOWN",
+    "Retention",
+    "Role",
+    "candidates_of",
+    "concat",
+    "fold_deltas",
+    "is_named",
+    "nearest_earlier",
+    "nearest_later",
+    "needed_by_interval",
+    "paths_of",
+    "plan_expiry",
+    "unused",
+]
+
+UNKNOWN = COMMIT_SNAPSHOT_UNKNOWN
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+class Role:
+    """What a file of a table is. Written into unfinished plans: DO NOT CHANGE."""
+
+    DATA = "data"
+    INDEX = "index"
+    STATISTICS = "statistics"
+    CHANGELOG = "changelog"
+    MANIFEST = "manifest"
+    INDEX_MANIFEST = "index-manifest"
+    CHANGELOG_MANIFEST = "changelog-manifest"
+    LIST = "manifest-list"
+    CHANGELOG_LIST = "changelog-list"
+
+
+STAGES: tuple[tuple[str, ...], ...] = (
+    (Role.DATA, Role.INDEX, Role.STATISTICS, Role.CHANGELOG),
+    (Role.MANIFEST, Role.INDEX_MANIFEST, Role.CHANGELOG_MANIFEST),
+    (Role.LIST, Role.CHANGELOG_LIST),
+)
+"""The order of deletion: what is named goes before what names it."""
+
+ROLES: tuple[str, ...] = tuple(role for stage in STAGES for role in stage)
+
+CANDIDATES = pa.schema(
+    [
+        ("role", pa.string()),
+        ("path", pa.string()),
+        ("size_bytes", pa.int64()),
+        ("born", pa.int64()),
+        ("dead", pa.int64()),
+    ]
+)
+"""One row a file that may be deleted: it lived in versions [born, dead). Unique by path."""
+
+
+def candidates_of(
+    role: str, paths: Sequence[str] | pa.Array | pa.ChunkedArray, *, size_bytes: Any = 0, born: Any, dead: Any
+) -> pa.Table:
+    """Candidates of one role; `size_bytes`, `born` and `dead` are one number for all, or a column each."""
+    count = len(paths)
+    columns = [
+        pa.repeat(pa.scalar(role, pa.string()), count),
+        paths if isinstance(paths, pa.Array | pa.ChunkedArray) else pa.array(paths, pa.string()),
+    ]
+    for value in (size_bytes, born, dead):
+        whole = np.full(count, value, np.int64) if isinstance(value, int) else value
+        columns.append(whole if isinstance(whole, pa.Array | pa.ChunkedArray) else pa.array(whole, pa.int64()))
+    return pa.table(columns, schema=CANDIDATES)
+
+
+def concat(tables: Iterable[pa.Table]) -> pa.Table:
+    """Candidates of several sources as one table (empty, with the right columns, of none)."""
+    return pa.concat_tables([CANDIDATES.empty_table(), *tables]).combine_chunks()
+
+
+def paths_of(entries: pa.Table, folder_of: Callable[[bytes, int], str]) -> pa.Table:
+    """Name every file of manifest entries by its path; sidecar files (`extra_files`) get rows of their own.
+
+    Args:
+        entries: columns of `manifest.ENTRY_SCHEMA`.
+        folder_of: ``(partition, bucket)`` -> the bucket's folder; called once for each distinct pair.
+
+    Returns:
+        Columns ``kind``, ``path``, ``size_bytes``, ``born``, ``row`` (position in `entries`). Files with an external
+        path are left out: they do not belong to the table's folder, so they are never lakebed's to delete.
+    """
+    rows = pa.array(np.arange(entries.num_rows, dtype=np.int64))
+    narrow = entries.select(["kind", "partition", "bucket", "file_name", "file_size", "commit_snapshot", "extra_files"])
+    narrow = narrow.append_column("row", rows)
+    external = entries["external_path"]
+    if external.null_count != entries.num_rows:
+        narrow = narrow.filter(pc.is_null(external))
+    pairs = narrow.select(["partition", "bucket"]).group_by(["partition", "bucket"]).aggregate([])
+    folders = [
+        folder_of(partition, bucket)
+        for partition, bucket in zip(pairs["partition"].to_pylist(), pairs["bucket"].to_pylist(), strict=True)
+    ]
+    if len(folders) == 1:
+        folder: Any = pa.scalar(folders[0], pa.string())
+    else:
+        pairs = pairs.append_column("folder", pa.array(folders, pa.string()))
+        narrow = narrow.join(pairs, keys=["partition", "bucket"], join_type="left outer").sort_by("row")
+        folder = narrow["folder"]
+    named = pa.table(
+        {
+            "kind": narrow["kind"],
+            "path": pc.binary_join_element_wise(folder, narrow["file_name"], "/")
+            if narrow.num_rows
+            else pa.array([], pa.string()),
+            "size_bytes": narrow["file_size"],
+            "born": narrow["commit_snapshot"],
+            "row": narrow["row"],
+        }
+    )
+    extra_count = pc.sum(pc.list_value_length(narrow["extra_files"])).as_py()
+    if not extra_count:
+        return named
+    return pa.concat_tables([named, _sidecars(narrow, named, folder)]).sort_by("row")
+
+
+def _sidecars(narrow: pa.Table, named: pa.Table, folder: Any) -> pa.Table:
+    lists = narrow["extra_files"].combine_chunks()
+    parents = pc.list_parent_indices(lists)
+    names = pc.list_flatten(lists)
+    of_parent = named.take(parents)
+    owner = folder.take(parents) if isinstance(folder, pa.Array | pa.ChunkedArray) else folder
+    paths = pc.binary_join_element_wise(owner, names, "/")
+    return of_parent.set_column(1, "path", paths).set_column(2, "size_bytes", pa.array(np.zeros(len(names), np.int64)))
+
+
+def fold_deltas(deltas: Sequence[tuple[int, pa.Table]]) -> pa.Table:
+    """Fold a walk of deltas into candidates: files whose last event in the walk is a death.
+
+    Args:
+        deltas: ``(snapshot id, entries as `paths_of` names them)``, ascending by id.
+
+    Returns:
+        `CANDIDATES` of role data; ``dead`` is the snapshot of the last death, ``born`` what its DELETE entry carries.
+    """
+    tables = [
+        entries.append_column("dead", pa.array(np.full(entries.num_rows, snapshot_id, np.int64)))
+        for snapshot_id, entries in deltas
+        if entries.num_rows
+    ]
+    if not tables:
+        return CANDIDATES.empty_table()
+    events = pa.concat_tables(tables).combine_chunks()
+    # Last event a path; in one delta an ADD (kind 0) comes after a DELETE (kind 1).
+    order = pc.sort_indices(events, sort_keys=[("path", "ascending"), ("dead", "ascending"), ("kind", "descending")])
+    events = events.take(order)
+    paths = events["path"].combine_chunks()
+    last = np.ones(len(paths), np.bool_)
+    if len(paths) > 1:
+        last[:-1] = pc.not_equal(paths[1:], paths[:-1]).to_numpy(zero_copy_only=False)
+    deaths = last & (events["kind"].to_numpy() == 1)
+    dead = events.filter(pa.array(deaths))
+    return candidates_of(Role.DATA, dead["path"], size_bytes=dead["size_bytes"], born=dead["born"], dead=dead["dead"])
+
+
+def needed_by_interval(born: IntArray, dead: IntArray, versions: IntArray) -> BoolArray:
+    """Which files some version needs: those with a t in `versions` such that ``born <= t < dead``.
+
+    Args:
+        born: first snapshot of each file; `UNKNOWN` counts as needed by any version before its death.
+        dead: first snapshot without it.
+        versions: ids of all live snapshots, tags and pins, ascending.
+
+    Cost: two bisections a file.
+    """
+    return np.searchsorted(versions, born, side="left") < np.searchsorted(versions, dead, side="left")
+
+
+def nearest_earlier(dead: IntArray, versions: IntArray) -> IntArray:
+    """The newest version before each death; `UNKNOWN` where there is none.
+
+    A life without holes that reaches any version before its death reaches the nearest of them: so the names which
+    that one version lists answer for all.
+    """
+    at = np.searchsorted(versions, dead, side="left") - 1
+    padded = np.append(versions, UNKNOWN)
+    return padded[at]
+
+
+def nearest_later(dead: IntArray, versions: IntArray) -> IntArray:
+    """The oldest version from each (least) death on; `UNKNOWN` where there is none."""
+    at = np.searchsorted(versions, dead, side="left")
+    return np.append(versions, UNKNOWN)[at]
+
+
+def is_named(candidates: pa.Table, names: pa.Array | pa.ChunkedArray) -> BoolArray:
+    """Which candidates are among the paths `names`."""
+    if len(names) == 0 or candidates.num_rows == 0:
+        return np.zeros(candidates.num_rows, np.bool_)
+    found: BoolArray = pc.is_in(candidates["path"], value_set=names).to_numpy(zero_copy_only=False)
+    return found
+
+
+def unused(candidates: pa.Table, used: Iterable[pa.Array | pa.ChunkedArray]) -> pa.Table:
+    """Candidates that none of the used paths names: the anti-join of orphan cleaning. Order is kept."""
+    remaining = candidates
+    for names in used:
+        remaining = remaining.filter(pa.array(~is_named(remaining, names)))
+    return remaining
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How many snapshots to keep, and for how long."""
+
+    retain_max: int
+    """Newest snapshots that may stay whatever their age, >= `retain_min`."""
+    retain_min: int
+    """Newest snapshots that always stay, >= 1."""
+    older_than_ms: int
+    """Snapshots committed before this time go (Unix ms, UTC; exclusive); those beyond `retain_max` go anyway."""
+    max_deletes: int
+    """At most so many in one run, >= 1."""
+
+
+def plan_expiry(
+    ids: Sequence[int], retention: Retention, *, time_ms_of: Callable[[int], int], held_from: int | None
+) -> int:
+    """How many of the oldest snapshots expire.
+
+    Args:
+        ids: live snapshot ids, ascending, gaps allowed.
+        retention: the rule.
+        time_ms_of: commit time of a snapshot; asked only of snapshots about to expire and of the first that stays.
+        held_from: no snapshot from this id on may expire (a consumer reads it next); None: nobody holds any.
+    """
+    count_max = min(len(ids) - retention.retain_min, retention.max_deletes)
+    if held_from is not None:
+        count_max = min(count_max, int(np.searchsorted(np.asarray(ids, np.int64), held_from, side="left")))
+    count = min(max(len(ids) - retention.retain_max, 0), max(count_max, 0))
+    while count < count_max and time_ms_of(ids[count]) < retention.older_than_ms:
+        count += 1
+    return count

@@ -1,0 +1,146 @@
+"""Finishing what a crash left: every deleting verb begins here.
+
+Owns: `recover`, and `finish_rollback`, the second half of a rollback, which its own verb and recovery share.
+
+Invariants: recovery decides nothing anew. An expiry that was written down is carried out (but for snapshots that a
+consumer claimed meanwhile), a tag goes only while it is the very file that was to go, a rollback is completed iff its
+commit is found; one that has not committed is left to its owner (orphan cleaning forgets it by age).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lakebed.errors import Corruption, NotFound, UnsupportedFormat
+from lakebed.reclaim.model import Doomed, ReclaimReport
+from lakebed.reclaim.sweep import Sweeper
+from lakebed.table.deletion import ProgressCall, carry_out, tag_now
+from lakebed.table.holders import Line, held_from
+from lakebed.table.judge import Unreadable
+from lakebed.table.model import Snapshot
+from lakebed.table.names import Names
+from lakebed.table.reclaim import CANDIDATES
+from lakebed.table.tags import HIDDEN_PREFIX
+from lakebed.table.unfinished import Deletion, HiddenTag, RollbackIntent, load_deletions, path_of, store_deletion
+
+__all__ = ["finish_rollback", "forget", "recover"]
+
+_TRIES_MAX = 8
+
+
+def recover(line: Line) -> list[ReclaimReport]:
+    """Finish the unfinished deletions of a line.
+
+    Returns:
+        One report each; what could not be finished is in their warnings.
+    Cost: 1 LIST when there is nothing to finish.
+    """
+    reports = []
+    found = list(load_deletions(line.store, line.layout))
+    begun = {deletion.id for deletion in found if isinstance(deletion, Deletion) and deletion.kind == "rollback"}
+    for deletion in found:
+        if isinstance(deletion, Corruption | UnsupportedFormat):
+            reports.append(_warning(line, f"an unfinished deletion was passed over: {deletion}"))
+        elif deletion.rollback is not None:
+            if f"{deletion.id}.files" in begun:  # its candidates are known: they are carried out by themselves
+                forget(line, deletion)
+                continue
+            commit = _commit_of(line, deletion.rollback)
+            if commit is not None:
+                reports += finish_rollback(line, deletion, commit)
+        elif deletion.kind == "expire":
+            reports.append(_finish_expiry(line, deletion))
+        else:
+            reports.append(carry_out(line, deletion))
+    return reports
+
+
+def forget(line: Line, deletion: Deletion) -> None:
+    """Remove what was written down of a deletion. Cost: 1 DELETE."""
+    Sweeper(line.store, line.environment).delete_all([Doomed(path_of(line.layout, deletion), 0, "finished")])
+
+
+def _finish_expiry(line: Line, deletion: Deletion) -> ReclaimReport:
+    try:
+        held = held_from(line)
+    except Corruption as error:
+        return _warning(line, f"an unfinished expiry waits: {error}")
+    ids = tuple(snapshot_id for snapshot_id in deletion.snapshot_ids if held is None or snapshot_id < held)
+    return carry_out(line, replace(deletion, snapshot_ids=ids))
+
+
+def _commit_of(line: Line, intent: RollbackIntent) -> Snapshot | None:
+    """The rollback's own commit, if it is there."""
+    later = [snapshot_id for snapshot_id in line.snapshots.ids() if snapshot_id > intent.after_id]
+    return next((found for found in line.snapshots.walk(later) if found.commit_user == intent.commit_user), None)
+
+
+def finish_rollback(
+    line: Line, deletion: Deletion, commit: Snapshot, *, progress: ProgressCall | None = None
+) -> list[ReclaimReport]:
+    """After a rollback's commit: let go of its pin and, unless history is kept, of what came after the target.
+
+    Tags go first: then the later snapshots' files are judged without them.
+    """
+    intent = deletion.rollback
+    assert intent is not None
+    names = Names(line)
+    steps = [_tags_step(line, deletion, intent, commit)]
+    warnings: list[ReclaimReport] = []
+    if not intent.keeps_history:
+        step, warning = _files_step(line, deletion, intent, commit, names)
+        steps.append(step)
+        warnings = [_warning(line, warning)] if warning else []
+    for step in steps:
+        store_deletion(line.store, line.layout, step)
+    forget(line, deletion)
+    return [*(carry_out(line, step, names=names, progress=progress) for step in steps), *warnings]
+
+
+def _tags_step(line: Line, deletion: Deletion, intent: RollbackIntent, commit: Snapshot) -> Deletion:
+    going = {tag.name: tag for tag in deletion.tags} if not intent.keeps_history else {}
+    tags: list[HiddenTag] = []
+    released: list[str] = []
+    for name in (HIDDEN_PREFIX + intent.pin, *going):
+        now = tag_now(line, name)
+        if now is not None and going.get(name, now[0]) == now[0]:
+            tags.append(now[0])
+            released.append(now[1])
+    return Deletion(
+        kind="delete-tag", id=f"{deletion.id}.tags", walk_end=commit.id, tags=tuple(tags), released=tuple(released)
+    )
+
+
+def _files_step(
+    line: Line, deletion: Deletion, intent: RollbackIntent, commit: Snapshot, names: Names
+) -> tuple[Deletion, str | None]:
+    """What the snapshots between target and commit leave behind."""
+    warning = None
+    candidates = CANDIDATES.empty_table()
+    gone_ids: list[int] = []
+    for tries in range(_TRIES_MAX):
+        ids = line.snapshots.ids()
+        gone_ids = [snapshot_id for snapshot_id in ids if intent.target_id < snapshot_id < commit.id]
+        earlier = [snapshot_id for snapshot_id in ids if snapshot_id <= intent.target_id]
+        try:
+            gone = [line.snapshots.snapshot(snapshot_id) for snapshot_id in gone_ids]
+            before = line.snapshots.snapshot(earlier[-1]) if earlier else None
+            candidates = names.left_by_walk(gone, commit, before=before)
+            warning = None
+        except Unreadable as error:
+            warning = f"files of the snapshots rolled back are left to orphan cleaning: {error}"
+            if isinstance(error, NotFound) and tries + 1 < _TRIES_MAX:
+                continue  # expired meanwhile: look again
+        break
+    step = Deletion(
+        kind="rollback",
+        id=f"{deletion.id}.files",
+        walk_end=commit.id,
+        snapshot_ids=tuple(gone_ids),
+        candidates=candidates,
+    )
+    return step, warning
+
+
+def _warning(line: Line, sentence: str) -> ReclaimReport:
+    return ReclaimReport(line.name, 0, 0, 0, {}, (sentence,), False)

@@ -1,0 +1,191 @@
+"""Going back: `rollback_to` (what came later goes) and `rollback_to_as_latest` (history is kept).
+
+Owns: both verbs up to the commit; what follows it is `recovery.finish_rollback`, which a later verb does after a crash.
+
+The order: write the intent down, pin the target with a hidden tag (by the tagger's protocol, so expiry and rollback
+cannot miss each other), commit latest + 1 equal to the target, let go of the pin, and of the later snapshots and
+tags. A crash before the commit changes nothing that a reader sees; after it, the target is the newest version and the
+next verb completes the rest.
+
+Invariants:
+- The commit's delta says exactly what changed against the newest snapshot; restored files carry their first commit
+  snapshot. Its base is written anew, so that no file stands in it both deleted and added: clients that read manifests
+  as sets agree.
+- Before each try the mark of its id is written: from then on every judge knows that lives may have holes.
+- Ids are never used again; gaps between them are legal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+from msgspec.structs import replace as replace_struct
+
+from lakebed.errors import Conflict, InvalidRequest, NotFound
+from lakebed.ids import new_uuid
+from lakebed.reclaim.model import ReclaimPlan
+from lakebed.table.commit import CommitRequest, Committer, Derive, StagedChange
+from lakebed.table.deletion import ProgressCall, tag_now
+from lakebed.table.expire import foretell
+from lakebed.table.holders import Holders, Line, mark_restored, read_holders
+from lakebed.table.manifest import DELETE, ENTRY_SCHEMA, IDENTITY
+from lakebed.table.model import Snapshot
+from lakebed.table.names import Names
+from lakebed.table.recovery import finish_rollback, forget, recover
+from lakebed.table.tags import HIDDEN_PREFIX, is_hidden
+from lakebed.table.unfinished import Deletion, HiddenTag, RollbackIntent, store_deletion
+
+__all__ = ["ROLLED_BACK_TO", "plan_rollback", "roll_back"]
+
+_BRANCH_PIN = f"{HIDDEN_PREFIX}branch."
+
+ROLLED_BACK_TO = "lakebed.rolled-back-to"
+"""Property of a rollback's snapshot: the id of its target. DO NOT CHANGE: on disk."""
+
+
+def roll_back(
+    line: Line,
+    target: Snapshot,
+    *,
+    committer: Committer,
+    tag: str | None = None,
+    keeps_history: bool,
+    progress: ProgressCall | None = None,
+) -> Snapshot:
+    """Make a version the newest again.
+
+    Args:
+        target: what to go back to.
+        tag: the tag that holds it, when its snapshot may have expired.
+        keeps_history: only commit it; otherwise later snapshots, tags, and the files only they needed go too.
+
+    Returns:
+        The new snapshot; the newest itself when that is the target already.
+
+    Raises:
+        InvalidRequest: a branch started after the target (unless history is kept).
+        Conflict: the target expired meanwhile; nothing was changed.
+    Cost: the manifests of both versions, 1 commit; without history, the lists and deltas of the later snapshots.
+    """
+    recover(line)
+    holders = read_holders(line)
+    newest = line.snapshots.latest()
+    if newest is None or newest.id == target.id:
+        return target
+    if not keeps_history:
+        _check_branches(holders, target)
+    deletion = _intent(line, holders, target, newest=newest, keeps_history=keeps_history)
+    intent = deletion.rollback
+    assert intent is not None
+    store_deletion(line.store, line.layout, deletion)
+    _pin(line, deletion, intent, target, tag)
+    request = CommitRequest(
+        kind="OVERWRITE",
+        derive=_derive(line, target),
+        commit_user=intent.commit_user,
+        properties={ROLLED_BACK_TO: str(target.id)},
+    )
+    try:
+        commit = committer.commit(request)
+    except Conflict:
+        # Certainly not committed: let go of the pin as if it had been a tag, and forget the intent.
+        finish_rollback(line, replace(deletion, rollback=replace_struct(intent, keeps_history=True)), newest)
+        raise
+    finish_rollback(line, deletion, commit, progress=progress)
+    return commit
+
+
+def plan_rollback(line: Line, target: Snapshot) -> ReclaimPlan:
+    """What `roll_back` without history would hide and delete now. Deletes nothing. Raises `InvalidRequest`."""
+    holders = read_holders(line)
+    newest = line.snapshots.latest()
+    if newest is None or newest.id == target.id:
+        return ReclaimPlan(line.name, (), ())
+    _check_branches(holders, target)
+    gone = [line.snapshots.snapshot(int(one)) for one in holders.snapshot_ids[holders.snapshot_ids > target.id]]
+    earlier = holders.snapshot_ids[holders.snapshot_ids <= target.id]
+    before = line.snapshots.snapshot(int(earlier[-1])) if len(earlier) else None
+    names = Names(line)
+    # As if the target had been committed anew, after a gap, so that it is compared by its files.
+    survivor = replace(target, id=newest.id + 2)
+    deletion = _intent(line, holders, target, newest=newest, keeps_history=False)
+    deletion = replace(deletion, snapshot_ids=tuple(snapshot.id for snapshot in gone), rollback=None)
+    candidates = names.left_by_walk(gone, survivor, before=before)
+    return foretell(line, replace(deletion, candidates=candidates), names).plan or ReclaimPlan(line.name, (), ())
+
+
+def _intent(line: Line, holders: Holders, target: Snapshot, *, newest: Snapshot, keeps_history: bool) -> Deletion:
+    uuid = new_uuid(line.environment.rng)
+    tags: list[HiddenTag] = []
+    for entry in holders.tags if not keeps_history else ():
+        if entry.snapshot_id > target.id and not is_hidden(entry.name):
+            found = tag_now(line, entry.name)
+            tags += [found[0]] if found is not None else []
+    return Deletion(
+        kind="rollback",
+        id=uuid,
+        walk_end=newest.id,
+        tags=tuple(tags),
+        rollback=RollbackIntent(
+            target_id=target.id,
+            commit_user=new_uuid(line.environment.rng),
+            after_id=newest.id,
+            pin=f"rollback.{uuid}",
+            keeps_history=keeps_history,
+        ),
+    )
+
+
+def _check_branches(holders: Holders, target: Snapshot) -> None:
+    for entry in holders.tags:
+        if entry.name.startswith(_BRANCH_PIN) and entry.snapshot_id > target.id:
+            branch = entry.name.removeprefix(_BRANCH_PIN)
+            raise InvalidRequest(
+                f"The branch {branch!r} started from snapshot {entry.snapshot_id}, which rolling back to {target.id} "
+                "would remove: delete the branch first, or use rollback_to_as_latest, which keeps history.",
+                kind="below_branch",
+                branch=branch,
+                snapshot=target.id,
+            )
+
+
+def _pin(line: Line, deletion: Deletion, intent: RollbackIntent, target: Snapshot, tag: str | None) -> None:
+    try:
+        pin = line.tags.pin_hidden(intent.pin, source=line.tags.source(snapshot_id=None if tag else target.id, tag=tag))
+    except (Conflict, NotFound):
+        forget(line, deletion)
+        raise
+    if pin.snapshot.id != target.id:
+        finish_rollback(line, replace(deletion, rollback=replace_struct(intent, keeps_history=True)), target)
+        raise Conflict(
+            f"The tag {tag!r} was pointed at another snapshot meanwhile: nothing was changed, try again.",
+            kind="tag_replaced",
+            tag=tag,
+        )
+
+
+def _derive(line: Line, target: Snapshot) -> Derive:
+    """The difference between the newest snapshot and the target, whichever is the newest at each try."""
+
+    def derive(head: Snapshot | None) -> StagedChange:
+        wanted = line.reader.live_entries(target)
+        live = ENTRY_SCHEMA.empty_table() if head is None else line.reader.live_entries(head)
+        mark_restored(line, 1 if head is None else head.id + 1)
+        gone = _without(live, wanted)
+        kind = ENTRY_SCHEMA.field("kind")
+        deletes = gone.set_column(0, kind, pa.array(np.full(gone.num_rows, DELETE), kind.type))
+        back = _without(wanted, live)
+        return StagedChange(
+            entries=pa.concat_tables([deletes, back]), base=head, keeps=target, restored=True, fold_base=True
+        )
+
+    return derive
+
+
+def _without(entries: pa.Table, others: pa.Table) -> pa.Table:
+    """Entries whose file, at its level, is not among others; order is kept."""
+    rows = entries.select(list(IDENTITY)).append_column("row", pa.array(np.arange(entries.num_rows)))
+    left = rows.join(others.select(list(IDENTITY)), keys=list(IDENTITY), join_type="left anti", use_threads=False)
+    return entries.take(pa.array(np.sort(left["row"].to_numpy())))

@@ -1,0 +1,182 @@
+"""Deletions on their way: what a deleting verb writes down before it hides anything, so that a crash strands nothing.
+
+Owns: the object ``lakebed/reclaim/<kind>-<uuid>.json``, written and read here.
+
+Invariants:
+- It holds *candidates*, never verdicts: whoever finishes a deletion judges them afresh, after a crash of any length.
+- It is durable before the first object is hidden, and removed after the last one is deleted.
+- A body that fails its checksum is `Corruption`; whoever lists skips it with a warning, and nothing of it is deleted.
+
+Format (version 1, DO NOT CHANGE)::
+
+    {"format": 1, "min_reader": 1, "features": [], "crc32": <of the bytes of "body">, "body": {
+        "kind": "expire" | "delete-tag" | "rollback", "id": <uuid>, "walk_end": <snapshot id>, "snapshots": [<id>, ...],
+        "tags": [{name, snapshot_id, digest}, ...], "released": [<snapshot JSON>, ...],
+        "rollback": {target_id, commit_user, after_id, pin, keeps_history} | null, "candidates": {<column>: [...]} }}
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import msgspec
+import pyarrow as pa
+
+from lakebed.errors import Corruption, NotFound, UnsupportedFormat
+from lakebed.objects.port import ObjectStore
+from lakebed.table.layout import Layout
+from lakebed.table.reclaim import CANDIDATES
+
+__all__ = [
+    "Deletion",
+    "DeletionKind",
+    "HiddenTag",
+    "RollbackIntent",
+    "decode_deletion",
+    "encode_deletion",
+    "load_deletions",
+    "path_of",
+    "store_deletion",
+]
+
+FORMAT: Final = 1
+
+DeletionKind = Literal["expire", "delete-tag", "rollback"]
+
+
+class HiddenTag(msgspec.Struct, frozen=True):
+    """A tag that goes, as it was read: one made anew under the same name is another tag and stays."""
+
+    name: str
+    snapshot_id: int
+    digest: str
+    """Of the tag's bytes, which hold a random id: SHA-256, hex."""
+
+
+class RollbackIntent(msgspec.Struct, frozen=True):
+    """What a rollback is about to do, written down before its commit."""
+
+    target_id: int
+    commit_user: str
+    """Of the one commit that makes the target the newest snapshot: how a later verb recognises it."""
+    after_id: int
+    """Newest snapshot when the rollback began: its commit comes later."""
+    pin: str
+    """Hidden tag that holds the target until the commit, without its prefix."""
+    keeps_history: bool
+    """Only the commit; later snapshots and tags stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """One unfinished deletion."""
+
+    kind: DeletionKind
+    id: str
+    walk_end: int
+    """Last snapshot whose delta the candidates were folded from: it stays, and rollbacks up to it are accounted for."""
+    snapshot_ids: tuple[int, ...] = ()
+    """Snapshots that become invisible first; ids are never used again, so this may be repeated at any time."""
+    tags: tuple[HiddenTag, ...] = ()
+    """Tags that become invisible first."""
+    released: tuple[str, ...] = ()
+    """Snapshot JSON of what those tags held: candidates are gathered from it once the tags are hidden, if by then
+    nothing else holds that version."""
+    candidates: pa.Table = field(default_factory=CANDIDATES.empty_table)
+    rollback: RollbackIntent | None = None
+    """A rollback that has not committed yet, as far as is known: nothing is hidden so far; then `tags` go too."""
+
+
+class _Body(msgspec.Struct):
+    kind: DeletionKind
+    id: str
+    walk_end: int
+    snapshots: list[int]
+    tags: list[HiddenTag]
+    released: list[str]
+    candidates: dict[str, list[Any]]
+    rollback: RollbackIntent | None = None
+
+
+class _Envelope(msgspec.Struct):
+    format: int
+    min_reader: int
+    features: list[str]
+    crc32: int
+    body: msgspec.Raw
+
+
+def encode_deletion(deletion: Deletion) -> bytes:
+    """The bytes of an unfinished deletion."""
+    body = msgspec.json.encode(
+        _Body(
+            kind=deletion.kind,
+            id=deletion.id,
+            walk_end=deletion.walk_end,
+            snapshots=list(deletion.snapshot_ids),
+            tags=list(deletion.tags),
+            released=list(deletion.released),
+            candidates=deletion.candidates.to_pydict(),
+            rollback=deletion.rollback,
+        )
+    )
+    envelope = _Envelope(format=FORMAT, min_reader=FORMAT, features=[], crc32=zlib.crc32(body), body=msgspec.Raw(body))
+    return msgspec.json.encode(envelope)
+
+
+def decode_deletion(body: Any, *, path: str) -> Deletion:
+    """The deletion a file holds.
+
+    Raises:
+        Corruption: not what was written.
+        UnsupportedFormat: written by a newer lakebed.
+    """
+    try:
+        envelope = msgspec.json.decode(body, type=_Envelope)
+        if envelope.min_reader > FORMAT or envelope.features:
+            raise UnsupportedFormat(f"{path} was written by a newer lakebed: upgrade to finish it.", path=path)
+        actual = zlib.crc32(bytes(envelope.body))
+        if actual != envelope.crc32:
+            raise Corruption(f"{path} fails its checksum.", path=path, expected=envelope.crc32, actual=actual)
+        found = msgspec.json.decode(envelope.body, type=_Body)
+        candidates = pa.table({name: found.candidates[name] for name in CANDIDATES.names}, schema=CANDIDATES)
+    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, pa.ArrowException) as error:
+        raise Corruption(f"{path} is not an unfinished deletion: {error}.", path=path) from error
+    return Deletion(
+        kind=found.kind,
+        id=found.id,
+        walk_end=found.walk_end,
+        snapshot_ids=tuple(found.snapshots),
+        tags=tuple(found.tags),
+        released=tuple(found.released),
+        candidates=candidates,
+        rollback=found.rollback,
+    )
+
+
+def path_of(layout: Layout, deletion: Deletion) -> str:
+    """Where a deletion is written down; a rollback's intent and its candidates are two objects."""
+    kind = "rollback-intent" if deletion.rollback is not None else deletion.kind
+    return f"{layout.reclaim_folder}/{kind}-{deletion.id}.json"
+
+
+def store_deletion(store: ObjectStore, layout: Layout, deletion: Deletion) -> None:
+    """Write a deletion down, durably. Cost: 1 PUT."""
+    store.put(path_of(layout, deletion), encode_deletion(deletion))
+
+
+def load_deletions(store: ObjectStore, layout: Layout) -> Iterator[Deletion | Corruption | UnsupportedFormat]:
+    """Every unfinished deletion of a branch; an unreadable one as the error it is, so that the rest goes on.
+
+    Cost: 1 LIST + 1 GET each.
+    """
+    for meta in list(store.list(layout.reclaim_folder)):
+        try:
+            yield decode_deletion(store.get(meta.path), path=meta.path)
+        except NotFound:
+            continue  # finished by another meanwhile
+        except (Corruption, UnsupportedFormat) as error:
+            yield error

@@ -1,0 +1,140 @@
+"""Why a file of a table is still here: who needs it, or when it may go. Reads only.
+
+Owns: `why` and the bytes that a pin alone holds. The answer is the collectors' own: it asks the same
+holders and the same names as they do. Does not know: how anything is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from lakebed.errors import Corruption, NotFound
+from lakebed.reclaim.model import Pin, Verdict
+from lakebed.table.expire import release
+from lakebed.table.holders import Holders, Line, held_from, read_holders
+from lakebed.table.layout import parse_bucket_folder, parse_schema, parse_snapshot, parse_tag
+from lakebed.table.model import Snapshot
+from lakebed.table.names import Names
+from lakebed.table.reclaim import ROLES, Role, is_named
+from lakebed.table.unfinished import Deletion, load_deletions
+from lakebed.table.versions import pin_of
+
+__all__ = ["bytes_alone", "why"]
+
+_SHOWN_MAX = 4
+
+
+def bytes_alone(line: Line, name: str) -> int:
+    """Bytes that only this tag holds: what deleting it would free.
+
+    Raises `NotFound`. Cost: nothing but listings while its snapshot lives; else its manifests and its neighbours'.
+    """
+    line.tags.tag(name)
+    plan = release(line, [name], dry_run=True).plan
+    return 0 if plan is None else plan.bytes_freed
+
+
+def why(line: Line, path: str, *, branches: Sequence[Line] = ()) -> Verdict:
+    """Who needs an object of the table, or when it may go.
+
+    Args:
+        path: relative to the table's folder.
+        branches: the other lines of versions, whose holders are asked too.
+
+    Raises:
+        NotFound: there is no such object, and nothing names it.
+        Corruption: something that might need it is unreadable.
+    Cost: a few listings; for a data file the manifests of every version, else their lists.
+    """
+    fixed = _fixed(line, path)
+    if fixed is not None:
+        return fixed
+    pins: list[Pin] = []
+    for one in (line, *branches):
+        pins += _needing(one, path)
+    if pins:
+        shown = ", ".join(f"{pin.kind} {pin.name}" for pin in pins[:_SHOWN_MAX])
+        more = f" and {len(pins) - _SHOWN_MAX} more" if len(pins) > _SHOWN_MAX else ""
+        return Verdict(path, tuple(pins), f"{path} is needed by {shown}{more}.")
+    line.store.head(path)
+    waiting = [
+        deletion
+        for deletion in load_deletions(line.store, line.layout)
+        if isinstance(deletion, Deletion) and path in deletion.candidates["path"].to_pylist()
+    ]
+    if waiting:
+        return Verdict(path, (), f"{path} is needed by nothing: the next deleting verb finishes its {waiting[0].kind}.")
+    orphan = "it is an orphan, and remove_orphan_files deletes it once it is old enough"
+    return Verdict(path, (), f"{path} is needed by no version: {orphan}.")
+
+
+def _fixed(line: Line, path: str) -> Verdict | None:
+    """The verdict on objects that no version's names can answer for."""
+    snapshot_id = parse_snapshot(path)
+    if snapshot_id is not None and path.startswith(line.layout.snapshot_folder + "/"):
+        line.store.head(path)
+        return _snapshot_verdict(line, path, snapshot_id)
+    tag = parse_tag(path)
+    if tag is not None:
+        line.store.head(path)
+        found = line.tags.find(tag)
+        pins = () if found is None else (pin_of(found, store=line.name),)
+        return Verdict(path, pins, f"{path} is the tag {tag!r} itself: it goes when the tag is deleted or expires.")
+    if parse_schema(path) is not None:
+        return Verdict(path, (), f"{path} is a version of the schema: schemas are kept while the table exists.")
+    if path.startswith((line.layout.root + "lakebed/", line.layout.consumer_folder + "/")):
+        return Verdict(path, (), f"{path} is bookkeeping, not data: it is kept.")
+    return None
+
+
+def _snapshot_verdict(line: Line, path: str, snapshot_id: int) -> Verdict:
+    ids = line.snapshots.ids()
+    pins = [Pin(line.name, "snapshot", str(snapshot_id), str(snapshot_id), "retention", None, None)]
+    if snapshot_id == ids[-1]:
+        return Verdict(path, tuple(pins), f"{path} is the newest snapshot: it stays until a newer one expires it.")
+    held = held_from(line)
+    if held is not None and held <= snapshot_id:
+        return Verdict(path, tuple(pins), f"{path} waits for a consumer that reads snapshot {held} next.")
+    newer = len(ids) - 1 - ids.index(snapshot_id)
+    return Verdict(
+        path, tuple(pins), f"{path} has {newer} newer snapshots: it goes when the table's retention says so."
+    )
+
+
+def _needing(line: Line, path: str) -> list[Pin]:
+    """Pins and live snapshots of one line whose version names the path."""
+    names, holders = Names(line), read_holders(line)
+    roles = _roles_of(path)
+    probe = pa.table({"path": pa.array([path], pa.string())})
+    pins = []
+    for snapshot_id in holders.ids.tolist():
+        try:
+            snapshot = holders.load(line, snapshot_id)
+            if is_named(probe, names.of(snapshot, roles))[0]:
+                pins += _holding(line, holders, snapshot)
+        except NotFound as error:
+            if error.kind != "version_went":
+                raise Corruption(f"version {snapshot_id} cannot be read: {error}", path=path) from error
+    return pins
+
+
+def _holding(line: Line, holders: Holders, snapshot: Snapshot) -> list[Pin]:
+    pins = []
+    if holders.is_live(snapshot.id):
+        version = str(snapshot.id)
+        owner = line.layout.branch or "table"
+        pins.append(Pin(line.name, "snapshot", version, version, owner, snapshot.time_ms, None))
+    for entry in holders.tags:
+        tag = line.tags.find(entry.name) if entry.snapshot_id == snapshot.id else None
+        if tag is not None:
+            pins.append(pin_of(tag, store=line.name))
+    return pins
+
+
+def _roles_of(path: str) -> tuple[str, ...]:
+    folder = path.rpartition("/")[0]
+    if parse_bucket_folder(folder) is not None:
+        return (Role.DATA, Role.CHANGELOG)
+    return tuple(role for role in ROLES if role not in (Role.DATA, Role.CHANGELOG))
