@@ -1,7 +1,7 @@
 """A lake: one URL, its marker and its tables.
 
 Owns: opening and making a lake, finding tables by name, and the questions asked of a whole lake (`ls`, `history`,
-`pins`, `why`, `clean`). A lake is a warehouse folder of Paimon's (``<db>.db/<table>``) with the marker ``lakebed.json``.
+`pins`, `why`, `clean`). A lake is a warehouse folder of Paimon's, ``<db>.db/<table>``, with a marker ``lakebed.json``.
 
 Invariants:
 - Opening writes nothing, but for the marker of a lake that `create` makes in an empty folder.
@@ -225,6 +225,14 @@ class Lake:
         names = [name for name in self._folders() if self.has_table(str(name))]
         return sorted(str(name) for name in names)
 
+    def dropped(self) -> list[str]:
+        """Names of tables whose drop did not finish; `clean` finishes it. Cost: as `tables`, and 1 HEAD each."""
+        return [str(name) for name in self._dropped()]
+
+    def folder_of(self, name: str) -> str:
+        """Where a table lies, relative to the lake's root. Raises `InvalidRequest` for what is no table's name."""
+        return parse_table_name(name).folder
+
     def drop_table(
         self,
         name: str,
@@ -336,11 +344,10 @@ class Lake:
             reports.append(table.expire_tags(dry_run=dry_run))
             reports.append(table.expire(dry_run=dry_run, progress=progress))
             reports.append(table.remove_orphan_files(older_than_ms=orphans_older_than_ms, dry_run=dry_run))
-        for folder in self._folders():
-            if not self.has_table(str(folder)) and is_dropped(self.store, folder):
-                reports.append(
-                    drop_table(self.store, folder, environment=self.environment, dry_run=dry_run, progress=progress)
-                )
+        for folder in self._dropped():
+            reports.append(
+                drop_table(self.store, folder, environment=self.environment, dry_run=dry_run, progress=progress)
+            )
         return reports
 
     def path_of(self, where: str) -> str:
@@ -380,6 +387,9 @@ class Lake:
                     if found is not None:
                         names.append(found[0])
         return sorted(names)
+
+    def _dropped(self) -> list[TableName]:
+        return [name for name in self._folders() if not self.has_table(str(name)) and is_dropped(self.store, name)]
 
     def _summary(self, name: str) -> StoreSummary:
         try:

@@ -1,0 +1,118 @@
+"""Arguments that many commands share, each written once, and opening what they name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import lakebed
+from lakebed.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from lakebed.lake.lake import Lake
+    from lakebed.table.predicate import Predicate
+    from lakebed.table.table import Table
+
+__all__ = [
+    "Branch",
+    "DryRun",
+    "Json",
+    "LakeUrl",
+    "Lifetime",
+    "TableName",
+    "TagName",
+    "Timestamp",
+    "Version",
+    "Yes",
+    "duration_ms",
+    "new_app",
+    "open_lake",
+    "open_table",
+    "pairs",
+    "predicate",
+    "time_ms",
+    "version_of",
+]
+
+LakeUrl = Annotated[
+    str, typer.Argument(metavar="LAKE", help="Where the lake is: a folder or a URL such as s3://bucket/lake.")
+]
+TableName = Annotated[str, typer.Argument(metavar="TABLE", help="A table of the lake: flights, or database.flights.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys; errors too, on standard error.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted, and why.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, even at a terminal.")]
+TagName = Annotated[str, typer.Option("--name", help="The tag's name.")]
+Branch = Annotated[str | None, typer.Option("--branch", help="A branch of the table, instead of main.")]
+Lifetime = Annotated[
+    str | None, typer.Option("--lifetime", help="Delete the tag after this time: '7 d', '12h', 'P7D'. Default: never.")
+]
+Version = Annotated[
+    str | None, typer.Option("--version", help="A snapshot id, a tag or a branch (or snapshot.7, tag.x, branch.x).")
+]
+Timestamp = Annotated[
+    str | None, typer.Option("--timestamp", help="The newest version at or before a time: 2026-01-31T12:00:00Z.")
+]
+
+
+def new_app(help: str) -> typer.Typer:
+    """A group of commands that looks as all others do."""
+    return typer.Typer(
+        help=help,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    )
+
+
+def open_lake(url: str, *, create: bool = False) -> Lake:
+    """The lake at a URL; only `create` makes one where there is none."""
+    return lakebed.open(url, create=create)
+
+
+def open_table(url: str, name: str, *, branch: str | None = None) -> Table:
+    """A table of the lake at a URL."""
+    return open_lake(url).table(name, branch=branch)
+
+
+def duration_ms(text: str | None) -> int | None:
+    """Milliseconds of ``7 d`` or ``P7D``; None for None. Raises `InvalidRequest`."""
+    from lakebed.table.duration import parse_duration_ms  # `lakebed --help` needs no table
+
+    return None if text is None else parse_duration_ms(text)
+
+
+def time_ms(text: str | None) -> int | None:
+    """Unix ms of an ISO 8601 time or of digits; None for None. Raises `InvalidRequest`."""
+    from lakebed.table.travel import parse_time_ms
+
+    return None if text is None else parse_time_ms(int(text) if text.isdecimal() else text)
+
+
+def version_of(version: str | None, tag: str | None) -> str | None:
+    """What ``--version`` and ``--tag`` mean together. Raises `InvalidRequest` when both are given."""
+    if version is not None and tag is not None:
+        raise InvalidRequest("Give --version or --tag, not both: a tag's name is a version too.", kind="two_versions")
+    return f"tag.{tag}" if tag is not None else version
+
+
+def pairs(texts: list[str] | None) -> dict[str, str]:
+    """``["a=1", "b=2"]`` as a dictionary. Raises `InvalidRequest` for one without ``=``."""
+    found: dict[str, Any] = {}
+    for text in texts or []:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise InvalidRequest(
+                f"{text!r} is not an option: write key=value, such as bucket=4.", kind="invalid_option"
+            )
+        found[key.strip()] = value.strip()
+    return found
+
+
+def predicate(text: str | None) -> Predicate | None:
+    """A filter such as ``delay > 10 AND carrier = 'UA'``; None for None. Raises `InvalidRequest`."""
+    from lakebed.table.predicate import parse_predicate
+
+    return None if text is None else parse_predicate(text)

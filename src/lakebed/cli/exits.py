@@ -1,0 +1,80 @@
+"""Exit codes, by what the caller should do. DO NOT CHANGE: scripts depend on them (docs/guide/cli.md lists them)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lakebed.errors import (
+    AlreadyExists,
+    Closed,
+    Conflict,
+    Corruption,
+    Fenced,
+    InternalError,
+    InvalidRequest,
+    LakebedError,
+    NotFound,
+    OutcomeUnknown,
+    Rejected,
+    Unavailable,
+    UnsupportedFormat,
+)
+
+__all__ = [
+    "BUG",
+    "CONFLICT",
+    "DECLINED",
+    "FAULTY",
+    "INTERRUPTED",
+    "MEANINGS",
+    "NOT_FOUND",
+    "OK",
+    "REJECTED",
+    "UNAVAILABLE",
+    "USAGE",
+    "exit_code",
+]
+
+OK: Final = 0
+BUG: Final = 1
+USAGE: Final = 2
+NOT_FOUND: Final = 3
+CONFLICT: Final = 4
+FAULTY: Final = 5
+UNAVAILABLE: Final = 6
+REJECTED: Final = 7
+DECLINED: Final = 8
+INTERRUPTED: Final = 130
+
+MEANINGS: Final = {
+    OK: "done",
+    BUG: "a bug in lakebed",
+    USAGE: "the command is wrong: fix it",
+    NOT_FOUND: "what was named is not there",
+    CONFLICT: "it exists already, or another writer was faster: look again",
+    FAULTY: "stored data is damaged or of an unknown format, or fsck found a fault",
+    UNAVAILABLE: "the store does not answer, or the outcome is unknown: look, then retry",
+    REJECTED: "an audit stopped the pipeline",
+    DECLINED: "you said no",
+    INTERRUPTED: "interrupted",
+}
+
+_BY_ERROR: Final[tuple[tuple[type[LakebedError], int], ...]] = (
+    (InvalidRequest, USAGE),
+    (NotFound, NOT_FOUND),
+    (AlreadyExists, CONFLICT),
+    (Conflict, CONFLICT),
+    (Fenced, CONFLICT),
+    (Closed, CONFLICT),
+    (Corruption, FAULTY),
+    (UnsupportedFormat, FAULTY),
+    (Unavailable, UNAVAILABLE),
+    (OutcomeUnknown, UNAVAILABLE),
+    (Rejected, REJECTED),
+    (InternalError, BUG),
+)
+
+
+def exit_code(error: LakebedError) -> int:
+    """The exit code that an error ends the command with."""
+    return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), BUG)

@@ -1,0 +1,228 @@
+"""Rows in and out of files and terminals: CSV, JSON lines and Parquet as Arrow, in streams.
+
+Owns: reading a file with a table's column types, and writing a stream of batches as a table for people, JSON, CSV or
+Parquet. Invariants: memory is bounded by a batch, whatever the size of file or result (a table for people shows its
+first rows only; JSON is read whole); a file named by ``-o`` appears whole or not at all. Loaded only by commands that
+touch rows: it brings Arrow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import msgspec
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet
+
+from lakebed.cli import say
+from lakebed.errors import InvalidRequest, NotFound
+
+__all__ = ["Format", "print_rows", "read_file", "schema_of_file", "write_rows"]
+
+Format = Literal["table", "json", "csv", "parquet"]
+
+_BY_SUFFIX: dict[str, Format] = {
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
+_SHOWN_ROWS_MAX = 50
+_INFERRED_BYTES = 1 << 20
+
+
+def read_file(path: str, *, format: str | None, schema: pa.Schema) -> pa.RecordBatchReader:
+    """The rows of a file, with the table's types for the table's columns.
+
+    Args:
+        path: a file; ``-`` is standard input (CSV or JSON).
+        format: ``csv``, ``json`` (one object a line) or ``parquet``; None goes by the file's name.
+        schema: the table's columns. A column that is not among them keeps its own type, for the table to refuse.
+
+    Raises:
+        NotFound: no such file.
+        InvalidRequest: unknown format, or text that is not of its column's type.
+    """
+    kind = _format_of(path, format)
+    with _telling(path):
+        source = _opened(path)
+        if kind == "csv":
+            convert = pa.csv.ConvertOptions(
+                column_types=dict(zip(schema.names, schema.types, strict=True)), strings_can_be_null=True
+            )
+            convert.quoted_strings_can_be_null = False
+            reader = pa.csv.open_csv(source, convert_options=convert)
+        elif kind == "json":
+            rows = pa.json.read_json(source, parse_options=pa.json.ParseOptions(explicit_schema=schema))
+            reader = rows.to_reader()
+        else:
+            file = pa.parquet.ParquetFile(source)
+            reader = pa.RecordBatchReader.from_batches(file.schema_arrow, file.iter_batches())
+    return pa.RecordBatchReader.from_batches(reader.schema, _told(reader, path))
+
+
+def schema_of_file(path: str) -> pa.Schema:
+    """The columns of a file: Parquet's own, those of a CSV's first megabyte, or JSON's. Raises as `read_file`."""
+    kind = _format_of(path, None)
+    with _telling(path):
+        source = _opened(path)
+        if kind == "parquet":
+            return pa.parquet.read_schema(source)
+        if kind == "csv":
+            return pa.csv.open_csv(source, read_options=pa.csv.ReadOptions(block_size=_INFERRED_BYTES)).schema
+        return pa.json.read_json(source).schema
+
+
+def write_rows(
+    batches: Iterator[pa.RecordBatch],
+    *,
+    schema: pa.Schema,
+    format: Format,
+    output: str | None,
+    limit: int | None = None,
+) -> None:
+    """Write a stream of rows to a file or to standard output.
+
+    Args:
+        format: ``table`` shows the first rows only, and says how many there are.
+        output: a file; None is standard output.
+        limit: at most so many rows.
+    """
+    rows = _limited(batches, limit)
+    if output is None:
+        if format == "parquet" and sys.stdout.isatty():
+            raise InvalidRequest("Parquet is not for a terminal: name a file with --output.", kind="binary_output")
+        _write(rows, schema, format, sys.stdout.buffer)
+        sys.stdout.flush()
+        return
+    target = Path(output)
+    unfinished = target.with_name(f".{target.name}.unfinished")
+    try:
+        with unfinished.open("wb") as sink:
+            _write(rows, schema, format, sink)
+        os.replace(unfinished, target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def print_rows(rows: pa.Table, *, json: bool) -> None:
+    """Print a small table whole."""
+    if json:
+        say.document(rows.to_pylist())
+    else:
+        _grid(rows.slice(0), rows.num_rows)
+
+
+def _write(rows: Iterator[pa.RecordBatch], schema: pa.Schema, format: Format, sink: IO[bytes]) -> None:
+    if format == "table":
+        _shown(rows, schema)
+    elif format == "json":
+        _write_json(rows, sink)
+    elif format == "csv":
+        try:
+            with pa.csv.CSVWriter(sink, schema) as writer:
+                for batch in rows:
+                    writer.write_batch(batch)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as wrong:
+            raise InvalidRequest(
+                f"These columns cannot be written as CSV ({wrong}): choose columns, or json or parquet.", kind="not_csv"
+            ) from wrong
+    else:
+        with pa.parquet.ParquetWriter(sink, schema, compression="zstd") as writer:
+            for batch in rows:
+                writer.write_batch(batch)
+
+
+def _write_json(rows: Iterator[pa.RecordBatch], sink: IO[bytes]) -> None:
+    """One JSON array, one row a line."""
+    encoder = msgspec.json.Encoder(enc_hook=str)
+    separator = b"[\n"
+    for batch in rows:
+        for row in batch.to_pylist():
+            sink.write(separator + encoder.encode(row))
+            separator = b",\n"
+    sink.write(b"[]\n" if separator == b"[\n" else b"\n]\n")
+
+
+def _shown(rows: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
+    first: list[pa.RecordBatch] = []
+    total = 0
+    for batch in rows:
+        if total < _SHOWN_ROWS_MAX:
+            first.append(batch.slice(0, _SHOWN_ROWS_MAX - total))
+        total += batch.num_rows
+    _grid(pa.Table.from_batches(first, schema=schema), total)
+
+
+def _grid(rows: pa.Table, total: int) -> None:
+    numeric = [
+        field.name
+        for field in rows.schema
+        if pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_decimal(field.type)
+    ]
+    cells = [[_cell(value) for value in row.values()] for row in rows.slice(0, _SHOWN_ROWS_MAX).to_pylist()]
+    say.grid(rows.schema.names, cells, right=numeric, empty="No rows.")
+    if total > _SHOWN_ROWS_MAX:
+        say.sentence(f"{_SHOWN_ROWS_MAX} of {total:,} rows; --format csv, json or parquet gives all.")
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "null"
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    rest = limit
+    for batch in batches:
+        if rest is None:
+            yield batch
+        elif rest > 0:
+            yield batch.slice(0, rest)
+            rest -= batch.num_rows
+        else:
+            return
+
+
+def _format_of(path: str, format: str | None) -> Format:
+    if format in ("csv", "json", "parquet"):
+        return format  # type: ignore[return-value]  # narrowed by the line above
+    found = _BY_SUFFIX.get(Path(path).suffix.lower())
+    if format is not None or found is None:
+        raise InvalidRequest(
+            f"Of what format is {path}? Say --format csv, json (one object a line) or parquet.", kind="unknown_format"
+        )
+    return found
+
+
+def _opened(path: str) -> Any:
+    if path == "-":
+        return sys.stdin.buffer
+    if not Path(path).is_file():
+        raise NotFound(f"There is no file {path}.", kind="file_not_found", path=path)
+    return path
+
+
+def _told(reader: pa.RecordBatchReader, path: str) -> Iterator[pa.RecordBatch]:
+    with _telling(path):
+        yield from reader
+
+
+@contextlib.contextmanager
+def _telling(path: str) -> Iterator[None]:
+    """Arrow's errors about a file's content, in one sentence with the file's name."""
+    try:
+        yield
+    except pa.ArrowException as wrong:
+        raise InvalidRequest(
+            f"{path} cannot be read: {str(wrong).splitlines()[0]}.", kind="unreadable_file", path=path
+        ) from wrong

@@ -1,0 +1,163 @@
+"""Commands on a whole lake: ls, history, pins, why, clean, fsck."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lakebed.cli import args, exits, facts, say
+from lakebed.cli.args import DryRun, Json, LakeUrl, Yes
+
+__all__ = ["register"]
+
+SomeTable = Annotated[str | None, typer.Argument(metavar="[TABLE]", help="Only this table.", show_default=False)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to an app."""
+    for command in (ls, history, pins, why, clean, fsck):
+        app.command()(command)
+
+
+def ls(lake: LakeUrl, json: Json = False) -> None:
+    """List the stores of a lake: newest version, rows, bytes, pins."""
+    opened = args.open_lake(lake)
+    stores = opened.ls()
+    if json:
+        say.document(
+            [
+                {
+                    "kind": store.kind,
+                    "name": store.name,
+                    "version": store.version,
+                    "changed_ms": store.changed_ms,
+                    "rows": store.row_count,
+                    "bytes": store.size_bytes,
+                    "pins": store.pin_count,
+                    "problem": store.problem,
+                }
+                for store in stores
+            ]
+        )
+    else:
+        say.grid(
+            ("kind", "name", "version", "changed", "rows", "size", "pins"),
+            [
+                (store.kind, store.name, "unreadable", store.problem, "", "", "")
+                if store.problem
+                else (
+                    store.kind,
+                    store.name,
+                    store.version or "-",
+                    say.ago(store.changed_ms),
+                    f"{store.row_count:,}",
+                    say.size(store.size_bytes),
+                    str(store.pin_count),
+                )
+                for store in stores
+            ],
+            right=("version", "rows", "size", "pins"),
+            empty=f"The lake {opened.url} has no table yet. Make one: lakebed table create {lake} NAME --column ...",
+        )
+    if any(store.problem for store in stores):
+        raise typer.Exit(exits.FAULTY)
+
+
+def history(lake: LakeUrl, table: SomeTable = None, json: Json = False) -> None:
+    """List the versions that can be read, oldest first, pinned ones included."""
+    opened = args.open_lake(lake)
+    versions = [version for name in ([table] if table else opened.tables()) for version in opened.history(name)]
+    if json:
+        say.document([facts.of_version(version) for version in versions])
+        return
+    say.grid(
+        ("store", "version", "made", "what"),
+        [(version.store, version.id, say.ago(version.created_ms), version.summary) for version in versions],
+        right=("version",),
+        empty="Nothing was ever written here.",
+    )
+
+
+def pins(lake: LakeUrl, table: SomeTable = None, json: Json = False) -> None:
+    """List everything that keeps a version alive, with the bytes that it alone holds."""
+    found = args.open_lake(lake).pins(table)
+    if json:
+        say.document([facts.of_pin(pin) for pin in found])
+        return
+    say.grid(
+        ("store", "kind", "name", "version", "owner", "made", "expires", "alone"),
+        [
+            (
+                pin.store,
+                pin.kind,
+                pin.name,
+                pin.version,
+                pin.owner or "-",
+                say.ago(pin.created_ms),
+                "never" if pin.expires_ms is None else say.ago(pin.expires_ms),
+                say.size(pin.bytes_alone),
+            )
+            for pin in found
+        ],
+        right=("version", "alone"),
+        empty="Nothing pins a version here.",
+    )
+
+
+def why(
+    lake: LakeUrl,
+    object: Annotated[str, typer.Argument(metavar="OBJECT", help="The object's path in the lake, or its URL.")],
+    json: Json = False,
+) -> None:
+    """Say which pins and versions need an object, or when it may go."""
+    verdict = args.open_lake(lake).why(object)
+    if json:
+        say.document(
+            {"path": verdict.path, "sentence": verdict.sentence, "pins": [facts.of_pin(pin) for pin in verdict.pins]}
+        )
+        return
+    say.sentence(verdict.sentence)
+    for pin in verdict.pins:
+        say.sentence(f"  {pin.kind} {pin.name} (version {pin.version})")
+
+
+def clean(
+    lake: LakeUrl,
+    orphans_older_than: Annotated[
+        str, typer.Option("--orphans-older-than", help="Spare files that nobody names while they are younger.")
+    ] = "1 d",
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Delete what nobody needs: expired tags and snapshots, orphan files, remains of dropped tables."""
+    opened = args.open_lake(lake)
+    spared_ms = args.duration_ms(orphans_older_than) or 0
+    before_ms = opened.environment.clock.now_ms() - spared_ms
+    if not dry_run:
+        say.ask(f"Clean the lake {opened.url}? (--dry-run shows what would go.)", yes=yes, json=json)
+    with say.progress("cleaning") as progress:
+        reports = opened.clean(dry_run=dry_run, orphans_older_than_ms=before_ms, progress=progress)
+    if json:
+        facts.print_reports(reports, json=True)
+        return
+    facts.print_reports([report for report in reports if not facts.is_idle(report)], json=False)
+    total = sum(facts.of_report(report)["bytes"] for report in reports)
+    say.sentence(f"{'Would free' if dry_run else 'Freed'} {say.size(total)}.")
+
+
+def fsck(
+    lake: Annotated[str, typer.Argument(metavar="URL", help="A lake, or one table's folder.")],
+    table: SomeTable = None,
+    deep: Annotated[bool, typer.Option("--deep", help="Read every data file too: row counts, minima, maxima.")] = False,
+    json: Json = False,
+) -> None:
+    """Check that everything a lake refers to is there and readable. Deletes and changes nothing."""
+    from lakebed.fsck.check import check_url  # Arrow is loaded only by commands that read data
+
+    with say.progress("checking") as progress:
+        report = check_url(lake, table=table, deep=deep, progress=progress)
+    facts.print_check(report, json=json)
+    if report.error_count:
+        raise typer.Exit(exits.FAULTY)

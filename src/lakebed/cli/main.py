@@ -1,0 +1,92 @@
+"""The command line's entry point: all commands, and what happens when one fails.
+
+Invariants: a user's mistake is one sentence on standard error and an exit code of `exits`, never a traceback; a reader
+that goes away (``| head``) ends the command silently; ``lakebed --help`` loads neither Arrow nor Spark.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import typer
+
+import lakebed
+from lakebed.cli import args, exits, lakes, pipelines, rows, say, schemas, tags, versions
+from lakebed.errors import LakebedError, Unavailable
+
+__all__ = ["app", "main"]
+
+_CODES = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in exits.MEANINGS.items())
+
+app = args.new_app(
+    "Pin, fork, roll back and clean data on object storage.\n\nEvery command takes the lake first, then the table. "
+    f"Exit codes:\n\n\b\n{_CODES}"
+)
+lakes.register(app)
+
+table = args.new_app("Tables: make, read, write, tag, travel, roll back, expire.")
+for room in (schemas, rows, tags, versions):
+    room.register(table)
+app.add_typer(table, name="table")
+app.add_typer(pipelines.app, name="pipeline")
+
+
+@app.command("version")
+def version(json: args.Json = False) -> None:
+    """Print lakebed's version."""
+    say.result(json, {"version": lakebed.__version__}, f"lakebed {lakebed.__version__}")
+
+
+# The command line's own errors; typer exports only the last of this family.
+_UsageError: Any = typer.BadParameter.__mro__[1]
+_ClickError: Any = typer.BadParameter.__mro__[2]
+
+
+def main() -> None:
+    """Run the command in ``sys.argv`` and exit with its code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit code."""
+    json = "--json" in arguments
+    try:
+        code = typer.main.get_command(app).main(args=arguments, prog_name="lakebed", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else exits.OK
+    except BrokenPipeError:
+        _silence_stdout()
+        return exits.OK
+    except LakebedError as problem:
+        say.error(problem, json=json)
+        return exits.exit_code(problem)
+    except _UsageError as wrong:
+        return _usage(wrong, json=json)
+    except _ClickError as wrong:
+        return _usage(wrong, json=json)
+    except (KeyboardInterrupt, typer.Abort):
+        sys.stderr.write("\nlakebed: interrupted.\n")
+        return exits.INTERRUPTED
+    except OSError as problem:
+        where = f" ({problem.filename})" if problem.filename else ""
+        say.error(Unavailable(f"{problem.strerror or problem}{where}."), json=json)
+        return exits.UNAVAILABLE
+
+
+def _usage(wrong: Any, *, json: bool) -> int:
+    """One sentence about a command that cannot be understood, and where its help is."""
+    context = getattr(wrong, "ctx", None)
+    message = wrong.format_message().strip()
+    if not message:  # a group without a command has printed its help
+        return exits.USAGE
+    hint = f" Try: {context.command_path} --help" if context is not None else ""
+    problem = LakebedError(f"{message.rstrip('.')}.{hint}", kind="usage")
+    say.error(problem, json=json)
+    return exits.USAGE
+
+
+def _silence_stdout() -> None:
+    """Keep the interpreter from writing to the closed pipe once more when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,171 @@
+"""What the command line prints, and how: tables and sentences for people, JSON for programs.
+
+Invariants: results go to standard output, everything else (progress, questions, errors) to standard error; with
+``--json`` standard output is one JSON document with stable keys, times in Unix milliseconds, sizes in bytes. Progress
+bars appear only when standard error is a terminal.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import typer
+
+from lakebed.cli import exits
+from lakebed.clock import SystemClock
+from lakebed.errors import LakebedError
+
+__all__ = [
+    "ago",
+    "ask",
+    "count",
+    "document",
+    "error",
+    "grid",
+    "progress",
+    "result",
+    "sentence",
+    "size",
+    "span",
+]
+
+_CLOCK = SystemClock()
+_SPANS = (("year", 31_557_600), ("month", 2_629_800), ("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1))
+
+
+def document(value: Any) -> None:
+    """Print one JSON document."""
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value, enc_hook=str)).decode() + "\n")
+
+
+def sentence(text: str) -> None:
+    """Print one line for a person."""
+    sys.stdout.write(text + "\n")
+
+
+def result(json: bool, facts: Any, text: str) -> None:
+    """Print the facts as JSON, or one line for a person."""
+    if json:
+        document(facts)
+    else:
+        sentence(text)
+
+
+def grid(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[str] = (), empty: str) -> None:
+    """Print a table for a person.
+
+    Args:
+        columns: headings.
+        rows: cells, as many as headings.
+        right: headings of columns that are aligned to the right.
+        empty: the sentence that stands in place of a table without rows.
+    """
+    from rich import box  # rich takes a third of the start-up time, and only tables need it
+    from rich.console import Console
+    from rich.table import Table
+
+    cells = [tuple(row) for row in rows]
+    if not cells:
+        sentence(empty)
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in set(right) else "left", overflow="fold")
+    for row in cells:
+        table.add_row(*(_escape(cell) for cell in row))
+    # Into a pipe there is no width to fold at; rich would assume 80 columns.
+    wide = None if sys.stdout.isatty() else 10_000
+    Console(file=sys.stdout, width=wide, highlight=False, soft_wrap=not sys.stdout.isatty()).print(table)
+
+
+def error(problem: LakebedError, *, json: bool) -> None:
+    """Print an error: one sentence, or ``{"error": {"kind", "message", "facts"}}``."""
+    if json:
+        body = {"error": {"kind": problem.kind, "message": problem.message, "facts": problem.facts}}
+        sys.stderr.write(msgspec.json.encode(body, enc_hook=str).decode() + "\n")
+    else:
+        sys.stderr.write(f"lakebed: {problem.message}\n")
+
+
+def ask(question: str, *, yes: bool, json: bool) -> None:
+    """Go on only when the person at the terminal agrees. With ``--yes``, ``--json`` or no terminal nobody is asked.
+
+    Raises:
+        typer.Exit: they said no; nothing was changed.
+    """
+    if yes or json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        sys.stderr.write("Nothing was changed.\n")
+        raise typer.Exit(exits.DECLINED)
+
+
+@contextmanager
+def progress(title: str) -> Iterator[Callable[[Any], None] | None]:
+    """A progress bar while the block runs, as a callback that takes done and total counts; None without a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        bar = bars.add_task(title, total=None)
+
+        def advance(state: Any) -> None:
+            bars.update(bar, completed=state.done_count, total=state.total_count)
+
+        yield advance
+
+
+def ago(time_ms: int | None) -> str:
+    """``3 minutes ago``, ``in 2 days``, ``just now``; ``-`` for None."""
+    if time_ms is None:
+        return "-"
+    seconds = (_CLOCK.now_ms() - time_ms) / 1000
+    if abs(seconds) < 1:
+        return "just now"
+    text = span(int(abs(seconds) * 1000))
+    return f"{text} ago" if seconds > 0 else f"in {text}"
+
+
+def span(duration_ms: int) -> str:
+    """A duration in its largest unit: ``3 minutes``, ``1 day``."""
+    seconds = duration_ms / 1000
+    for unit, length in _SPANS:
+        if seconds >= length:
+            number = int(seconds / length)
+            return f"{number} {unit}{'' if number == 1 else 's'}"
+    return f"{duration_ms} ms"
+
+
+def size(size_bytes: int | None) -> str:
+    """``1.4 MB`` (powers of 1000); ``-`` for None."""
+    if size_bytes is None:
+        return "-"
+    number = float(size_bytes)
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if number < 999.5 or unit == "TB":
+            return f"{number:.0f} {unit}" if unit == "B" or number >= 100 else f"{number:.1f} {unit}"
+        number /= 1000
+    raise AssertionError("unreachable")
+
+
+def count(number: int, noun: str, plural: str | None = None) -> str:
+    """``1 file``, ``1,234 files``."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def options_text(options: Mapping[str, str]) -> str:
+    """``a=1, b=2``; ``-`` for none."""
+    return ", ".join(f"{key}={value}" for key, value in sorted(options.items())) or "-"
+
+
+def _escape(text: str) -> str:
+    return text.replace("[", r"\[")

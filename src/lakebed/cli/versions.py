@@ -1,0 +1,261 @@
+"""Commands on a table's versions: history, branches, rollback, expire, compact, orphans, fsck, system tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lakebed.cli import args, exits, facts, say
+from lakebed.cli.args import Branch, DryRun, Json, LakeUrl, TableName, Timestamp, Version, Yes
+from lakebed.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from lakebed.table.model import Snapshot
+    from lakebed.table.table import Table
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the group of table commands."""
+    commands = (
+        history,
+        branches,
+        create_branch,
+        delete_branch,
+        rollback,
+        expire,
+        compact,
+        remove_orphan_files,
+        fsck,
+        system,
+    )
+    for command in commands:
+        app.command(command.__name__.replace("_", "-"))(command)
+
+
+def history(
+    lake: LakeUrl,
+    table: TableName,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the newest so many.")] = None,
+    branch: Branch = None,
+    json: Json = False,
+) -> None:
+    """List the snapshots that have not expired, oldest first, with their tags."""
+    opened = args.open_table(lake, table, branch=branch)
+    tags: dict[int, list[str]] = {}
+    for tag in opened.tags():
+        tags.setdefault(tag.snapshot.id, []).append(tag.name)
+    found = list(opened.snapshots())[-limit if limit else 0 :]
+    if json:
+        say.document([{**facts.of_snapshot(snapshot), "tags": tags.get(snapshot.id, [])} for snapshot in found])
+        return
+    say.grid(
+        ("snapshot", "committed", "kind", "rows", "change", "tags"),
+        [
+            (
+                str(snapshot.id),
+                say.ago(snapshot.time_ms),
+                snapshot.commit_kind.lower(),
+                f"{snapshot.total_record_count:,}",
+                f"{snapshot.delta_record_count:+,}",
+                ", ".join(tags.get(snapshot.id, [])),
+            )
+            for snapshot in found
+        ],
+        right=("snapshot", "rows", "change"),
+        empty=f"Nothing was ever written into {table}.",
+    )
+
+
+def branches(lake: LakeUrl, table: TableName, json: Json = False) -> None:
+    """List the branches."""
+    found = args.open_table(lake, table).branches()
+    if json:
+        say.document(
+            [{"branch": one.name, "snapshot": one.fork_snapshot_id, "created_ms": one.created_ms} for one in found]
+        )
+        return
+    say.grid(
+        ("branch", "from snapshot", "made"),
+        [(one.name, str(one.fork_snapshot_id or "-"), say.ago(one.created_ms)) for one in found],
+        right=("from snapshot",),
+        empty=f"The table {table} has no branch.",
+    )
+
+
+def create_branch(
+    lake: LakeUrl,
+    table: TableName,
+    name: Annotated[str, typer.Option("--name", help="The branch's name.")],
+    tag: Annotated[str | None, typer.Option("--tag", help="Start from this tag. Default: the newest snapshot.")] = None,
+    json: Json = False,
+) -> None:
+    """Fork a table: the branch has snapshots of its own and shares the files."""
+    made = args.open_table(lake, table).create_branch(name, tag=tag)
+    newest = made.latest()
+    start = None if newest is None else newest.id
+    say.result(json, {"branch": name, "snapshot": start}, f"The branch {name} of {table} starts from snapshot {start}.")
+
+
+def delete_branch(
+    lake: LakeUrl,
+    table: TableName,
+    name: Annotated[str, typer.Option("--name", help="The branch's name.")],
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Delete a branch with its snapshots and tags."""
+    opened = args.open_table(lake, table)
+    say.ask(f"Delete the branch {name} of {table} with its snapshots and tags?", yes=yes, json=json)
+    opened.delete_branch(name)
+    say.result(json, {"branch": name, "deleted": True}, f"Deleted the branch {name} of {table}.")
+
+
+def rollback(
+    lake: LakeUrl,
+    table: TableName,
+    version: Version = None,
+    tag: Annotated[str | None, typer.Option("--tag", help="Roll back to this tag.")] = None,
+    timestamp: Timestamp = None,
+    as_latest: Annotated[
+        bool, typer.Option("--as-latest", help="Keep the history: the old state becomes the newest snapshot.")
+    ] = False,
+    branch: Branch = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Go back to an older version; later snapshots, tags and their files are deleted unless --as-latest."""
+    target = args.version_of(version, tag)
+    if (target is None) == (timestamp is None):
+        raise InvalidRequest(
+            "Say where to go back to: --version, --tag or --timestamp, one of them.", kind="no_version"
+        )
+    opened = args.open_table(lake, table, branch=branch)
+    goal = opened.resolve(version=target, timestamp_ms=timestamp)
+    if dry_run:
+        _foretell_rollback(opened, goal, as_latest=as_latest, json=json)
+        return
+    if not as_latest:
+        say.ask(f"Roll {table} back to snapshot {goal.id} and delete what came later?", yes=yes, json=json)
+    verb = opened.rollback_to_as_latest if as_latest else opened.rollback_to
+    made = verb(target) if target is not None else verb(timestamp_ms=timestamp)
+    say.result(
+        json,
+        facts.of_snapshot(made),
+        f"{table} is as it was in snapshot {goal.id} again: snapshot {made.id}, "
+        f"{say.count(made.total_record_count, 'row')}.",
+    )
+
+
+def expire(
+    lake: LakeUrl,
+    table: TableName,
+    retain_max: Annotated[
+        int | None, typer.Option("--retain-max", min=1, help="Keep at most so many snapshots.")
+    ] = None,
+    retain_min: Annotated[int | None, typer.Option("--retain-min", min=1, help="Keep at least so many.")] = None,
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", help="Expire snapshots committed before this time.")
+    ] = None,
+    max_deletes: Annotated[int | None, typer.Option("--max-deletes", min=1, help="Expire at most so many now.")] = None,
+    branch: Branch = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Delete old snapshots and the files that no tag and no younger snapshot needs."""
+    opened = args.open_table(lake, table, branch=branch)
+    settings: dict[str, Any] = {
+        "retain_max": retain_max,
+        "retain_min": retain_min,
+        "older_than_ms": args.time_ms(older_than),
+        "max_deletes": max_deletes,
+    }
+    if not dry_run:
+        say.ask(f"Expire old snapshots of {table}? (--dry-run lists them.)", yes=yes, json=json)
+    with say.progress("expiring") as progress:
+        report = opened.expire(**settings, dry_run=dry_run, progress=progress)
+    facts.print_reports([report], json=json, single=True)
+
+
+def compact(
+    lake: LakeUrl,
+    table: TableName,
+    full: Annotated[
+        bool, typer.Option("--full", help="Rewrite everything into as few files as the settings allow.")
+    ] = False,
+    partition: Annotated[
+        list[str] | None, typer.Option("--partition", metavar="KEY=VALUE", help="Only this partition.")
+    ] = None,
+    branch: Branch = None,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    """Rewrite small and overlapping files as larger, sorted ones; no row changes."""
+    opened = args.open_table(lake, table, branch=branch)
+    with say.progress("compacting") as progress:
+        report = opened.compact(full=full, where=args.pairs(partition) or None, dry_run=dry_run, progress=progress)
+    say.result(json, facts.of_compaction(report), facts.sentence_of_compaction(table, report))
+
+
+def remove_orphan_files(
+    lake: LakeUrl,
+    table: TableName,
+    older_than: Annotated[str, typer.Option("--older-than", help="Spare files younger than this.")] = "1 d",
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Delete files that no version names, such as those of writers that died."""
+    opened = args.open_table(lake, table)
+    before_ms = opened.environment.clock.now_ms() - (args.duration_ms(older_than) or 0)
+    if not dry_run:
+        say.ask(f"Delete the orphan files of {table}? (--dry-run lists them.)", yes=yes, json=json)
+    report = opened.remove_orphan_files(older_than_ms=before_ms, dry_run=dry_run)
+    facts.print_reports([report], json=json, single=True)
+
+
+def fsck(
+    lake: LakeUrl,
+    table: TableName,
+    deep: Annotated[bool, typer.Option("--deep", help="Read every data file too.")] = False,
+    json: Json = False,
+) -> None:
+    """Check that everything the table refers to is there and readable. Changes nothing."""
+    from lakebed.fsck.check import check_url
+
+    with say.progress("checking") as progress:
+        report = check_url(lake, table=table, deep=deep, progress=progress)
+    facts.print_check(report, json=json)
+    if report.error_count:
+        raise typer.Exit(exits.FAULTY)
+
+
+def system(
+    lake: LakeUrl,
+    table: TableName,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="snapshots, tags, schemas, files, manifests, options, ...")
+    ],
+    branch: Branch = None,
+    json: Json = False,
+) -> None:
+    """Print a system table: what the table knows of itself."""
+    from lakebed.cli.files import print_rows
+
+    print_rows(args.open_table(lake, table, branch=branch).system(name.removeprefix("$")), json=json)
+
+
+def _foretell_rollback(opened: Table, goal: Snapshot, *, as_latest: bool, json: bool) -> None:
+    later = [] if as_latest else [one.id for one in opened.snapshots() if one.id > goal.id]
+    tags = [] if as_latest else [tag.name for tag in opened.tags() if tag.snapshot.id > goal.id]
+    gone = f"{say.count(len(later), 'later snapshot')} and {say.count(len(tags), 'tag')} would go"
+    say.result(
+        json,
+        {"dry_run": True, **facts.of_snapshot(goal), "snapshots_deleted": later, "tags_deleted": tags},
+        f"Would roll {opened.name} back to snapshot {goal.id} ({say.ago(goal.time_ms)}, "
+        f"{say.count(goal.total_record_count, 'row')}); {'nothing is deleted' if as_latest else gone}.",
+    )

@@ -1,0 +1,117 @@
+"""The deep check: every data file decodes, and holds what its manifest entry says of it.
+
+Rows, least and greatest key, order of keys, sequence numbers, deletes, and the bounds and null counts of every column
+that has statistics. Invariants: one file is in memory at a time; a file is read once, whatever the number of versions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.fsck.model import Findings
+from lakebed.table.binary_row import decode_rows
+from lakebed.table.data_file import ADD_KINDS, KIND_COLUMN, SEQUENCE_COLUMN, open_data_file
+from lakebed.table.manifest import ENTRY_SCHEMA, files_of
+from lakebed.table.merge import encode_keys
+from lakebed.table.model import DataField, DataFile, TableSchema
+from lakebed.table.table import Table
+
+__all__ = ["check_data_files"]
+
+
+def check_data_files(table: Table, files: pa.Table, findings: Findings) -> None:
+    """Read every file and report where it differs from its entry.
+
+    Args:
+        files: `ENTRY_SCHEMA` plus ``path`` and ``needed_by``. Files found missing or of another size are passed over:
+            `table.py` has reported them.
+    """
+    broken = {finding.path for finding in findings.report.findings if finding.kind in {"missing", "wrong_size"}}
+    paths, needers = files["path"].to_pylist(), files["needed_by"].to_pylist()
+    for path, needed_by, file in zip(paths, needers, files_of(files.select(ENTRY_SCHEMA.names)), strict=True):
+        if path not in broken:
+            with findings.reading(path, needed_by=needed_by):
+                _check_file(table, path, file, findings)
+        findings.step(len(paths))
+
+
+def _check_file(table: Table, path: str, file: DataFile, findings: Findings) -> None:
+    schema = table.schemas.load(file.schema_id)
+    opened = open_data_file(table.store, path, size_bytes=file.file_size)
+    rows = opened.read(columns=opened.column_names)
+    if rows.num_rows != file.row_count:
+        findings.error("wrong_count", path, f"has {rows.num_rows:,} rows; its manifest says {file.row_count:,}.")
+        return
+    missing = [
+        field.name for field in schema.fields if field.name not in rows.column_names and _is_written(file, field)
+    ]
+    if missing:
+        findings.error("missing_column", path, f"has no column {', '.join(missing)}, which its schema {schema.id} has.")
+        return
+    if rows.num_rows == 0:
+        return
+    if schema.primary_keys:
+        _check_keys(path, file, rows, schema, findings)
+    _check_statistics(path, file, rows, schema, findings)
+
+
+def _is_written(file: DataFile, field: DataField) -> bool:
+    return file.write_cols is None or field.name in file.write_cols
+
+
+def _check_keys(path: str, file: DataFile, rows: pa.Table, schema: TableSchema, findings: Findings) -> None:
+    """Keys ascend, each once, from the least to the greatest stated; numbers and deletes are those stated."""
+    keys = [field for name in schema.trimmed_primary_keys if (field := schema.field_by_name(name)) is not None]
+    types = [field.type for field in keys]
+    columns = [rows.column(field.name).combine_chunks() for field in keys]
+    stated = [decode_rows(pa.array([row], pa.binary()), types) for row in (file.min_key, file.max_key)]
+    same = [[bound.cast(column.type) for bound, column in zip(row, columns, strict=True)] for row in stated]
+    codes, low, high = encode_keys([columns, *same])
+    if not (np.diff(codes) > 0).all():
+        findings.error("unsorted", path, "is not sorted by its key, or holds a key twice.")
+    elif int(codes[0]) != int(low[0]) or int(codes[-1]) != int(high[0]):
+        findings.error("wrong_key_range", path, "holds other least or greatest keys than its manifest says.")
+    if SEQUENCE_COLUMN in rows.column_names:
+        bounds = pc.min_max(rows.column(SEQUENCE_COLUMN)).as_py()
+        if (bounds["min"], bounds["max"]) != (file.min_sequence_number, file.max_sequence_number):
+            findings.error("wrong_sequence", path, "holds other sequence numbers than its manifest says.")
+    if KIND_COLUMN in rows.column_names and file.delete_row_count is not None:
+        kept = pc.is_in(rows.column(KIND_COLUMN), value_set=pa.array(ADD_KINDS, pa.int8()))
+        deletes = rows.num_rows - (pc.sum(kept).as_py() or 0)
+        if deletes != file.delete_row_count:
+            findings.error("wrong_count", path, f"has {deletes} deletes; its manifest says {file.delete_row_count}.")
+
+
+def _check_statistics(path: str, file: DataFile, rows: pa.Table, schema: TableSchema, findings: Findings) -> None:
+    """Stated bounds hold every value (they may be wider: long text is cut), stated null counts are exact."""
+    names = file.value_stats_cols
+    fields = [field for field in schema.fields if names is None or field.name in names]
+    if names is not None:
+        fields.sort(key=lambda field: names.index(field.name))
+    if not fields or not file.value_stats.null_counts:
+        return
+    types = [field.type for field in fields]
+    least = decode_rows(pa.array([file.value_stats.min_values], pa.binary()), types)
+    greatest = decode_rows(pa.array([file.value_stats.max_values], pa.binary()), types)
+    for position, field in enumerate(fields):
+        if field.name not in rows.column_names:
+            continue
+        column = rows.column(field.name)
+        stated = file.value_stats.null_counts[position]
+        if stated is not None and stated != column.null_count:
+            sentence = f"has {column.null_count} nulls in {field.name}; its manifest says {stated}."
+            findings.error("wrong_statistics", path, sentence, column=field.name)
+        if _is_outside(column, least[position], greatest[position]):
+            sentence = f"has values of {field.name} outside the bounds that its manifest says."
+            findings.error("wrong_statistics", path, sentence, column=field.name)
+
+
+def _is_outside(column: pa.ChunkedArray, least: pa.Array, greatest: pa.Array) -> bool:
+    """Whether a value lies outside the stated bounds; a null bound bounds nothing."""
+    below: Any = pc.any(pc.less(column, least.cast(column.type)[0])).as_py()
+    above: Any = pc.any(pc.greater(column, greatest.cast(column.type)[0])).as_py()
+    return bool(below) or bool(above)

@@ -1,0 +1,345 @@
+"""The check of one table with all its branches: versions, manifests, files, runs, tags, hints, deletions, orphans.
+
+Owns: what a sound table is. For every version (snapshot or tag) of every branch:
+
+- its schema, lists and manifests are there, of the size stated, and decode; counts agree with the entries;
+- its data files are there, of the size stated; with ``deep`` they decode and hold what the manifest says (`files.py`);
+- in each bucket, files of one level above 0 do not overlap (`runs.py`).
+
+And of the table: hints that mislead, deletions that did not finish, files that nobody names. Invariants: reads only;
+an object that many versions share is read once and reported once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.errors import NotFound
+from lakebed.fsck.files import check_data_files
+from lakebed.fsck.model import Findings
+from lakebed.fsck.runs import check_runs
+from lakebed.objects.port import ObjectMeta
+from lakebed.table.holders import Line
+from lakebed.table.layout import branch_of, parse_changelog, parse_schema, parse_snapshot, parse_tag
+from lakebed.table.manifest import ADD, fold
+from lakebed.table.model import ManifestMeta, Snapshot
+from lakebed.table.names import Names, folder_namer
+from lakebed.table.reclaim import Role, paths_of
+from lakebed.table.snapshot_json import decode_snapshot, decode_tag
+from lakebed.table.table import Table
+from lakebed.table.unfinished import Deletion, load_deletions
+
+__all__ = ["check_table"]
+
+_FEW = (Role.INDEX_MANIFEST, Role.INDEX, Role.STATISTICS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """A snapshot, tag or kept changelog, and what a person calls it."""
+
+    snapshot: Snapshot
+    called: str
+
+
+@dataclass(slots=True)
+class _Used:
+    """Paths that something names, and the data files among them."""
+
+    paths: set[str] = field(default_factory=set)
+    files: pa.Table | None = None
+    """Live files of all versions so far: `ENTRY_SCHEMA` plus ``path`` and ``needed_by``; unique by path."""
+
+
+def check_table(table: Table, findings: Findings) -> None:
+    """Check a table with all its branches and report into `findings`."""
+    listed = {meta.path: meta for meta in table.store.list("")}
+    used = _Used()
+    for branch in sorted({branch_of(path) for path in listed if parse_schema(path) is not None}):
+        with findings.reading(f"branch/branch-{branch}", needed_by=f"branch {branch}"):
+            line = Table.open(table.store, name=table.name, branch=branch, environment=table.environment)
+            _LineCheck(line, [path for path in listed if branch_of(path) == branch], used, findings).run()
+    if used.files is not None:
+        _check_sizes(used.files, listed, findings)
+        findings.report.file_count += used.files.num_rows
+        findings.report.size_bytes += pc.sum(used.files["file_size"]).as_py() or 0
+        if findings.report.deep:
+            check_data_files(table, used.files, findings)
+    _report_orphans(table, listed, used, findings)
+
+
+class _LineCheck:
+    """The check of one branch. `ours` are the paths that belong to it."""
+
+    def __init__(self, table: Table, ours: list[str], used: _Used, findings: Findings) -> None:
+        self._table = table
+        self._ours = ours
+        self._used = used
+        self._findings = findings
+        self._line = Line(
+            store=table.store,
+            layout=table.layout,
+            snapshots=table.log,
+            tags=table.tagger,
+            reader=table.reader,
+            schema=lambda: table.schema,
+            environment=table.environment,
+            name=table.name,
+        )
+        self._folder_of = folder_namer(self._line)
+        self._names = Names(self._line)
+
+    def run(self) -> None:
+        """Check schemas, versions, hints and unfinished deletions."""
+        for path in self._ours:
+            schema_id = parse_schema(path)
+            if schema_id is not None:
+                self._check_schema(schema_id, "the table")
+        versions = self._versions()
+        self._findings.report.version_count += len(versions)
+        seen: set[str] = set()
+        for version in versions:
+            # A tag beside its snapshot names the same lists: once is enough.
+            key = f"{version.snapshot.base_manifest_list} {version.snapshot.delta_manifest_list}"
+            if key not in seen:
+                seen.add(key)
+                self._check_version(version)
+            self._findings.step(len(versions))
+        self._check_changelogs()
+        self._check_histories(versions)
+        self._check_hints()
+        self._check_deletions()
+
+    # ---- versions
+
+    def _versions(self) -> list[_Version]:
+        """Every snapshot and tag that can be read, oldest first."""
+        found: list[_Version] = []
+        for path in self._ours:
+            snapshot_id, tag = parse_snapshot(path), parse_tag(path)
+            if snapshot_id is None and tag is None:
+                continue
+            with self._findings.reading(path, needed_by="the table"):
+                body = self._table.store.get(path)
+                if tag is not None:
+                    found.append(_Version(decode_tag(body, name=tag, path=path).snapshot, f"tag {tag}"))
+                    continue
+                snapshot = decode_snapshot(body, path=path)
+                if snapshot.id != snapshot_id:
+                    self._findings.error("wrong_id", path, f"says that it is snapshot {snapshot.id}.")
+                found.append(_Version(snapshot, f"snapshot {snapshot.id}"))
+        return sorted(found, key=lambda version: (version.snapshot.id, version.called))
+
+    def _check_schema(self, schema_id: int, called: str) -> None:
+        path = self._table.layout.schema(schema_id)
+        with self._findings.reading(path, needed_by=called):
+            self._table.schemas.load(schema_id)
+
+    def _check_version(self, version: _Version) -> None:
+        """Lists, manifests, entries, counts, runs and the few other files of one version."""
+        snapshot, called = version.snapshot, version.called
+        self._check_schema(snapshot.schema_id, called)
+        base = self._metas(snapshot.base_manifest_list, snapshot.base_manifest_list_size, called)
+        delta = self._metas(snapshot.delta_manifest_list, snapshot.delta_manifest_list_size, called)
+        self._check_changelog(snapshot, called)
+        self._check_few(snapshot, called)
+        base_entries = None if base is None else self._entries(base, called)
+        delta_entries = None if delta is None else self._entries(delta, called)
+        if base_entries is None or delta_entries is None:
+            return
+        live = fold(pa.concat_tables([base_entries, delta_entries]))
+        kinds = live.column("kind").to_numpy()
+        if not (kinds == ADD).all():
+            lonely = int((kinds != ADD).sum())
+            self._findings.add(
+                "warning",
+                "lonely_delete",
+                self._table.layout.manifest(snapshot.delta_manifest_list),
+                f"deletes {lonely} files that {called} does not have.",
+            )
+            live = live.filter(pa.array(kinds == ADD))
+        self._check_counts(snapshot, called, live, delta_entries)
+        check_runs(live, schema=self._table.schema, called=called, findings=self._findings)
+        self._use_files(called, live)
+
+    def _metas(self, name: str, size_bytes: int | None, called: str) -> list[ManifestMeta] | None:
+        """The manifests that a list names; None when it cannot be read."""
+        path = self._table.layout.manifest(name)
+        self._used.paths.add(path)
+        with self._findings.reading(path, needed_by=called):
+            return self._table.reader.metas(name, size_bytes=size_bytes)
+        return None
+
+    def _entries(self, metas: Iterable[ManifestMeta], called: str) -> pa.Table | None:
+        """The entries of manifests; None when one cannot be read."""
+        tables: list[pa.Table] | None = [self._table.reader.concatenated([])]
+        for meta in metas:
+            path = self._table.layout.manifest(meta.file_name)
+            self._used.paths.add(path)
+            entries = None
+            with self._findings.reading(path, needed_by=called):
+                entries = self._table.reader.entries(meta)
+            tables = None if tables is None or entries is None else [*tables, entries]
+        return None if tables is None else pa.concat_tables(tables)
+
+    def _check_counts(self, snapshot: Snapshot, called: str, live: pa.Table, delta: pa.Table) -> None:
+        """The rows that a snapshot states are the rows of its files, and its buckets are buckets that it has."""
+        path = self._table.layout.snapshot(snapshot.id)
+        total = pc.sum(live["row_count"]).as_py() or 0
+        if total != snapshot.total_record_count:
+            sentence = f"{called} states {snapshot.total_record_count:,} rows; its files have {total:,}."
+            self._findings.error("wrong_count", path, sentence)
+        signs = np.where(delta.column("kind").to_numpy() == ADD, 1, -1)
+        change = int((delta.column("row_count").to_numpy() * signs).sum())
+        if change != snapshot.delta_record_count:
+            self._findings.error(
+                "wrong_count",
+                self._table.layout.manifest(snapshot.delta_manifest_list),
+                f"{called} states a change of {snapshot.delta_record_count:+,} rows; its files say {change:+,}.",
+            )
+        buckets, totals = live.column("bucket").to_numpy(), live.column("total_buckets").to_numpy()
+        outside = int(((totals > 0) & (buckets >= totals)).sum())
+        if outside:
+            self._findings.error(
+                "wrong_bucket", path, f"{called} has {outside} files in buckets that it does not have."
+            )
+
+    def _use_files(self, called: str, live: pa.Table) -> None:
+        """Remember the data files of a version by their paths."""
+        external = pc.is_valid(live["external_path"])
+        if pc.any(external).as_py():
+            self._findings.add("info", "external", "", "has data files outside its folder; these are not checked.")
+            live = live.filter(pc.invert(external))
+        if live.num_rows == 0:
+            return
+        if pc.sum(pc.list_value_length(live["extra_files"])).as_py():
+            self._used.paths.update(paths_of(live, self._folder_of)["path"].to_pylist())
+            none = pa.array([[]] * live.num_rows, live.schema.field("extra_files").type)
+            live = live.set_column(live.schema.get_field_index("extra_files"), "extra_files", none)
+        files = live.append_column("path", paths_of(live, self._folder_of)["path"]).append_column(
+            "needed_by", pa.array([called] * live.num_rows, pa.string())
+        )
+        if self._used.files is None:
+            self._used.files = files
+        else:
+            known = pc.is_in(files["path"], value_set=self._used.files["path"].combine_chunks())
+            self._used.files = pa.concat_tables([self._used.files, files.filter(pc.invert(known))])
+
+    # ---- what a version has besides
+
+    def _check_changelogs(self) -> None:
+        """Changelogs that outlived their snapshots: their own list, else the delta list, which then serves as one."""
+        for path in self._ours:
+            if parse_changelog(path) is None:
+                continue
+            with self._findings.reading(path, needed_by="the table"):
+                snapshot = decode_snapshot(self._table.store.get(path), path=path)
+                called = f"changelog {snapshot.id}"
+                if snapshot.changelog_manifest_list:
+                    self._check_changelog(snapshot, called)
+                else:
+                    self._use_list(snapshot.delta_manifest_list, snapshot.delta_manifest_list_size, called)
+
+    def _check_changelog(self, snapshot: Snapshot, called: str) -> None:
+        if snapshot.changelog_manifest_list:
+            self._use_list(snapshot.changelog_manifest_list, snapshot.changelog_manifest_list_size, called)
+
+    def _use_list(self, name: str, size_bytes: int | None, called: str) -> None:
+        metas = self._metas(name, size_bytes, called)
+        entries = None if metas is None else self._entries(metas, called)
+        if entries is not None and entries.num_rows:
+            self._used.paths.update(paths_of(entries, self._folder_of)["path"].to_pylist())
+
+    def _check_few(self, snapshot: Snapshot, called: str) -> None:
+        """Index manifest, index files and statistics: the few objects that a version names one by one."""
+        if not (snapshot.index_manifest or snapshot.statistics):
+            return
+        owner = self._table.layout.manifest(snapshot.index_manifest) if snapshot.index_manifest else ""
+        with self._findings.reading(owner, needed_by=called):
+            for path in self._names.of(snapshot, _FEW).to_pylist():
+                self._used.paths.add(path)
+                with self._findings.reading(path, needed_by=called):
+                    self._table.store.head(path)
+
+    # ---- the branch
+
+    def _check_histories(self, versions: Iterable[_Version]) -> None:
+        """A tag beside its snapshot holds the same state; another client's rollback may have used the id again."""
+        states: dict[int, str] = {}
+        for version in versions:
+            state = version.snapshot.base_manifest_list + version.snapshot.delta_manifest_list
+            if states.setdefault(version.snapshot.id, state) != state:
+                number = version.snapshot.id
+                sentence = f"{version.called} and another version are both snapshot {number}, with different content."
+                self._findings.add("warning", "two_histories", "", sentence)
+
+    def _check_hints(self) -> None:
+        """A hint may lag behind; one that is no number, or an id that was never reached, misleads other clients."""
+        ids = [snapshot_id for path in self._ours if (snapshot_id := parse_snapshot(path)) is not None]
+        for path in (self._table.layout.latest_hint, self._table.layout.earliest_hint):
+            try:
+                text = bytes(self._table.store.get(path)).decode("utf-8", "replace").strip()
+            except NotFound:
+                continue
+            if not text.isdecimal() or (ids and int(text) > max(ids)):
+                sentence = f"says {text!r}, which is no snapshot: the next commit repairs it."
+                self._findings.add("warning", "wrong_hint", path, sentence)
+
+    def _check_deletions(self) -> None:
+        """Deletions that are on their way, or were when their process ended."""
+        for deletion in load_deletions(self._table.store, self._table.layout):
+            folder = self._table.layout.reclaim_folder
+            if isinstance(deletion, Deletion):
+                sentence = f"a deletion ({deletion.kind}) did not finish; the next expiry or cleaning finishes it."
+                self._findings.add("warning", "unfinished_deletion", folder, sentence, id=deletion.id)
+            else:
+                self._findings.error(deletion.kind, str(deletion.facts.get("path", folder)), deletion.message)
+
+
+def _check_sizes(files: pa.Table, listed: dict[str, ObjectMeta], findings: Findings) -> None:
+    """Every data file is there with the size that its manifest states."""
+    columns = [files[name].to_pylist() for name in ("path", "file_size", "needed_by")]
+    for path, size_bytes, needed_by in zip(*columns, strict=True):
+        meta = listed.get(path)
+        if meta is None:
+            findings.error("missing", path, f"is missing, but {needed_by} needs it.", needed_by=needed_by)
+        elif meta.size_bytes != size_bytes:
+            findings.error(
+                "wrong_size",
+                path,
+                f"has {meta.size_bytes:,} bytes; its manifest says {size_bytes:,} ({needed_by} needs it).",
+                needed_by=needed_by,
+            )
+
+
+def _report_orphans(table: Table, listed: dict[str, ObjectMeta], used: _Used, findings: Findings) -> None:
+    """Files in the table's folder that nothing names, oldest first."""
+    needed = used.paths | (set() if used.files is None else set(used.files["path"].to_pylist()))
+    now_ms = table.environment.clock.now_ms()
+    orphans = [meta for path, meta in listed.items() if path not in needed and not _is_own(path)]
+    for meta in sorted(orphans, key=lambda meta: meta.modified_ms):
+        age_s = max(0, now_ms - meta.modified_ms) // 1000
+        findings.report.orphan_bytes += meta.size_bytes
+        findings.add(
+            "info",
+            "orphan",
+            meta.path,
+            f"is named by no version ({meta.size_bytes:,} bytes, {age_s:,} s old).",
+            bytes=meta.size_bytes,
+            modified_ms=meta.modified_ms,
+        )
+
+
+def _is_own(path: str) -> bool:
+    """Whether a path is one that no version names and that still belongs: versions themselves, hints, lakebed's own."""
+    inside = path.split("/", 2)[2] if path.startswith("branch/branch-") and path.count("/") > 1 else path
+    if inside.startswith(("lakebed/", "consumer/")):
+        return True
+    if any(parse(path) is not None for parse in (parse_snapshot, parse_schema, parse_tag, parse_changelog)):
+        return True
+    return inside in {"snapshot/LATEST", "snapshot/EARLIEST", "changelog/LATEST", "changelog/EARLIEST"}
