@@ -16,9 +16,8 @@ Invariants:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -326,6 +325,7 @@ class Compactor:
         newest: the newest snapshot with its live entries, or None.
         commit: commits changes as one COMPACT snapshot.
         environment: clock, randomness, runtime.
+        partition: values of partition columns; only such partitions are compacted.
     """
 
     def __init__(
@@ -338,8 +338,10 @@ class Compactor:
         newest: Callable[[], tuple[Snapshot, pa.Table] | None],
         commit: Callable[[list[BucketChange]], Snapshot],
         environment: Environment,
+        partition: Mapping[str, object] | None = None,
     ) -> None:
         self._store = store
+        self._partition = partition or {}
         self._layout = layout
         self._schema = schema
         self._load_schema = load_schema
@@ -347,19 +349,20 @@ class Compactor:
         self._commit = commit
         self._environment = environment
 
-    def plan(self, *, full: bool = False, partition: Callable[[pa.Table], pa.Table] | None = None) -> list[CompactTask]:
-        """What would be done now. `partition` narrows the entries looked at."""
+    def plan(self, *, full: bool = False) -> list[CompactTask]:
+        """What would be done now."""
         found = self._newest()
         if found is None:
             return []
-        entries = found[1] if partition is None else partition(found[1])
+        entries = found[1]
+        if self._partition:
+            entries = _in_partitions(entries, values=self._partition, schema=self._schema)
         return plan_compaction(entries, schema=self._schema, layout=self._layout, full=full)
 
     def run(
         self,
         *,
         full: bool = False,
-        partition: Callable[[pa.Table], pa.Table] | None = None,
         dry_run: bool = False,
         progress: Callable[[CompactProgress], None] | None = None,
     ) -> CompactReport:
@@ -370,7 +373,7 @@ class Compactor:
         """
         started_s = self._environment.clock.monotonic_s()
         for tries_left in reversed(range(COMPACT_TRIES_MAX)):
-            tasks = self.plan(full=full, partition=partition)
+            tasks = self.plan(full=full)
             if dry_run or not tasks:
                 return _report(tasks, [], None, seconds=self._seconds_since(started_s), dry_run=dry_run)
             changes = self._run_tasks(tasks, progress)
@@ -439,7 +442,7 @@ def _report(
     )
 
 
-def in_partitions(entries: pa.Table, *, values: dict[str, Any], schema: TableSchema) -> pa.Table:
+def _in_partitions(entries: pa.Table, *, values: Mapping[str, object], schema: TableSchema) -> pa.Table:
     """The entries of the partitions whose columns have the given values.
 
     Raises:

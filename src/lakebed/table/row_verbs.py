@@ -10,7 +10,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol, TypedDict
 
 import numpy as np
@@ -18,17 +19,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from typing_extensions import Unpack
 
-from lakebed.errors import Conflict, InvalidRequest
+from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
+from lakebed.table.compact import Compactor, CompactProgress, CompactReport
 from lakebed.table.data_file import RollingWriter
+from lakebed.table.incremental import TableDiff, diff_scans, read_changes
 from lakebed.table.layout import Layout
 from lakebed.table.manifest_reader import ManifestReader
 from lakebed.table.model import (
     BATCH_COMMIT_IDENTIFIER,
     BucketChange,
     CommitKind,
-    DataFile,
     Rows,
     Snapshot,
     Split,
@@ -36,14 +38,14 @@ from lakebed.table.model import (
 )
 from lakebed.table.overwrite import Overwrite
 from lakebed.table.predicate import Predicate, parse_predicate
-from lakebed.table.read import filter_rows, read_split
+from lakebed.table.read import ReadPlan, filter_rows, read_split
 from lakebed.table.scan import Scan, ScanRequest
 from lakebed.table.schema import SchemaLog, require_column
 from lakebed.table.snapshots import SnapshotLog
 from lakebed.table.types import arrow_type
 from lakebed.table.write import BucketIndex, TableWriter, WriteSettings, as_table
 
-__all__ = ["CommitOptions", "RowVerbs"]
+__all__ = ["CommitOptions", "Rewrite", "RowVerbs", "inside_partition", "without_rows"]
 
 DELETE_TRIES_MAX = 20
 """How often a delete by predicate starts over because another writer replaced its files."""
@@ -60,6 +62,15 @@ class CommitOptions(TypedDict, total=False):
     """Kept in the snapshot."""
     watermark: int | None
     """Unix ms, UTC: no older row is expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """One file of an append table that a delete by predicate may have to write anew. Picklable."""
+
+    split: Split
+    """The file alone."""
+    total_buckets: int
 
 
 class CommitVerb(Protocol):
@@ -200,7 +211,7 @@ class RowVerbs:
             raise InvalidRequest("A dynamic overwrite needs a partitioned table; this one has no partition columns.")
         table = as_table(rows)
         if partition:
-            table = _inside(table, partition=partition, schema=schema)
+            table = inside_partition(table, partition=partition, schema=schema)
         writer = self.new_writer(replaces_all=True)
         writer.write(table)
         return self._committed(writer.finish(), overwrite=Overwrite(dict(partition or {}), dynamic), **options)
@@ -235,21 +246,21 @@ class RowVerbs:
 
     # ---- reading
 
-    def scan(self, *, snapshot: Snapshot | None, request: ScanRequest, as_it_was: bool = False) -> Scan:
+    def scan(self, *, snapshot: Snapshot | None, request: ScanRequest, schema_id: int | None = None) -> Scan:
         """A read of one snapshot.
 
         Args:
             snapshot: None: of a table without any, which has no rows.
             request: columns and predicate.
-            as_it_was: with the columns of the snapshot's own schema (time travel) instead of the newest's.
+            schema_id: whose columns come out (time travel: the snapshot's own); None: the newest's.
         """
         schema = self._schema()
-        if snapshot is not None and (as_it_was or snapshot.schema_id > schema.id):
-            schema = self._schemas.load(snapshot.schema_id)
+        if snapshot is not None and schema_id is None and snapshot.schema_id > schema.id:
+            schema_id = snapshot.schema_id
         return Scan(
             self._store,
             snapshot=snapshot,
-            schema=schema,
+            schema=schema if schema_id is None else self._schemas.load(schema_id),
             load_schema=self._schemas.load,
             reader=self._reader,
             layout=self._layout,
@@ -257,62 +268,138 @@ class RowVerbs:
             environment=self._environment,
         )
 
+    def changes(self, start: Snapshot | None, end: Snapshot) -> pa.Table:
+        """Rows written by the snapshots after `start` (None: from the first) up to `end`; see `read_changes`.
+
+        Raises:
+            NotFound: snapshots in between have expired.
+            InvalidRequest: `start` is newer than `end`.
+        """
+        first = 1 if start is None else start.id + 1
+        if first > end.id + 1:
+            raise InvalidRequest(f"Changes go from an older to a newer version; {first - 1} is newer than {end.id}.")
+        there = [snapshot_id for snapshot_id in self._log.ids() if first <= snapshot_id <= end.id]
+        earliest = self._log.earliest()
+        if first <= end.id and (earliest is None or first < earliest.id):
+            oldest = "none is left" if earliest is None else f"the oldest left is {earliest.id}"
+            raise NotFound(
+                f"Changes after snapshot {first - 1} need every snapshot since, but {oldest}; compare the two versions with "
+                "diff, which needs only both ends.",
+                kind="snapshot_expired",
+            )
+        return read_changes(
+            self._store,
+            snapshots=self._log.walk(there),
+            schema=self._schemas.load(end.schema_id),
+            load_schema=self._schemas.load,
+            reader=self._reader,
+            layout=self._layout,
+        )
+
+    def diff(self, start: Snapshot, end: Snapshot, *, keys: Sequence[str] | None) -> TableDiff:
+        """Rows added, removed and changed from one version to another; see `diff_scans`."""
+        scans = [
+            self.scan(snapshot=snapshot, request=ScanRequest(), schema_id=end.schema_id) for snapshot in (start, end)
+        ]
+        return diff_scans(self._store, start=scans[0], end=scans[1], layout=self._layout, keys=keys)
+
+    # ---- maintenance
+
+    def compact(
+        self,
+        *,
+        full: bool = False,
+        where: Mapping[str, object] | None = None,
+        dry_run: bool = False,
+        progress: Callable[[CompactProgress], None] | None = None,
+    ) -> CompactReport:
+        """Rewrite small and overlapping files; see `compact`."""
+        return self.compactor(where=where).run(full=full, dry_run=dry_run, progress=progress)
+
+    def compactor(self, *, where: Mapping[str, object] | None = None) -> Compactor:
+        """Plans, runs and commits compactions, for those who distribute the work.
+
+        Args:
+            where: values of partition columns; only such partitions are compacted.
+        """
+        return Compactor(
+            self._store,
+            layout=self._layout,
+            schema=self._schema(),
+            load_schema=self._schemas.load,
+            newest=self._live,
+            commit=lambda changes: self._commit(changes, kind="COMPACT"),
+            environment=self._environment,
+            partition=where,
+        )
+
+    def _live(self) -> tuple[Snapshot, pa.Table] | None:
+        newest = self._log.latest()
+        return None if newest is None else (newest, self._reader.live_entries(newest))
+
     # ---- delete by predicate on append tables
 
-    def _without_rows(self, where: Predicate | str) -> list[BucketChange]:
-        """Changes that replace every file with matching rows by one without them."""
-        predicate = parse_predicate(where) if isinstance(where, str) else where
-        scan = self.scan(snapshot=self._log.latest(), request=ScanRequest(where=predicate))
+    def rewrites(self, where: Predicate | str) -> tuple[list[Rewrite], ReadPlan]:
+        """The files of an append table that a delete by predicate has to look into, and the plan to read them by."""
+        scan = self.scan(snapshot=self._log.latest(), request=ScanRequest(where=where))
         whole = self.scan(snapshot=scan.snapshot, request=ScanRequest())
         totals = dict(
             zip(*(scan.entries().column(name).to_pylist() for name in ("file_name", "total_buckets")), strict=True)
         )
-        changes = []
-        for split in scan.splits():
-            for file in split.files:
-                change = self._without_rows_of(file, split, predicate, whole, total_buckets=totals[file.file_name])
-                if change is not None:
-                    changes.append(change)
-        return changes
+        alone = [
+            Rewrite(replace(split, files=(file,), row_count=file.row_count, needs_merge=False), totals[file.file_name])
+            for split in scan.splits()
+            for file in split.files
+        ]
+        return alone, whole.plan
 
-    def _without_rows_of(
-        self, file: DataFile, split: Split, where: Predicate, whole: Scan, *, total_buckets: int
-    ) -> BucketChange | None:
-        schema = whole.table_schema
-        settings = WriteSettings.of(schema)
-        writer = RollingWriter(
-            self._store, folder=split.folder, schema=schema, settings=settings.files, environment=self._environment
+    def _without_rows(self, where: Predicate | str) -> list[BucketChange]:
+        """Changes that replace every file with matching rows by one without them."""
+        predicate = parse_predicate(where) if isinstance(where, str) else where
+        rewrites, plan = self.rewrites(predicate)
+        changes = (
+            without_rows(self._store, rewrite, where=predicate, plan=plan, environment=self._environment)
+            for rewrite in rewrites
         )
-        alone = Split(
-            partition=split.partition,
-            partition_values=split.partition_values,
-            bucket=split.bucket,
-            folder=split.folder,
-            files=(file,),
-            needs_merge=False,
-            schema_id=split.schema_id,
-            row_count=file.row_count,
-        )
-        kept = 0
-        for batch in read_split(self._store, alone, plan=whole.plan):
-            rows = pa.Table.from_batches([batch])
-            stays = _not_matching(rows, where, schema)
-            kept += stays.num_rows
-            if stays.num_rows:
-                writer.write(stays)
-        if kept == file.row_count:
-            return None
-        added = writer.close(first_sequence=file.min_sequence_number)
-        return BucketChange(
-            partition=split.partition,
-            bucket=split.bucket,
-            total_buckets=total_buckets,
-            added=tuple(added),
-            deleted=(file,),
-        )
+        return [change for change in changes if change is not None]
 
 
-def _not_matching(rows: pa.Table, where: Predicate, schema: TableSchema) -> pa.Table:
+def without_rows(
+    store: ObjectStore, rewrite: Rewrite, *, where: Predicate, plan: ReadPlan, environment: Environment
+) -> BucketChange | None:
+    """Write a file anew without the rows that match; None when none does.
+
+    Args:
+        store: the table's folder.
+        rewrite, plan: of `RowVerbs.rewrites`.
+        where: rows for which it is true go.
+        environment: gives the new file's name and time.
+    """
+    split, file = rewrite.split, rewrite.split.files[0]
+    settings = WriteSettings.of(plan.schema)
+    writer = RollingWriter(
+        store, folder=split.folder, schema=plan.schema, settings=settings.files, environment=environment
+    )
+    kept = 0
+    for batch in read_split(store, split, plan=plan):
+        rows = pa.Table.from_batches([batch])
+        stays = _not_matching(rows, where)
+        kept += stays.num_rows
+        if stays.num_rows:
+            writer.write(stays)
+    if kept == file.row_count:
+        return None
+    added = writer.close(first_sequence=file.min_sequence_number)
+    return BucketChange(
+        partition=split.partition,
+        bucket=split.bucket,
+        total_buckets=rewrite.total_buckets,
+        added=tuple(added),
+        deleted=(file,),
+    )
+
+
+def _not_matching(rows: pa.Table, where: Predicate) -> pa.Table:
     """Rows for which the predicate is false or unknown."""
     numbered = rows.append_column("\0row", pa.array(np.arange(rows.num_rows)))
     matching = filter_rows(numbered, where).column("\0row")
@@ -320,7 +407,7 @@ def _not_matching(rows: pa.Table, where: Predicate, schema: TableSchema) -> pa.T
     return rows.filter(stays)
 
 
-def _inside(rows: pa.Table, *, partition: Mapping[str, object], schema: TableSchema) -> pa.Table:
+def inside_partition(rows: pa.Table, *, partition: Mapping[str, object], schema: TableSchema) -> pa.Table:
     """Rows of a static overwrite: partition columns that are missing are filled in, those there must agree."""
     for name, value in partition.items():
         kind = arrow_type(require_column(schema, name).type)

@@ -1,0 +1,249 @@
+"""What changed between two versions: the rows that were written, or the rows that differ.
+
+Owns: `read_changes` (from the deltas of the snapshots in between) and `diff_scans` (from the two end states). Both read only
+files that one of the ends does not share with the other.
+
+Invariants:
+- `read_changes` covers ``(start, end]`` and looks at APPEND snapshots only: compactions change no row, and what an overwrite
+  or a rollback took away is not in it. `diff_scans` is exact whatever happened in between.
+- Rows come with the columns of the newer version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.errors import InvalidRequest
+from lakebed.objects.port import ObjectStore
+from lakebed.table.binary_row import encode_rows
+from lakebed.table.data_file import KIND_COLUMN, SEQUENCE_COLUMN
+from lakebed.table.layout import Layout
+from lakebed.table.manifest import ADD, ENTRY_SCHEMA
+from lakebed.table.manifest_reader import ManifestReader
+from lakebed.table.merge import encode_keys, is_strictly_increasing
+from lakebed.table.model import DataField, Snapshot, Split, TableSchema
+from lakebed.table.read import ReadPlan, merged_windows, read_split_table
+from lakebed.table.scan import Scan
+from lakebed.table.schema import require_column
+from lakebed.table.splits import merge_rank, plan_splits
+from lakebed.table.types import arrow_schema, parse_type
+
+__all__ = ["ROW_KIND_COLUMN", "TableDiff", "diff_scans", "read_changes"]
+
+ROW_KIND_COLUMN = "_row_kind"
+ROW_KINDS = pa.array(["+I", "-U", "+U", "-D"])
+"""Names of row kinds, at the position of their number in data files."""
+
+Positions = npt.NDArray[np.int64]
+
+
+def read_changes(
+    store: ObjectStore,
+    *,
+    snapshots: Iterable[Snapshot],
+    schema: TableSchema,
+    load_schema: Callable[[int], TableSchema],
+    reader: ManifestReader,
+    layout: Layout,
+) -> pa.Table:
+    """The rows that some snapshots wrote.
+
+    Args:
+        store: the table's folder.
+        snapshots: those of ``(start, end]`` that exist.
+        schema: whose columns come out.
+        load_schema: schemas by id.
+        reader: of the table's manifests.
+        layout: of the table.
+
+    Returns:
+        Append tables: every row appended, with the table's columns. Primary-key tables: the last row of every key
+        written, with `ROW_KIND_COLUMN` as last column: ``+I`` or ``+U`` for a row that is there, ``-D`` for a deletion.
+
+    Cost: the delta manifests and the delta files, whatever the size of the table.
+    """
+    entries = [reader.delta_entries(snapshot) for snapshot in snapshots if snapshot.commit_kind == "APPEND"]
+    whole = pa.concat_tables([ENTRY_SCHEMA.empty_table(), *entries])
+    added = whole.filter(pc.equal(whole.column("kind"), ADD))
+    keyed = bool(schema.primary_keys)
+    splits = plan_splits(added, schema=schema, layout=layout, target_bytes=2**62, open_cost_bytes=0)
+    ids = {file.schema_id for split in splits for file in split.files} | {schema.id}
+    plan = ReadPlan(
+        schema=schema,
+        schemas={schema_id: load_schema(schema_id) for schema_id in sorted(ids)},
+        columns=tuple(field.name for field in schema.fields),
+    )
+    if not keyed:
+        tables = [read_split_table(store, split, plan=plan) for split in splits]
+        return pa.concat_tables([arrow_schema(schema.fields).empty_table(), *tables])
+    kind = pa.field(ROW_KIND_COLUMN, pa.string(), nullable=False)
+    values = [field.with_nullable(field.name not in schema.primary_keys) for field in arrow_schema(schema.fields)]
+    tables = [pa.schema([*values, kind]).empty_table()]
+    for split in splits:
+        ordered = replace(split, files=tuple(sorted(split.files, key=merge_rank)), needs_merge=True)
+        for window in merged_windows(store, ordered, plan=plan, fields=schema.fields, keep_deletes=True):
+            kinds = ROW_KINDS.take(window.column(KIND_COLUMN).combine_chunks())
+            rows = window.drop_columns([SEQUENCE_COLUMN, KIND_COLUMN]).append_column(kind, kinds)
+            tables.append(pa.table(rows.columns, schema=tables[0].schema))
+    return pa.concat_tables(tables)
+
+
+@dataclass(frozen=True, slots=True)
+class TableDiff:
+    """Row-level difference of two versions; every table has the newer version's columns."""
+
+    keys: tuple[str, ...]
+    """What identified rows; empty: whole rows, so nothing counts as changed."""
+    added: pa.Table
+    removed: pa.Table
+    before: pa.Table
+    """Rows that changed, as they were; row i belongs to row i of `after`."""
+    after: pa.Table
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Numbers of rows ``added``, ``removed`` and ``changed``."""
+        return {"added": self.added.num_rows, "removed": self.removed.num_rows, "changed": self.after.num_rows}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether both versions hold the same rows."""
+        return not any(self.counts.values())
+
+
+def diff_scans(
+    store: ObjectStore, *, start: Scan, end: Scan, layout: Layout, keys: Sequence[str] | None = None
+) -> TableDiff:
+    """Compare two versions of a table row by row.
+
+    Args:
+        store: the table's folder.
+        start, end: unfiltered scans with the same columns.
+        layout: of the table.
+        keys: columns that identify a row; by default the primary key, in append tables the whole row.
+
+    Raises:
+        InvalidRequest: the keys are not unique in one of the versions, or a column cannot be compared.
+
+    Cost: reads the files that only one version has, and in a primary-key table the files whose keys overlap them.
+    Memory: the rows of the changed files of one bucket at a time; of an append table, all of them.
+    """
+    schema = end.table_schema
+    chosen = tuple(keys) if keys is not None else schema.primary_keys
+    for name in chosen:
+        require_column(schema, name)
+    _refuse_nested(schema.fields)
+    plan = replace(start.plan, schemas={**start.plan.schemas, **end.plan.schemas})
+    before, after = _unshared_splits(start, end, layout)
+    by_bucket = bool(schema.primary_keys) and keys is None
+    parts = []
+    for old, new in _grouped(before, after) if by_bucket else [(before, after)]:
+        old_rows, new_rows = (_rows_of(store, splits, plan) for splits in (old, new))
+        parts.append(
+            _diff_keyed(old_rows, new_rows, chosen, schema) if chosen else _diff_rows(old_rows, new_rows, schema)
+        )
+    nothing = arrow_schema(schema.fields).empty_table()
+    columns = zip(*parts, strict=True) if parts else ((), (), (), ())
+    added, removed, changed_from, changed_to = (pa.concat_tables([nothing, *tables]) for tables in columns)
+    return TableDiff(keys=chosen, added=added, removed=removed, before=changed_from, after=changed_to)
+
+
+def _unshared_splits(start: Scan, end: Scan, layout: Layout) -> tuple[list[Split], list[Split]]:
+    """The smallest units of reading that only one version has."""
+
+    def units(scan: Scan) -> dict[Any, Split]:
+        splits = plan_splits(scan.entries(), schema=end.table_schema, layout=layout, target_bytes=0, open_cost_bytes=1)
+        return {
+            (split.partition, split.bucket, frozenset(file.file_name for file in split.files)): split
+            for split in splits
+        }
+
+    before, after = units(start), units(end)
+    return [before[key] for key in before.keys() - after.keys()], [after[key] for key in after.keys() - before.keys()]
+
+
+def _grouped(before: Sequence[Split], after: Sequence[Split]) -> list[tuple[list[Split], list[Split]]]:
+    groups: dict[tuple[bytes, int], tuple[list[Split], list[Split]]] = {}
+    for side, splits in enumerate((before, after)):
+        for split in splits:
+            groups.setdefault((split.partition, split.bucket), ([], []))[side].append(split)
+    return list(groups.values())
+
+
+def _rows_of(store: ObjectStore, splits: Sequence[Split], plan: ReadPlan) -> pa.Table:
+    schema = arrow_schema(plan.fields)
+    tables = [read_split_table(store, split, plan=plan) for split in splits]
+    return pa.concat_tables([schema.empty_table(), *(table.cast(schema) for table in tables)]).combine_chunks()
+
+
+Parts = tuple[pa.Table, pa.Table, pa.Table, pa.Table]
+"""Added, removed, changed as it was, changed as it is."""
+
+
+def _diff_keyed(before: pa.Table, after: pa.Table, keys: Sequence[str], schema: TableSchema) -> Parts:
+    codes = encode_keys([[table.column(key) for key in keys] for table in (before, after)])
+    orders = [np.argsort(run, kind="stable") for run in codes]
+    old, new = (run[order] for run, order in zip(codes, orders, strict=True))
+    if not (is_strictly_increasing(old) and is_strictly_increasing(new)):
+        raise InvalidRequest(
+            f"({', '.join(keys)}) is not unique in both versions, so rows cannot be paired by it.",
+            kind="keys_not_unique",
+        )
+    before, after = (table.take(pa.array(order)) for table, order in zip((before, after), orders, strict=True))
+    place = np.searchsorted(old, new)
+    is_common = np.zeros(len(new), np.bool_)
+    if len(old):
+        is_common = old[np.minimum(place, len(old) - 1)] == new
+    in_new, in_old = np.flatnonzero(is_common), place[is_common]
+    gone = np.ones(len(old), np.bool_)
+    gone[in_old] = False
+    values = [field for field in schema.fields if field.name not in keys]
+    was, now = before.take(pa.array(in_old)), after.take(pa.array(in_new))
+    if values and len(in_old):
+        differs = pc.not_equal(_encoded(was, values), _encoded(now, values))
+        was, now = was.filter(differs), now.filter(differs)
+    else:
+        was, now = was.slice(0, 0), now.slice(0, 0)
+    return after.filter(pa.array(~is_common)), before.filter(pa.array(gone)), was, now
+
+
+def _diff_rows(before: pa.Table, after: pa.Table, schema: TableSchema) -> Parts:
+    """Whole rows as a multiset: a row is added as often as the newer version has more of it."""
+    rows = pa.concat_arrays([_encoded(before, schema.fields), _encoded(after, schema.fields)]).dictionary_encode()
+    codes = rows.indices.to_numpy()
+    old, new = codes[: before.num_rows], codes[before.num_rows :]
+    count = len(rows.dictionary)
+    surplus = np.bincount(new, minlength=count) - np.bincount(old, minlength=count)
+    nothing = after.slice(0, 0)
+    return after.take(_first_of_each(new, surplus)), before.take(_first_of_each(old, -surplus)), nothing, nothing
+
+
+def _first_of_each(codes: npt.NDArray[Any], wanted: Positions) -> pa.Array:
+    """Positions of the first `wanted[code]` rows of every code."""
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    starts = np.searchsorted(ordered, np.arange(len(wanted)))
+    rank = np.arange(len(ordered)) - starts[ordered]
+    return pa.array(np.sort(order[rank < wanted[ordered]]))
+
+
+def _encoded(rows: pa.Table, fields: Sequence[DataField]) -> pa.Array:
+    """Every row as bytes that are equal exactly when the rows are, nulls included."""
+    return encode_rows([rows.column(field.name) for field in fields], [field.type for field in fields])
+
+
+def _refuse_nested(fields: Iterable[DataField]) -> None:
+    for field in fields:
+        if parse_type(field.type).is_nested:
+            raise InvalidRequest(
+                f"Column {field.name!r} is {field.type}; rows with nested columns cannot be compared.",
+                kind="not_comparable",
+                column=field.name,
+            )
