@@ -27,8 +27,8 @@ from lakebed.table.table import Table
 __all__ = ["Engine"]
 
 _READER_OPTIONS: Mapping[str, Mapping[str, str]] = {
-    # A row that does not fit its schema must stop the load, not become nulls.
-    "csv": {"header": "true", "mode": "FAILFAST"},
+    # A row that does not fit its schema, or a column of another name, must stop the load, not become nulls.
+    "csv": {"header": "true", "mode": "FAILFAST", "enforceSchema": "false"},
     "json": {"mode": "FAILFAST"},
     "parquet": {},
 }

@@ -283,7 +283,8 @@ def _checks(checks: Sequence[Check]) -> str:
     if not others:
         return ""
     items = "".join(
-        f"<li>{_mark(check.held, 'holds', 'does not hold')} <b>{escape(check.subject)}</b> {escape(check.detail)}</li>"
+        f'<li><span class="{"good" if check.held else "bad"}">{"✓" if check.held else "✗"}</span>'
+        f"<span><b>{escape(check.subject)}</b> {escape(check.detail)}</span></li>"
         for check in others
     )
     return _card("What happened", "", f'<ul class="checks">{items}</ul>')

@@ -72,8 +72,13 @@ def plot(
         verticals: dashed lines with a label at their top.
     """
     top, steps = _nice(max((value for mark in marks for value in _heights(mark)), default=0.0))
-    x_of = lambda x: _WIDTH * x / max(x_max, 1e-9)  # noqa: E731 - three short scales beside each other
-    y_of = lambda y: _HEIGHT * (1 - y / top)  # noqa: E731
+
+    def x_of(x: float) -> float:
+        return _WIDTH * x / max(x_max, 1e-9)
+
+    def y_of(y: float) -> float:
+        return _HEIGHT * (1 - y / top)
+
     shapes = [f'<path class="grid" d="M0 {y_of(step):.2f}H{_WIDTH}"/>' for step in steps]
     shapes += [f'<path class="vertical" d="M{x_of(mark.x):.2f} 0V{_HEIGHT}"/>' for mark in verticals]
     for mark in marks:

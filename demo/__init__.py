@@ -1,0 +1,1 @@
+"""The demo: a year of real flights through a lakebed pipeline. Run it with ``make demo``."""

@@ -1,0 +1,245 @@
+"""The story: a year of real flights, delivered day by day, merged by Spark, tagged, compared, saved and verified.
+
+The pipeline files beside this module do the work; this program delivers, looks at what came of it, and does what a
+pipeline does not: compare two versions, travel, roll back, and verify every tag against the published CSV. Writes to
+``out/`` in the working folder. Exits with 1 when anything does not hold.
+"""
+
+from __future__ import annotations
+
+import calendar
+import shutil
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+import lakebed.spark
+from demo.source import load_text
+from demo.truth import Truth, checksum
+from demo.upstream import deliver_year
+from lakebed.clock import SystemClock
+from lakebed.errors import LakebedError, Rejected
+from lakebed.lake.lake import open_lake
+from lakebed.spark.pipeline import Check, RunSummary, console_progress, run_file, write_report
+from lakebed.table.table import Table
+
+HERE = Path(__file__).parent
+TABLE = "flights"
+MONTHS = tuple(f"2013-{month:02d}" for month in range(1, 13))
+
+SPARK_SETTINGS = {
+    # A delivery has a thousand rows: one task a job, planned once, is fastest.
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+}
+
+
+@dataclass(slots=True)
+class Story:
+    """What the chapters share, and what they found."""
+
+    out: Path
+    console: Console
+    clock: SystemClock
+    spark: SparkSession
+    truth: Truth
+    checks: list[Check] = field(default_factory=list)
+
+    @property
+    def lake_url(self) -> str:
+        """Where the lake is."""
+        return str(self.out / "flights-lake")
+
+    def table(self) -> Table:
+        """The flights, opened anew, as another program would."""
+        return open_lake(self.lake_url, create=False).table(TABLE)
+
+    def run(self, name: str, **variables: str) -> RunSummary:
+        """Run one of the pipeline files beside this module."""
+        return run_file(
+            HERE / name,
+            variables={"out": str(self.out), **variables},
+            spark=self.spark,
+            progress=console_progress(self.console),
+        )
+
+    def say(self, text: str) -> None:
+        """A line of the story."""
+        self.console.print(f"  {text}", highlight=False, soft_wrap=True)
+
+    def chapter(self, title: str) -> None:
+        """A heading."""
+        self.console.print(f"\n[bold]{title}[/]", highlight=False)
+
+    def check(self, subject: str, held: bool, detail: str) -> None:
+        """Something that must be so; it goes into the report, and into the exit code."""
+        self.checks.append(Check(subject, held, detail))
+        if not held:
+            self.console.print(f"  [red]✗ {subject} {detail}[/]", highlight=False, soft_wrap=True)
+
+
+def main() -> int:
+    """Tell the whole story; returns the exit code."""
+    console = Console()
+    clock = SystemClock()
+    began_s = clock.monotonic_s()
+    out = Path("out").absolute()
+    shutil.rmtree(out / "flights-lake", ignore_errors=True)
+    console.print("[bold]A year of flights from New York[/]: real data, day by day, through lakebed and Spark.")
+    deliver(out, console)
+    spark = lakebed.spark.session("lakebed demo", cores=2, memory="768m", settings=SPARK_SETTINGS)
+    story = Story(out=out, console=console, clock=clock, spark=spark, truth=Truth.load())
+    merge_the_year(story)
+    look_back(story)
+    stop_the_damaged(story)
+    roll_back_the_careless(story)
+    keep_what_is_needed(story)
+    verify_every_tag(story)
+    files = write_report(
+        story.lake_url,
+        path=out / "report.html",
+        title="A year of flights from New York, merged day by day",
+        checks=story.checks,
+    )
+    failed = [check for check in story.checks if not check.held]
+    story.chapter("The end")
+    story.say(
+        f"{len(story.checks) - len(failed)} of {len(story.checks)} checks hold; {clock.monotonic_s() - began_s:.0f} s in all."
+    )
+    story.say(f"The report: [bold]{files.html}[/]")
+    return 1 if failed else 0
+
+
+def deliver(out: Path, console: Console) -> None:
+    """Chapter 1: what arrives."""
+    console.print("\n[bold]1  What arrives[/]")
+    flights = load_text()
+    rows = deliver_year(flights, out / "deliveries")
+    console.print(
+        f"  {flights.num_rows:,} flights of 2013, in 365 daily files with {rows:,} rows: delays of more than an hour come\n"
+        "  as one hour and are corrected three days later; flights that never left are withdrawn after a week.",
+        highlight=False,
+    )
+
+
+def merge_the_year(story: Story) -> None:
+    """Chapter 2: 365 increments, each audited and merged by Spark, a tag a month."""
+    story.chapter("2  The year")
+    summary = story.run("year.yaml")
+    again = story.run("year.yaml")
+    story.check(
+        "Running the year again did nothing:",
+        again.steps_run == 0 and again.run_id == summary.run_id,
+        f"all {summary.steps_total:,} steps were in the ledger.",
+    )
+
+
+def look_back(story: Story) -> None:
+    """Chapter 3: travel to a tag, and compare two."""
+    story.chapter("3  Looking back")
+    table = story.table()
+    lakebed.spark.read(story.spark, table, version="2013-03").createOrReplaceTempView("until_march")
+    worst = story.spark.sql(
+        "SELECT dest, round(avg(arr_delay), 1) AS late FROM until_march "
+        "GROUP BY dest HAVING count(arr_delay) >= 500 ORDER BY late DESC, dest LIMIT 3"
+    ).collect()
+    march = story.truth.after("2013-03-31").groupby("dest")["arr_delay"].agg(["count", "mean"])
+    expected = march[march["count"] >= 500]["mean"].sort_values(ascending=False).head(3)
+    story.check(
+        "Spark at the tag 2013-03 sees what was known in March:",
+        [(row.dest, row.late) for row in worst] == [(dest, round(late, 1)) for dest, late in expected.items()],
+        "latest on average: " + ", ".join(f"{row.dest} (+{row.late:.1f} min)" for row in worst) + ".",
+    )
+    story.say(
+        "At the tag 2013-03, the latest arrivals: " + ", ".join(f"{row.dest} +{row.late:.1f} min" for row in worst)
+    )
+    found = table.diff("2013-06", "2013-07")
+    counts = (found.added.num_rows, found.removed.num_rows, found.changed_count)
+    expected_counts = story.truth.compare("2013-06-30", "2013-07-31")
+    words = "{:,} flights added, {:,} withdrawn, {:,} delays corrected".format(*counts)
+    story.check("Comparing the tags 2013-06 and 2013-07:", counts == expected_counts, f"{words}.")
+    story.say(f"From the tag 2013-06 to 2013-07: {words}")
+
+
+def stop_the_damaged(story: Story) -> None:
+    """Chapter 4: a delivery that the audit stops."""
+    story.chapter("4  A damaged delivery")
+    before = newest_id(story)
+    try:
+        story.run("delivery.yaml", file=str(story.out / "deliveries" / "damaged.csv"))
+    except Rejected as error:
+        story.say(f"[yellow]{error.message}[/]")
+        stopped = error.kind == "audit_failed"
+    else:
+        stopped = False
+    story.check(
+        "A damaged delivery was stopped by its audit:",
+        stopped and newest_id(story) == before,
+        f"the newest snapshot is still {before}.",
+    )
+
+
+def roll_back_the_careless(story: Story) -> None:
+    """Chapter 5: a delivery that every rule lets pass, seen by comparing, undone by rolling back."""
+    story.chapter("5  A careless delivery")
+    good = newest_id(story)
+    story.run("delivery.yaml", file=str(story.out / "deliveries" / "careless.csv"))
+    table = story.table()
+    bad = newest_id(story)
+    changed = table.diff(good, bad).changed_count
+    story.say(f"It passed every rule, but comparing snapshots {good} and {bad} shows {changed:,} flights changed.")
+    table.rollback_to(good)
+    now = newest_id(story)
+    same = checksum(story.table().read()) == checksum(story.truth.after("2013-12-31"))
+    story.check(
+        "A careless delivery was rolled back:",
+        same and changed > 0,
+        f"it had put {changed:,} flights on time that were not; snapshot {now} is what snapshot {good} was.",
+    )
+    story.say(f"Rolled back: snapshot {now} is what snapshot {good} was.")
+
+
+def keep_what_is_needed(story: Story) -> None:
+    """Chapter 6: compact, expire, give the space back."""
+    story.chapter("6  Keeping what is needed")
+    summary = story.run("keep.yaml")
+    expiry = next(record.metrics for record in summary.records if record.verb == "expire")
+    before, after = expiry["disk_bytes_before"], expiry["disk_bytes_after"]
+    story.check(
+        "Expiry gave space back:",
+        after < before and expiry["snapshots_expired"] > 300,
+        f"{expiry['snapshots_expired']:,} snapshots went, {before / 1e6:.1f} MB became {after / 1e6:.1f} MB.",
+    )
+    try:
+        story.table().snapshot(40)
+    except LakebedError as error:
+        story.say(f"Snapshot 40 is gone: {error.message}")
+
+
+def verify_every_tag(story: Story) -> None:
+    """Chapter 7: each tag, read by lakebed, against the published CSV, worked out by pandas."""
+    story.chapter("7  Verifying every tag against the published CSV")
+    table = story.table()
+    for month in MONTHS:
+        last_day = calendar.monthrange(2013, int(month[5:]))[1]
+        expected = story.truth.after(f"{month}-{last_day:02d}")
+        rows = table.read(version=f"tag.{month}")
+        sums = checksum(rows), checksum(expected)
+        held = rows.num_rows == len(expected) and sums[0] == sums[1]
+        detail = "equals the CSV" if held else f"has {rows.num_rows:,} rows, the CSV gives {len(expected):,}"
+        story.checks.append(Check(f"Tag {month}", held, detail, table=TABLE, tag=month))
+        mark = "[green]✓[/]" if held else "[red]✗[/]"
+        story.say(f"{mark} {month}  {rows.num_rows:>7,} flights  {sums[0]}  {'' if held else detail}")
+
+
+def newest_id(story: Story) -> int:
+    """Id of the newest snapshot."""
+    newest = story.table().latest()
+    return 0 if newest is None else newest.id
+
+
+if __name__ == "__main__":
+    sys.exit(main())
