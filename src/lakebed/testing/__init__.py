@@ -1,0 +1,37 @@
+"""Public test tools: faulty stores, power loss, recorded calls, a manual clock and a seeded scheduler of actors.
+
+`FaultyStore` and `RecordingStore` answer "what if exactly this call fails"; `Scheduler` answers "in which order, and with
+which faults, does it break". All stores here implement `ObjectStore` and nest in any order. Needs the extra ``testing``.
+"""
+
+from lakebed.testing.actor_loop import Actor, Deadlock, StepsExceeded
+from lakebed.testing.clock import ManualClock
+from lakebed.testing.faulty import Crashed, Fault, FaultyStore, random_faults
+from lakebed.testing.power_loss import PowerLossStore
+from lakebed.testing.recording import Recorded, RecordingStore
+from lakebed.testing.scheduled_store import FaultRates, ScheduledStore
+from lakebed.testing.scheduler import Scheduler, seed_count
+from lakebed.testing.simulated_runtime import SimulatedClock, SimulatedRuntime
+from lakebed.testing.wrapper import Call, StoreWrapper
+
+__all__ = [
+    "Actor",
+    "Call",
+    "Crashed",
+    "Deadlock",
+    "Fault",
+    "FaultRates",
+    "FaultyStore",
+    "ManualClock",
+    "PowerLossStore",
+    "Recorded",
+    "RecordingStore",
+    "ScheduledStore",
+    "Scheduler",
+    "SimulatedClock",
+    "SimulatedRuntime",
+    "StepsExceeded",
+    "StoreWrapper",
+    "random_faults",
+    "seed_count",
+]

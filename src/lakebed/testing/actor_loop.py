@@ -1,0 +1,246 @@
+"""Actors as greenlets, run one at a time in an order drawn from a seed.
+
+Owns: who runs next, what time it is, who is crashed, paused or waiting, and the trace. Knows no store and no lock; those
+are built on `ActorLoop.switch` and `ActorLoop.wait_until`.
+
+Invariants: the same seed and the same actors give the same trace, whatever PYTHONHASHSEED; between two switching points
+an actor runs alone; time passes only when nobody can run; a crashed actor is unwound by `Crashed` at its next
+switching point and never runs again after that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import greenlet
+
+from lakebed.testing.clock import START_MS
+from lakebed.testing.faulty import Crashed
+
+__all__ = ["Actor", "ActorLoop", "Deadlock", "StepsExceeded"]
+
+_TAIL_COUNT: Final = 40
+
+
+class Deadlock(AssertionError):  # noqa: N818  # a finding, like any other failed assertion
+    """No actor can run, and no time will help."""
+
+
+class StepsExceeded(AssertionError):  # noqa: N818
+    """The run is longer than it may be: somebody loops."""
+
+
+@dataclass(eq=False, slots=True)
+class Actor:
+    """One actor and what it waits for."""
+
+    name: str
+    process: str
+    """Actors of one process crash together."""
+    run: Callable[[], None]
+    greenlet: Any = None
+    ready: Callable[[], bool] | None = None
+    """None: it can run; else it can when this is true, or when `wake_s` has come."""
+    wake_s: float | None = None
+    paused_until_step: int = 0
+    is_crashed: bool = False
+    is_done: bool = False
+    error: BaseException | None = None
+    label: str = "start"
+
+    def can_run(self, now_s: float) -> bool:
+        """Whether it waits for nothing."""
+        if self.is_crashed or (self.ready is None and self.wake_s is None):
+            return True
+        return (self.wake_s is not None and self.wake_s <= now_s) or (self.ready is not None and self.ready())
+
+
+class ActorLoop:
+    """Runs actors; see `lakebed.testing.Scheduler` for what is built on it."""
+
+    def __init__(self, seed: int, *, start_ms: int = START_MS) -> None:
+        self.seed = seed
+        self.rng = random.Random(f"schedule {seed}")
+        """Decides who runs and what fails. Actors draw from another generator."""
+        self.step_count = 0
+        self.actors: list[Actor] = []
+        self.start_ms = start_ms
+        self.now_s = 0.0
+        self.pairs: Counter[tuple[str, str]] = Counter()
+        """How often one switching point was followed by one of another actor."""
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._tail: list[str] = []
+        self._main: Any = None
+        self._current: Actor | None = None
+
+    # Before and between runs
+
+    def spawn(self, name: str, function: Callable[[], object], *, process: str | None = None) -> Actor:
+        """Add an actor; it starts when chance picks it.
+
+        Args:
+            name: unique among actors; appears in the trace.
+            process: actors of one process crash together; by default the spawning actor's, else its own.
+        """
+        parent = self._current
+        if any(actor.name == name for actor in self.actors):
+            raise ValueError(f"there is an actor {name} already")
+        actor = Actor(name, process or (parent.process if parent else name), lambda: self._live(actor, function))
+        actor.is_crashed = parent is not None and parent.is_crashed
+        self.actors.append(actor)
+        return actor
+
+    def crash(self, process: str) -> None:
+        """Let every actor of a process be gone at its next switching point, without any further effect."""
+        for actor in self.actors:
+            if actor.process == process and not actor.is_done:
+                actor.is_crashed = True
+                actor.paused_until_step = 0
+
+    def crash_all(self) -> None:
+        """Crash every process: what a power loss does to programs."""
+        for process in {actor.process: None for actor in self.actors}:
+            self.crash(process)
+
+    def pause(self, actor: Actor, *, steps: int) -> None:
+        """Let an actor stand still for some steps of others; it is a zombie when it wakes."""
+        actor.paused_until_step = self.step_count + steps
+
+    def run(self, *, steps_max: int = 200_000, raise_errors: bool = True) -> None:
+        """Run until every actor is done.
+
+        Raises:
+            Deadlock: the remaining actors wait for each other.
+            StepsExceeded: more than `steps_max` switches.
+            BaseException: the first error of an actor (but `Crashed`), unless `raise_errors` is False.
+        """
+        last_step = self.step_count + steps_max
+        while self.step_once():
+            if self.step_count > last_step:
+                raise StepsExceeded(f"seed {self.seed}: more than {steps_max} steps\n{self.story()}")
+        for actor in self.actors:
+            if raise_errors and actor.error is not None:
+                actor.error.add_note(f"in actor {actor.name}, seed {self.seed}\n{self.story()}")
+                raise actor.error
+
+    def step_once(self) -> bool:
+        """Let one actor run to its next switching point; False when all are done."""
+        waiting = [actor for actor in self.actors if not actor.is_done]
+        if not waiting:
+            return False
+        actor = self._choose(waiting)
+        self.step_count += 1
+        previous, self._current = self._current, actor
+        main, self._main = self._main, greenlet.getcurrent()
+        actor.ready, actor.wake_s = None, None
+        try:
+            if actor.greenlet is None:
+                actor.greenlet = greenlet.greenlet(actor.run)
+            actor.greenlet.parent = self._main
+            actor.greenlet.switch()
+        finally:
+            self._current, self._main = previous, main
+        return True
+
+    def _choose(self, waiting: list[Actor]) -> Actor:
+        while True:
+            able = [actor for actor in waiting if actor.can_run(self.now_s)]
+            awake = [actor for actor in able if actor.paused_until_step <= self.step_count]
+            if awake:
+                return awake[self.rng.randrange(len(awake))]
+            if able:  # only zombies are left: the first of them wakes
+                able[0].paused_until_step = 0
+                continue
+            wakes = [actor.wake_s for actor in waiting if actor.wake_s is not None]
+            if not wakes:
+                names = ", ".join(f"{actor.name} at {actor.label}" for actor in waiting)
+                raise Deadlock(f"seed {self.seed}: nobody can run ({names})\n{self.story()}")
+            self.now_s = max(self.now_s, min(wakes))
+
+    def _live(self, actor: Actor, function: Callable[[], object]) -> None:
+        try:
+            if not actor.is_crashed:
+                function()
+        except Crashed:
+            actor.is_crashed = True
+        except Exception as error:
+            actor.error = error
+        finally:
+            actor.is_done = True
+
+    # From inside an actor
+
+    @property
+    def current(self) -> Actor | None:
+        """The actor that runs now; None in set-up and checking code."""
+        return self._current
+
+    def switch(self, label: str) -> None:
+        """A switching point: let others run. Does nothing outside of actors.
+
+        Raises:
+            Crashed: this actor is gone.
+        """
+        actor = self._current
+        if actor is None:
+            return
+        self._check_alive(actor)
+        self._note(actor, label)
+        actor.label = label
+        self._main.switch()
+        self._check_alive(actor)
+
+    def wait_until(self, ready: Callable[[], bool] | None, *, label: str, timeout_s: float | None = None) -> bool:
+        """Give way until `ready()` or until time has passed; returns whether it is ready.
+
+        Raises:
+            Crashed: this actor is gone.
+            Deadlock: outside of actors, where nobody could make it ready.
+        """
+        actor = self._current
+        if actor is None:
+            while ready is not None and not ready():
+                if not self.step_once():
+                    if timeout_s is None:
+                        raise Deadlock(f"seed {self.seed}: set-up code waits for {label}, and no actor is left")
+                    break
+            if ready is None or not ready():
+                self.now_s += timeout_s or 0.0
+            return ready is not None and ready()
+        self._check_alive(actor)
+        self._note(actor, label)
+        actor.label = label
+        actor.ready = ready
+        actor.wake_s = None if timeout_s is None else self.now_s + timeout_s
+        self._main.switch()
+        self._check_alive(actor)
+        return ready is not None and ready()
+
+    @staticmethod
+    def _check_alive(actor: Actor) -> None:
+        if actor.is_crashed:
+            raise Crashed(f"{actor.name} crashed")
+
+    # The trace
+
+    def _note(self, actor: Actor, label: str) -> None:
+        line = f"{actor.name}: {label}"
+        if self._tail and not self._tail[-1].startswith(f"{actor.name}: "):
+            self.pairs[self._tail[-1], line] += 1
+        self._digest.update(line.encode() + b"\n")
+        self._tail.append(line)
+        if len(self._tail) > 2 * _TAIL_COUNT:
+            del self._tail[:_TAIL_COUNT]
+
+    def trace_hash(self) -> str:
+        """A digest of every switch so far: equal for equal runs."""
+        return self._digest.hexdigest()
+
+    def story(self) -> str:
+        """The last switches, one a line, for a failure's message."""
+        return "\n".join(self._tail[-_TAIL_COUNT:])

@@ -1,0 +1,167 @@
+"""A store that fails on purpose: before the effect, after it, slowly, late, or for good.
+
+Owns: the vocabulary of faults and the store that carries them out. One `FaultyStore` is one actor's way to a store that
+others reach in their own way: when it crashes, only that actor is gone.
+
+Invariants: which call fails is decided by the call and its index alone, so a run is repeatable; a crashed store never
+has an effect again, whatever ``finally`` blocks of its user try.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from lakebed.clock import Clock
+from lakebed.errors import LakebedError, OutcomeUnknown, Unavailable
+from lakebed.objects.port import ObjectStore
+from lakebed.testing.wrapper import Call, StoreWrapper
+
+__all__ = ["Crashed", "Fault", "FaultyStore", "lost", "random_faults"]
+
+R = TypeVar("R")
+
+
+class Crashed(BaseException):  # noqa: N818  # a state of the actor, not an error that anybody may handle
+    """The process that called is gone. Not an `Exception`: nothing in the product may catch it."""
+
+
+class Fault(enum.Enum):
+    """What goes wrong with one call."""
+
+    ERROR_BEFORE = "the store answers that it cannot now; no effect"
+    LOST_REQUEST = "no answer, and no effect; the caller cannot know"
+    LOST_REPLY = "no answer, but the effect is there"
+    LATE = "no answer; a change takes effect later, when `land` is called"
+    SLOW = "the call takes `slow_s` seconds"
+    CRASH_BEFORE = "the caller is gone before the call has an effect"
+    CRASH_AFTER = "the caller is gone after the call had its effect"
+    CRASH_LATE = "the caller is gone, and its change lands when `land` is called"
+
+
+_CRASHES = {Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_LATE}
+
+
+def lost(call: Call) -> LakebedError:
+    """What the port raises when a reply does not come."""
+    if call.kind == "put" and call.create_only:
+        return OutcomeUnknown(f"the reply to {call} was lost", kind="outcome_unknown", path=call.path)
+    return Unavailable(f"no answer to {call}", path=call.path)
+
+
+def random_faults(rng: random.Random, rates: Mapping[Fault, float]) -> Callable[[int, Call], Fault | None]:
+    """A decision for `FaultyStore`: each fault with its own probability a call."""
+    kinds = sorted(rates, key=lambda fault: fault.name)
+
+    def decide(index: int, call: Call) -> Fault | None:
+        draw = rng.random()
+        for fault in kinds:
+            draw -= rates[fault]
+            if draw < 0:
+                return fault
+        return None
+
+    return decide
+
+
+@dataclass(slots=True)
+class _State:
+    """What all views of one faulty store share."""
+
+    call_count: int = 0
+    is_crashed: bool = False
+    late: list[Callable[[], object]] = field(default_factory=list)
+    met: list[tuple[int, Call, Fault]] = field(default_factory=list)
+
+
+class FaultyStore(StoreWrapper):
+    """Carries out faults.
+
+    Args:
+        inner: the store.
+        faults: fault by call index (counted from 0 over all views), or a function of index and call.
+        clock: where slow calls spend their time; needed for `Fault.SLOW` only.
+        slow_s: how long a slow call takes.
+
+    Example, a commit whose reply is lost:
+        >>> from lakebed.objects import open_store
+        >>> store = FaultyStore(open_store("memory://faulty"), faults={0: Fault.LOST_REPLY})
+        >>> try:
+        ...     store.put("a", b"1", create_only=True)
+        ... except OutcomeUnknown:
+        ...     print(bytes(store.get("a")))
+        b'1'
+    """
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        *,
+        faults: Mapping[int, Fault] | Callable[[int, Call], Fault | None],
+        clock: Clock | None = None,
+        slow_s: float = 10.0,
+        page_count: int = 1000,
+    ) -> None:
+        super().__init__(inner, page_count=page_count)
+        self._decide = faults if callable(faults) else (lambda index, call: faults.get(index))
+        self._clock = clock
+        self._slow_s = slow_s
+        self._state = _State()
+
+    @property
+    def call_count(self) -> int:
+        """Calls so far, those that failed included."""
+        return self._state.call_count
+
+    @property
+    def is_crashed(self) -> bool:
+        """Whether the actor is gone."""
+        return self._state.is_crashed
+
+    @property
+    def met(self) -> list[tuple[int, Call, Fault]]:
+        """The faults that happened, in order: a test asserts that what it is about did happen."""
+        return self._state.met
+
+    def crash(self) -> None:
+        """From now on every call raises `Crashed` and has no effect."""
+        self._state.is_crashed = True
+
+    def land(self) -> int:
+        """Let late changes take effect, in the order they were asked; returns how many. Their errors reach nobody."""
+        late, self._state.late = self._state.late, []
+        for perform in late:
+            try:
+                perform()
+            except LakebedError:
+                continue  # such as AlreadyExists: nobody waits for this answer any more
+        return len(late)
+
+    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
+        """Make the call, or let it fail as decided."""
+        state = self._state
+        if state.is_crashed:
+            raise Crashed(f"{call} after the crash")
+        index = state.call_count
+        state.call_count += 1
+        fault = self._decide(index, call)
+        if fault is None:
+            return perform()
+        state.met.append((index, call, fault))
+        if fault is Fault.SLOW:
+            assert self._clock is not None, "Fault.SLOW needs a clock"
+            self._clock.sleep(self._slow_s)
+            return perform()
+        if fault is Fault.ERROR_BEFORE:
+            raise Unavailable(f"the store cannot {call} now", path=call.path)
+        if fault in (Fault.LATE, Fault.CRASH_LATE) and call.changes:
+            state.late.append(perform)
+        if fault in (Fault.LOST_REPLY, Fault.CRASH_AFTER):
+            perform()
+        if fault in _CRASHES:
+            state.is_crashed = True
+            raise Crashed(f"{fault.name} at call {index}: {call}")
+        raise lost(call)

@@ -1,0 +1,92 @@
+"""A store that forgets what was not made durable when the power goes.
+
+Owns: the model of durable objects. Invariants: an object put with ``durable=True`` or named to ``sync``, and a deletion
+that returned, survive; an object put without is there until the power goes, and then, as chance has it, is there, is cut
+short, or is what it was before (the older durable body, or nothing). That is the port's promise, and not more.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TypeVar
+
+from lakebed.errors import NotFound
+from lakebed.objects.port import ObjectStore
+from lakebed.testing.wrapper import Call, StoreWrapper
+
+__all__ = ["PowerLossStore"]
+
+R = TypeVar("R")
+
+
+class PowerLossStore(StoreWrapper):
+    """Remembers which objects would survive.
+
+    Example:
+        >>> from lakebed.objects import open_store
+        >>> store = PowerLossStore(open_store("memory://power"))
+        >>> store.put("kept", b"1")
+        >>> store.put("gone", b"2", durable=False)
+        >>> store.power_loss()
+        ['gone']
+        >>> [meta.path for meta in store.list()]
+        ['kept']
+    """
+
+    def __init__(self, inner: ObjectStore, *, page_count: int = 1000) -> None:
+        super().__init__(inner, page_count=page_count)
+        self._root = inner
+        # What an object that is not durable would be after a power loss: its older durable body, or None.
+        self._volatile: dict[str, bytes | None] = {}
+
+    @property
+    def volatile_paths(self) -> list[str]:
+        """Objects that a power loss may take, sorted."""
+        return sorted(self._volatile)
+
+    def written_in_place(self, path: str, body: bytes) -> None:
+        """Write as another engine does: not durable until `sync`."""
+        self.put(path, body, durable=False)
+
+    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
+        """Make the call and note what it made durable."""
+        if call.kind == "put" and not call.durable:
+            before = self._volatile[call.path] if call.path in self._volatile else self._body(call.path)
+            result = perform()
+            self._volatile[call.path] = before
+            return result
+        result = perform()
+        if call.kind in ("put", "delete", "sync", "copy"):
+            for path in call.paths or (call.path,):
+                if call.kind != "copy" or path == call.path:
+                    self._volatile.pop(path, None)
+        return result
+
+    def _body(self, path: str) -> bytes | None:
+        try:
+            return bytes(self._root.get(path))
+        except NotFound:
+            return None
+
+    def power_loss(self, rng: random.Random | None = None) -> list[str]:
+        """Cut the power; returns the paths that are not what was put.
+
+        Args:
+            rng: chooses the fate of each object; None is the worst case, in which nothing that is volatile survives.
+        """
+        changed: list[str] = []
+        for path, before in sorted(self._volatile.items()):
+            fate = "lost" if rng is None else rng.choice(("lost", "cut", "kept"))
+            now = self._body(path)
+            if fate == "kept" or now is None:
+                continue
+            changed.append(path)
+            if fate == "cut":
+                self._root.put(path, now[: rng.randrange(len(now) + 1)] if rng is not None else b"")
+            elif before is None:
+                self._root.delete([path])
+            else:
+                self._root.put(path, before)
+        self._volatile.clear()
+        return changed

@@ -1,0 +1,162 @@
+"""What all store wrappers share: every operation of the port goes through one method.
+
+Owns: `Call` (what is asked) and `StoreWrapper`. Invariants: a wrapper is an `ObjectStore`, wrappers nest, and `sub` of a
+wrapper is a view of the same wrapper, with the same state; a `Call` names paths from the wrapper's root, whichever view
+made it; a listing is one call a page. `url`, `signed_url`, `root_url` and `count` ask nothing of the store and pass by.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal, Self, TypeVar
+
+from typing_extensions import Buffer
+
+from lakebed.objects.path import join_path
+from lakebed.objects.port import ByteRange, Listing, ObjectMeta, ObjectStore, RequestCounts
+
+__all__ = ["Call", "CallKind", "StoreWrapper"]
+
+R = TypeVar("R")
+
+CallKind = Literal["get", "get_ranges", "head", "put", "list", "list_with_delimiter", "delete", "copy", "sync"]
+
+_WRITES = {"put", "delete", "copy", "sync"}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of the port, as a wrapper sees it."""
+
+    kind: CallKind
+    path: str
+    """The object or folder; the first of several paths; the target of a copy."""
+    paths: tuple[str, ...] = ()
+    """All paths of a delete or sync; source and target of a copy."""
+    size_bytes: int = 0
+    create_only: bool = False
+    durable: bool = True
+
+    @property
+    def changes(self) -> bool:
+        """Whether the call can change what is stored."""
+        return self.kind in _WRITES
+
+    def __str__(self) -> str:
+        """Such as ``put! snapshot/snapshot-3`` (create-only) or ``delete tag/tag-a (+2)``."""
+        more = f" (+{len(self.paths) - 1})" if len(self.paths) > 1 else ""
+        return f"{self.kind}{'!' if self.create_only else ''} {self.path}{more}"
+
+
+class StoreWrapper:
+    """An `ObjectStore` that hands every call to `intercept`. Subclasses override that one method.
+
+    Args:
+        inner: the store, or another wrapper.
+        page_count: names a listing takes in one call.
+    """
+
+    def __init__(self, inner: ObjectStore, *, page_count: int = 1000) -> None:
+        self._inner = inner
+        self._folder = ""
+        self._page_count = page_count
+
+    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
+        """Make `call` by calling `perform`, or not, or twice, or fail before or after it."""
+        return perform()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._inner!r})"
+
+    @property
+    def inner(self) -> ObjectStore:
+        """The wrapped store, to look at what is really there."""
+        return self._inner
+
+    @property
+    def root_url(self) -> str:
+        """See `ObjectStore.root_url`."""
+        return self._inner.root_url
+
+    def get(self, path: str, *, byte_range: ByteRange | None = None) -> Buffer:
+        """See `ObjectStore.get`."""
+        return self.intercept(Call("get", self._at(path)), lambda: self._inner.get(path, byte_range=byte_range))
+
+    def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
+        """See `ObjectStore.get_ranges`."""
+        return self.intercept(Call("get_ranges", self._at(path)), lambda: self._inner.get_ranges(path, ranges))
+
+    def head(self, path: str) -> ObjectMeta:
+        """See `ObjectStore.head`."""
+        return self.intercept(Call("head", self._at(path)), lambda: self._inner.head(path))
+
+    def put(self, path: str, body: Buffer, *, create_only: bool = False, durable: bool = True) -> None:
+        """See `ObjectStore.put`."""
+        kept = bytes(body)  # the call may land after its caller reused the buffer
+        call = Call("put", self._at(path), size_bytes=len(kept), create_only=create_only, durable=durable)
+        self.intercept(call, lambda: self._inner.put(path, kept, create_only=create_only, durable=durable))
+
+    def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectMeta]:
+        """See `ObjectStore.list`."""
+        call = Call("list", self._at(prefix))
+        while True:
+            after = start_after
+            page = self.intercept(
+                call,
+                lambda after=after: list(islice(self._inner.list(prefix, start_after=after), self._page_count)),  # type: ignore[misc]
+            )
+            yield from page
+            if len(page) < self._page_count:
+                return
+            start_after = page[-1].path
+
+    def list_with_delimiter(self, prefix: str = "") -> Listing:
+        """See `ObjectStore.list_with_delimiter`."""
+        call = Call("list_with_delimiter", self._at(prefix))
+        return self.intercept(call, lambda: self._inner.list_with_delimiter(prefix))
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """See `ObjectStore.delete`. One call a thousand paths."""
+        remaining = iter(paths)
+        while batch := list(islice(remaining, 1000)):
+            full = tuple(map(self._at, batch))
+            self.intercept(Call("delete", full[0], full), lambda batch=batch: self._inner.delete(batch))  # type: ignore[misc]
+
+    def copy(self, source: str, target: str, *, create_only: bool = False) -> None:
+        """See `ObjectStore.copy`."""
+        full = (self._at(source), self._at(target))
+        call = Call("copy", full[1], full, create_only=create_only)
+        self.intercept(call, lambda: self._inner.copy(source, target, create_only=create_only))
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """See `ObjectStore.sync`."""
+        kept = list(paths)
+        if kept:
+            full = tuple(map(self._at, kept))
+            self.intercept(Call("sync", full[0], full), lambda: self._inner.sync(kept))
+
+    def url(self, path: str) -> str:
+        """See `ObjectStore.url`."""
+        return self._inner.url(path)
+
+    def signed_url(self, path: str, *, expires_in_s: int, method: str = "GET") -> str:
+        """See `ObjectStore.signed_url`."""
+        return self._inner.signed_url(path, expires_in_s=expires_in_s, method=method)
+
+    def sub(self, prefix: str) -> Self:
+        """See `ObjectStore.sub`. The view shares this wrapper's state."""
+        view = copy.copy(self)
+        view._inner = self._inner.sub(prefix)
+        view._folder = join_path(self._folder, prefix.removesuffix("/"))
+        return view
+
+    def count(self) -> AbstractContextManager[RequestCounts]:
+        """See `ObjectStore.count`."""
+        return self._inner.count()
+
+    def _at(self, path: str) -> str:
+        return join_path(self._folder, path)
