@@ -13,12 +13,21 @@ from typing import TYPE_CHECKING, Any
 from lakebed.spark.java import require_pyspark
 
 if TYPE_CHECKING:
+    from lakebed.spark.reading import read
     from lakebed.spark.start import session
+    from lakebed.spark.types import arrow_schema_of
+    from lakebed.spark.writing import delete, merge, upsert, write
 
-__all__ = ["session"]
+__all__ = ["arrow_schema_of", "delete", "merge", "read", "session", "upsert", "write"]
 
 _MODULE_OF = {
+    "arrow_schema_of": "lakebed.spark.types",
+    "delete": "lakebed.spark.writing",
+    "merge": "lakebed.spark.writing",
+    "read": "lakebed.spark.reading",
     "session": "lakebed.spark.start",
+    "upsert": "lakebed.spark.writing",
+    "write": "lakebed.spark.writing",
 }
 
 

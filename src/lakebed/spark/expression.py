@@ -1,0 +1,98 @@
+"""Predicates as Spark's filters.
+
+Owns: the translation, and the one place where the two disagree: Spark holds NaN equal to itself and above every
+number, Arrow (and so lakebed, wherever it reads itself) holds every comparison with NaN but ``<>`` to be false. The
+filter that comes out means what lakebed means, so that a row is in or out whichever reader brought it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, functions
+from pyspark.sql.pandas.types import from_arrow_type
+
+from lakebed.table.predicate import And, Compare, In, IsNull, Not, Or, Predicate, StartsWith, bind
+
+__all__ = ["column_of", "quoted"]
+
+
+def quoted(name: str) -> Column:
+    """A column by its exact name, whatever characters are in it."""
+    return functions.col("`" + name.replace("`", "``") + "`")
+
+
+def column_of(predicate: Predicate, schema: pa.Schema) -> Column:
+    """The predicate as a boolean column over a DataFrame with the columns of `schema`.
+
+    Raises:
+        InvalidRequest: as `bind`.
+    """
+    return _translated(bind(predicate, schema), schema)
+
+
+def _translated(bound: Predicate, schema: pa.Schema) -> Column:
+    if isinstance(bound, And | Or):
+        parts = [_translated(part, schema) for part in bound.parts]
+        whole = parts[0] if parts else functions.lit(isinstance(bound, And))
+        for part in parts[1:]:
+            whole = whole & part if isinstance(bound, And) else whole | part
+        return whole
+    if isinstance(bound, Not):
+        return ~_translated(bound.part, schema)
+    if isinstance(bound, IsNull):
+        return quoted(bound.column).isNull()
+    if isinstance(bound, StartsWith):
+        return quoted(bound.column).startswith(bound.prefix)
+    if isinstance(bound, In):
+        whole = functions.lit(False)
+        for value in bound.values:
+            whole = whole | _compared(bound.column, "=", value, schema)
+        return whole
+    assert isinstance(bound, Compare)
+    return _compared(bound.column, bound.op, bound.value, schema)
+
+
+def _compared(name: str, op: str, value: pa.Scalar, schema: pa.Schema) -> Column:
+    kind = schema.field(name).type
+    column = quoted(name)
+    if not value.is_valid:
+        return functions.lit(None).cast("boolean")
+    if value.type != kind and not pa.types.is_timestamp(kind):
+        column = column.cast(from_arrow_type(value.type, prefer_timestamp_ntz=True))
+    if not pa.types.is_floating(value.type):
+        return _compare(column, op, _literal(value))
+    if math.isnan(value.as_py()):
+        return functions.when(column.isNotNull(), functions.lit(op == "<>"))
+    compared = _compare(column, op, _literal(value))
+    return compared | functions.isnan(column) if op == "<>" else compared & ~functions.isnan(column)
+
+
+def _compare(column: Column, op: str, value: Column) -> Column:
+    compared: dict[str, Any] = {
+        "=": column.__eq__,
+        "<>": column.__ne__,
+        "<": column.__lt__,
+        "<=": column.__le__,
+        ">": column.__gt__,
+        ">=": column.__ge__,
+    }
+    answer: Column = compared[op](value)
+    return answer
+
+
+def _literal(value: pa.Scalar) -> Column:
+    kind = value.type
+    target = from_arrow_type(kind, prefer_timestamp_ntz=True)
+    if pa.types.is_timestamp(kind):
+        # As text in UTC: Spark would take a datetime to be in this machine's time zone.
+        text = str(value.cast(pa.timestamp("us", tz=kind.tz), safe=False).cast(pa.timestamp("us")).cast(pa.string()))
+        return functions.lit(text + ("Z" if kind.tz else "")).cast(target)
+    plain = value.as_py()
+    if pa.types.is_date(kind) or pa.types.is_decimal(kind) or pa.types.is_time(kind):
+        return functions.lit(str(plain)).cast(target)
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        return functions.lit(bytearray(plain))
+    return functions.lit(plain).cast(target)

@@ -1,0 +1,202 @@
+"""A table, at any of its versions, as a DataFrame.
+
+Owns: which splits go which way. Files that need no merge are read by Spark's own vectorised Parquet reader
+(`relation`), one scan for each schema they were written with, renamed and widened to the table's newest. Splits that
+need a merge, and everything in a store that Spark cannot reach, are read by lakebed on the executors and handed over
+as Arrow batches.
+
+Invariants: the version is resolved, and its files are listed, when the DataFrame is made: every action on it sees the
+same rows. Columns, order and nullability are the table's, whichever way the rows come. Credentials travel inside the
+pickled function, never in a path, a plan or an event log.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession, functions
+from pyspark.sql import types as spark_types
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from lakebed.errors import InvalidRequest
+from lakebed.objects.port import ObjectStore
+from lakebed.spark.expression import column_of, quoted
+from lakebed.spark.relation import ParquetFile, exact_files, spark_root
+from lakebed.spark.tasks import Batches, dealt, packed, parallelism, ship, split_bytes
+from lakebed.spark.types import carried_schema, is_native, spark_schema
+from lakebed.table.model import DataField, DataFile, Split, TableSchema
+from lakebed.table.predicate import Predicate
+from lakebed.table.read import ReadPlan, read_split
+from lakebed.table.table import Table
+from lakebed.table.travel import Time
+from lakebed.table.types import arrow_schema, parse_type
+
+__all__ = ["read", "read_splits"]
+
+
+def read(
+    spark: SparkSession,
+    table: Table,
+    *,
+    version: int | str | None = None,
+    timestamp_ms: Time | None = None,
+    columns: Sequence[str] | None = None,
+    where: Predicate | str | None = None,
+    system: str | None = None,
+    native: bool | None = None,
+) -> DataFrame:
+    """A version of a table as a DataFrame.
+
+    Args:
+        spark: any Spark 4 session.
+        table: the table, or one of its branches.
+        version: a snapshot id or the name of a tag or branch; with neither this nor `timestamp_ms` the newest.
+        timestamp_ms: the newest version committed at or before this time.
+        columns: the columns wanted, in this order; None: all. Worth giving where rows need merging: Spark's own column
+            pruning reaches only the files that need none.
+        where: rows wanted, a predicate or its text (``"month >= 2"``); prunes partitions, buckets and files before
+            Spark starts. Filters applied to the DataFrame later still reach row groups of files that need no merge.
+        system: read a system table (``"tags"``, ``"snapshots"``, ``"files"``, ...) instead of the rows.
+        native: False keeps Spark's own Parquet reader out of it; None uses it wherever it can.
+
+    Returns:
+        A DataFrame that stays at that version. Rows come in no particular order.
+
+    Raises:
+        NotFound: no such version, column or system table.
+        InvalidRequest: `system` together with another argument, or a ``memory://`` table, which other processes cannot
+            see.
+
+    Cost: that of planning a scan; nothing more until an action runs.
+    """
+    if system is not None:
+        if any(argument is not None for argument in (version, timestamp_ms, columns, where)):
+            raise InvalidRequest(
+                f"The system table {system!r} is read whole and as it is now: filter the DataFrame instead of giving "
+                "version, timestamp_ms, columns or where.",
+                kind="system_arguments",
+                system=system,
+            )
+        return _local_frame(spark, table.system(system))
+    scan = table.scan(version=version, timestamp_ms=timestamp_ms, columns=columns, where=where)
+    return read_splits(spark, table, splits=scan.splits(), plan=scan.plan, native=native)
+
+
+def _local_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
+    schema = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
+    return spark.createDataFrame(rows, schema=schema) if rows.num_rows else spark.createDataFrame([], schema)
+
+
+def read_splits(
+    spark: SparkSession, table: Table, *, splits: Sequence[Split], plan: ReadPlan, native: bool | None = None
+) -> DataFrame:
+    """The rows of some splits, in `plan.columns`; `read` with the planning done by the caller."""
+    root = None if native is False else spark_root(spark, table.url)
+    frames = []
+    merges = list(splits)
+    if root is not None:
+        groups, merges = _native_groups(splits, plan)
+        frames = [_native_frame(spark, root, schema_id, files, plan) for schema_id, files in groups.items()]
+    if merges:
+        frames.append(_merged_frame(spark, table, merges, plan))
+    if not frames:
+        return spark.createDataFrame([], spark_schema(plan.fields))
+    whole = frames[0]
+    for frame in frames[1:]:
+        whole = whole.union(frame)
+    return whole
+
+
+# ---- Spark's own reader
+
+
+def _native_groups(
+    splits: Sequence[Split], plan: ReadPlan
+) -> tuple[dict[int, list[tuple[str, DataFile]]], list[Split]]:
+    """Files for Spark's reader, as (path below the table, file) by their schema's id; and the other splits."""
+    readable = {schema_id: _reads_natively(schema, plan.decoded) for schema_id, schema in plan.schemas.items()}
+    groups: dict[int, list[tuple[str, DataFile]]] = defaultdict(list)
+    others = []
+    for split in splits:
+        if split.needs_merge or not all(readable[file.schema_id] and not file.external_path for file in split.files):
+            others.append(split)
+            continue
+        for file in split.files:
+            groups[file.schema_id].append((f"{split.folder}/{file.file_name}", file))
+    return groups, others
+
+
+def _reads_natively(written_with: TableSchema, wanted: Sequence[DataField]) -> bool:
+    """Whether Spark's reader and casts give these columns exactly as lakebed's own reader would."""
+    in_file = {field.id: field for field in written_with.fields}
+    for field in wanted:
+        found = in_file.get(field.id)
+        if found is None:
+            continue
+        if not (is_native(field) and is_native(found)):
+            return False
+        if parse_type(field.type).is_nested and field.type != found.type:
+            return False  # fields inside it were renamed or added, which Spark matches by name
+    return True
+
+
+def _native_frame(
+    spark: SparkSession, root: str, schema_id: int, files: Sequence[tuple[str, DataFile]], plan: ReadPlan
+) -> DataFrame:
+    in_file = {field.id: field for field in plan.schemas[schema_id].fields}
+    found = [(field, in_file.get(field.id)) for field in plan.decoded]
+    physical = [
+        DataField(stored.id, stored.name, stored.type, nullable=field.nullable)
+        for field, stored in found
+        if stored is not None
+    ]
+    frame = exact_files(
+        spark,
+        [ParquetFile(f"{root}/{path}", file.file_size, file.creation_time_ms or 0) for path, file in files],
+        schema=spark_schema(physical),
+    )
+    target = {field.name: field.dataType for field in spark_schema(plan.decoded).fields}
+    if physical != list(plan.decoded):
+        frame = frame.select([_evolved(field, stored, target[field.name]) for field, stored in found])
+    if plan.where is not None:
+        frame = frame.filter(column_of(plan.where, arrow_schema(plan.schema.fields)))
+    if [field.name for field in plan.decoded] != list(plan.columns):
+        frame = frame.select([quoted(name) for name in plan.columns])
+    return frame
+
+
+def _evolved(field: DataField, stored: DataField | None, target: spark_types.DataType) -> Column:
+    """A column under its newest name and type."""
+    if stored is None:
+        return functions.lit(None).cast(target).alias(field.name)
+    column = quoted(stored.name)
+    return (column if stored.type == field.type else column.cast(target)).alias(field.name)
+
+
+# ---- lakebed's own reader, on the executors
+
+
+def _merged_frame(spark: SparkSession, table: Table, splits: Sequence[Split], plan: ReadPlan) -> DataFrame:
+    store, carried = ship(table.store), carried_schema(plan.fields)
+
+    def lakebed_read(assigned: Iterator[Split]) -> Batches:
+        opened: ObjectStore = pickle.loads(store)
+        for split in assigned:
+            for rows in read_split(opened, split, plan=plan):
+                yield _carried(rows, carried)
+
+    packs = packed(splits, size_bytes=split_bytes, task_count_min=parallelism(spark))
+    tasks, function = dealt(spark, packs, lakebed_read)
+    return tasks.mapInArrow(function, spark_schema(plan.fields))
+
+
+def _carried(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    columns = [
+        # Unsafe only in that digits below a microsecond, which Spark does not keep, are cut.
+        column if column.type == field.type else column.cast(field.type, safe=False)
+        for column, field in zip(rows.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,186 @@
+"""The table's types as Spark's, and as the Arrow types in which rows cross between Python and the JVM. Pure.
+
+Owns: `spark_schema` (what a DataFrame of a table looks like), `carried_schema` (how its rows travel),
+`arrow_schema_of` (a DataFrame's schema as Arrow, to create or check a table). Invariant: column order and nullability
+are the table's own.
+
+| Paimon | Spark | note |
+| --- | --- | --- |
+| TIMESTAMP(p) | timestamp_ntz | microseconds; p > 6 is cut |
+| TIMESTAMP(p) WITH LOCAL TIME ZONE | timestamp | microseconds; p > 6 is cut |
+| TIME(p) | time | needs Spark 4.1 |
+| CHAR, VARCHAR, STRING | string | |
+| BINARY, VARBINARY, BYTES, BLOB | binary | |
+| MULTISET<T> | map<T, int> | |
+| the rest | the type of the same name | |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyspark.sql import types as spark
+
+from lakebed.errors import InvalidRequest
+from lakebed.table.model import DataField
+from lakebed.table.types import Type, arrow_type, parse_type
+
+__all__ = ["arrow_schema_of", "carried_schema", "is_native", "spark_schema"]
+
+_PLAIN: dict[str, spark.DataType] = {
+    "BOOLEAN": spark.BooleanType(),
+    "TINYINT": spark.ByteType(),
+    "SMALLINT": spark.ShortType(),
+    "INT": spark.IntegerType(),
+    "BIGINT": spark.LongType(),
+    "FLOAT": spark.FloatType(),
+    "DOUBLE": spark.DoubleType(),
+    "DATE": spark.DateType(),
+    "STRING": spark.StringType(),
+    "CHAR": spark.StringType(),
+    "VARCHAR": spark.StringType(),
+    "BYTES": spark.BinaryType(),
+    "BINARY": spark.BinaryType(),
+    "VARBINARY": spark.BinaryType(),
+    "BLOB": spark.BinaryType(),
+    "TIMESTAMP": spark.TimestampNTZType(),
+    "TIMESTAMP_LTZ": spark.TimestampType(),
+}
+
+_MICROSECONDS = 6
+"""Digits of a second that Spark keeps."""
+
+
+def spark_schema(fields: Sequence[DataField]) -> spark.StructType:
+    """The schema of a DataFrame over these columns.
+
+    Raises:
+        InvalidRequest: a column whose type this Spark does not have.
+    """
+    return spark.StructType([spark.StructField(field.name, _spark_of(field), field.nullable) for field in fields])
+
+
+def _spark_of(field: DataField) -> spark.DataType:
+    found = _spark_type(parse_type(field.type))
+    if found is None:
+        raise InvalidRequest(
+            f"Column {field.name!r} is {field.type}, which this version of Spark does not have: leave it out with "
+            "columns=[...].",
+            kind="unsupported_type",
+            column=field.name,
+            type=field.type,
+        )
+    return found
+
+
+def _spark_type(parsed: Type) -> spark.DataType | None:
+    """None where Spark has no such type, at any depth."""
+    if parsed.root in _PLAIN:
+        return _PLAIN[parsed.root]
+    if parsed.root == "DECIMAL":
+        return spark.DecimalType(parsed.precision or 0, parsed.scale or 0)
+    if parsed.root == "TIME":
+        return spark.TimeType(min(parsed.precision or 0, _MICROSECONDS)) if hasattr(spark, "TimeType") else None
+    children = [_spark_type(child) for child in parsed.children]
+    if parsed.root == "ARRAY" and children[0] is not None:
+        return spark.ArrayType(children[0], containsNull=parsed.children[0].nullable)
+    if parsed.root == "MULTISET" and children[0] is not None:
+        return spark.MapType(children[0], spark.IntegerType(), valueContainsNull=False)
+    if parsed.root == "MAP" and children[0] is not None and children[1] is not None:
+        return spark.MapType(children[0], children[1], valueContainsNull=parsed.children[1].nullable)
+    if parsed.root == "ROW":
+        members = []
+        for member in parsed.fields:
+            found = _spark_type(member.type)
+            if found is None:
+                return None
+            members.append(spark.StructField(member.name, found, member.type.nullable))
+        return spark.StructType(members)
+    return None
+
+
+def is_native(field: DataField) -> bool:
+    """Whether Spark's own Parquet reader reads a data file's column of that type as the table means it.
+
+    Not so: times of day (its reader refuses them) and nanoseconds (the same).
+    """
+    return _is_native(parse_type(field.type))
+
+
+def _is_native(parsed: Type) -> bool:
+    if parsed.root in ("TIME", "VARIANT", "MULTISET"):
+        return False
+    if parsed.root in ("TIMESTAMP", "TIMESTAMP_LTZ") and (parsed.precision or 0) > _MICROSECONDS:
+        return False
+    return all(map(_is_native, parsed.children)) and all(_is_native(member.type) for member in parsed.fields)
+
+
+def carried_schema(fields: Sequence[DataField]) -> pa.Schema:
+    """The Arrow types in which rows of these columns are handed to Spark: those its column vectors know."""
+    return pa.schema([pa.field(field.name, _carried(arrow_type(field.type)), field.nullable) for field in fields])
+
+
+def _carried(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", tz=kind.tz)
+    if pa.types.is_time(kind):
+        return pa.time64("ns")
+    if pa.types.is_map(kind):
+        item = kind.item_field
+        return pa.map_(kind.key_field.with_type(_carried(kind.key_type)), item.with_type(_carried(kind.item_type)))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_carried(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([member.with_type(_carried(member.type)) for member in kind])
+    return kind
+
+
+_ARROW: dict[type[spark.DataType], pa.DataType] = {
+    spark.BooleanType: pa.bool_(),
+    spark.ByteType: pa.int8(),
+    spark.ShortType: pa.int16(),
+    spark.IntegerType: pa.int32(),
+    spark.LongType: pa.int64(),
+    spark.FloatType: pa.float32(),
+    spark.DoubleType: pa.float64(),
+    spark.DateType: pa.date32(),
+    spark.StringType: pa.string(),
+    spark.VarcharType: pa.string(),
+    spark.CharType: pa.string(),
+    spark.BinaryType: pa.binary(),
+    spark.TimestampNTZType: pa.timestamp("us"),
+    spark.TimestampType: pa.timestamp("us", tz="UTC"),
+    spark.NullType: pa.null(),
+}
+
+
+def arrow_schema_of(schema: spark.StructType) -> pa.Schema:
+    """A DataFrame's schema as Arrow: what `Table.create` takes, and what a table's columns are checked against.
+
+    Raises:
+        InvalidRequest: a column of a type that tables do not have (intervals, variants, ...).
+    """
+    return pa.schema([pa.field(field.name, _arrow_of(field.dataType, field.name), field.nullable) for field in schema])
+
+
+def _arrow_of(kind: spark.DataType, column: str) -> pa.DataType:
+    if type(kind) in _ARROW:
+        return _ARROW[type(kind)]
+    if isinstance(kind, spark.DecimalType):
+        return pa.decimal128(kind.precision, kind.scale)
+    if isinstance(kind, spark.ArrayType):
+        return pa.list_(pa.field("element", _arrow_of(kind.elementType, column), kind.containsNull))
+    if isinstance(kind, spark.MapType):
+        value = pa.field("value", _arrow_of(kind.valueType, column), kind.valueContainsNull)
+        return pa.map_(pa.field("key", _arrow_of(kind.keyType, column), nullable=False), value)
+    if isinstance(kind, spark.StructType):
+        return pa.struct([pa.field(part.name, _arrow_of(part.dataType, column), part.nullable) for part in kind])
+    if kind.typeName() == "time":
+        return pa.time32("ms")
+    raise InvalidRequest(
+        f"Column {column!r} is of Spark's type {kind.simpleString()}, which tables do not have: cast it first.",
+        kind="unsupported_type",
+        column=column,
+        type=kind.simpleString(),
+    )

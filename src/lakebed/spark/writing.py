@@ -1,0 +1,459 @@
+"""DataFrames into tables: append, overwrite, upsert, delete and merge, each one snapshot.
+
+Owns: where rows go (each bucket of a table with fixed buckets is written by exactly one task), the task that writes
+them, and the one commit on the driver. Data files are written by lakebed's own `TableWriter` inside the tasks, so
+they are the same files that the local verbs write, statistics included.
+
+Invariants: a verb changes the table once, at its end, or not at all. A task that fails, is retried or runs twice
+leaves files that nothing references; only the result of the attempt that Spark accepted is committed. Mistakes (a
+column that does not fit, a null key) are the same errors with the same sentences as those of the local verbs.
+Credentials travel inside the pickled function, never in a path, a plan or an event log.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal, get_args
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession, functions
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.types import IntegerType
+from typing_extensions import Unpack
+
+from lakebed.errors import Conflict, InvalidRequest
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+from lakebed.spark.expression import quoted
+from lakebed.spark.reading import read
+from lakebed.spark.tasks import Batches, changes_of_units, collect_changes, returning_changes, ship, split_bytes
+from lakebed.spark.types import arrow_schema_of
+from lakebed.table.bucket import bucket_of
+from lakebed.table.layout import Layout
+from lakebed.table.model import (
+    BATCH_COMMIT_IDENTIFIER,
+    BucketChange,
+    CommitKind,
+    DataField,
+    Snapshot,
+    TableSchema,
+)
+from lakebed.table.overwrite import Overwrite, derive_overwrite
+from lakebed.table.predicate import Predicate, parse_predicate
+from lakebed.table.read import ReadPlan
+from lakebed.table.row_verbs import CommitOptions, Rewrite, inside_partition, without_rows
+from lakebed.table.table import Table
+from lakebed.table.types import arrow_type
+from lakebed.table.write import BucketIndex, TableWriter, WriteSettings, as_table
+
+__all__ = ["Mode", "delete", "merge", "upsert", "write"]
+
+Mode = Literal["append", "overwrite", "overwrite_dynamic"]
+
+_BUFFER_BYTES_MAX = 96 << 20
+"""Arrow bytes a task holds before it writes: as many tasks as cores run at once, each taking about twice this."""
+
+_DELETE_TRIES_MAX = 5
+"""How often a delete by predicate starts over because another writer replaced its files."""
+
+
+def write(
+    df: DataFrame,
+    table: Table,
+    *,
+    mode: Mode = "append",
+    partition: Mapping[str, object] | None = None,
+    order_by: str | Sequence[str] = (),
+    **options: Unpack[CommitOptions],
+) -> Snapshot:
+    """Write a DataFrame into a table as one snapshot.
+
+    Args:
+        df: rows with the table's column names, in any order. In an append table columns it lacks become nulls.
+        table: where to.
+        mode: ``append`` adds rows (in a primary-key table they replace rows of the same key); ``overwrite`` replaces
+            the whole table, or one `partition` of it; ``overwrite_dynamic`` replaces every partition that `df` has
+            rows for.
+        partition: with ``overwrite`` only: values of partition columns; only what lies there is replaced. `df` may
+            lack these columns, or must agree.
+        order_by: with a primary key: of rows of one key within `df` the last by these columns stays. Without it, and
+            with ties, it is not said which one does.
+        **options: of the commit: see `CommitOptions`. A pair of user and identifier that was committed before runs
+            nothing and returns the snapshot of that time.
+
+    Returns:
+        The snapshot. With no rows to append and no identifier to remember nothing is committed: it is the newest.
+
+    Raises:
+        InvalidRequest: columns, types or values that do not fit; nothing is changed.
+        Conflict, OutcomeUnknown: see `Table.commit`.
+
+    Cost: one pass over `df` (a shuffle before it for tables with fixed buckets), then one commit.
+    """
+    if mode not in get_args(Mode):
+        raise InvalidRequest(
+            f"mode={mode!r} is none of {', '.join(get_args(Mode))}; use upsert or merge to change rows by key.",
+            kind="unknown_mode",
+            mode=mode,
+        )
+    if partition and mode != "overwrite":
+        raise InvalidRequest(f"partition= goes with mode='overwrite' only, not with {mode!r}.", kind="unknown_mode")
+    if mode == "append":
+        return _run(df, table, options=options, order_by=order_by)
+    schema = table.refresh()
+    if mode == "overwrite_dynamic" and not schema.partition_keys:
+        raise InvalidRequest(
+            "A dynamic overwrite needs a partitioned table; this one has no partition columns.", kind="not_partitioned"
+        )
+    overwrite = Overwrite(partition=dict(partition or {}), dynamic=mode == "overwrite_dynamic")
+    derive_overwrite((), overwrite=overwrite, schema=schema, reader=table.reader)  # refuses a wrong partition now
+    for name, value in overwrite.partition.items():
+        if name not in df.columns:
+            df = df.withColumn(name, functions.lit(value))
+    return _run(df, table, options=options, overwrite=overwrite, order_by=order_by)
+
+
+def upsert(
+    df: DataFrame,
+    table: Table,
+    *,
+    deletes: str | None = None,
+    order_by: str | Sequence[str] = (),
+    **options: Unpack[CommitOptions],
+) -> Snapshot:
+    """Insert or replace rows by primary key; what is stored is not read.
+
+    Args:
+        df: whole rows.
+        deletes: a boolean column of `df`: where it is true the row's key is deleted. It is stored only when the table
+            has a column of that name.
+        order_by, **options: as `write`.
+
+    Raises:
+        InvalidRequest: the table has no primary key, or as `write`.
+    """
+    _require_keys(table, "upsert into")
+    return _run(df, table, options=options, deletes=deletes, order_by=order_by)
+
+
+def merge(
+    df: DataFrame,
+    table: Table,
+    *,
+    matched: Literal["update", "ignore"] = "update",
+    not_matched: Literal["insert", "ignore"] = "insert",
+    deletes: str | None = None,
+    order_by: str | Sequence[str] = (),
+    **options: Unpack[CommitOptions],
+) -> Snapshot:
+    """Change a primary-key table by rows that may be incomplete: insert, update, delete.
+
+    Args:
+        df: must have every key column. Of a row whose key is in the table, columns that `df` lacks keep their value;
+            of a new row they are null.
+        matched: what happens to keys that the table has.
+        not_matched: what happens to keys that it has not.
+        deletes: a boolean column of `df`: where it is true, the (matched) key is deleted.
+        order_by, **options: as `write`.
+
+    Raises:
+        InvalidRequest: the table has no primary key, or as `write`.
+
+    Cost: an upsert's when `df` has every column and nothing is ignored; else also a read of the table's newest version
+    and a join with it. A row that another writer changes between that read and the commit is overwritten.
+    """
+    _require_keys(table, "merge into")
+    schema = table.refresh()
+    names = [field.name for field in schema.fields]
+    missing = [name for name in names if name not in df.columns]
+    whole = matched == "update" and not_matched == "insert" and not missing
+    if not whole and not any(key in missing for key in schema.primary_keys) and _earlier(table, options) is None:
+        df = _joined(df, table, schema, missing=missing, matched=matched, not_matched=not_matched)
+    return _run(df, table, options=options, deletes=deletes, order_by=order_by)
+
+
+def _joined(
+    df: DataFrame, table: Table, schema: TableSchema, *, missing: Sequence[str], matched: str, not_matched: str
+) -> DataFrame:
+    """The rows of `df` to upsert, completed from the table's newest version."""
+    keys = list(schema.primary_keys)
+    kept = missing if matched == "update" else []
+    current = read(df.sparkSession, table, columns=[*keys, *kept])
+    if matched == "ignore":
+        nothing = df.limit(0) if not_matched == "ignore" else df.join(current, on=keys, how="left_anti")
+        return nothing
+    if not kept:
+        return df.join(current, on=keys, how="left_semi") if not_matched == "ignore" else df
+    return df.join(current, on=keys, how="inner" if not_matched == "ignore" else "left")
+
+
+def delete(
+    rows: DataFrame | Predicate | str,
+    table: Table,
+    **options: Unpack[CommitOptions],
+) -> Snapshot | None:
+    """Delete rows: by key, or those that a predicate finds.
+
+    Args:
+        rows: a DataFrame with every key column of a primary-key table (others are ignored), or a predicate, also as
+            text such as ``"carrier = 'UA' and month >= 2"``.
+        table: where from.
+        **options: of the commit, as `write`.
+
+    Returns:
+        The snapshot; None when a predicate found nothing and there is no identifier to remember.
+
+    Raises:
+        InvalidRequest: keys for a table without primary key, or a predicate that does not fit the table.
+
+    Cost: by key, one upsert of the keys. By predicate, a read of the files it may concern; a primary-key table then
+    gets an upsert of the keys found, an append table new files in place of those that held such rows.
+    """
+    if not isinstance(rows, DataFrame):
+        if not table.refresh().primary_keys:
+            return _delete_where(table, parse_predicate(rows) if isinstance(rows, str) else rows, options)
+        rows = read(_active_session(), table, columns=table.schema.primary_keys, where=rows)
+    _require_keys(table, "delete by key from")
+    keys = [name for name in rows.columns if name in table.schema.primary_keys]
+    return _run(rows.select([quoted(name) for name in keys]), table, options=options, keys_only=True)
+
+
+def _delete_where(table: Table, where: Predicate, options: CommitOptions) -> Snapshot | None:
+    """Rewrite the files of an append table that hold matching rows, in one commit."""
+    earlier = _earlier(table, options)
+    if earlier is not None:
+        return earlier
+    for tries_left in reversed(range(_DELETE_TRIES_MAX)):
+        rewrites, plan = table.rows.rewrites(where)
+        changes = changes_of_units(
+            _active_session(),
+            rewrites,
+            size_bytes=lambda rewrite: split_bytes(rewrite.split),
+            store=ship(table.store),
+            function=partial(_without_rows, where=where, plan=plan),
+        )
+        if not changes and options.get("commit_identifier") is None:
+            return None
+        try:
+            return commit_changes(table, changes, options=options, kind="OVERWRITE")
+        except Conflict as lost:
+            if tries_left == 0 or lost.kind != "file_gone":
+                raise
+    return None
+
+
+def _without_rows(rewrite: Rewrite, store: ObjectStore, *, where: Predicate, plan: ReadPlan) -> BucketChange | None:
+    return without_rows(store, rewrite, where=where, plan=plan, environment=Environment())
+
+
+def _active_session() -> SparkSession:
+    spark = SparkSession.getActiveSession()
+    if spark is None:
+        raise InvalidRequest(
+            "Deleting by a predicate reads the table through Spark, and no Spark session is running: start one with "
+            "lakebed.spark.session().",
+            kind="no_session",
+        )
+    return spark
+
+
+def _require_keys(table: Table, verb: str) -> None:
+    if not table.schema.primary_keys:
+        raise InvalidRequest(
+            f"Cannot {verb} {table.name}: it has no primary key; append to it or overwrite it instead.",
+            kind="no_primary_key",
+            table=table.name,
+        )
+
+
+# ---- one job, one commit
+
+
+def _run(
+    df: DataFrame,
+    table: Table,
+    *,
+    options: CommitOptions,
+    overwrite: Overwrite | None = None,
+    deletes: str | None = None,
+    order_by: str | Sequence[str] = (),
+    keys_only: bool = False,
+) -> Snapshot:
+    earlier = _earlier(table, options)
+    if earlier is not None:
+        return earlier
+    task = _task(
+        table,
+        deletes=deletes,
+        keys_only=keys_only,
+        starts_anew=overwrite is not None,
+        partition=overwrite.partition if overwrite is not None else {},
+    )
+    brought = arrow_schema_of(df.schema)
+    task.check(table.store, brought)
+    placed = _placed(df, task, order_by=[order_by] if isinstance(order_by, str) else list(order_by))
+    changes = collect_changes(placed, task.function(ship(table.store)))
+    return commit_changes(table, changes, options=options, overwrite=overwrite)
+
+
+def commit_changes(
+    table: Table,
+    changes: Sequence[BucketChange],
+    *,
+    options: CommitOptions,
+    kind: CommitKind = "APPEND",
+    overwrite: Overwrite | None = None,
+) -> Snapshot:
+    """The one commit of a job; the newest snapshot when it changes nothing and need not be remembered."""
+    identifier = options.get("commit_identifier")
+    if not changes and overwrite is None and identifier is None:
+        newest = table.latest()
+        if newest is not None:
+            return newest
+    return table.commit(
+        changes,
+        kind=kind,
+        commit_user=options.get("commit_user"),
+        commit_identifier=BATCH_COMMIT_IDENTIFIER if identifier is None else identifier,
+        properties=options.get("properties"),
+        watermark=options.get("watermark"),
+        overwrite=overwrite,
+    )
+
+
+def _earlier(table: Table, options: CommitOptions) -> Snapshot | None:
+    """The snapshot of an earlier try of the same commit, so that its job need not run again."""
+    user, identifier = options.get("commit_user"), options.get("commit_identifier")
+    return None if user is None or identifier is None else table.committer.find(user, identifier)
+
+
+# ---- the task
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTask:
+    """What an executor needs besides the store to write its share. Picklable."""
+
+    schema: TableSchema
+    branch: str | None
+    settings: WriteSettings
+    index: BucketIndex | None
+    """The state that numbers go on from; None: nothing of it is needed."""
+    starts_anew: bool = False
+    deletes: str | None = None
+    keys_only: bool = False
+    """The rows name keys to delete."""
+    partition: Mapping[str, object] = field(default_factory=dict)
+    """Of a static overwrite: what every row must lie in."""
+
+    def writer(self, store: ObjectStore, environment: Environment) -> TableWriter:
+        """A writer for this share."""
+        return TableWriter(
+            store,
+            schema=self.schema,
+            layout=Layout(branch=self.branch),
+            settings=self.settings,
+            environment=environment,
+            index=lambda: self.index or BucketIndex(None),
+            starts_anew=self.starts_anew,
+        )
+
+    def add(self, writer: TableWriter, rows: pa.Table | pa.RecordBatch) -> None:
+        """Hand rows to a writer the way this task means them."""
+        if self.partition:
+            rows = inside_partition(as_table(rows), partition=self.partition, schema=self.schema)
+        if self.keys_only:
+            writer.delete(rows)
+        else:
+            writer.write(rows, deletes=self.deletes)
+
+    def check(self, store: ObjectStore, brought: pa.Schema) -> None:
+        """Refuse columns that do not fit before any job runs; raises what the local verbs raise."""
+        self.add(self.writer(store, Environment()), brought.empty_table())
+
+    def function(self, store: bytes) -> Callable[[Batches], Batches]:
+        """What `mapInArrow` runs: all rows of one partition in, one result out."""
+        task = self
+
+        def lakebed_write(batches: Batches) -> Batches:
+            def work() -> list[BucketChange]:
+                writer = task.writer(pickle.loads(store), Environment())
+                for batch in batches:
+                    task.add(writer, batch)
+                return writer.finish()
+
+            yield from returning_changes(work)
+            for _ in batches:
+                pass  # Spark wants its rows taken, also after an error
+
+        return lakebed_write
+
+
+def _task(
+    table: Table, *, deletes: str | None, keys_only: bool, starts_anew: bool, partition: Mapping[str, object]
+) -> WriteTask:
+    schema = table.refresh()
+    settings = WriteSettings.of(schema)
+    settings = replace(settings, buffer_bytes=min(settings.buffer_bytes, _BUFFER_BYTES_MAX), worker_count_max=1)
+    index = None
+    if settings.bucket_count > 0 and not starts_anew:
+        head = table.latest()
+        index = BucketIndex(None if head is None else table.reader.live_entries(head))
+    return WriteTask(
+        schema=schema,
+        branch=table.branch,
+        settings=settings,
+        index=index,
+        starts_anew=starts_anew,
+        deletes=deletes,
+        keys_only=keys_only,
+        partition=partition,
+    )
+
+
+# ---- which task gets which row
+
+
+def _placed(df: DataFrame, task: WriteTask, *, order_by: Sequence[str]) -> DataFrame:
+    """The rows shuffled so that each bucket is in one task; as they are for tables that place rows anywhere."""
+    settings, partition_keys = task.settings, task.schema.partition_keys
+    if settings.bucket_count < 1:
+        return df
+    if settings.bucket_count == 1 and not partition_keys:
+        placed = df.repartition(1)
+    else:
+        tasks_max = int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
+        task_count = tasks_max if partition_keys else min(settings.bucket_count, tasks_max)
+        number = _bucket_number(task)
+        if partition_keys:
+            number = functions.hash(*(quoted(name) for name in partition_keys)) + number
+        placed = df.repartitionById(task_count, functions.pmod(number, functions.lit(task_count)))
+    return placed.sortWithinPartitions(*(quoted(name) for name in order_by)) if order_by else placed
+
+
+def _bucket_number(task: WriteTask) -> Column:
+    if task.settings.bucket_count == 1:
+        return functions.lit(0)
+    fields = [field for name in task.settings.bucket_keys if (field := task.schema.field_by_name(name)) is not None]
+    function: Any = _bucket_function(fields, task.settings.bucket_count)
+    placing = arrow_udf(function, IntegerType())
+    placed: Column = placing(*(quoted(field.name) for field in fields))
+    return placed
+
+
+def _bucket_function(fields: Sequence[DataField], bucket_count: int) -> Callable[..., pa.Array]:
+    targets = [arrow_type(field.type) for field in fields]
+    types = [field.type for field in fields]
+
+    def lakebed_bucket(*columns: pa.Array) -> pa.Array:
+        try:
+            cast = [column.cast(target) for column, target in zip(columns, targets, strict=True)]
+        except pa.ArrowInvalid:
+            # A value that does not fit its column: the writer that gets the row says so, whichever task it is in.
+            return pa.array([0] * len(columns[0]), pa.int32())
+        return pa.array(bucket_of(cast, types, bucket_count=bucket_count), pa.int32())
+
+    return lakebed_bucket
