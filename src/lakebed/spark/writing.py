@@ -439,7 +439,7 @@ def _bucket_number(task: WriteTask) -> Column:
         return functions.lit(0)
     fields = [field for name in task.settings.bucket_keys if (field := task.schema.field_by_name(name)) is not None]
     function: Any = _bucket_function(fields, task.settings.bucket_count)
-    placing = arrow_udf(function, IntegerType())
+    placing = arrow_udf(function, IntegerType())  # type: ignore[call-overload]
     placed: Column = placing(*(quoted(field.name) for field in fields))
     return placed
 
