@@ -6,8 +6,10 @@ verb looks at the newest snapshot, so what was committed before a verb began is 
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from typing_extensions import Unpack
@@ -50,6 +52,9 @@ from lakebed.table.travel import Resolved, Time, Travel
 from lakebed.table.types import arrow_schema
 from lakebed.table.versions import TableView, list_pins, list_versions, pin_of, version_of
 from lakebed.table.write import TableWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["Table"]
 
@@ -313,6 +318,33 @@ class Table:
     ) -> pa.Table:
         """The rows of a version in memory; arguments as `scan`. No order is promised."""
         return self.scan(version=version, timestamp_ms=timestamp_ms, columns=columns, where=where).to_arrow()
+
+    def to_spark(
+        self,
+        spark: SparkSession,
+        *,
+        version: int | str | None = None,
+        timestamp_ms: Time | None = None,
+        columns: Sequence[str] | None = None,
+        where: Predicate | str | None = None,
+        system: str | None = None,
+    ) -> DataFrame:
+        """The rows of a version, or a system table, as a DataFrame; see `lakebed.spark.read`.
+
+        Raises:
+            InvalidRequest: also when PySpark is not installed.
+        """
+        # By name: Spark is a face above tables, and loaded only by those who use it.
+        frame: DataFrame = importlib.import_module("lakebed.spark").read(
+            spark,
+            self,
+            version=version,
+            timestamp_ms=timestamp_ms,
+            columns=columns,
+            where=where,
+            system=system,
+        )
+        return frame
 
     def changes(self, start: int | str | None, end: int | str | None = None) -> pa.Table:
         """The rows written after version `start` (None: ever) up to version `end` (None: the newest).
