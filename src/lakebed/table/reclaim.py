@@ -136,8 +136,9 @@ def paths_of(entries: pa.Table, folder_of: Callable[[bytes, int], str]) -> pa.Ta
         folder: Any = pa.scalar(folders[0], pa.string())
     else:
         pairs = pairs.append_column("folder", pa.array(folders, pa.string()))
-        narrow = narrow.join(pairs, keys=["partition", "bucket"], join_type="left outer").sort_by("row")
-        folder = narrow["folder"]
+        # Arrow joins no list columns, so only the keys go through the join.
+        keys = narrow.select(["partition", "bucket", "row"])
+        folder = keys.join(pairs, keys=["partition", "bucket"], join_type="left outer").sort_by("row")["folder"]
     named = pa.table(
         {
             "kind": narrow["kind"],
