@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import TypeVar, cast
 
 from typing_extensions import Buffer
 
-from lakebed.errors import InvalidRequest, LakebedError, OutcomeUnknown, Unavailable
+from lakebed.errors import AlreadyExists, InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.objects.counting import Kind, RequestCounter
 from lakebed.objects.driver import Driver
 from lakebed.objects.limits import StoreLimits
@@ -32,6 +33,9 @@ from lakebed.runtime import Condition, Environment
 __all__ = ["AccountedStore", "byte_view", "coalesce"]
 
 R = TypeVar("R")
+
+_ANSWERS = (NotFound, AlreadyExists)
+"""Errors that are the store working as it should: not counted as errors."""
 
 
 def byte_view(body: Buffer) -> memoryview:
@@ -130,7 +134,7 @@ class AccountedStore:
             if driver.is_remote
             else None
         )
-        counter = RequestCounter(runtime, label=driver.metrics_label)
+        counter = RequestCounter(driver.metrics_label)
         self._shared = _Shared(driver, counter, environment, limits, durable, gate, reopen)
         self._driver = driver
         self._folder = ""
@@ -241,9 +245,9 @@ class AccountedStore:
 
     def delete(self, paths: Iterable[str]) -> None:
         """See `ObjectStore.delete`."""
-        driver, remaining = self._driver, map(self._full, paths)
+        driver, durable, remaining = self._driver, self._shared.durable, map(self._full, paths)
         while batch := list(islice(remaining, driver.delete_batch_count_max)):
-            self._read("delete", lambda batch=batch: driver.delete(batch), _nothing)  # type: ignore[misc]
+            self._read("delete", partial(driver.delete, batch, durable=durable), _nothing)
 
     def copy(self, source: str, target: str, *, create_only: bool = False) -> None:
         """See `ObjectStore.copy`."""
@@ -332,8 +336,14 @@ class AccountedStore:
                     and retries < shared.limits.retry_count_max
                 )
                 if not again:
-                    elapsed_s = clock.monotonic_s() - started_s
-                    counter.add(kind, self._folder, seconds=elapsed_s, requests=1 + retries, retries=retries, failed=True)
+                    counter.add(
+                        kind,
+                        self._folder,
+                        seconds=clock.monotonic_s() - started_s,
+                        requests=1 + retries,
+                        retries=retries,
+                        failed=not isinstance(error, _ANSWERS),
+                    )
                     raise
             else:
                 bytes_read, bytes_written = bytes_of(result)
@@ -391,5 +401,7 @@ def _part(merged: Sequence[ByteRange], bodies: Sequence[Buffer], byte_range: Byt
     start, end = byte_range
     for (first, last), body in zip(merged, bodies, strict=True):
         if first <= start and end <= last:
-            return body if (first, last) == (start, end) else cast(Buffer, memoryview(body)[start - first : end - first])
+            return (
+                body if (first, last) == (start, end) else cast(Buffer, memoryview(body)[start - first : end - first])
+            )
     raise AssertionError(f"{byte_range} was not read")

@@ -1,9 +1,9 @@
 """The boundary of a numbered log: below it, ids are never used again, and their winners are on record.
 
-A create-only put forgets deleted ids: a writer that stalls long enough could re-create a collected id and believe that it
-committed; and one that truly won, then stalled while its id was collected, must not believe that it lost. So before
-ids below ``B`` are deleted, a marker ``<folder>/<B as 20 digits>`` is created that lists (id, write id) of every id it
-passes: those in ``[from, B)`` that were there, where ``from`` is the marker before it.
+A create-only put forgets deleted ids: a writer that stalls long enough could re-create a collected id and believe
+that it committed; and one that truly won, then stalled while its id was collected, must not believe that it lost. So
+before ids below ``B`` are deleted, a marker ``<folder>/<B as 20 digits>`` is created that lists (id, write id) of every
+id it passes: those in ``[from, B)`` that were there, where ``from`` is the marker before it.
 
 Invariants:
 - Markers are create-only and durable, and raised only when an id >= B exists: so the next free id is never passed.
@@ -62,7 +62,7 @@ def decode_marker(body: Any, *, path: str) -> Marker:
         fields = msgspec.json.decode(body)
         if fields["format"] != _FORMAT:
             raise UnsupportedFormat(
-                f"{path} is a boundary marker of format {fields['format']}; this lakebed knows format {_FORMAT}: upgrade",
+                f"{path} is a boundary marker of format {fields['format']}, and this lakebed knows {_FORMAT}: upgrade",
                 path=path,
             )
         winners = {int(number): None if write_id is None else str(write_id) for number, write_id in fields["winners"]}
@@ -127,9 +127,9 @@ class Boundary:
         return markers or [Marker(belows[-1], belows[-1], {})]
 
     def store_marker(self, marker: Marker) -> None:
-        """Create a marker and remove those that are too old. Another collector's marker of the same number serves as well.
+        """Create a marker and remove those that are too old.
 
-        Cost: 1 PUT, 1 LIST, and 1 DELETE when there are too many.
+        Another collector's marker of the same number serves as well. Cost: 1 PUT, 1 LIST, and 1 DELETE when there are too many.
         """
         try:
             create_once(self._store, self.path(marker.below), encode_marker(marker), environment=self._environment)

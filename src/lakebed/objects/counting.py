@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, Literal
 
-from lakebed.metrics import Registry, default_registry
+from lakebed.metrics import Registry, counting_lock, default_registry
 from lakebed.objects.port import RequestCounts
-from lakebed.runtime import Runtime
 
 __all__ = ["Kind", "RequestCounter"]
 
@@ -24,15 +23,17 @@ _LABELS: Final = ("store", "kind")
 class RequestCounter:
     """Counts the requests of one opened store and of all views of it."""
 
-    def __init__(self, runtime: Runtime, *, label: str, registry: Registry = default_registry) -> None:
-        self._lock = runtime.lock()
+    def __init__(self, label: str, *, registry: Registry = default_registry) -> None:
+        self._lock = counting_lock()
         self._open: tuple[tuple[str, RequestCounts], ...] = ()
         self._label = label
         self._requests = registry.counter(
             "lakebed_store_requests_total", help_text="Requests to object stores.", label_names=_LABELS
         )
         self._errors = registry.counter(
-            "lakebed_store_errors_total", help_text="Requests that failed, missing objects included.", label_names=_LABELS
+            "lakebed_store_errors_total",
+            help_text="Calls that the store did not answer, or refused.",
+            label_names=_LABELS,
         )
         self._retries = registry.counter(
             "lakebed_store_retries_total", help_text="Requests that were tried again.", label_names=_LABELS

@@ -68,7 +68,7 @@ class Driver(Protocol):
         """One level below a folder, in order."""
         ...
 
-    def delete(self, paths: Sequence[str]) -> None:
+    def delete(self, paths: Sequence[str], *, durable: bool) -> None:
         """One DELETE of at most `delete_batch_count_max` paths; missing ones are fine."""
         ...
 

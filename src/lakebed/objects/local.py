@@ -16,6 +16,7 @@ Does not know: network file systems, whose ``link`` and ``fsync`` promise less; 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import random
 import re
@@ -29,11 +30,6 @@ from lakebed.errors import InvalidRequest, LakebedError, NotFound, Unavailable
 from lakebed.objects.memory import absent, check_range, occupied
 from lakebed.objects.path import join_path
 from lakebed.objects.port import ByteRange, Listing, ObjectMeta
-
-try:
-    from fcntl import F_FULLFSYNC, fcntl  # type: ignore[attr-defined,unused-ignore]  # macOS: fsync stops at the drive's cache
-except ImportError:
-    F_FULLFSYNC = None
 
 __all__ = ["LocalDriver"]
 
@@ -56,6 +52,9 @@ _ABSENT: Final = {errno.ENOENT, errno.EISDIR, errno.ENOTDIR}
 _NOT_A_FOLDER: Final = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY}
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _PUT_TRIES_MAX: Final = 16
+
+# On macOS fsync stops at the drive's cache, and this goes through it.
+_F_FULLFSYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
 
 
 class LocalDriver:
@@ -160,7 +159,9 @@ class LocalDriver:
             if durable and folder not in self._durable:
                 self._sync_parents(folder)
             return
-        raise Unavailable(f"{self.root_url}/{folder} vanishes as fast as it is made; is somebody removing it?", path=path)
+        raise Unavailable(
+            f"{self.root_url}/{folder} vanishes as fast as it is made; is somebody removing it?", path=path
+        )
 
     def _link_nameless(self, place: str, name: str, body: memoryview, durable: bool) -> None:
         parent = os.open(place, _OPEN_FOLDER)
@@ -236,10 +237,7 @@ class LocalDriver:
                 os.close(descriptor)
             folders[path.rpartition("/")[0]] = None
         for folder in folders:
-            try:
-                _sync_folder(self._place(folder))
-            except OSError as error:
-                raise self._translated(error, "sync", folder) from error
+            self._sync_place(folder)
             if folder not in self._durable:
                 self._sync_parents(folder)
 
@@ -247,8 +245,12 @@ class LocalDriver:
         """Read, then put. Not a hard link: other engines write some files in place."""
         self.put(target, memoryview(self.get(source, None)), create_only=False, durable=durable)
 
-    def delete(self, paths: Sequence[str]) -> None:
-        """Unlink files; folders stay, because another engine may be about to write into them."""
+    def delete(self, paths: Sequence[str], *, durable: bool) -> None:
+        """Unlink files, then sync each of their folders once, so that what was hidden first also stays hidden first.
+
+        Folders stay, because another engine may be about to write into them.
+        """
+        folders: dict[str, None] = {}
         for path in paths:
             self._check(path)
             try:
@@ -259,6 +261,15 @@ class LocalDriver:
                 if error.errno == errno.EPERM and os.path.isdir(f"{self._root}/{path}"):
                     continue  # macOS's word for unlinking a folder
                 raise self._translated(error, "delete", path) from error
+            folders[path.rpartition("/")[0]] = None
+        for folder in folders if durable else ():
+            self._sync_place(folder)
+
+    def _sync_place(self, folder: str) -> None:
+        try:
+            _sync_folder(self._place(folder))
+        except OSError as error:
+            raise self._translated(error, "sync", folder) from error
 
     # Listing
 
@@ -428,10 +439,10 @@ def _read_exactly(descriptor: int, start: int, size_bytes: int, path: str) -> Bu
 
 
 def _flush(descriptor: int) -> None:
-    if F_FULLFSYNC is None:
+    if _F_FULLFSYNC is None:
         os.fsync(descriptor)
     else:
-        fcntl(descriptor, F_FULLFSYNC)
+        fcntl.fcntl(descriptor, _F_FULLFSYNC)
 
 
 def _sync_folder(place: str) -> None:

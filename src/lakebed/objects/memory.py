@@ -152,7 +152,7 @@ class MemoryDriver:
         """One level below a folder."""
         return level_of(list(self._metas(prefix, None)), prefix)
 
-    def delete(self, paths: Sequence[str]) -> None:
+    def delete(self, paths: Sequence[str], *, durable: bool) -> None:
         """Forget objects."""
         for path in paths:
             self._objects.pop(self._prefix + path, None)

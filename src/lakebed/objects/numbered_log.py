@@ -31,7 +31,7 @@ _HINT_BYTES_MAX: Final = 32
 
 
 class NumberedLog:
-    """Numbered objects in one folder. Thread-safe; remembers only the newest number it saw, as a place to start looking.
+    """Numbered objects in one folder. Thread-safe; remembers only the newest number it saw, to start looking there.
 
     Args:
         store: where the folder is.
@@ -39,7 +39,7 @@ class NumberedLog:
         name_of: file name of a number. Padded names (text order is number order) make `latest` one LIST.
         id_of: number of a file name, None for strangers.
         write_id_of: the write id inside a payload; None when there is none.
-        boundary_folder: where markers live; None for a log whose numbers are never deleted, or that is fenced otherwise.
+        boundary_folder: where markers live; None for a log whose numbers are never deleted, or fenced otherwise.
         latest_hint_path: an object with the newest number as text, written after each append for other clients.
         environment: clock, randomness and runtime.
     """
@@ -91,7 +91,7 @@ class NumberedLog:
         return number
 
     def newest(self, *, exact: bool = True) -> tuple[int, Buffer] | None:
-        """The newest number with its payload; None for an empty log. Cost: that of `latest`, with a GET for one HEAD."""
+        """The newest number with its payload; None for an empty log. Cost: as `latest`, with a GET for one HEAD."""
         if self._padded:
             while (number := self.latest()) is not None:
                 body = self._read_if_there(number)
@@ -226,7 +226,7 @@ class NumberedLog:
         verdict = "open" if self._boundary is None else self._boundary.verdict(number, write_id)
         if verdict == "forgotten":
             raise OutcomeUnknown(
-                f"{path} was passed by the boundary so long ago that nobody remembers who won it: look before you retry",
+                f"{path} was passed by the boundary so long ago that its winner is not on record: look before you retry",
                 kind="boundary_forgotten",
                 path=path,
                 id=number,
@@ -236,13 +236,15 @@ class NumberedLog:
         if verdict == "lost" or (verdict == "open" and taken is not None):
             if self._boundary is not None and verdict == "lost":
                 self._seen = max(self._seen or 0, self._boundary.current())
-            raise Conflict(f"{path} belongs to another writer: read the newest and try again", path=path, id=number) from taken
+            raise Conflict(
+                f"{path} belongs to another writer: read the newest and try again", path=path, id=number
+            ) from taken
         if self._seen is None or self._seen < number:
             self._seen = number
         self._write_hint(number)
 
     def _withdraw(self, number: int, write_id: str) -> None:
-        """Take back our file below the boundary. Nobody creates there with success, so what we read is what we delete."""
+        """Take back our file below the boundary, where nobody creates with success: what we read is what we delete."""
         body = self._read_if_there(number)
         if body is not None and self._write_id_of(body) == write_id:
             self._store.delete([self.path(number)])
@@ -280,8 +282,9 @@ class NumberedLog:
             return
         ids = self._ids()
         if max(ids, default=-1) < below:
+            newest = max(ids, default=None)
             raise InvalidRequest(
-                f"the boundary of {self._folder} cannot be raised to {below}: the newest number is {max(ids, default=None)}",
+                f"the boundary of {self._folder} cannot be raised to {below}: the newest number is {newest}",
                 kind="boundary_too_high",
             )
         winners: dict[int, str | None] = {}

@@ -3,7 +3,7 @@
 Owns: the operations, what each promises, and the types they exchange. Knows no vendor; adapters live beside it.
 
 Invariants:
-- A path is relative, ``/``-separated, UTF-8, without empty, ``.`` or ``..`` segments; anything else is `InvalidRequest`.
+- A path is relative, ``/``-separated, UTF-8, without empty, ``.`` or ``..`` segments; all else is `InvalidRequest`.
 - Every operation is synchronous and thread-safe, and raises only `lakebed.errors`.
 - ``put(create_only=True)`` has exactly one winner; all others get `AlreadyExists`.
 - An object put with ``durable=True`` survives power loss once the call returned.
@@ -48,7 +48,8 @@ class Listing:
 class RequestCounts:
     """Requests and bytes of one store (or of one ``with store.count()`` block), by kind.
 
-    A LIST counts one for each page of 1000 names, a DELETE one for each batch of 1000 paths.
+    A LIST counts one for each page of 1000 names, a DELETE one for each batch of 1000 paths (Azure: 256, Google: 1).
+    `errors` counts calls that the store did not answer or refused; a missing or existing object is an answer.
     """
 
     get: int = 0
@@ -90,7 +91,7 @@ class ObjectStore(Protocol):
         ...
 
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
-        """Several ranges of one object, in the order asked. Near ranges are coalesced. Cost: 1 GET a coalesced range."""
+        """Several ranges of one object, in the order asked; near ones are read together. Cost: 1 GET a joined range."""
         ...
 
     def head(self, path: str) -> ObjectMeta:
@@ -105,7 +106,7 @@ class ObjectStore(Protocol):
             durable: return only when the object survives power loss (local folders: fsync of file and folder).
 
         Raises:
-            AlreadyExists: ``create_only`` and the object is there. After a lost reply it may be ours: see `NumberedLog`.
+            AlreadyExists: ``create_only`` and the object is there. After a lost reply it may be ours: see `create_once`.
             Unavailable, OutcomeUnknown: the store failed; with OutcomeUnknown the object may be there.
         Cost: 1 PUT.
         """
@@ -124,7 +125,7 @@ class ObjectStore(Protocol):
         ...
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete objects; missing ones are fine. Cost: 1 DELETE a 1000 paths."""
+        """Delete objects; missing ones are fine. What is gone stays gone after power loss. Cost: 1 DELETE a 1000."""
         ...
 
     def copy(self, source: str, target: str, *, create_only: bool = False) -> None:

@@ -31,8 +31,8 @@ def probe_create_only(store: ObjectStore, *, environment: Environment | None = N
     finally:
         store.delete([path])
     raise InvalidRequest(
-        f"The store at {store.root_url} ignores create-only puts (it overwrote an object that was there), so two writers "
-        "could destroy each other's commits. Use a store that honours If-None-Match on PUT.",
+        f"The store at {store.root_url} ignores create-only puts (it overwrote an object that was there), so two "
+        "writers could destroy each other's commits. Use a store that honours If-None-Match on PUT.",
         kind="create_only_ignored",
         url=store.root_url,
     )

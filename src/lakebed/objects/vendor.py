@@ -18,7 +18,6 @@ from obstore.store import AzureStore, GCSStore, S3Store
 from typing_extensions import Buffer
 
 from lakebed.errors import (
-    AlreadyExists,
     InternalError,
     InvalidRequest,
     LakebedError,
@@ -45,7 +44,9 @@ _NO_RIGHT: Final = re.compile(
     r"[Nn]o .*credentials|credential|169\.254\.169\.254|metadata\.google"
 )
 _NOT_SENT: Final = re.compile(r"tcp connect|dns error|Connect\b|error trying to connect|SlowDown|status: 429|Too Many")
-_BAD_RANGE: Final = re.compile(r"InvalidRange|416|Requested range|OutOfRange|out of range|StartTooLarge|start too large")
+_BAD_RANGE: Final = re.compile(
+    r"InvalidRange|416|Requested range|OutOfRange|out of range|StartTooLarge|start too large"
+)
 
 
 class VendorDriver:
@@ -120,7 +121,7 @@ class VendorDriver:
             tuple(sorted(name[skip:].removesuffix("/") for name in found["common_prefixes"])),
         )
 
-    def delete(self, paths: Sequence[str]) -> None:
+    def delete(self, paths: Sequence[str], *, durable: bool) -> None:
         """One batch; where the vendor calls a missing object an error, the others are deleted one by one."""
         try:
             self._ask(paths[0], lambda: obstore.delete(self._store, [self._prefix + path for path in paths]))
@@ -176,7 +177,9 @@ class VendorDriver:
             return absent(path, self.root_url)
         if isinstance(error, exceptions.AlreadyExistsError | exceptions.PreconditionError):
             return occupied(path, self.root_url)
-        if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError) or _NO_RIGHT.search(text):
+        if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError) or _NO_RIGHT.search(
+            text
+        ):
             return InvalidRequest(
                 f"{place} refused access to {path or 'its listing'}: check the credentials (storage_options or the "
                 "environment) and what they permit",
@@ -205,9 +208,7 @@ def _client(url: StoreUrl, options: dict[str, Any], limits: StoreLimits) -> Any:
     retry_config = {"max_retries": 0, "retry_timeout": timedelta(milliseconds=limits.request_timeout_ms)}
     kinds: dict[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
     try:
-        return kinds[url.scheme](
-            url.place, config=options, client_options=client_options, retry_config=retry_config
-        )
+        return kinds[url.scheme](url.place, config=options, client_options=client_options, retry_config=retry_config)
     except exceptions.UnknownConfigurationKeyError as error:
         raise InvalidRequest(
             f"{url} does not know one of the storage options {', '.join(sorted(options))}: see its vendor's names",
@@ -218,5 +219,3 @@ def _client(url: StoreUrl, options: dict[str, Any], limits: StoreLimits) -> Any:
             f"{url} cannot be opened with these storage options and environment variables: one is missing or malformed",
             kind="invalid_option",
         ) from error
-
-

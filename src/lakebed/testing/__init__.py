@@ -1,7 +1,8 @@
 """Public test tools: faulty stores, power loss, recorded calls, a manual clock and a seeded scheduler of actors.
 
-`FaultyStore` and `RecordingStore` answer "what if exactly this call fails"; `Scheduler` answers "in which order, and with
-which faults, does it break". All stores here implement `ObjectStore` and nest in any order. Needs the extra ``testing``.
+`FaultyStore` and `RecordingStore` answer "what if exactly this call fails"; `Scheduler` answers "in which order, and
+with which faults, does it break". All stores here implement `ObjectStore` and nest in any order. Needs the extra
+``testing``.
 """
 
 from lakebed.testing.actor_loop import Actor, Deadlock, StepsExceeded

@@ -1,7 +1,7 @@
 """Actors as greenlets, run one at a time in an order drawn from a seed.
 
-Owns: who runs next, what time it is, who is crashed, paused or waiting, and the trace. Knows no store and no lock; those
-are built on `ActorLoop.switch` and `ActorLoop.wait_until`.
+Owns: who runs next, what time it is, who is crashed, paused or waiting, and the trace. Knows no store and no lock;
+those are built on `ActorLoop.switch` and `ActorLoop.wait_until`.
 
 Invariants: the same seed and the same actors give the same trace, whatever PYTHONHASHSEED; between two switching points
 an actor runs alone; time passes only when nobody can run; a crashed actor is unwound by `Crashed` at its next

@@ -25,7 +25,7 @@ __all__ = ["Crashed", "Fault", "FaultyStore", "lost", "random_faults"]
 R = TypeVar("R")
 
 
-class Crashed(BaseException):  # noqa: N818  # a state of the actor, not an error that anybody may handle
+class Crashed(BaseException):  # a state of the actor, not an error that anybody may handle
     """The process that called is gone. Not an `Exception`: nothing in the product may catch it."""
 
 

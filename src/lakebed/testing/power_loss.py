@@ -1,8 +1,9 @@
 """A store that forgets what was not made durable when the power goes.
 
-Owns: the model of durable objects. Invariants: an object put with ``durable=True`` or named to ``sync``, and a deletion
-that returned, survive; an object put without is there until the power goes, and then, as chance has it, is there, is cut
-short, or is what it was before (the older durable body, or nothing). That is the port's promise, and not more.
+Owns: the model of durable objects. Invariants: an object put with ``durable=True`` or named to ``sync``, and a
+deletion that returned, survive; an object put without is there until the power goes, and then, as chance has it, is
+there, is cut short, or is what it was before (the older durable body, or nothing). That is the port's promise, and no
+more.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What all store wrappers share: every operation of the port goes through one method.
 
-Owns: `Call` (what is asked) and `StoreWrapper`. Invariants: a wrapper is an `ObjectStore`, wrappers nest, and `sub` of a
-wrapper is a view of the same wrapper, with the same state; a `Call` names paths from the wrapper's root, whichever view
-made it; a listing is one call a page. `url`, `signed_url`, `root_url` and `count` ask nothing of the store and pass by.
+Owns: `Call` (what is asked) and `StoreWrapper`. Invariants: a wrapper is an `ObjectStore`, wrappers nest, and `sub` of
+a wrapper is a view of the same wrapper, with the same state; a `Call` names paths from the wrapper's root, whichever
+view made it; a listing is one call a page. `url`, `signed_url`, `root_url` and `count` ask nothing of the store and pass by.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Literal, Self, TypeVar
 
@@ -104,15 +105,14 @@ class StoreWrapper:
         """See `ObjectStore.list`."""
         call = Call("list", self._at(prefix))
         while True:
-            after = start_after
-            page = self.intercept(
-                call,
-                lambda after=after: list(islice(self._inner.list(prefix, start_after=after), self._page_count)),  # type: ignore[misc]
-            )
+            page = self.intercept(call, partial(self._page, prefix, start_after))
             yield from page
             if len(page) < self._page_count:
                 return
             start_after = page[-1].path
+
+    def _page(self, prefix: str, start_after: str | None) -> Sequence[ObjectMeta]:
+        return tuple(islice(self._inner.list(prefix, start_after=start_after), self._page_count))
 
     def list_with_delimiter(self, prefix: str = "") -> Listing:
         """See `ObjectStore.list_with_delimiter`."""
@@ -124,7 +124,7 @@ class StoreWrapper:
         remaining = iter(paths)
         while batch := list(islice(remaining, 1000)):
             full = tuple(map(self._at, batch))
-            self.intercept(Call("delete", full[0], full), lambda batch=batch: self._inner.delete(batch))  # type: ignore[misc]
+            self.intercept(Call("delete", full[0], full), partial(self._inner.delete, batch))
 
     def copy(self, source: str, target: str, *, create_only: bool = False) -> None:
         """See `ObjectStore.copy`."""
