@@ -88,7 +88,9 @@ SNAPSHOT = Snapshot(
     watermark=5,
     properties={"note": "golden ✓"},
 )
-ROWS = pa.table({"_KEY_id": [1, 9], "_SEQUENCE_NUMBER": [0, 1], "_VALUE_KIND": pa.array([0, 3], pa.int8()), "id": [1, 9]})
+ROWS = pa.table(
+    {"_KEY_id": [1, 9], "_SEQUENCE_NUMBER": [0, 1], "_VALUE_KIND": pa.array([0, 3], pa.int8()), "id": [1, 9]}
+)
 
 
 def main() -> None:

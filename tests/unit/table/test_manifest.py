@@ -1,0 +1,231 @@
+"""Manifests and lists: round trips, the rules of the commit snapshot, folding, damage."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from typing import Any
+
+import fastavro
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lakebed.errors import Corruption, UnsupportedFormat
+from lakebed.table import avro
+from lakebed.table.binary_row import EMPTY_ROW
+from lakebed.table.manifest import (
+    ADD,
+    DELETE,
+    ENTRY_SCHEMA,
+    decode_manifest,
+    decode_manifest_list,
+    encode_manifest,
+    encode_manifest_list,
+    entries_of_changes,
+    files_of,
+    fold,
+)
+from lakebed.table.model import BucketChange, DataFile, ManifestMeta, Stats
+from lakebed.table.stats import EMPTY_STATS
+
+FILE = DataFile(
+    "data-1.parquet",
+    10,
+    5,
+    EMPTY_ROW,
+    EMPTY_ROW,
+    EMPTY_STATS,
+    Stats(b"low", b"a rather long maximum", (1, None, 2**40)),
+    -1,
+    2**62,
+    3,
+    5,
+    ("a", "bb"),
+    creation_time_ms=-5,
+    value_stats_cols=(),
+    external_path="s3://elsewhere/ü",
+    embedded_index=b"\0\1",
+    commit_snapshot=4,
+)
+BARE = dataclasses.replace(
+    FILE,
+    file_name="data-2.parquet",
+    value_stats=Stats(EMPTY_ROW, EMPTY_ROW, None),
+    extra_files=(),
+    value_stats_cols=None,
+    external_path=None,
+    embedded_index=None,
+    commit_snapshot=None,
+)
+
+
+def changes(*, added: tuple[DataFile, ...] = (), deleted: tuple[DataFile, ...] = ()) -> pa.Table:
+    """Entries of one bucket."""
+    return entries_of_changes([BucketChange(EMPTY_ROW, 0, 1, added=added, deleted=deleted)])
+
+
+def foreign(records: list[dict[str, Any]], *, without: tuple[str, ...] = (), codec: str = "deflate") -> bytes:
+    """A manifest as another Avro library writes it, perhaps with fewer fields."""
+    header = fastavro.block_reader(io.BytesIO(null_codec(encode_manifest(changes(added=(FILE,))))))
+    writer_schema = header.writer_schema
+    file_record = next(field["type"] for field in writer_schema["fields"] if field["name"] == "_FILE")
+    file_record["fields"] = [field for field in file_record["fields"] if field["name"] not in without]
+    out = io.BytesIO()
+    fastavro.writer(out, writer_schema, records, codec=codec, sync_interval=200)
+    return out.getvalue()
+
+
+def null_codec(body: bytes) -> bytes:
+    """The same container, uncompressed, for libraries without zstandard."""
+    reader = avro._Reader(body)
+    header = avro._read_header(reader)
+    counts, blocks = avro._read_blocks(reader, header)
+    out = bytearray(avro.MAGIC + avro._varint(1) + avro._varint(11) + b"avro.schema")
+    out += avro._varint(len(header.entries[b"avro.schema"])) + header.entries[b"avro.schema"] + b"\0" + header.sync
+    for count, block in zip(counts, blocks, strict=True):
+        out += avro._varint(count) + avro._varint(len(block)) + block + header.sync
+    return bytes(out)
+
+
+def records_of(entries: pa.Table) -> list[dict[str, Any]]:
+    """The entries as another library reads them: our bytes are plain Avro."""
+    return list(fastavro.reader(io.BytesIO(null_codec(encode_manifest(entries)))))
+
+
+def test_round_trip() -> None:
+    """Every field of every kind comes back, nulls and empty lists told apart."""
+    entries = changes(added=(FILE, BARE), deleted=(FILE,))
+    found = decode_manifest(encode_manifest(entries), path="m", added_snapshot=9)
+    assert found.schema.equals(ENTRY_SCHEMA)
+    assert files_of(found) == [FILE, FILE, dataclasses.replace(BARE, commit_snapshot=9)]
+    assert found.column("kind").to_pylist() == [DELETE, ADD, ADD]
+
+
+def test_many_blocks() -> None:
+    """A manifest of many blocks keeps every record in order."""
+    entries = pa.concat_tables([changes(added=(FILE, BARE))] * 4000)
+    body = encode_manifest(entries)
+    assert body.count(avro._read_header(avro._Reader(body)).sync) > 2
+    found = decode_manifest(body, path="m", added_snapshot=4)
+    assert found.column("file_name").equals(entries.column("file_name"))
+
+
+def test_empty() -> None:
+    """No entries, no manifests: still files."""
+    assert decode_manifest(encode_manifest(ENTRY_SCHEMA.empty_table()), path="m", added_snapshot=1).num_rows == 0
+    assert decode_manifest_list(encode_manifest_list([]), path="l") == []
+
+
+def test_plain_avro() -> None:
+    """Another library reads our manifests; ours reads what it writes back, whatever the codec and block size."""
+    entries = changes(added=(FILE, BARE) * 20, deleted=(FILE,))
+    records = records_of(entries)
+    assert records[1]["_FILE"]["_EXTRA_FILES"] == ["a", "bb"]
+    for codec in ("null", "deflate"):
+        found = decode_manifest(foreign(records, codec=codec), path="m", added_snapshot=9)
+        assert found.equals(decode_manifest(encode_manifest(entries), path="m", added_snapshot=9))
+
+
+def test_commit_snapshot_rules() -> None:
+    """Inherited by ADDs only; -1 without the manifest's snapshot, and -1 for good without the field."""
+    entries = changes(added=(BARE, FILE), deleted=(BARE,))
+
+    def decoded(body: bytes, added_snapshot: int | None) -> list[int]:
+        table = decode_manifest(body, path="m", added_snapshot=added_snapshot)
+        return table.column("commit_snapshot").to_pylist()
+
+    assert decoded(encode_manifest(entries), 9) == [-1, 9, 4]
+    assert decoded(encode_manifest(entries), None) == [-1, -1, 4]
+    without = foreign(records_of(entries), without=("_COMMIT_SNAPSHOT",))
+    assert decoded(without, 9) == [-1, -1, -1]
+
+
+def test_missing_optional_fields() -> None:
+    """Files of older writers lack optional fields: null. A required field must be there."""
+    records = records_of(changes(added=(FILE,)))
+    found = decode_manifest(foreign(records, without=("_WRITE_COLS", "_EXTERNAL_PATH")), path="m", added_snapshot=1)
+    assert files_of(found)[0] == dataclasses.replace(FILE, external_path=None)
+    with pytest.raises(Corruption, match="_ROW_COUNT"):
+        decode_manifest(foreign(records, without=("_ROW_COUNT",)), path="m", added_snapshot=1)
+
+
+def test_unknown_version_and_kind() -> None:
+    """Records of a newer version, or of an unknown kind, are named as such."""
+    records = records_of(changes(added=(FILE,)))
+    with pytest.raises(UnsupportedFormat, match="_VERSION 3"):
+        decode_manifest(foreign([{**records[0], "_VERSION": 3}]), path="m", added_snapshot=1)
+    with pytest.raises(UnsupportedFormat, match="kind"):
+        decode_manifest(foreign([{**records[0], "_KIND": 2}]), path="m", added_snapshot=1)
+
+
+def test_list_round_trip() -> None:
+    """Manifest lists keep order, statistics and the snapshot that added each manifest."""
+    metas = [
+        ManifestMeta("manifest-1", 100, 1, 0, EMPTY_STATS, 0, None),
+        ManifestMeta("manifest-2", 2**40, 5, 7, Stats(b"a", b"b", None), 2, 5),
+    ]
+    assert decode_manifest_list(encode_manifest_list(metas), path="l") == metas
+
+
+def test_every_flipped_bit_is_found() -> None:
+    """One flipped bit anywhere in a manifest is an error that names it, or harmless: never another answer."""
+    body = encode_manifest(changes(added=(FILE, BARE)))
+    expected = decode_manifest(body, path="manifest-x", added_snapshot=1)
+    harmless = 0
+    for index in range(len(body)):
+        damaged = bytearray(body)
+        damaged[index] ^= 1 << index % 8
+        try:
+            found = decode_manifest(bytes(damaged), path="manifest-x", added_snapshot=1)
+        except (Corruption, UnsupportedFormat) as error:
+            assert "manifest-x" in error.message
+            continue
+        # The name of lakebed's own header entry, which only says where records begin.
+        assert found.equals(expected)
+        harmless += 1
+    assert harmless <= len(avro.LENGTHS_KEY) + 4
+
+
+def test_every_truncation_is_found() -> None:
+    """A manifest cut anywhere inside a block or its header is an error."""
+    body = encode_manifest(changes(added=(FILE, BARE)))
+    header_end = avro._read_header(avro._Reader(body)).end
+    for length in range(len(body)):
+        if length == header_end:
+            continue  # looks like an empty manifest: the size and counts in the list tell (see test_manifest_reader)
+        with pytest.raises(Corruption):
+            decode_manifest(body[:length], path="m", added_snapshot=1)
+
+
+def test_foreign_damage_never_crashes() -> None:
+    """Damage in a file without checksums is an error or another value, but never a raw exception."""
+    body = foreign(records_of(changes(added=(FILE, BARE))), codec="null")
+    rng = np.random.default_rng(5)
+    for _ in range(1500):
+        damaged = bytearray(body)
+        for index in rng.integers(0, len(body), rng.integers(1, 4)):
+            damaged[index] = rng.integers(0, 256)
+        try:
+            decode_manifest(bytes(damaged), path="m", added_snapshot=1)
+        except (Corruption, UnsupportedFormat):
+            continue
+
+
+def test_fold() -> None:
+    """ADDs that were taken back go; a later ADD comes back; a DELETE of something earlier stays."""
+    one, two, three = (dataclasses.replace(FILE, file_name=name) for name in ("one", "two", "three"))
+    add, drop = (lambda file: changes(added=(file,))), (lambda file: changes(deleted=(file,)))
+    entries = pa.concat_tables([add(one), add(two), drop(one), drop(three), drop(two), add(two)])
+    folded = fold(entries)
+    assert list(zip(folded.column("kind").to_pylist(), folded.column("file_name").to_pylist(), strict=True)) == [
+        (DELETE, "three"),
+        (ADD, "two"),
+    ]
+
+
+def test_fold_tells_levels_apart() -> None:
+    """An upgrade deletes a file at one level and adds it at another: it lives."""
+    upgraded = dataclasses.replace(FILE, level=6)
+    folded = fold(pa.concat_tables([changes(added=(FILE,)), changes(added=(upgraded,), deleted=(FILE,))]))
+    assert folded.column("level").to_pylist() == [6]

@@ -1,0 +1,72 @@
+"""Options: defaults, parsing, refusals, and tolerance of other clients' tables."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakebed.errors import InvalidRequest
+from lakebed.table import options
+from lakebed.table.options import TableOptions, check_options, check_writable
+
+
+def test_defaults_and_values() -> None:
+    """An option is its default until the table says otherwise; units are read."""
+    empty, given = TableOptions(), TableOptions({"snapshot.time-retained": "2 d", "manifest.target-file-size": "1 mb"})
+    assert empty.get(options.SNAPSHOT_TIME_RETAINED) == 3_600_000
+    assert given.get(options.SNAPSHOT_TIME_RETAINED) == 172_800_000
+    assert given.get(options.MANIFEST_TARGET_FILE_SIZE) == 1 << 20
+    assert given.is_set(options.SNAPSHOT_TIME_RETAINED)
+    assert not empty.is_set(options.SNAPSHOT_TIME_RETAINED)
+    assert TableOptions({"bucket-key": " a, b ,"}).get(options.BUCKET_KEY) == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("buckets", "1", "did you mean 'bucket'"),
+        ("zzzz", "1", "not known"),
+        ("bucket", "0", "positive number"),
+        ("bucket", "many", "not a whole number"),
+        ("write-only", "yes", "neither 'true' nor 'false'"),
+        ("merge-engine", "dedup", "none of deduplicate"),
+        ("merge-engine", "first-row", "not supported"),
+        ("changelog-producer", "lookup", "not supported"),
+        ("file.format", "orc", "not supported"),
+        ("deletion-vectors.enabled", "true", "not supported"),
+        ("snapshot.time-retained", "soon", "not a duration"),
+        ("target-file-size", "big", "not a size"),
+        ("snapshot.num-retained.min", "0", "not between"),
+    ],
+)
+def test_refusals(name: str, text: str, sentence: str) -> None:
+    """What cannot be kept is refused, naming option, value and what is possible."""
+    with pytest.raises(InvalidRequest, match=sentence) as caught:
+        check_options({name: text})
+    assert caught.value.facts["option"] == name
+
+
+def test_column_options_pass() -> None:
+    """Options of columns and file formats are for others to judge."""
+    check_options({"fields.price.aggregate-function": "sum", "parquet.enable.dictionary": "true"})
+
+
+def test_foreign_tables() -> None:
+    """Options lakebed does not know stop neither reading nor writing; one it cannot keep stops writing only."""
+    foreign = {"some.new-option": "x", "merge-engine": "aggregation"}
+    assert TableOptions(foreign).get(options.BUCKET) == -1
+    check_writable({"some.new-option": "x"})
+    with pytest.raises(InvalidRequest, match="aggregation"):
+        check_writable(foreign)
+
+
+def test_unreadable_value_speaks_when_asked() -> None:
+    """A foreign table's unreadable option is an error only where it is needed."""
+    table = TableOptions({"snapshot.time-retained": "soon"})
+    assert table.get(options.BUCKET) == -1
+    with pytest.raises(InvalidRequest, match=r"snapshot\.time-retained"):
+        table.get(options.SNAPSHOT_TIME_RETAINED)
+
+
+def test_every_default_is_documented() -> None:
+    """Every option has a sentence that says what it does."""
+    assert all(option.doc.endswith((".", ":")) for option in options.OPTIONS.values())
