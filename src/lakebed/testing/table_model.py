@@ -1,0 +1,572 @@
+"""A real table beside a brute-force model of it: what may be gone, what must be there, after any history.
+
+Owns: `TableWorld`, which does random steps on a table of tiny files and, independently, on plain sets; and the encoder of
+*foreign commits*, written as another client of the format would (no commit snapshot ids, lists without
+``_ADDED_SNAPSHOT``, snapshots without our properties).
+
+Invariants: the model knows nothing of manifests, intervals or c: a version is an id and a set of paths. `check` compares it
+with what lies on the store: nothing needed is missing, and (when asked) nothing unneeded is there, but for what is
+*excused*: files that were restored once and files of deleted branches, which orphan cleaning removes.
+
+Example:
+    >>> world = TableWorld(seed=1)
+    >>> world.run(step_count=12)
+    >>> world.counts["commit"] > 0
+    True
+"""
+
+from __future__ import annotations
+
+import io
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+
+from lakebed.errors import InvalidRequest
+from lakebed.objects.open import open_store
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment, Pool, ThreadRuntime
+from lakebed.table.avro import decode_columns, encode_columns
+from lakebed.table.binary_row import EMPTY_ROW, encode_row
+from lakebed.table.manifest import (
+    ADD,
+    DELETE,
+    decode_manifest_list,
+    encode_manifest,
+    encode_manifest_list,
+    entries_of_changes,
+    files_of,
+)
+from lakebed.table.model import BucketChange, DataFile, ManifestMeta, Snapshot, Stats
+from lakebed.table.snapshot_json import decode_snapshot, encode_snapshot
+from lakebed.table.table import Table
+from lakebed.testing.clock import ManualClock
+
+__all__ = ["InlineRuntime", "LineModel", "TableWorld", "foreign_commit", "without_fields"]
+
+_NO_STATS = Stats(EMPTY_ROW, EMPTY_ROW, ())
+_PARTITIONS = ("a", "b")
+_OPTIONS = {
+    "manifest.merge-min-count": "4",
+    "manifest.full-compaction-threshold-size": "6 kb",
+    "write-only": "true",
+}
+
+
+# ---- another client
+
+
+def without_fields(body: bytes, names: Iterable[str]) -> bytes:
+    """An Avro file as a writer would have made it that never heard of some fields."""
+    schema = fastavro.reader(io.BytesIO(body)).writer_schema
+    count, columns = decode_columns(body, path="ours")
+    return encode_columns(_stripped(schema, frozenset(names)), columns, count)
+
+
+def _stripped(schema: Any, names: frozenset[str]) -> Any:
+    if isinstance(schema, list):
+        return [_stripped(one, names) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: value for key, value in schema.items() if not key.startswith("__fastavro")}
+    if kept.get("type") == "record":
+        kept["fields"] = [
+            {**field, "type": _stripped(field["type"], names)} for field in kept["fields"] if field["name"] not in names
+        ]
+    return kept
+
+
+def foreign_commit(table: Table, changes: Sequence[BucketChange], *, merges: bool, name: str) -> Snapshot:
+    """Commit as another client does, on top of the newest snapshot.
+
+    Args:
+        changes: as for `Table.commit`; commit snapshot ids in them are lost.
+        merges: rewrite all manifests into one, as other clients do now and then.
+        name: makes the names of its objects unique.
+    """
+    head = table.log.latest()
+    store, layout, reader = table.store, table.layout, table.reader
+
+    def put_manifest(entries: pa.Table, file_name: str) -> ManifestMeta:
+        body = without_fields(encode_manifest(entries), ["_COMMIT_SNAPSHOT"])
+        store.put(layout.manifest(file_name), body)
+        deleted = sum(kind == DELETE for kind in entries["kind"].to_pylist())
+        return ManifestMeta(file_name, len(body), entries.num_rows - deleted, deleted, _NO_PARTITION_STATS, 0)
+
+    def put_list(metas: Sequence[ManifestMeta], file_name: str) -> tuple[str, int]:
+        body = without_fields(encode_manifest_list(metas), ["_ADDED_SNAPSHOT"])
+        store.put(layout.manifest(file_name), body)
+        return file_name, len(body)
+
+    base = [] if head is None else reader.all_metas(head)
+    if merges and head is not None:
+        live = reader.live_entries(head)
+        base = [put_manifest(live, f"manifest-{name}-m")] if live.num_rows else []
+    entries = entries_of_changes(changes)
+    base_list, base_size = put_list(base, f"manifest-list-{name}-0")
+    delta_list, delta_size = put_list([put_manifest(entries, f"manifest-{name}-d")], f"manifest-list-{name}-1")
+    rows = sum(1 if kind == ADD else -1 for kind in entries["kind"].to_pylist())
+    snapshot = Snapshot(
+        id=1 if head is None else head.id + 1,
+        schema_id=0,
+        base_manifest_list=base_list,
+        base_manifest_list_size=base_size,
+        delta_manifest_list=delta_list,
+        delta_manifest_list_size=delta_size,
+        commit_user=f"other-{name}",
+        commit_identifier=1,
+        commit_kind="APPEND",
+        time_ms=table.environment.clock.now_ms(),
+        total_record_count=(head.total_record_count if head else 0) + rows,
+        delta_record_count=rows,
+    )
+    store.put(layout.snapshot(snapshot.id), encode_snapshot(snapshot), create_only=True)
+    store.put(layout.latest_hint, str(snapshot.id).encode())
+    return snapshot
+
+
+_NO_PARTITION_STATS = Stats(encode_row(["a"], ["STRING"]), encode_row(["b"], ["STRING"]), (0,))
+
+
+# ---- the model
+
+
+@dataclass(slots=True)
+class LineModel:
+    """What one line of versions should hold: ids and sets of paths, nothing else."""
+
+    snapshots: dict[int, frozenset[str]] = field(default_factory=dict)
+    tags: dict[str, tuple[int, frozenset[str], int | None]] = field(default_factory=dict)
+    """name -> snapshot id, files, expiry in ms."""
+    last_id: int = 0
+    fork: tuple[int, frozenset[str]] | None = None
+
+    @property
+    def head(self) -> frozenset[str]:
+        """Files of the newest snapshot."""
+        return self.snapshots[max(self.snapshots)] if self.snapshots else frozenset()
+
+    def needed(self) -> set[str]:
+        """Files that some version of the line needs."""
+        files = [*self.snapshots.values(), *(tag[1] for tag in self.tags.values())]
+        files += [self.fork[1]] if self.fork else []
+        return set().union(*files)
+
+    def publish(self, files: Iterable[str]) -> int:
+        """A new newest version."""
+        self.last_id += 1
+        self.snapshots[self.last_id] = frozenset(files)
+        return self.last_id
+
+
+class _Inline:
+    """A pool that runs everything in its caller: threads cost more than these tiny objects."""
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        return map(function, items)
+
+    def close(self) -> None:
+        return None
+
+
+class InlineRuntime(ThreadRuntime):
+    """`ThreadRuntime` whose pools run in their caller."""
+
+    def pool(self, worker_count_max: int) -> Pool:
+        """A pool without threads."""
+        return _Inline()
+
+
+class TableWorld:
+    """A table on a store, its model, and random steps on both.
+
+    Args:
+        seed: decides everything; the same seed, the same history.
+        store: a table's folder; None: a fresh one in memory.
+        foreign, rollbacks, branches: whether the history has them; None: as the seed says.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        store: ObjectStore | None = None,
+        foreign: bool | None = None,
+        rollbacks: bool | None = None,
+        as_latest: bool | None = None,
+        branches: bool | None = None,
+    ) -> None:
+        self.rng = random.Random(seed)
+        self.clock = ManualClock()
+        self.environment = Environment(clock=self.clock, rng=random.Random(seed + 1), runtime=InlineRuntime())
+        self.store = store or open_store(f"memory://table-world-{seed}-{id(self)}", environment=self.environment)
+        self.table = Table.create(
+            self.store,
+            name="world",
+            schema=pa.schema([("id", pa.int64()), ("pt", pa.string())]),
+            partition_keys=["pt"],
+            options=_OPTIONS,
+            environment=self.environment,
+        )
+        self.main = LineModel()
+        self.branch: tuple[Table, LineModel] | None = None
+        self.counts: Counter[str] = Counter()
+        self.log: list[str] = []
+        self.excused: set[str] = set()
+        self._lives: Counter[str] = Counter()
+        self._names = 0
+        self._listed: dict[str, tuple[str, ...]] = {}
+        self._steps = self._menu(
+            foreign=seed % 2 == 1 if foreign is None else foreign,
+            rollbacks=seed % 3 == 0 if rollbacks is None else rollbacks,
+            as_latest=seed % 5 == 0 if as_latest is None else as_latest,
+            branches=seed % 7 == 0 if branches is None else branches,
+        )
+
+    def _menu(self, *, foreign: bool, rollbacks: bool, as_latest: bool, branches: bool) -> list[Callable[[], None]]:
+        steps: list[Callable[[], None]] = [self.commit] * 6 + [self.upgrade] * 2 + [self.compact] * 2 + [self.tag] * 3
+        steps += [self.expire] * 3 + [self.delete_tag] * 2 + [self.replace_tag, self.rename_tag, self.expire_tags]
+        steps += [self.foreign] * 3 if foreign else []
+        steps += [self.rollback] if rollbacks else []
+        steps += [self.rollback_as_latest] if as_latest else []
+        steps += [self.branch_step] * 4 if branches else []
+        return steps
+
+    # ---- running and checking
+
+    def run(self, *, step_count: int) -> None:
+        """Do random steps, checking after each; at the end clean orphans and check that nothing unneeded is left."""
+        self.commit()
+        for _ in range(step_count):
+            self.clock.advance(60.0)
+            self.rng.choice(self._steps)()
+            self.check()
+        self.check_versions()
+        self.excused_left = len(self.unneeded())
+        self.table.remove_orphan_files(older_than_ms=self.clock.now_ms() + 1)
+        self.check()
+        left = self.unneeded()
+        assert not left, f"orphan cleaning left {sorted(left)[:4]}"
+
+    def stored(self) -> set[str]:
+        """Paths of data files and manifests that lie on the store."""
+        paths = (meta.path for meta in self.store.list(""))
+        return {path for path in paths if path.startswith("manifest/") or "/bucket-" in path}
+
+    def needed(self) -> set[str]:
+        """Paths that the versions need, by the model and by the names in their own JSON and lists."""
+        needed = self.main.needed()
+        tables = [(self.table, self.main)]
+        if self.branch is not None:
+            needed |= self.branch[1].needed()
+            tables.append(self.branch)
+        for table, model in tables:
+            paths = [table.layout.snapshot(snapshot_id) for snapshot_id in model.snapshots]
+            paths += [table.layout.tag(name) for name in model.tags]
+            for path in paths:
+                needed |= self._names_of(path)
+        for pin in self.store.list(self.table.layout.tag_folder):
+            if "lakebed.pin.branch." in pin.path and self.branch is not None:
+                needed |= self._names_of(pin.path)
+        return needed
+
+    def _names_of(self, path: str) -> set[str]:
+        snapshot = decode_snapshot(self.store.get(path), path=path)
+        names = set()
+        for listed in (snapshot.base_manifest_list, snapshot.delta_manifest_list):
+            list_path = f"manifest/{listed}"
+            if list_path not in self._listed:
+                metas = decode_manifest_list(self.store.get(list_path), path=list_path)
+                self._listed[list_path] = tuple(f"manifest/{meta.file_name}" for meta in metas)
+            names |= {list_path, *self._listed[list_path]}
+        return names
+
+    def unneeded(self) -> set[str]:
+        """What lies there and nothing needs."""
+        return self.stored() - self.needed()
+
+    def check(self, *, collected: bool = False) -> None:
+        """Assert that nothing needed is missing and, after a collection, that nothing unneeded is there.
+
+        What is excused must be one of: restored once (a tag in the hole kept it), left by a deleted branch.
+        """
+        ids = self.table.log.ids()
+        assert ids == sorted(self.main.snapshots), f"snapshots are {ids}, should be {sorted(self.main.snapshots)}"
+        tags = set(self.table.tagger.names())
+        assert tags == set(self.main.tags), f"tags are {tags}, should be {set(self.main.tags)}"
+        stored, needed = self.stored(), self.needed()
+        lost = needed - stored
+        assert not lost, f"LOST {sorted(lost)[:4]} after {self.log[-6:]}"
+        if collected:
+            leaked = stored - needed - self.excused - {path for path, lives in self._lives.items() if lives > 1}
+            assert not leaked, f"LEAKED {sorted(leaked)[:4]} after {self.log[-6:]}"
+
+    def check_versions(self) -> None:
+        """Assert that every version of the real table has exactly the model's files."""
+        lines = [(self.table, self.main)] + ([self.branch] if self.branch else [])
+        for table, model in lines:
+            for snapshot_id, files in model.snapshots.items():
+                assert self._paths(table, table.log.snapshot(snapshot_id)) == files
+            for name, (_, files, _) in model.tags.items():
+                assert self._paths(table, table.tagger.tag(name).snapshot) == files
+
+    def _paths(self, table: Table, snapshot: Snapshot) -> set[str]:
+        files = self._files(table, snapshot)
+        return {path for one, (_, file) in files.items() for path in _with_extras(one, file)}
+
+    def _files(self, table: Table, snapshot: Snapshot | None) -> dict[str, tuple[bytes, DataFile]]:
+        if snapshot is None:
+            return {}
+        entries = table.reader.live_entries(snapshot)
+        partitions = entries["partition"].to_pylist()
+        return {
+            _path_of(partition, file): (partition, file)
+            for partition, file in zip(partitions, files_of(entries), strict=True)
+        }
+
+    # ---- steps
+
+    def _new_file(self) -> tuple[bytes, DataFile, str]:
+        self._names += 1
+        partition = encode_row([self.rng.choice(_PARTITIONS)], ["STRING"])
+        file = DataFile(
+            file_name=f"data-{self._names}.parquet",
+            file_size=1,
+            row_count=1,
+            min_key=EMPTY_ROW,
+            max_key=EMPTY_ROW,
+            key_stats=_NO_STATS,
+            value_stats=_NO_STATS,
+            min_sequence_number=0,
+            max_sequence_number=0,
+            schema_id=0,
+            level=0,
+            extra_files=(f"data-{self._names}.index",) if self._names % 7 == 0 else (),
+            file_source=0,
+        )
+        path = _path_of(partition, file)
+        self.store.put(path, b"x")
+        for extra in file.extra_files:
+            self.store.put(f"{path.rpartition('/')[0]}/{extra}", b"i")
+        return partition, file, path
+
+    def _change(
+        self, table: Table, *, add_count: int, delete_count: int
+    ) -> tuple[list[BucketChange], set[str], set[str]]:
+        live = self._files(table, table.log.latest())
+        gone = self.rng.sample(sorted(live), k=min(delete_count, len(live)))
+        changes = [BucketChange(live[path][0], 0, 1, deleted=(live[path][1],)) for path in gone]
+        added = set()
+        for _ in range(add_count):
+            partition, file, path = self._new_file()
+            changes.append(BucketChange(partition, 0, 1, added=(file,)))
+            added |= _with_extras(path, file)
+        return changes, added, {one for path in gone for one in _with_extras(path, live[path][1])}
+
+    def commit(self) -> None:
+        """Add one or two files, delete up to two."""
+        self._commit_to(self.table, self.main)
+
+    def _commit_to(self, table: Table, model: LineModel) -> None:
+        changes, added, gone = self._change(
+            table, add_count=self.rng.randint(1, 2), delete_count=self.rng.randint(0, 2)
+        )
+        snapshot = table.commit(changes, kind="OVERWRITE" if gone else "APPEND")
+        self._published(model, snapshot.id, (model.head - gone) | added)
+        self._note("commit", snapshot.id)
+
+    def compact(self) -> None:
+        """Replace up to three files by one."""
+        changes, added, gone = self._change(self.table, add_count=1, delete_count=3)
+        snapshot = self.table.commit(changes, kind="COMPACT")
+        self._published(self.main, snapshot.id, (self.main.head - gone) | added)
+        self._note("compact", snapshot.id)
+
+    def upgrade(self) -> None:
+        """Move one file to a higher level: DELETE and ADD of the same file in one snapshot."""
+        live = self._files(self.table, self.table.log.latest())
+        if not live:
+            return
+        partition, file = live[self.rng.choice(sorted(live))]
+        change = BucketChange(partition, 0, 1, deleted=(file,), added=(replace(file, level=file.level + 1),))
+        if self.rng.random() < 0.2:
+            snapshot = foreign_commit(self.table, [change], merges=False, name=self._name())
+        else:
+            snapshot = self.table.commit([change], kind="COMPACT")
+        self._published(self.main, snapshot.id, self.main.head)
+        self._note("upgrade", snapshot.id)
+
+    def foreign(self) -> None:
+        """A commit of another client."""
+        changes, added, gone = self._change(self.table, add_count=1, delete_count=self.rng.randint(0, 2))
+        merges = self.rng.random() < 0.3
+        snapshot = foreign_commit(self.table, changes, merges=merges, name=self._name())
+        self._published(self.main, snapshot.id, (self.main.head - gone) | added)
+        self._note("foreign", snapshot.id)
+
+    def tag(self) -> None:
+        """Tag a random snapshot, or what another tag holds; now and then with a lifetime."""
+        self._tag_in(self.table, self.main)
+
+    def _tag_in(self, table: Table, model: LineModel) -> None:
+        name = f"t{self._name()}"
+        lifetime_ms = self.rng.choice((None, None, 600_000))
+        if model.tags and self.rng.random() < 0.2:
+            other = self.rng.choice(sorted(model.tags))
+            table.create_tag(name, tag=other, time_retained_ms=lifetime_ms)
+            snapshot_id, files, _ = model.tags[other]
+        else:
+            snapshot_id = self.rng.choice(sorted(model.snapshots))
+            table.create_tag(name, snapshot_id=snapshot_id, time_retained_ms=lifetime_ms)
+            files = model.snapshots[snapshot_id]
+        expires_ms = None if lifetime_ms is None else self.clock.now_ms() + lifetime_ms
+        model.tags[name] = (snapshot_id, files, expires_ms)
+        self._note("tag", f"{name} on {snapshot_id}")
+
+    def delete_tag(self) -> None:
+        """Delete one to three tags in one call."""
+        names = self.rng.sample(sorted(self.main.tags), k=min(self.rng.randint(1, 3), len(self.main.tags)))
+        if not names:
+            return
+        report = self.table.delete_tag(*names)
+        for name in names:
+            del self.main.tags[name]
+        self._collected("deleted with a tag", report.deleted_count)
+        self._note("delete tag", names)
+
+    def replace_tag(self) -> None:
+        """Point a tag at another snapshot."""
+        if not self.main.tags:
+            return
+        name, snapshot_id = self.rng.choice(sorted(self.main.tags)), self.rng.choice(sorted(self.main.snapshots))
+        self.table.replace_tag(name, snapshot_id=snapshot_id)
+        self.main.tags[name] = (snapshot_id, self.main.snapshots[snapshot_id], None)
+        self._collected("replaced", 1)
+        self._note("replace tag", f"{name} on {snapshot_id}")
+
+    def rename_tag(self) -> None:
+        """Give a tag another name."""
+        if not self.main.tags:
+            return
+        name, new = self.rng.choice(sorted(self.main.tags)), f"r{self._name()}"
+        self.table.rename_tag(name, new)
+        self.main.tags[new] = self.main.tags.pop(name)
+        self._note("rename tag", f"{name} to {new}")
+
+    def expire_tags(self) -> None:
+        """Delete the tags whose lifetime is over."""
+        now_ms = self.clock.now_ms()
+        self.table.expire_tags()
+        self.main.tags = {name: tag for name, tag in self.main.tags.items() if tag[2] is None or tag[2] > now_ms}
+        self._collected("tags expired", 1)
+        self._note("expire tags", "")
+
+    def expire(self) -> None:
+        """Keep a random number of the newest snapshots."""
+        self._expire_in(self.table, self.main)
+
+    def _expire_in(self, table: Table, model: LineModel) -> None:
+        kept = self.rng.randint(1, len(model.snapshots))
+        report = table.expire(retain_max=kept, retain_min=1, older_than_ms=0, max_deletes=1000)
+        for snapshot_id in sorted(model.snapshots)[: len(model.snapshots) - kept]:
+            del model.snapshots[snapshot_id]
+        assert not report.warnings, report.warnings
+        self._collected("files expired", report.deleted_count)
+        self._note("expire", f"keep {kept}")
+
+    def rollback(self) -> None:
+        """Go back to a snapshot or tag; what came later goes."""
+        target, files, version = self._target()
+        if self.branch is not None and self.branch[1].fork is not None and self.branch[1].fork[0] > target:
+            try:
+                self.table.rollback_to(version)
+            except InvalidRequest:
+                self.counts["refused below a fork"] += 1
+                return
+            raise AssertionError("a rollback below a branch's fork was not refused")
+        later = [snapshot_id for snapshot_id in self.main.snapshots if snapshot_id > target]
+        snapshot = self.table.rollback_to(version)
+        if target == self.main.last_id:
+            return
+        for snapshot_id in later:
+            del self.main.snapshots[snapshot_id]
+        self.main.tags = {name: tag for name, tag in self.main.tags.items() if tag[0] <= target}
+        self._published(self.main, snapshot.id, files)
+        self._collected("rolled back", len(later))
+        self._note("rollback", f"to {target}")
+
+    def rollback_as_latest(self) -> None:
+        """Make an older version the newest, keeping history."""
+        target, files, version = self._target()
+        if target == self.main.last_id:
+            return
+        snapshot = self.table.rollback_to_as_latest(version)
+        self._published(self.main, snapshot.id, files)
+        self._collected("rolled back as latest", 1)
+        self._note("rollback as latest", f"to {target}")
+
+    def _target(self) -> tuple[int, frozenset[str], int | str]:
+        targets: list[tuple[int, frozenset[str], int | str]] = [
+            (snapshot_id, files, snapshot_id) for snapshot_id, files in self.main.snapshots.items()
+        ]
+        targets += [(tag[0], tag[1], f"tag.{name}") for name, tag in self.main.tags.items()]
+        return self.rng.choice(sorted(targets, key=lambda target: str(target[2])))
+
+    def branch_step(self) -> None:
+        """Make, use or delete a branch."""
+        if self.branch is None:
+            name = f"b{self._name()}"
+            table = self.table.create_branch(name)
+            model = LineModel(snapshots={self.main.last_id: self.main.head}, last_id=self.main.last_id)
+            model.fork = (self.main.last_id, self.main.head)
+            self.branch = (table, model)
+            self._note("branch", name)
+            return
+        table, model = self.branch
+        step = self.rng.choice(("commit", "commit", "commit", "tag", "expire", "expire", "delete"))
+        if step == "commit":
+            self._commit_to(table, model)
+        elif step == "tag":
+            self._tag_in(table, model)
+        elif step == "expire":
+            self._expire_in(table, model)
+        else:
+            before = self.needed()
+            self.table.delete_branch(table.branch or "")
+            self.branch = None
+            self.excused |= before - self.needed()
+        self.counts[f"branch {step}"] += 1
+
+    # ---- notes
+
+    def _published(self, model: LineModel, snapshot_id: int, files: Iterable[str]) -> None:
+        before = model.head
+        assert model.publish(files) == snapshot_id, f"snapshot {snapshot_id}, should be {model.last_id}"
+        self._lives.update(model.head - before)
+
+    def _collected(self, what: str, count: int) -> None:
+        self.counts[what] += count
+        self.check(collected=True)
+
+    def _note(self, what: str, more: object) -> None:
+        self.counts[what] += 1
+        self.log.append(f"{what} {more}")
+
+    def _name(self) -> str:
+        self._names += 1
+        return str(self._names)
+
+
+def _path_of(partition: bytes, file: DataFile) -> str:
+    value = next(value for value in _PARTITIONS if encode_row([value], ["STRING"]) == partition)
+    return f"pt={value}/bucket-0/{file.file_name}"
+
+
+def _with_extras(path: str, file: DataFile) -> set[str]:
+    folder = path.rpartition("/")[0]
+    return {path, *(f"{folder}/{extra}" for extra in file.extra_files)}
