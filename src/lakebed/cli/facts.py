@@ -158,7 +158,7 @@ def print_reports(reports: Sequence[ReclaimReport], *, json: bool, single: bool 
             for line in _doomed_lines(report.plan.hide, report.plan.doomed):
                 say.sentence("  " + line)
         for reason, number in sorted(report.kept.items()):
-            say.sentence(f"  kept {number}: {reason}")
+            say.sentence(f"  {say.count(number, 'file')} kept: {reason}")
         for warning in report.warnings:
             say.sentence(f"  warning: {warning}")
 

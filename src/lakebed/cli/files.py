@@ -9,6 +9,7 @@ touch rows: it brings Arrow.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 from collections.abc import Iterator
@@ -98,6 +99,10 @@ def write_rows(
         limit: at most so many rows.
     """
     rows = _limited(batches, limit)
+    head = next(rows, None)
+    if head is not None:
+        # The batches' own schema: the one asked may differ from it in nullability, which writers refuse.
+        rows, schema = itertools.chain((head,), rows), head.schema
     if output is None:
         if format == "parquet" and sys.stdout.isatty():
             raise InvalidRequest("Parquet is not for a terminal: name a file with --output.", kind="binary_output")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from typing import Any
 
 import typer
 
 import lakebed
 from lakebed.cli import args, exits, lakes, pipelines, rows, say, schemas, tags, versions
-from lakebed.errors import LakebedError, Unavailable
+from lakebed.errors import InternalError, LakebedError, Unavailable
 
 __all__ = ["app", "main"]
 
@@ -69,10 +70,17 @@ def run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         sys.stderr.write("\nlakebed: interrupted.\n")
         return exits.INTERRUPTED
-    except OSError as problem:
+    except OSError as problem:  # a file that cannot be opened, a full disk
         where = f" ({problem.filename})" if problem.filename else ""
         say.error(Unavailable(f"{problem.strerror or problem}{where}."), json=json)
         return exits.UNAVAILABLE
+    except Exception as bug:  # told as such, with everything that a report of it needs
+        if json:
+            say.error(InternalError(f"{type(bug).__name__}: {bug}"), json=True)
+        else:
+            traceback.print_exc()
+            sys.stderr.write(f"lakebed: this is a bug in lakebed {lakebed.__version__}; please report it.\n")
+        return exits.BUG
 
 
 def _usage(wrong: Any, *, json: bool) -> int:

@@ -198,20 +198,16 @@ def _written(opened: Table, made: Any, *, json: bool) -> None:
 def _print_diff(found: Any, *, limit: int | None, json: bool) -> None:
     from lakebed.cli.files import print_rows
 
-    parts = {"added": found.added, "removed": found.removed, "changed": found.changed}
+    parts = {"added": found.added, "removed": found.removed, "before": found.before, "after": found.after}
     if json:
-        say.document(
-            {
-                **{name: rows.num_rows for name, rows in parts.items()},
-                "rows": {name: rows.slice(0, limit).to_pylist() for name, rows in parts.items()},
-            }
-        )
+        rows = {name: part.slice(0, limit).to_pylist() for name, part in parts.items()}
+        say.document({**found.counts, "keys": list(found.keys), "rows": rows})
         return
-    say.sentence(", ".join(f"{rows.num_rows:,} {name}" for name, rows in parts.items()) + ".")
+    say.sentence(", ".join(f"{number:,} {name}" for name, number in found.counts.items()) + ".")
     for name, rows in parts.items():
         if rows.num_rows and limit != 0:
             say.sentence("")
-            say.sentence(f"{name}:")
+            say.sentence({"before": "changed, before:", "after": "changed, after:"}.get(name, f"{name}:"))
             print_rows(rows.slice(0, limit), json=False)
 
 

@@ -136,7 +136,7 @@ def rollback(
     opened = args.open_table(lake, table, branch=branch)
     goal = opened.resolve(version=target, timestamp_ms=timestamp)
     if dry_run:
-        _foretell_rollback(opened, goal, as_latest=as_latest, json=json)
+        _foretell_rollback(opened, goal, target=target, timestamp=timestamp, as_latest=as_latest, json=json)
         return
     if not as_latest:
         say.ask(f"Roll {table} back to snapshot {goal.id} and delete what came later?", yes=yes, json=json)
@@ -249,13 +249,24 @@ def system(
     print_rows(args.open_table(lake, table, branch=branch).system(name.removeprefix("$")), json=json)
 
 
-def _foretell_rollback(opened: Table, goal: Snapshot, *, as_latest: bool, json: bool) -> None:
-    later = [] if as_latest else [one.id for one in opened.snapshots() if one.id > goal.id]
-    tags = [] if as_latest else [tag.name for tag in opened.tags() if tag.snapshot.id > goal.id]
-    gone = f"{say.count(len(later), 'later snapshot')} and {say.count(len(tags), 'tag')} would go"
+def _foretell_rollback(
+    opened: Table, goal: Snapshot, *, target: str | None, timestamp: str | None, as_latest: bool, json: bool
+) -> None:
+    """Say what a rollback would do."""
+    plan = None if as_latest else opened.plan_rollback(target, timestamp_ms=timestamp)
+    hidden, freed = (plan.hide, plan.bytes_freed) if plan else ((), 0)
+    gone = f"{say.count(len(hidden), 'later version or tag', 'later versions and tags')} and {say.size(freed)} would go"
     say.result(
         json,
-        {"dry_run": True, **facts.of_snapshot(goal), "snapshots_deleted": later, "tags_deleted": tags},
+        {
+            "dry_run": True,
+            **facts.of_snapshot(goal),
+            "versions": list(hidden),
+            "objects": [{"path": one.path, "bytes": one.size_bytes, "why": one.why} for one in plan.doomed]
+            if plan
+            else [],
+            "bytes": freed,
+        },
         f"Would roll {opened.name} back to snapshot {goal.id} ({say.ago(goal.time_ms)}, "
         f"{say.count(goal.total_record_count, 'row')}); {'nothing is deleted' if as_latest else gone}.",
     )

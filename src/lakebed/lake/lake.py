@@ -14,7 +14,7 @@ Does not know: how any store keeps its versions; it asks them through the `Versi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -285,12 +285,12 @@ class Lake:
         return list(self.table(name).versions())
 
     def pins(self, name: str | None = None) -> list[Pin]:
-        """Everything that keeps a version alive, in one table or in all, with the bytes that each pin alone holds.
+        """Everything that keeps a version alive, in one table or in all, with the bytes that each tag alone holds.
 
         Cost: as `ls`, and the manifests of every pinned version.
         """
         names = self.tables() if name is None else [str(parse_table_name(name))]
-        return [pin for pins in self._map(lambda each: self.table(each).pins(), names) for pin in pins]
+        return [pin for pins in self._map(self._pins, names) for pin in pins]
 
     def why(self, where: str) -> Verdict:
         """Who needs an object, or when it may go.
@@ -405,6 +405,12 @@ class Lake:
         return StoreSummary(
             "table", name, str(newest.id), newest.time_ms, newest.total_record_count, size_bytes, pin_count
         )
+
+    def _pins(self, name: str) -> list[Pin]:
+        table = self.table(name)
+        return [
+            replace(pin, bytes_alone=table.bytes_alone(pin.name)) if pin.kind == "tag" else pin for pin in table.pins()
+        ]
 
     def _map(self, function: Callable[[str], Any], names: Iterable[str]) -> list[Any]:
         pool = self.environment.runtime.pool(_CONCURRENT_TABLES_MAX)

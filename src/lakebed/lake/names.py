@@ -16,7 +16,7 @@ __all__ = ["DEFAULT_DATABASE", "TableName", "nearest_names", "parse_table_name",
 
 DEFAULT_DATABASE: Final = "default"
 _SUFFIX: Final = ".db"
-_FORBIDDEN: Final = frozenset('/\\$#?%*:"<>|@')
+_FORBIDDEN: Final = frozenset('$#?%*:"<>|@')
 _PART_BYTES_MAX: Final = 200
 
 
@@ -42,8 +42,10 @@ def parse_table_name(text: str) -> TableName:
     Raises:
         InvalidRequest: empty, path-like, or with more than one dot.
     """
+    if any(mark in text for mark in ("/", "\\", "..")):
+        raise _invalid(text, "reads as a path")
     parts = text.split(".")
-    if len(parts) > 2 and ".." not in text:
+    if len(parts) > 2:
         raise _invalid(text, "has more than one dot")
     for part in parts:
         problem = _problem(part)
