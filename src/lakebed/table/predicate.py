@@ -307,10 +307,15 @@ def _converted(value: Any, kind: pa.DataType) -> pa.Scalar:
         exact = decimal.Decimal(value)
         if not exact.is_finite():
             return pa.scalar(float(value), pa.float64())
-        try:
-            return pa.scalar(int(exact) if exact == int(exact) and types.is_integer(kind) else exact, kind)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        whole = exact == exact.to_integral_value()
+        if types.is_integer(kind) and not whole:
             return pa.scalar(float(exact), pa.float64())
+        for wider in (kind, pa.int64()) if whole else (kind,):
+            try:
+                return pa.scalar(int(exact) if types.is_integer(wider) else exact, wider)
+            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+                continue
+        return pa.scalar(float(exact), pa.float64())
     if types.is_floating(kind):
         if not is_number:
             raise TypeError

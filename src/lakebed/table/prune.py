@@ -89,17 +89,19 @@ def may_match(
 
 
 def _groups(entries: pa.Table) -> list[tuple[np.ndarray[Any, np.dtype[np.int64]], tuple[str, ...] | None]]:
-    """Rows whose statistics have the same columns: same schema, same ``value_stats_cols``, same ``write_cols``."""
+    """Rows whose statistics have the same columns: same schema, same named columns, same arity."""
     keys = pa.table(
         {
             "schema_id": entries.column("schema_id"),
             "stats": pc.binary_join(entries.column("value_stats_cols"), "\0"),
             "stats_null": pc.is_null(entries.column("value_stats_cols")),
             "written": pc.binary_join(entries.column("write_cols"), "\0"),
+            # The arity of the rows: files without statistics must not hide those of their neighbours.
+            "arity": pc.binary_slice(entries.column("value_stats_min"), 0, 4),
             "row": pa.array(np.arange(entries.num_rows, dtype=np.int64)),
         }
     )
-    names = ["schema_id", "stats", "stats_null", "written"]
+    names = ["schema_id", "stats", "stats_null", "written", "arity"]
     groups = []
     for rows in keys.group_by(names, use_threads=False).aggregate([("row", "list")]).column("row_list").to_numpy():
         first = int(rows[0])

@@ -1,0 +1,107 @@
+"""Reading manifests: what is fetched, what is cached, what is damage."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from lakebed.errors import Corruption, NotFound
+from lakebed.objects.open import open_store
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+from lakebed.table.binary_row import EMPTY_ROW
+from lakebed.table.layout import Layout
+from lakebed.table.manifest import encode_manifest, encode_manifest_list, entries_of_changes
+from lakebed.table.manifest_cache import ManifestCache
+from lakebed.table.manifest_reader import ManifestReader
+from lakebed.table.model import BucketChange, DataFile, ManifestMeta, Snapshot
+from lakebed.table.stats import EMPTY_STATS
+
+FILE = DataFile("a", 1, 1, EMPTY_ROW, EMPTY_ROW, EMPTY_STATS, EMPTY_STATS, 0, 0, 0, 0)
+
+
+def stored(store: ObjectStore, name: str, change: BucketChange, added_snapshot: int) -> ManifestMeta:
+    """One manifest on the store."""
+    body = encode_manifest(entries_of_changes([change]))
+    store.put(f"manifest/{name}", body)
+    return ManifestMeta(name, len(body), len(change.added), len(change.deleted), EMPTY_STATS, 0, added_snapshot)
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest) -> ObjectStore:
+    """An empty store of its own for each test."""
+    return open_store(f"memory://{request.node.name}")
+
+
+@pytest.fixture
+def snapshot(store: ObjectStore) -> Snapshot:
+    """Snapshot 2: base adds a and b, delta deletes a and adds c."""
+    second, third = (dataclasses.replace(FILE, file_name=name) for name in "bc")
+    base = stored(store, "m1", BucketChange(EMPTY_ROW, 0, 1, added=(FILE, second)), 1)
+    gone = dataclasses.replace(FILE, commit_snapshot=1)
+    delta = stored(store, "m2", BucketChange(EMPTY_ROW, 0, 1, added=(third,), deleted=(gone,)), 2)
+    bodies = [encode_manifest_list([base]), encode_manifest_list([delta])]
+    for name, body in zip(("l1", "l2"), bodies, strict=True):
+        store.put(f"manifest/{name}", body)
+    sizes = {"base_manifest_list_size": len(bodies[0]), "delta_manifest_list_size": len(bodies[1])}
+    return Snapshot(2, 0, "l1", "l2", "me", 1, "APPEND", 0, 2, 0, **sizes)
+
+
+def reader(store: ObjectStore, *, cache: ManifestCache | None = None) -> ManifestReader:
+    """A reader with a cache of its own."""
+    return ManifestReader(store, Layout(), environment=Environment(), cache=cache or ManifestCache())
+
+
+def test_live_and_delta(store: ObjectStore, snapshot: Snapshot) -> None:
+    """Live files are base and delta folded; the delta is told as committed; each object is fetched once."""
+    manifests = reader(store)
+    with store.count() as counts:
+        live = manifests.live_entries(snapshot)
+        delta = manifests.delta_entries(snapshot)
+        manifests.live_entries(snapshot)
+    assert (live.column("file_name").to_pylist(), live.column("commit_snapshot").to_pylist()) == (["b", "c"], [1, 2])
+    assert (delta.column("kind").to_pylist(), delta.column("commit_snapshot").to_pylist()) == ([1, 0], [1, 2])
+    assert (counts.get, counts.total) == (4, 4)
+
+
+def test_manifests_can_be_left_out(store: ObjectStore, snapshot: Snapshot) -> None:
+    """A manifest that is not wanted is not fetched."""
+    with store.count() as counts:
+        live = reader(store).live_entries(snapshot, keep_manifest=lambda meta: meta.file_name == "m2")
+    assert (live.column("file_name").to_pylist(), counts.get) == (["c"], 3)
+
+
+def test_truncation_is_corruption(store: ObjectStore, snapshot: Snapshot) -> None:
+    """A manifest or list that is not as long as committed is damage, even where its bytes alone look whole."""
+    for name in ("m1", "l2"):
+        whole = bytes(store.get(f"manifest/{name}"))
+        store.put(f"manifest/{name}", whole + b"")
+        store.put(f"manifest/{name}", whole[:-1])
+        with pytest.raises(Corruption, match=f"manifest/{name}"):
+            reader(store).live_entries(snapshot)
+        store.put(f"manifest/{name}", whole)
+
+
+def test_wrong_count_is_corruption(store: ObjectStore) -> None:
+    """A manifest of another number of entries than its list says is damage."""
+    meta = stored(store, "m", BucketChange(EMPTY_ROW, 0, 1, added=(FILE,)), 1)
+    with pytest.raises(Corruption, match="has 1 entries"):
+        reader(store).entries(dataclasses.replace(meta, added_file_count=2))
+
+
+def test_missing_manifest(store: ObjectStore, snapshot: Snapshot) -> None:
+    """A manifest that is gone is NotFound, for the caller to judge."""
+    store.delete(["manifest/m1"])
+    with pytest.raises(NotFound):
+        reader(store).live_entries(snapshot)
+
+
+def test_two_added_snapshots_do_not_mix(store: ObjectStore) -> None:
+    """The same manifest named with and without its snapshot decodes each way."""
+    meta = stored(store, "m", BucketChange(EMPTY_ROW, 0, 1, added=(FILE,)), 5)
+    manifests = reader(store)
+    assert manifests.entries(meta).column("commit_snapshot").to_pylist() == [5]
+    assert manifests.entries(dataclasses.replace(meta, added_snapshot=None)).column("commit_snapshot").to_pylist() == [
+        -1
+    ]

@@ -1,0 +1,126 @@
+"""Filters: text, Arrow meaning, and what their statistics rule out."""
+
+from __future__ import annotations
+
+import datetime
+import pickle
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from lakebed.errors import InvalidRequest
+from lakebed.table.predicate import (
+    bind,
+    column,
+    columns_of,
+    conjuncts,
+    parse_predicate,
+    required_values,
+    to_arrow,
+)
+
+ROWS = pa.table(
+    {
+        "carrier": ["UA", "AA", "it's", None, "U_"],
+        "month": pa.array([1, 2, 3, None, 12], pa.int32()),
+        "delay": [1.5, -0.5, float("nan"), None, 2.0],
+        "fare": pa.array([Decimal("1.50"), Decimal("2.25"), None, None, Decimal("-1")], pa.decimal128(10, 2)),
+        "day": pa.array([datetime.date(2013, 1, day) for day in range(1, 5)] + [None]),
+        "at": pa.array([datetime.datetime(2013, 1, day, 12) for day in range(1, 5)] + [None], pa.timestamp("ms")),
+        "late": [True, False, None, True, False],
+    }
+)
+
+
+def matching(text: str) -> list[int]:
+    """Numbers of the rows for which a filter is true."""
+    numbered = ROWS.append_column("row", pa.array(range(ROWS.num_rows)))
+    return numbered.filter(to_arrow(parse_predicate(text), ROWS.schema)).column("row").to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("carrier = 'UA' and month >= 1", [0]),
+        ("carrier == 'it''s'", [2]),
+        ("month <> 2", [0, 2, 4]),
+        ("not month = 2", [0, 2, 4]),
+        ("month != 2 or carrier is null", [0, 2, 3, 4]),
+        ("2 <= month", [1, 2, 4]),
+        ("month between 2 and 3", [1, 2]),
+        ("month not between 2 and 3", [0, 4]),
+        ("month in (1, 12, 99999999999)", [0, 4]),
+        ("month not in (1, 12)", [1, 2]),
+        ("month > 1.5 and month < 2.5", [1]),
+        ("month not in (1, null)", []),
+        ("month = null", []),
+        ("delay > 1", [0, 4]),
+        ("delay = 1.5", [0]),
+        ("fare >= 1.5", [0, 1]),
+        ("fare = 2.25", [1]),
+        ("fare < 1e30", [0, 1, 4]),
+        ("carrier like 'U%'", [0, 4]),
+        ("carrier not like 'U%'", [1, 2]),
+        ("carrier like 'UA'", [0]),
+        ("day = DATE '2013-01-02'", [1]),
+        ("day in ('2013-01-01', '2013-01-04')", [0, 3]),
+        ("at > timestamp '2013-01-02 12:00:00'", [2, 3]),
+        ("at >= '2013-01-02T12:00:00.0001'", [2, 3]),
+        ("late", [0, 3]),
+        ("not late", [1, 4]),
+        ("late = true and (month = 1 or month = 2)", [0]),
+        ('`month` = 1 or "month" = 2', [0, 1]),
+    ],
+)
+def test_text_means_rows(text: str, expected: list[int]) -> None:
+    """Each filter keeps exactly the rows SQL would; its printed form means the same."""
+    assert matching(text) == expected
+    assert matching(str(parse_predicate(text))) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("mouth = 1", "did you mean 'month'"),
+        ("month = 'May'", "cannot be compared"),
+        ("carrier = 5", "cannot be compared"),
+        ("late = 1", "cannot be compared"),
+        ("day = 'someday'", "cannot be compared"),
+        ("month like 'a%'", "LIKE needs a text column"),
+    ],
+)
+def test_misfits(text: str, sentence: str) -> None:
+    """A filter that does not fit the columns is refused."""
+    with pytest.raises(InvalidRequest, match=sentence):
+        to_arrow(parse_predicate(text), ROWS.schema)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "month", "month =", "= 1", "month = 1 and", "(month = 1", "month = 1)", "month in ()", "month is 1", "a ~ 1"]
+    + [
+        "month between 1",
+        "carrier like 'a%b'",
+        "carrier = 'open",
+        "month not 5",
+        "1 = 1",
+        "and",
+        "month = 1 month = 2",
+    ],
+)
+def test_unreadable_text(text: str) -> None:
+    """Text that is no filter says where it cannot be read; a bare column must at least be a boolean."""
+    with pytest.raises(InvalidRequest):
+        bind(parse_predicate(text), ROWS.schema)
+
+
+def test_builder_and_shape() -> None:
+    """Filters built in Python are those of the text; they pickle and tell their columns and required values."""
+    built = (column("carrier") == "UA") & (column("month").is_in([1, 2]) | ~column("day").is_null())
+    text = "carrier = 'UA' and (month in (1, 2) or day is not null)"
+    assert built == parse_predicate(text)
+    assert pickle.loads(pickle.dumps(built)) == built
+    assert columns_of(built) == {"carrier", "month", "day"}
+    assert (len(conjuncts(built)), required_values(built, "carrier")) == (2, ("UA",))
+    assert required_values(built, "month") is None
