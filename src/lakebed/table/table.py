@@ -7,7 +7,7 @@ verb looks at the newest snapshot, so what was committed before a verb began is 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -44,7 +44,17 @@ from lakebed.table.overwrite import Overwrite, derive_overwrite
 from lakebed.table.predicate import Predicate
 from lakebed.table.row_verbs import CommitOptions, RowVerbs
 from lakebed.table.scan import Scan, ScanRequest
-from lakebed.table.schema import SchemaLog, new_schema
+from lakebed.table.schema import (
+    SchemaLog,
+    add_column,
+    drop_column,
+    move_column,
+    new_schema,
+    remove_options,
+    rename_column,
+    set_options,
+    widen_column,
+)
 from lakebed.table.snapshots import SnapshotLog
 from lakebed.table.system import SystemTables
 from lakebed.table.tags import Tags
@@ -181,6 +191,44 @@ class Table:
         newest = self.schemas.latest()
         if newest is not None:
             self._schema = newest
+        return self._schema
+
+    # ---- changing what it is: each is one new schema object; no data file is rewritten. Raises `InvalidRequest`.
+
+    def add_column(
+        self, name: str, type: str, *, comment: str | None = None, after: str | None = None, first: bool = False
+    ) -> TableSchema:
+        """Add a nullable column, by default at the end; rows already there have null in it."""
+        return self._change_schema(
+            lambda schema: add_column(schema, name, type, comment=comment, after=after, first=first)
+        )
+
+    def drop_column(self, name: str) -> TableSchema:
+        """Remove a column; older versions keep it, and adding one of the same name does not bring its values back."""
+        return self._change_schema(lambda schema: drop_column(schema, name))
+
+    def rename_column(self, old: str, new: str) -> TableSchema:
+        """Give a column another name; its values stay."""
+        return self._change_schema(lambda schema: rename_column(schema, old, new))
+
+    def widen_column(self, name: str, type: str) -> TableSchema:
+        """Give a column a wider type, such as INT to BIGINT."""
+        return self._change_schema(lambda schema: widen_column(schema, name, type))
+
+    def move_column(self, name: str, *, after: str | None = None) -> TableSchema:
+        """Put a column behind another one, or first."""
+        return self._change_schema(lambda schema: move_column(schema, name, after=after))
+
+    def set_options(self, options: Mapping[str, str]) -> TableSchema:
+        """Set options; an unknown one is refused with the nearest name."""
+        return self._change_schema(lambda schema: set_options(schema, options))
+
+    def remove_options(self, names: Collection[str]) -> TableSchema:
+        """Give options their defaults again."""
+        return self._change_schema(lambda schema: remove_options(schema, names))
+
+    def _change_schema(self, change: Callable[[TableSchema], TableSchema]) -> TableSchema:
+        self._schema = self.schemas.change(change, time_ms=self.environment.clock.now_ms())
         return self._schema
 
     # ---- writing
