@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any
 from lakebed.spark.java import require_pyspark
 
 if TYPE_CHECKING:
+    from lakebed.spark import jobs
     from lakebed.spark.reading import read
     from lakebed.spark.start import session
     from lakebed.spark.types import arrow_schema_of
     from lakebed.spark.writing import delete, merge, upsert, write
 
-__all__ = ["arrow_schema_of", "delete", "merge", "read", "session", "upsert", "write"]
+__all__ = ["arrow_schema_of", "delete", "jobs", "merge", "read", "session", "upsert", "write"]
 
 _MODULE_OF = {
     "arrow_schema_of": "lakebed.spark.types",
+    "jobs": "lakebed.spark.jobs",
     "delete": "lakebed.spark.writing",
     "merge": "lakebed.spark.writing",
     "read": "lakebed.spark.reading",
@@ -36,6 +38,7 @@ def __getattr__(name: str) -> Any:
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     require_pyspark()
-    value = getattr(importlib.import_module(module), name)
+    loaded = importlib.import_module(module)
+    value = loaded if name == "jobs" else getattr(loaded, name)
     globals()[name] = value
     return value

@@ -365,8 +365,15 @@ class Compactor:
         full: bool = False,
         dry_run: bool = False,
         progress: Callable[[CompactProgress], None] | None = None,
+        run_tasks: Callable[[Sequence[CompactTask], ReadPlan], list[BucketChange]] | None = None,
     ) -> CompactReport:
         """Plan, rewrite, commit; again from the newest snapshot while other writers replace the files it took.
+
+        Args:
+            full: everything, whatever the triggers say.
+            dry_run: plan only.
+            progress: called after each task that runs here.
+            run_tasks: does the tasks elsewhere, each by `run_task` with the plan given; None: here.
 
         Raises:
             Conflict: that happened `COMPACT_TRIES_MAX` times.
@@ -376,7 +383,7 @@ class Compactor:
             tasks = self.plan(full=full)
             if dry_run or not tasks:
                 return _report(tasks, [], None, seconds=self._seconds_since(started_s), dry_run=dry_run)
-            changes = self._run_tasks(tasks, progress)
+            changes = self._run_tasks(tasks, progress) if run_tasks is None else run_tasks(tasks, self.read_plan(tasks))
             try:
                 snapshot = self._commit(changes)
             except Conflict as lost:

@@ -35,7 +35,7 @@ from lakebed.table.schema import require_column
 from lakebed.table.splits import merge_rank, plan_splits
 from lakebed.table.types import arrow_schema, parse_type
 
-__all__ = ["ROW_KIND_COLUMN", "TableDiff", "diff_scans", "read_changes"]
+__all__ = ["ROW_KIND_COLUMN", "TableDiff", "diff_scans", "plan_diff", "read_changes"]
 
 ROW_KIND_COLUMN = "_row_kind"
 ROW_KINDS = pa.array(["+I", "-U", "+U", "-D"])
@@ -140,8 +140,7 @@ def diff_scans(
     for name in chosen:
         require_column(schema, name)
     _refuse_nested(schema.fields)
-    plan = replace(start.plan, schemas={**start.plan.schemas, **end.plan.schemas})
-    before, after = _unshared_splits(start, end, layout)
+    before, after, plan = plan_diff(start, end, layout=layout)
     by_bucket = bool(schema.primary_keys) and keys is None
     parts = []
     for old, new in _grouped(before, after) if by_bucket else [(before, after)]:
@@ -153,6 +152,15 @@ def diff_scans(
     columns = zip(*parts, strict=True) if parts else ((), (), (), ())
     added, removed, changed_from, changed_to = (pa.concat_tables([nothing, *tables]) for tables in columns)
     return TableDiff(keys=chosen, added=added, removed=removed, before=changed_from, after=changed_to)
+
+
+def plan_diff(start: Scan, end: Scan, *, layout: Layout) -> tuple[list[Split], list[Split], ReadPlan]:
+    """What has to be read of each version to tell how they differ, and the plan to read it by.
+
+    Args: as `diff_scans`. Cost: planning both scans.
+    """
+    before, after = _unshared_splits(start, end, layout)
+    return before, after, replace(start.plan, schemas={**start.plan.schemas, **end.plan.schemas})
 
 
 def _unshared_splits(start: Scan, end: Scan, layout: Layout) -> tuple[list[Split], list[Split]]:

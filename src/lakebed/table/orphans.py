@@ -16,7 +16,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,7 +38,16 @@ from lakebed.table.snapshot_json import decode_snapshot
 from lakebed.table.tags import HIDDEN_PREFIX
 from lakebed.table.unfinished import Deletion, load_deletions, path_of
 
-__all__ = ["ORPHAN_AGE_MS", "Found", "list_candidates", "remove_orphan_files", "used_paths"]
+__all__ = [
+    "ORPHAN_AGE_MS",
+    "FindUnused",
+    "Found",
+    "find_unused",
+    "list_candidates",
+    "may_be_orphan",
+    "remove_orphan_files",
+    "used_paths",
+]
 
 ORPHAN_AGE_MS: Final = 86_400_000
 """Files younger than this may belong to a writer that has not committed yet."""
@@ -63,13 +72,14 @@ def list_candidates(line: Line, *, older_than_ms: int) -> Found:
     paths: list[str] = []
     sizes: list[int] = []
     for meta in line.store.list(""):
-        if meta.modified_ms < older_than_ms and _may_be_orphan(line.layout, meta):
+        if meta.modified_ms < older_than_ms and may_be_orphan(line.layout, meta):
             paths.append(meta.path)
             sizes.append(meta.size_bytes)
     return Found(pa.array(paths, pa.string()), pa.array(sizes, pa.int64()))
 
 
-def _may_be_orphan(layout: Layout, meta: ObjectMeta) -> bool:
+def may_be_orphan(layout: Layout, meta: ObjectMeta) -> bool:
+    """Whether an object lies where only files that versions name belong, whatever its age."""
     folder, _, _ = meta.path.rpartition("/")
     if folder in (layout.manifest_folder, layout.index_folder, layout.statistics_folder):
         return True
@@ -94,14 +104,37 @@ def used_paths(lines: Sequence[Line]) -> Iterator[pa.Array]:
                 yield names.of(decode_snapshot(line.store.get(meta.path), path=meta.path))
 
 
+FindUnused = Callable[[Sequence[Line], int], tuple[pa.Table, int]]
+"""Given the lines and the age limit: candidates that nothing names (``path``, ``size_bytes``), and how many others there are."""
+
+
+def find_unused(lines: Sequence[Line], older_than_ms: int) -> tuple[pa.Table, int]:
+    """The files of a table that nothing names, and the number of old enough files that something does.
+
+    Raises: as `used_paths`.
+    """
+    found = list_candidates(lines[0], older_than_ms=older_than_ms)
+    candidates = pa.table({"path": found.paths, "size_bytes": found.size_bytes})
+    orphans = unused(candidates, used_paths(lines))
+    return orphans, candidates.num_rows - orphans.num_rows
+
+
 def remove_orphan_files(
-    lines: Sequence[Line], *, older_than_ms: int, dry_run: bool = False, progress: ProgressCall | None = None
+    lines: Sequence[Line],
+    *,
+    older_than_ms: int,
+    dry_run: bool = False,
+    progress: ProgressCall | None = None,
+    find: FindUnused = find_unused,
 ) -> ReclaimReport:
     """Delete files that nothing names, written before a time; also rollbacks abandoned before it.
 
     Args:
         lines: main and every branch of one table.
         older_than_ms: Unix ms, UTC, exclusive; by default of the facade, a day ago.
+        dry_run: say what would go; delete nothing.
+        progress: called after each batch of deletions.
+        find: how orphans are found; an engine with many workers brings its own.
 
     Returns:
         The report; when anything was unreadable, nothing was deleted and the warning says what.
@@ -114,20 +147,18 @@ def remove_orphan_files(
         for line in lines:
             reports += recover(line)
             reports += _abandoned(line, lines, older_than_ms=older_than_ms, progress=progress)
-    found = list_candidates(main, older_than_ms=older_than_ms)
-    candidates = pa.table({"path": found.paths, "size_bytes": found.size_bytes})
     try:
-        orphans = unused(candidates, used_paths(lines))
+        orphans, used_count = find(lines, older_than_ms)
     except Unreadable as error:
         warning = f"no orphan was deleted, for what is used is unknown: {error}"
-        plan = ReclaimPlan(main.name, (), (), {"unreadable": candidates.num_rows}, (warning,))
+        plan = ReclaimPlan(main.name, (), (), {}, (warning,))
         reports.append(report_of(plan, Sweep(), hidden_count=0, dry_run=dry_run))
         return merge_reports(reports, store=main.name)
     doomed = tuple(
         Doomed(path, size, "no snapshot, tag or branch names it")
         for path, size in zip(orphans["path"].to_pylist(), orphans["size_bytes"].to_pylist(), strict=True)
     )
-    plan = ReclaimPlan(main.name, (), doomed, {"used": candidates.num_rows - orphans.num_rows})
+    plan = ReclaimPlan(main.name, (), doomed, {"used": used_count})
     reports.append(Sweeper(main.store, main.environment, progress).sweep(plan, dry_run=dry_run))
     return merge_reports(reports, store=main.name)
 

@@ -24,7 +24,7 @@ from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.compact import Compactor, CompactProgress, CompactReport
 from lakebed.table.data_file import RollingWriter
-from lakebed.table.incremental import TableDiff, diff_scans, read_changes
+from lakebed.table.incremental import TableDiff, diff_scans, plan_diff, read_changes
 from lakebed.table.layout import Layout
 from lakebed.table.manifest_reader import ManifestReader
 from lakebed.table.model import (
@@ -298,10 +298,21 @@ class RowVerbs:
 
     def diff(self, start: Snapshot, end: Snapshot, *, keys: Sequence[str] | None) -> TableDiff:
         """Rows added, removed and changed from one version to another; see `diff_scans`."""
-        scans = [
-            self.scan(snapshot=snapshot, request=ScanRequest(), schema_id=end.schema_id) for snapshot in (start, end)
-        ]
-        return diff_scans(self._store, start=scans[0], end=scans[1], layout=self._layout, keys=keys)
+        before, after = self._alike(start, end)
+        return diff_scans(self._store, start=before, end=after, layout=self._layout, keys=keys)
+
+    def plan_diff(self, start: Snapshot, end: Snapshot) -> tuple[list[Split], list[Split], ReadPlan]:
+        """What `diff` would read of each version, for those who distribute the work; see `incremental.plan_diff`."""
+        before, after = self._alike(start, end)
+        return plan_diff(before, after, layout=self._layout)
+
+    def _alike(self, start: Snapshot, end: Snapshot) -> tuple[Scan, Scan]:
+        """Scans of two versions with the columns of the second."""
+        request = ScanRequest()
+        return (
+            self.scan(snapshot=start, request=request, schema_id=end.schema_id),
+            self.scan(snapshot=end, request=request, schema_id=end.schema_id),
+        )
 
     # ---- maintenance
 
