@@ -121,6 +121,9 @@ def _cast(column: pa.ChunkedArray, field: DataField) -> pa.ChunkedArray:
     try:
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
+        if pa.types.is_integer(column.type) and pa.types.is_decimal(target):
+            # Arrow asks for room for any integer of the source type; only the values there must fit.
+            column = column.cast(pa.decimal128(38, target.scale))
         return column.cast(target, safe=True)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InvalidRequest(

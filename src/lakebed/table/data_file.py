@@ -161,7 +161,8 @@ class RollingWriter:
     def _rows_for_bytes(self, rows: pa.Table) -> int:
         if rows.num_rows == 0:
             return 1
-        return int(self._settings.row_group_bytes / max(1.0, rows.nbytes / rows.num_rows)) or 1
+        bytes_max = min(self._settings.row_group_bytes, self._settings.target_file_bytes)
+        return int(bytes_max / max(1.0, rows.nbytes / rows.num_rows)) or 1
 
     def _write_group(self, rows: pa.Table, sequences: pa.Array | None, kinds: pa.Array | None) -> None:
         keys = rows.select([key.name for key in self._keys])
