@@ -63,7 +63,7 @@ __all__ = ["CommitRequest", "Committer", "Derive", "StagedChange"]
 _MERGE_POSTPONED_FACTOR = 4
 """After a lost race a merge waits for a calmer commit, until the list is this many times as long as the option says."""
 
-_WAIT_DOUBLINGS_MAX = 5
+_WAIT_DOUBLINGS_MAX = 4
 """The wait after a lost race stops growing here, so that who lost often is not left behind."""
 
 _ENTRY_BYTES = 300
@@ -116,6 +116,8 @@ class _Attempt:
     write_id: str
     deadline_s: float | None
     tries: int = 0
+    """Races lost so far."""
+    try_started_s: float = 0.0
     entries: pa.Table | None = None
     """Of a change that does not depend on the state: made once."""
     delta: tuple[ManifestMeta, ...] | None = None
@@ -207,6 +209,7 @@ class Committer:
 
     def _until_won(self, attempt: _Attempt, options: TableOptions) -> Snapshot:
         while True:
+            attempt.try_started_s = self._environment.clock.monotonic_s()
             try:
                 head = self._snapshots.latest(exact=False)
                 carried = self._carried(attempt.request, head)
@@ -406,8 +409,10 @@ class Committer:
                 kind="commit_contention",
                 tries=attempt.tries,
             ) from lost
-        growth = 1 << min(attempt.tries - 1, _WAIT_DOUBLINGS_MAX)
-        longest_ms = min(options.get(COMMIT_MAX_RETRY_WAIT), options.get(COMMIT_MIN_RETRY_WAIT) * growth)
+        # A try that takes long is one that others overtake: what it took is the unit in which to make room for them.
+        took_ms = (environment.clock.monotonic_s() - attempt.try_started_s) * 1000
+        unit_ms = max(options.get(COMMIT_MIN_RETRY_WAIT), took_ms)
+        longest_ms = min(options.get(COMMIT_MAX_RETRY_WAIT), unit_ms * (1 << min(attempt.tries, _WAIT_DOUBLINGS_MAX)))
         environment.clock.sleep(environment.rng.random() * longest_ms / 1000)
 
     def _remember(self, attempt: _Attempt, snapshot: Snapshot) -> None:
