@@ -30,6 +30,8 @@ from lakebed.table.snapshot_json import decode_snapshot, decode_tag, encode_snap
 from lakebed.table.stats import EMPTY_STATS, compute_stats
 from lakebed.table.types import arrow_type, json_of_type, parse_type, type_of_json
 
+BRIEF = settings(max_examples=60, deadline=None)
+THOROUGH = settings(max_examples=300, deadline=None)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 NATURAL = st.integers(0, 2**62)
 TEXT = st.text(max_size=30)
@@ -75,6 +77,7 @@ def columns(draw: st.DrawFn) -> tuple[list[str], list[pa.Array]]:
     ]
 
 
+@BRIEF
 @given(columns())
 def test_rows(drawn: tuple[list[str], list[pa.Array]]) -> None:
     """Rows of any columns decode to them, one row at a time encodes the same, and their buckets agree."""
@@ -125,7 +128,7 @@ FILES = st.builds(
 )
 
 
-@settings(max_examples=60)
+@BRIEF
 @given(st.lists(st.tuples(st.booleans(), FILES), max_size=6), st.none() | NATURAL)
 def test_manifests(drawn: list[tuple[bool, DataFile]], added_snapshot: int | None) -> None:
     """A manifest gives back every entry; only the commit snapshot is filled in, by its rules."""
@@ -147,12 +150,14 @@ def test_manifests(drawn: list[tuple[bool, DataFile]], added_snapshot: int | Non
 METAS = st.builds(ManifestMeta, TEXT, NATURAL, NATURAL, NATURAL, STATS, NATURAL, added_snapshot=st.none() | NATURAL)
 
 
+@BRIEF
 @given(st.lists(METAS, max_size=5))
 def test_manifest_lists(metas: list[ManifestMeta]) -> None:
     """A manifest list gives back every manifest in order."""
     assert decode_manifest_list(encode_manifest_list(metas), path="l") == metas
 
 
+@BRIEF
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 1), st.booleans()), max_size=12))
 def test_fold(events: list[tuple[str, int, bool]]) -> None:
     """Folding agrees with a dictionary that is told the same story."""
@@ -193,6 +198,7 @@ SNAPSHOTS = st.builds(
 )
 
 
+@BRIEF
 @given(SNAPSHOTS, st.integers(0, 4_102_444_800_000), st.integers(0, 10**12))
 def test_snapshots_and_tags(snapshot: Snapshot, created_ms: int, retained_ms: int) -> None:
     """Snapshots and tags give back every member, lifetimes to the millisecond."""
@@ -202,6 +208,7 @@ def test_snapshots_and_tags(snapshot: Snapshot, created_ms: int, retained_ms: in
     assert (tag.snapshot, tag.create_time_ms, tag.time_retained_ms) == (snapshot, created_ms, retained_ms)
 
 
+@BRIEF
 @given(
     st.lists(st.sampled_from([*VALUES, "ARRAY<INT>", "MAP<STRING, DOUBLE>", "ROW<a@90: INT>"]), min_size=1, max_size=6)
 )
@@ -239,7 +246,7 @@ ROWS = st.lists(
 PRUNED = new_schema(pa.schema([("n", pa.int32()), ("s", pa.string()), ("f", pa.float64())]), time_ms=0)
 
 
-@settings(max_examples=300)
+@THOROUGH
 @given(st.lists(ROWS, min_size=1, max_size=4), PREDICATES)
 def test_pruning_never_loses_a_row(files: list[list[Any]], predicate: Predicate) -> None:
     """A file that holds a matching row is never ruled out."""
@@ -257,7 +264,7 @@ def test_pruning_never_loses_a_row(files: list[list[Any]], predicate: Predicate)
     assert found[counts > 0].all()
 
 
-@settings(max_examples=200)
+@THOROUGH
 @given(PREDICATES, ROWS)
 def test_printed_filters_mean_the_same(predicate: Predicate, rows: list[Any]) -> None:
     """The text of a filter, parsed, keeps the same rows."""

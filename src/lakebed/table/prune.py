@@ -202,6 +202,9 @@ def _possible(bound: Predicate, known: _FileBounds, *, negated: bool) -> Mask:
             whole = whole & part if conjunction else whole | part
         return whole
     assert isinstance(bound, Compare | In | IsNull | StartsWith)
+    if isinstance(bound, In) and not bound.values:
+        # Nothing is in an empty list, not even null: its contrary holds for every row.
+        return np.full(known.count, negated, dtype=np.bool_)
     bounds = known.of(bound.column)
     if bounds is None:
         return np.ones(known.count, dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""Buckets: the vectorised hash is the row hash, and fast. (Vectors of another client: test_golden.)"""
+"""Buckets: the vectorised hash is the row hash, and fast; vectors of another client are in test_golden."""
 
 from __future__ import annotations
 
