@@ -17,7 +17,7 @@ import pyarrow as pa
 
 import harness
 from lakebed.objects import open_store
-from lakebed.table import Table
+from lakebed.table.table import Table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("payload", pa.binary())])
 PAYLOAD_BYTES = 200

@@ -26,7 +26,7 @@ import harness
 from harness import Result, alternate
 from inputs import SCHEMA, rows_of
 from lakebed.objects import open_store
-from lakebed.table import Table
+from lakebed.table.table import Table
 
 PEERS = ("pypaimon", "pypaimon-native")
 SMALL_COUNT = 30

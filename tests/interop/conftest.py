@@ -26,13 +26,14 @@ class Peers:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.made = 0
-        self.process = subprocess.Popen(
-            [str(PYTHON), str(Path(__file__).parent / "peer.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=(folder / "peers.log").open("w"),
-            text=True,
-        )
+        with (folder / "peers.log").open("w") as log:
+            self.process = subprocess.Popen(
+                [str(PYTHON), str(Path(__file__).parent / "peer.py")],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
         self.warehouse = ""
 
     def call(self, verb: str, **request: Any) -> Any:

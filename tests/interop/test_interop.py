@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 import pytest
 
 import lakebed
-from lakebed.lake import Lake
+from lakebed import Lake
 from lakebed.objects import open_store
-from lakebed.table import Table
+from lakebed import Table
 
 if TYPE_CHECKING:
     from conftest import Peers
