@@ -218,8 +218,11 @@ class AccountedStore:
                 pages = None
                 raise
 
+        # A full last page is followed by an empty one that costs no request: the page before said that it was the last.
+        requests_of: Callable[[Sequence[ObjectMeta] | None], int] = _one
         while True:
-            page = self._read("list", take, _nothing)
+            page = self._call("list", take, _nothing, repeatable=True, requests_of=requests_of)
+            requests_of = _one_unless_empty
             if not page:
                 return
             yield from map(self._shown, page)
@@ -372,6 +375,14 @@ class AccountedStore:
 def _reopened(reopen: Callable[[], ObjectStore], folder: str) -> ObjectStore:
     store = reopen()
     return store.sub(folder) if folder else store
+
+
+def _one(_: object) -> int:
+    return 1
+
+
+def _one_unless_empty(page: Sequence[object] | None) -> int:
+    return 1 if page else 0
 
 
 def _nothing(_: object) -> tuple[int, int]:

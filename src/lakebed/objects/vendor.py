@@ -1,16 +1,18 @@
 """S3, Google Cloud Storage and Azure, through obstore: the only module that imports it.
 
 Owns: settings handed to the vendor's client, and the one translation of its errors. Invariants: the client retries
-nothing by itself (so that every request is counted and waits come from the injected clock); no secret reaches an error,
-because the vendor's text is searched for known signs and never quoted. Does not know: counting, retries, views.
+nothing by itself (so that every request is counted and waits come from the injected clock); no secret reaches an error:
+the vendor's text is searched for known signs and not quoted, and secrets in it are blotted out where it stays as cause. Does not know: counting, retries, views.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 import obstore
 from obstore import exceptions
@@ -48,6 +50,23 @@ _BAD_RANGE: Final = re.compile(
     r"InvalidRange|416|Requested range|OutOfRange|out of range|StartTooLarge|start too large"
 )
 
+_NAMES: Final = re.compile(r"https?://\S+|path: \".*\"|(at location|for path) .*?(?= not found| already exists|: )")
+_SECRET_NAME: Final = re.compile(
+    r"secret|token|sas|password|(account|access|master|shared|customer)_key\Z", re.IGNORECASE
+)
+_SIGNATURE: Final = re.compile(r"\b(sig|X-Amz-Signature|X-Amz-Security-Token|X-Goog-Signature)=[^&\s]+")
+_VENDOR: Final = ("AWS_", "AZURE_", "GOOGLE_")
+_ENDPOINT_VARIABLES: Final = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "gs": (),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
+_EXAMPLES: Final = {
+    "s3": "aws_access_key_id, aws_secret_access_key, aws_region, aws_endpoint",
+    "gs": "google_service_account, google_application_credentials",
+    "az": "azure_storage_account_name, azure_storage_account_key",
+}
+
 
 class VendorDriver:
     """`Driver` of one bucket or container, below a prefix."""
@@ -57,7 +76,11 @@ class VendorDriver:
     def __init__(self, url: StoreUrl, options: Mapping[str, str], limits: StoreLimits) -> None:
         self._url = url
         self._prefix = url.prefix + "/" if url.prefix else ""
-        self._secrets = frozenset(options.values())
+        given = [str(value) for name, value in options.items() if _SECRET_NAME.search(name)]
+        ambient = [
+            value for name, value in os.environ.items() if name.startswith(_VENDOR) and _SECRET_NAME.search(name)
+        ]
+        self._secrets = sorted({secret for secret in given + ambient if secret}, key=len, reverse=True)
         self.delete_batch_count_max = _DELETE_BATCH_COUNT_MAX[url.scheme]
         self._store = _client(url, dict(options), limits)
 
@@ -163,11 +186,20 @@ class VendorDriver:
         try:
             return request()
         except (exceptions.BaseError, OSError, ValueError) as error:
-            raise self._translated(error, path, unclear=unclear) from error
+            failure = error
+        # Outside of the handler, so that an error with a secret in it is not kept as the context either.
+        raise self._translated(failure, path, unclear=unclear) from self._redacted(failure)
+
+    def _redacted(self, error: Exception) -> Exception:
+        """The vendor's error itself, or a copy of it without the secrets that its text quotes."""
+        text = _SIGNATURE.sub(r"\1=...", str(error))
+        for secret in self._secrets:
+            text = text.replace(secret, "...")
+        return error if text == str(error) else type(error)(text)
 
     def _translated(self, error: Exception, path: str, *, unclear: bool) -> LakebedError:
         """The one error for a failed request. The vendor's text stays in ``__cause__`` and out of the sentence."""
-        text = str(error)
+        text = _NAMES.sub("", str(error))  # an object's own name may look like a sign
         place = self.metrics_label
         if _NO_PLACE.search(text):
             return NotFound(
@@ -199,9 +231,24 @@ class VendorDriver:
         return Unavailable(f"{place} did not answer a request for {path or 'its listing'}", path=path)
 
 
+def _endpoints(url: StoreUrl, options: Mapping[str, Any]) -> list[str]:
+    """Every endpoint that the options or the environment name."""
+    given = [str(options[name]) for name in options if name.lower().removesuffix("_url").endswith("endpoint")]
+    return given or [os.environ[name] for name in _ENDPOINT_VARIABLES[url.scheme] if os.environ.get(name)]
+
+
 def _client(url: StoreUrl, options: dict[str, Any], limits: StoreLimits) -> Any:
     """The vendor's client, which reads the vendor's environment variables for what `options` leave open."""
+    endpoints = _endpoints(url, options)
+    for endpoint in endpoints:
+        parts = urlsplit(endpoint)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidRequest(
+                f"the endpoint given for {url} is not a URL such as https://host:port", kind="invalid_option"
+            )
     client_options = {
+        # Whoever names a plain endpoint means it; without one, nothing is sent unencrypted.
+        "allow_http": any(endpoint.startswith("http://") for endpoint in endpoints),
         "timeout": timedelta(milliseconds=limits.request_timeout_ms),
         "connect_timeout": timedelta(milliseconds=limits.connect_timeout_ms),
     }
@@ -210,9 +257,11 @@ def _client(url: StoreUrl, options: dict[str, Any], limits: StoreLimits) -> Any:
     try:
         return kinds[url.scheme](url.place, config=options, client_options=client_options, retry_config=retry_config)
     except exceptions.UnknownConfigurationKeyError as error:
+        unknown = next((name for name in sorted(options) if f"'{name}'" in str(error)), "given")
         raise InvalidRequest(
-            f"{url} does not know one of the storage options {', '.join(sorted(options))}: see its vendor's names",
+            f"{url} has no storage option {unknown}: use the names of its vendor, such as {_EXAMPLES[url.scheme]}",
             kind="invalid_option",
+            option=unknown,
         ) from error
     except (exceptions.BaseError, ValueError) as error:
         raise InvalidRequest(

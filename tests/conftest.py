@@ -1,0 +1,179 @@
+"""Stores that tests of every room share: memory, local folders, an S3 server and Azurite on free loopback ports.
+
+A server is started once a session and worker. One that is not installed skips its tests with a reason, and fails them
+when LAKEBED_REQUIRE_SERVERS=1, as continuous integration sets it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import http.client
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakebed.objects import open_store
+
+ROOT = Path(__file__).parents[1]
+AZURITE = ROOT / "tests" / "servers" / "node_modules" / ".bin" / "azurite-blob"
+AZURITE_ACCOUNT = "devstoreaccount1"
+AZURITE_KEY = base64.b64encode(b"a key that only the test server knows").decode()
+START_TRIES_MAX = 600
+
+
+def missing(reason: str) -> Any:
+    """Skip, or fail where servers are required."""
+    if os.environ.get("LAKEBED_REQUIRE_SERVERS") == "1":
+        pytest.fail(f"{reason}, and LAKEBED_REQUIRE_SERVERS is 1")
+    pytest.skip(reason)
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def ask(port: int, method: str, path: str, headers: Mapping[str, str] | None = None) -> int:
+    """One request to a loopback server; its status."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request(method, path, headers=dict(headers or {}))
+        response = connection.getresponse()
+        response.read()
+        return response.status
+    finally:
+        connection.close()
+
+
+def wait_for(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    """Return when the server answers."""
+    for _ in range(START_TRIES_MAX):
+        if process.poll() is not None:
+            break
+        try:
+            ask(port, "GET", "/")
+            return
+        except OSError:
+            try:
+                process.wait(0.1)
+            except subprocess.TimeoutExpired:
+                continue
+    pytest.fail(f"the server did not start:\n{log.read_text()[-2000:]}")
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server, and what opens a store on it."""
+
+    scheme: str
+    port: int
+    log: Path
+    options: Mapping[str, str] = field(repr=False)
+    make_place: Callable[[str], None]
+
+    def url(self) -> str:
+        """A store URL in a bucket or container made for it."""
+        place = f"lakebed-{uuid.uuid4().hex}"
+        self.make_place(place)
+        return f"{self.scheme}://{place}/some/prefix"
+
+    def request_lines(self) -> list[str]:
+        """Every request that the server has logged."""
+        return [line for line in self.log.read_text().splitlines() if '" ' in line and " HTTP/1." in line]
+
+
+def running(command: list[str], port: int, log: Path) -> Iterator[None]:
+    """Run a server until the generator goes on."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=log.parent)
+        try:
+            wait_for(process, port, log)
+            yield
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """moto's S3 server."""
+    port, log = free_port(), tmp_path_factory.mktemp("s3") / "log"
+    options = {
+        "aws_endpoint": f"http://127.0.0.1:{port}",
+        "aws_access_key_id": "test",
+        "aws_secret_access_key": "secret-of-the-test-server",
+        "aws_region": "us-east-1",
+    }
+    for _ in running([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], port, log):
+        yield Server("s3", port, log, options, lambda place: make_bucket(port, place))
+
+
+def make_bucket(port: int, place: str) -> None:
+    """Create a bucket."""
+    assert ask(port, "PUT", f"/{place}") == 200
+
+
+@pytest.fixture(scope="session")
+def azure_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Azurite's blob server."""
+    if shutil.which("node") is None:
+        missing("Node.js is not installed, which Azurite needs")
+    if not AZURITE.exists():
+        missing("Azurite is not installed: run `npm install` in tests/servers (make test does)")
+    folder = tmp_path_factory.mktemp("azure")
+    port, log = free_port(), folder / "log"
+    command = [str(AZURITE), "--blobPort", str(port), "--inMemoryPersistence", "--skipApiVersionCheck"]
+    options = {
+        "azure_storage_account_name": AZURITE_ACCOUNT,
+        "azure_storage_account_key": AZURITE_KEY,
+        "azure_storage_endpoint": f"http://127.0.0.1:{port}/{AZURITE_ACCOUNT}",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AZURITE_ACCOUNTS", f"{AZURITE_ACCOUNT}:{AZURITE_KEY}")
+        for _ in running(command, port, log):
+            yield Server("az", port, log, options, lambda place: make_container(port, place))
+
+
+def make_container(port: int, place: str) -> None:
+    """Create a container, with a request signed as Azure's shared keys want it."""
+    headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-12-02", "Content-Length": "0"}
+    resource = f"/{AZURITE_ACCOUNT}/{AZURITE_ACCOUNT}/{place}\nrestype:container"
+    text = f"PUT{chr(10) * 12}x-ms-date:{headers['x-ms-date']}\nx-ms-version:{headers['x-ms-version']}\n{resource}"
+    digest = hmac.new(base64.b64decode(AZURITE_KEY), text.encode(), hashlib.sha256).digest()
+    headers["Authorization"] = f"SharedKey {AZURITE_ACCOUNT}:{base64.b64encode(digest).decode()}"
+    status = ask(port, "PUT", f"/{AZURITE_ACCOUNT}/{place}?restype=container", headers)
+    assert status == 201, status
+
+
+@pytest.fixture(params=["memory", "local", "s3", "azure"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Any]:
+    """`open_store` bound to a fresh place of each kind: every call opens the same place anew."""
+    options: Mapping[str, str] | None = None
+    if request.param == "memory":
+        url = f"memory://{uuid.uuid4().hex}/some/prefix"
+    elif request.param == "local":
+        url = str(tmp_path / "some" / "prefix")
+    else:
+        server: Server = request.getfixturevalue(f"{request.param}_server")
+        url, options = server.url(), server.options
+    return lambda **settings: open_store(url, storage_options=options, **settings)
+
+
+@pytest.fixture
+def store(opened: Callable[..., Any]) -> Any:
+    """A fresh store of each kind."""
+    return opened()
