@@ -41,6 +41,8 @@ SYNC_BYTES: Final = 16
 LENGTHS_KEY: Final = b"lakebed.record-lengths"
 BLOCK_BYTES_TARGET: Final = 1 << 20
 _VARINT_BYTES_MAX: Final = 10
+SMALL_COUNT_MAX: Final = 64
+"""Records up to which a file is encoded record by record."""
 _PRIMITIVES: Final = {"int": pa.int64(), "long": pa.int64(), "bytes": pa.binary(), "string": pa.string()}
 _FIXED_WIDTH: Final = {"boolean": (1, "u1"), "float": (4, "<f4"), "double": (8, "<f8")}
 
@@ -395,11 +397,14 @@ def encode_columns(schema: dict[str, Any], columns: Mapping[str, pa.Array], coun
         schema: a record of ints, longs, bytes, strings, arrays of these, optional ones, and records of them.
         columns: by path, each with `count` elements.
     """
-    parts: list[pa.Array] = []
-    _encode_record(schema, columns, "", parts)
-    joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
-    records, starts, lengths = byte_strings(joined)
-    content = records[: int(lengths.sum())].data
+    if count <= SMALL_COUNT_MAX:
+        content, lengths = _encode_few(schema, columns, count)
+    else:
+        parts: list[pa.Array] = []
+        _encode_record(schema, columns, "", parts)
+        joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
+        records, _, lengths = byte_strings(joined)
+        content = records[: int(lengths.sum())].data
     compressor = zstandard.ZstdCompressor(write_checksum=True)
     entries = {
         b"avro.codec": b"zstandard",
@@ -413,7 +418,8 @@ def encode_columns(schema: dict[str, Any], columns: Mapping[str, pa.Array], coun
     out += b"\x00"
     sync = _digest(bytes(out))
     out += sync
-    ends = starts + lengths
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
     first = 0
     while first < count:
         last = max(first + 1, int(np.searchsorted(ends, starts[first] + BLOCK_BYTES_TARGET, side="right")))
@@ -424,8 +430,47 @@ def encode_columns(schema: dict[str, Any], columns: Mapping[str, pa.Array], coun
 
 
 def _varint(value: int) -> bytes:
-    blob, _ = _encode_longs(np.array([value], dtype=np.int64))
-    return blob.tobytes()
+    rest = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+def _encode_few(schema: Mapping[str, Any], columns: Mapping[str, pa.Array], count: int) -> tuple[bytes, I64]:
+    """The same bytes for few records: below `SMALL_COUNT_MAX` the fixed cost of whole columns outweighs a loop."""
+    rows = [bytearray() for _ in range(count)]
+
+    def record(fields: list[dict[str, Any]], prefix: str) -> None:
+        for field in fields:
+            kind, name = field["type"], prefix + field["name"]
+            if isinstance(kind, dict) and kind["type"] == "record":
+                record(kind["fields"], name + ".")
+            else:
+                for row, value in zip(rows, columns[name].to_pylist(), strict=True):
+                    row += _encode_one(kind, value)
+
+    record(schema["fields"], "")
+    return b"".join(rows), np.array([len(row) for row in rows], dtype=np.int64)
+
+
+def _encode_one(kind: Any, value: Any) -> bytes:
+    if isinstance(kind, list):
+        null_index = kind.index("null")
+        if value is None:
+            return _varint(null_index)
+        return _varint(1 - null_index) + _encode_one(kind[1 - null_index], value)
+    if isinstance(kind, dict) and kind["type"] == "array":
+        if not value:
+            return b"\x00"
+        return _varint(len(value)) + b"".join(_encode_one(kind["items"], item) for item in value) + b"\x00"
+    plain = kind["type"] if isinstance(kind, dict) else kind
+    if plain in ("int", "long"):
+        return _varint(value)
+    content = value.encode() if isinstance(value, str) else value
+    return _varint(len(content)) + content
 
 
 def _encode_record(
