@@ -28,8 +28,8 @@ __all__ = [
 JAVA_VERSION_MIN = 17
 """Spark 4 is compiled for Java 17 and fails with an UnsupportedClassVersionError below."""
 
-PYSPARK_VERSION_MIN = 4
-"""`mapInArrow` in its present form, Arrow tables in `createDataFrame`, and `TimestampNTZType` throughout."""
+PYSPARK_VERSION_MIN = (4, 1)
+"""The first with `arrow_udf` (rows are hashed as columns) and `repartitionById` (each bucket gets a task of its own)."""
 
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 _ANSWER_SECONDS_MAX = 30
@@ -37,7 +37,7 @@ _ANSWER_SECONDS_MAX = 30
 
 
 def require_pyspark() -> None:
-    """Return when PySpark 4 and pandas can be imported.
+    """Return when PySpark 4.1 or newer and pandas can be imported.
 
     Raises:
         InvalidRequest: they are missing or too old; says what to install.
@@ -50,9 +50,10 @@ def require_pyspark() -> None:
                 package=package,
             )
     version = importlib.metadata.version("pyspark")
-    if int(version.partition(".")[0]) < PYSPARK_VERSION_MIN:
+    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < PYSPARK_VERSION_MIN:
+        oldest = ".".join(map(str, PYSPARK_VERSION_MIN))
         raise InvalidRequest(
-            f"lakebed.spark needs PySpark {PYSPARK_VERSION_MIN} or newer, but {version} is installed: "
+            f"lakebed.spark needs PySpark {oldest} or newer, but {version} is installed: "
             "pip install --upgrade 'lakebed[spark]'.",
             kind="spark_missing",
             package="pyspark",

@@ -1,8 +1,8 @@
 """Maintenance of tables as Spark jobs: compact, find orphans, compare versions; and expiry, which needs none.
 
-Owns: how the work of those verbs is spread over tasks. What is to be done is planned, judged, committed and deleted by the
-table's own rooms, on the driver: so a job that dies has changed nothing, and the same rules protect tags and branches
-whoever runs them. Every job that deletes has a dry run.
+Owns: how the work of those verbs is spread over tasks. What is to be done is planned, judged, committed and deleted by
+the table's own rooms, on the driver: so a job that dies has changed nothing, and the same rules protect tags and
+branches whoever runs them. Every job that deletes has a dry run.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ def remove_orphan_files(
 ) -> ReclaimReport:
     """Delete files that no snapshot, tag or branch names, last written before a time.
 
-    The folders are listed by tasks, before what is used is looked up; then Spark joins the two, and only the orphans come
-    to the driver.
+    The folders are listed by tasks, before what is used is looked up; then Spark joins the two, and only the orphans
+    come to the driver.
 
     Args:
         spark: where the listing and the join run.
@@ -200,8 +200,8 @@ def diff_versions(
         keys: columns that identify a row; by default the primary key, in append tables the whole row.
 
     Returns:
-        The newest columns, and last ``_row_kind``: ``+I`` added, ``-D`` removed, ``-U`` and ``+U`` a changed row as it was
-        and as it is. In an append table a row that occurs more often by n comes n times.
+        The columns of `end`, and last ``_row_kind``: ``+I`` added, ``-D`` removed, ``-U`` and ``+U`` a changed row as
+        it was and as it is. In an append table a row that occurs more often by n comes n times.
 
     Raises:
         NotFound: no such version or key column.

@@ -52,11 +52,13 @@ def session(
             session already running only its SQL settings can still change, and only those named here do.
 
     Raises:
-        InvalidRequest: no Java 17 or newer, no PySpark 4 or newer, or `cores` is not positive: one sentence each.
+        InvalidRequest: no Java 17 or newer, no PySpark 4.1 or newer, or `cores` is not positive: one sentence each.
         Unavailable: the JVM did not start; its own words are on the console.
 
     Cost: a first start takes 4 to 6 s, a running session nothing.
     """
+    if cores is not None and cores < 1:
+        raise InvalidRequest(f"A Spark session needs at least one core, but cores={cores} was asked for.", cores=cores)
     wanted = dict(settings or {})
     running = SparkSession.getActiveSession()
     if running is not None:
@@ -64,8 +66,6 @@ def session(
             if running.conf.isModifiable(name):
                 running.conf.set(name, value)
         return running
-    if cores is not None and cores < 1:
-        raise InvalidRequest(f"A Spark session needs at least one core, but cores={cores} was asked for.", cores=cores)
     conf = SparkConf(loadDefaults=False)
     conf.setAll(list(_settings(app_name, cores=cores, memory=memory, wanted=wanted).items()))
     if conf.get("spark.master", "").startswith("local"):
