@@ -398,7 +398,8 @@ def encode_columns(schema: dict[str, Any], columns: Mapping[str, pa.Array], coun
         columns: by path, each with `count` elements.
     """
     if count <= SMALL_COUNT_MAX:
-        content, lengths = _encode_few(schema, columns, count)
+        few, lengths = _encode_few(schema, columns, count)
+        content = memoryview(few)
     else:
         parts: list[pa.Array] = []
         _encode_record(schema, columns, "", parts)
