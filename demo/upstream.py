@@ -31,15 +31,15 @@ _DELAYS = ("dep_delay", "arr_delay")
 _FIRST_DAY = datetime.date(2013, 1, 1)
 
 
-def deliver_year(flights: pa.Table, folder: Path) -> int:
-    """Write every delivery of the year, and the two bad ones.
+def deliver_year(flights: pa.Table, folder: Path, *, days: int = YEAR_DAYS) -> int:
+    """Write the deliveries of the year's first `days` days, and the two bad ones about the last of them.
 
     Args:
         flights: the year as text, see `source.load_text`.
         folder: made anew.
 
     Returns:
-        Rows in the 365 daily files.
+        Rows in the daily files.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -53,9 +53,9 @@ def deliver_year(flights: pa.Table, folder: Path) -> int:
         first = _with(first, name, pc.if_else(pa.array(values > CAP_MINUTES), str(CAP_MINUTES), flights[name]))
     withdrawn = _with(flights, "withdrawn", pa.array(np.full(flights.num_rows, "true")))
     by_day = np.argsort(number, kind="stable")
-    starts = np.searchsorted(number[by_day], np.arange(YEAR_DAYS + 1))
+    starts = np.searchsorted(number[by_day], np.arange(days + 1))
     rows = 0
-    for day in range(YEAR_DAYS):
+    for day in range(days):
         parts = [first.take(by_day[starts[day] : starts[day + 1]])]
         for source, chosen, delay in ((flights, late, CORRECTED_AFTER), (withdrawn, cancelled, WITHDRAWN_AFTER)):
             if day >= delay:
@@ -64,22 +64,25 @@ def deliver_year(flights: pa.Table, folder: Path) -> int:
         delivery = pa.concat_tables(parts)
         rows += delivery.num_rows
         _write(delivery, folder / f"{_FIRST_DAY + datetime.timedelta(days=day)}.csv")
-    _write(_damaged(first, number), folder / "damaged.csv")
-    _write(_careless(flights, number), folder / "careless.csv")
+    _write(_damaged(first, number, last=days - 1), folder / "damaged.csv")
+    _write(_careless(flights, number, last=days - 1), folder / "careless.csv")
     return rows
 
 
-def _damaged(flights: pa.Table, number: np.ndarray) -> pa.Table:
+def _damaged(flights: pa.Table, number: np.ndarray, *, last: int) -> pa.Table:
     """The last day again, with columns shifted in some rows and miles in others below zero."""
-    day = flights.filter(pa.array(number == YEAR_DAYS - 1))
+    day = flights.filter(pa.array(number == last))
     position = np.arange(day.num_rows)
     day = _with(day, "origin", pc.if_else(pa.array(position % 25 == 0), day["dest"], day["origin"]))
     return _with(day, "distance", pc.if_else(pa.array(position % 40 == 0), "-1", day["distance"]))
 
 
-def _careless(flights: pa.Table, number: np.ndarray) -> pa.Table:
-    """The 24th to the 26th of December once more: every flight that left, left and came in on time."""
-    days = flights.filter(pa.array((number >= YEAR_DAYS - 8) & (number <= YEAR_DAYS - 6)))
+def _careless(flights: pa.Table, number: np.ndarray, *, last: int) -> pa.Table:
+    """Three days of the week before once more: every flight that left, left and came in on time.
+
+    (Of a whole year: Christmas.)
+    """
+    days = flights.filter(pa.array((number >= last - 7) & (number <= last - 5)))
     for name in _DELAYS:
         days = _with(days, name, pc.if_else(pc.equal(days[name], "NA"), "NA", "0"))
     return days

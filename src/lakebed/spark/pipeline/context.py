@@ -41,8 +41,7 @@ class RunContext:
     start_spark: Callable[[], SparkSession]
     records: list[StepRecord] = field(default_factory=list)
     """Steps done so far, of this call and those before, in order."""
-    recipes: dict[str, Callable[[], DataFrame]] = field(default_factory=dict)
-    """How to make the rows of each view that an ingest step named."""
+    _recipes: dict[str, Callable[[], DataFrame]] = field(default_factory=dict)
     _frames: dict[str, DataFrame] = field(default_factory=dict)
     _tables: dict[str, Table] = field(default_factory=dict)
     _engine: Engine | None = None
@@ -77,7 +76,7 @@ class RunContext:
     def row_sources(self) -> set[str]:
         """Every view and table that a query may name; tables of the database ``default`` by their plain names."""
         tables = (name.removeprefix("default.") for name in self.lake.tables())
-        return {*self.recipes, *self.plan.tables, *tables}
+        return {*self._recipes, *self.plan.tables, *tables}
 
     def table(self, name: str, *, step: PlannedStep) -> Table:
         """A table of the lake; a declared one with a schema is created when absent.
@@ -113,10 +112,17 @@ class RunContext:
         self._tables[name] = self._create(spec, schema)
         return self._tables[name]
 
+    def name_view(self, view: str, recipe: Callable[[], DataFrame]) -> None:
+        """From now on `view` is what `recipe` makes, once a step asks for its rows."""
+        forgotten = self._frames.pop(view, None)
+        if forgotten is not None:
+            forgotten.unpersist()
+        self._recipes[view] = recipe
+
     def frame(self, view: str) -> DataFrame | None:
         """The rows of a view that an ingest step named, or None when there is no such view."""
-        if view not in self._frames and view in self.recipes:
-            self._frames[view] = self.recipes[view]()
+        if view not in self._frames and view in self._recipes:
+            self._frames[view] = self._recipes[view]()
         return self._frames.get(view)
 
     def last_snapshot(self, table: str) -> int | None:

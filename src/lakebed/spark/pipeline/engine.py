@@ -6,6 +6,7 @@ the step's line. The only module of the pipeline that loads PySpark; it is loade
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -151,15 +152,23 @@ class Engine:
         with _sentences(place):
             return merge(rows, table, deletes=deletes, commit_user=commit_user, commit_identifier=commit_identifier)
 
-    def compact(self, table: Table, *, full: bool) -> None:
-        """Rewrite small files, one task a bucket."""
-        compact_table(self._spark, table, full=full)
+    def compact(self, table: Table, *, full: bool) -> Snapshot | None:
+        """Rewrite small files, one task a bucket. None: there was nothing to do."""
+        return compact_table(self._spark, table, full=full).snapshot
+
+
+_NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""PySpark prints every analysis error as a page of JSON through these; here it becomes a sentence."""
 
 
 @contextmanager
 def _sentences(place: Place, what: str = "Spark") -> Iterator[None]:
     """What Spark refuses is an error in the pipeline file: say where, in Spark's first words."""
+    loggers = [logging.getLogger(name) for name in _NOISY_LOGGERS]
+    were_disabled = [logger.disabled for logger in loggers]
     try:
+        for logger in loggers:
+            logger.disabled = True
         yield
     except (AnalysisException, ParseException) as error:
         raise place.error(f"{what} does not accept this SQL: {_first_words(error)}") from error
@@ -169,6 +178,9 @@ def _sentences(place: Place, what: str = "Spark") -> Iterator[None]:
         raise InvalidRequest(
             f"{place.file}, line {place.line}: {error.message}", kind=error.kind, **error.facts
         ) from error
+    finally:
+        for logger, was_disabled in zip(loggers, were_disabled, strict=True):
+            logger.disabled = was_disabled
 
 
 def _first_words(error: PySparkException) -> str:

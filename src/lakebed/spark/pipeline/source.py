@@ -52,10 +52,11 @@ def source_frame(step: PlannedStep, context: RunContext) -> DataFrame:
         views = {name: _named(name, step, context) for name in sorted(words & context.row_sources())}
         return engine.query(settings["query"], views=views, place=place)
     name = settings["from"]
-    if name in context.recipes:
+    view = context.frame(name)
+    if view is not None:
         if settings["version"] is not None:
             raise place.error(f"'{name}' is a view, which has no versions.")
-        return engine.filtered(_named(name, step, context), settings["where"], place=place)
+        return engine.filtered(view, settings["where"], place=place)
     table = context.table(name, step=step)
     return engine.read_table(table, version=settings["version"], where=settings["where"], place=place)
 

@@ -21,12 +21,10 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
     """Compact the table by a Spark job, one task a bucket."""
     settings = step.settings
     table = context.table(settings["table"], step=step)
-    before = table.latest()
-    context.engine().compact(table, full=settings["full"])
-    after = table.latest()
+    snapshot = context.engine().compact(table, full=settings["full"])
     metrics: dict[str, Any] = {"table": settings["table"]}
-    if after is not None and (before is None or after.id != before.id):
-        metrics.update(commit_metrics(table, after, name=settings["table"], before=reversed(context.records)))
+    if snapshot is not None:
+        metrics.update(commit_metrics(table, snapshot, name=settings["table"], before=reversed(context.records)))
     return metrics
 
 

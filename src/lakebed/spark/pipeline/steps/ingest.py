@@ -51,7 +51,7 @@ def recall(step: PlannedStep, context: RunContext) -> None:
     """Name the view again, for the steps of a resumed run; the files are read when one of them asks."""
     view = step.settings["as"]
     if view is not None:
-        context.recipes[view] = lambda: context.engine().kept(rows_of(step, context))
+        context.name_view(view, lambda: rows_of(step, context))
 
 
 def rows_of(step: PlannedStep, context: RunContext) -> DataFrame:
@@ -68,13 +68,15 @@ def rows_of(step: PlannedStep, context: RunContext) -> DataFrame:
             infer=lambda: engine.infer_schema(paths, file_format=file_format, options=options, place=place),
         )
     rows = engine.read_files(paths, file_format=file_format, options=options, schema=schema, place=place)
-    if settings["select"] is None:
-        return rows
-    return engine.query(settings["select"], views={"files": rows}, place=place)
+    if settings["select"] is not None:
+        rows = engine.query(settings["select"], views={"files": rows}, place=place)
+    return engine.kept(rows) if settings["cache"] else rows
 
 
 def check(settings: Mapping[str, Any]) -> str | None:
-    """Exactly one of ``into`` and ``as``."""
+    """Exactly one of ``into`` and ``as``; only a view can be cached."""
+    if settings["cache"] and settings["as"] is None:
+        return "only a view can be cached: 'cache' goes with 'as'."
     if (settings["into"] is None) == (settings["as"] is None):
         return "say where the rows go: either 'into' (a table) or 'as' (a view for later steps), not both."
     return None
@@ -96,6 +98,7 @@ KIND = StepKind(
         Key("select", "sql", "a SELECT over `files`, to shape the rows"),
         Key("into", "table", "the table to append to (or merge into, when it has a primary key)"),
         Key("as", "word", "the name of a view for later steps"),
+        Key("cache", "flag", "keep the view's rows in memory: worth it when many steps read many rows", default=False),
     ),
     run=run,
     check=check,
