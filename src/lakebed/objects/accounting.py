@@ -200,7 +200,7 @@ class AccountedStore:
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectMeta]:
         """See `ObjectStore.list`."""
         folder = join_path(self._folder, check_folder(prefix))
-        after = None if start_after is None else join_path(self._folder, start_after)
+        after = None if start_after is None else self._full(start_after)
         return self._pages(folder, after)
 
     def _pages(self, folder: str, after: str | None) -> Iterator[ObjectMeta]:

@@ -185,7 +185,9 @@ def test_order_is_that_of_whole_paths(store: Any) -> None:
     assert paths(store.list()) == in_order
     for index, name in enumerate(in_order):
         assert paths(store.list(start_after=name)) == in_order[index + 1 :]
-    assert paths(store.list(start_after="a/")) == [name for name in in_order if name > "a/"]
+    assert paths(store.list(start_after="a/a")) == [name for name in in_order if name > "a/a"]
+    with pytest.raises(InvalidRequest):
+        store.list(start_after="a/")
     assert paths(store.list("a")) == ["a/b", "a/b-", "a/b0/x", "a/c/d"]
     assert paths(store.list("a", start_after="a/b-")) == ["a/b0/x", "a/c/d"]
     assert paths(store.list("a/")) == paths(store.list("a"))
