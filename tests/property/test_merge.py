@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from lakebed.table.merge import encode_keys, merge_order, sort_unique, survivors
 
 
-
 @st.composite
 def runs(draw: st.DrawFn) -> list[list[tuple[tuple[Any, ...], int]]]:
     """Some runs of (key, sequence), all keys of one shape; sequence numbers are distinct but in any order."""

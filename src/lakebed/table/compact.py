@@ -162,7 +162,7 @@ def _plan_keyed(
 ) -> CompactTask | None:
     level_count = options.get(LEVEL_COUNT) or options.get(COMPACTION_SORTED_RUN_TRIGGER) + 1
     level_max = max(level_count - 1, max(file.level for file in files))
-    runs = sorted_runs(sorted(files, key=merge_rank))[::-1]
+    runs = sorted_runs(files, schema=schema)[::-1]
     picked_count = len(runs) if full else _picked_count(runs, options)
     if picked_count == 0:
         return None
@@ -260,7 +260,14 @@ def _with_files(split: Split, files: Sequence[DataFile]) -> Split:
     return replace(split, files=tuple(files), row_count=sum(file.row_count for file in files))
 
 
-def run_task(store: ObjectStore, task: CompactTask, *, plan: ReadPlan, environment: Environment) -> BucketChange:
+def run_task(
+    store: ObjectStore,
+    task: CompactTask,
+    *,
+    plan: ReadPlan,
+    environment: Environment,
+    window_bytes: int = COMPACT_WINDOW_BYTES,
+) -> BucketChange:
     """Do one task: write the new files and describe the change. Reads and writes nothing but data files.
 
     Args:
@@ -268,8 +275,9 @@ def run_task(store: ObjectStore, task: CompactTask, *, plan: ReadPlan, environme
         task: of `plan_compaction`.
         plan: schemas by id and the newest schema; its columns and predicate are not looked at.
         environment: clock and randomness for new files.
+        window_bytes: Arrow bytes that the merge reads ahead over all its runs.
 
-    Memory: about three times `COMPACT_WINDOW_BYTES` plus twice one encoded file.
+    Memory: about three times `window_bytes` plus twice one encoded file.
     """
     schema = plan.schema
     moved = tuple(replace(file, level=task.output_level) for file in task.moved)
@@ -285,7 +293,7 @@ def run_task(store: ObjectStore, task: CompactTask, *, plan: ReadPlan, environme
             file_source=FileSource.COMPACT,
         )
         if schema.primary_keys:
-            _merge_into(writer, store, task, plan)
+            _merge_into(writer, store, task, replace(plan, where=None, window_bytes=window_bytes))
         else:
             everything = replace(plan, columns=tuple(field.name for field in schema.fields), where=None)
             for batch in read_split(store, task.split, plan=everything):
@@ -301,9 +309,8 @@ def run_task(store: ObjectStore, task: CompactTask, *, plan: ReadPlan, environme
 
 
 def _merge_into(writer: RollingWriter, store: ObjectStore, task: CompactTask, plan: ReadPlan) -> None:
-    narrow = replace(plan, where=None, window_bytes=COMPACT_WINDOW_BYTES)
     windows = merged_windows(
-        store, task.split, plan=narrow, fields=plan.schema.fields, keep_deletes=not task.drop_deletes
+        store, task.split, plan=plan, fields=plan.schema.fields, keep_deletes=not task.drop_deletes
     )
     for window in windows:
         window = window.combine_chunks()

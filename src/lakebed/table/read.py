@@ -236,7 +236,7 @@ def _widen(column: pa.ChunkedArray, target: pa.DataType, folder: str) -> pa.Chun
 
 def _merge_at_once(store: ObjectStore, split: Split, plan: ReadPlan, *, threads: bool) -> pa.Table:
     """Decode all runs and drop what newer rows replace; each run keeps its own order."""
-    runs = sorted_runs(split.files)
+    runs = sorted_runs(split.files, schema=plan.schema)
     with_sequences = not _are_in_sequence(runs)
     system = (SEQUENCE_COLUMN, KIND_COLUMN) if with_sequences else (KIND_COLUMN,)
     fields = _with_keys(plan)
@@ -351,7 +351,7 @@ def merged_windows(
     Yields:
         Tables of `fields` and `SEQUENCE_COLUMN`, `KIND_COLUMN`: each key once over all tables, in key order.
     """
-    runs = sorted_runs(split.files)
+    runs = sorted_runs(split.files, schema=plan.schema)
     per_run_bytes = max(1, plan.window_bytes // len(runs))
     cursors = [_cursor(store, split, run, plan=plan, fields=fields, window_bytes=per_run_bytes) for run in runs]
     names = [key.name for key in plan.keys]

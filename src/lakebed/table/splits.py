@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -110,9 +111,13 @@ def bucket_groups(entries: pa.Table, *, schema: TableSchema, layout: Layout) -> 
 
 def key_sections(files: Sequence[DataFile], *, schema: TableSchema) -> list[list[DataFile]]:
     """As `sections_of`, from the keys in the files' own descriptions."""
+    return sections_of(files, *_ranges_of(files, schema))
+
+
+def _ranges_of(files: Sequence[DataFile], schema: TableSchema) -> tuple[Codes, Codes]:
     low = pa.chunked_array([pa.array([file.min_key for file in files], pa.binary())])
     high = pa.chunked_array([pa.array([file.max_key for file in files], pa.binary())])
-    return sections_of(files, *_key_ranges(low, high, schema))
+    return _key_ranges(low, high, schema)
 
 
 def sections_of(files: Sequence[DataFile], low: Codes, high: Codes) -> list[list[DataFile]]:
@@ -127,8 +132,8 @@ def sections_of(files: Sequence[DataFile], low: Codes, high: Codes) -> list[list
     cuts = np.flatnonzero(low[order][1:] > reach[:-1]) + 1
     sections = []
     for part in np.split(order, cuts):
-        by_key = sorted(part, key=lambda i: (merge_rank(files[i]), low[i]))
-        sections.append([files[i] for i in by_key])
+        by_age = sorted(part, key=lambda i: (merge_rank(files[i]), low[i]))
+        sections.append([files[i] for i in by_age])
     return sections
 
 
@@ -139,15 +144,29 @@ def merge_rank(file: DataFile) -> tuple[int, int, int, int]:
     return (0, file.max_sequence_number, file.min_sequence_number, file.commit_snapshot or 0)
 
 
-def sorted_runs(files: Sequence[DataFile]) -> list[list[DataFile]]:
-    """The sorted runs of a split's files (already in merge order): each level > 0 is one, each level-0 file is one."""
+def sorted_runs(files: Sequence[DataFile], *, schema: TableSchema) -> list[list[DataFile]]:
+    """Files of one bucket as sorted runs, oldest first: what a merge opens at the same time.
+
+    Each level > 0 is one run. Level-0 files of one commit are one run when their keys do not overlap (one sorted batch,
+    rolled into several files), else each is one.
+    """
+    if len(files) == 1:
+        return [list(files)]
+    low, high = _ranges_of(files, schema)
+    groups: dict[tuple[int, int], list[int]] = {}
+    for i, file in enumerate(files):
+        commit = file.commit_snapshot
+        is_single = file.level == 0 and (commit is None or commit < 0)
+        groups.setdefault((file.level, -1 - i if is_single else (commit or 0) if file.level == 0 else 0), []).append(i)
     runs: list[list[DataFile]] = []
-    for file in files:
-        if runs and file.level > 0 and runs[-1][0].level == file.level:
-            runs[-1].append(file)
+    for (level, _), members in groups.items():
+        members.sort(key=lambda i: low[i])
+        is_apart = all(low[after] > high[before] for before, after in itertools.pairwise(members))
+        if level > 0 or is_apart:
+            runs.append([files[i] for i in members])
         else:
-            runs.append([file])
-    return runs
+            runs.extend([files[i]] for i in members)
+    return sorted(runs, key=lambda run: max(merge_rank(file) for file in run))
 
 
 def is_plain(file: DataFile) -> bool:

@@ -45,7 +45,9 @@ def keyed(make: Callable[..., Table], **options: str) -> Table:
 
 
 def by_id(table: pa.Table) -> dict[tuple[str, int], int]:
-    return dict(zip(zip(table["dt"].to_pylist(), table["id"].to_pylist(), strict=True), table["v"].to_pylist(), strict=True))
+    return dict(
+        zip(zip(table["dt"].to_pylist(), table["id"].to_pylist(), strict=True), table["v"].to_pylist(), strict=True)
+    )
 
 
 def test_upserts_replace_and_deletes_remove(make: Callable[..., Table]) -> None:

@@ -1,0 +1,158 @@
+"""What changed between versions: written rows, and row-level differences."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lakebed.errors import InvalidRequest
+from lakebed.objects.open import open_store
+from lakebed.table.table import Table
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.float64()), ("s", pa.string())])
+
+
+def make(name: str, *, keyed: bool = True) -> Table:
+    keys = ["id"] if keyed else []
+    return Table.create(
+        open_store(f"memory://{name}"),
+        name="t",
+        schema=SCHEMA,
+        primary_keys=keys,
+        options={"bucket": "2"} if keyed else {},
+    )
+
+
+def rows(ids: Any, *, v: float | None = 0.0) -> pa.Table:
+    ids = list(ids)
+    values = pa.array([v] * len(ids), pa.float64())
+    return pa.table({"id": pa.array(ids, pa.int64()), "v": values, "s": pa.array([f"s{i}" for i in ids], pa.string())})
+
+
+def test_changes_are_the_last_row_of_each_key_written() -> None:
+    """Between two versions every key written comes once, as it is at the end, deletes marked; compactions are silent."""
+    table = make("changes-keyed")
+    table.upsert(rows(range(10), v=1))
+    table.upsert(rows([1, 2], v=2))
+    table.compact(full=True)
+    table.upsert(rows([2, 50], v=3))
+    table.delete(keys=pa.table({"id": [3]}))
+    got = table.changes(1).sort_by("id").to_pylist()
+    assert [(row["id"], row["v"], row["_row_kind"]) for row in got] == [
+        (1, 2.0, "+I"),
+        (2, 3.0, "+I"),
+        (3, None, "-D"),
+        (50, 3.0, "+I"),
+    ]
+    assert table.changes(2, 3).num_rows == 0
+    assert table.changes(None, 1).num_rows == 10
+
+
+def test_changes_of_an_append_table_are_its_rows() -> None:
+    """Append tables give the rows appended in between, with no row kind."""
+    table = make("changes-append", keyed=False)
+    for v in range(3):
+        table.append(rows([v, v], v=v))
+    got = table.changes(1)
+    assert got.column_names == SCHEMA.names
+    assert sorted(got["id"].to_pylist()) == [1, 1, 2, 2]
+    with pytest.raises(InvalidRequest, match="newer"):
+        table.changes(3, 1)
+
+
+def test_a_difference_names_rows_added_removed_and_changed() -> None:
+    """Whatever happened in between, the difference is that of the two states; changed rows come in pairs."""
+    table = make("diff-keyed")
+    table.upsert(rows(range(5), v=1))
+    table.create_tag("then")
+    table.upsert(rows([4], v=None))
+    table.upsert(rows([0], v=7))
+    table.upsert(rows([0, 9], v=1))
+    table.delete(keys=pa.table({"id": [2]}))
+    table.compact(full=True)
+    found = table.diff("then")
+    assert found.counts == {"added": 1, "removed": 1, "changed": 1}
+    assert found.added["id"].to_pylist() == [9]
+    assert found.removed["id"].to_pylist() == [2]
+    assert (found.before["v"].to_pylist(), found.after["v"].to_pylist()) == ([1.0], [None])
+    assert found.keys == ("id",)
+    assert table.diff("then", "then").is_empty
+
+
+def test_unchanged_files_are_not_read_for_a_difference() -> None:
+    """Only what the versions do not share is read."""
+    table = make("diff-cost", keyed=False)
+    table.append(rows(range(50_000)))
+    table.append(rows([1]))
+    with table.store.count() as requests:
+        assert table.diff(1, 2).counts["added"] == 1
+    assert requests.bytes_read < 20_000
+
+
+def test_rows_without_a_key_differ_as_a_multiset() -> None:
+    """Without a key a row is added as often as the newer version has more of it; rewriting files is no difference."""
+    table = make("diff-rows", keyed=False)
+    table.append(rows([1, 1, 2]))
+    table.append(rows([3]))
+    table.delete("id = 2")
+    table.append(rows([1, 5]))
+    table.compact(full=True)
+    found = table.diff(1, None)
+    assert sorted(found.added["id"].to_pylist()) == [1, 3, 5]
+    assert found.removed["id"].to_pylist() == [2]
+    assert found.counts["changed"] == 0
+    with pytest.raises(InvalidRequest, match="not unique"):
+        table.diff(1, None, keys=["id"])
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("upsert"), st.lists(st.integers(0, 12), max_size=6), st.integers(0, 3)),
+        st.tuples(st.just("delete"), st.lists(st.integers(0, 12), max_size=4), st.just(0)),
+        st.tuples(st.just("compact"), st.just([]), st.integers(0, 1)),
+        st.tuples(st.just("overwrite"), st.lists(st.integers(0, 12), max_size=4), st.integers(0, 3)),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(STEPS, st.integers(0, 2**32))
+def test_any_history_equals_a_dictionary(steps: list[tuple[str, list[int], int]], seed: int) -> None:
+    """After any upserts, deletes, overwrites and compactions every version reads, counts and differs as the model says."""
+    table = make(f"model-{seed}-{len(steps)}-{np.random.default_rng(abs(hash(str(steps)))).integers(2**62)}")
+    state: dict[int, float] = {}
+    versions: dict[int, dict[int, float]] = {}
+    for verb, ids, v in steps:
+        if verb == "upsert":
+            table.upsert(rows(ids, v=v))
+            state |= dict.fromkeys(ids, float(v))
+        elif verb == "delete":
+            table.delete(keys=pa.table({"id": pa.array(ids, pa.int64())}))
+            state = {key: value for key, value in state.items() if key not in ids}
+        elif verb == "compact":
+            table.compact(full=bool(v))
+        else:
+            table.overwrite(rows(ids, v=v))
+            state = dict.fromkeys(ids, float(v))
+        newest = table.latest()
+        if newest is not None:
+            versions[newest.id] = dict(state)
+    for version, expected in versions.items():
+        scan = table.scan(version=version)
+        got = scan.to_arrow()
+        assert dict(zip(got["id"].to_pylist(), got["v"].to_pylist(), strict=True)) == expected
+        assert scan.count() == len(expected) == got.num_rows
+    if versions:
+        first, last = versions[min(versions)], versions[max(versions)]
+        found = table.diff(min(versions), max(versions))
+        assert Counter(found.added["id"].to_pylist()) == Counter(last.keys() - first.keys())
+        assert Counter(found.removed["id"].to_pylist()) == Counter(first.keys() - last.keys())
+        assert set(found.after["id"].to_pylist()) == {k for k in first.keys() & last.keys() if first[k] != last[k]}
