@@ -57,7 +57,7 @@ def run(arguments: list[str]) -> int:
         code = typer.main.get_command(app).main(args=arguments, prog_name="lakebed", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else exits.OK
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # typer exits by itself for a closed pipe, and for nothing else
         _silence_stdout()
         return exits.OK
     except LakebedError as problem:

@@ -1,0 +1,117 @@
+"""lakebed ls, history, pins, why, clean, fsck."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakebed.cli import exits
+
+Cli = Callable[..., Any]
+
+
+def test_ls(cli: Cli, lake: str) -> None:
+    """Every table with its newest version, rows, bytes and pins."""
+    found = {store["name"]: store for store in cli("ls", lake, "--json").json}
+    assert set(found) == {"flights", "db.events"}
+    assert (found["flights"]["version"], found["flights"]["rows"], found["flights"]["pins"]) == ("2", 5, 1)
+    assert found["flights"]["bytes"] > 0
+    assert "flights" in cli("ls", lake).out
+
+
+def test_ls_of_an_unreadable_table(cli: Cli, lake: str) -> None:
+    """A broken table is listed as such, the others are listed whole, and the exit code says it."""
+    (Path(lake) / "db.db" / "events" / "snapshot" / "snapshot-1").write_text("{broken")
+    answer = cli("ls", lake, "--json")
+    assert answer.code == exits.FAULTY
+    problems = {store["name"]: store["problem"] for store in answer.json}
+    assert problems["flights"] is None
+    assert "snapshot-1" in problems["db.events"]
+
+
+def test_history(cli: Cli, lake: str) -> None:
+    """Versions of one table, or of all; expired ones that a tag pins included."""
+    cli("table", "expire", lake, "flights", "--retain-max", "1", "--retain-min", "1")
+    assert [one["version"] for one in cli("history", lake, "flights", "--json").json] == ["1", "2"]
+    assert {one["store"] for one in cli("history", lake, "--json").json} == {"flights", "db.events"}
+    assert "append" in cli("history", lake).out
+
+
+def test_pins(cli: Cli, lake: str) -> None:
+    """A tag with its version, and the bytes that it alone holds once its snapshot has expired."""
+    (pin,) = cli("pins", lake, "--json").json
+    assert (pin["store"], pin["kind"], pin["name"], pin["version"]) == ("flights", "tag", "jan", "1")
+    assert pin["bytes_alone"] == 0
+    cli("table", "compact", lake, "flights", "--full")
+    cli("table", "expire", lake, "flights", "--retain-max", "1", "--retain-min", "1")
+    (pin,) = cli("pins", lake, "flights", "--json").json
+    assert pin["bytes_alone"] > 0
+    assert "jan" in cli("pins", lake).out
+    assert "Nothing pins" in cli("pins", lake, "db.events").out
+
+
+def test_why(cli: Cli, lake: str) -> None:
+    """Who needs a file, by path and by URL; what lies elsewhere is told or refused."""
+    cli("table", "expire", lake, "flights", "--retain-max", "1", "--retain-min", "1")
+    path = next((Path(lake) / "default.db" / "flights" / "bucket-0").iterdir()).relative_to(lake)
+    for where in (path, f"file://{lake}/{path}"):
+        answer = cli("why", lake, where, "--json").json
+        assert {"jan"} & {pin["name"] for pin in answer["pins"]} or answer["pins"]
+    assert "marker" in cli("why", lake, "lakebed.json").out
+    assert "neither needs nor deletes" in cli("why", lake, "other/file").out
+    assert cli("why", lake, "file:///elsewhere/x").code == exits.USAGE
+
+
+def test_clean(cli: Cli, lake: str, unchanged: Callable[[], bool]) -> None:
+    """Expired tags, orphans and remains of dropped tables go; a dry run only tells."""
+    orphan = Path(lake) / "db.db" / "events" / "bucket-0" / "data-nobody-0.parquet"
+    orphan.parent.mkdir(exist_ok=True)
+    orphan.write_bytes(b"lost")
+    os.utime(orphan, (1_000_000_000, 1_000_000_000))
+    told = cli("clean", lake, "--dry-run", "--json").json
+    assert [one["path"] for report in told for one in report["objects"]] == ["bucket-0/data-nobody-0.parquet"]
+    assert orphan.exists()
+    assert cli("clean", lake).out.endswith("Freed 4 B.\n")
+    assert not orphan.exists()
+    assert unchanged()
+
+
+@pytest.mark.parametrize("command", ["ls", "history", "pins", "clean", "fsck"])
+def test_what_is_no_lake(cli: Cli, tmp_path: Path, command: str) -> None:
+    """A missing or empty folder is not found; one with other things in it is refused; neither is written to."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    (tmp_path / "empty").mkdir()
+    assert cli(command, tmp_path / "missing").code == exits.NOT_FOUND
+    assert cli(command, tmp_path / "empty").code == exits.NOT_FOUND
+    answer = cli(command, tmp_path / "other", "--json")
+    assert answer.code == exits.USAGE
+    assert answer.error["kind"] == "not_a_lake"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["empty", "notes.txt", "other"]
+
+
+def test_a_newer_lake_is_refused(cli: Cli, lake: str) -> None:
+    """A lake of a newer format is told apart from a damaged one; both exit with 5."""
+    marker = Path(lake) / "lakebed.json"
+    marker.write_text(json.dumps({"format": 2, "min_reader": 2, "min_writer": 2, "features": []}))
+    assert cli("ls", lake, "--json").error["kind"] == "unsupported_format"
+    marker.write_text("{")
+    answer = cli("ls", lake, "--json")
+    assert answer.code == exits.FAULTY
+    assert answer.error["kind"] == "corruption"
+
+
+def test_fsck(cli: Cli, lake: str, unchanged: Callable[[], bool]) -> None:
+    """A sound lake has no fault, orphans are only told, and nothing is changed."""
+    answer = cli("fsck", lake, "--deep", "--json")
+    assert answer.code == exits.OK
+    assert (answer.json["tables"], answer.json["errors"]) == (2, 0)
+    assert "no fault" in cli("fsck", lake).out
+    assert "no fault" in cli("fsck", f"{lake}/default.db/flights").out
+    assert cli("fsck", lake, "nope").code == exits.NOT_FOUND
+    assert unchanged()

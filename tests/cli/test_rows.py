@@ -1,0 +1,172 @@
+"""lakebed table read, append, upsert, write, overwrite, delete, diff, changes."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from lakebed.cli import exits
+
+Cli = Callable[..., Any]
+
+HEADER = "id,carrier,delay\n"
+
+
+def read(cli: Cli, lake: str, *options: object) -> list[dict[str, Any]]:
+    """Rows of flights, sorted by key."""
+    return sorted(cli("table", "read", lake, "flights", *options, "--json").json, key=lambda row: row["id"])
+
+
+def keys(rows: list[dict[str, Any]]) -> list[int]:
+    """Their keys."""
+    return [row["id"] for row in rows]
+
+
+def test_read_versions(cli: Cli, lake: str) -> None:
+    """The newest version, an id, a tag and a time each give their own rows."""
+    assert keys(read(cli, lake)) == [1, 2, 3, 4]
+    for options in (("--version", "1"), ("--tag", "jan"), ("--version", "tag.jan"), ("--version", "jan")):
+        assert keys(read(cli, lake, *options)) == [1, 2, 3]
+    assert keys(read(cli, lake, "--timestamp", "2999-01-01T00:00:00Z")) == [1, 2, 3, 4]
+
+
+def test_read_narrows(cli: Cli, lake: str) -> None:
+    """Filters, columns, limits and counts."""
+    assert keys(read(cli, lake, "--where", "delay > 100 AND carrier = 'UA'")) == [3]
+    assert set(read(cli, lake, "--columns", "id,delay")[0]) == {"id", "delay"}
+    assert len(read(cli, lake, "--limit", "2")) == 2
+    assert read(cli, lake, "--limit", "0") == []
+    assert cli("table", "read", lake, "flights", "--count", "--json").json == {"rows": 4}
+    assert cli("table", "read", lake, "flights", "--where", "id < 3", "--count").out == "2\n"
+
+
+def test_read_formats(cli: Cli, lake: str, tmp_path: Path) -> None:
+    """A table for people; CSV, JSON and Parquet with the same rows; files by their names."""
+    assert "carrier" in cli("table", "read", lake, "flights").out
+    lines = list(csv.DictReader(io.StringIO(cli("table", "read", lake, "flights", "--format", "csv").out)))
+    assert sorted(int(line["id"]) for line in lines) == [1, 2, 3, 4]
+    assert cli("table", "read", lake, "flights", "-o", tmp_path / "out.parquet").code == exits.OK
+    assert sorted(pq.read_table(tmp_path / "out.parquet")["id"].to_pylist()) == [1, 2, 3, 4]
+    assert cli("table", "read", lake, "flights", "-o", tmp_path / "out.csv").code == exits.OK
+    assert (tmp_path / "out.csv").read_text().startswith('"id","carrier","delay"')
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lake", "out.csv", "out.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (("--tag", "nope"), exits.NOT_FOUND),
+        (("--version", "99"), exits.NOT_FOUND),
+        (("--version", "1", "--tag", "jan"), exits.USAGE),
+        (("--version", "1", "--timestamp", "2999-01-01"), exits.USAGE),
+        (("--timestamp", "1999-01-01"), exits.NOT_FOUND),
+        (("--timestamp", "noon"), exits.USAGE),
+        (("--where", "nope > 3"), exits.USAGE),
+        (("--where", "id >"), exits.USAGE),
+        (("--columns", "nope"), exits.USAGE),
+        (("--format", "xml"), exits.USAGE),
+        (("--format", "csv", "--json"), exits.USAGE),
+        (("--limit", "-1"), exits.USAGE),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
+)
+def test_read_refuses(cli: Cli, lake: str, options: tuple[str, ...], code: int) -> None:
+    """What cannot be read is one sentence with its exit code, and no row is printed."""
+    answer = cli("table", "read", lake, "flights", *options)
+    assert answer.code == code
+    assert answer.out == ""
+    assert len(answer.err.splitlines()) == 1
+
+
+def test_upsert(cli: Cli, lake: str, tmp_path: Path) -> None:
+    """Rows of a CSV replace those of the same key; empty fields are null, quoted ones are empty text."""
+    (tmp_path / "new.csv").write_text(HEADER + '1,"",\n9,ZZ,5\n')
+    made = cli("table", "upsert", lake, "flights", tmp_path / "new.csv", "--json").json
+    assert made["snapshot"] == 3
+    found = read(cli, lake)
+    assert keys(found) == [1, 2, 3, 4, 9]
+    assert found[0] == {"id": 1, "carrier": "", "delay": None}
+
+
+def test_append_and_write(cli: Cli, lake: str, tmp_path: Path) -> None:
+    """JSON lines and Parquet are appended; write chooses by the kind of table and deletes keys."""
+    (tmp_path / "new.jsonl").write_text('{"id": 9, "carrier": "B6", "delay": 1.5}\n')
+    assert cli("table", "append", lake, "db.events", tmp_path / "new.jsonl").code == exits.OK
+    cli("table", "read", lake, "db.events", "-o", tmp_path / "all.parquet")
+    assert cli("table", "append", lake, "db.events", tmp_path / "all.parquet", "--json").json["rows"] == 6
+    (tmp_path / "change.csv").write_text("id,carrier,delay,gone\n1,UA,0,true\n5,UA,0,false\n")
+    assert cli("table", "write", lake, "flights", tmp_path / "change.csv", "--deletes", "gone").code == exits.OK
+    assert keys(read(cli, lake)) == [2, 3, 4, 5]
+
+
+def test_overwrite(cli: Cli, lake: str, tmp_path: Path) -> None:
+    """All rows are replaced; the version before keeps them."""
+    (tmp_path / "new.csv").write_text(HEADER + "9,ZZ,5\n")
+    assert cli("table", "overwrite", lake, "flights", tmp_path / "new.csv").code == exits.OK
+    assert keys(read(cli, lake)) == [9]
+    assert keys(read(cli, lake, "--version", "2")) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("verb", "name", "content", "code"),
+    [
+        ("upsert", "none.csv", None, exits.NOT_FOUND),
+        ("upsert", "a.txt", "x", exits.USAGE),
+        ("upsert", "a.csv", HEADER + "x,UA,1\n", exits.USAGE),
+        ("upsert", "a.csv", HEADER + ",UA,1\n", exits.USAGE),
+        ("upsert", "a.csv", "id,carrier,delay,more\n1,UA,1,2\n", exits.USAGE),
+        ("upsert", "a.json", "{broken", exits.USAGE),
+        ("upsert", "a.parquet", "no parquet", exits.USAGE),
+        ("append", "a.csv", HEADER + "1,UA,1\n", exits.USAGE),
+    ],
+)
+def test_writing_refuses(
+    cli: Cli,
+    lake: str,
+    tmp_path: Path,
+    unchanged: Callable[[], bool],
+    verb: str,
+    name: str,
+    content: str | None,
+    code: int,
+) -> None:
+    """A file that does not fit is one sentence; the table stays as it was."""
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    answer = cli("table", verb, lake, "flights", tmp_path / name)
+    assert answer.code == code
+    assert len(answer.err.splitlines()) == 1
+    assert cli("table", "history", lake, "flights", "--json").json[-1]["snapshot"] == 2
+
+
+def test_delete(cli: Cli, lake: str, unchanged: Callable[[], bool]) -> None:
+    """A dry run counts; deleting writes one version; deleting nothing writes none."""
+    assert cli("table", "delete", lake, "flights", "--where", "id >= 3", "--dry-run", "--json").json["rows"] == 2
+    assert cli("table", "delete", lake, "flights", "--where", "nope = 1").code == exits.USAGE
+    assert unchanged()
+    assert cli("table", "delete", lake, "flights", "--where", "id >= 3").code == exits.OK
+    assert keys(read(cli, lake)) == [1, 2]
+    assert cli("table", "delete", lake, "flights", "--where", "id >= 3", "--json").json["snapshot"] is None
+
+
+def test_diff(cli: Cli, lake: str) -> None:
+    """Rows added, removed and changed between two versions, by key."""
+    found = cli("table", "diff", lake, "flights", "jan", "2", "--json").json
+    assert (found["added"], found["removed"], found["changed"]) == (1, 0, 1)
+    assert found["rows"]["added"][0]["id"] == 4
+    assert found["rows"]["after"][0]["delay"] == 103.0
+    assert "1 added, 0 removed, 1 changed." in cli("table", "diff", lake, "flights", "jan", "2").out
+    assert cli("table", "diff", lake, "flights", "jan", "nope").code == exits.NOT_FOUND
+
+
+def test_changes(cli: Cli, lake: str) -> None:
+    """What was written after one version, up to another."""
+    found = cli("table", "changes", lake, "flights", "1", "2", "--json").json
+    assert sorted(row["id"] for row in found) == [3, 4]
+    assert {"_row_kind"} <= set(found[0])

@@ -1,0 +1,138 @@
+"""lakebed table history, branches, rollback, expire, compact, remove-orphan-files, fsck, system."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakebed.cli import exits
+
+Cli = Callable[..., Any]
+
+
+def snapshots(cli: Cli, lake: str) -> list[int]:
+    """Ids of the snapshots of flights."""
+    return [one["snapshot"] for one in cli("table", "history", lake, "flights", "--json").json]
+
+
+def test_history(cli: Cli, lake: str) -> None:
+    """Snapshots oldest first with rows and tags; --limit keeps the newest."""
+    found = cli("table", "history", lake, "flights", "--json").json
+    assert [(one["snapshot"], one["rows_delta"], one["tags"]) for one in found] == [(1, 3, ["jan"]), (2, 2, [])]
+    assert len(cli("table", "history", lake, "flights", "--limit", "1", "--json").json) == 1
+    assert (
+        "ago" in cli("table", "history", lake, "flights").out
+        or "just now" in cli("table", "history", lake, "flights").out
+    )
+
+
+def test_rollback_dry_run_and_refusals(cli: Cli, lake: str, unchanged: Callable[[], bool]) -> None:
+    """A dry run tells what would go; a rollback to nowhere is refused."""
+    told = cli("table", "rollback", lake, "flights", "--tag", "jan", "--dry-run", "--json").json
+    assert told["snapshot"] == 1
+    assert "snapshot/snapshot-2" in told["versions"]
+    assert cli("table", "rollback", lake, "flights").code == exits.USAGE
+    assert cli("table", "rollback", lake, "flights", "--tag", "nope").code == exits.NOT_FOUND
+    assert cli("table", "rollback", lake, "flights", "--version", "1", "--timestamp", "2013-01-01").code == exits.USAGE
+    assert unchanged()
+
+
+def test_rollback(cli: Cli, lake: str) -> None:
+    """The old rows are back and what came later is gone."""
+    made = cli("table", "rollback", lake, "flights", "--tag", "jan", "--json").json
+    assert made["snapshot"] == 3
+    assert snapshots(cli, lake) == [1, 3]
+    assert cli("table", "read", lake, "flights", "--count").out == "3\n"
+    assert cli("fsck", lake, "--deep").code == exits.OK
+
+
+def test_rollback_as_latest(cli: Cli, lake: str) -> None:
+    """With --as-latest the old rows are back and the history is kept."""
+    assert cli("table", "rollback", lake, "flights", "--version", "1", "--as-latest").code == exits.OK
+    assert snapshots(cli, lake) == [1, 2, 3]
+    assert cli("table", "read", lake, "flights", "--count").out == "3\n"
+
+
+def test_expire(cli: Cli, lake: str, unchanged: Callable[[], bool]) -> None:
+    """A dry run lists; expiring keeps what is asked, and what a tag pins stays readable."""
+    options = ("--retain-max", "1", "--retain-min", "1")
+    told = cli("table", "expire", lake, "flights", *options, "--dry-run", "--json").json
+    assert told["dry_run"]
+    assert told["versions"] == ["snapshot/snapshot-1"]
+    assert unchanged()
+    assert cli("table", "expire", lake, "flights", "--retain-max", "0").code == exits.USAGE
+    done = cli("table", "expire", lake, "flights", *options, "--json").json
+    assert done["hidden"] == 1
+    assert snapshots(cli, lake) == [2]
+    assert cli("table", "read", lake, "flights", "--tag", "jan", "--count").out == "3\n"
+
+
+def test_compact(cli: Cli, lake: str, unchanged: Callable[[], bool]) -> None:
+    """Files become fewer, rows stay; a dry run changes nothing."""
+    told = cli("table", "compact", lake, "flights", "--full", "--dry-run", "--json").json
+    assert told["snapshot"] is None
+    assert told["files_before"] == 2
+    assert unchanged()
+    done = cli("table", "compact", lake, "flights", "--full", "--json").json
+    assert (done["files_after"], done["snapshot"]["kind"]) == (1, "COMPACT")
+    assert cli("table", "read", lake, "flights", "--count").out == "4\n"
+    assert "nothing to compact" in cli("table", "compact", lake, "flights", "--full").out
+
+
+def test_branches(cli: Cli, lake: str, tmp_path: Path) -> None:
+    """A branch starts from a tag, is written on its own, and goes."""
+    assert (
+        cli("table", "create-branch", lake, "flights", "--name", "dev", "--tag", "jan", "--json").json["snapshot"] == 1
+    )
+    (tmp_path / "new.csv").write_text("id,carrier,delay\n50,XX,0\n")
+    assert cli("table", "upsert", lake, "flights", tmp_path / "new.csv", "--branch", "dev").code == exits.OK
+    assert cli("table", "read", lake, "flights", "--branch", "dev", "--count").out == "4\n"
+    assert cli("table", "read", lake, "flights", "--version", "dev", "--count").out == "4\n"
+    assert cli("table", "read", lake, "flights", "--where", "id = 50", "--count").out == "0\n"
+    assert [one["branch"] for one in cli("table", "branches", lake, "flights", "--json").json] == ["dev"]
+    assert cli("table", "create-branch", lake, "flights", "--name", "dev").code == exits.CONFLICT
+    assert cli("table", "drop", lake, "flights").code == exits.USAGE
+    assert cli("fsck", lake, "--deep").code == exits.OK
+    assert cli("table", "delete-branch", lake, "flights", "--name", "dev").code == exits.OK
+    assert cli("table", "delete-branch", lake, "flights", "--name", "dev").code == exits.NOT_FOUND
+    assert cli("table", "history", lake, "flights", "--branch", "dev").code == exits.NOT_FOUND
+
+
+def test_remove_orphan_files(cli: Cli, lake: str) -> None:
+    """Files that nothing names go once they are old enough; a dry run lists them."""
+    orphan = Path(lake) / "default.db" / "flights" / "bucket-0" / "data-nobody-0.parquet"
+    orphan.write_bytes(b"lost")
+    os.utime(orphan, (1_000_000_000, 1_000_000_000))
+    told = cli("table", "remove-orphan-files", lake, "flights", "--dry-run", "--json").json
+    assert [one["path"] for one in told["objects"]] == ["bucket-0/data-nobody-0.parquet"]
+    assert orphan.exists()
+    assert cli("table", "remove-orphan-files", lake, "flights").code == exits.OK
+    assert not orphan.exists()
+    assert cli("table", "read", lake, "flights", "--count").out == "4\n"
+
+
+def test_fsck_of_one_table(cli: Cli, lake: str) -> None:
+    """A sound table has no fault; a lost file is a fault with exit code 5."""
+    assert cli("table", "fsck", lake, "flights", "--deep").code == exits.OK
+    next((Path(lake) / "default.db" / "flights").rglob("*.parquet")).unlink()
+    answer = cli("table", "fsck", lake, "flights", "--json")
+    assert answer.code == exits.FAULTY
+    assert {one["kind"] for one in answer.json["findings"]} == {"missing"}
+
+
+@pytest.mark.parametrize("name", ["snapshots", "tags", "schemas", "files", "manifests", "options", "partitions"])
+def test_system_tables(cli: Cli, lake: str, name: str) -> None:
+    """Each system table prints for people and for programs."""
+    assert cli("table", "system", lake, "flights", name).code == exits.OK
+    assert isinstance(cli("table", "system", lake, "flights", f"${name}", "--json").json, list)
+
+
+def test_unknown_system_table(cli: Cli, lake: str) -> None:
+    """An unknown one is one sentence."""
+    answer = cli("table", "system", lake, "flights", "snapshot")
+    assert answer.code in (exits.USAGE, exits.NOT_FOUND)
+    assert "snapshots" in answer.err
