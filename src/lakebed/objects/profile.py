@@ -1,0 +1,148 @@
+"""What requests cost on a remote store: time by the injected clock, and money by a price list.
+
+Owns: the wrapper that lets any store feel and cost like an object store. Invariants: time passes on the injected clock,
+so a benchmark with a manual clock takes no time and still shows it; requests of parallel calls are added up as if made
+one after another, unless the clock itself runs in parallel. Does not know: what the vendor charges today; the list is a
+setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Final, Self, TypeVar
+
+from typing_extensions import Buffer
+
+from lakebed.clock import Clock
+from lakebed.objects.port import ByteRange, Listing, ObjectMeta, ObjectStore, RequestCounts
+
+__all__ = ["S3_STANDARD", "Bill", "ProfiledStore", "StoreProfile", "bill"]
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreProfile:
+    """How long a request takes and what a thousand of each kind cost."""
+
+    request_ms: float = 20.0
+    """Time to the first byte of every request, in milliseconds."""
+    bytes_per_second: float = 80e6
+    """Transfer of one connection."""
+    price_per_thousand: tuple[tuple[str, float], ...] = (
+        ("get", 0.0004),
+        ("head", 0.0004),
+        ("put", 0.005),
+        ("list", 0.005),
+        ("copy", 0.005),
+        ("delete", 0.0),
+    )
+    """Price of a thousand requests by kind, in US dollars."""
+
+
+S3_STANDARD: Final = StoreProfile()
+"""20 ms a request, and the public list price of a large vendor's standard class; transfer inside a region is free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What some requests took and cost."""
+
+    requests: int
+    seconds: float
+    """One after another, on one connection."""
+    dollars: float
+
+    def __str__(self) -> str:
+        """Such as ``8 requests, 0.16 s, $0.000021``."""
+        return f"{self.requests} requests, {self.seconds:.2f} s, ${self.dollars:.6f}"
+
+
+def bill(counts: RequestCounts, *, profile: StoreProfile = S3_STANDARD) -> Bill:
+    """Counted requests as time and money."""
+    transferred_s = (counts.bytes_read + counts.bytes_written) / profile.bytes_per_second
+    dollars = sum(getattr(counts, kind) * price / 1000 for kind, price in profile.price_per_thousand)
+    return Bill(counts.total, counts.total * profile.request_ms / 1000 + transferred_s, dollars)
+
+
+class ProfiledStore:
+    """`ObjectStore` over another, which lets the injected clock sleep as long as each request would take.
+
+    Args:
+        inner: the store, usually memory or a local folder without durability.
+        clock: who sleeps: a manual clock shows the time, the machine's clock lets a program feel it.
+        profile: time and prices.
+    """
+
+    def __init__(self, inner: ObjectStore, *, clock: Clock, profile: StoreProfile = S3_STANDARD) -> None:
+        self._inner = inner
+        self._clock = clock
+        self._profile = profile
+
+    def _ask(self, request: Callable[[], R]) -> R:
+        with self._inner.count() as counts:
+            try:
+                return request()
+            finally:
+                self._clock.sleep(bill(counts, profile=self._profile).seconds)
+
+    @property
+    def root_url(self) -> str:
+        """See `ObjectStore.root_url`."""
+        return self._inner.root_url
+
+    def get(self, path: str, *, byte_range: ByteRange | None = None) -> Buffer:
+        """See `ObjectStore.get`."""
+        return self._ask(lambda: self._inner.get(path, byte_range=byte_range))
+
+    def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
+        """See `ObjectStore.get_ranges`."""
+        return self._ask(lambda: self._inner.get_ranges(path, ranges))
+
+    def head(self, path: str) -> ObjectMeta:
+        """See `ObjectStore.head`."""
+        return self._ask(lambda: self._inner.head(path))
+
+    def put(self, path: str, body: Buffer, *, create_only: bool = False, durable: bool = True) -> None:
+        """See `ObjectStore.put`."""
+        self._ask(lambda: self._inner.put(path, body, create_only=create_only, durable=durable))
+
+    def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectMeta]:
+        """See `ObjectStore.list`."""
+        names = self._inner.list(prefix, start_after=start_after)
+        while (meta := self._ask(lambda: next(names, None))) is not None:
+            yield meta
+
+    def list_with_delimiter(self, prefix: str = "") -> Listing:
+        """See `ObjectStore.list_with_delimiter`."""
+        return self._ask(lambda: self._inner.list_with_delimiter(prefix))
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """See `ObjectStore.delete`."""
+        self._ask(lambda: self._inner.delete(paths))
+
+    def copy(self, source: str, target: str, *, create_only: bool = False) -> None:
+        """See `ObjectStore.copy`."""
+        self._ask(lambda: self._inner.copy(source, target, create_only=create_only))
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """See `ObjectStore.sync`."""
+        self._ask(lambda: self._inner.sync(paths))
+
+    def url(self, path: str) -> str:
+        """See `ObjectStore.url`."""
+        return self._inner.url(path)
+
+    def signed_url(self, path: str, *, expires_in_s: int, method: str = "GET") -> str:
+        """See `ObjectStore.signed_url`."""
+        return self._inner.signed_url(path, expires_in_s=expires_in_s, method=method)
+
+    def sub(self, prefix: str) -> Self:
+        """See `ObjectStore.sub`. The view takes as long as this store does."""
+        return type(self)(self._inner.sub(prefix), clock=self._clock, profile=self._profile)
+
+    def count(self) -> AbstractContextManager[RequestCounts]:
+        """See `ObjectStore.count`."""
+        return self._inner.count()

@@ -1,0 +1,280 @@
+"""Local folders: what the system is asked to do, and what is refused."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakebed.errors import AlreadyExists, InvalidRequest, NotFound, Unavailable
+from lakebed.objects import StoreLimits, open_store
+from lakebed.objects.local import LocalDriver
+
+CALLS = ("open", "write", "read", "fsync", "link", "rename", "unlink", "close", "fstat", "lstat", "scandir", "pread")
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The system calls made through `os`, in order, each still done."""
+    made: list[str] = []
+
+    def noted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **settings: Any) -> Any:
+            made.append(name)
+            return function(*args, **settings)
+
+        return call
+
+    for name in CALLS:
+        monkeypatch.setattr(os, name, noted(name, getattr(os, name)))
+    yield made
+
+
+def open_named(folder: Path, *, with_names: bool, **settings: Any) -> Any:
+    """A store that must, or need not, give its unfinished files names."""
+    store = open_store(folder, **settings)
+    if with_names:
+        store._driver._nameless = False
+    return store
+
+
+def test_a_durable_create_costs_eight_calls(tmp_path: Path, calls: list[str]) -> None:
+    """Once the folder is known: open the folder, write a nameless file, sync, link, close, sync and close the folder."""
+    store = open_store(tmp_path)
+    store.put("a/first", b"x", create_only=True)
+    calls.clear()
+    store.put("a/second", b"x", create_only=True)
+    assert calls == ["open", "open", "write", "fsync", "link", "close", "fsync", "close"]
+
+
+def test_without_durability_nothing_is_synced(tmp_path: Path, calls: list[str]) -> None:
+    """``durable=False``, of the call or of the store, never waits for the disk."""
+    store = open_store(tmp_path, durable=False)
+    store.put("a/first", b"x", create_only=True)
+    store.put("a/first", b"y")
+    store.delete(["a/first"])
+    store.put("a/second", b"x", create_only=True)
+    store.sync(["a/second"])
+    open_store(tmp_path).put("a/third", b"x", durable=False)
+    assert "fsync" not in calls
+
+
+def test_the_first_durable_put_syncs_the_folders_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new folder is durable only when its parent is synced: all of them are, once."""
+    synced: list[str] = []
+    real = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(os.readlink(f"/proc/self/fd/{fd}")), real(fd))[1])
+    store = open_store(tmp_path / "root")
+    store.put("a/b/x", b"", create_only=True)
+    wanted = [tmp_path / "root/a/b", tmp_path / "root/a", tmp_path / "root", tmp_path]
+    assert [path for path in synced if not path.endswith("(deleted)") and "#" not in path][: len(wanted)] == [
+        str(path) for path in wanted
+    ]
+    synced.clear()
+    store.put("a/b/y", b"", create_only=True)
+    assert [path for path in synced if path == str(tmp_path)] == []
+
+
+def test_a_small_read_costs_three_calls(tmp_path: Path, calls: list[str]) -> None:
+    """Open, read, close."""
+    store = open_store(tmp_path)
+    store.put("a", b"x" * 1000)
+    calls.clear()
+    store.get("a")
+    assert calls == ["open", "read", "close"]
+
+
+@pytest.mark.parametrize("with_names", [False, True])
+def test_a_file_is_whole_when_it_appears(tmp_path: Path, with_names: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a body is written, and after a failure, neither listing nor reading shows it; nothing is left behind."""
+    store = open_named(tmp_path, with_names=with_names)
+    seen: list[list[str]] = []
+    real = os.write
+
+    def write(descriptor: int, body: Any) -> int:
+        seen.append([meta.path for meta in store.list()])
+        return real(descriptor, body[: max(1, len(body) // 2)])
+
+    monkeypatch.setattr(os, "write", write)
+    store.put("a", b"x" * 1000, create_only=True)
+    store.put("b", b"y" * 1000)
+    monkeypatch.undo()
+    assert len(seen) > 10
+    assert {tuple(paths) for paths in seen} == {(), ("a",)}
+    assert bytes(store.get("a")) == b"x" * 1000
+
+    def fail(descriptor: int, body: Any) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "write", fail)
+    for create_only in (True, False):
+        with pytest.raises(Unavailable) as caught:
+            store.put("c", b"z", create_only=create_only)
+        assert caught.value.kind == "disk_full"
+    assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("with_names", [False, True])
+def test_create_only_never_replaces(tmp_path: Path, with_names: bool) -> None:
+    """Both ways of creating refuse a taken name and leave nothing beside it."""
+    store = open_named(tmp_path, with_names=with_names)
+    store.put("a", b"1", create_only=True)
+    with pytest.raises(AlreadyExists):
+        store.put("a", b"2", create_only=True)
+    assert bytes(store.get("a")) == b"1"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_file_system_without_nameless_files_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where ``O_TMPFILE`` is not known, hidden names serve, and the store remembers."""
+    store = open_store(tmp_path)
+    real = os.open
+
+    def refuse(path: Any, flags: int, *args: Any, **settings: Any) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "not here")
+        return real(path, flags, *args, **settings)
+
+    monkeypatch.setattr(os, "open", refuse)
+    store.put("a/b", b"1", create_only=True)
+    with pytest.raises(AlreadyExists):
+        store.put("a/b", b"2", create_only=True)
+    assert bytes(store.get("a/b")) == b"1"
+
+
+def test_leftovers_of_a_crash_are_hidden(tmp_path: Path) -> None:
+    """A hidden file that a crash left is not listed, and its kind of name is refused."""
+    (tmp_path / ".lakebed-0123456789abcdef.tmp").write_bytes(b"half")
+    store = open_store(tmp_path)
+    assert list(store.list()) == []
+    assert store.list_with_delimiter().objects == ()
+    with pytest.raises(InvalidRequest):
+        store.put(".lakebed-0123456789abcdef.tmp", b"")
+
+
+def test_links_do_not_lead_out(tmp_path: Path) -> None:
+    """Linked files and folders below the root are not objects: not listed, not read, not written through."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_bytes(b"secret")
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "folder").symlink_to(outside)
+    (root / "file").symlink_to(outside / "secret")
+    store = open_store(root)
+    assert list(store.list()) == []
+    for ask in (
+        lambda: store.get("folder/secret"),
+        lambda: store.get("file"),
+        lambda: store.head("folder/secret"),
+        lambda: store.put("folder/new", b"", create_only=True),
+        lambda: store.put("folder/deep/new", b""),
+        lambda: store.delete(["folder/secret"]),
+        lambda: list(store.list("folder")),
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            ask()
+        assert caught.value.kind == "path_escape"
+    assert sorted(os.listdir(outside)) == ["secret"]
+
+
+def test_a_root_may_be_a_link(tmp_path: Path) -> None:
+    """The folder that a person names may be reached through a link, and keeps the name that they gave."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    store = open_store(tmp_path / "link")
+    store.put("a/b", b"1", create_only=True)
+    assert (tmp_path / "real/a/b").read_bytes() == b"1"
+    assert store.root_url == f"file://{tmp_path}/link"
+
+
+def test_a_name_is_a_file_or_a_folder(tmp_path: Path) -> None:
+    """An object below an object cannot be on a local folder: one clear sentence, and reading finds nothing."""
+    store = open_store(tmp_path)
+    store.put("a/b", b"1")
+    for ask in (lambda: store.put("a/b/c", b""), lambda: store.put("a", b"")):
+        with pytest.raises(InvalidRequest, match="either a file or a folder"):
+            ask()
+    for path in ("a", "a/b/c"):
+        with pytest.raises(NotFound):
+            store.get(path)
+        with pytest.raises(NotFound):
+            store.head(path)
+    store.delete(["a", "a/b/c"])
+    assert bytes(store.get("a/b")) == b"1"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(errno.EACCES, "permission_denied"), (errno.EROFS, "permission_denied"), (errno.ENAMETOOLONG, "invalid_path")],
+)
+def test_refusals_of_the_system_are_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: str
+) -> None:
+    """A read-only folder and the like are said once, with the path, and are not tried again."""
+    store = open_store(tmp_path)
+    real = os.open
+
+    def refuse(path: Any, flags: int, *args: Any, **settings: Any) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR):
+            raise OSError(code, "no")
+        return real(path, flags, *args, **settings)
+
+    monkeypatch.setattr(os, "open", refuse)
+    for create_only in (True, False):
+        with pytest.raises(InvalidRequest) as caught:
+            store.put("a", b"1", create_only=create_only)
+        assert caught.value.kind == kind
+        assert str(tmp_path) in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_opening_writes_nothing(tmp_path: Path) -> None:
+    """A store on a missing folder lists nothing and makes nothing; without ``create`` it is refused."""
+    store = open_store(tmp_path / "missing")
+    assert list(store.list()) == []
+    with pytest.raises(NotFound):
+        store.get("a")
+    with pytest.raises(NotFound) as caught:
+        open_store(tmp_path / "missing", create=False)
+    assert caught.value.kind == "store_not_found"
+    assert os.listdir(tmp_path) == []
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(InvalidRequest, match="is a file"):
+        open_store(tmp_path / "file")
+
+
+def test_a_removed_folder_is_made_again(tmp_path: Path) -> None:
+    """Somebody who cleans up empty folders does not break later puts."""
+    store = open_store(tmp_path)
+    store.put("a/b/c", b"1", create_only=True)
+    store.delete(["a/b/c"])
+    (tmp_path / "a/b").rmdir()
+    (tmp_path / "a").rmdir()
+    store.put("a/b/c", b"2", create_only=True)
+    assert bytes(store.get("a/b/c")) == b"2"
+
+
+def test_a_local_store_pickles(tmp_path: Path) -> None:
+    """Spark's executors open their own store on the same folder."""
+    store = open_store(tmp_path, durable=False, limits=StoreLimits(retry_count_max=1)).sub("x")
+    copy = pickle.loads(pickle.dumps(store))
+    store.put("a", b"1")
+    assert bytes(copy.get("a")) == b"1"
+    assert copy.root_url == store.root_url
+
+
+def test_remembered_folders_are_bounded(tmp_path: Path) -> None:
+    """A store that sees many folders does not remember them all."""
+    store = open_store(tmp_path, limits=StoreLimits(folder_memory_count_max=3), durable=False)
+    for number in range(10):
+        store.put(f"{number}/a", b"")
+        assert bytes(store.get(f"{number}/a")) == b""
+    driver = store._driver
+    assert isinstance(driver, LocalDriver)
+    assert len(driver._checked) <= 3
