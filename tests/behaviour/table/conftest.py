@@ -1,0 +1,113 @@
+"""Tables without data files, for tests of commits, tags and travel: entries are made up, everything else is real."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pytest
+
+from lakebed.objects import open_store
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+from lakebed.table.binary_row import EMPTY_ROW
+from lakebed.table.model import BucketChange, DataFile, Snapshot, Stats
+from lakebed.table.table import Table
+from lakebed.testing.clock import ManualClock
+
+NO_STATS = Stats(EMPTY_ROW, EMPTY_ROW, ())
+
+
+def named_file(name: str, *, level: int = 0, commit_snapshot: int | None = None) -> DataFile:
+    """A data file of ten rows that exists in manifests only."""
+    return DataFile(
+        file_name=name,
+        file_size=100,
+        row_count=10,
+        min_key=EMPTY_ROW,
+        max_key=EMPTY_ROW,
+        key_stats=NO_STATS,
+        value_stats=NO_STATS,
+        min_sequence_number=0,
+        max_sequence_number=0,
+        schema_id=0,
+        level=level,
+        commit_snapshot=commit_snapshot,
+        value_stats_cols=(),
+    )
+
+
+@dataclass
+class Bench:
+    """A table, its clock, and short words for what tests do with it."""
+
+    table: Table
+    clock: ManualClock
+    store: ObjectStore
+    environment: Environment
+    files: dict[str, DataFile] = field(default_factory=dict)
+
+    def change(self, *added: str, deleted: tuple[str, ...] = (), level: int = 0) -> BucketChange:
+        """One bucket's change by file names."""
+        gone = tuple(named_file(name) for name in deleted)
+        return BucketChange(EMPTY_ROW, 0, -1, tuple(named_file(name, level=level) for name in added), gone)
+
+    def commit(
+        self, *added: str, deleted: tuple[str, ...] = (), table: Table | None = None, **options: object
+    ) -> Snapshot:
+        """Commit made-up files a second after whatever was before."""
+        self.clock.advance(1)
+        return (table or self.table).commit([self.change(*added, deleted=deleted)], **options)  # type: ignore[arg-type]
+
+    def live(self, table: Table | None = None) -> list[str]:
+        """Names of the files of the newest snapshot, sorted."""
+        table = table or self.table
+        newest = table.latest()
+        return [] if newest is None else sorted(table.reader.live_entries(newest)["file_name"].to_pylist())
+
+    def reopen(self, *, branch: str | None = None) -> Table:
+        """Another writer's table object."""
+        return Table.open(self.store, name="t", branch=branch, environment=self.environment)
+
+
+def make_bench(store: ObjectStore, clock: ManualClock) -> Bench:
+    """A new, empty append table."""
+    environment = Environment(clock=clock, rng=random.Random(7))
+    table = Table.create(
+        store,
+        name="t",
+        schema=pa.schema([("id", pa.int64())]),
+        environment=environment,
+    )
+    return Bench(table, clock, store, environment)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """A clock that moves only when told to."""
+    return ManualClock()
+
+
+@pytest.fixture
+def bench(clock: ManualClock) -> Bench:
+    """An empty table in memory, with a manual clock."""
+    environment = Environment(clock=clock, rng=random.Random(1))
+    return make_bench(open_store(f"memory://{uuid.uuid4()}", environment=environment), clock)
+
+
+@pytest.fixture
+def new_bench(clock: ManualClock) -> Callable[..., Bench]:
+    """Makes empty tables with options: ``new_bench({"tag.creation-period": "daily"})``."""
+
+    def make(options: dict[str, str]) -> Bench:
+        environment = Environment(clock=clock, rng=random.Random(1))
+        store = open_store(f"memory://{uuid.uuid4()}", environment=environment)
+        table = Table.create(
+            store, name="t", schema=pa.schema([("id", pa.int64())]), options=options, environment=environment
+        )
+        return Bench(table, clock, store, environment)
+
+    return make

@@ -1,0 +1,274 @@
+"""Commits: what a snapshot says, what a race costs, what a replay is, and what a commit leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lakebed.errors import Conflict, InvalidRequest, LakebedError
+from lakebed.objects.port import ObjectStore
+from lakebed.table.binary_row import EMPTY_ROW
+from lakebed.table.commit import CommitRequest, StagedChange
+from lakebed.table.manifest import entries_of_changes, files_of
+from lakebed.table.model import BucketChange, Snapshot
+from lakebed.table.overwrite import Overwrite
+from lakebed.table.table import Table
+from lakebed.testing.clock import ManualClock
+
+
+def lose_races(bench: Any, rival: Any, count: int) -> None:
+    """Let a rival commit right before each of the next `count` snapshot puts."""
+    original = bench.table.log.append
+    left = [count]
+
+    def append(snapshot: Snapshot) -> None:
+        if left[0]:
+            left[0] -= 1
+            rival()
+        original(snapshot)
+
+    bench.table.log.append = append
+
+
+def manifests(store: ObjectStore) -> set[str]:
+    return {meta.path for meta in store.list("manifest")}
+
+
+def referenced(bench: Any) -> set[str]:
+    """Every manifest and list that some snapshot names."""
+    names = set()
+    for snapshot in bench.table.snapshots():
+        names |= {snapshot.base_manifest_list, snapshot.delta_manifest_list}
+        names |= {meta.file_name for meta in bench.table.reader.all_metas(snapshot)}
+    return {f"manifest/{name}" for name in names}
+
+
+def test_the_first_commit_is_snapshot_one(bench: Any) -> None:
+    """Ids start at 1, counts add up, and the hints are there for other clients."""
+    snapshot = bench.commit("a", "b")
+    assert (snapshot.id, snapshot.total_record_count, snapshot.delta_record_count) == (1, 20, 20)
+    assert bench.commit("c").total_record_count == 30
+    assert bytes(bench.store.get("snapshot/LATEST")) == b"2"
+    assert bytes(bench.store.get("snapshot/EARLIEST")) == b"1"
+
+
+def test_an_append_costs_eight_requests_whatever_came_before(bench: Any) -> None:
+    """1 GET, 1 HEAD, 5 PUTs and 1 LIST: constant over fifty snapshots, but for a merge's one manifest."""
+    bench.commit("first")
+    for number in range(50):
+        with bench.store.count() as requests:
+            bench.commit(f"f{number}")
+        merged = requests.put - 5
+        assert (requests.get, requests.head, requests.list, requests.delete) == (1, 1, 1, 0)
+        assert merged in (0, 1)
+    metas = bench.table.reader.all_metas(bench.table.latest())
+    assert len(metas) < 32
+
+
+def test_another_writer_reads_only_the_lists_it_lacks(bench: Any) -> None:
+    """A commit on top of another process's costs its snapshot and two lists more, not its manifests."""
+    other = bench.reopen()
+    bench.commit("a")
+    other.commit([bench.change("b")])
+    with bench.store.count() as requests:
+        bench.commit("c")
+    assert requests.get <= 3
+    assert requests.head == 2
+
+
+def test_new_files_inherit_the_snapshot_that_won(bench: Any) -> None:
+    """A file's commit snapshot is the id under which it became visible, also after a lost race and a merge of manifests."""
+    rival = bench.reopen()
+    lose_races(bench, lambda: rival.commit([bench.change("rival")]), 1)
+    assert bench.commit("ours").id == 2
+    for number in range(60):
+        bench.commit(f"f{number}")
+    entries = bench.table.reader.live_entries(bench.table.latest())
+    found = dict(zip(entries["file_name"].to_pylist(), entries["commit_snapshot"].to_pylist(), strict=True))
+    assert found["rival"] == 1
+    assert found["ours"] == 2
+    assert all(found[f"f{number}"] == number + 3 for number in range(60))
+
+
+def test_files_with_a_known_snapshot_keep_it(bench: Any) -> None:
+    """An upgrade (DELETE + ADD of the same file) keeps the file's first snapshot, and unknown stays unknown."""
+    bench.commit("a")
+    live = bench.table.reader.live_entries(bench.commit("b"))
+    file = next(file for file in files_of(live) if file.file_name == "a")
+    upgraded = replace(file, level=1)
+    foreign = replace(file, file_name="foreign", commit_snapshot=-1)
+    newest = bench.table.commit([BucketChange(EMPTY_ROW, 0, -1, (upgraded, foreign), (file,))], kind="COMPACT")
+    entries = bench.table.reader.live_entries(newest)
+    found = dict(zip(entries["file_name"].to_pylist(), entries["commit_snapshot"].to_pylist(), strict=True))
+    assert found == {"a": 1, "b": 2, "foreign": -1}
+
+
+def test_a_lost_race_rewrites_lists_only(bench: Any) -> None:
+    """The loser of three races writes its manifest once, and what it no longer needs is gone."""
+    rival = bench.reopen()
+    bench.commit("first")
+    numbers = iter(range(3))
+    lose_races(bench, lambda: rival.commit([bench.change(f"r{next(numbers)}")]), 3)
+    with bench.store.count() as requests:
+        snapshot = bench.commit("ours")
+    assert snapshot.id == 5
+    assert requests.put == 3 * 5 + 1 + 3 * (2 + 1) + (2 + 1 + 1)
+    assert bench.live() == ["first", "ours", "r0", "r1", "r2"]
+    assert manifests(bench.store) == referenced(bench)
+
+
+def test_contention_alone_fails_nobody(bench: Any) -> None:
+    """Without a limit set, a commit outlasts any number of lost races."""
+    rival = bench.reopen()
+    numbers = iter(range(30))
+    lose_races(bench, lambda: rival.commit([bench.change(f"r{next(numbers)}")]), 30)
+    assert bench.commit("ours").id == 31
+
+
+def test_a_limit_on_races_is_kept_and_said(new_bench: Callable[..., Any]) -> None:
+    """With commit.max-retries the commit gives up in one sentence and leaves nothing behind."""
+    bench = new_bench({"commit.max-retries": "2"})
+    rival = bench.reopen()
+    numbers = iter(range(9))
+    lose_races(bench, lambda: rival.commit([bench.change(f"r{next(numbers)}")]), 9)
+    with pytest.raises(Conflict, match=r"lost 3 races .* commit\.max-retries") as raised:
+        bench.commit("ours")
+    assert raised.value.kind == "commit_contention"
+    assert "ours" not in bench.live()
+    assert manifests(bench.store) == referenced(bench)
+
+
+def test_files_that_are_gone_are_a_conflict(bench: Any) -> None:
+    """Two compactions of the same files: the second is told, and changes nothing."""
+    bench.commit("a", "b")
+    other = bench.reopen()
+    bench.commit("ab", deleted=("a", "b"))
+    with pytest.raises(Conflict, match="no longer in snapshot 2"):
+        other.commit([bench.change("ab2", deleted=("a", "b"))], kind="COMPACT")
+    assert bench.live() == ["ab"]
+    assert manifests(bench.store) == referenced(bench)
+
+
+def test_a_conflict_that_appears_in_a_lost_race_is_found(bench: Any) -> None:
+    """What was fine before the race is checked again against the winner's delta."""
+    bench.commit("a", "b")
+    rival = bench.reopen()
+    lose_races(bench, lambda: rival.commit([bench.change("r", deleted=("a",))]), 1)
+    with pytest.raises(Conflict, match="no longer in snapshot 2"):
+        bench.commit("new", deleted=("a", "b"))
+    assert bench.live() == ["b", "r"]
+
+
+def test_an_append_in_between_does_not_disturb_a_compaction(bench: Any) -> None:
+    """A rival that only adds files costs a retry, not the work."""
+    bench.commit("a", "b")
+    rival = bench.reopen()
+    lose_races(bench, lambda: rival.commit([bench.change("r")]), 1)
+    bench.commit("ab", deleted=("a", "b"))
+    assert bench.live() == ["ab", "r"]
+
+
+def test_deleting_from_an_empty_table_is_a_conflict(bench: Any) -> None:
+    """A change that replaces files cannot be the first."""
+    with pytest.raises(Conflict, match="no snapshot"):
+        bench.commit("b", deleted=("a",))
+
+
+def test_an_overwrite_replaces_what_is_there_when_it_wins(bench: Any) -> None:
+    """Files that a rival adds during an overwrite are replaced too: its deletes are derived again."""
+    bench.commit("a")
+    rival = bench.reopen()
+    lose_races(bench, lambda: rival.commit([bench.change("r")]), 1)
+    snapshot = bench.commit("new", overwrite=Overwrite())
+    assert (snapshot.commit_kind, snapshot.total_record_count) == ("OVERWRITE", 10)
+    assert bench.live() == ["new"]
+    assert manifests(bench.store) == referenced(bench)
+
+
+def test_overwriting_by_a_column_that_partitions_nothing_is_refused(bench: Any) -> None:
+    """The sentence names the partition columns there are."""
+    with pytest.raises(InvalidRequest, match=r"'id' is not a partition column .* none"):
+        bench.commit("a", overwrite=Overwrite(partition={"id": 1}))
+
+
+def test_a_replayed_identifier_is_recognised(bench: Any) -> None:
+    """The same (user, identifier) is committed once, also from another process and after others committed."""
+    first = bench.commit("a", commit_user="job", commit_identifier=5)
+    bench.commit("b")
+    again = bench.commit("a2", table=bench.reopen(), commit_user="job", commit_identifier=5)
+    assert again == first
+    assert bench.live() == ["a", "b"]
+    assert bench.commit("c", commit_user="job", commit_identifier=6).id == 3
+    assert bench.commit("x", commit_user="job", commit_identifier=5).id == 1
+
+
+def test_a_replay_is_recognised_after_its_snapshot_expired(bench: Any) -> None:
+    """The newest identifier of each user is carried on, so expiry does not make a replay commit twice."""
+    bench.commit("a", commit_user="job", commit_identifier=5)
+    bench.commit("b")
+    newest = bench.commit("c")
+    bench.table.log.log.raise_boundary(3)
+    bench.table.log.log.delete([1, 2])
+    assert bench.commit("a2", commit_user="job", commit_identifier=5) == newest
+    assert bench.live() == ["a", "b", "c"]
+
+
+def test_batch_writes_of_one_user_are_all_committed(bench: Any) -> None:
+    """The batch identifier identifies nothing: two appends under one user name are two commits."""
+    bench.commit("a", commit_user="etl")
+    bench.commit("b", commit_user="etl")
+    assert bench.live() == ["a", "b"]
+
+
+def test_time_never_runs_backwards(bench: Any) -> None:
+    """A writer whose clock is behind commits at its predecessor's time, so that search by time stays right."""
+    bench.clock.advance(1000)
+    ahead = bench.commit("a")
+    behind = Table.open(bench.store, name="t", environment=replace(bench.environment, clock=ManualClock()))
+    assert behind.commit([bench.change("b")]).time_ms == ahead.time_ms
+
+
+def test_watermarks_only_rise(bench: Any) -> None:
+    """A commit without a watermark, or with an older one, keeps the newest."""
+    bench.commit("a", watermark=500)
+    assert bench.commit("b").watermark == 500
+    assert bench.commit("c", watermark=400).watermark == 500
+    assert bench.commit("d", watermark=600).watermark == 600
+
+
+def test_a_change_derived_from_the_state_is_derived_at_each_try(bench: Any) -> None:
+    """What depends on the newest snapshot sees each newest snapshot."""
+    seen: list[int | None] = []
+
+    def derive(head: Snapshot | None) -> StagedChange:
+        seen.append(head.id if head else None)
+        return StagedChange(entries=entries_of_changes([bench.change("d")]), base=head)
+
+    bench.commit("a")
+    rival = bench.reopen()
+    lose_races(bench, lambda: rival.commit([bench.change("r")]), 1)
+    bench.table.committer.commit(CommitRequest(kind="APPEND", derive=derive))
+    assert seen == [1, 2]
+    assert bench.live() == ["a", "d", "r"]
+
+
+def test_an_error_while_deriving_leaves_nothing(bench: Any) -> None:
+    """A change that cannot be made writes nothing that stays."""
+
+    def derive(head: Snapshot | None) -> StagedChange:
+        raise InvalidRequest("no")
+
+    bench.commit("a")
+    with pytest.raises(LakebedError):
+        bench.table.committer.commit(CommitRequest(kind="APPEND", derive=derive))
+    assert manifests(bench.store) == referenced(bench)
+    assert bench.table.latest().id == 1
+
+
+def test_own_properties_are_kept(bench: Any) -> None:
+    """What the caller notes on a snapshot is read back."""
+    bench.commit("a", properties={"load": "2013-01-01"})
+    assert bench.table.latest().properties["load"] == "2013-01-01"
