@@ -29,7 +29,7 @@ JAVA_VERSION_MIN = 17
 """Spark 4 is compiled for Java 17 and fails with an UnsupportedClassVersionError below."""
 
 PYSPARK_VERSION_MIN = (4, 1)
-"""The first with `arrow_udf` (rows are hashed as columns) and `repartitionById` (each bucket gets a task of its own)."""
+"""The first with `arrow_udf` (keys are hashed as columns) and `repartitionById` (buckets are dealt out evenly)."""
 
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 _ANSWER_SECONDS_MAX = 30
