@@ -2,12 +2,14 @@
 
 A create-only put forgets deleted ids: a writer that stalls long enough could re-create a collected id and believe
 that it committed; and one that truly won, then stalled while its id was collected, must not believe that it lost. So
-before ids below ``B`` are deleted, a marker ``<folder>/<B as 20 digits>`` is created that lists (id, write id) of every
-id it passes: those in ``[from, B)`` that were there, where ``from`` is the marker before it.
+before ids below ``B`` are deleted, a marker is created that lists (id, write id) of every id it passes: those in
+``[from, B)`` that were there, where ``from`` is the ``B`` of the marker before it.
 
 Invariants:
-- Markers are create-only and durable, and raised only when an id >= B exists: so the next free id is never passed.
-- A marker lists nothing below the marker before it: what a late writer re-created there is never taken for a winner.
+- Markers form one chain, ``<folder>/<place in the chain as 20 digits>``: each is create-only and durable, and begins
+  where the one before it ends. Two collectors cannot list the same ids: the later one might find there what a late
+  writer re-created after the earlier one's deletion, and put it on record as the winner.
+- A marker is raised only when an id >= B exists: so the next free id is never passed.
 - The newest `MARKER_COUNT_KEPT` markers stay; a writer that slept through more gets `OutcomeUnknown`.
 
 Format: docs/format/numbered-log.md.
@@ -27,7 +29,7 @@ from lakebed.objects.path import join_path
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 
-__all__ = ["MARKER_COUNT_KEPT", "Boundary", "Marker", "Verdict", "decode_marker", "encode_marker", "judge"]
+__all__ = ["MARKER_COUNT_KEPT", "Boundary", "Marker", "Verdict", "decode_marker", "encode_marker"]
 
 MARKER_COUNT_KEPT: Final = 64
 
@@ -71,18 +73,6 @@ def decode_marker(body: Any, *, path: str) -> Marker:
         raise Corruption(f"{path} is not a boundary marker", path=path) from error
 
 
-def judge(markers: list[Marker], number: int, write_id: str) -> Verdict:
-    """What all markers above an id say about who won it."""
-    above = [marker for marker in markers if marker.below > number]
-    if not above:
-        return "open"
-    # Collectors may overlap, and the later one finds less: whoever lists the id knows.
-    listed = [marker.winners[number] for marker in above if number in marker.winners]
-    if listed:
-        return "won" if write_id in listed else "lost"
-    return "lost" if any(marker.passed_from <= number for marker in above) else "forgotten"
-
-
 class Boundary:
     """The markers of one log.
 
@@ -95,47 +85,73 @@ class Boundary:
         self._store = store
         self._folder = folder
         self._environment = environment
+        # Markers never change, so the newest one seen stays known; others may see newer ones first.
+        self._newest: tuple[int, Marker] = (0, Marker(0, 0, {}))
 
-    def path(self, below: int) -> str:
-        """Path of a marker."""
-        return join_path(self._folder, f"{below:0{_DIGITS}d}")
+    def path(self, place: int) -> str:
+        """Path of the marker at a place in the chain."""
+        return join_path(self._folder, f"{place:0{_DIGITS}d}")
 
-    def markers_above(self, number: int) -> list[int]:
-        """Marker numbers above an id, ascending. Cost: 1 LIST."""
-        start_after = None if number < 0 else self.path(number)
+    def newest(self) -> tuple[int, Marker]:
+        """The newest marker and its place; place 0 and a marker of nothing when none was raised.
+
+        Cost: 1 LIST, and 1 GET when there is one that was not seen yet.
+        """
+        while True:
+            place, marker = self._newest
+            places = self._places(after=place)
+            if not places:
+                return place, marker
+            found = self._load(places[-1])
+            if found is not None:  # else it was removed as too old while we looked: newer ones are there
+                self._newest = (places[-1], found)
+                return self._newest
+
+    def current(self) -> int:
+        """Ids below this are never used again; 0 when no marker was raised. Cost: that of `newest`."""
+        return self.newest()[1].below
+
+    def verdict(self, number: int, write_id: str) -> Verdict:
+        """What the markers say of a create that just happened.
+
+        Cost: that of `newest`; for an id that was passed, 1 GET a marker raised since.
+        """
+        place, marker = self.newest()
+        if marker.below <= number:
+            return "open"
+        while marker.passed_from > number:
+            place -= 1
+            older = self._load(place)
+            if older is None or older.below != marker.passed_from:
+                return "forgotten"
+            marker = older
+        return "won" if number in marker.winners and marker.winners[number] == write_id else "lost"
+
+    def raise_to(self, marker: Marker, *, after: int) -> bool:
+        """Create the marker that follows the one at place `after`, and remove those that are too old.
+
+        Returns:
+            False when another collector was there first: list again what is to be passed, from its marker on.
+        Cost: 1 PUT and 1 LIST, and 1 DELETE when there are too many.
+        """
+        body = encode_marker(marker)
+        try:
+            create_once(self._store, self.path(after + 1), body, environment=self._environment)
+        except AlreadyExists:
+            return False
+        places = self._places(after=0)
+        if len(places) > MARKER_COUNT_KEPT:
+            self._store.delete(self.path(place) for place in places[:-MARKER_COUNT_KEPT])
+        return places[-1] < after + MARKER_COUNT_KEPT  # else we slept so long that ours was re-created, not created
+
+    def _places(self, *, after: int) -> list[int]:
+        start_after = self.path(after) if after else None
         names = (meta.path.rpartition("/")[2] for meta in self._store.list(self._folder, start_after=start_after))
         return [int(name) for name in names if len(name) == _DIGITS and name.isascii() and name.isdecimal()]
 
-    def current(self) -> int:
-        """Ids below this are never used again; 0 when no marker was raised. Cost: 1 LIST."""
-        return max(self.markers_above(-1), default=0)
-
-    def verdict(self, number: int, write_id: str) -> Verdict:
-        """What the markers say of a create that just happened. Cost: 1 LIST, and 1 GET a marker above the id."""
-        above = self.markers_above(number)
-        return judge(self._load(above), number, write_id) if above else "open"
-
-    def _load(self, belows: list[int]) -> list[Marker]:
-        markers: list[Marker] = []
-        for below in belows:
-            path = self.path(below)
-            try:
-                markers.append(decode_marker(self._store.get(path), path=path))
-            except NotFound:
-                continue  # removed as too old since it was listed
-        # All of them gone: something passed the id, and nobody remembers what.
-        return markers or [Marker(belows[-1], belows[-1], {})]
-
-    def store_marker(self, marker: Marker) -> None:
-        """Create a marker and remove those that are too old.
-
-        Another collector's marker of the same number serves as well. Cost: 1 PUT, 1 LIST, and 1 DELETE when there are too many.
-        """
+    def _load(self, place: int) -> Marker | None:
+        path = self.path(place)
         try:
-            create_once(self._store, self.path(marker.below), encode_marker(marker), environment=self._environment)
-        except AlreadyExists:
-            # It passed the same ids, and was raised before anybody who raised it deleted any.
-            return
-        stale = self.markers_above(-1)[:-MARKER_COUNT_KEPT]
-        if stale:
-            self._store.delete(self.path(below) for below in stale)
+            return decode_marker(self._store.get(path), path=path)
+        except NotFound:
+            return None

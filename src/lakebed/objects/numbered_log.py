@@ -83,7 +83,7 @@ class NumberedLog:
                 be missed. Enough for a writer, whose append on the wrong number is a `Conflict` and teaches this log.
 
         Cost: padded names: 1 LIST. Others: 2 HEADs (the number last seen is there, the next is not) and 1 LIST of the
-        boundary, 1 HEAD more a number appended since; at first 1 GET of the hint; 1 LIST a thousand numbers when
+        boundary (and 1 GET of a marker not seen yet), 1 HEAD more a number appended since; at first 1 GET of the hint; 1 LIST a thousand numbers when
         neither memory nor hint helps.
         """
         number = self._latest_padded() if self._padded else self._latest_probed(exact)
@@ -137,12 +137,12 @@ class NumberedLog:
             if self._boundary is None or not exact:
                 return number
             # Numbers just above may have been deleted while newer ones are there: a marker passed them first.
-            above = self._boundary.markers_above(number)
-            if not above:
+            passed = self._boundary.current()
+            if passed <= number:
                 return number
-            if not self.exists(above[-1]):
+            if not self.exists(passed):
                 return max(self._ids(), default=number)
-            number = above[-1]
+            number = passed
 
     def _latest_listed(self) -> int | None:
         return max(self._ids(), default=None)
@@ -277,9 +277,16 @@ class NumberedLog:
         """
         if self._boundary is None:
             raise InvalidRequest(f"{self._folder} keeps its numbers for ever: it has no boundary", kind="no_boundary")
-        passed_from = self._boundary.current()
-        if below <= passed_from:
-            return
+        while True:
+            place, newest = self._boundary.newest()
+            if below <= newest.below:
+                return
+            marker = Marker(below, newest.below, self._winners(newest.below, below, write_ids or {}))
+            if self._boundary.raise_to(marker, after=place):
+                return
+
+    def _winners(self, passed_from: int, below: int, write_ids: Mapping[int, str | None]) -> dict[int, str | None]:
+        """Write ids of all numbers in ``[passed_from, below)`` that are there."""
         ids = self._ids()
         if max(ids, default=-1) < below:
             newest = max(ids, default=None)
@@ -289,13 +296,13 @@ class NumberedLog:
             )
         winners: dict[int, str | None] = {}
         for number in sorted(number for number in ids if passed_from <= number < below):
-            if write_ids is not None and number in write_ids:
+            if number in write_ids:
                 winners[number] = write_ids[number]
                 continue
             body = self._read_if_there(number)
-            if body is not None:  # else another collector deleted it, and its marker has it
+            if body is not None:  # else another collector passed it meanwhile: its marker has it, and ours will fail
                 winners[number] = self._write_id_of(body)
-        self._boundary.store_marker(Marker(below, passed_from, winners))
+        return winners
 
     def delete(self, ids: Iterable[int], *, fenced: bool = True) -> None:
         """Delete numbers; missing ones are fine.
