@@ -1,12 +1,12 @@
 """A real table beside a brute-force model of it: what may be gone, what must be there, after any history.
 
-Owns: `TableWorld`, which does random steps on a table of tiny files and, independently, on plain sets; and the encoder of
-*foreign commits*, written as another client of the format would (no commit snapshot ids, lists without
+Owns: `TableWorld`, which does random steps on a table of tiny files and, independently, on plain sets; and the
+encoder of *foreign commits*, written as another client of the format would (no commit snapshot ids, lists without
 ``_ADDED_SNAPSHOT``, snapshots without our properties).
 
-Invariants: the model knows nothing of manifests, intervals or c: a version is an id and a set of paths. `check` compares it
-with what lies on the store: nothing needed is missing, and (when asked) nothing unneeded is there, but for what is
-*excused*: files that were restored once and files of deleted branches, which orphan cleaning removes.
+Invariants: the model knows nothing of manifests, intervals or c: a version is an id and a set of paths. `check`
+compares it with what lies on the store: nothing needed is missing, and (when asked) nothing unneeded is there, but
+for what is *excused*: files that were restored once and files of deleted branches, which orphan cleaning removes.
 
 Example:
     >>> world = TableWorld(seed=1)
@@ -218,6 +218,8 @@ class TableWorld:
         self.counts: Counter[str] = Counter()
         self.log: list[str] = []
         self.excused: set[str] = set()
+        self.excused_count = 0
+        """Files that only orphan cleaning removed, at the end of `run`."""
         self._lives: Counter[str] = Counter()
         self._names = 0
         self._listed: dict[str, tuple[str, ...]] = {}
@@ -247,7 +249,7 @@ class TableWorld:
             self.rng.choice(self._steps)()
             self.check()
         self.check_versions()
-        self.excused_left = len(self.unneeded())
+        self.excused_count = len(self.unneeded())
         self.table.remove_orphan_files(older_than_ms=self.clock.now_ms() + 1)
         self.check()
         left = self.unneeded()

@@ -1,0 +1,301 @@
+"""Crash, lost reply, late landing and power loss at every store call of every verb that moves versions.
+
+The calls are enumerated from a recorded trace of the verb, and each test asserts that it struck at all of them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import count
+
+import pytest
+
+from lakebed.errors import LakebedError
+from lakebed.objects.open import open_store
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+from lakebed.table.binary_row import encode_row
+from lakebed.table.holders import read_holders
+from lakebed.table.manifest import files_of
+from lakebed.table.manifest_cache import ManifestCache
+from lakebed.table.manifest_reader import ManifestReader
+from lakebed.table.model import BucketChange, DataFile, Snapshot
+from lakebed.table.names import Names
+from lakebed.table.table import Table
+from lakebed.testing import Call, Crashed, Fault, FaultyStore, ManualClock, PowerLossStore, RecordingStore
+from lakebed.testing.table_model import InlineRuntime, TableWorld
+
+_numbers = count()
+
+
+def environment(seed: int = 5) -> Environment:
+    """Deterministic time and names, and pools that run in their caller."""
+    clock = ManualClock()
+    clock.advance(100_000.0)
+    return Environment(clock=clock, rng=random.Random(seed), runtime=InlineRuntime())
+
+
+@dataclass(frozen=True)
+class Base:
+    """A table with some history, as objects, and what its versions hold."""
+
+    objects: dict[str, bytes]
+    snapshots: dict[int, frozenset[str]]
+    tags: dict[str, tuple[int, frozenset[str]]]
+
+
+@cache
+def base() -> Base:
+    """Nine snapshots of commits, upgrades and another client's; two of them expired; tags on both sides."""
+    world = TableWorld(3, foreign=False, rollbacks=False, as_latest=False, branches=False)
+    for step in (world.commit, world.commit, world.tag, world.upgrade, world.foreign, world.tag, world.compact):
+        world.clock.advance(60.0)
+        step()
+    world.table.create_tag("early", snapshot_id=2)
+    world.main.tags["early"] = (2, world.main.snapshots[2], None)
+    world.table.expire(retain_max=3, retain_min=1, older_than_ms=0)
+    for snapshot_id in sorted(world.main.snapshots)[:-3]:
+        del world.main.snapshots[snapshot_id]
+    for step in (world.commit, world.foreign, world.upgrade, world.commit):
+        step()
+    world.table.create_tag("late", snapshot_id=world.main.last_id - 1)
+    world.main.tags["late"] = (world.main.last_id - 1, world.main.snapshots[world.main.last_id - 1], None)
+    world.check(collected=True)
+    objects = {meta.path: bytes(world.store.get(meta.path)) for meta in world.store.list("")}
+    tags = {name: (tag[0], tag[1]) for name, tag in world.main.tags.items()}
+    return Base(objects, dict(world.main.snapshots), tags)
+
+
+def fresh_store() -> ObjectStore:
+    """The base table in a store of its own."""
+    store = open_store(f"memory://crash-points-{next(_numbers)}", environment=environment())
+    for path, body in base().objects.items():
+        store.put(path, body)
+    return store
+
+
+def open_table(store: ObjectStore, *, seed: int = 5) -> Table:
+    """The table through a store, as a new process sees it."""
+    return Table.open(store, name="t", environment=environment(seed))
+
+
+# ---- the verbs
+
+
+def commit(table: Table) -> None:
+    """One file more, one less."""
+    live = table.reader.live_entries(table.latest() or pytest.fail("no snapshot"))
+    world_file = BucketChange(
+        live["partition"][0].as_py(), 0, 1, deleted=(table_files(table)[0],), added=(new_file(table, "crash"),)
+    )
+    table.commit([world_file], kind="OVERWRITE")
+
+
+def table_files(table: Table) -> list[DataFile]:
+    """Data files of the newest snapshot, first partition first."""
+    return files_of(table.reader.live_entries(table.latest() or pytest.fail("no snapshot")))
+
+
+def new_file(table: Table, name: str) -> DataFile:
+    """A data file like the first one, with its object."""
+    partition = table.reader.live_entries(table.latest() or pytest.fail("no snapshot"))["partition"][0].as_py()
+    value = "a" if partition == encode_row(["a"], ["STRING"]) else "b"
+    table.store.put(f"pt={value}/bucket-0/data-{name}.parquet", b"x")
+    return replace(
+        table_files(table)[0], file_name=f"data-{name}.parquet", level=0, commit_snapshot=None, extra_files=()
+    )
+
+
+VERBS: dict[str, Callable[[Table], object]] = {
+    "commit": commit,
+    "tag": lambda table: table.create_tag("new", snapshot_id=min(base().snapshots)),
+    "replace_tag": lambda table: table.replace_tag("early", snapshot_id=max(base().snapshots)),
+    "rename_tag": lambda table: table.rename_tag("early", "renamed"),
+    "expire": lambda table: table.expire(retain_max=2, retain_min=1, older_than_ms=0),
+    "delete_tag": lambda table: table.delete_tag("early", "late"),
+    "rollback_to": lambda table: table.rollback_to(sorted(base().snapshots)[1]),
+    "rollback_to_tag": lambda table: table.rollback_to("tag.early"),
+    "rollback_to_as_latest": lambda table: table.rollback_to_as_latest("tag.early"),
+}
+
+
+def may_lose(verb: str) -> tuple[set[int], set[str]]:
+    """Snapshots and tags that a verb may take away."""
+    ids = sorted(base().snapshots)
+    if verb == "expire":
+        return set(ids[:-2]), set()
+    if verb in ("delete_tag", "replace_tag", "rename_tag"):
+        return set(), {"early", "late"} if verb == "delete_tag" else {"early"}
+    if verb.startswith("rollback_to") and verb != "rollback_to_as_latest":
+        target = ids[1] if verb == "rollback_to" else 2
+        return {one for one in ids if one > target}, {name for name, tag in base().tags.items() if tag[0] > target}
+    return set(), set()
+
+
+# ---- the checks
+
+
+def files_at(table: Table, snapshot: Snapshot) -> frozenset[str]:
+    """Data files of a version, decoded afresh from the store."""
+    reader = ManifestReader(table.store, table.layout, environment=table.environment, cache=ManifestCache())
+    names = Names(replace(table.history.whole, reader=reader))
+    return frozenset(names.of(snapshot, ["data"]).to_pylist())
+
+
+def check_versions(table: Table, verb: str) -> None:
+    """Every version that was there is exact, or one that the verb takes away; every file that it names is there."""
+    snapshots, tags = may_lose(verb)
+    stored = {meta.path for meta in table.store.list("")}
+    for snapshot in table.snapshots():
+        files = files_at(table, snapshot)
+        assert files <= stored, f"snapshot {snapshot.id} misses {sorted(files - stored)}"
+        if snapshot.id in base().snapshots:
+            assert files == base().snapshots[snapshot.id]
+    for tag in table.tags():
+        files = files_at(table, tag.snapshot)
+        assert files <= stored, f"tag {tag.name} misses {sorted(files - stored)}"
+        if tag.name in base().tags and tag.name not in tags:
+            assert (tag.snapshot.id, files) == base().tags[tag.name]
+    assert set(base().snapshots) - {one.id for one in table.snapshots()} <= snapshots
+    assert set(base().tags) - {one.name for one in table.tags()} <= tags
+
+
+def unneeded(table: Table) -> set[str]:
+    """Data files and manifests that no version names."""
+    line = table.history.whole
+    holders = read_holders(line)
+    names = Names(line)
+    used: set[str] = set()
+    for snapshot_id in holders.ids.tolist():
+        used |= set(names.of(holders.load(line, snapshot_id)).to_pylist())
+    stored = (meta.path for meta in table.store.list(""))
+    return {path for path in stored if path.startswith("manifest/") or "/bucket-" in path} - used
+
+
+def check_recovery(store: ObjectStore, verb: str, put: set[str]) -> None:
+    """The next commit and expiry complete, and leave nothing but what the interrupted verb itself had just written."""
+    table = open_table(store, seed=6)
+    check_versions(table, verb)
+    commit_after(table)
+    report = table.expire(retain_max=1, retain_min=1, older_than_ms=0)
+    assert not report.warnings, report.warnings
+    table.delete_tag(*(tag.name for tag in table.tags()))
+    check_versions_exist(table)
+    left = unneeded(table)
+    assert left <= put, f"left behind: {sorted(left - put)}"
+    table.remove_orphan_files(older_than_ms=2**60)
+    check_versions_exist(table)
+    assert not unneeded(table)
+    assert not [meta.path for meta in store.list("lakebed/reclaim")], "unfinished work is left"
+    assert not [name for name in table.tagger.all_names() if name.startswith("lakebed.")], "a hidden pin is left"
+
+
+def commit_after(table: Table) -> None:
+    """A commit by another process after the fault."""
+    partition = table.reader.live_entries(table.latest() or pytest.fail("no snapshot"))["partition"][0].as_py()
+    table.commit([BucketChange(partition, 0, 1, added=(new_file(table, "after"),))])
+
+
+def check_versions_exist(table: Table) -> None:
+    """Every version that is listed has all its files."""
+    stored = {meta.path for meta in table.store.list("")}
+    for snapshot in [*table.snapshots(), *(tag.snapshot for tag in table.tags())]:
+        assert files_at(table, snapshot) <= stored
+
+
+def calls_of(verb: str) -> list[Call]:
+    """The trace of an undisturbed run."""
+    recorded = RecordingStore(fresh_store())
+    table = open_table(recorded)
+    start = len(recorded.trace)
+    VERBS[verb](table)
+    check_recovery(recorded.inner, verb, set())
+    return [one.call for one in recorded.trace[start:]]
+
+
+def struck(verb: str, faults: tuple[Fault, ...], *, only_changes: bool) -> Iterator[tuple[FaultyStore, str, Fault]]:
+    """Run the verb once for each of its calls and each fault; yields the store after each."""
+    calls = calls_of(verb)
+    assert len(calls) > 2
+    visited = set()
+    for index, call in enumerate(calls):
+        for fault in faults:
+            if only_changes and not call.changes:
+                visited.add(index)
+                continue
+            armed: dict[int, Fault] = {}
+            store = FaultyStore(PowerLossStore(fresh_store()), faults=lambda at, _, armed=armed: armed.get(at))
+            table = open_table(store)
+            armed[store.call_count + index] = fault
+            with suppress(Crashed, LakebedError):
+                VERBS[verb](table)
+            assert store.met, f"call {index} of {verb} ({call}) was not met"
+            visited.add(index)
+            yield store, f"{verb}, call {index} ({call}), {fault.name}", fault
+    assert visited == set(range(len(calls))), "not every call was visited"
+
+
+def written(store: ObjectStore) -> set[str]:
+    """What lies there and was not in the base: leftovers of the interrupted verb at most."""
+    return {meta.path for meta in store.list("")} - set(base().objects)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_crash_at_every_call(verb: str) -> None:
+    """A crash after any call leaves every version readable, and the next verbs finish what it left."""
+    for store, where, _ in struck(verb, (Fault.CRASH_AFTER,), only_changes=False):
+        inner = store.inner.inner  # type: ignore[attr-defined]
+        try:
+            check_recovery(inner, verb, written(inner))
+        except (AssertionError, LakebedError) as error:
+            raise AssertionError(f"{where}: {error}") from error
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_power_loss_at_every_change(verb: str) -> None:
+    """A power loss after any change, when nothing that is volatile survives, leaves every version readable."""
+    for store, where, _ in struck(verb, (Fault.CRASH_AFTER,), only_changes=True):
+        power = store.inner
+        power.power_loss()  # type: ignore[attr-defined]
+        inner = power.inner  # type: ignore[attr-defined]
+        try:
+            check_recovery(inner, verb, written(inner))
+        except (AssertionError, LakebedError) as error:
+            raise AssertionError(f"{where}: {error}") from error
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_lost_reply_at_every_call(verb: str) -> None:
+    """A lost or refused answer to any call ends in success or in one error, and in either case nothing is lost."""
+    for store, where, _ in struck(verb, (Fault.LOST_REPLY, Fault.ERROR_BEFORE), only_changes=False):
+        inner = store.inner.inner  # type: ignore[attr-defined]
+        try:
+            check_recovery(inner, verb, written(inner))
+        except (AssertionError, LakebedError) as error:
+            raise AssertionError(f"{where}: {error}") from error
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_change_that_lands_after_the_crash(verb: str) -> None:
+    """A change that was under way when its process died may land after others recovered: nothing needed is lost."""
+    for store, where, _ in struck(verb, (Fault.CRASH_LATE,), only_changes=True):
+        inner = store.inner.inner  # type: ignore[attr-defined]
+        try:
+            table = open_table(inner, seed=6)
+            check_versions(table, verb)
+            commit_after(table)
+            table.expire(retain_max=2, retain_min=1, older_than_ms=0)
+            store.land()
+            check_versions_exist(open_table(inner, seed=7))
+            table.expire(retain_max=1, retain_min=1, older_than_ms=0)
+            check_versions_exist(open_table(inner, seed=8))
+            table.remove_orphan_files(older_than_ms=2**60)
+            table.remove_orphan_files(older_than_ms=2**60)
+            check_versions_exist(table)
+            assert not unneeded(table)
+        except (AssertionError, LakebedError) as error:
+            raise AssertionError(f"{where}: {error}") from error

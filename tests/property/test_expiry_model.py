@@ -1,0 +1,235 @@
+"""Expiry, tags and rollbacks against a brute-force model, over random histories of a real table.
+
+The law: after every step nothing that a version needs is missing; after every collection nothing unneeded is there. The
+second half undoes one rule at a time: a test that cannot fail proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lakebed.errors import LakebedError
+from lakebed.table import deletion, expire, judge, names, rollback
+from lakebed.table.holders import Holders
+from lakebed.table.manifest_reader import ManifestReader
+from lakebed.table.model import BucketChange
+from lakebed.table.reclaim import CANDIDATES, UNKNOWN, Role, candidates_of
+from lakebed.testing import table_model
+from lakebed.testing.table_model import TableWorld
+
+STEP_COUNT = 30
+CHUNK_COUNT, CHUNK_SIZE = 6, 50
+LONG_CHUNK_COUNT, LONG_CHUNK_SIZE = 20, 500
+MET = ("files expired", "deleted with a tag", "upgrade", "rolled back", "foreign")
+"""What the law is about; the long run meets each at least a thousand times."""
+
+
+def run_histories(seeds: range) -> Counter[str]:
+    """Run histories; a failure names its seed."""
+    counts: Counter[str] = Counter()
+    for seed in seeds:
+        world = TableWorld(seed)
+        try:
+            world.run(step_count=STEP_COUNT)
+        except (AssertionError, LakebedError) as error:
+            raise AssertionError(f"seed {seed}: {error}; history: {world.log}") from error
+        counts += world.counts
+        counts["histories"] += 1
+        counts["excused at the end"] += world.excused_count
+    return counts
+
+
+@pytest.mark.parametrize("chunk", range(CHUNK_COUNT))
+def test_nothing_needed_is_deleted_and_everything_unneeded_is(chunk: int) -> None:
+    """Over random histories the collectors delete exactly what no snapshot, tag or branch needs."""
+    counts = run_histories(range(chunk * CHUNK_SIZE, (chunk + 1) * CHUNK_SIZE))
+    print(f"\nseeds {chunk * CHUNK_SIZE}-{(chunk + 1) * CHUNK_SIZE - 1}: {dict(counts.most_common())}")
+    for what in MET:
+        assert counts[what] > 0, f"these histories never met {what!r}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("chunk", range(LONG_CHUNK_COUNT))
+def test_ten_thousand_histories(chunk: int) -> None:
+    """The same law over ten thousand histories, with everything it is about met a thousand times."""
+    start = 1_000_000 + chunk * LONG_CHUNK_SIZE
+    counts = run_histories(range(start, start + LONG_CHUNK_SIZE))
+    print(f"\nseeds {start}-{start + LONG_CHUNK_SIZE - 1}: {dict(counts.most_common())}")
+    for what in MET:
+        assert counts[what] >= 1000 / LONG_CHUNK_COUNT, f"these histories met {what!r} only {counts[what]} times"
+
+
+# ---- each rule undone must be found
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def naive_birth_of_upgrades(patch: pytest.MonkeyPatch) -> None:
+    """An upgrade's ADD takes the upgrading snapshot as its birth."""
+    commit = table_model.Table.commit
+
+    def naive(self: Any, changes: list[BucketChange], **more: Any) -> Any:
+        reborn = [
+            replace(one, added=tuple(replace(file, commit_snapshot=None) for file in one.added)) for one in changes
+        ]
+        return commit(self, reborn, **more)
+
+    patch.setattr(table_model.Table, "commit", naive)
+
+
+def no_fold(patch: pytest.MonkeyPatch) -> None:
+    """Every DELETE makes a candidate; ADDs take nothing back."""
+
+    def unfolded(deltas: Any) -> Any:
+        rows = [(row, snapshot_id) for snapshot_id, table in deltas for row in table.to_pylist() if row["kind"] == 1]
+        by_path = {row["path"]: (row, snapshot_id) for row, snapshot_id in rows}
+        found = list(by_path.values())
+        return candidates_of(
+            Role.DATA,
+            [row["path"] for row, _ in found],
+            size_bytes=[row["size_bytes"] for row, _ in found],
+            born=[row["born"] for row, _ in found],
+            dead=[snapshot_id for _, snapshot_id in found],
+        )
+
+    patch.setattr(names, "fold_deltas", unfolded)
+
+
+def no_delta_of_the_survivor(patch: pytest.MonkeyPatch) -> None:
+    """The walk ends before the first surviving snapshot."""
+    fold = names.fold_deltas
+    patch.setattr(names, "fold_deltas", lambda deltas: fold(deltas[:-1]))
+
+
+def no_fork_pins(patch: pytest.MonkeyPatch) -> None:
+    """Main forgets what its branches share."""
+
+    def forgetful(line: Any) -> Holders:
+        found = read(line)
+        tags = tuple(tag for tag in found.tags if not tag.name.startswith("lakebed.pin.branch."))
+        return Holders(found.snapshot_ids, tags, found.restored_ids)
+
+    read = deletion.read_holders
+    patch.setattr(deletion, "read_holders", forgetful)
+
+
+def no_fork_rule(patch: pytest.MonkeyPatch) -> None:
+    """A branch collects what it shares with main."""
+    patch.setattr(judge, "_keep_forks", lambda case, born, fork: None)
+
+
+def no_names_for_unknown_birth(patch: pytest.MonkeyPatch) -> None:
+    """A file of unknown birth counts as needed by nobody."""
+    patch.setattr(judge, "_keep_nearest", lambda case, which, nearest: None)
+
+
+def unknown_birth_is_filled_in(patch: pytest.MonkeyPatch) -> None:
+    """Manifests that another client listed count as added by the snapshot in which they are met."""
+    all_metas = ManifestReader.all_metas
+
+    def filled(self: Any, snapshot: Any) -> Any:
+        return [
+            replace(meta, added_snapshot=snapshot.id) if meta.added_snapshot is None else meta
+            for meta in all_metas(self, snapshot)
+        ]
+
+    patch.setattr(ManifestReader, "all_metas", filled)
+
+
+def no_mark_of_rollbacks(patch: pytest.MonkeyPatch) -> None:
+    """Nobody remembers that lives may have holes."""
+    patch.setattr(rollback, "mark_restored", lambda line, snapshot_id: None)
+
+
+def no_next_neighbour(patch: pytest.MonkeyPatch) -> None:
+    """Deleting a tag does not ask the version after it."""
+    patch.setattr(judge, "nearest_later", lambda dead, versions: np.full(len(dead), UNKNOWN))
+
+
+def no_interval_test(patch: pytest.MonkeyPatch) -> None:
+    """Tags protect nothing of known birth."""
+    patch.setattr(judge, "needed_by_interval", lambda born, dead, versions: np.zeros(len(born), np.bool_))
+
+
+def no_manifests_in_the_walk(patch: pytest.MonkeyPatch) -> None:
+    """Manifests are never collected."""
+    patch.setattr(names.Names, "_manifests_left", lambda self, walk: CANDIDATES.empty_table())
+
+
+def lists_die_with_their_snapshot(patch: pytest.MonkeyPatch) -> None:
+    """A manifest list goes with its snapshot even while a tag holds it."""
+    own = names.Names._own_lists
+
+    def short(self: Any, gone: Any) -> Any:
+        lists = own(self, gone)
+        return lists.set_column(4, "dead", lists["born"])
+
+    patch.setattr(names.Names, "_own_lists", short)
+
+
+def released_versions_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Deleting a tag deletes the tag's file only."""
+    patch.setattr(deletion, "gather_released", lambda *args: deletion.Released(CANDIDATES.empty_table()))
+
+
+def replaced_tags_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Replacing a tag leaves the files of its old version."""
+    patch.setattr(
+        expire, "carry_out", lambda line, found, **more: deletion.carry_out(line, replace_released(found), **more)
+    )
+
+
+def replace_released(found: Any) -> Any:
+    """A deletion that released nothing, if it hides no snapshot and no tag of a user."""
+    return replace(found, released=()) if all(tag.name.startswith("lakebed.") for tag in found.tags) else found
+
+
+def branch_pins_are_not_kept(patch: pytest.MonkeyPatch) -> None:
+    """A rollback below a fork is not refused."""
+    patch.setattr(rollback, "_check_branches", lambda holders, target: None)
+
+
+MUTATIONS: tuple[Patch, ...] = (
+    naive_birth_of_upgrades,
+    no_fold,
+    no_delta_of_the_survivor,
+    no_fork_pins,
+    no_fork_rule,
+    no_names_for_unknown_birth,
+    unknown_birth_is_filled_in,
+    no_mark_of_rollbacks,
+    no_next_neighbour,
+    no_interval_test,
+    no_manifests_in_the_walk,
+    lists_die_with_their_snapshot,
+    released_versions_are_forgotten,
+    replaced_tags_are_forgotten,
+    branch_pins_are_not_kept,
+)
+MUTATION_SEEDS_MAX = 200
+
+
+def first_failing_seed(seeds: range) -> int | None:
+    """The first seed whose history breaks the law; every history has everything in it."""
+    for seed in seeds:
+        world = TableWorld(seed, foreign=True, rollbacks=seed % 2 == 0, as_latest=seed % 3 == 0, branches=seed % 4 < 2)
+        try:
+            world.run(step_count=2 * STEP_COUNT)
+        except (AssertionError, LakebedError):
+            return seed
+    return None
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
+def test_each_rule_undone_is_found(mutation: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without this rule some history loses a file, leaks one, or breaks, within two hundred seeds."""
+    mutation(monkeypatch)
+    seed = first_failing_seed(range(MUTATION_SEEDS_MAX))
+    print(f"\n{mutation.__name__}: found at seed {seed}")
+    assert seed is not None, f"{MUTATION_SEEDS_MAX} histories did not miss the rule"

@@ -1,0 +1,87 @@
+"""The sweeper."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from lakebed.errors import InternalError
+from lakebed.objects.open import open_store
+from lakebed.objects.port import ObjectStore
+from lakebed.reclaim.model import Doomed, ReclaimPlan
+from lakebed.reclaim.sweep import BATCH_COUNT_MAX, Progress, Sweeper
+from lakebed.testing import Fault, FaultyStore, RecordingStore
+
+_names = itertools.count()
+
+
+@pytest.fixture
+def store() -> ObjectStore:
+    """A fresh store in memory with a few objects."""
+    store = open_store(f"memory://sweep-{next(_names)}")
+    for name in ("a", "b", "kept", "version"):
+        store.put(name, b"xx")
+    return store
+
+
+def plan(*paths: str, hide: tuple[str, ...] = ()) -> ReclaimPlan:
+    """A plan that dooms some paths of two bytes each."""
+    return ReclaimPlan("t", hide, tuple(Doomed(path, 2, "dead") for path in paths), {"needed": 3}, ("careful",))
+
+
+def there(store: ObjectStore) -> list[str]:
+    """Paths that are there."""
+    return [meta.path for meta in store.list()]
+
+
+def test_it_deletes_what_the_plan_names(store: ObjectStore) -> None:
+    """Hidden and doomed objects go, missing ones are fine, and the report has counts, bytes and the plan's warnings."""
+    report = Sweeper(store).sweep(plan("a", "b", "missing", hide=("version",)))
+    assert there(store) == ["kept"]
+    assert (report.hidden_count, report.deleted_count, report.deleted_bytes) == (1, 3, 6)
+    assert report.kept == {"needed": 3}
+    assert report.warnings == ("careful",)
+
+
+def test_a_dry_run_deletes_nothing(store: ObjectStore) -> None:
+    """A dry run returns the plan and asks nothing of the store."""
+    recorded = RecordingStore(store)
+    report = Sweeper(recorded).sweep(plan("a", hide=("version",)), dry_run=True)
+    assert recorded.trace == []
+    assert report.dry_run
+    assert report.plan is not None
+    assert report.plan.bytes_freed == 2
+
+
+def test_batches_and_progress(store: ObjectStore) -> None:
+    """Objects go a thousand a request, in the plan's order, and progress is told after each."""
+    recorded, told = RecordingStore(store), []
+    Sweeper(recorded, progress=told.append).sweep(plan(*(f"p{n}" for n in range(BATCH_COUNT_MAX + 1))))
+    assert [len(one.call.paths) for one in recorded.trace] == [BATCH_COUNT_MAX, 1]
+    assert told[-1] == Progress(BATCH_COUNT_MAX + 1, BATCH_COUNT_MAX + 1, 2 * (BATCH_COUNT_MAX + 1))
+
+
+def test_an_error_in_one_batch_is_reported_and_the_rest_goes_on(store: ObjectStore) -> None:
+    """One refused request costs its own batch only."""
+    faulty = FaultyStore(store, faults={0: Fault.ERROR_BEFORE})
+    report = Sweeper(faulty).sweep(plan(*(f"p{n}" for n in range(BATCH_COUNT_MAX)), "a"))
+    assert "a" not in there(store)
+    assert report.deleted_count == 1
+    assert "could not be deleted" in report.warnings[-1]
+
+
+def test_while_a_version_is_visible_its_files_stay(store: ObjectStore) -> None:
+    """When hiding fails, nothing is deleted."""
+    faulty = FaultyStore(store, faults={0: Fault.ERROR_BEFORE})
+    report = Sweeper(faulty).sweep(plan("a", hide=("version",)))
+    assert there(store) == ["a", "b", "kept", "version"]
+    assert report.deleted_count == 0
+
+
+@pytest.mark.parametrize("path", ["../a", "/a", "a//b", "s3://bucket/a", "a/./b", ""])
+def test_it_never_leaves_its_store(store: ObjectStore, path: str) -> None:
+    """A plan with a path outside of the store is refused before anything is deleted."""
+    with pytest.raises(InternalError):
+        Sweeper(store).sweep(plan("a", path))
+    assert "a" in there(store)
