@@ -296,7 +296,7 @@ class Tags:
     ) -> Tag:
         """Point a tag that is there at another snapshot, in one put. Raises as `create`, and `NotFound`.
 
-        Files that only the old target used become orphans, for `remove_orphan_files`.
+        What becomes of files that only the old target used is settled by the caller (`expire`).
         Cost: 2 GETs + 1 PUT + 1 HEAD, and 1 probe for the newest snapshot.
         """
         check_tag_name(name)

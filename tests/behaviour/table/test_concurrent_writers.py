@@ -50,7 +50,8 @@ def check_nothing_lost(table: Table, acknowledged: list[tuple[int, int]]) -> Non
     snapshots = list(table.snapshots())
     assert [snapshot.id for snapshot in snapshots] == snapshot_ids
     assert [snapshot.total_record_count for snapshot in snapshots] == snapshot_ids
-    for row, snapshot_id in acknowledged[:: max(1, len(acknowledged) // 10)]:
+    later = [(row, snapshot_id) for row, snapshot_id in acknowledged if snapshot_id > 1]
+    for row, snapshot_id in later[:: max(1, len(later) // 10)]:
         assert row in table.changes(snapshot_id - 1, snapshot_id)["id"].to_pylist()
 
 

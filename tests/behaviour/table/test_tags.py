@@ -1,0 +1,351 @@
+"""Tags: every verb, every refusal, what each costs, and the race with expiry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+import pytest
+
+from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound
+from lakebed.table.tag_index import TagIndex
+from lakebed.table.tags import HIDDEN_PREFIX
+
+DAY_MS = 86_400_000
+
+
+def expire(bench: Any, *snapshot_ids: int) -> None:
+    """Hide snapshots as expiry does: boundary first."""
+    log = bench.table.log.log
+    log.raise_boundary(max(snapshot_ids) + 1)
+    log.delete(snapshot_ids)
+
+
+def test_a_tag_is_the_newest_snapshot_by_default(bench: Any) -> None:
+    """Without further arguments the state of now is pinned, for ever."""
+    bench.commit("a")
+    newest = bench.commit("b")
+    tag = bench.table.create_tag("v1")
+    assert (tag.name, tag.snapshot.id, tag.create_time_ms, tag.time_retained_ms) == ("v1", newest.id, None, None)
+    assert bench.table.tag("v1") == tag
+    assert bench.table.tag_exists("v1")
+    assert not bench.table.tag_exists("v2")
+    assert bench.table.tag_directory() == "tag"
+    assert bench.store.head(bench.table.tag_path("v1")).path == "tag/tag-v1"
+
+
+def test_a_tag_is_a_copy_of_the_snapshot_file(bench: Any) -> None:
+    """Members that lakebed does not know survive tagging; only lakebed's mark is added."""
+    bench.commit("a")
+    document = msgspec.json.decode(bench.store.get("snapshot/snapshot-1"))
+    bench.store.put("snapshot/snapshot-1", msgspec.json.encode({**document, "unheardOf": {"x": 1}}))
+    bench.table.create_tag("v1")
+    copied = msgspec.json.decode(bench.store.get("tag/tag-v1"))
+    assert copied.pop("properties").pop("lakebed.tag-id")
+    document.pop("properties")
+    assert copied == {**document, "unheardOf": {"x": 1}}
+
+
+def test_every_source_can_be_tagged(bench: Any) -> None:
+    """A snapshot id, a time, another tag, and an id whose snapshot expired but is held by a tag."""
+    for name in "abc":
+        bench.commit(name)
+    assert bench.table.create_tag("by-id", snapshot_id=1).snapshot.id == 1
+    assert bench.table.create_tag("by-time", timestamp_ms=bench.table.snapshot(2).time_ms).snapshot.id == 2
+    expire(bench, 1)
+    assert bench.table.create_tag("by-tag", tag="by-id").snapshot.id == 1
+    assert bench.table.create_tag("by-expired-id", snapshot_id=1).snapshot.id == 1
+    assert [tag.name for tag in bench.table.tags()] == ["by-expired-id", "by-id", "by-tag", "by-time"]
+
+
+def test_creating_a_tag_costs_five_requests(bench: Any) -> None:
+    """1 GET, 2 HEADs, 1 LIST and 1 PUT, however many snapshots and tags there are."""
+    for number in range(20):
+        bench.commit(f"f{number}")
+        with bench.store.count() as requests:
+            bench.table.create_tag(f"v{number}")
+        assert (requests.get, requests.head, requests.list, requests.put) == (1, 2, 1, 1)
+        assert requests.total == 5
+
+
+def test_what_cannot_be_tagged_is_said_in_one_sentence(bench: Any) -> None:
+    """Nothing written yet, no such snapshot, no such tag, a time before everything, several sources."""
+    with pytest.raises(NotFound, match="no snapshot yet"):
+        bench.table.create_tag("v1")
+    bench.commit("a")
+    with pytest.raises(NotFound, match="no snapshot 7: it has snapshots 1 to 1"):
+        bench.table.create_tag("v1", snapshot_id=7)
+    with pytest.raises(NotFound, match="no tag 'nope': it has none"):
+        bench.table.create_tag("v1", tag="nope")
+    with pytest.raises(NotFound, match="earliest time that can be read"):
+        bench.table.create_tag("v1", timestamp_ms="1999-01-01")
+    with pytest.raises(InvalidRequest, match="one of snapshot, tag and timestamp"):
+        bench.table.create_tag("v1", snapshot_id=1, tag="x")
+    with pytest.raises(InvalidRequest, match="negative"):
+        bench.table.create_tag("v1", time_retained_ms=-1)
+    with pytest.raises(InvalidRequest, match="all digits"):
+        bench.table.create_tag("2013")
+    assert bench.table.tags() == []
+
+
+def test_a_duplicate_is_refused_or_returned(bench: Any) -> None:
+    """The second create fails and changes nothing; with if_not_exists it answers the tag that is there."""
+    bench.commit("a")
+    first = bench.table.create_tag("v1")
+    bench.commit("b")
+    with pytest.raises(AlreadyExists, match="'v1' exists already"):
+        bench.table.create_tag("v1")
+    assert bench.table.create_tag("v1", if_not_exists=True) == first
+    assert bench.table.tag("v1") == first
+
+
+def test_of_many_creators_one_wins(bench: Any) -> None:
+    """Sixteen creators of one name, all from the same snapshot: one is told that it made the tag."""
+    bench.commit("a")
+
+    def create(_: int) -> bool:
+        try:
+            bench.reopen().create_tag("v1")
+        except AlreadyExists:
+            return False
+        return True
+
+    with ThreadPoolExecutor(16) as pool:
+        assert sum(pool.map(create, range(16))) == 1
+
+
+def test_lifetimes_are_written_only_when_given(new_bench: Callable[..., Any]) -> None:
+    """A lifetime is the argument's, else the option's; hidden pins have none."""
+    bench = new_bench({"tag.default-time-retained": "2 d"})
+    bench.commit("a")
+    assert bench.table.create_tag("default").time_retained_ms == 2 * DAY_MS
+    tag = bench.table.create_tag("own", time_retained_ms=5000)
+    assert (tag.create_time_ms, tag.time_retained_ms) == (bench.clock.now_ms(), 5000)
+    pin = bench.table.tagger.pin_hidden("x", source=bench.table.tagger.source())
+    assert (pin.create_time_ms, pin.time_retained_ms) == (None, None)
+
+
+def test_replacing_moves_a_tag_that_is_there(bench: Any) -> None:
+    """A tag moves to another snapshot in one step; a missing one is not created by it."""
+    bench.commit("a")
+    bench.table.create_tag("v1")
+    bench.commit("b")
+    assert bench.table.replace_tag("v1").snapshot.id == 2
+    assert bench.table.replace_tag("v1", snapshot_id=1).snapshot.id == 1
+    with pytest.raises(NotFound, match="no tag 'v2': it has v1"):
+        bench.table.replace_tag("v2")
+    assert [tag.name for tag in bench.table.tags()] == ["v1"]
+
+
+def test_renaming_keeps_everything_but_the_name(bench: Any) -> None:
+    """Snapshot and lifetime stay; a taken or forbidden new name changes nothing."""
+    bench.commit("a")
+    tag = bench.table.create_tag("old", time_retained_ms=5000)
+    bench.table.create_tag("taken")
+    with pytest.raises(AlreadyExists):
+        bench.table.rename_tag("old", "taken")
+    with pytest.raises(InvalidRequest):
+        bench.table.rename_tag("old", "12")
+    with pytest.raises(NotFound, match="no tag 'nope'"):
+        bench.table.rename_tag("nope", "new")
+    bench.clock.advance(100)
+    renamed = bench.table.rename_tag("old", "new")
+    assert (renamed.snapshot.id, renamed.create_time_ms, renamed.time_retained_ms) == (1, tag.create_time_ms, 5000)
+    assert [tag.name for tag in bench.table.tags()] == ["new", "taken"]
+
+
+def test_neighbours_are_found_by_commit_time(bench: Any) -> None:
+    """Previous and next go by the time of the tagged snapshots, not by name or time of tagging."""
+    for name in "abc":
+        bench.commit(name)
+    bench.table.create_tag("z", snapshot_id=1)
+    bench.table.create_tag("m", snapshot_id=3)
+    bench.table.create_tag("a", snapshot_id=2)
+    assert bench.table.previous_tag("z") is None
+    assert bench.table.next_tag("z").name == "a"
+    assert bench.table.previous_tag("m").name == "a"
+    assert bench.table.next_tag("m") is None
+    with pytest.raises(NotFound):
+        bench.table.next_tag("nope")
+
+
+def test_tagged_snapshots_come_once_and_oldest_first(bench: Any) -> None:
+    """Two tags of one snapshot are one tagged snapshot."""
+    for name in "abc":
+        bench.commit(name)
+    for name, snapshot_id in (("x", 3), ("y", 1), ("z", 3)):
+        bench.table.create_tag(name, snapshot_id=snapshot_id)
+    assert [snapshot.id for snapshot in bench.table.tagged_snapshots()] == [1, 3]
+
+
+@pytest.mark.parametrize("kind", ["snapshot", "tag"])
+def test_a_tag_whose_source_expired_meanwhile_is_withdrawn(bench: Any, kind: str) -> None:
+    """Expiry hides the source between look and put: the tagger notices, and no tag points at deleted files."""
+    bench.commit("a")
+    bench.commit("b")
+    bench.table.create_tag("held", snapshot_id=1)
+    source = bench.table.tagger.source(**({"snapshot_id": 1} if kind == "snapshot" else {"tag": "held"}))
+    expire(bench, 1)
+    bench.table.tagger.remove_files(["held"])
+    with pytest.raises(Conflict, match="was withdrawn") as raised:
+        bench.table.tagger.create("late", source=source)
+    assert raised.value.kind == "source_expired"
+    assert bench.table.tagger.all_names() == []
+
+
+def test_a_replacement_whose_source_expired_is_undone(bench: Any) -> None:
+    """The tag then points where it pointed before."""
+    for name in "abc":
+        bench.commit(name)
+    bench.table.create_tag("v1", snapshot_id=3)
+    source = bench.table.tagger.source(snapshot_id=1)
+    expire(bench, 1)
+    with pytest.raises(Conflict):
+        bench.table.tagger.replace("v1", source=source)
+    assert bench.table.tag("v1").snapshot.id == 3
+
+
+def test_hidden_pins_are_hidden_from_people_only(bench: Any) -> None:
+    """No verb for people shows, moves or reads a hidden pin; collectors see it."""
+    bench.commit("a")
+    tagger = bench.table.tagger
+    pin = tagger.pin_hidden("rollback.1", source=tagger.source())
+    assert pin.name == HIDDEN_PREFIX + "rollback.1"
+    assert bench.table.tags() == []
+    assert not bench.table.tag_exists(pin.name)
+    for forbidden in (
+        lambda: bench.table.tag(pin.name),
+        lambda: bench.table.rename_tag(pin.name, "mine"),
+        lambda: bench.table.resolve(version=pin.name),
+        lambda: bench.table.resolve(version="tag." + pin.name),
+    ):
+        with pytest.raises(NotFound):
+            forbidden()
+    with pytest.raises(InvalidRequest):
+        bench.table.replace_tag(pin.name)
+    assert [tag.name for tag in tagger.list_all()] == [pin.name]
+    assert tagger.index().snapshot_ids == [1]
+    with pytest.raises(AlreadyExists):
+        tagger.pin_hidden("rollback.1", source=tagger.source())
+    tagger.unpin_hidden("rollback.1")
+    assert tagger.list_all() == []
+
+
+def test_a_thousand_tags_are_known_from_one_listing(bench: Any) -> None:
+    """Once the index is written, all tagged ids cost 1 LIST and 1 GET of about ten bytes a tag."""
+    for number in range(10):
+        bench.commit(f"f{number}")
+    for number in range(1000):
+        bench.table.create_tag(f"t{number:04d}", snapshot_id=number % 10 + 1)
+    first = bench.table.tagger.index()
+    with bench.store.count() as requests:
+        second = bench.table.tagger.index()
+    assert second == first
+    assert first.snapshot_ids == list(range(1, 11))
+    assert (requests.get, requests.list, requests.put) == (1, 1, 0)
+    assert requests.bytes_read < 12_000
+
+
+def test_the_index_notices_every_change(bench: Any) -> None:
+    """New, moved, renamed and deleted tags are seen at once; only the changed ones are read."""
+    for name in "abc":
+        bench.commit(name)
+    for number in range(20):
+        bench.table.create_tag(f"t{number}", snapshot_id=1, time_retained_ms=number + 1)
+    bench.table.tagger.index()
+    bench.table.tagger.replace("t3", source=bench.table.tagger.source(snapshot_id=2))
+    bench.table.rename_tag("t4", "renamed")
+    bench.table.tagger.remove_files(["t5"])
+    bench.table.create_tag("new", snapshot_id=3)
+    with bench.store.count() as requests:
+        index = bench.table.tagger.index()
+    found = {entry.name: entry.snapshot_id for entry in index.entries}
+    assert found == {tag.name: tag.snapshot.id for tag in bench.table.tags()}
+    assert requests.get == 1 + 3
+    expiries = {entry.name: entry.expires_ms for entry in index.entries}
+    assert expiries["t7"] == bench.table.tag("t7").create_time_ms + 8
+    assert expiries["new"] is None
+
+
+@pytest.mark.parametrize("body", [b"", b"garbage", b"LBTAGIX1garbage", b"LBTAGIX1"])
+def test_a_damaged_index_is_only_a_slower_look(bench: Any, body: bytes) -> None:
+    """The index is a hint: whatever lies there, the answer is right, and the index is written anew."""
+    bench.commit("a")
+    bench.table.create_tag("v1")
+    bench.store.put("lakebed/tag-index", body)
+    assert bench.table.tagger.index().snapshot_ids == [1]
+    assert TagIndex.load(bench.store, layout=bench.table.layout, environment=bench.environment).snapshot_ids == [1]
+    assert bytes(bench.store.get("lakebed/tag-index")) != body
+
+
+def test_an_unreadable_tag_is_named(bench: Any) -> None:
+    """A damaged tag file is corruption with its path, for readers and for collectors."""
+    bench.commit("a")
+    bench.store.put("tag/tag-broken", b"{")
+    with pytest.raises(Corruption) as raised:
+        bench.table.tag("broken")
+    assert raised.value.facts["path"] == "tag/tag-broken"
+    with pytest.raises(Corruption):
+        bench.table.tagger.index()
+
+
+def test_automatic_tags_are_made_once_and_kept_to_their_number(new_bench: Callable[..., Any]) -> None:
+    """A daily trigger makes one tag a day; beyond the limit the oldest automatic one goes, a person's never."""
+    bench = new_bench({"tag.automatic-creation": "process-time", "tag.num-retained-max": "2"})
+    bench.commit("a")
+    bench.table.create_tag("0-mine")
+    made = []
+    for day in range(4):
+        bench.clock.advance(86_400)
+        bench.commit(f"d{day}")
+        made += [tag.name for tag in bench.table.trigger_automatic_tags()]
+        assert bench.table.trigger_automatic_tags() == []
+    assert len(made) == len(set(made)) == 4
+    assert [tag.name for tag in bench.table.tags()] == ["0-mine", *made[-2:]]
+
+
+def test_a_branch_has_its_own_versions_over_shared_files(bench: Any) -> None:
+    """A fork starts from a tag, commits alone, and main keeps what it shares while the branch is there."""
+    bench.commit("a")
+    bench.table.create_tag("v1")
+    bench.commit("b")
+    branch = bench.table.create_branch("dev", tag="v1")
+    bench.commit("c", table=branch)
+    assert bench.live(branch) == ["a", "c"]
+    assert bench.live() == ["a", "b"]
+    assert bench.table.resolve(version="dev").id == 2
+    assert bench.live(bench.reopen(branch="dev")) == ["a", "c"]
+    assert [branch.name for branch in bench.table.branches()] == ["dev"]
+    assert bench.table.branches()[0].fork_snapshot_id == 1
+    assert [pin.kind for pin in bench.table.pins()] == ["branch", "tag"]
+    bench.table.delete_branch("dev")
+    assert bench.table.branches() == []
+    assert [pin.kind for pin in bench.table.pins()] == ["tag"]
+
+
+def test_wrong_branches_are_refused(bench: Any) -> None:
+    """A taken name, main, a branch of a branch, a missing one: one sentence each."""
+    bench.commit("a")
+    branch = bench.table.create_branch("dev")
+    with pytest.raises(AlreadyExists, match="'dev' exists already"):
+        bench.table.create_branch("dev")
+    with pytest.raises(InvalidRequest, match="own line of versions"):
+        bench.table.create_branch("main")
+    with pytest.raises(InvalidRequest, match="cannot be forked again"):
+        branch.create_branch("more")
+    with pytest.raises(NotFound, match="no branch 'nope': it has dev"):
+        bench.table.delete_branch("nope")
+    with pytest.raises(NotFound, match="no branch 'nope'"):
+        bench.reopen(branch="nope")
+
+
+def test_a_half_made_branch_can_be_cleared(bench: Any) -> None:
+    """A creator that died after its pin leaves a name that delete frees."""
+    bench.commit("a")
+    bench.table.branching._tags.pin_hidden("branch.dev", source=bench.table.tagger.source())
+    with pytest.raises(AlreadyExists, match="cut short"):
+        bench.table.create_branch("dev")
+    bench.table.delete_branch("dev")
+    bench.table.create_branch("dev")

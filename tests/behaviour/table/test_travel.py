@@ -1,0 +1,156 @@
+"""Time travel: every way to name a version, tags that outlive snapshots, and bounded searches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lakebed.errors import InvalidRequest, NotFound
+
+
+def expire(bench: Any, *snapshot_ids: int) -> None:
+    """Hide snapshots as expiry does: boundary first."""
+    log = bench.table.log.log
+    log.raise_boundary(max(snapshot_ids) + 1)
+    log.delete(snapshot_ids)
+
+
+@pytest.fixture
+def history(bench: Any) -> Any:
+    """Snapshots 1 to 10, a second apart, with tags on 2 and 6 and a branch."""
+    for number in range(1, 11):
+        bench.commit(f"f{number}")
+    bench.table.create_tag("two", snapshot_id=2)
+    bench.table.create_tag("six", snapshot_id=6)
+    bench.table.create_branch("dev", tag="six")
+    return bench
+
+
+@pytest.mark.parametrize(
+    ("version", "snapshot_id"),
+    [
+        (3, 3),
+        ("3", 3),
+        ("snapshot.3", 3),
+        ("two", 2),
+        ("tag.two", 2),
+        ("dev", 6),
+        ("branch.dev", 6),
+        (None, 10),
+    ],
+)
+def test_every_way_to_name_a_version(history: Any, version: int | str | None, snapshot_id: int) -> None:
+    """Ids, digits, tags and branches, plain or with their kind."""
+    assert history.table.resolve(version=version).id == snapshot_id
+
+
+def test_a_tag_goes_before_a_branch_of_the_same_name(history: Any) -> None:
+    """A plain name is a tag first; the explicit form reaches the branch."""
+    history.table.create_tag("dev", snapshot_id=2)
+    assert history.table.resolve(version="dev").id == 2
+    assert history.table.resolve(version="branch.dev").id == 6
+
+
+@pytest.mark.parametrize(
+    ("version", "sentence"),
+    [
+        (11, "no snapshot 11: it has snapshots 1 to 10"),
+        ("0", "no snapshot 0"),
+        ("nope", r"no tag or branch 'nope'; tags: six, two"),
+        ("tag.nope", "no tag 'nope': it has six, two"),
+        ("branch.nope", "no branch 'nope'"),
+        ("../escape", "no tag or branch"),
+    ],
+)
+def test_what_is_not_there_is_said_with_what_is(history: Any, version: int | str, sentence: str) -> None:
+    """A missing version names its neighbours."""
+    with pytest.raises(NotFound, match=sentence):
+        history.table.resolve(version=version)
+
+
+@pytest.mark.parametrize("version", [True, 1.5, "snapshot.x"])
+def test_what_is_no_version_is_refused(history: Any, version: Any) -> None:
+    """A wrong kind of value is the caller's mistake."""
+    with pytest.raises(InvalidRequest, match="is no version"):
+        history.table.resolve(version=version)
+
+
+def test_version_and_time_together_are_refused(history: Any) -> None:
+    """Which one is meant cannot be guessed."""
+    with pytest.raises(InvalidRequest, match="not both"):
+        history.table.resolve(version=1, timestamp_ms=1)
+
+
+def test_an_empty_table_has_no_version(bench: Any) -> None:
+    """Before the first write there is nothing to read, by any name or time."""
+    with pytest.raises(NotFound, match="nothing was ever written"):
+        bench.table.resolve()
+    with pytest.raises(NotFound, match="nothing was ever written"):
+        bench.table.resolve(timestamp_ms=10**15)
+    with pytest.raises(NotFound, match="it has no snapshot yet"):
+        bench.table.resolve(version=1)
+
+
+def test_a_time_is_the_newest_snapshot_at_or_before_it(history: Any) -> None:
+    """Exactly at a commit it is that commit; a millisecond earlier its predecessor; far in the future the newest."""
+    times = {snapshot.id: snapshot.time_ms for snapshot in history.table.snapshots()}
+    for snapshot_id in range(2, 11):
+        assert history.table.resolve(timestamp_ms=times[snapshot_id]).id == snapshot_id
+        assert history.table.resolve(timestamp_ms=times[snapshot_id] - 1).id == snapshot_id - 1
+    assert history.table.resolve(timestamp_ms="2999-01-01").id == 10
+
+
+def test_expired_times_fall_back_to_the_nearest_earlier_tag(history: Any) -> None:
+    """When all snapshots of a time have expired, the nearest tag before it is read; a later tag never is."""
+    times = {snapshot.id: snapshot.time_ms for snapshot in history.table.snapshots()}
+    expire(history, *range(1, 9))
+    assert history.table.resolve(timestamp_ms=times[9]).id == 9
+    assert history.table.resolve(timestamp_ms=times[8]).id == 6
+    assert history.table.resolve(timestamp_ms=times[6]).id == 6
+    assert history.table.resolve(timestamp_ms=times[5]).id == 2
+    with pytest.raises(NotFound, match="earliest time that can be read") as raised:
+        history.table.resolve(timestamp_ms=times[1])
+    assert raised.value.facts["earliest_ms"] == times[2]
+
+
+def test_a_tag_is_read_without_its_snapshot(history: Any) -> None:
+    """By name, and by the id of its expired snapshot; an expired id that no tag holds is not found."""
+    expire(history, *range(1, 9))
+    assert history.table.resolve(version="two").id == 2
+    assert history.table.resolve(version=2).id == 2
+    assert history.table.locate(version=2).tag == "two"
+    with pytest.raises(NotFound, match="a tag may still hold it"):
+        history.table.resolve(version=3)
+
+
+def test_gaps_between_ids_are_legal(history: Any) -> None:
+    """After ids in the middle vanished, the newest is found, times are searched, and commits go on above."""
+    times = {snapshot.id: snapshot.time_ms for snapshot in history.table.snapshots()}
+    history.table.log.log.delete([4, 5, 7, 8, 9], fenced=False)
+    fresh = history.reopen()
+    assert [snapshot.id for snapshot in fresh.snapshots()] == [1, 2, 3, 6, 10]
+    assert fresh.latest().id == 10
+    assert fresh.resolve(timestamp_ms=times[5]).id == 3
+    assert fresh.resolve(timestamp_ms=times[9]).id == 6
+    assert history.commit("next").id == 11
+
+
+def test_searching_by_time_is_a_bisection(bench: Any) -> None:
+    """Among 200 snapshots a time costs 1 LIST and at most 8 GETs."""
+    for number in range(200):
+        bench.commit(f"f{number}")
+    time_ms = bench.table.snapshot(77).time_ms
+    with bench.store.count() as requests:
+        assert bench.table.resolve(timestamp_ms=time_ms).id == 77
+    assert requests.list == 1
+    assert requests.get <= 8
+
+
+def test_a_view_names_its_version_by_kind(history: Any) -> None:
+    """`at` gives a view that goes on naming the tag, so it survives the expiry of the snapshot."""
+    assert history.table.at("two").version == "tag.two"
+    assert history.table.at(3).version == "snapshot.3"
+    assert history.table.at("dev").version == "branch.dev"
+    expire(history, 1, 2)
+    assert history.table.at(2).version == "tag.two"
