@@ -1,0 +1,132 @@
+"""System tables: Paimon's names and types, aliases, and what an empty table shows."""
+
+from __future__ import annotations
+
+import json
+import random
+import uuid
+
+import pyarrow as pa
+import pytest
+
+from lakebed.errors import Corruption, InvalidRequest
+from lakebed.objects import open_store
+from lakebed.runtime import Environment
+from lakebed.table.system import SYSTEM_TABLES
+from lakebed.table.table import Table
+from lakebed.testing.clock import ManualClock
+
+
+@pytest.fixture
+def table() -> Table:
+    """A partitioned table with a primary key, still empty."""
+    environment = Environment(clock=ManualClock(), rng=random.Random(5))
+    return Table.create(
+        open_store(f"memory://{uuid.uuid4()}", environment=environment),
+        name="t",
+        schema=pa.schema([("day", pa.date32()), ("id", pa.int64()), ("name", pa.string())]),
+        primary_keys=["day", "id"],
+        partition_keys=["day"],
+        options={"bucket": "2"},
+        comment="flights",
+        environment=environment,
+    )
+
+
+def fill(table: Table) -> None:
+    """Two commits, three rows, two partitions, a tag with a lifetime."""
+    first = pa.table({"day": [0, 1], "id": [1, 2], "name": ["a", None]})
+    table.upsert(first.set_column(0, "day", first["day"].cast(pa.int32()).cast(pa.date32())))
+    table.create_tag("v1", time_retained_ms=90_000)
+    second = pa.table({"day": [1], "id": [3], "name": ["c"]})
+    table.upsert(second.set_column(0, "day", second["day"].cast(pa.int32()).cast(pa.date32())))
+
+
+@pytest.mark.parametrize("name", sorted(SYSTEM_TABLES))
+def test_an_empty_table_has_every_column(table: Table, name: str) -> None:
+    """Before the first write each system table has the same columns and types as afterwards."""
+    before = table.system(name)
+    fill(table)
+    assert table.system("$" + name).schema == before.schema
+
+
+def test_tags_have_paimons_columns_and_the_proposals_alias(table: Table) -> None:
+    """snapshot_id can be asked for as tagged_snapshot_id; the lifetime is ISO 8601."""
+    fill(table)
+    assert table.system("tags").column_names == [
+        "tag_name",
+        "snapshot_id",
+        "schema_id",
+        "commit_time",
+        "record_count",
+        "create_time",
+        "time_retained",
+    ]
+    rows = table.system("tags", columns=["tag_name", "tagged_snapshot_id", "record_count", "time_retained"]).to_pylist()
+    assert rows == [{"tag_name": "v1", "tagged_snapshot_id": 1, "record_count": 2, "time_retained": "PT1M30S"}]
+
+
+def test_snapshots_and_schemas_and_options(table: Table) -> None:
+    """One row a snapshot, a schema and an option."""
+    fill(table)
+    assert table.system("snapshots")["total_record_count"].to_pylist() == [2, 3]
+    (schema,) = table.system("schemas").to_pylist()
+    assert json.loads(schema["primary_keys"]) == ["day", "id"]
+    assert [field["name"] for field in json.loads(schema["fields"])] == ["day", "id", "name"]
+    assert schema["comment"] == "flights"
+    assert {"key": "bucket", "value": "2"} in table.system("options").to_pylist()
+
+
+def test_files_show_keys_statistics_and_the_snapshot_that_brought_them(table: Table) -> None:
+    """Each live file with its partition, key range, statistics by column name, and commit snapshot."""
+    fill(table)
+    files = table.system("files")
+    assert sorted(files["commit_snapshot"].to_pylist()) == [1, 1, 2]
+    row = next(row for row in files.to_pylist() if row["commit_snapshot"] == 2)
+    assert row["partition"] == "day=1970-01-02"
+    assert json.loads(row["min_key"]) == json.loads(row["max_key"]) == [3]
+    assert json.loads(row["min_value_stats"])["name"] == "c"
+    assert row["file_format"] == "parquet"
+    assert len(table.system("files", version="v1").to_pylist()) == 2
+
+
+def test_partitions_are_summed(table: Table) -> None:
+    """Rows, files and bytes of each partition, in order."""
+    fill(table)
+    rows = table.system("partitions").select(["partition", "record_count", "file_count"]).to_pylist()
+    assert rows == [
+        {"partition": "day=1970-01-01", "record_count": 1, "file_count": 1},
+        {"partition": "day=1970-01-02", "record_count": 2, "file_count": 2},
+    ]
+
+
+def test_manifests_show_their_partition_range(table: Table) -> None:
+    """The range of partitions by which a manifest is skipped."""
+    fill(table)
+    ranges = table.system("manifests").select(["min_partition_stats", "max_partition_stats"]).to_pylist()
+    assert {"min_partition_stats": "{1970-01-01}", "max_partition_stats": "{1970-01-02}"} in ranges
+
+
+def test_statistics_follow_a_renamed_column(table: Table) -> None:
+    """Old files show their statistics under the column's new name."""
+    fill(table)
+    table.rename_column("name", "title")
+    assert all("title" in json.loads(text) for text in table.system("files")["min_value_stats"].to_pylist())
+
+
+def test_consumers_are_listed_and_damage_is_named(table: Table) -> None:
+    """A consumer's progress is one row; an unreadable one is corruption with its path."""
+    table.store.put("consumer/consumer-job", b'{"nextSnapshot": 7}')
+    assert table.system("consumers").to_pylist() == [{"consumer_id": "job", "next_snapshot_id": 7}]
+    table.store.put("consumer/consumer-bad", b"{}")
+    with pytest.raises(Corruption) as raised:
+        table.system("consumers")
+    assert raised.value.facts["path"] == "consumer/consumer-bad"
+
+
+def test_unknown_names_are_refused_with_the_nearest(table: Table) -> None:
+    """A misspelt system table or column says what there is."""
+    with pytest.raises(InvalidRequest, match=r"did you mean \$snapshots"):
+        table.system("snapshot")
+    with pytest.raises(InvalidRequest, match="has no column 'tag': it has tag_name"):
+        table.system("tags", columns=["tag"])
