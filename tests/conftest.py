@@ -93,7 +93,7 @@ class Server:
 
     def request_lines(self) -> list[str]:
         """Every request that the server has logged."""
-        return [line for line in self.log.read_text().splitlines() if '" ' in line and " HTTP/1." in line]
+        return [line for line in self.log.read_text().splitlines() if " HTTP/1." in line]
 
 
 def running(command: list[str], port: int, log: Path) -> Iterator[None]:
@@ -110,7 +110,7 @@ def running(command: list[str], port: int, log: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """moto's S3 server."""
+    """The S3 server of moto."""
     port, log = free_port(), tmp_path_factory.mktemp("s3") / "log"
     options = {
         "aws_endpoint": f"http://127.0.0.1:{port}",

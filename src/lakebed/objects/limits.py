@@ -17,7 +17,7 @@ class StoreLimits:
     """Bounds on what one opened store may have under way, wait for and try again."""
 
     request_concurrency_max: int = 32
-    """Requests under way at once to a remote store, by all threads. More needs more sockets; fewer lets threads wait."""
+    """Requests under way at once to a remote store by all threads. More need more sockets; fewer make threads wait."""
 
     inflight_bytes_max: int = 256 << 20
     """Bytes of bodies under way at once to and from a remote store. A single larger body goes alone."""

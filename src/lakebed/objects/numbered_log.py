@@ -83,8 +83,8 @@ class NumberedLog:
                 be missed. Enough for a writer, whose append on the wrong number is a `Conflict` and teaches this log.
 
         Cost: padded names: 1 LIST. Others: 2 HEADs (the number last seen is there, the next is not) and 1 LIST of the
-        boundary (and 1 GET of a marker not seen yet), 1 HEAD more a number appended since; at first 1 GET of the hint; 1 LIST a thousand numbers when
-        neither memory nor hint helps.
+        boundary (and 1 GET of a marker not seen yet), 1 HEAD more a number appended since; at first 1 GET of the hint;
+        1 LIST a thousand numbers when neither memory nor hint helps.
         """
         number = self._latest_padded() if self._padded else self._latest_probed(exact)
         self._seen = number
@@ -226,7 +226,7 @@ class NumberedLog:
         verdict = "open" if self._boundary is None else self._boundary.verdict(number, write_id)
         if verdict == "forgotten":
             raise OutcomeUnknown(
-                f"{path} was passed by the boundary so long ago that its winner is not on record: look before you retry",
+                f"{path} was passed by the boundary so long ago that its winner is not on record: look, then retry",
                 kind="boundary_forgotten",
                 path=path,
                 id=number,

@@ -106,7 +106,7 @@ class ObjectStore(Protocol):
             durable: return only when the object survives power loss (local folders: fsync of file and folder).
 
         Raises:
-            AlreadyExists: ``create_only`` and the object is there. After a lost reply it may be ours: see `create_once`.
+            AlreadyExists: ``create_only`` and the object is there. After a lost reply it may be ours (`create_once`).
             Unavailable, OutcomeUnknown: the store failed; with OutcomeUnknown the object may be there.
         Cost: 1 PUT.
         """

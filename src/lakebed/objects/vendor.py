@@ -2,7 +2,8 @@
 
 Owns: settings handed to the vendor's client, and the one translation of its errors. Invariants: the client retries
 nothing by itself (so that every request is counted and waits come from the injected clock); no secret reaches an error:
-the vendor's text is searched for known signs and not quoted, and secrets in it are blotted out where it stays as cause. Does not know: counting, retries, views.
+the vendor's text is searched for known signs and not quoted, and where it stays as the cause its secrets are blotted
+out. Does not know: counting, retries, views.
 """
 
 from __future__ import annotations

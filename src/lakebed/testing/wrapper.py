@@ -2,7 +2,8 @@
 
 Owns: `Call` (what is asked) and `StoreWrapper`. Invariants: a wrapper is an `ObjectStore`, wrappers nest, and `sub` of
 a wrapper is a view of the same wrapper, with the same state; a `Call` names paths from the wrapper's root, whichever
-view made it; a listing is one call a page. `url`, `signed_url`, `root_url` and `count` ask nothing of the store and pass by.
+view made it; a listing is one call a page. `url`, `signed_url`, `root_url` and `count` ask nothing of the store and
+pass by.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ CALLS = ("open", "write", "read", "fsync", "link", "rename", "unlink", "close", 
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The system calls made through `os`, in order, each still done."""
     made: list[str] = []
 
@@ -32,7 +32,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     for name in CALLS:
         monkeypatch.setattr(os, name, noted(name, getattr(os, name)))
-    yield made
+    return made
 
 
 def open_named(folder: Path, *, with_names: bool, **settings: Any) -> Any:
@@ -44,7 +44,7 @@ def open_named(folder: Path, *, with_names: bool, **settings: Any) -> Any:
 
 
 def test_a_durable_create_costs_eight_calls(tmp_path: Path, calls: list[str]) -> None:
-    """Once the folder is known: open the folder, write a nameless file, sync, link, close, sync and close the folder."""
+    """Once the folder is known: open it, write a nameless file, sync, link and close, sync and close the folder."""
     store = open_store(tmp_path)
     store.put("a/first", b"x", create_only=True)
     calls.clear()
