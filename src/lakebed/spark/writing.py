@@ -49,7 +49,7 @@ from lakebed.table.table import Table
 from lakebed.table.types import arrow_type
 from lakebed.table.write import BucketIndex, TableWriter, WriteSettings, as_table
 
-__all__ = ["Mode", "delete", "merge", "upsert", "write"]
+__all__ = ["Mode", "WriteTask", "commit_changes", "delete", "merge", "upsert", "write", "write_task"]
 
 Mode = Literal["append", "overwrite", "overwrite_dynamic"]
 
@@ -285,7 +285,7 @@ def _run(
     earlier = _earlier(table, options)
     if earlier is not None:
         return earlier
-    task = _task(
+    task = write_task(
         table,
         deletes=deletes,
         keys_only=keys_only,
@@ -392,9 +392,18 @@ class WriteTask:
         return lakebed_write
 
 
-def _task(
-    table: Table, *, deletes: str | None, keys_only: bool, starts_anew: bool, partition: Mapping[str, object]
+def write_task(
+    table: Table,
+    *,
+    deletes: str | None = None,
+    keys_only: bool = False,
+    starts_anew: bool = False,
+    partition: Mapping[str, object] | None = None,
 ) -> WriteTask:
+    """What the tasks of one write need: the newest schema, and the state of the buckets that they go on from.
+
+    Cost: 1 LIST (schema); with fixed buckets also the manifests of the newest snapshot, unless all rows are replaced.
+    """
     schema = table.refresh()
     settings = WriteSettings.of(schema)
     settings = replace(settings, buffer_bytes=min(settings.buffer_bytes, _BUFFER_BYTES_MAX), worker_count_max=1)
@@ -410,7 +419,7 @@ def _task(
         starts_anew=starts_anew,
         deletes=deletes,
         keys_only=keys_only,
-        partition=partition,
+        partition=dict(partition or {}),
     )
 
 
