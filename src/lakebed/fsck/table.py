@@ -27,6 +27,8 @@ from lakebed.objects.port import ObjectMeta
 from lakebed.table.holders import Line
 from lakebed.table.layout import branch_of, parse_changelog, parse_schema, parse_snapshot, parse_tag
 from lakebed.table.manifest import ADD, fold
+from lakebed.table.manifest_cache import ManifestCache
+from lakebed.table.manifest_reader import ManifestReader
 from lakebed.table.model import ManifestMeta, Snapshot
 from lakebed.table.names import Names, folder_namer
 from lakebed.table.reclaim import Role, paths_of
@@ -35,6 +37,9 @@ from lakebed.table.table import Table
 from lakebed.table.unfinished import Deletion, load_deletions
 
 __all__ = ["check_table"]
+
+_CACHE_BYTES_MAX = 256 * 1024 * 1024
+"""Decoded manifests kept between versions, in bytes; beyond it manifests that versions share are read again."""
 
 _FEW = (Role.INDEX_MANIFEST, Role.INDEX, Role.STATISTICS)
 
@@ -81,12 +86,15 @@ class _LineCheck:
         self._ours = ours
         self._used = used
         self._findings = findings
+        # A reader of its own: what this process has in memory says nothing about what is stored.
+        cache = ManifestCache(_CACHE_BYTES_MAX, runtime=table.environment.runtime)
+        self._reader = ManifestReader(table.store, table.layout, environment=table.environment, cache=cache)
         self._line = Line(
             store=table.store,
             layout=table.layout,
             snapshots=table.log,
             tags=table.tagger,
-            reader=table.reader,
+            reader=self._reader,
             schema=lambda: table.schema,
             environment=table.environment,
             name=table.name,
@@ -172,18 +180,18 @@ class _LineCheck:
         path = self._table.layout.manifest(name)
         self._used.paths.add(path)
         with self._findings.reading(path, needed_by=called):
-            return self._table.reader.metas(name, size_bytes=size_bytes)
+            return self._reader.metas(name, size_bytes=size_bytes)
         return None
 
     def _entries(self, metas: Iterable[ManifestMeta], called: str) -> pa.Table | None:
         """The entries of manifests; None when one cannot be read."""
-        tables: list[pa.Table] | None = [self._table.reader.concatenated([])]
+        tables: list[pa.Table] | None = [self._reader.concatenated([])]
         for meta in metas:
             path = self._table.layout.manifest(meta.file_name)
             self._used.paths.add(path)
             entries = None
             with self._findings.reading(path, needed_by=called):
-                entries = self._table.reader.entries(meta)
+                entries = self._reader.entries(meta)
             tables = None if tables is None or entries is None else [*tables, entries]
         return None if tables is None else pa.concat_tables(tables)
 

@@ -371,7 +371,7 @@ class Lake:
         return True
 
     def _mark(self) -> None:
-        probe_create_only(self.store)
+        probe_create_only(self.store, environment=self.environment)
         try:
             self.store.put(MARKER_PATH, encode_marker(), create_only=True)
         except AlreadyExists:

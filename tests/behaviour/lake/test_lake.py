@@ -1,0 +1,294 @@
+"""A lake over every kind of store: opening, naming, dropping, cleaning, and what may not happen."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pytest
+
+import lakebed
+from lakebed.errors import AlreadyExists, InvalidRequest, NotFound, UnsupportedFormat
+from lakebed.lake.lake import Lake
+from lakebed.objects import open_store
+from lakebed.objects.port import ObjectStore
+from lakebed.testing.faulty import Crashed, Fault, FaultyStore
+from lakebed.testing.wrapper import Call, StoreWrapper
+
+R = TypeVar("R")
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
+
+
+def rows(*keys: int) -> pa.Table:
+    """Some rows."""
+    return pa.table({"id": pa.array(keys, pa.int64()), "name": [f"n{key}" for key in keys]})
+
+
+def memory() -> ObjectStore:
+    """A fresh store."""
+    return open_store(f"memory://{uuid.uuid4().hex}")
+
+
+def paths(store: ObjectStore) -> list[str]:
+    """Every object."""
+    return [meta.path for meta in store.list("")]
+
+
+def test_a_lake_holds_tables(opened: Callable[..., Any]) -> None:
+    """On every kind of store: made, found again, listed, written, dropped."""
+    lake = Lake.open(opened())
+    lake.create_table("flights", SCHEMA, primary_keys=["id"]).upsert(rows(1, 2))
+    lake.create_table("db.events", SCHEMA)
+    again = Lake.open(opened(), create=False)
+    assert again.tables() == ["db.events", "flights"]
+    assert again.table("flights").read().num_rows == 2
+    assert [(store.name, store.row_count) for store in again.ls()] == [("db.events", 0), ("flights", 2)]
+    assert [version.id for version in again.history("flights")] == ["1"]
+    assert not again.drop_table("flights").warnings
+    assert again.tables() == ["db.events"]
+    assert not [path for path in paths(opened()) if "flights" in path]
+
+
+def test_opening_costs_one_request() -> None:
+    """A lake with its marker is opened by one GET."""
+    store = memory()
+    Lake.open(store)
+    with store.count() as requests:
+        Lake.open(store, create=False)
+    assert (requests.get, requests.total) == (1, 1)
+
+
+def test_nothing_is_made_unless_asked() -> None:
+    """create=False neither finds nor makes a lake in an empty place."""
+    store = memory()
+    with pytest.raises(NotFound) as missing:
+        Lake.open(store, create=False)
+    assert missing.value.kind == "lake_not_found"
+    assert paths(store) == []
+
+
+def test_a_folder_with_other_things_is_no_lake() -> None:
+    """Somebody's files are never taken for a lake, nor is a table; nothing is written among them."""
+    store = memory()
+    store.put("notes.txt", b"mine")
+    with pytest.raises(InvalidRequest, match=r"notes\.txt"):
+        Lake.open(store)
+    assert paths(store) == ["notes.txt"]
+    lake = Lake.open(memory())
+    lake.create_table("t", SCHEMA).append(rows(1))
+    with pytest.raises(InvalidRequest, match="is a table"):
+        Lake.open(lake.store.sub("default.db/t"))
+
+
+def test_a_warehouse_of_another_client_is_opened_as_it_is() -> None:
+    """Without a marker the folders tell; the first table made by lakebed adds the marker."""
+    store = memory()
+    made = Lake.open(store)
+    made.create_table("t", SCHEMA)
+    store.delete(["lakebed.json"])
+    lake = Lake.open(store, create=False)
+    assert lake.tables() == ["t"]
+    assert "lakebed.json" not in paths(store)
+    lake.create_table("u", SCHEMA)
+    assert "lakebed.json" in paths(store)
+
+
+class ForgetfulStore(StoreWrapper):
+    """Ignores the condition of create-only puts, as some servers do."""
+
+    def put(self, path: str, body: Any, *, create_only: bool = False, durable: bool = True) -> None:
+        """Overwrite whatever is there."""
+        super().put(path, body, durable=durable)
+
+    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
+        """Pass everything on."""
+        return perform()
+
+
+def test_a_store_that_ignores_create_only_is_refused() -> None:
+    """No lake is made where two writers could destroy each other's commits."""
+    inner = memory()
+    with pytest.raises(InvalidRequest) as refused:
+        Lake.open(ForgetfulStore(inner))
+    assert refused.value.kind == "create_only_ignored"
+    assert paths(inner) == []
+
+
+def test_a_newer_lake_is_refused() -> None:
+    """A lake that needs a newer lakebed is neither read nor written."""
+    store = memory()
+    store.put("lakebed.json", b'{"format": 9, "min_reader": 9, "min_writer": 9, "features": []}')
+    with pytest.raises(UnsupportedFormat, match="upgrade"):
+        Lake.open(store)
+
+
+class ReadOnlyStore(StoreWrapper):
+    """Refuses every change, as a folder without permission does."""
+
+    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
+        """Let only reads pass."""
+        if call.changes:
+            raise InvalidRequest(f"{call.path} may not be written", kind="read_only", path=call.path)
+        return perform()
+
+
+def test_a_read_only_folder() -> None:
+    """A lake that may only be read is read; none is made where nothing may be written."""
+    store = memory()
+    Lake.open(store).create_table("t", SCHEMA).append(rows(1))
+    lake = Lake.open(ReadOnlyStore(store))
+    assert lake.table("t").read().num_rows == 1
+    assert lake.clean(dry_run=True)
+    with pytest.raises(InvalidRequest, match="may not be written"):
+        lake.create_table("u", SCHEMA)
+    empty = memory()
+    with pytest.raises(InvalidRequest, match="may not be written"):
+        Lake.open(ReadOnlyStore(empty))
+    assert paths(empty) == []
+
+
+def test_a_path_below_a_file(tmp_path: Path) -> None:
+    """A URL where no folder can be is one clear error."""
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(lakebed.LakebedError):
+        lakebed.open(str(tmp_path / "file" / "lake"))
+
+
+def test_a_missing_table_names_the_nearest() -> None:
+    """The sentence says what is there."""
+    lake = Lake.open(memory())
+    with pytest.raises(NotFound, match="no table yet"):
+        lake.table("flights")
+    lake.create_table("flights", SCHEMA)
+    with pytest.raises(NotFound, match="Did you mean flights"):
+        lake.table("flihgts")
+    with pytest.raises(NotFound, match="It has flights"):
+        lake.table("zzz")
+    with pytest.raises(NotFound, match="branch"):
+        lake.table("flights", branch="nope")
+
+
+def test_creating_twice() -> None:
+    """A second table of the same name is refused, or opened when asked."""
+    lake = Lake.open(memory())
+    lake.create_table("t", SCHEMA).append(rows(1))
+    with pytest.raises(AlreadyExists):
+        lake.create_table("t", SCHEMA)
+    assert lake.create_table("t", SCHEMA, if_not_exists=True).read().num_rows == 1
+
+
+def test_pinned_tables_are_not_dropped() -> None:
+    """Tags and branches hold a table; force drops it all the same."""
+    lake = Lake.open(memory())
+    table = lake.create_table("t", SCHEMA)
+    table.append(rows(1))
+    table.create_tag("jan")
+    before = paths(lake.store)
+    with pytest.raises(InvalidRequest, match="tag jan"):
+        lake.drop_table("t")
+    report = lake.drop_table("t", force=True, dry_run=True)
+    assert report.dry_run
+    assert [path for path in paths(lake.store) if "tag-index" not in path] == [
+        path for path in before if "tag-index" not in path
+    ]
+    assert lake.drop_table("t", force=True).deleted_count > 0
+    assert paths(lake.store) == ["lakebed.json"]
+
+
+def test_a_drop_that_crashed_is_finished_by_cleaning() -> None:
+    """Crashed at any store call: the table is whole, or invisible and finished by the next cleaning or drop."""
+    visited = 0
+    for index in range(100):
+        inner = memory()
+        lake = Lake.open(inner)
+        lake.create_table("t", SCHEMA).append(rows(1, 2))
+        store = FaultyStore(inner, faults={index: Fault.CRASH_BEFORE})
+        try:
+            Lake(store, environment=lake.environment).drop_table("t")
+        except Crashed:
+            visited += 1
+        else:
+            assert visited == store.call_count
+            return
+        if lake.has_table("t"):
+            assert lake.table("t").read().num_rows == 2
+        else:
+            if lake.dropped():
+                with pytest.raises(AlreadyExists):
+                    lake.create_table("t", SCHEMA)
+                assert "cleaning" in lake.why("default.db/t/schema/schema-0").sentence
+            lake.clean()
+            assert paths(inner) == ["lakebed.json"]
+            lake.create_table("t", SCHEMA)
+    raise AssertionError("the drop never came to its end")
+
+
+def test_a_failed_batch_keeps_the_mark() -> None:
+    """A drop whose deletes fail says so and can be repeated."""
+    inner = memory()
+    lake = Lake.open(inner)
+    lake.create_table("t", SCHEMA).append(rows(1))
+
+    def refuse(_: int, call: Call) -> Fault | None:
+        return Fault.ERROR_BEFORE if call.kind == "delete" and "schema" not in call.path else None
+
+    report = Lake(FaultyStore(inner, faults=refuse), environment=lake.environment).drop_table("t")
+    assert report.warnings
+    assert lake.dropped() == ["t"]
+    lake.drop_table("t")
+    assert paths(inner) == ["lakebed.json"]
+
+
+def test_why_looks_through_the_whole_lake() -> None:
+    """By path and by URL; the marker, strangers and other lakes are told apart."""
+    lake = Lake.open(memory())
+    table = lake.create_table("t", SCHEMA)
+    table.append(rows(1))
+    path = next(path for path in paths(lake.store) if path.endswith(".parquet"))
+    assert lake.why(path).pins or "needed" in lake.why(path).sentence
+    assert lake.why(f"{lake.url}/{path}") == lake.why(path)
+    assert "marker" in lake.why("lakebed.json").sentence
+    assert "no store" in lake.why("stranger/x").sentence
+    with pytest.raises(InvalidRequest, match="does not lie in"):
+        lake.why("s3://elsewhere/x")
+
+
+def test_pins_tell_what_each_holds_alone() -> None:
+    """A tag holds nothing alone while its snapshot lives; afterwards it holds what was replaced."""
+    lake = Lake.open(memory())
+    table = lake.create_table("t", SCHEMA, primary_keys=["id"], options={"bucket": "1"})
+    table.upsert(rows(1, 2))
+    table.create_tag("jan")
+    assert [(pin.name, pin.bytes_alone) for pin in lake.pins()] == [("jan", 0)]
+    table.upsert(rows(2, 3))
+    table.compact(full=True)
+    table.expire(retain_max=1, retain_min=1)
+    (pin,) = lake.pins("t")
+    sizes = {meta.path: meta.size_bytes for meta in table.store.list("")}
+    report = table.delete_tag("jan")
+    assert pin.bytes_alone is not None
+    assert pin.bytes_alone > 0
+    assert report.plan is not None
+    gone = {doomed.path for doomed in report.plan.doomed}
+    assert pin.bytes_alone <= sum(sizes[path] for path in gone)
+
+
+def test_cleaning_keeps_what_is_pinned() -> None:
+    """Cleaning goes by each table's own options, and a tag stays readable."""
+    lake = Lake.open(memory())
+    options = {"snapshot.num-retained.min": "1", "snapshot.num-retained.max": "1"}
+    table = lake.create_table("t", SCHEMA, options=options)
+    for key in range(3):
+        table.append(rows(key))
+        if key == 0:
+            table.create_tag("first")
+    foretold = lake.clean(dry_run=True)
+    assert [snapshot.id for snapshot in table.snapshots()] == [1, 2, 3]
+    reports = lake.clean()
+    assert len(foretold) == len(reports)
+    assert [snapshot.id for snapshot in table.snapshots()] == [3]
+    assert table.read(version="first").num_rows == 1
