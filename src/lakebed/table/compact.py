@@ -2,15 +2,15 @@
 
 Owns: `plan_compaction`, `run_task`, and `Compactor`, which runs a plan and commits it as one COMPACT snapshot.
 
-Primary-key tables compact as the format's other clients do ("universal"): the newest sorted runs of a bucket are merged into
-the level below them when there are ``num-sorted-run.compaction-trigger`` of them, all of them when the newer ones outgrow
-``compaction.max-size-amplification-percent`` of the oldest. Append tables concatenate small files.
+Primary-key tables compact as the format's other clients do ("universal"): the newest sorted runs of a bucket are merged
+into the level below them when there are ``num-sorted-run.compaction-trigger`` of them, all of them when the newer ones
+outgrow ``compaction.max-size-amplification-percent`` of the oldest. Append tables concatenate small files.
 
 Invariants:
 - A compaction changes no row: merged files hold exactly what a reader saw before.
 - Deletes are dropped only when nothing older can lie below, that is in the highest level.
 - A file that needs no rewriting is only moved to its level (DELETE + ADD of one name), and keeps its `commit_snapshot`.
-- When another writer replaced a file meanwhile, the plan is made again from the newest snapshot; appends never conflict.
+- When another writer replaced a file meanwhile, the plan is made again from the newest snapshot; appends never do that.
 """
 
 from __future__ import annotations

@@ -92,14 +92,16 @@ def _refuse_nulls(columns: Sequence[pa.ChunkedArray], fields: Sequence[DataField
             continue
         if field.name in schema.primary_keys:
             raise InvalidRequest(
-                f"Key column {field.name!r} holds {column.null_count} nulls in {len(column)} rows; a key must not be null.",
+                f"Key column {field.name!r} holds {column.null_count} nulls in {len(column)} rows; "
+                "a key must not be null.",
                 kind="null_key",
                 column=field.name,
                 count=column.null_count,
             )
         if not field.nullable:
             raise InvalidRequest(
-                f"Column {field.name!r} is {field.type} NOT NULL, but holds {column.null_count} nulls in {len(column)} rows.",
+                f"Column {field.name!r} is {field.type} NOT NULL, but holds {column.null_count} nulls in "
+                f"{len(column)} rows.",
                 kind="null_value",
                 column=field.name,
                 count=column.null_count,

@@ -1,18 +1,18 @@
 """One data file: Parquet bytes out of rows, rows out of Parquet bytes, and the description a manifest keeps of it.
 
-Owns: the columns of a data file, how it is encoded (compression, dictionary, row groups), rolling at the target size, and
-the translation of every decoder's error. Knows nothing of snapshots or merging.
+Owns: the columns of a data file, how it is encoded (compression, dictionary, row groups), rolling at the target size,
+and the translation of every decoder's error. Knows nothing of snapshots or merging.
 
 Columns of a file:
 - append table: the table's columns, in schema order;
-- primary-key table: ``_KEY_<name>`` for each trimmed primary key, ``_SEQUENCE_NUMBER`` int64, ``_VALUE_KIND`` int8, then the
-  table's columns. Rows are sorted by key, a key occurs once a file. DO NOT CHANGE: on disk, shared with other clients.
+- primary-key table: ``_KEY_<name>`` for each trimmed primary key, ``_SEQUENCE_NUMBER`` int64, ``_VALUE_KIND`` int8, then
+  the table's columns. Rows are sorted by key, a key occurs once a file. DO NOT CHANGE: on disk, shared with others.
 
-Some writers leave the ``_KEY_`` columns out (they repeat the table's); so they are written for others and never read here.
+Some writers leave the ``_KEY_`` columns out (they repeat the table's); they are written for others, never read here.
 
 Invariants:
 - A file is put durably before its `DataFile` is handed out: whoever holds a `DataFile` may reference it.
-- A file that is shorter, longer or other than its manifest says is `Corruption` with its path, never a raw decoder error.
+- A file that is not as its manifest says is `Corruption` with its path, never a raw decoder error.
 """
 
 from __future__ import annotations
@@ -61,15 +61,18 @@ ADD_KINDS = (INSERT_KIND, UPDATE_AFTER_KIND)
 """The kinds whose row exists afterwards."""
 
 WHOLE_FILE_BYTES_MAX = 32 * 1024 * 1024
-"""Files up to this size are fetched whole with one GET when most of them is wanted; larger ones a row group at a time."""
+"""Files up to this size are fetched whole with one GET; larger ones in pieces."""
+
+BUFFER_BYTES_MIN = 256 * 1024
+"""Least size of one GET while a column is streamed."""
 
 FOOTER_BYTES = 64 * 1024
 """How much of a file's end the first GET of a ranged read asks for; a longer footer costs a second GET."""
 
 DICTIONARY_SAMPLE_ROWS = 4096
 DICTIONARY_DISTINCT_MAX = 0.5
-"""A column is dictionary-encoded when a sample repeats itself this much: for distinct values a dictionary costs twice the
-time and a little more space (measured in the design note)."""
+"""A column is dictionary-encoded when a sample repeats itself this much: for distinct values a dictionary costs twice
+the time and a little more space (measured in the design note)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +331,8 @@ def _require(schema: TableSchema, name: str) -> DataField:
 class OpenDataFile:
     """A data file opened for reading: its columns, its row groups, and rows of any of them. Not thread-safe."""
 
-    def __init__(self, source: pa.NativeFile, path: str, ranged: _RangedFile | None) -> None:
+    def __init__(self, source: pa.NativeFile, path: str, ranged: _RangedFile | None, window_bytes: int) -> None:
+        self._window_bytes = window_bytes
         self._source = source
         self._parquet = parquet = pq.ParquetFile(source, pre_buffer=False)
         self._path = path
@@ -360,7 +364,8 @@ class OpenDataFile:
         """
         groups = list(range(self.row_group_count)) if row_groups is None else list(row_groups)
         with _decoding(self._path):
-            self._fetch(groups, columns)
+            if self._ranged is not None:
+                self._ranged.fetch(_column_ranges(self.metadata, groups, set(columns)))
             if row_groups is None:
                 return self._parquet.read(columns=list(columns), use_threads=threads)
             return self._parquet.read_row_groups(groups, columns=list(columns), use_threads=threads)
@@ -368,39 +373,47 @@ class OpenDataFile:
     def batches(
         self, *, columns: Sequence[str], row_groups: Sequence[int] | None = None, batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
-        """The same rows, at most `batch_rows` at a time, holding one row group's encoded columns in memory."""
+        """The same rows, at most `batch_rows` at a time.
+
+        Memory: the encoded columns of one row group, or (when these exceed the file's window) the window, divided among
+        the columns; then a GET brings one share.
+        """
+        wanted = list(columns)
         for group in range(self.row_group_count) if row_groups is None else row_groups:
             with _decoding(self._path):
-                self._fetch([group], columns)
-                batches = self._parquet.iter_batches(
-                    batch_size=batch_rows, row_groups=[group], columns=list(columns), use_threads=False
+                parquet = self._parquet
+                if self._ranged is not None:
+                    ranges = _column_ranges(self.metadata, [group], set(wanted))
+                    if sum(end - start for start, end in ranges) <= self._window_bytes:
+                        self._ranged.fetch(ranges)
+                    else:
+                        share = max(BUFFER_BYTES_MIN, self._window_bytes // max(1, len(ranges)))
+                        parquet = pq.ParquetFile(self._source, metadata=self.metadata, buffer_size=share)
+                yield from parquet.iter_batches(
+                    batch_size=batch_rows, row_groups=[group], columns=wanted, use_threads=False
                 )
-                yield from batches
-
-    def _fetch(self, groups: Sequence[int], columns: Sequence[str]) -> None:
-        if self._ranged is None:
-            return
-        self._ranged.fetch(_column_ranges(self._parquet.metadata, groups, set(columns)))
 
 
-def open_data_file(store: ObjectStore, path: str, *, size_bytes: int, whole: bool | None = None) -> OpenDataFile:
+def open_data_file(
+    store: ObjectStore, path: str, *, size_bytes: int, window_bytes: int = WHOLE_FILE_BYTES_MAX
+) -> OpenDataFile:
     """Open one data file.
 
     Args:
-        path: relative to the table's root.
+        store: the table's folder.
+        path: relative to it.
         size_bytes: the size its manifest entry states; another size is `Corruption`.
-        whole: fetch it with one GET (True), or row group by row group (False); by default by its size.
+        window_bytes: a file up to this size is fetched whole with one GET; a larger one in pieces, and `batches` then
+            holds about this much of it.
 
     Raises:
         NotFound: the file is gone: its version was expired while it was being read.
         Corruption: truncated, or no Parquet.
-    Cost: 1 GET; ranged: 1 or 2 GETs for the footer, then as `OpenDataFile.read` states.
+    Cost: 1 GET; in pieces: 1 HEAD and 1 or 2 GETs for the footer, then as `OpenDataFile` states.
     """
-    if whole is None:
-        whole = size_bytes <= WHOLE_FILE_BYTES_MAX
     ranged: _RangedFile | None = None
     try:
-        if whole:
+        if size_bytes <= window_bytes:
             body = pa.py_buffer(store.get(path))
             if body.size != size_bytes:
                 raise _wrong_size(path, body.size, size_bytes)
@@ -414,17 +427,17 @@ def open_data_file(store: ObjectStore, path: str, *, size_bytes: int, whole: boo
             source = pa.PythonFile(ranged, mode="r")
     except NotFound as error:
         raise NotFound(
-            f"The data file {path} is gone: the version being read was expired or rolled back meanwhile; read a version "
-            "that still exists, or tag versions that must stay readable.",
+            f"The data file {path} is gone: the version being read was expired or rolled back meanwhile; read a "
+            "version that still exists, or tag versions that must stay readable.",
             path=path,
         ) from error
     with _decoding(path):
-        return OpenDataFile(source, path, ranged)
+        return OpenDataFile(source, path, ranged, window_bytes)
 
 
 def _wrong_size(path: str, actual: int, expected: int) -> Corruption:
     return Corruption(
-        f"The data file {path} has {actual} bytes, but its manifest says {expected}: it is truncated or was overwritten.",
+        f"The data file {path} has {actual} bytes, but its manifest says {expected}: it was cut short or overwritten.",
         path=path,
         actual_bytes=actual,
         expected_bytes=expected,
@@ -499,11 +512,17 @@ class _RangedFile(io.RawIOBase):
         return self._position
 
     def read(self, size: int = -1) -> bytes:
+        return bytes(self.read_buffer(size))
+
+    def read_buffer(self, size: int = -1) -> memoryview:
+        """As `read` without a copy; Arrow calls it. A range served to its end is let go: a decoder reads it once."""
         end = self._size_bytes if size < 0 else min(self._size_bytes, self._position + size)
         start, self._position = self._position, max(self._position, end)
         if start >= end:
-            return b""
-        for held_start, held_end, body in self._held:
+            return memoryview(b"")
+        for position, (held_start, held_end, body) in enumerate(self._held):
             if held_start <= start and end <= held_end:
-                return bytes(body[start - held_start : end - held_start])
-        return bytes(memoryview(self._store.get(self._path, byte_range=(start, end))).cast("B"))
+                if end == held_end:
+                    del self._held[position]
+                return body[start - held_start : end - held_start]
+        return memoryview(self._store.get(self._path, byte_range=(start, end))).cast("B")

@@ -1,11 +1,11 @@
 """What changed between two versions: the rows that were written, or the rows that differ.
 
-Owns: `read_changes` (from the deltas of the snapshots in between) and `diff_scans` (from the two end states). Both read only
-files that one of the ends does not share with the other.
+Owns: `read_changes` (from the deltas of the snapshots in between) and `diff_scans` (from the two end states). Both read
+only files that one of the ends does not share with the other.
 
 Invariants:
-- `read_changes` covers ``(start, end]`` and looks at APPEND snapshots only: compactions change no row, and what an overwrite
-  or a rollback took away is not in it. `diff_scans` is exact whatever happened in between.
+- `read_changes` covers ``(start, end]`` and looks at APPEND snapshots only: compactions change no row, and what an
+  overwrite or a rollback took away is not in it. `diff_scans` is exact whatever happened in between.
 - Rows come with the columns of the newer version.
 """
 

@@ -1,14 +1,14 @@
 """Merging sorted runs of keyed rows, as whole columns.
 
-Owns: the order of keys (`encode_keys`), who survives when several runs hold one key (`survivors`, `merge_order`), and the
-sort of a batch about to be written (`sort_unique`). Pure numpy and Arrow; knows no files and no table.
+Owns: the order of keys (`encode_keys`), who survives when several runs hold one key (`survivors`, `merge_order`), and
+the sort of a batch about to be written (`sort_unique`). Pure numpy and Arrow; knows no files and no table.
 
 Invariants:
 - Keys are ordered as the table format orders them: numbers by value, strings and binaries by their bytes, columns from
   left to right, nulls first. Codes of one call preserve that order and equality across all runs of the call.
 - Within a run keys are strictly increasing (a data file holds a key once, the files of a run do not overlap).
-- Of the rows of one key the one with the highest sequence number survives; on a tie the row of the later run. So callers
-  pass runs oldest first.
+- Of the rows of one key the one with the highest sequence number survives; on a tie the row of the later run. So
+  callers pass runs oldest first.
 """
 
 from __future__ import annotations
@@ -194,8 +194,8 @@ def _ordered_parts(column: pa.Array) -> list[tuple[Codes, int]]:
         parts.append(_bytes_rank(column))
     else:
         raise UnsupportedFormat(
-            f"A key column of type {column.type} has no order; a primary key needs numbers, strings, binaries, dates or "
-            "times.",
+            f"A key column of type {column.type} has no order; a primary key needs numbers, strings, binaries, dates "
+            "or times.",
             type=str(column.type),
         )
     return parts

@@ -79,7 +79,9 @@ def prune_buckets(entries: pa.Table, *, where: Predicate, schema: TableSchema) -
     if any(value.type != kind for row in rows for value, kind in zip(row, types, strict=True)):
         return entries
     columns = [pa.array([row[i].as_py() for row in rows], kind) for i, kind in enumerate(types)]
-    buckets = np.unique(bucket_of(columns, [field.type for field in fields], bucket_count=bucket_count)) if rows else []
+    if not rows:
+        return entries.slice(0, 0)
+    buckets = np.unique(bucket_of(columns, [field.type for field in fields], bucket_count=bucket_count))
     same_count = pc.equal(entries.column("total_buckets"), bucket_count)
     hit = pc.is_in(entries.column("bucket"), pa.array(buckets, pa.int32()))
     return entries.filter(pc.or_(pc.invert(same_count), hit))

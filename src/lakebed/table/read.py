@@ -1,7 +1,7 @@
 """Splits -> Arrow rows: decoding, schema evolution by field id, merging.
 
-Owns: `ReadPlan` (picklable: what an executor needs besides the store), `read_split` (streaming) and `read_split_table` (at
-once). Knows no snapshots: a split says everything.
+Owns: `ReadPlan` (picklable: what an executor needs besides the store), `read_split` (streaming) and `read_split_table`
+(at once). Knows no snapshots: a split says everything.
 
 Invariants:
 - A column is found by its field id in the schema its file was written with: renames are followed, columns the file does
@@ -23,7 +23,14 @@ from pyarrow import acero
 
 from lakebed.errors import Corruption
 from lakebed.objects.port import ObjectStore
-from lakebed.table.data_file import ADD_KINDS, KIND_COLUMN, SEQUENCE_COLUMN, OpenDataFile, open_data_file
+from lakebed.table.data_file import (
+    ADD_KINDS,
+    KIND_COLUMN,
+    SEQUENCE_COLUMN,
+    WHOLE_FILE_BYTES_MAX,
+    OpenDataFile,
+    open_data_file,
+)
 from lakebed.table.merge import Codes, encode_keys, is_strictly_increasing, merge_order, sort_unique, survivors
 from lakebed.table.model import DataField, DataFile, Split, TableSchema
 from lakebed.table.predicate import Predicate, columns_of, to_arrow
@@ -37,8 +44,8 @@ BATCH_ROWS = 65_536
 """Rows a record batch at most."""
 
 ONE_SHOT_BYTES_MAX = 96 * 1024 * 1024
-"""Encoded bytes up to which `read_split_table` merges a split whole: fastest, and takes about five times this in memory.
-Larger splits go through the streaming merge."""
+"""Encoded bytes up to which `read_split_table` merges a split whole: fastest, and takes about five times this in
+memory. Larger splits go through the streaming merge."""
 
 WINDOW_BYTES = 128 * 1024 * 1024
 """Arrow bytes that a streaming merge reads ahead over all its runs."""
@@ -158,10 +165,11 @@ def _plain_stream(store: ObjectStore, split: Split, plan: ReadPlan, batch_rows: 
             yield source.adapt(pa.Table.from_batches([batch]))
 
 
-def _open(store: ObjectStore, split: Split, file: DataFile, *, window_bytes: int | None = None) -> OpenDataFile:
+def _open(
+    store: ObjectStore, split: Split, file: DataFile, *, window_bytes: int = WHOLE_FILE_BYTES_MAX
+) -> OpenDataFile:
     path = file.external_path or f"{split.folder}/{file.file_name}"
-    whole = None if window_bytes is None else file.file_size * ENCODED_TO_ARROW <= window_bytes
-    return open_data_file(store, path, size_bytes=file.file_size, whole=whole)
+    return open_data_file(store, path, size_bytes=file.file_size, window_bytes=min(window_bytes, WHOLE_FILE_BYTES_MAX))
 
 
 class _Source:

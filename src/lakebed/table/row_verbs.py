@@ -283,8 +283,8 @@ class RowVerbs:
         if first <= end.id and (earliest is None or first < earliest.id):
             oldest = "none is left" if earliest is None else f"the oldest left is {earliest.id}"
             raise NotFound(
-                f"Changes after snapshot {first - 1} need every snapshot since, but {oldest}; compare the two versions with "
-                "diff, which needs only both ends.",
+                f"Changes after snapshot {first - 1} need every snapshot since, but {oldest}; compare the two versions "
+                "with diff, which needs only both ends.",
                 kind="snapshot_expired",
             )
         return read_changes(

@@ -3,9 +3,9 @@
 Owns: `Scan`, what a read of one version will touch, and which tables can be read at all (`check_readable`).
 
 Invariants:
-- Pruning only drops files that cannot hold a row of the answer. Partition predicates drop files everywhere; predicates on
-  key columns drop files by key range; other predicates drop a file by its statistics only where no merge is needed,
-  because a hidden newer row would let an older one of its key resurface.
+- Pruning only drops files that cannot hold a row of the answer. Partition predicates drop files everywhere; predicates
+  on key columns drop files by key range; other predicates drop a file by its statistics only where no merge is
+  needed, because a hidden newer row would let an older one of its key resurface.
 - A scan is bound to one snapshot; it reads the same rows whenever it is run, until that snapshot's files are expired.
 
 Does not know: how the snapshot was found (`travel`), how rows are decoded (`read`).
@@ -133,13 +133,13 @@ class Scan:
         return pa.concat_tables([table.cast(self.schema) for table in tables])
 
     def count(self) -> int:
-        """How many rows there are. Files that need no merge are counted from the manifests when there is no predicate."""
+        """How many rows there are. Without a predicate, files that need no merge are counted from the manifests."""
         if self._where is not None:
             narrow = replace(self.plan, columns=())
             return sum(
                 batch.num_rows for split in self._splits for batch in read_split(self._store, split, plan=narrow)
             )
-        known = sum(split.row_count for split in self._splits if not split.needs_merge)
+        known: int = sum(split.row_count for split in self._splits if not split.needs_merge)
         narrow = replace(self.plan, columns=self.table_schema.trimmed_primary_keys)
         merged = (split for split in self._splits if split.needs_merge)
         return known + sum(batch.num_rows for split in merged for batch in read_split(self._store, split, plan=narrow))

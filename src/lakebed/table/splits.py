@@ -1,11 +1,11 @@
 """Live files -> splits: which files must be read together. Pure.
 
-Owns: sections (files of a bucket whose key ranges touch), the order in which a merge takes files, packing to a target size.
+Owns: sections (files of a bucket whose key ranges touch), the order in which a merge takes files, packing to a size.
 
 Invariants:
 - Files whose keys may overlap are in one split; so splits can be read anywhere, in any order, and concatenated.
-- `Split.files` of a merge are oldest first: higher levels before lower ones, then level 0 by sequence number, ties by the
-  snapshot that committed them. Files of one level > 0 stand together, in key order: they are one sorted run.
+- `Split.files` of a merge are oldest first: higher levels before lower ones, then level 0 by sequence number, ties by
+  the snapshot that committed them. Files of one level > 0 stand together, in key order: they are one sorted run.
 - A split says that it needs no merge only when every file may be read as plain Parquet: one run, and no deletes.
 """
 

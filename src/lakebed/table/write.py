@@ -1,13 +1,13 @@
 """From Arrow rows to data files: routing to partitions and buckets, sorting by key, and numbering.
 
-Owns: `TableWriter`, and what a primary-key table may be written at all (`check_writable`). Rows go in whole batches; nothing
-here loops over rows.
+Owns: `TableWriter`, and which tables may be written at all (`check_writable`). Rows go in whole batches; nothing here
+loops over rows.
 
 Invariants:
 - Every file of a primary-key table is sorted by key and holds a key once: of rows of one batch the last one wins.
 - Sequence numbers of a bucket go on from the highest one in the snapshot that the writer started from. Two writers that
-  start from the same snapshot may use the same numbers: upserts of one key by concurrent writers are ordered by sequence
-  number, then by commit order, as all clients of the format do it; neither commit fails for it.
+  start from the same snapshot may use the same numbers: upserts of one key by concurrent writers are ordered by
+  sequence number, then by commit order; neither commit fails for it.
 - Files are durable when `finish` returns; nothing references them before the commit does.
 
 Does not know: commits, manifests beyond the numbers in `BucketIndex`.

@@ -36,7 +36,7 @@ def rows(ids: Any, *, v: float | None = 0.0) -> pa.Table:
 
 
 def test_changes_are_the_last_row_of_each_key_written() -> None:
-    """Between two versions every key written comes once, as it is at the end, deletes marked; compactions are silent."""
+    """Every key written in between comes once, as it is at the end, deletes marked; compactions are silent."""
     table = make("changes-keyed")
     table.upsert(rows(range(10), v=1))
     table.upsert(rows([1, 2], v=2))
@@ -126,7 +126,7 @@ STEPS = st.lists(
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(STEPS, st.integers(0, 2**32))
 def test_any_history_equals_a_dictionary(steps: list[tuple[str, list[int], int]], seed: int) -> None:
-    """After any upserts, deletes, overwrites and compactions every version reads, counts and differs as the model says."""
+    """After any upserts, deletes, overwrites and compactions every version reads and differs as the model says."""
     table = make(f"model-{seed}-{len(steps)}-{np.random.default_rng(abs(hash(str(steps)))).integers(2**62)}")
     state: dict[int, float] = {}
     versions: dict[int, dict[int, float]] = {}

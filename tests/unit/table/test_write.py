@@ -62,7 +62,7 @@ def written(store: ObjectStore, change: BucketChange, folder: str) -> pa.Table:
 
 
 def test_a_keyed_file_holds_keys_numbers_kinds_then_values(store: ObjectStore) -> None:
-    """The columns of a primary-key file are exactly those of the format, sorted by key, a key once, the last row wins."""
+    """A primary-key file has exactly the format's columns, sorted by key, a key once, the last row wins."""
     schema = keyed(bucket="1")
     out = writer(store, schema)
     out.write(rows(("a", 3, 3.0), ("a", 1, 1.0), ("a", 3, 33.0)))
@@ -218,7 +218,7 @@ def test_lossy_rows_are_refused(column: str, values: pa.Array, words: list[str])
 
 
 def test_unknown_and_missing_columns_are_named() -> None:
-    """A misspelt column is refused with the nearest name; a missing one is filled only where it cannot erase anything."""
+    """A misspelt column is refused with the nearest name; a missing one is filled only where it erases nothing."""
     store = open_store("memory://write-columns")
     with pytest.raises(InvalidRequest, match="did you mean 's'"):
         writer(store, plain()).write(rows(("a", 1, 1.0)).rename_columns(["dt", "id", "v", "ss"]))
