@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from lakebed.errors import InvalidRequest
+from lakebed.errors import InvalidRequest, Unavailable
 from lakebed.spark.jobs import compact_table
 from lakebed.spark.pipeline.facts import Fingerprint
 from lakebed.spark.pipeline.nodes import Place
@@ -161,6 +162,10 @@ _NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """PySpark prints every analysis error as a page of JSON through these; here it becomes a sentence."""
 
 
+_CAUSES_MAX = 20
+_WORDS_MAX = 400
+
+
 @contextmanager
 def _sentences(place: Place, what: str = "Spark") -> Iterator[None]:
     """What Spark refuses is an error in the pipeline file: say where, in Spark's first words."""
@@ -174,6 +179,11 @@ def _sentences(place: Place, what: str = "Spark") -> Iterator[None]:
         raise place.error(f"{what} does not accept this SQL: {_first_words(error)}") from error
     except PySparkException as error:
         raise place.error(f"{what} failed: {_first_words(error)}") from error
+    except Py4JJavaError as error:
+        words, is_ours = _causes(error.java_exception)
+        if is_ours:
+            raise place.error(f"{what} failed: {words}") from error
+        raise Unavailable(f"{place.file}, line {place.line}: {what} failed: {words}") from error
     except InvalidRequest as error:
         raise InvalidRequest(
             f"{place.file}, line {place.line}: {error.message}", kind=error.kind, **error.facts
@@ -185,5 +195,27 @@ def _sentences(place: Place, what: str = "Spark") -> Iterator[None]:
 
 def _first_words(error: PySparkException) -> str:
     """The first line of Spark's message, without its stack and its plan."""
-    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    return _line(str(error)) or type(error).__name__
+
+
+def _causes(java_exception: Any) -> tuple[str, bool]:
+    """Why a job failed: the two innermost messages; and whether rows, files or SQL were at fault, not the cluster.
+
+    Spark's own errors about those carry a condition (``[MALFORMED_RECORD_IN_PARSING...]``), which begins the message.
+    """
+    messages: list[str] = []
+    cause = java_exception
+    while cause is not None and len(messages) < _CAUSES_MAX:
+        message = _line(cause.getMessage() or "")
+        if message and message not in messages:
+            messages.append(message)
+        cause = cause.getCause()
+    told = [message for message in messages if message.startswith("[")]
+    words = "; ".join(messages[-2:]) or "Spark gave no reason"
+    return words, bool(told)
+
+
+def _line(text: str) -> str:
+    """The first line that says something, cut where it gets long."""
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return first if len(first) <= _WORDS_MAX else first[: _WORDS_MAX - 1] + "…"

@@ -7,7 +7,7 @@ that has expired is known from the ledger, a living one from the table, and what
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from lakebed.lake.lake import Lake
@@ -115,7 +115,6 @@ class ReportFacts:
     tables: tuple[TableFacts, ...]
     checks: tuple[Check, ...]
     format: int = 1
-    notes: tuple[str, ...] = field(default=())
 
 
 def collect(
@@ -126,15 +125,14 @@ def collect(
     run_id: str | None = None,
     checks: Sequence[Check] = (),
     fingerprints: Mapping[tuple[str, str], Fingerprint] | None = None,
-    in_flight: Sequence[StepRecord] = (),
 ) -> ReportFacts:
     """Everything a report says.
 
     Args:
         run_id: only this run; None: every run of the lake.
         checks: what was verified from outside.
-        fingerprints: tags as they read now, by (table, tag); compared with those taken when they were tagged.
-        in_flight: steps of the running run (they are in the ledger too; kept for its order).
+        fingerprints: tags as they read now, by (table, tag), compared with those taken when they were tagged; those
+            that are not given are taken from the last report step that read them.
     """
     if run_id is None:
         ids = [status.run_id for status in reversed(run_statuses(lake.store, environment=environment))]
@@ -145,9 +143,10 @@ def collect(
         ledger = Ledger(lake.store, run_id=one, environment=environment)
         runs.append(RunFacts(ledger.status(), tuple(ledger.records().values())))
     steps = [step for run in runs for step in run.steps]
+    read_again = {**read_fingerprints(steps), **(fingerprints or {})}
     names = sorted({str(step.metrics["table"]) for step in steps if "table" in step.metrics})
     tables = tuple(
-        _table_facts(lake.table(name), name, steps, checks=checks, fingerprints=fingerprints or {})
+        _table_facts(lake.table(name), name, steps, checks=checks, fingerprints=read_again)
         for name in names
         if lake.has_table(name)
     )
@@ -169,6 +168,16 @@ def taken_fingerprints(steps: Iterable[StepRecord]) -> dict[tuple[str, str], Fin
         )
         for step in steps
         if step.verb == "tag" and "checksum" in step.metrics
+    }
+
+
+def read_fingerprints(steps: Iterable[StepRecord]) -> dict[tuple[str, str], Fingerprint]:
+    """What report steps read again, by (table, tag); a later step's wins."""
+    return {
+        (str(one["table"]), str(one["tag"])): Fingerprint(int(one["rows"]), str(one["checksum"]))
+        for step in steps
+        if step.verb == "report"
+        for one in step.metrics["tags_read"]
     }
 
 

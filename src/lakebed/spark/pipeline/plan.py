@@ -14,7 +14,7 @@ from lakebed.errors import InvalidRequest
 from lakebed.spark.pipeline.keys import Key, read_key, read_settings
 from lakebed.spark.pipeline.model import ColumnSpec, Plan, PlannedStep, TableSpec
 from lakebed.spark.pipeline.nodes import Mapping as MappingNode
-from lakebed.spark.pipeline.nodes import Node, Place, nearest
+from lakebed.spark.pipeline.nodes import Node, Place, Scalar, nearest
 from lakebed.spark.pipeline.parse import Document, Loop, StepNode
 from lakebed.spark.pipeline.steps import KINDS
 from lakebed.spark.pipeline.values import Value, loop_values, substitute
@@ -136,6 +136,8 @@ def _planned(node: StepNode, scope: Mapping[str, Value], loop_names: tuple[str, 
 
 
 def _table(name: str, node: Node, place: Place, scope: Mapping[str, Value]) -> TableSpec:
+    if isinstance(node, Scalar) and node.is_null:
+        return TableSpec(name)
     if not isinstance(node, MappingNode):
         raise place.error(f"the table '{name}' must be a mapping.")
     known = {key.name: key for key in _TABLE_KEYS}

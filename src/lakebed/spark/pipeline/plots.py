@@ -187,8 +187,9 @@ def _nice(highest: float) -> tuple[float, list[float]]:
 
 
 def _x_labels(ticks: Sequence[Tick], x_max: float) -> str:
+    """Where there are many, a narrow page leaves out every second one."""
     return "".join(
-        f'<span{" class=minor" if number % 2 else ""} style="left:{100 * tick.x / max(x_max, 1e-9):.2f}%">'
-        f"{escape(tick.label)}</span>"
+        f"<span{' class=minor' if number % 2 and len(ticks) > 6 else ''} "
+        f'style="left:{100 * tick.x / max(x_max, 1e-9):.2f}%">{escape(tick.label)}</span>'
         for number, tick in enumerate(ticks)
     )

@@ -174,6 +174,8 @@ def describe(record: StepRecord) -> str:
         words.append(
             f"{metrics.get('snapshots_expired', 0):,} snapshots, {metrics.get('bytes_freed', 0) / 1e6:.1f} MB freed"
         )
+    elif record.verb == "compact" and "snapshot" not in metrics:
+        words.append("nothing to do")
     elif record.verb == "compact":
         words.append(f"{metrics.get('files_removed', 0):,} files into {metrics.get('files_added', 0):,}")
     elif record.verb == "report":

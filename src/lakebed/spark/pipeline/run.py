@@ -229,8 +229,10 @@ def _check_tables(plan: Plan, lake: Lake) -> None:
             if key.kind in ("table", "rows") and name is not None and name not in known:
                 if not lake.has_table(name):
                     near = nearest(name, {*known, *lake.tables()})
-                    what = "table" if key.kind == "table" else "table or view"
-                    raise Place(plan.file, step.line).error(f"there is no {what} '{name}'.{near}")
+                    what = "no table" if key.kind == "table" else "neither a table nor a view"
+                    raise Place(plan.file, step.line).error(
+                        f"there is {what} '{name}' in the lake, and `tables` declares none.{near}"
+                    )
                 known.add(name)
         if step.settings.get("as") is not None:
             known.add(step.settings["as"])

@@ -1,6 +1,7 @@
 """``report``: the page of this lake's runs, with every tagged version read again.
 
-Metrics: ``html``, ``json``, ``tags_read``.
+Metrics: ``html``, ``json``, ``tags_read``: a list of ``table``, ``tag``, ``rows``, ``checksum`` as they read now, for
+later reports that do not read them again.
 
 Idempotent: the page is written anew. It covers the steps before this one.
 """
@@ -31,7 +32,11 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
         fingerprints=fingerprints,
         environment=context.environment,
     )
-    return {"html": files.html, "json": files.json, "tags_read": len(fingerprints)}
+    read = [
+        {"table": name, "tag": tag, "rows": one.rows, "checksum": one.checksum}
+        for (name, tag), one in fingerprints.items()
+    ]
+    return {"html": files.html, "json": files.json, "tags_read": read}
 
 
 def _read_again(step: PlannedStep, context: RunContext) -> dict[tuple[str, str], Fingerprint]:
