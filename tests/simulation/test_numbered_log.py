@@ -174,6 +174,7 @@ def check(world: World, log: NumberedLog) -> None:
         assert world.landed[number] == write_id, f"{number} was acknowledged to {write_id}, and {world.landed} won"
     for number, write_id in world.refused:
         assert world.landed.get(number) != write_id, f"{write_id} won {number} and was told that it lost"
+    assert len(set(world.landed.values())) == len(world.landed), "one change won two numbers"
     assert sorted(world.landed) == list(range(1, len(world.landed) + 1)), "numbers were left out"
     ids = log.ids()
     if world.landed:

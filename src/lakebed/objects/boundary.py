@@ -107,6 +107,11 @@ class Boundary:
                 self._newest = (places[-1], found)
                 return self._newest
 
+    @property
+    def seen_below(self) -> int:
+        """The boundary as last seen; the real one may be higher. Cost: nothing."""
+        return self._newest[1].below
+
     def current(self) -> int:
         """Ids below this are never used again; 0 when no marker was raised. Cost: that of `newest`."""
         return self.newest()[1].below

@@ -7,7 +7,7 @@ that found nothing; all tries carry the same body, so whichever lands is ours. D
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from typing_extensions import Buffer
 
@@ -15,7 +15,9 @@ from lakebed.errors import AlreadyExists, NotFound, OutcomeUnknown, Unavailable
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 
-__all__ = ["TRIES_MAX", "create_once", "wait_before_retry"]
+__all__ = ["TRIES_MAX", "create_once", "until_answered"]
+
+R = TypeVar("R")
 
 TRIES_MAX: Final = 12
 """Unclear answers before giving up: about half a minute of waiting at the most."""
@@ -24,7 +26,24 @@ _WAIT_FIRST_MS: Final = 20
 _WAIT_MAX_MS: Final = 4_000
 
 
-def wait_before_retry(environment: Environment, tries: int) -> None:
+def until_answered(request: Callable[[], R], *, what: str, environment: Environment) -> R:
+    """Repeat a harmless request that has to be answered, because a change was made and its fate depends on it.
+
+    Raises:
+        OutcomeUnknown: no answer `TRIES_MAX` times. Never `Unavailable`, which would mean that nothing happened.
+    """
+    unanswered: Unavailable | None = None
+    for tries in range(TRIES_MAX):
+        if tries:
+            _wait_before_retry(environment, tries - 1)
+        try:
+            return request()
+        except Unavailable as error:
+            unanswered = error
+    raise OutcomeUnknown(f"{what}: no answer, {TRIES_MAX} times; look before you retry") from unanswered
+
+
+def _wait_before_retry(environment: Environment, tries: int) -> None:
     """Wait a random part of a bound that doubles with each try, by the injected clock."""
     bound_ms = min(_WAIT_MAX_MS, _WAIT_FIRST_MS << min(tries, 16))
     environment.clock.sleep(environment.rng.random() * bound_ms / 1000)
@@ -53,7 +72,7 @@ def create_once(
     unclear: Unavailable | OutcomeUnknown | None = None
     for tries in range(TRIES_MAX):
         if tries:
-            wait_before_retry(environment, tries - 1)
+            _wait_before_retry(environment, tries - 1)
         try:
             store.put(path, body, create_only=True, durable=durable)
         except (Unavailable, OutcomeUnknown) as error:

@@ -19,8 +19,8 @@ from typing import Final
 from typing_extensions import Buffer
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
-from lakebed.objects.boundary import Boundary, Marker
-from lakebed.objects.create_once import create_once
+from lakebed.objects.boundary import Boundary, Marker, Verdict
+from lakebed.objects.create_once import create_once, until_answered
 from lakebed.objects.path import join_path
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
@@ -207,6 +207,7 @@ class NumberedLog:
         Raises:
             Conflict: the number belongs to another write id, or was passed by the boundary: re-read and try the next.
             OutcomeUnknown: the store gave no clear answer, or so many markers passed the number that none remembers.
+                Never `Unavailable`: that would say that nothing happened.
         Cost: 1 PUT, with a boundary 1 LIST, with a hint 1 PUT. After an unclear answer 1 PUT a try and 1 GET.
         """
         assert self._write_id_of(payload) == write_id, "the payload does not carry its write id"
@@ -223,7 +224,7 @@ class NumberedLog:
         except AlreadyExists as error:
             # Perhaps ours won, was passed and collected, and a late writer's file lies there now.
             taken = error
-        verdict = "open" if self._boundary is None else self._boundary.verdict(number, write_id)
+        verdict = self._verdict(number, write_id)
         if verdict == "forgotten":
             raise OutcomeUnknown(
                 f"{path} was passed by the boundary so long ago that its winner is not on record: look, then retry",
@@ -233,9 +234,9 @@ class NumberedLog:
             )
         if verdict == "lost" and taken is None:
             self._withdraw(number, write_id)
+        if verdict == "lost" and self._boundary is not None:
+            self._seen = max(self._seen or 0, self._boundary.seen_below)  # the newest is there or beyond
         if verdict == "lost" or (verdict == "open" and taken is not None):
-            if self._boundary is not None and verdict == "lost":
-                self._seen = max(self._seen or 0, self._boundary.current())
             raise Conflict(
                 f"{path} belongs to another writer: read the newest and try again", path=path, id=number
             ) from taken
@@ -243,11 +244,24 @@ class NumberedLog:
             self._seen = number
         self._write_hint(number)
 
+    def _verdict(self, number: int, write_id: str) -> Verdict:
+        boundary = self._boundary
+        if boundary is None:
+            return "open"
+        return until_answered(
+            lambda: boundary.verdict(number, write_id),
+            what=f"{self.path(number)} was created, and whether the boundary had passed it is not known",
+            environment=self._environment,
+        )
+
     def _withdraw(self, number: int, write_id: str) -> None:
         """Take back our file below the boundary, where nobody creates with success: what we read is what we delete."""
-        body = self._read_if_there(number)
-        if body is not None and self._write_id_of(body) == write_id:
-            self._store.delete([self.path(number)])
+        try:
+            body = self._read_if_there(number)
+            if body is not None and self._write_id_of(body) == write_id:
+                self._store.delete([self.path(number)])
+        except Unavailable:
+            return  # it lost all the same; the stray lies below the boundary, where the next collection finds it
 
     def _write_hint(self, number: int) -> None:
         if self._hint_path is None:
