@@ -157,6 +157,11 @@ class LineModel:
         files += [self.fork[1]] if self.fork else []
         return set().union(*files)
 
+    def needed_without(self, tag: str) -> set[str]:
+        """Files that some version other than one tag needs."""
+        others = {name: one for name, one in self.tags.items() if name != tag}
+        return LineModel(self.snapshots, others, self.last_id, self.fork).needed()
+
     def publish(self, files: Iterable[str]) -> int:
         """A new newest version."""
         self.last_id += 1

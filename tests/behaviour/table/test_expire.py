@@ -1,0 +1,172 @@
+"""Expiry: what goes, what stays, what it costs, and what happens when something cannot be read."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from lakebed.errors import Corruption, InvalidRequest
+from lakebed.table.manifest_cache import ManifestCache
+from lakebed.testing.table_model import TableWorld
+
+
+def world(*, snapshot_count: int = 8, seed: int = 2) -> TableWorld:
+    """A table of some commits, with its model."""
+    made = TableWorld(seed, foreign=False, rollbacks=False, as_latest=False, branches=False)
+    for _ in range(snapshot_count):
+        made.clock.advance(60.0)
+        made.commit()
+    return made
+
+
+def expired(made: TableWorld, count: int) -> None:
+    """Tell the model that the oldest went, and check."""
+    for snapshot_id in sorted(made.main.snapshots)[:count]:
+        del made.main.snapshots[snapshot_id]
+    made.check(collected=True)
+    made.check_versions()
+
+
+def test_the_options_decide_when_nobody_says_otherwise() -> None:
+    """Snapshots beyond snapshot.num-retained.max go, and snapshot.num-retained.min always stay."""
+    made = world()
+    made.table.set_options({"snapshot.num-retained.min": "2", "snapshot.num-retained.max": "5"})
+    made.table.expire()
+    expired(made, 3)
+
+
+def test_time_retained() -> None:
+    """Snapshots older than snapshot.time-retained go, down to the least that stays."""
+    made = world()
+    made.table.set_options({"snapshot.num-retained.min": "2", "snapshot.time-retained": "3 min"})
+    made.table.expire()
+    expired(made, 4)
+
+
+def test_the_limit_of_one_run() -> None:
+    """One run removes at most max_deletes snapshots, the oldest; the next goes on."""
+    made = world()
+    assert made.table.expire(retain_max=1, max_deletes=3).hidden_count == 3
+    expired(made, 3)
+    made.table.expire(retain_max=1, max_deletes=3)
+    expired(made, 3)
+
+
+def test_a_consumer_holds_what_it_reads_next() -> None:
+    """No snapshot from a consumer's next on expires."""
+    made = world()
+    made.store.put("consumer/consumer-job", msgspec.json.encode({"nextSnapshot": 4}))
+    made.table.expire(retain_max=1)
+    expired(made, 3)
+    made.store.delete(["consumer/consumer-job"])
+    made.table.expire(retain_max=1)
+    expired(made, 4)
+
+
+def test_an_unreadable_consumer_stops_expiry() -> None:
+    """What an unreadable consumer holds is unknown, so nothing goes."""
+    made = world()
+    made.store.put("consumer/consumer-job", b"{")
+    with pytest.raises(Corruption, match="consumer"):
+        made.table.expire(retain_max=1)
+    made.check()
+
+
+def test_a_dry_run_says_exactly_what_a_run_does() -> None:
+    """The plan of a dry run names what the run then deletes, and deletes nothing itself."""
+    made = world()
+    made.table.create_tag("keep", snapshot_id=3)
+    made.main.tags["keep"] = (3, made.main.snapshots[3], None)
+    before = made.stored()
+    plan = made.table.expire(retain_max=2, dry_run=True).plan
+    assert plan is not None
+    assert made.stored() == before
+    report = made.table.expire(retain_max=2)
+    expired(made, 6)
+    assert before - made.stored() == {doomed.path for doomed in plan.doomed}
+    assert report.deleted_bytes == plan.bytes_freed
+    assert plan.kept == report.kept
+
+
+def test_impossible_retention_is_refused() -> None:
+    """Numbers that contradict each other are refused before anything happens."""
+    made = world()
+    with pytest.raises(InvalidRequest, match="at most 2"):
+        made.table.expire(retain_max=2, retain_min=3)
+    with pytest.raises(InvalidRequest, match="retain_min is 0"):
+        made.table.expire(retain_min=0)
+
+
+def test_an_empty_table_expires_nothing() -> None:
+    """Expiry of a table without snapshots is fine."""
+    made = TableWorld(2, foreign=False, rollbacks=False, as_latest=False, branches=False)
+    assert made.table.expire(retain_max=1).deleted_count == 0
+
+
+def test_an_unreadable_manifest_keeps_what_it_might_matter_to() -> None:
+    """A corrupt delta manifest ends the walk before it: earlier snapshots go, later ones stay, and the report says so."""
+    made = world()
+    delta = made.table.log.snapshot(5).delta_manifest_list
+    name = made.table.reader.metas(delta)[0].file_name
+    body = bytes(made.store.get(f"manifest/{name}"))
+    made.store.put(f"manifest/{name}", b"\0" * len(body))
+    made.table.reader._cache = ManifestCache()
+    report = made.table.expire(retain_max=1)
+    assert any(name in warning for warning in report.warnings)
+    assert made.table.log.ids() == [4, 5, 6, 7, 8]
+    made.store.put(f"manifest/{name}", body)
+    assert not made.table.expire(retain_max=1).warnings
+    expired(made, 7)
+
+
+def test_an_unreadable_tag_keeps_everything_until_it_is_readable() -> None:
+    """What an unreadable tag holds is unknown: nothing is deleted, the report says so, and the next run makes good."""
+    made = world()
+    made.table.create_tag("broken", snapshot_id=2)
+    made.main.tags["broken"] = (2, made.main.snapshots[2], None)
+    body = bytes(made.store.get("tag/tag-broken"))
+    made.store.put("tag/tag-broken", b"{")
+    report = made.table.expire(retain_max=1)
+    assert report.deleted_count == 0
+    assert any("tag-broken" in warning for warning in report.warnings)
+    for snapshot_id in range(1, 8):
+        del made.main.snapshots[snapshot_id]
+    made.store.put("tag/tag-broken", body)
+    made.check()
+    made.table.expire(retain_max=1)
+    made.check(collected=True)
+
+
+def test_a_damaged_unfinished_deletion_is_passed_over() -> None:
+    """An unreadable unfinished deletion is named in the report, and nothing of it is deleted."""
+    made = world()
+    made.store.put("lakebed/reclaim/expire-x.json", b'{"format": 1}')
+    report = made.table.expire(retain_max=2)
+    assert any("expire-x" in warning for warning in report.warnings)
+    expired(made, 6)
+
+
+@pytest.mark.parametrize("tag_count", [10, 1000])
+def test_the_cost_does_not_grow_with_tags(tag_count: int) -> None:
+    """Bytes read by an expiry with many tags are at most 1.2 times those with none, and no request is made per tag."""
+    costs = []
+    for tagged in (0, tag_count):
+        made = world(snapshot_count=6)
+        for number in range(tagged):
+            made.table.create_tag(f"daily-{number:04}", snapshot_id=2)
+        for _ in range(60):
+            made.commit()
+        made.clock.advance(3600.0)
+        made.table.tagger.index()
+        made.table.expire(retain_max=60)
+        made.table.reader._cache = ManifestCache()
+        with made.store.count() as counts:
+            made.table.expire(retain_max=20)
+        costs.append(counts)
+    none, many = costs
+    print(
+        f"\nbytes read: {none.bytes_read} without tags, {many.bytes_read} with {tag_count}; GETs {none.get}, {many.get}"
+    )
+    assert many.bytes_read <= 1.2 * none.bytes_read
+    assert many.get <= none.get + 1
+    assert many.total <= none.total + 3

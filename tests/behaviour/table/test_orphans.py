@@ -1,0 +1,101 @@
+"""Orphan files: found, told from files in use, deleted by age."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakebed.table.manifest_cache import ManifestCache
+from lakebed.table.orphans import remove_orphan_files
+from lakebed.testing.table_model import TableWorld
+
+DAY_S = 86_400.0
+
+
+@pytest.fixture
+def made() -> TableWorld:
+    """A table with tags, a branch with a commit of its own, and some strays of a crashed writer."""
+    world = TableWorld(9, foreign=False, rollbacks=False, as_latest=False, branches=True)
+    for _ in range(4):
+        world.commit()
+    world.tag()
+    world.branch_step()
+    assert world.branch is not None
+    world._commit_to(*world.branch)
+    for path in STRAYS:
+        world.store.put(path, b"x")
+    return world
+
+
+STRAYS = (
+    "pt=a/bucket-0/data-stray.parquet",
+    "pt=never committed/bucket-3/data-stray.parquet",
+    "bucket-0/data-stray.parquet",
+    "manifest/manifest-stray",
+    "manifest/manifest-list-stray",
+    "index/index-stray",
+    "statistics/stat-stray",
+)
+
+
+def strays(world: TableWorld) -> list[str]:
+    """Strays that are there."""
+    paths = {meta.path for meta in world.store.list("")}
+    return [path for path in STRAYS if path in paths]
+
+
+def test_a_day_must_pass(made: TableWorld) -> None:
+    """A file younger than a day may belong to a writer that has not committed: it stays; older ones go, and only they."""
+    made.clock.advance(DAY_S)
+    assert made.table.remove_orphan_files().deleted_count == 0
+    made.clock.advance(1.0)
+    made.store.put("pt=a/bucket-0/data-young.parquet", b"x")
+    report = made.table.remove_orphan_files()
+    assert report.deleted_count == len(STRAYS)
+    assert strays(made) == []
+    assert bytes(made.store.get("pt=a/bucket-0/data-young.parquet")) == b"x"
+    made.check()
+    made.check_versions()
+
+
+def test_a_dry_run_names_them(made: TableWorld) -> None:
+    """A dry run names the orphans with their sizes and deletes nothing."""
+    plan = made.table.remove_orphan_files(older_than_ms=2**60, dry_run=True).plan
+    assert plan is not None
+    assert sorted(doomed.path for doomed in plan.doomed) == sorted(STRAYS)
+    assert strays(made) == list(STRAYS)
+
+
+def test_other_things_in_the_folder_are_left_alone(made: TableWorld) -> None:
+    """What lies outside the format's folders is not ours to judge."""
+    for path in ("README.txt", "notes/plan.md", "lakebed/boundary/other", "schema/schema-draft", "branch/readme"):
+        made.store.put(path, b"mine")
+    made.table.remove_orphan_files(older_than_ms=2**60)
+    for path in ("README.txt", "notes/plan.md", "lakebed/boundary/other", "schema/schema-draft", "branch/readme"):
+        assert bytes(made.store.get(path)) == b"mine"
+
+
+def test_an_unreadable_manifest_stops_it(made: TableWorld) -> None:
+    """When what is used is unknown, nothing is deleted, and the report says why."""
+    snapshot = made.table.log.snapshot(3)
+    name = made.table.reader.all_metas(snapshot)[0].file_name
+    made.store.put(f"manifest/{name}", b"broken")
+    lines = made.table.history.lines()
+    for line in lines:
+        line.reader._cache = ManifestCache()
+    said = remove_orphan_files(lines, older_than_ms=2**60)
+    assert said.deleted_count == 0
+    assert any(name in warning for warning in said.warnings)
+    assert strays(made) == list(STRAYS)
+
+
+def test_files_of_a_deleted_branch_are_orphans(made: TableWorld) -> None:
+    """What only a deleted branch used goes, and nothing of main."""
+    assert made.branch is not None
+    only = made.branch[1].needed() - made.main.needed()
+    assert only
+    made.table.delete_branch(made.branch[0].branch or "")
+    made.branch = None
+    made.table.remove_orphan_files(older_than_ms=2**60)
+    assert not only & made.stored()
+    made.check(collected=True)
+    made.check_versions()

@@ -1,0 +1,147 @@
+"""Rolling back, with and without history."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakebed.errors import InvalidRequest, NotFound
+from lakebed.table.manifest import ADD, DELETE, IDENTITY
+from lakebed.table.rollback import ROLLED_BACK_TO
+from lakebed.testing.table_model import TableWorld
+
+
+def world(*, snapshot_count: int = 6, seed: int = 4) -> TableWorld:
+    """A table of some commits, with its model."""
+    made = TableWorld(seed, foreign=False, rollbacks=False, as_latest=False, branches=False)
+    for _ in range(snapshot_count):
+        made.clock.advance(60.0)
+        made.commit()
+    return made
+
+
+def test_rollback_to_a_snapshot() -> None:
+    """The target is the newest again under a new id; later snapshots, tags and files are gone; earlier ones stay."""
+    made = world()
+    made.table.create_tag("early", snapshot_id=2)
+    made.table.create_tag("late", snapshot_id=5)
+    files = made.main.snapshots[3]
+    snapshot = made.table.rollback_to(3)
+    assert snapshot.id == 7
+    assert snapshot.properties[ROLLED_BACK_TO] == "3"
+    made.main.snapshots = {one: made.main.snapshots[one] for one in (1, 2, 3)} | {7: files}
+    made.main.tags = {"early": (2, made.main.snapshots[2], None)}
+    made.main.last_id = 7
+    made.check(collected=True)
+    made.check_versions()
+    assert snapshot.total_record_count == made.table.log.snapshot(3).total_record_count
+
+
+def test_ids_are_never_used_again() -> None:
+    """After a rollback the next commit takes a fresh id, in this process and in another."""
+    made = world()
+    made.table.rollback_to(2)
+    other = type(made.table).open(made.store, name="world", environment=made.environment)
+    made.main.last_id = 7
+    made.main.snapshots = {one: made.main.snapshots[one] for one in (1, 2)} | {7: made.main.snapshots[2]}
+    made._commit_to(other, made.main)
+    assert other.log.ids() == [1, 2, 7, 8]
+
+
+def test_rollback_to_a_tag_whose_snapshot_expired() -> None:
+    """An expired snapshot that a tag holds can be gone back to."""
+    made = world()
+    made.table.create_tag("monthly", snapshot_id=2)
+    files = made.main.snapshots[2]
+    made.table.expire(retain_max=2)
+    assert made.table.rollback_to("monthly").id == 7
+    made.main.snapshots, made.main.last_id = {7: files}, 7
+    made.main.tags = {"monthly": (2, files, None)}
+    made.check(collected=True)
+    made.check_versions()
+
+
+def test_rollback_to_a_time() -> None:
+    """A timestamp means the newest snapshot at or before it."""
+    made = world()
+    time_ms = made.table.log.snapshot(4).time_ms
+    assert made.table.rollback_to(timestamp_ms=time_ms).properties[ROLLED_BACK_TO] == "4"
+
+
+def test_rollback_as_latest_keeps_history() -> None:
+    """Every version stays readable, and the newest equals the target."""
+    made = world()
+    snapshot = made.table.rollback_to_as_latest(2)
+    made.main.publish(made.main.snapshots[2])
+    assert snapshot.id == 7
+    made.check(collected=True)
+    made.check_versions()
+
+
+def test_no_file_stands_in_manifests_both_deleted_and_added_again() -> None:
+    """Clients that read manifests as sets, whatever their order, see the target's files too."""
+    made = world()
+    snapshot = made.table.rollback_to_as_latest(2)
+    entries = made.table.reader.concatenated(made.table.reader.all_metas(snapshot))
+    rows = list(zip(*(entries[name].to_pylist() for name in (*IDENTITY, "kind")), strict=True))
+    added = [row[:-1] for row in rows if row[-1] == ADD]
+    deleted = {row[:-1] for row in rows if row[-1] == DELETE}
+    assert len(added) == len(set(added)), "a file is added twice"
+    live = {row[3] for row in added if row not in deleted}
+    assert live == {path.rpartition("/")[2] for path in made.main.snapshots[2] if path.endswith(".parquet")}
+
+
+def test_below_a_branch_it_is_refused() -> None:
+    """A rollback that would remove a branch's origin is refused, in one sentence, and changes nothing."""
+    made = world()
+    made.table.create_branch("experiment")
+    made.table.commit([])
+    with pytest.raises(InvalidRequest, match="experiment"):
+        made.table.rollback_to(3)
+    with pytest.raises(InvalidRequest, match="experiment"):
+        made.table.plan_rollback(3)
+    assert made.table.rollback_to_as_latest(3).id > 6
+
+
+def test_the_newest_is_already_the_target() -> None:
+    """Going back to the newest version changes nothing."""
+    made = world()
+    assert made.table.rollback_to(6).id == 6
+    assert made.table.rollback_to_as_latest(6).id == 6
+    made.check(collected=True)
+
+
+def test_missing_targets() -> None:
+    """A missing version is named, and no version at all is refused."""
+    made = world()
+    with pytest.raises(NotFound, match="99"):
+        made.table.rollback_to(99)
+    with pytest.raises(InvalidRequest):
+        made.table.rollback_to()
+    made.check(collected=True)
+
+
+def test_the_plan_names_what_the_rollback_then_deletes() -> None:
+    """`plan_rollback` says what goes, and deletes nothing."""
+    made = world()
+    made.table.create_tag("late", snapshot_id=5)
+    before = made.stored()
+    plan = made.table.plan_rollback(3)
+    assert made.stored() == before
+    made.table.rollback_to(3)
+    data = {doomed.path for doomed in plan.doomed if "/bucket-" in doomed.path}
+    assert data == {path for path in before - made.stored() if "/bucket-" in path}
+    assert {f"snapshot/snapshot-{one}" for one in (4, 5, 6)} | {"tag/tag-late"} == set(plan.hide)
+
+
+def test_expiry_after_a_rollback_keeps_restored_files() -> None:
+    """A file that died, came back by a rollback and is live is kept by every later expiry."""
+    made = world(snapshot_count=8)
+    made.table.rollback_to_as_latest(2)
+    made.main.publish(made.main.snapshots[2])
+    for kept in (6, 4, 2, 1):
+        made.commit()
+        made.table.expire(retain_max=kept, older_than_ms=0)
+        for snapshot_id in sorted(made.main.snapshots)[:-kept]:
+            del made.main.snapshots[snapshot_id]
+        made.check()
+    made.check_versions()

@@ -1,0 +1,142 @@
+"""Deleting, replacing and expiring tags, and what they leave."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakebed.errors import InvalidRequest, NotFound
+from lakebed.testing.table_model import TableWorld
+
+
+@pytest.fixture
+def made() -> TableWorld:
+    """Eight snapshots, of which six expired; tags a, b, c on three of those."""
+    world = TableWorld(8, foreign=False, rollbacks=False, as_latest=False, branches=False)
+    for _ in range(8):
+        world.clock.advance(60.0)
+        world.commit()
+    for name, snapshot_id in (("a", 2), ("b", 4), ("c", 6)):
+        world.table.create_tag(name, snapshot_id=snapshot_id)
+        world.main.tags[name] = (snapshot_id, world.main.snapshots[snapshot_id], None)
+    world.table.expire(retain_max=2)
+    for snapshot_id in range(1, 7):
+        del world.main.snapshots[snapshot_id]
+    world.check(collected=True)
+    return world
+
+
+@pytest.mark.parametrize("names", [("a",), ("b",), ("c",), ("a", "b"), ("b", "c"), ("a", "c"), ("a", "b", "c")])
+def test_files_go_with_their_last_tag(made: TableWorld, names: tuple[str, ...]) -> None:
+    """Exactly the files go that no other tag and no snapshot needs, whichever tags are deleted together."""
+    made.table.delete_tag(*names)
+    for name in names:
+        del made.main.tags[name]
+    made.check(collected=True)
+    made.check_versions()
+
+
+def test_all_or_nothing(made: TableWorld) -> None:
+    """When one of several tags is missing, none is deleted, unless if_exists says so."""
+    with pytest.raises(NotFound, match="missing"):
+        made.table.delete_tag("a", "missing")
+    made.check(collected=True)
+    made.table.delete_tag("a", "missing", if_exists=True)
+    del made.main.tags["a"]
+    made.check(collected=True)
+
+
+def test_hidden_pins_are_not_for_users(made: TableWorld) -> None:
+    """A reserved name is refused."""
+    with pytest.raises(InvalidRequest, match="reserved"):
+        made.table.delete_tag("lakebed.pin.branch.x")
+
+
+def test_a_dry_run_shows_the_plan(made: TableWorld) -> None:
+    """The plan names what the deletion then deletes; bytes_alone is its sum."""
+    before = made.stored()
+    alone = made.table.bytes_alone("b")
+    plan = made.table.delete_tag("b", dry_run=True).plan
+    assert plan is not None
+    assert made.stored() == before
+    assert plan.bytes_freed == alone > 0
+    made.table.delete_tag("b")
+    assert before - made.stored() == {doomed.path for doomed in plan.doomed}
+
+
+def test_a_tag_on_a_live_snapshot_frees_nothing(made: TableWorld) -> None:
+    """Deleting the tag of a snapshot that lives deletes the tag's file only."""
+    made.table.create_tag("now")
+    assert made.table.bytes_alone("now") == 0
+    assert made.table.delete_tag("now").deleted_count == 0
+    made.check(collected=True)
+
+
+def test_two_tags_on_one_version(made: TableWorld) -> None:
+    """While one of two tags on a version is there, nothing goes; the second takes the files along."""
+    made.table.create_tag("twin", tag="b")
+    assert made.table.delete_tag("b").deleted_count == 0
+    assert made.table.delete_tag("twin").deleted_count > 0
+    del made.main.tags["b"]
+    made.check(collected=True)
+
+
+def test_replacing_lets_the_old_version_go(made: TableWorld) -> None:
+    """Files that only the old version needed go when a tag is pointed elsewhere, also to another tag's version."""
+    made.table.replace_tag("b", tag="c")
+    made.main.tags["b"] = made.main.tags["c"]
+    made.check(collected=True)
+    made.check_versions()
+
+
+def test_renaming_keeps_every_file(made: TableWorld) -> None:
+    """A tag under another name holds the same version."""
+    made.table.rename_tag("b", "z")
+    made.main.tags["z"] = made.main.tags.pop("b")
+    made.check(collected=True)
+    made.check_versions()
+
+
+def test_lifetimes(made: TableWorld) -> None:
+    """A tag goes when its lifetime is over, not before, and its files with it; older_than takes the others too."""
+    made.table.create_tag("brief", tag="b", time_retained_ms=60_000)
+    made.table.delete_tag("b")
+    made.main.tags["brief"] = made.main.tags.pop("b")
+    made.clock.advance(59.0)
+    made.table.expire_tags()
+    made.check(collected=True)
+    made.clock.advance(1.0)
+    assert made.table.expire_tags(dry_run=True).plan is not None
+    made.check(collected=True)
+    made.table.expire_tags()
+    del made.main.tags["brief"]
+    made.check(collected=True)
+    made.clock.advance(1.0)
+    made.table.expire_tags(older_than_ms=made.clock.now_ms())
+    made.main.tags.clear()
+    made.check(collected=True)
+
+
+def test_why_names_the_holder(made: TableWorld) -> None:
+    """`why` answers who needs an object, and for an orphan when it may go."""
+    only_b = made.main.tags["b"][1] - made.main.tags["a"][1] - made.main.tags["c"][1] - made.main.needed_without("b")
+    path = sorted(only_b)[0]
+    verdict = made.table.why(path)
+    assert [(pin.kind, pin.name) for pin in verdict.pins] == [("tag", "b")]
+    assert "tag b" in verdict.sentence
+    assert made.table.why("tag/tag-b").pins[0].name == "b"
+    assert "newest" in made.table.why("snapshot/snapshot-8").sentence
+    assert made.table.why(f"manifest/{made.table.tag('b').snapshot.base_manifest_list}").pins[0].name == "b"
+    made.store.put("pt=a/bucket-0/stray.parquet", b"x")
+    assert "orphan" in made.table.why("pt=a/bucket-0/stray.parquet").sentence
+    with pytest.raises(NotFound):
+        made.table.why("pt=a/bucket-0/nowhere.parquet")
+
+
+def test_the_tables_own_plan(made: TableWorld) -> None:
+    """`plan_reclaim` names expired snapshots and outlived tags by the table's options, and deletes nothing."""
+    made.table.set_options({"snapshot.num-retained.min": "1", "snapshot.num-retained.max": "1"})
+    made.table.create_tag("brief", tag="b", time_retained_ms=1)
+    made.clock.advance(1.0)
+    before = made.stored()
+    assert set(made.table.plan_reclaim().hide) == {"snapshot/snapshot-7", "tag/tag-brief"}
+    assert made.stored() == before

@@ -1,0 +1,312 @@
+"""Committers, taggers, readers, expirers, tag deleters and rollbackers racing on one table, under faults.
+
+Every store call is a switching point; calls fail, replies are lost, changes land late, processes crash or stand still
+and come back as zombies. While it runs: every tag that was promised, and the newest snapshot, have all their files.
+At rest: every version has all its files, one round of cleaning leaves nothing unneeded, and no commit that was
+acknowledged is lost.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pytest
+
+from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
+from lakebed.objects.open import open_store
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+from lakebed.table.binary_row import EMPTY_ROW
+from lakebed.table.holders import read_holders
+from lakebed.table.layout import parse_snapshot
+from lakebed.table.manifest import files_of
+from lakebed.table.manifest_cache import ManifestCache
+from lakebed.table.model import BucketChange, DataFile, Snapshot, Stats
+from lakebed.table.names import Names
+from lakebed.table.snapshot_json import decode_snapshot
+from lakebed.table.table import Table
+from lakebed.testing import FaultRates, ManualClock, Scheduler, seed_count
+from lakebed.testing.table_model import InlineRuntime
+
+FAULTS = FaultRates(
+    error_before=0.004, lost_request=0.004, lost_reply=0.004, late=0.003, crash=0.004, pause=0.02, pause_steps_max=150
+)
+EXPECTED = (AlreadyExists, Conflict, InvalidRequest, NotFound, OutcomeUnknown, Unavailable)
+CHECK_EVERY = 20
+_runs = itertools.count()
+
+
+@dataclass
+class Promises:
+    """What actors were told, and may rely on."""
+
+    tags: dict[str, int] = field(default_factory=dict)
+    added: set[str] = field(default_factory=set)
+    """Files of acknowledged commits."""
+    taken: set[str] = field(default_factory=set)
+    """Files that some commit tried to delete."""
+    targets: list[int] = field(default_factory=list)
+    """Targets of rollbacks that began and, as far as known, are not complete."""
+    rolled_back: bool = False
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+class Race:
+    """One simulation."""
+
+    def __init__(self, seed: int, *, faults: FaultRates = FAULTS) -> None:
+        self.seed = seed
+        self.scheduler = Scheduler(seed, faults=faults)
+        self.inner: ObjectStore = open_store(f"memory://race-{next(_runs)}")
+        quiet = Environment(clock=ManualClock(), rng=random.Random(seed), runtime=InlineRuntime())
+        self.outside = quiet
+        Table.create(
+            self.inner,
+            name="race",
+            schema=pa.schema([("id", pa.int64())]),
+            options={"manifest.merge-min-count": "3"},
+            environment=quiet,
+        )
+        self.promises = Promises()
+        self.files = itertools.count(1)
+        first = self.observer()
+        for _ in range(4):
+            self.commit_once(first, random.Random(seed))
+        first.create_tag("base", snapshot_id=2)
+        self.promises.tags["base"] = 2
+
+    def observer(self) -> Table:
+        """The table as it really is, without faults, decoded afresh."""
+        return self._own_cache(Table.open(self.inner, name="race", environment=self.outside))
+
+    def actor_table(self) -> Table:
+        """The table as a process of its own sees it."""
+        store = self.scheduler.store(self.inner)
+        return self._own_cache(Table.open(store, name="race", environment=self.scheduler.environment()))
+
+    @staticmethod
+    def _own_cache(table: Table) -> Table:
+        table.reader._cache = ManifestCache()
+        return table
+
+    # ---- what actors do
+
+    def commit_once(self, table: Table, rng: random.Random) -> None:
+        """Add a file and, now and then, delete one."""
+        name = f"data-{next(self.files)}.parquet"
+        head = table.latest()
+        live = [] if head is None else files_of(table.reader.live_entries(head))
+        gone = (rng.choice(live),) if live and rng.random() < 0.6 else ()
+        self.promises.taken |= {file.file_name for file in gone}
+        table.store.put(f"bucket-0/{name}", b"x")
+        change = BucketChange(EMPTY_ROW, 0, 1, added=(data_file(name),), deleted=gone)
+        table.commit([change], kind="OVERWRITE" if gone else "APPEND")
+        self.promises.added.add(name)
+        self.promises.counts["commits"] += 1
+
+    def tag_once(self, table: Table, rng: random.Random) -> None:
+        """Tag a live snapshot or what another tag holds, or replace or rename a tag."""
+        name = f"t{next(self.files)}"
+        if self.promises.tags and rng.random() < 0.3:
+            made = table.create_tag(name, tag=rng.choice(sorted(self.promises.tags)))
+        else:
+            made = table.create_tag(name, snapshot_id=rng.choice(table.log.ids()))
+        if all(made.snapshot.id <= target for target in self.promises.targets):
+            self.promises.tags[name] = made.snapshot.id
+        self.promises.counts["tags"] += 1
+
+    def delete_tag_once(self, table: Table, rng: random.Random) -> None:
+        """Delete a promised tag, or point it at another snapshot."""
+        if not self.promises.tags:
+            return
+        name = rng.choice(sorted(self.promises.tags))
+        del self.promises.tags[name]
+        if rng.random() < 0.3:
+            table.replace_tag(name, snapshot_id=rng.choice(table.log.ids()))
+            self.promises.counts["replaced tags"] += 1
+        else:
+            table.delete_tag(name, if_exists=True)
+            self.promises.counts["deleted tags"] += 1
+
+    def expire_once(self, table: Table, rng: random.Random) -> None:
+        """Keep few of the newest snapshots."""
+        report = table.expire(retain_max=rng.randint(1, 3), retain_min=1, older_than_ms=0)
+        self.promises.counts["expired files"] += report.deleted_count
+
+    def roll_back_once(self, table: Table, rng: random.Random) -> None:
+        """Go back, with or without history."""
+        ids = [*table.log.ids(), *self.promises.tags.values()]
+        target = rng.choice(ids)
+        self.promises.rolled_back = True
+        if rng.random() < 0.5:
+            table.rollback_to_as_latest(target)
+            self.promises.counts["rollbacks as latest"] += 1
+            return
+        self.promises.targets.append(target)
+        self.promises.tags = {name: one for name, one in self.promises.tags.items() if one <= target}
+        table.rollback_to(target)
+        self.promises.tags = {name: one for name, one in self.promises.tags.items() if one <= target}
+        self.promises.targets.remove(target)
+        self.promises.counts["rollbacks"] += 1
+
+    def read_once(self, table: Table, rng: random.Random) -> None:
+        """Read every file of a promised tag; what stays promised all the while must be readable."""
+        if not self.promises.tags:
+            return
+        name = rng.choice(sorted(self.promises.tags))
+        try:
+            snapshot = table.tag(name).snapshot
+            for file in files_of(table.reader.live_entries(snapshot)):
+                table.store.get(f"bucket-0/{file.file_name}")
+        except NotFound as error:
+            if name in self.promises.tags:
+                raise AssertionError(f"the promised tag {name} lost {error.facts.get('path')}") from error
+        self.promises.counts["reads"] += 1
+
+    # ---- running
+
+    def spawn(self, name: str, once: Callable[[Table, random.Random], None], *, count: int) -> None:
+        """An actor that does something several times; expected errors are part of life."""
+        rng = random.Random(f"{name} {self.seed}")
+        table = self.actor_table()
+
+        def live() -> None:
+            for _ in range(count):
+                try:
+                    once(table, rng)
+                except EXPECTED as error:
+                    self.promises.counts[f"error {error.kind}"] += 1
+
+        self.scheduler.spawn(name, live)
+
+    def run(self) -> Race:
+        """Run to rest, checking on the way."""
+        self.spawn("committer-1", self.commit_once, count=6)
+        self.spawn("committer-2", self.commit_once, count=6)
+        self.spawn("tagger", self.tag_once, count=6)
+        self.spawn("reader", self.read_once, count=5)
+        self.spawn("expirer-1", self.expire_once, count=4)
+        self.spawn("expirer-2", self.expire_once, count=3)
+        self.spawn("deleter", self.delete_tag_once, count=4)
+        if self.seed % 2:
+            self.spawn("rollbacker", self.roll_back_once, count=2)
+        if self.seed % 4 == 3:
+            self.spawn("rollbacker-2", self.roll_back_once, count=1)
+        while self.scheduler.step_once():
+            if self.scheduler.step_count % CHECK_EVERY == 0:
+                self.check_promises()
+        for actor in self.scheduler.actors:
+            if actor.error is not None:
+                raise actor.error
+        self.check_promises()
+        self.check_at_rest()
+        return self
+
+    # ---- checking
+
+    def names(self, table: Table, snapshot: Snapshot) -> set[str]:
+        """Everything a version needs."""
+        return set(Names(table.history.whole).of(snapshot).to_pylist())
+
+    def stored(self) -> set[str]:
+        """Paths on the store."""
+        return {meta.path for meta in self.inner.list("")}
+
+    def check_promises(self) -> None:
+        """Promised tags and the newest snapshot have all their files."""
+        table, stored = self.observer(), self.stored()
+        for name in self.promises.tags:
+            path = f"tag/tag-{name}"
+            assert path in stored, f"the promised tag {name} is gone"
+            self._check_names(table, path, stored)
+        newest = max((one for path in stored if (one := parse_snapshot(path)) is not None), default=None)
+        assert newest is not None
+        self._check_names(table, f"snapshot/snapshot-{newest}", stored)
+
+    def _check_names(self, table: Table, path: str, stored: set[str]) -> None:
+        try:
+            names = self.names(table, decode_snapshot(self.inner.get(path), path=path))
+        except NotFound as error:
+            raise AssertionError(f"{path} lost {error.facts.get('path')}") from error
+        assert names <= stored, f"{path} lost {sorted(names - stored)[:3]}"
+
+    def check_at_rest(self) -> None:
+        """After recovery and cleaning, every version is whole and nothing unneeded is left."""
+        table = self.observer()
+        table.expire(retain_max=2, retain_min=1, older_than_ms=0)
+        for _ in range(2):  # what unpins in the first round may free files for the second
+            table.remove_orphan_files(older_than_ms=2**60)
+        stored, needed = self.stored(), set()
+        holders = read_holders(table.history.whole)
+        for snapshot_id in holders.ids.tolist():
+            needed |= self.names(table, holders.load(table.history.whole, snapshot_id))
+        assert needed <= stored, f"lost {sorted(needed - stored)[:3]}"
+        kept = {path for path in stored if path.startswith(("manifest/", "bucket-"))}
+        assert kept <= needed, f"left {sorted(kept - needed)[:3]}"
+        assert not [path for path in stored if path.startswith("lakebed/reclaim/")]
+        assert not [name for name in table.tagger.all_names() if name.startswith("lakebed.")]
+        if not self.promises.rolled_back:
+            head = table.latest()
+            assert head is not None
+            files = {file.file_name for file in files_of(table.reader.live_entries(head))}
+            lost = self.promises.added - self.promises.taken - files
+            assert not lost, f"acknowledged commits lost {sorted(lost)}"
+        self.promises.counts["crashed"] += sum(actor.is_crashed for actor in self.scheduler.actors)
+
+
+_NO_STATS = Stats(EMPTY_ROW, EMPTY_ROW, ())
+
+
+def data_file(name: str) -> DataFile:
+    """A file of one byte."""
+    return DataFile(
+        file_name=name,
+        file_size=1,
+        row_count=1,
+        min_key=EMPTY_ROW,
+        max_key=EMPTY_ROW,
+        key_stats=_NO_STATS,
+        value_stats=_NO_STATS,
+        min_sequence_number=0,
+        max_sequence_number=0,
+        schema_id=0,
+        level=0,
+        file_source=0,
+    )
+
+
+def run_seeds(seeds: range) -> Counter[str]:
+    """Run races; a failure names its seed and tells the last switches."""
+    counts: Counter[str] = Counter()
+    for seed in seeds:
+        race = Race(seed)
+        try:
+            race.run()
+        except (AssertionError, LakebedError) as error:
+            raise AssertionError(f"seed {seed}: {error}\n{race.scheduler.story()}") from error
+        counts += race.promises.counts
+        counts["pairs of switching points"] += len(race.scheduler.pairs)
+    return counts
+
+
+CHUNK_COUNT = 6
+
+
+@pytest.mark.parametrize("chunk", range(CHUNK_COUNT))
+def test_races_lose_nothing_and_leave_nothing(chunk: int) -> None:
+    """However the verbs interleave and fail, what was promised stays whole and what is unneeded goes."""
+    size = max(1, seed_count(120) // CHUNK_COUNT)
+    counts = run_seeds(range(chunk * size, (chunk + 1) * size))
+    print(f"\nseeds {chunk * size}-{(chunk + 1) * size - 1}: {dict(counts.most_common())}")
+    assert counts["commits"] > size
+    assert counts["expired files"] > size
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    """Two runs of one seed take the same switches."""
+    assert Race(7).run().scheduler.trace_hash() == Race(7).run().scheduler.trace_hash()
