@@ -282,12 +282,12 @@ def test_time_passes_only_when_all_sleep() -> None:
     clock = scheduler.environment().clock
     woken: list[tuple[str, float]] = []
 
-    def sleep(name: str, seconds: float) -> None:
+    def nap(name: str, seconds: float) -> None:
         clock.sleep(seconds)
         woken.append((name, clock.monotonic_s()))
 
     for name, seconds in (("c", 3600.0), ("a", 1.0), ("b", 2.0)):
-        scheduler.spawn(name, lambda name=name, seconds=seconds: sleep(name, seconds))
+        scheduler.spawn(name, lambda name=name, seconds=seconds: nap(name, seconds))
     scheduler.spawn("busy", lambda: [scheduler.switch("work") for _ in range(100)])
     scheduler.run()
     assert woken == [("a", 1.0), ("b", 2.0), ("c", 3600.0)]
