@@ -5,7 +5,7 @@ and the translation of every decoder's error. Knows nothing of snapshots or merg
 
 Columns of a file:
 - append table: the table's columns, in schema order;
-- primary-key table: ``_KEY_<name>`` for each trimmed primary key, ``_SEQUENCE_NUMBER`` int64, ``_VALUE_KIND`` int8, then
+- primary-key table: ``_KEY_<name>`` of each trimmed primary key, ``_SEQUENCE_NUMBER`` int64, ``_VALUE_KIND`` int8, then
   the table's columns. Rows are sorted by key, a key occurs once a file. DO NOT CHANGE: on disk, shared with others.
 
 Some writers leave the ``_KEY_`` columns out (they repeat the table's); they are written for others, never read here.
@@ -388,7 +388,9 @@ class OpenDataFile:
                         self._ranged.fetch(ranges)
                     else:
                         share = max(BUFFER_BYTES_MIN, self._window_bytes // max(1, len(ranges)))
-                        parquet = pq.ParquetFile(self._source, metadata=self.metadata, buffer_size=share)
+                        parquet = pq.ParquetFile(
+                            self._source, metadata=self.metadata, buffer_size=share, pre_buffer=False
+                        )
                 yield from parquet.iter_batches(
                     batch_size=batch_rows, row_groups=[group], columns=wanted, use_threads=False
                 )

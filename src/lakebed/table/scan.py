@@ -142,7 +142,9 @@ class Scan:
         known: int = sum(split.row_count for split in self._splits if not split.needs_merge)
         narrow = replace(self.plan, columns=self.table_schema.trimmed_primary_keys)
         merged = (split for split in self._splits if split.needs_merge)
-        return known + sum(batch.num_rows for split in merged for batch in read_split(self._store, split, plan=narrow))
+        for split in merged:
+            known += sum(batch.num_rows for batch in read_split(self._store, split, plan=narrow))
+        return known
 
     @cached_property
     def _entries(self) -> pa.Table:
