@@ -101,3 +101,11 @@ def test_words_that_do_not_belong(root: Path, text_files: list[Path], pattern: r
 def read(path: Path) -> str:
     """A file's text; bytes that are no text are shown as marks."""
     return path.read_text(encoding="utf-8", errors="replace")
+
+
+def test_files_that_documents_name_exist(root: Path) -> None:
+    """Every source file that ARCHITECTURE.md names is there."""
+    rooms = ("objects", "reclaim", "table", "lake", "cli", "fsck", "spark", "testing")
+    names = re.findall(rf"`((?:{'|'.join(rooms)})/[\w/]+\.py)`", (root / "ARCHITECTURE.md").read_text())
+    assert len(names) > 50
+    assert not [name for name in names if not (root / "src" / "lakebed" / name).exists()]
