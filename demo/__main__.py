@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import calendar
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ from lakebed.lake.lake import open_lake
 from lakebed.spark.pipeline import Check, RunSummary, console_progress, run_file, write_report
 from lakebed.table.table import Table
 
-HERE = Path(__file__).parent
+HERE = Path(os.path.relpath(Path(__file__).parent))
 TABLE = "flights"
 TITLE = "A year of flights from New York, merged day by day"
 
@@ -101,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--months", type=int, choices=range(2, 13), default=12, help="how much of the year")
     parser.add_argument("--out", type=Path, default=Path("out"), help="where lake, deliveries and report go")
     asked = parser.parse_args(arguments)
-    console, clock, out = Console(), SystemClock(), asked.out.absolute()
+    console, clock, out = Console(), SystemClock(), asked.out
     began_s = clock.monotonic_s()
     months = tuple(f"2013-{month:02d}" for month in range(1, asked.months + 1))
     shutil.rmtree(out / "flights-lake", ignore_errors=True)

@@ -16,17 +16,15 @@ __all__ = ["app"]
 app = args.new_app("Pipelines: ingest, merge, audit, tag, compact, expire and report, through Spark.")
 
 PipelineFile = Annotated[Path, typer.Argument(metavar="FILE", help="A pipeline in YAML.", show_default=False)]
-Variables = Annotated[
-    list[str] | None, typer.Option("--set", "-s", metavar="NAME=VALUE", help="A variable of the pipeline.")
-]
-RunId = Annotated[str | None, typer.Option("--run", help="Only this run.")]
+Variables = Annotated[list[str] | None, typer.Option("--var", metavar="NAME=VALUE", help="A variable of the pipeline.")]
+RunId = Annotated[str | None, typer.Option("--run-id", help="Only this run.")]
 
 
 @app.command("run")
 def run(
     file: PipelineFile,
-    set: Variables = None,
-    run: Annotated[str | None, typer.Option("--run", help="The run's id: a rerun goes on where it stopped.")] = None,
+    var: Variables = None,
+    run: Annotated[str | None, typer.Option("--run-id", help="The run's id: a rerun goes on where it stopped.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Only look for mistakes in the file; start nothing.")] = False,
     json: Json = False,
 ) -> None:
@@ -35,7 +33,7 @@ def run(
 
     from lakebed.spark import pipeline
 
-    variables = args.pairs(set)
+    variables = args.pairs(var)
     if check:
         plan = pipeline.check_file(file, variables=variables)
         say.result(

@@ -15,6 +15,7 @@ from lakebed.runtime import Environment
 from lakebed.spark.pipeline.ledger import Ledger, RunStatus, run_statuses
 from lakebed.spark.pipeline.measure import disk_use, totals
 from lakebed.spark.pipeline.model import StepRecord
+from lakebed.table.rollback import ROLLED_BACK_TO
 from lakebed.table.table import Table
 
 __all__ = ["Check", "Fingerprint", "ReportFacts", "RunFacts", "TableFacts", "TagFacts", "VersionFacts", "collect"]
@@ -60,6 +61,8 @@ class VersionFacts:
     """Data files written up to this commit, ever."""
     alive: bool
     """Whether the snapshot is still there."""
+    rolled_back: bool = False
+    """Whether a rollback, whose own snapshot is still there, took it back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +230,7 @@ def _versions(table: Table, steps: Sequence[StepRecord], alive: set[int]) -> tup
     recorded = {
         int(step.metrics["snapshot"]): step for step in steps if step.verb in COMMITTING and "snapshot" in step.metrics
     }
+    undone = _rolled_back(table, alive)
     written = 0
     for snapshot_id in sorted({*recorded, *alive}):
         step = recorded.get(snapshot_id)
@@ -245,6 +249,7 @@ def _versions(table: Table, steps: Sequence[StepRecord], alive: set[int]) -> tup
                     bytes_total=int(metrics["bytes_total"]),
                     bytes_written=written,
                     alive=snapshot_id in alive,
+                    rolled_back=snapshot_id in undone,
                 )
             )
             continue
@@ -265,3 +270,13 @@ def _versions(table: Table, steps: Sequence[StepRecord], alive: set[int]) -> tup
             )
         )
     return tuple(versions)
+
+
+def _rolled_back(table: Table, alive: set[int]) -> set[int]:
+    """Ids between the target of a rollback and the rollback itself, as far as living snapshots tell."""
+    undone: set[int] = set()
+    for snapshot_id in alive:
+        target = table.snapshot(snapshot_id).properties.get(ROLLED_BACK_TO)
+        if target is not None and target.isdecimal():
+            undone.update(range(int(target) + 1, snapshot_id))
+    return undone - alive

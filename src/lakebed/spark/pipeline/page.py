@@ -19,6 +19,7 @@ from lakebed.spark.pipeline.plots import Area, Bars, Flag, Line, Tick, plot, tim
 
 __all__ = ["render"]
 
+_FATES = {"alive": "kept", "gone": "expired", "undone": "rolled back"}
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
@@ -85,7 +86,7 @@ def verdict(facts: ReportFacts) -> tuple[bool, str]:
 def _tiles(facts: ReportFacts) -> str:
     versions = [version for table in facts.tables for version in table.versions]
     tags = [tag for table in facts.tables for tag in table.tags]
-    merges = [version for version in versions if version.verb == "merge"]
+    merges = [version for version in versions if version.verb == "merge" and not version.rolled_back]
     tiles = []
     if merges:
         tiles.append((f"{len(merges):,}", "increments merged", f"{sum(version.rows for version in merges):,} rows"))
@@ -135,8 +136,8 @@ def _timeline(table: TableFacts) -> str:
     ticks = [
         (
             number + 0.5,
-            "alive" if version.alive else "gone",
-            f"snapshot {version.snapshot}: {version.step or version.verb}{'' if version.alive else ' (expired)'}",
+            _fate(version),
+            f"snapshot {version.snapshot}: {version.step or version.verb} ({_FATES[_fate(version)]})",
         )
         for number, version in enumerate(versions)
     ]
@@ -145,11 +146,14 @@ def _timeline(table: TableFacts) -> str:
         for tag in table.tags
         if tag.snapshot in position
     ]
-    alive = sum(version.alive for version in versions)
+    alive, undone = (sum(_fate(version) == fate for version in versions) for fate in ("alive", "undone"))
     label = f"{len(versions)} snapshots, of which {alive} are kept; {len(table.tags)} tags"
     drawn = timeline(ticks, flags, label=label, x_max=len(versions), axis=_group_ticks(versions))
     legend = _legend(
-        ("key alive", f"kept ({alive:,})"), ("key gone", f"expired ({len(versions) - alive:,})"), ("key flag", "tag")
+        ("key alive", f"kept ({alive:,})"),
+        ("key gone", f"expired ({len(versions) - alive - undone:,})"),
+        *((("key undone", f"rolled back ({undone:,})"),) if undone else ()),
+        ("key flag", "tag"),
     )
     return _card(
         "Snapshots and tags",
@@ -158,15 +162,21 @@ def _timeline(table: TableFacts) -> str:
     )
 
 
+def _fate(version: VersionFacts) -> str:
+    """A key of `_FATES`, which is the mark's class too."""
+    return "alive" if version.alive else "undone" if version.rolled_back else "gone"
+
+
 def _rows_and_files(table: TableFacts) -> str:
     versions = table.versions
     hints = [
         f"{version.step or version.verb}: {version.rows:,} rows, snapshot {version.snapshot}" for version in versions
     ]
     rows = [float(version.rows) if version.verb in ("merge", "ingest", "append") else 0.0 for version in versions]
+    undone = " Red: rolled back." if any(version.rolled_back for version in versions) else ""
     axis = _group_ticks(versions)
     bars = plot(
-        [Bars(rows, hints)],
+        [Bars(rows, hints, marked=[version.rolled_back for version in versions])],
         label=f"rows written by each commit, at most {max(rows, default=0):,.0f}",
         x_max=len(versions),
         ticks=axis,
@@ -182,9 +192,9 @@ def _rows_and_files(table: TableFacts) -> str:
     )
     compactions = sum(version.verb == "compact" for version in versions)
     note = f" Each drop is one of {compactions} compactions." if compactions > 1 else ""
-    return _card("Rows by step", "What each commit wrote: inserts, late corrections and deletes.", bars) + _card(
-        "Files by step", f"Data files that a reader of that version opens.{note}", lines
-    )
+    return _card(
+        "Rows by step", f"What each commit wrote: inserts, late corrections and deletes.{undone}", bars
+    ) + _card("Files by step", f"Data files that a reader of that version opens.{note}", lines)
 
 
 def _storage(table: TableFacts) -> str:

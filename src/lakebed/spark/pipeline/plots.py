@@ -31,6 +31,8 @@ class Bars:
     values: Sequence[float]
     hints: Sequence[str]
     css: str = "bar"
+    marked: Sequence[bool] = ()
+    """Bars that stand out; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +151,13 @@ def _shape(mark: Bars | Line | Area, x_of: Callable[[float], float], y_of: Calla
     if isinstance(mark, Bars):
         count = max(len(mark.values), 1)
         gap = 0.2 if count <= 60 else 0.12
+        marked = mark.marked or [False] * len(mark.values)
+        bars = zip(mark.values, mark.hints, marked, strict=True)
         return "".join(
-            f'<path class="{mark.css}" d="M{x_of(number + gap / 2):.2f} {_HEIGHT}V{y_of(value):.2f}'
+            f'<path class="{mark.css}{" marked" if is_marked else ""}" '
+            f'd="M{x_of(number + gap / 2):.2f} {_HEIGHT}V{y_of(value):.2f}'
             f'H{x_of(number + 1 - gap / 2):.2f}V{_HEIGHT}Z"><title>{escape(hint)}</title></path>'
-            for number, (value, hint) in enumerate(zip(mark.values, mark.hints, strict=True))
+            for number, (value, hint, is_marked) in enumerate(bars)
         )
     if not mark.points:
         return ""

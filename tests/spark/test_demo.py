@@ -1,0 +1,27 @@
+"""The demo, as `make demo` runs it, on two months of the year."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_two_months_of_real_flights_end_with_every_check_holding(tmp_path: Path) -> None:
+    """Merged, compared, stopped, rolled back, expired, and every tag equal to the published CSV."""
+    command = [sys.executable, "-W", "error", "-m", "demo", "--months", "2", "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "8 of 8 checks hold" in done.stdout
+    assert done.stderr == ""
+    facts = json.loads((tmp_path / "report.json").read_text())
+    table = facts["tables"][0]
+    assert [(tag["tag"], tag["rows"], tag["reads_same"], tag["check"]["held"]) for tag in table["tags"]] == [
+        ("2013-01", 26803, True, True),
+        ("2013-02", 50297, True, True),
+    ]
+    assert sum(version["rolled_back"] for version in table["versions"]) == 1
+    assert table["expiries"][0]["bytes_freed"] > 0
