@@ -110,7 +110,7 @@ def _settings(app_name: str, *, cores: int | None, memory: str | None, wanted: M
 
 def _local_settings(master: str, *, cores: int | None, memory: str | None) -> dict[str, str]:
     """What only a session on this machine needs: a size, an address, a place for temporary files."""
-    core_count = cores or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    core_count = cores or _usable_core_count()
     folder = _temporary_folder()
     return {
         "spark.master": f"local[{core_count}]" if master == "local" else master,
@@ -124,6 +124,13 @@ def _local_settings(master: str, *, cores: int | None, memory: str | None) -> di
         # Created on the first use of a Spark-managed table, by default in the working folder.
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }
+
+
+def _usable_core_count() -> int:
+    """Cores this process may use; macOS does not say, there it is all of them."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _temporary_folder() -> Path:
