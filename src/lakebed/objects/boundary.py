@@ -116,8 +116,8 @@ class Boundary:
         """Ids below this are never used again; 0 when no marker was raised. Cost: that of `newest`."""
         return self.newest()[1].below
 
-    def verdict(self, number: int, write_id: str) -> Verdict:
-        """What the markers say of a create that just happened.
+    def verdict(self, number: int, write_id: str | None) -> Verdict:
+        """What the markers say of a create, by its write id (None: of a client that gives none).
 
         Cost: that of `newest`; for an id that was passed, 1 GET a marker raised since.
         """

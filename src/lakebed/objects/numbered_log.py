@@ -271,6 +271,26 @@ class NumberedLog:
         except (Unavailable, OutcomeUnknown):
             return  # the append stands; whoever reads a stale hint checks it
 
+    def withdraw_late(self) -> list[int]:
+        """Take back, for writers that died, creates that landed after the boundary had passed their number.
+
+        Such a file was never acknowledged; what it refers to may be gone, and nobody else looks after it.
+
+        Returns:
+            The numbers whose file was deleted.
+        Cost: 2 LISTs, and 1 GET a number that is still there below the boundary.
+        """
+        if self._boundary is None:
+            return []
+        below = self._boundary.current()
+        late = []
+        for number in (one for one in self.ids() if one < below):
+            body = self._read_if_there(number)
+            if body is not None and self._boundary.verdict(number, self._write_id_of(body)) == "lost":
+                self._store.delete([self.path(number)])
+                late.append(number)
+        return late
+
     # Deleting
 
     def boundary(self) -> int:

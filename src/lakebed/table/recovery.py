@@ -2,6 +2,8 @@
 
 Owns: `recover`, and `finish_rollback`, the second half of a rollback, which its own verb and recovery share.
 
+It also withdraws snapshots that landed late, below the boundary, after their writer died.
+
 Invariants: recovery decides nothing anew. An expiry that was written down is carried out (but for snapshots that a
 consumer claimed meanwhile), a tag goes only while it is the very file that was to go, a rollback is completed iff its
 commit is found; one that has not committed is left to its owner (orphan cleaning forgets it by age).
@@ -33,9 +35,10 @@ def recover(line: Line) -> list[ReclaimReport]:
 
     Returns:
         One report each; what could not be finished is in their warnings.
-    Cost: 1 LIST when there is nothing to finish.
+    Cost: 3 LISTs when there is nothing to finish.
     """
     reports = []
+    line.snapshots.log.withdraw_late()
     found = list(load_deletions(line.store, line.layout))
     begun = {deletion.id for deletion in found if isinstance(deletion, Deletion) and deletion.kind == "rollback"}
     for deletion in found:

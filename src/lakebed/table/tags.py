@@ -31,7 +31,7 @@ from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.layout import Layout, parse_tag
 from lakebed.table.model import Snapshot, Tag
-from lakebed.table.snapshot_json import decode_tag, encode_tag
+from lakebed.table.snapshot_json import decode_snapshot, decode_tag, encode_tag
 from lakebed.table.snapshots import SnapshotLog
 from lakebed.table.tag_index import TagIndex
 
@@ -367,11 +367,15 @@ class Tags:
             return None
 
     def _is_there(self, source: Source) -> bool:
+        """Whether the source still holds the version: a tag may have been pointed elsewhere meanwhile."""
         try:
-            self._store.head(source.path)
+            if parse_tag(source.path) is None:
+                self._store.head(source.path)
+                return True
+            now = decode_snapshot(self._store.get(source.path), path=source.path)
         except NotFound:
             return False
-        return True
+        return now.id == decode_snapshot(source.body, path=source.path).id
 
     def _lifetime_ms(self, name: str, time_retained_ms: int | None) -> int | None:
         if time_retained_ms is not None and time_retained_ms < 0:

@@ -18,6 +18,7 @@ Example:
 from __future__ import annotations
 
 import io
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -49,6 +50,7 @@ from lakebed.testing.clock import ManualClock
 
 __all__ = ["InlineRuntime", "LineModel", "TableWorld", "foreign_commit", "without_fields"]
 
+_worlds = itertools.count()
 _NO_STATS = Stats(EMPTY_ROW, EMPTY_ROW, ())
 _PARTITIONS = ("a", "b")
 _OPTIONS = {
@@ -209,7 +211,7 @@ class TableWorld:
         self.rng = random.Random(seed)
         self.clock = ManualClock()
         self.environment = Environment(clock=self.clock, rng=random.Random(seed + 1), runtime=InlineRuntime())
-        self.store = store or open_store(f"memory://table-world-{seed}-{id(self)}", environment=self.environment)
+        self.store = store or open_store(f"memory://table-world-{next(_worlds)}", environment=self.environment)
         self.table = Table.create(
             self.store,
             name="world",

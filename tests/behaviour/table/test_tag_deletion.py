@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakebed.errors import InvalidRequest, NotFound
+from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.testing.table_model import TableWorld
 
 
@@ -113,6 +113,16 @@ def test_lifetimes(made: TableWorld) -> None:
     made.clock.advance(1.0)
     made.table.expire_tags(older_than_ms=made.clock.now_ms())
     made.main.tags.clear()
+    made.check(collected=True)
+
+
+def test_a_source_tag_that_was_pointed_elsewhere_is_no_source(made: TableWorld) -> None:
+    """Regression: who tags another tag's version notices that the other tag lets go of it meanwhile."""
+    source = made.table.travel.source(tag="b")
+    made.table.replace_tag("b", tag="c")
+    made.main.tags["b"] = made.main.tags["c"]
+    with pytest.raises(Conflict):
+        made.table.tagger.create("too-late", source=source)
     made.check(collected=True)
 
 
