@@ -290,7 +290,7 @@ def test_change_that_lands_after_the_crash(verb: str) -> None:
             commit_after(table)
             table.expire(retain_max=2, retain_min=1, older_than_ms=0)
             store.land()
-            # A tag that its maker never saw made may point at what has gone meanwhile: reports name it, a user drops it.
+            # A tag that its maker never saw made may point at what has gone: reports name it, a user drops it.
             table.delete_tag("new", "renamed", if_exists=True)
             if verb == "replace_tag":
                 table.delete_tag("early", if_exists=True)

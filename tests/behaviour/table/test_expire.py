@@ -104,7 +104,7 @@ def test_an_empty_table_expires_nothing() -> None:
 
 
 def test_an_unreadable_manifest_keeps_what_it_might_matter_to() -> None:
-    """A corrupt delta manifest ends the walk before it: earlier snapshots go, later ones stay, and the report says so."""
+    """A corrupt delta manifest ends the walk before it: earlier snapshots go, later ones stay, the report says so."""
     made = world()
     delta = made.table.log.snapshot(5).delta_manifest_list
     name = made.table.reader.metas(delta)[0].file_name

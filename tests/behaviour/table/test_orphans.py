@@ -44,7 +44,7 @@ def strays(world: TableWorld) -> list[str]:
 
 
 def test_a_day_must_pass(made: TableWorld) -> None:
-    """A file younger than a day may belong to a writer that has not committed: it stays; older ones go, and only they."""
+    """A file younger than a day may belong to a writer that has not committed; older ones go, and only they."""
     made.clock.advance(DAY_S)
     assert made.table.remove_orphan_files().deleted_count == 0
     made.clock.advance(1.0)
