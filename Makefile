@@ -23,13 +23,13 @@ help: ## this list
 	@echo "lakebed: make TARGET"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
 
-demo: $(VENV)/.ready java ## a year of real flights, through Spark: merge, tag, audit, roll back, expire, report
+demo: java $(VENV)/.demo ## a year of real flights, through Spark: merge, tag, audit, roll back, expire, report
 	@$(RUN) -m demo
 
-test: check $(PEERS)/.ready $(NODE)/.ready java ## everything continuous integration runs, in at most 25 minutes
+test: java check $(PEERS)/.ready $(NODE)/.ready ## everything continuous integration runs, in at most 25 minutes
 	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup -m "not long" $(ARGS)
 
-test-long: $(VENV)/.ready $(PEERS)/.ready $(NODE)/.ready java ## the long property tests and simulations
+test-long: java $(VENV)/.ready $(PEERS)/.ready $(NODE)/.ready ## the long property tests and simulations
 	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup -m long -s $(ARGS)
 
 check: $(VENV)/.ready ## lint, format and types
@@ -39,7 +39,7 @@ check: $(VENV)/.ready ## lint, format and types
 
 bench: bench-table ## all benchmarks; SCALE=0.1 for a quick look
 
-bench-table: $(VENV)/.ready $(PEERS)/.ready java ## tables against pypaimon, deltalake and plain Spark
+bench-table: java $(VENV)/.ready $(PEERS)/.ready ## tables against pypaimon, deltalake and plain Spark
 	@$(RUN) bench/table.py --scale $(SCALE)
 
 simulate: $(VENV)/.ready ## seeded simulations with faults; SEEDS=300
@@ -49,6 +49,11 @@ clean: ## remove every environment, cache and output
 	rm -rf $(VENV) $(PEERS) $(NODE)/node_modules $(NODE)/.ready $(NODE)/npm.log build dist out \
 		.pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The demo needs no test tools; `dev` includes all that it needs.
+$(VENV)/.demo: pyproject.toml tools/setup.sh
+	@PYTHON="$(PYTHON)" tools/setup.sh venv $(VENV) demo spark
+	@touch $@
 
 $(VENV)/.ready: pyproject.toml tools/setup.sh
 	@PYTHON="$(PYTHON)" tools/setup.sh venv $(VENV) dev spark,testing

@@ -24,9 +24,9 @@ find_python() {
             return
             ;;
         esac
-        seen="$seen $name is $version;"
+        seen="${seen:+$seen, }$name is $version"
     done
-    fail "lakebed needs Python 3.11, 3.12, 3.13 or 3.14, and none was found (${seen:- no Python at all on the PATH;})." \
+    fail "lakebed needs Python 3.11, 3.12, 3.13 or 3.14, and none was found (${seen:-there is no Python on the PATH})." \
         "Install one, or name it: make PYTHON=/path/to/python3.11 ..."
 }
 
