@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from lakebed.errors import Corruption, NotFound
 from lakebed.reclaim.model import Doomed, ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Progress, Sweep, Sweeper, report_of
-from lakebed.table.holders import Holders, Line, read_holders
+from lakebed.table.holders import Holders, Line, note_expired_below, read_holders
 from lakebed.table.judge import Unreadable, judge
 from lakebed.table.names import Names
 from lakebed.table.reclaim import CANDIDATES, STAGES, UNKNOWN, concat
@@ -103,6 +103,8 @@ def _hide(line: Line, deletion: Deletion) -> int:
         line.tags.remove_files(hidden)
     if deletion.snapshot_ids:
         line.snapshots.log.raise_boundary(deletion.walk_end)
+        if deletion.kind == "expire":
+            note_expired_below(line, max(deletion.snapshot_ids) + 1)
         line.snapshots.log.delete(list(deletion.snapshot_ids))
     return len(hidden) + len(deletion.snapshot_ids)
 

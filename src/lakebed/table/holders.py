@@ -35,7 +35,7 @@ from lakebed.table.snapshots import SnapshotLog
 from lakebed.table.tag_index import TagEntry
 from lakebed.table.tags import Tags
 
-__all__ = ["Holders", "Line", "held_from", "mark_restored", "read_holders"]
+__all__ = ["Holders", "Line", "expired_below", "held_from", "mark_restored", "note_expired_below", "read_holders"]
 
 _COLLECTIONS_MAX: Final = 100
 _MARK: Final = re.compile(r"[0-9]{20}")
@@ -63,6 +63,11 @@ class Line:
     def restored_folder(self) -> str:
         """Where rollbacks leave their marks."""
         return self.layout.root + "lakebed/restored"
+
+    @property
+    def expired_note(self) -> str:
+        """Where it is noted below which id every snapshot has expired."""
+        return self.layout.root + "lakebed/expired-below"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +147,24 @@ def _listed(line: Line) -> tuple[tuple[int, ...], tuple[ObjectMeta, ...]]:
 def mark_restored(line: Line, snapshot_id: int) -> None:
     """Leave the mark that this snapshot, about to be tried, brings old files back. Durable. Cost: 1 PUT."""
     line.store.put(f"{line.restored_folder}/{snapshot_id:020d}", b"")
+
+
+def expired_below(line: Line) -> int:
+    """Every snapshot below this has expired; a file of one that is there again was put by a retry that came late.
+
+    0 when nothing has expired, or when the note is unreadable: it only helps to clean. Cost: 1 GET.
+    """
+    try:
+        text = bytes(line.store.get(line.expired_note))
+    except NotFound:
+        return 0
+    return int(text) if text.isdigit() else 0
+
+
+def note_expired_below(line: Line, below: int) -> None:
+    """Note that every snapshot below this is about to be hidden. Durable. Cost: 1 GET, and 1 PUT when it is news."""
+    if expired_below(line) < below:
+        line.store.put(line.expired_note, str(below).encode())
 
 
 def _restored_ids(line: Line) -> IntArray:

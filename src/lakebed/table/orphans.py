@@ -105,7 +105,7 @@ def used_paths(lines: Sequence[Line]) -> Iterator[pa.Array]:
 
 
 FindUnused = Callable[[Sequence[Line], int], tuple[pa.Table, int]]
-"""Given the lines and the age limit: candidates that nothing names (``path``, ``size_bytes``), and the others' count."""
+"""Given the lines and the age limit: what nothing names (``path``, ``size_bytes``), and the others' count."""
 
 
 def find_unused(lines: Sequence[Line], older_than_ms: int) -> tuple[pa.Table, int]:

@@ -133,6 +133,20 @@ def test_the_plan_names_what_the_rollback_then_deletes() -> None:
     assert {f"snapshot/snapshot-{one}" for one in (4, 5, 6)} | {"tag/tag-late"} == set(plan.hide)
 
 
+def test_expiry_across_the_gap_counts_what_it_deletes() -> None:
+    """Files that the rollback deleted are no candidates of a later expiry: its report counts only what was there."""
+    made = world()
+    made.table.rollback_to(3)
+    made.main.snapshots = {one: made.main.snapshots[one] for one in (1, 2, 3)} | {7: made.main.snapshots[3]}
+    made.main.last_id = 7
+    made.commit()
+    before = made.stored()
+    report = made.table.expire(retain_max=1, older_than_ms=0)
+    made.main.snapshots = {8: made.main.snapshots[8]}
+    made.check(collected=True)
+    assert report.deleted_count == len(before - made.stored())
+
+
 def test_expiry_after_a_rollback_keeps_restored_files() -> None:
     """A file that died, came back by a rollback and is live is kept by every later expiry."""
     made = world(snapshot_count=8)
