@@ -79,7 +79,7 @@ install_node() {
         echo "npm is not installed: the tests against Azurite will be skipped (install Node.js to run them)." >&2
         return
     fi
-    if ! (cd "$folder" && npm install --no-audit --no-fund --loglevel=error >npm.log 2>&1); then
+    if ! (cd "$folder" && npm install --no-package-lock --no-audit --no-fund --loglevel=error >npm.log 2>&1); then
         tail -n 5 "$folder/npm.log" >&2
         fail "npm could not install the packages of $folder/package.json. Is there a network? Then run make again."
     fi
