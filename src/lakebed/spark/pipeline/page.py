@@ -74,7 +74,11 @@ def verdict(facts: ReportFacts) -> tuple[bool, str]:
             f"{'Every one of the ' if len(tags) > 1 else 'The '}{_count(len(tags), 'tag')} reads exactly right."
         )
     expired = sum(int(expiry["snapshots_expired"]) for table in facts.tables for expiry in table.expiries)
-    freed = sum(int(expiry["bytes_freed"]) for table in facts.tables for expiry in table.expiries)
+    freed = sum(
+        int(expiry["disk_bytes_before"]) - int(expiry["disk_bytes_after"])
+        for table in facts.tables
+        for expiry in table.expiries
+    )
     if expired:
         words.append(f"{_count(expired, 'snapshot')} that nobody needs are gone, and {_bytes(freed)} came back.")
     unfinished = [run.status.run_id for run in facts.runs if run.status.state == "unfinished"]

@@ -171,9 +171,8 @@ def describe(record: StepRecord) -> str:
     elif record.verb == "tag":
         words.append(f"{metrics.get('tag')} pins snapshot {metrics.get('snapshot')}")
     elif record.verb == "expire":
-        words.append(
-            f"{metrics.get('snapshots_expired', 0):,} snapshots, {metrics.get('bytes_freed', 0) / 1e6:.1f} MB freed"
-        )
+        freed = metrics["disk_bytes_before"] - metrics["disk_bytes_after"]
+        words.append(f"{metrics['snapshots_expired']:,} snapshots, {freed / 1e6:.1f} MB freed")
     elif record.verb == "compact" and "snapshot" not in metrics:
         words.append("nothing to do")
     elif record.verb == "compact":
