@@ -6,14 +6,15 @@ Owns: the options below, the names of automatic tags, and which to make or drop 
     tag.creation-period        daily (2013-02-01) | hourly, two-hours (2013-02-01 06) | any duration (t20130201060000)
     tag.creation-delay         how long after its period's end a tag is made, so that late commits are in it
     tag.automatic-completion   true: also the periods missed since the last automatic tag
-    tag.num-retained-max       how many automatic tags are kept, the newest; a person's tags are never counted or dropped
+    tag.num-retained-max       how many automatic tags are kept, the newest; a person's tags are never counted
     tag.create-time            'hh:mm': the table tags proposal's name; daily, made at that time of day
     tag.create-interval        whole days, at least one: its period
 
 Invariants:
 - Periods are counted from the epoch in UTC. A tag is named after the period that it closes, as other clients do it.
-- process-time: when the clock passed end + delay, the newest snapshot committed before that moment. Several tags may point
-  at one snapshot. watermark: the first snapshot whose watermark passed it. batch: the newest snapshot, under today's name.
+- process-time: when the clock passed end + delay, the newest snapshot committed before that moment. Several tags may
+  point at one snapshot. watermark: the first snapshot whose watermark passed it. batch: the newest snapshot, under
+  today's name.
 
 Does not know: what becomes of a dropped tag's files. Source: table tags proposal, "Periodically Creation & Expiration".
 """

@@ -1,10 +1,11 @@
 """Branches of a table: forks with snapshots, schemas and tags of their own, over the same data files.
 
-Owns: creating, listing and deleting ``branch/branch-<name>/{schema,snapshot,tag}``, and the hidden pin that a branch keeps
-in main.
+Owns: creating, listing and deleting ``branch/branch-<name>/{schema,snapshot,tag}``, and the hidden pin that a branch
+keeps in main.
 
 Invariants:
-- A branch starts as a copy of one snapshot (its *fork snapshot*, with main's id and lists) and every schema up to the newest.
+- A branch starts as a copy of one snapshot (its *fork snapshot*, with main's id and lists) and every schema up to the
+  newest.
 - Data files, manifests and index files of all branches lie in main's folders. While a branch exists, the hidden tag
   ``lakebed.pin.branch.<name>`` in main holds its fork snapshot, so main's collectors keep what the branch shares.
 - A branch's own expiry never deletes a file of its fork snapshot: those are main's.

@@ -1,15 +1,15 @@
 """From changes to a snapshot: the one way a table's state moves forward.
 
-Owns: `Committer`, which writes manifests, then manifest lists, then the create-only snapshot; what a lost race costs; the
-recognition of replayed commits; what an overwrite replaces.
+Owns: `Committer`, which writes manifests, then manifest lists, then the create-only snapshot; what a lost race costs;
+the recognition of replayed commits; what an overwrite replaces.
 
 Invariants:
 - What is referenced is durable before its reference: data files (by the caller), manifests, lists, snapshot.
-- A lost race rewrites the two lists only. A change that depends on the state (`CommitRequest.derive`: overwrite, restore) is
-  derived again from the newest snapshot; any other change that rests on state is checked against it.
+- A lost race rewrites the two lists only. A change that depends on the state (`CommitRequest.derive`: overwrite,
+  restore) is derived again from the newest snapshot; any other change that rests on state is checked against it.
 - All tries of one change carry one write id (the snapshot's `uuid`), so a lost reply is recognised.
-- ADDs of new files leave `commit_snapshot` null: the manifest list gives it (``_ADDED_SNAPSHOT``), and only the winner's
-  list is ever read. DELETEs, level upgrades and restored files carry theirs explicitly.
+- ADDs of new files leave `commit_snapshot` null: the manifest list gives it (``_ADDED_SNAPSHOT``), and only the
+  winner's list is ever read. DELETEs, level upgrades and restored files carry theirs explicitly.
 - Contention alone never fails a commit unless ``commit.max-retries`` or ``commit.timeout`` was set.
 
 Does not know: rows, Parquet, tags. Other clients' commits are raced by the same create-only put.
@@ -83,8 +83,8 @@ class StagedChange:
     restored: bool = False
     """Whether it brings old files back; carried on for ever."""
     fold_base: bool = False
-    """Write the base anew as one list of live files: for entries that add a file again whose DELETE the base still holds.
-    Clients that read manifests as sets, whatever their order, would drop it."""
+    """Write the base anew as one list of live files: for entries that add a file again whose DELETE the base still
+    holds. Clients that read manifests as sets, whatever their order, would drop it."""
 
 
 Derive = Callable[[Snapshot | None], StagedChange]
@@ -102,7 +102,7 @@ class CommitRequest:
     commit_user: str | None = None
     """None: a fresh one."""
     commit_identifier: int = BATCH_COMMIT_IDENTIFIER
-    """With any other than the batch identifier, the pair (user, identifier) is committed once, however often it is tried."""
+    """With any other than the batch identifier, the pair (user, identifier) is committed once, however often tried."""
     properties: Mapping[str, str] = field(default_factory=dict)
     watermark: int | None = None
 
@@ -178,12 +178,12 @@ class Committer:
             newest, which contains it too).
 
         Raises:
-            Conflict: what it deletes is gone, or keys overlap; or the retries or the time that the options allow are used up.
+            Conflict: what it deletes is gone, or keys overlap; or the allowed retries or time are used up.
             OutcomeUnknown, Unavailable: the store failed while the snapshot was written; look before retrying.
 
         Cost of an append, warm: 1 HEAD + 1 GET (newest snapshot), 1 PUT a manifest, 2 PUTs of lists, 1 PUT of the
-        snapshot, 1 LIST of the boundary, 1 PUT of the hint: 8 requests, however many snapshots there are. A lost race adds
-        what it takes to read the winner's snapshot and delta list, and the two lists.
+        snapshot, 1 LIST of the boundary, 1 PUT of the hint: 8 requests, however many snapshots there are. A lost race
+        adds what it takes to read the winner's snapshot and delta list, and the two lists.
         """
         options = TableOptions(self._schema().options)
         timeout_ms = options.get(COMMIT_TIMEOUT)
@@ -292,8 +292,8 @@ class Committer:
         """Raise `Conflict` unless `entries` fit `head`; after a lost race, look at the winners' deltas first."""
         if head is None:
             raise Conflict(
-                "This change replaces files, but the table has no snapshot: it was made for another table or the table was "
-                "created anew. Read again and redo the change.",
+                "This change replaces files, but the table has no snapshot: it was made for another table or the table "
+                "was created anew. Read again and redo the change.",
                 kind="file_gone",
             )
         before = attempt.checked

@@ -90,8 +90,8 @@ def _check_keys_apart(
         for (_, before, first), (after, _, second) in itertools.pairwise(files):
             if after <= before:
                 raise Conflict(
-                    f"{first} and {second} would overlap in their keys at level {group[2]} of bucket {group[1]} on top of "
-                    f"snapshot {snapshot_id}: another compaction came first. Plan the compaction again.",
+                    f"{first} and {second} would overlap in their keys at level {group[2]} of bucket {group[1]} on top "
+                    f"of snapshot {snapshot_id}: another compaction came first. Plan the compaction again.",
                     kind="keys_overlap",
                     files=[first, second],
                     snapshot=snapshot_id,

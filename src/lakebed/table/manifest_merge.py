@@ -1,7 +1,8 @@
 """Fewer, larger manifests: which ones a commit merges, and what the merged one says. Pure.
 
-Owns: the rules of ``manifest.merge-min-count``, ``manifest.target-file-size`` and ``manifest.full-compaction-threshold-size``,
-as Paimon has them, and the fold that keeps a DELETE whose ADD lies in an older manifest.
+Owns: the rules of ``manifest.merge-min-count``, ``manifest.target-file-size`` and
+``manifest.full-compaction-threshold-size``, as Paimon has them, and the fold that keeps a DELETE whose ADD lies
+in an older manifest.
 
 Invariants: merging never changes what is live, nor any file's commit snapshot: entries come in with it resolved (-1 for
 entries of other clients) and are written out with it explicit. Order is kept: a run of neighbours is replaced in place.

@@ -1,6 +1,7 @@
 """Which live files an overwrite replaces. Pure but for reading the manifests of the newest snapshot.
 
-Owns: `Overwrite` and its derivation against a snapshot, done again at each try of a commit, since it depends on the state.
+Owns: `Overwrite` and its derivation against a snapshot, done again at each try of a commit, since it depends on the
+state.
 """
 
 from __future__ import annotations

@@ -5,13 +5,14 @@ that makes a commit visible.
 
 Invariants:
 - Only the create-only put of ``snapshot-<n+1>`` decides a race; the write id is the snapshot's `uuid`.
-- An id is never used twice by lakebed: ids below the boundary are fenced. Gaps between ids are legal (rollbacks, expiry).
+- An id is never used twice by lakebed: ids below the boundary are fenced. Gaps between ids are legal (rollbacks,
+  expiry).
 - ``LATEST`` and ``EARLIEST`` are hints for other clients and for a first look; they are written after the commit, not
   durably, best effort, and never trusted alone.
 - Commit times never decrease along ids that lakebed wrote, so time is searched by bisection.
 
-Does not know: manifests, tags, retention. Other clients of the format write snapshots too; they ignore the boundary, and
-their renames may overwrite a file on a local folder.
+Does not know: manifests, tags, retention. Other clients of the format write snapshots too; they ignore the boundary,
+and their renames may overwrite a file on a local folder.
 """
 
 from __future__ import annotations
@@ -70,14 +71,14 @@ class SnapshotLog:
             exact: False may miss newer ids behind a gap that a rollback elsewhere left. Enough for a commit, which then
                 loses its race and looks again.
 
-        Cost: 1 GET + 1 HEAD (that no newer one exists) + 1 LIST of the boundary when exact, and 1 HEAD for each commit of
-        others since the last look; at first 1 GET of the hint more.
+        Cost: 1 GET + 1 HEAD (that no newer one exists) + 1 LIST of the boundary when exact, and 1 HEAD for each
+        commit of others since the last look; at first 1 GET of the hint more.
         """
         newest = self._log.newest(exact=exact)
         return None if newest is None else decode_snapshot(newest[1], path=self._layout.snapshot(newest[0]))
 
     def latest_body(self) -> tuple[int, bytes] | None:
-        """Id and file of the newest snapshot, unknown fields included; None for a table without any. Cost: as `latest`."""
+        """Id and file of the newest snapshot, unknown fields included; None without any. Cost: as `latest`."""
         newest = self._log.newest()
         return None if newest is None else (newest[0], bytes(newest[1]))
 

@@ -1,9 +1,10 @@
 """System tables: what a table knows of itself, as Arrow, with Paimon's names and types.
 
-Owns: ``$snapshots $tags $schemas $files $manifests $options $partitions $branches $consumers``. Invariants: each shows the
-newest state (`files`, `manifests` and `partitions` that of the newest snapshot, or of the version asked); an empty table has
-every column too; hidden pins are not shown. ``tagged_snapshot_id``, the table tags proposal's name of ``snapshot_id`` in
-``$tags``, may be asked for as a column. ``$files`` has one column more than Paimon: ``commit_snapshot``.
+Owns: ``$snapshots $tags $schemas $files $manifests $options $partitions $branches $consumers``. Invariants: each
+shows the newest state (`files`, `manifests` and `partitions` that of the newest snapshot, or of the version
+asked); an empty table has every column too; hidden pins are not shown. ``tagged_snapshot_id``, the table tags
+proposal's name of ``snapshot_id`` in ``$tags``, may be asked for as a column. ``$files`` has one column more than
+Paimon: ``commit_snapshot``.
 
 Does not know: how anything is stored.
 """
@@ -171,7 +172,7 @@ class SystemTables:
             near = get_close_matches(plain, SYSTEM_TABLES, n=1)
             hint = f"did you mean ${near[0]}? " if near else ""
             raise InvalidRequest(
-                f"There is no system table ${plain}: {hint}There are {', '.join('$' + known for known in SYSTEM_TABLES)}.",
+                f"There is no system table ${plain}: {hint}there are {_names_of_all()}.",
                 kind="unknown_system_table",
                 name=plain,
             )
@@ -343,7 +344,7 @@ class SystemTables:
         return pa.table([columns[field.name].cast(field.type) for field in _FILES], schema=_FILES)
 
     def _value_statistics(self, live: pa.Table, schema: TableSchema) -> list[tuple[str, str, str]]:
-        """(null counts, minima, maxima) of each file as JSON by the newest column names; old columns match by field id."""
+        """(null counts, minima, maxima) of each file as JSON by the newest column names, matched by field id."""
         found = [("{}", "{}", "{}")] * live.num_rows
         groups: dict[tuple[int, tuple[str, ...] | None], list[int]] = {}
         for row, (schema_id, names) in enumerate(
@@ -380,6 +381,10 @@ SYSTEM_TABLES: dict[str, Callable[[SystemTables, Snapshot | None], pa.Table]] = 
     "consumers": SystemTables._consumers,
 }
 """Every system table by name."""
+
+
+def _names_of_all() -> str:
+    return ", ".join("$" + name for name in SYSTEM_TABLES)
 
 
 def _table(rows: Any, schema: pa.Schema) -> pa.Table:

@@ -1,8 +1,8 @@
 """Which snapshots are tagged, without reading each tag: one LIST, one small hint object, and the tags it does not know.
 
-Owns: ``lakebed/tag-index``. Format: ``LBTAGIX1``, then zstandard of three little-endian int64 columns one after the other,
-sorted by the second: key, snapshot id, expiry time in Unix ms (-1: never). The key is 64 bits of SHA-256 over what the
-listing says of a tag's file (name, size, modification time, etag), so a listed tag with a known key is this tag, unchanged.
+Owns: ``lakebed/tag-index``. Format: ``LBTAGIX1``, then zstandard of three little-endian int64 columns one after the
+other, sorted by the second: key, snapshot id, expiry time in Unix ms (-1: never). The key is 64 bits of SHA-256 over
+what the listing says of a tag's file (name, size, modification time, etag): a listed tag with a known key is unchanged.
 
 Invariants: a hint only. Without the listing it says nothing; entries it lacks are read; anything unreadable is as if it
 were not there. Whoever found it stale writes it anew (a plain overwriting put; the last one wins, each is right).

@@ -4,14 +4,17 @@ Owns: every verb on the tag files themselves. A tag is a copy of the snapshot's 
 (``tagCreateTime``, ``tagTimeRetained``, written only when a lifetime is given) plus lakebed's marks in ``properties``.
 
     lakebed.tag-id          random, tells our own create from another's when a reply was lost
-    lakebed.tag-automatic   "true": made by the automatic rules, so that their retention counts it. DO NOT CHANGE: on disk.
+    lakebed.tag-automatic   "true": made by the automatic rules, so that their retention counts it
+
+Both names are on disk: DO NOT CHANGE.
 
 Invariants:
 - Creating is create-only: of two creators one wins.
 - After its put the tagger looks whether its source (snapshot or tag) still exists, and withdraws the tag if not. Expiry
   hides first and reads the tags afterwards, so one of the two always sees the other.
-- Names that start with ``snapshot.``, ``tag.``, ``branch.`` or ``lakebed.`` are reserved; ``lakebed.pin.*`` are hidden pins that
-  lakebed makes for itself (forks, rollbacks): no user verb shows or touches them, every collector honours them.
+- Names that start with ``snapshot.``, ``tag.``, ``branch.`` or ``lakebed.`` are reserved; ``lakebed.pin.*`` are
+  hidden pins that lakebed makes for itself (forks, rollbacks): no user verb shows or touches them, every collector
+  honours them.
 
 Does not know: which data files a tag holds, or when they may go: deleting a tag's files is `expire`'s.
 """
@@ -274,7 +277,7 @@ class Tags:
         return self._put_new(name, body, source=chosen, if_not_exists=if_not_exists)
 
     def pin_hidden(self, name: str, *, source: Source) -> Tag:
-        """Pin a snapshot for lakebed itself, under `HIDDEN_PREFIX` + name, by the same protocol as `create`; no lifetime.
+        """Pin a snapshot for lakebed itself, under `HIDDEN_PREFIX` + name, by the protocol of `create`; no lifetime.
 
         Raises `AlreadyExists`, `Conflict`. Cost: 1 PUT + 1 HEAD.
         """
@@ -408,8 +411,8 @@ class Tags:
 
     def _source_expired(self, name: str) -> Conflict:
         return Conflict(
-            f"What the tag {name!r} should point at expired while it was being made, so the tag was withdrawn: choose another "
-            "snapshot.",
+            f"What the tag {name!r} should point at expired while it was being made, so the tag was withdrawn: choose "
+            "another snapshot.",
             kind="source_expired",
             tag=name,
         )

@@ -2,8 +2,8 @@
 
 Owns: the rules of naming a version and of times.
 
-- ``version``: an int or digits is a snapshot id; ``snapshot.<id>``, ``tag.<name>``, ``branch.<name>`` say which kind; any other text is
-  a tag, then a branch. An id whose snapshot expired is read from a tag that still holds it.
+- ``version``: an int or digits is a snapshot id; ``snapshot.<id>``, ``tag.<name>``, ``branch.<name>`` say which kind;
+  any other text is a tag, then a branch. An id whose snapshot expired is read from a tag that still holds it.
 - ``timestamp``: the newest snapshot committed at or before it; when all such have expired, the nearest earlier tag.
 - Times are int (Unix ms, UTC), `datetime` or ISO 8601 text; without a zone they are UTC; a date alone is its midnight.
 
@@ -75,7 +75,8 @@ class Travel:
         """The snapshot that a version text or id names. See the module."""
         if isinstance(version, bool) or not isinstance(version, int | str):
             raise InvalidRequest(
-                f"{version!r} is no version: give a snapshot id, a tag, a branch, or snapshot.<id>, tag.<name>, branch.<name>.",
+                f"{version!r} is no version: give a snapshot id, a tag, a branch, or snapshot.<id>, tag.<name>, "
+                "branch.<name>.",
                 kind="invalid_version",
             )
         if isinstance(version, int):
@@ -133,7 +134,7 @@ class Travel:
         return self.tags.source(snapshot_id=snapshot_id, tag=tag)
 
     def source_of(self, version: int | str | None) -> Source:
-        """As `source`, of a version as people name it. A branch's newest snapshot is no source: it is not of this line."""
+        """As `source`, of a version as people name it. A branch's snapshot is no source: it is not of this line."""
         if version is None:
             return self.tags.source()
         found = self.at_version(version)
@@ -185,8 +186,8 @@ def parse_time_ms(time: Time) -> int:
             time = dt.datetime.fromisoformat(time.strip())
         except ValueError as wrong:
             raise InvalidRequest(
-                f"{time!r} is no time: write it like 2013-02-01, 2013-02-01T06:30:00+01:00 (UTC without a zone), or as Unix "
-                "milliseconds.",
+                f"{time!r} is no time: write it like 2013-02-01, 2013-02-01T06:30:00+01:00 (UTC without a zone), or as "
+                "Unix milliseconds.",
                 kind="invalid_time",
             ) from wrong
     if isinstance(time, dt.datetime):
@@ -198,8 +199,11 @@ def parse_time_ms(time: Time) -> int:
 
 
 def version_of_options(options: Mapping[str, str]) -> dict[str, int | str]:
-    """Keyword arguments of `Travel.resolve` from ``scan.tag-name``, ``scan.snapshot-id``, ``scan.version``, ``scan.timestamp`` or
-    ``scan.timestamp-millis``; empty when none is set. Raises `InvalidRequest` for several."""
+    """Keyword arguments of `Travel.resolve` from the ``scan.*`` options; empty when none is set.
+
+    Known: ``scan.tag-name``, ``scan.snapshot-id``, ``scan.version``, ``scan.timestamp``, ``scan.timestamp-millis``.
+    Raises `InvalidRequest` for several.
+    """
     given = {key: options[key] for key in _SCAN if key in options}
     if len(given) > 1:
         raise InvalidRequest(f"Give only one of {', '.join(given)}.", kind="ambiguous_version", options=list(given))

@@ -1,7 +1,8 @@
 """A table as the `Versioned` contract sees it: its readable versions, what pins them, and a view of one.
 
-Owns: the translation of snapshots, tags, branches and consumers into `Version` and `Pin`, and `TableView`. Invariants: a
-version's id is its snapshot id as text; expired snapshots that a tag holds are versions too. Does not know: files.
+Owns: the translation of snapshots, tags, branches and consumers into `Version` and `Pin`, and `TableView`.
+Invariants: a version's
+id is its snapshot id as text; expired snapshots that a tag holds are versions too. Does not know: files.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ def version_of(snapshot: Snapshot, *, store: str) -> Version:
         store=store,
         id=str(snapshot.id),
         created_ms=snapshot.time_ms,
-        summary=f"{snapshot.commit_kind.lower()}, {snapshot.delta_record_count:+,} rows, {snapshot.total_record_count:,} in all",
+        summary=f"{snapshot.commit_kind.lower()}, {snapshot.delta_record_count:+,} rows, "
+        f"{snapshot.total_record_count:,} in all",
         facts={
             "kind": snapshot.commit_kind,
             "user": snapshot.commit_user,
