@@ -1,8 +1,8 @@
 """A table as the `Versioned` contract sees it: its readable versions, what pins them, and a view of one.
 
 Owns: the translation of snapshots, tags, branches and consumers into `Version` and `Pin`, and `TableView`.
-Invariants: a version's
-id is its snapshot id as text; expired snapshots that a tag holds are versions too. Does not know: files.
+Invariants: a version's id is its snapshot id as text; expired snapshots that a tag holds are versions too.
+Does not know: files.
 """
 
 from __future__ import annotations
