@@ -190,6 +190,16 @@ def test_each_bucket_is_written_once(spark: SparkSession, make_table: MakeTable)
     assert sum(1 for value in values_of(table).values() if value == "again") == 2
 
 
+def test_partition_whose_hash_is_near_the_limit(spark: SparkSession, make_table: MakeTable) -> None:
+    """Rows of a partition are placed whatever its hash: adding the bucket's number to it does not overflow."""
+    largest = 2**31 - 1
+    near = spark.range(4_000_000).filter(f"hash(id) > {largest - 2000}").first().id
+    schema = pa.schema([pa.field("p", pa.int64(), nullable=False), *NUMBERS])
+    table = make_table(schema, primary_keys=["p", "id"], partition_keys=["p"], options={"bucket": "4096"})
+    lakebed.spark.write(spark.range(20).select(sql.lit(near).alias("p"), "id", sql.lit("x").alias("v")), table)
+    assert sorted(values_of(table)) == list(range(20))
+
+
 def test_order_by_decides_between_rows_of_one_key(spark: SparkSession, make_table: MakeTable) -> None:
     """Of several rows of one key within a DataFrame the last by `order_by` stays."""
     table = make_table(NUMBERS, **KEYED)

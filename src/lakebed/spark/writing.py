@@ -438,8 +438,9 @@ def _placed(df: DataFrame, task: WriteTask, *, order_by: Sequence[str]) -> DataF
         task_count = tasks_max if partition_keys else min(settings.bucket_count, tasks_max)
         number = _bucket_number(task)
         if partition_keys:
-            number = functions.hash(*(quoted(name) for name in partition_keys)) + number
-        placed = df.repartitionById(task_count, functions.pmod(number, functions.lit(task_count)))
+            # As 64-bit numbers: a hash near the end of its range must not overflow.
+            number = functions.hash(*(quoted(name) for name in partition_keys)).cast("bigint") + number
+        placed = df.repartitionById(task_count, functions.pmod(number, functions.lit(task_count)).cast("int"))
     return placed.sortWithinPartitions(*(quoted(name) for name in order_by)) if order_by else placed
 
 
