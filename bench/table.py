@@ -1,7 +1,7 @@
 """The table benchmark: ``python bench/table.py [--scale 1] [--only append_write,merge_read] [--samples 5]``.
 
 Workloads, at scale 1: append_write, append_read, pk_write of 1 M rows (BIGINT, INT, DOUBLE, STRING; 2 buckets for
-keys), upsert of 100 k rows, merge_read of 1 M + 100 k overlapping rows, commit, tag_create, tag_delete (milliseconds each),
+keys), upsert of 100 k rows, merge_read of 1 M + 100 k overlapping rows, commit, tag_create, tag_delete (ms each),
 expire_tags_0 / _10 / _1000 (bytes read), spark_scan, spark_write, merge_memory and compact_memory (peak megabytes).
 Peers run in an environment of their own (they pin an older pyarrow) and alternate with lakebed in one run.
 """

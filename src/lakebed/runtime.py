@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 from lakebed.clock import Clock, SystemClock
@@ -28,7 +29,9 @@ class Condition(Protocol):
 
     def __enter__(self) -> Any: ...
 
-    def __exit__(self, *exc: object) -> Any: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> Any: ...
 
     def wait(self, timeout: float | None = None) -> bool:
         """Release, wait for a notification or `timeout` seconds, take again; False after a timeout."""

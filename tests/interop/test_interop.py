@@ -15,9 +15,8 @@ import pyarrow.compute as pc
 import pytest
 
 import lakebed
-from lakebed import Lake
+from lakebed import Lake, Table
 from lakebed.objects import open_store
-from lakebed import Table
 
 if TYPE_CHECKING:
     from conftest import Peers

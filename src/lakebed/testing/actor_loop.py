@@ -27,11 +27,11 @@ __all__ = ["Actor", "ActorLoop", "Deadlock", "StepsExceeded"]
 _TAIL_COUNT: Final = 40
 
 
-class Deadlock(AssertionError):  # noqa: N818  # a finding, like any other failed assertion
+class Deadlock(AssertionError):  # a finding, like any other failed assertion
     """No actor can run, and no time will help."""
 
 
-class StepsExceeded(AssertionError):  # noqa: N818
+class StepsExceeded(AssertionError):
     """The run is longer than it may be: somebody loops."""
 
 

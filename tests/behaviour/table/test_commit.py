@@ -80,7 +80,7 @@ def test_another_writer_reads_only_the_lists_it_lacks(bench: Any) -> None:
 
 
 def test_new_files_inherit_the_snapshot_that_won(bench: Any) -> None:
-    """A file's commit snapshot is the id under which it became visible, also after a lost race and a merge of manifests."""
+    """A file's commit snapshot is the id under which it became visible, also after a lost race and a merge."""
     rival = bench.reopen()
     lose_races(bench, lambda: rival.commit([bench.change("rival")]), 1)
     assert bench.commit("ours").id == 2
