@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -173,16 +172,3 @@ def test_a_bug_is_told_as_one(cli: Callable[..., Any], lake: str, monkeypatch: p
     answer = cli("ls", lake)
     assert answer.code == exits.BUG
     assert "bug in lakebed" in answer.err
-
-
-def test_a_pipeline_without_java_says_so(tmp_path: Path) -> None:
-    """Without Java a pipeline that needs Spark is refused in one sentence."""
-    done = subprocess.run(
-        [sys.executable, "-m", "lakebed.cli", "pipeline", "run", str(tmp_path / "none.yaml"), "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "JAVA_HOME": str(tmp_path)},
-    )
-    assert done.returncode == exits.NOT_FOUND
-    assert json.loads(done.stderr)["error"]["message"]

@@ -1,0 +1,51 @@
+"""The question before something is deleted, asked at a real (pseudo) terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lakebed
+from lakebed.cli import exits
+
+
+def at_a_terminal(answer: str, *arguments: str) -> tuple[int, str]:
+    """Run a command at a terminal where a person types `answer`; exit code and what the terminal showed."""
+    person, terminal = pty.openpty()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "lakebed.cli", *arguments], stdin=terminal, stdout=subprocess.PIPE, stderr=terminal
+        )
+        os.write(person, f"{answer}\n".encode())
+        assert process.stdout is not None
+        process.stdout.read()
+        process.stdout.close()
+        code = process.wait()
+        shown = os.read(person, 100_000).decode()
+    finally:
+        os.close(person)
+        os.close(terminal)
+    return code, shown
+
+
+@pytest.mark.parametrize(("answer", "code"), [("n", exits.DECLINED), ("", exits.DECLINED), ("y", exits.OK)])
+def test_a_person_is_asked(lake: str, answer: str, code: int) -> None:
+    """Only a yes deletes; anything else changes nothing and exits with 8."""
+    ended, shown = at_a_terminal(answer, "table", "delete-tag", lake, "flights", "--name", "jan")
+    assert ended == code
+    assert "[y/N]" in shown
+    kept = [tag.name for tag in lakebed.open(lake).table("flights").tags()]
+    assert kept == ([] if code == exits.OK else ["jan"])
+
+
+def test_yes_is_not_asked(lake: str) -> None:
+    """--yes goes on without a question, at a terminal too."""
+    ended, shown = at_a_terminal("n", "table", "drop", lake, "flights", "--force", "--yes")
+    assert ended == exits.OK
+    assert "[y/N]" not in shown
+    assert not (Path(lake) / "default.db" / "flights" / "schema" / "schema-0").exists()
