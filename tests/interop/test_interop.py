@@ -295,6 +295,18 @@ class TestTheirsReadByUs:
         assert table.tags() == []
 
     @pytest.mark.parametrize("client", READERS)
+    def test_a_key_twice_in_one_batch(self, peers: Peers, client: str) -> None:
+        """The last row of a key counts, within their batch and against rows they wrote before."""
+        peers.call("create", table="d.t", path=peers.send(rows_of(0, 1)), primary_keys=["id"], options={"bucket": "1"})
+        peers.write("d.t", rows_of(0, 10), client=client)
+        twice = pa.concat_tables([rows_of(5, 10, v=1.0), rows_of(0, 8, v=2.0), rows_of(5, 1, v=3.0)])
+        peers.write("d.t", twice, client=client)
+        table = theirs(peers, "d.t")
+        assert_same(table.read(), peers.read("d.t", client=client))
+        values = dict(zip(*(table.read()[name].to_pylist() for name in ("id", "v")), strict=True))
+        assert values == {**dict.fromkeys(range(5, 15), 1.0), **dict.fromkeys(range(8), 2.0), 5: 3.0}
+
+    @pytest.mark.parametrize("client", READERS)
     def test_old_style_table_tagged_and_expired(self, peers: Peers, client: str) -> None:
         """A table without commit snapshot ids: tags survive expiry on both sides, and a deleted tag's files go."""
         peers.call("create", table="d.t", path=peers.send(rows_of(0, 1)), primary_keys=["id"], options={"bucket": "1"})

@@ -31,7 +31,7 @@ from lakebed.table.data_file import (
     OpenDataFile,
     open_data_file,
 )
-from lakebed.table.merge import Codes, encode_keys, is_strictly_increasing, merge_order, sort_unique, survivors
+from lakebed.table.merge import Codes, encode_keys, is_strictly_increasing, merge_order, survivors
 from lakebed.table.model import DataField, DataFile, Split, TableSchema
 from lakebed.table.predicate import Predicate, columns_of, to_arrow
 from lakebed.table.pruning import only_on
@@ -168,8 +168,13 @@ def _plain_stream(store: ObjectStore, split: Split, plan: ReadPlan, batch_rows: 
 def _open(
     store: ObjectStore, split: Split, file: DataFile, *, window_bytes: int = WHOLE_FILE_BYTES_MAX
 ) -> OpenDataFile:
-    path = file.external_path or f"{split.folder}/{file.file_name}"
-    return open_data_file(store, path, size_bytes=file.file_size, window_bytes=min(window_bytes, WHOLE_FILE_BYTES_MAX))
+    return open_data_file(
+        store, _path(split, file), size_bytes=file.file_size, window_bytes=min(window_bytes, WHOLE_FILE_BYTES_MAX)
+    )
+
+
+def _path(split: Split, file: DataFile) -> str:
+    return file.external_path or f"{split.folder}/{file.file_name}"
 
 
 class _Source:
@@ -242,10 +247,12 @@ def _widen(column: pa.ChunkedArray, target: pa.DataType, folder: str) -> pa.Chun
 # ---- merging at once
 
 
-def _merge_at_once(store: ObjectStore, split: Split, plan: ReadPlan, *, threads: bool) -> pa.Table:
+def _merge_at_once(
+    store: ObjectStore, split: Split, plan: ReadPlan, *, threads: bool, with_sequences: bool = False
+) -> pa.Table:
     """Decode all runs and drop what newer rows replace; each run keeps its own order."""
     runs = sorted_runs(split.files, schema=plan.schema)
-    with_sequences = not _are_in_sequence(runs)
+    with_sequences = with_sequences or not _are_in_sequence(runs)
     system = (SEQUENCE_COLUMN, KIND_COLUMN) if with_sequences else (KIND_COLUMN,)
     fields = _with_keys(plan)
     tables = []
@@ -260,7 +267,15 @@ def _merge_at_once(store: ObjectStore, split: Split, plan: ReadPlan, *, threads:
         tables.append(pa.concat_tables(parts))
     names = [key.name for key in plan.keys]
     codes = encode_keys([[table.column(name) for name in names] for table in tables])
-    tables, codes = _repaired(tables, codes)
+    for position, run_codes in enumerate(codes):
+        if is_strictly_increasing(run_codes):
+            continue
+        _check_sorted(run_codes, path=_path(split, runs[position][0]) if len(runs[position]) == 1 else split.folder)
+        if not with_sequences:
+            # A key twice in one file: only sequence numbers tell which row is the newer one.
+            return _merge_at_once(store, split, plan, threads=threads, with_sequences=True)
+        kept = merge_order([run_codes], sequences=[_numbers(tables[position], SEQUENCE_COLUMN)])
+        tables[position], codes[position] = tables[position].take(pa.array(kept)), run_codes[kept]
     sequences = [_numbers(table, SEQUENCE_COLUMN) for table in tables] if with_sequences else None
     masks = survivors(codes, sequences=sequences)
     merged = []
@@ -281,14 +296,13 @@ def _are_in_sequence(runs: Sequence[Sequence[DataFile]]) -> bool:
     return True
 
 
-def _repaired(tables: list[pa.Table], codes: list[Codes]) -> tuple[list[pa.Table], list[Codes]]:
-    """Sort and make unique what another client wrote out of order or with a key twice; ours pass untouched."""
-    for run, run_codes in enumerate(codes):
-        if is_strictly_increasing(run_codes):
-            continue
-        order = sort_unique(run_codes)
-        tables[run], codes[run] = tables[run].take(pa.array(order)), run_codes[order]
-    return tables, codes
+def _check_sorted(codes: Codes, *, path: str) -> None:
+    """Refuse a file whose keys descend. A key may stand in it twice: some writers do not deduplicate a batch."""
+    if not bool(np.all(codes[1:] >= codes[:-1])):
+        raise Corruption(
+            f"The rows of {path} are not sorted by key, as the rows of a data file must be, so they cannot be merged.",
+            path=path,
+        )
 
 
 def _without_deletes(kinds: npt.NDArray[np.int64], mask: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.bool_] | None:
@@ -321,19 +335,36 @@ def _merged(store: ObjectStore, split: Split, plan: ReadPlan) -> Iterator[pa.Tab
 class _Cursor:
     """One sorted run being read: rows decoded but not merged yet, and the rest."""
 
-    batches: Iterator[pa.Table]
+    batches: Iterator[tuple[str, pa.Table]]
+    """The run's rows, each part with the path of its file."""
     rows: pa.Table
+    path: str = ""
+    """The file that was read last."""
+    wants_more: bool = True
+    """All of `rows` have one key, of which the next part may hold more rows."""
     is_last: bool = False
     """Nothing comes after `rows`."""
 
     def fill(self) -> None:
-        """Make `rows` non-empty, unless the run ended."""
-        while self.rows.num_rows == 0 and not self.is_last:
+        """Read on where that is wanted, past empty parts."""
+        while self.wants_more and not self.is_last:
             following = next(self.batches, None)
             if following is None:
                 self.is_last = True
-            else:
-                self.rows = following
+                continue
+            self.path, table = following
+            if table.num_rows:
+                self.rows = pa.concat_tables([self.rows, table]) if self.rows.num_rows else table
+                self.wants_more = False
+
+    def cut(self, end: int, *, wants_more: bool) -> pa.Table:
+        """Take the first `end` rows out."""
+        head, rest = self.rows.slice(0, end), self.rows.slice(end)
+        if wants_more and rest.num_rows:
+            # A copy of usually one row, so that the part it was read with can be freed.
+            rest = rest.take(pa.array(np.arange(rest.num_rows)))
+        self.rows, self.wants_more = rest, wants_more
+        return head
 
 
 def merged_windows(
@@ -346,8 +377,8 @@ def merged_windows(
 ) -> Iterator[pa.Table]:
     """Merge the runs of a split in bounded memory.
 
-    Each step reads ahead in every run, and merges all rows up to the least of the last keys read: below that key no run
-    holds anything unread.
+    Each step reads ahead in every run, and merges all rows below the least of the last keys read: no run holds anything
+    unread below it. Of that key itself the run may hold more, where a writer did not deduplicate.
 
     Args:
         store: the table's folder.
@@ -370,6 +401,8 @@ def merged_windows(
         if not cursors:
             return
         window = _next_window(cursors, names)
+        if window is None:
+            continue
         if not keep_deletes:
             mask = _without_deletes(_numbers(window, KIND_COLUMN), None)
             window = window if mask is None else window.filter(pa.array(mask))
@@ -377,22 +410,23 @@ def merged_windows(
             yield window
 
 
-def _next_window(cursors: Sequence[_Cursor], keys: Sequence[str]) -> pa.Table:
-    """Merge what is complete of every cursor's rows, and leave the rest in the cursors."""
-    if len(cursors) == 1:
-        window, cursors[0].rows = cursors[0].rows, cursors[0].rows.slice(0, 0)
-        return window
+def _next_window(cursors: Sequence[_Cursor], keys: Sequence[str]) -> pa.Table | None:
+    """Merge what is complete of every cursor's rows, and leave the rest in the cursors; None when nothing is."""
     codes = encode_keys([[cursor.rows.column(key) for key in keys] for cursor in cursors])
-    bounds = [run[-1] for run, cursor in zip(codes, cursors, strict=True) if not cursor.is_last]
+    bound = min((run[-1] for run, cursor in zip(codes, cursors, strict=True) if not cursor.is_last), default=None)
     heads, head_codes = [], []
     for cursor, run in zip(cursors, codes, strict=True):
-        end = int(np.searchsorted(run, min(bounds), side="right")) if bounds else len(run)
+        if not is_strictly_increasing(run):
+            _check_sorted(run, path=cursor.path)
+        end = len(run) if bound is None else int(np.searchsorted(run, bound, side="left"))
+        head = cursor.cut(end, wants_more=bound is not None and run[-1] == bound)
         if end:
-            heads.append(cursor.rows.slice(0, end))
+            heads.append(head)
             head_codes.append(run[:end])
-            cursor.rows = cursor.rows.slice(end)
-    if len(heads) == 1:
-        return heads[0]
+    if not heads:
+        return None
+    if len(heads) == 1 and is_strictly_increasing(head_codes[0]):
+        return heads[0].combine_chunks()
     order = merge_order(head_codes, sequences=[_numbers(head, SEQUENCE_COLUMN) for head in heads])
     return pa.concat_tables(heads).combine_chunks().take(pa.array(order))
 
@@ -408,7 +442,7 @@ def _cursor(
 ) -> _Cursor:
     system = (SEQUENCE_COLUMN, KIND_COLUMN)
 
-    def batches() -> Iterator[pa.Table]:
+    def batches() -> Iterator[tuple[str, pa.Table]]:
         for file in run:
             opened = _open(store, split, file, window_bytes=window_bytes)
             source = _Source(file, split, plan, fields)
@@ -417,7 +451,7 @@ def _cursor(
             groups = source.row_groups(opened, plan.key_part)
             columns = source.names_in(opened, *system)
             for batch in opened.batches(columns=columns, row_groups=groups, batch_rows=rows):
-                yield source.adapt(pa.Table.from_batches([batch]), *system)
+                yield _path(split, file), source.adapt(pa.Table.from_batches([batch]), *system)
 
     return _Cursor(batches=batches(), rows=arrow_schema(fields).empty_table())
 

@@ -4,7 +4,7 @@ Owns: ``$snapshots $tags $schemas $files $manifests $options $partitions $branch
 shows the newest state (`files`, `manifests` and `partitions` that of the newest snapshot, or of the version
 asked); an empty table has every column too; hidden pins are not shown. ``tagged_snapshot_id``, the table tags
 proposal's name of ``snapshot_id`` in ``$tags``, may be asked for as a column. ``$files`` has one column more than
-Paimon: ``commit_snapshot``.
+Paimon: ``commit_snapshot``. Its ``file_path`` is relative to the table's folder, unless the file lies elsewhere.
 
 Does not know: how anything is stored.
 """
@@ -18,6 +18,7 @@ from difflib import get_close_matches
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -31,6 +32,7 @@ from lakebed.table.manifest_reader import ManifestReader
 from lakebed.table.model import DataField, Snapshot, TableSchema
 from lakebed.table.schema import SchemaLog, encode_schema
 from lakebed.table.snapshots import SnapshotLog
+from lakebed.table.splits import bucket_groups
 from lakebed.table.tags import Tags
 
 __all__ = ["SYSTEM_TABLES", "SystemTables", "next_snapshot_of"]
@@ -321,7 +323,7 @@ class SystemTables:
         columns = {
             "partition": pa.array(_partition_names(live["partition"], schema), _TEXT),
             "bucket": live["bucket"],
-            "file_path": pc.coalesce(live["external_path"], live["file_name"]),
+            "file_path": _paths(live, schema=schema, layout=self.layout),
             "file_format": pc.replace_substring_regex(live["file_name"], pattern=r"^.*\.", replacement=""),
             "schema_id": live["schema_id"],
             "level": live["level"],
@@ -430,6 +432,17 @@ def _partition_names(rows: pa.ChunkedArray, schema: TableSchema) -> list[str | N
         "/".join(f"{field.name}={_plain(value)}" for field, value in zip(fields, values, strict=True))
         for values in _values(rows, fields)
     ]
+
+
+def _paths(live: pa.Table, *, schema: TableSchema, layout: Layout) -> pa.Array:
+    """Where each file lies: relative to the table's folder, or its external path."""
+    groups = bucket_groups(live, schema=schema, layout=layout)
+    folder_at = np.zeros(live.num_rows, np.int64)
+    for position, group in enumerate(groups):
+        folder_at[group.members] = position
+    folders = pa.array([group.folder for group in groups], _TEXT).take(pa.array(folder_at))
+    paths = pc.binary_join_element_wise(folders, live["file_name"].combine_chunks(), "/")
+    return pc.coalesce(live["external_path"].combine_chunks(), paths)
 
 
 def _partition_texts(rows: Sequence[bytes], fields: Sequence[DataField]) -> list[str]:

@@ -153,3 +153,13 @@ def test_filters_keep_the_order_of_rows() -> None:
     """A filtered table has its rows in their order; unknown is not true."""
     rows = pa.table({"a": pa.array([5, None, 1, 7, 3], pa.int64())})
     assert filter_rows(rows, bind(column("a") > 2, rows.schema))["a"].to_pylist() == [5, 7, 3]
+
+
+def test_keys_out_of_order_are_corruption_however_they_are_read(store: ObjectStore) -> None:
+    """A file whose keys descend cannot be merged in windows, so it is refused by both ways of reading, by its path."""
+    split = merge_of(foreign(store, "a", [1, 3, 2], v=1, first=0), foreign(store, "b", [1, 2, 3], v=2, first=3))
+    with pytest.raises(Corruption, match="bucket-0/a are not sorted by key") as whole:
+        read_split_table(store, split, plan=PLAN)
+    assert whole.value.facts["path"] == "bucket-0/a"
+    with pytest.raises(Corruption, match="bucket-0/a are not sorted by key"):
+        list(read_split(store, split, plan=ReadPlan(SCHEMA, {0: SCHEMA}, ("id", "v"), window_bytes=1)))

@@ -90,6 +90,15 @@ def test_files_show_keys_statistics_and_the_snapshot_that_brought_them(table: Ta
     assert len(table.system("files", version="v1").to_pylist()) == 2
 
 
+def test_file_paths_are_those_of_the_objects(table: Table) -> None:
+    """`file_path` names the object below the table's folder, which is what `why` accepts; an empty table has none."""
+    assert table.system("files")["file_path"].to_pylist() == []
+    fill(table)
+    paths = table.system("files", columns=["file_path"])["file_path"].to_pylist()
+    assert sorted(paths) == sorted(meta.path for meta in table.store.list("") if "/bucket-" in meta.path)
+    assert all(table.why(path).pins for path in paths)
+
+
 def test_partitions_are_summed(table: Table) -> None:
     """Rows, files and bytes of each partition, in order."""
     fill(table)
