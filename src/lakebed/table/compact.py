@@ -27,6 +27,7 @@ from lakebed.errors import Conflict, InvalidRequest
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.data_file import KIND_COLUMN, SEQUENCE_COLUMN, RollingWriter
+from lakebed.table.discard import discard, paths_written
 from lakebed.table.layout import Layout
 from lakebed.table.manifest import files_of
 from lakebed.table.model import BucketChange, DataFile, FileSource, Snapshot, Split, TableSchema
@@ -292,13 +293,17 @@ def run_task(
             level=task.output_level,
             file_source=FileSource.COMPACT,
         )
-        if schema.primary_keys:
-            _merge_into(writer, store, task, replace(plan, where=None, window_bytes=window_bytes))
-        else:
-            everything = replace(plan, columns=tuple(field.name for field in schema.fields), where=None)
-            for batch in read_split(store, task.split, plan=everything):
-                writer.write(pa.Table.from_batches([batch]))
-        added = writer.close(first_sequence=min(file.min_sequence_number for file in task.split.files))
+        try:
+            if schema.primary_keys:
+                _merge_into(writer, store, task, replace(plan, where=None, window_bytes=window_bytes))
+            else:
+                everything = replace(plan, columns=tuple(field.name for field in schema.fields), where=None)
+                for batch in read_split(store, task.split, plan=everything):
+                    writer.write(pa.Table.from_batches([batch]))
+            added = writer.close(first_sequence=min(file.min_sequence_number for file in task.split.files))
+        except Exception:
+            discard(store, writer.paths, environment=environment)
+            raise
     return BucketChange(
         partition=task.split.partition,
         bucket=task.split.bucket,
@@ -394,6 +399,7 @@ class Compactor:
             try:
                 snapshot = self._commit(changes)
             except Conflict as lost:
+                self._discard(changes)
                 if tries_left == 0 or lost.kind not in ("file_gone", "keys_overlap"):
                     raise
                 continue
@@ -411,17 +417,33 @@ class Compactor:
         worker_count = max(1, min(8, os.cpu_count() or 1, len(tasks))) if is_light else 1
         pool = self._environment.runtime.pool(worker_count)
         total = sum(task.input_bytes for task in tasks)
-        changes, bytes_done = [], 0
+        changes: list[BucketChange] = []
+        finished: list[BucketChange] = []
+        bytes_done = 0
+
+        def run(task: CompactTask) -> BucketChange:
+            change = run_task(self._store, task, plan=plan, environment=self._environment)
+            finished.append(change)
+            return change
+
         try:
-            done = pool.map(lambda task: run_task(self._store, task, plan=plan, environment=self._environment), tasks)
-            for task, change in zip(tasks, done, strict=True):
-                changes.append(change)
-                bytes_done += task.input_bytes
-                if progress is not None:
-                    progress(CompactProgress(len(changes), len(tasks), bytes_done, total))
-        finally:
-            pool.close()
+            try:
+                for task, change in zip(tasks, pool.map(run, tasks), strict=True):
+                    changes.append(change)
+                    bytes_done += task.input_bytes
+                    if progress is not None:
+                        progress(CompactProgress(len(changes), len(tasks), bytes_done, total))
+            finally:
+                pool.close()
+        except Exception:
+            self._discard(finished)
+            raise
         return changes
+
+    def _discard(self, changes: Sequence[BucketChange]) -> None:
+        """Delete the files that changes brought, which are known not to be committed."""
+        paths = paths_written(changes, schema=self._schema, layout=self._layout)
+        discard(self._store, paths, environment=self._environment)
 
     def read_plan(self, tasks: Sequence[CompactTask]) -> ReadPlan:
         """What `run_task` needs besides the store; picklable."""

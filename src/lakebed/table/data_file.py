@@ -119,14 +119,15 @@ class RollingWriter:
         self._columns = _file_schema(schema)
         self._uuid = new_uuid(environment.rng)
         self._files: list[DataFile] = []
+        self._paths: list[str] = []
         self._sink: pa.BufferOutputStream | None = None
         self._parquet: pq.ParquetWriter | None = None
         self._groups: list[_GroupFacts] = []
 
     @property
-    def files(self) -> tuple[DataFile, ...]:
-        """Files finished so far."""
-        return tuple(self._files)
+    def paths(self) -> tuple[str, ...]:
+        """Where files were put so far, also one whose put failed without a clear answer."""
+        return tuple(self._paths)
 
     def write(self, rows: pa.Table, *, sequences: pa.Array | None = None, kinds: pa.Array | None = None) -> None:
         """Add rows.
@@ -198,7 +199,8 @@ class RollingWriter:
         self._parquet.close()
         body = self._sink.getvalue()
         name = f"data-{self._uuid}-{len(self._files)}.parquet"
-        self._store.put(f"{self._folder}/{name}", body, durable=self._settings.durable)
+        self._paths.append(f"{self._folder}/{name}")
+        self._store.put(self._paths[-1], body, durable=self._settings.durable)
         self._files.append(self._describe(name, body.size))
         self._parquet, self._sink, self._groups = None, None, []
 

@@ -24,6 +24,7 @@ from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.compact import Compactor, CompactProgress, CompactReport
 from lakebed.table.data_file import RollingWriter
+from lakebed.table.discard import discard, paths_written
 from lakebed.table.incremental import TableDiff, diff_scans, plan_diff, read_changes
 from lakebed.table.layout import Layout
 from lakebed.table.manifest_reader import ManifestReader
@@ -230,15 +231,25 @@ class RowVerbs:
             newest = self._log.latest()
             if newest is not None:
                 return newest
-        return self._commit(
-            changes,
-            kind=kind,
-            commit_user=options.get("commit_user"),
-            commit_identifier=BATCH_COMMIT_IDENTIFIER if identifier is None else identifier,
-            properties=options.get("properties"),
-            watermark=options.get("watermark"),
-            overwrite=overwrite,
-        )
+        try:
+            return self._commit(
+                changes,
+                kind=kind,
+                commit_user=options.get("commit_user"),
+                commit_identifier=BATCH_COMMIT_IDENTIFIER if identifier is None else identifier,
+                properties=options.get("properties"),
+                watermark=options.get("watermark"),
+                overwrite=overwrite,
+            )
+        except (Conflict, InvalidRequest):
+            # Both say that nothing was committed; any other error leaves that open.
+            self._discard(changes)
+            raise
+
+    def _discard(self, changes: Sequence[BucketChange]) -> None:
+        """Delete the files that changes brought, which are known not to be committed."""
+        paths = paths_written(changes, schema=self._schema(), layout=self._layout)
+        discard(self._store, paths, environment=self._environment)
 
     def _index(self) -> BucketIndex:
         newest = self._log.latest()
@@ -368,11 +379,15 @@ class RowVerbs:
         """Changes that replace every file with matching rows by one without them."""
         predicate = parse_predicate(where) if isinstance(where, str) else where
         rewrites, plan = self.rewrites(predicate)
-        changes = (
-            without_rows(self._store, rewrite, where=predicate, plan=plan, environment=self._environment)
-            for rewrite in rewrites
-        )
-        return [change for change in changes if change is not None]
+        changes: list[BucketChange] = []
+        try:
+            for rewrite in rewrites:
+                change = without_rows(self._store, rewrite, where=predicate, plan=plan, environment=self._environment)
+                changes.extend([change] if change is not None else [])
+        except Exception:
+            self._discard(changes)
+            raise
+        return changes
 
 
 def without_rows(
@@ -392,15 +407,20 @@ def without_rows(
         store, folder=split.folder, schema=plan.schema, settings=settings.files, environment=environment
     )
     kept = 0
-    for batch in read_split(store, split, plan=plan):
-        rows = pa.Table.from_batches([batch])
-        stays = _not_matching(rows, where)
-        kept += stays.num_rows
-        if stays.num_rows:
-            writer.write(stays)
-    if kept == file.row_count:
-        return None
-    added = writer.close(first_sequence=file.min_sequence_number)
+    try:
+        for batch in read_split(store, split, plan=plan):
+            rows = pa.Table.from_batches([batch])
+            stays = _not_matching(rows, where)
+            kept += stays.num_rows
+            if stays.num_rows:
+                writer.write(stays)
+        if kept == file.row_count:
+            discard(store, writer.paths, environment=environment)
+            return None
+        added = writer.close(first_sequence=file.min_sequence_number)
+    except Exception:
+        discard(store, writer.paths, environment=environment)
+        raise
     return BucketChange(
         partition=split.partition,
         bucket=split.bucket,

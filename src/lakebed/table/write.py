@@ -9,6 +9,7 @@ Invariants:
   start from the same snapshot may use the same numbers: upserts of one key by concurrent writers are ordered by
   sequence number, then by commit order; neither commit fails for it.
 - Files are durable when `finish` returns; nothing references them before the commit does.
+- A writer that fails discards what it wrote, and is closed.
 
 Does not know: commits, manifests beyond the numbers in `BucketIndex`.
 """
@@ -16,7 +17,8 @@ Does not know: commits, manifests beyond the numbers in `BucketIndex`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +34,7 @@ from lakebed.table.binary_row import EMPTY_ROW, decode_rows, encode_rows
 from lakebed.table.bucket import bucket_of
 from lakebed.table.conform import boolean_mask, conform, conform_keys
 from lakebed.table.data_file import DELETE_KIND, INSERT_KIND, FileSettings, RollingWriter
+from lakebed.table.discard import discard
 from lakebed.table.layout import Layout
 from lakebed.table.merge import encode_keys, sort_unique
 from lakebed.table.model import BucketChange, DataFile, Rows, TableSchema
@@ -192,6 +195,7 @@ class TableWriter:
         self._index: BucketIndex | None = BucketIndex(None) if starts_anew else None
         self._next_sequence: dict[tuple[bytes, int], int] = {}
         self._added: dict[tuple[bytes, int], list[DataFile]] = {}
+        self._paths: list[str] = []
         self._pending: list[pa.Table] = []
         self._pending_kinds: list[npt.NDArray[np.int8]] = []
         self._pending_bytes = 0
@@ -206,9 +210,11 @@ class TableWriter:
 
         Raises:
             InvalidRequest: the rows do not fit the table (see `conform`), or `deletes` on an append table.
+            Closed: the writer is finished, abandoned or failed before.
         """
-        for part in _parts(rows):
-            self._add(*self._kinds_and_rows(part, deletes))
+        with self._abandoned_on_error():
+            for part in _parts(rows):
+                self._add(*self._kinds_and_rows(part, deletes))
 
     def delete(self, keys: Rows) -> None:
         """Delete rows of a primary-key table by key; other columns, when given, are stored with the delete.
@@ -216,21 +222,41 @@ class TableWriter:
         Raises:
             InvalidRequest: no primary-key table, or the rows do not hold every key column.
         """
-        self._require_keys("delete by key")
-        for part in _parts(keys):
-            rows = conform_keys(part, schema=self._schema)
-            self._add(rows, np.full(rows.num_rows, DELETE_KIND, np.int8))
+        with self._abandoned_on_error():
+            self._require_keys("delete by key")
+            for part in _parts(keys):
+                rows = conform_keys(part, schema=self._schema)
+                self._add(rows, np.full(rows.num_rows, DELETE_KIND, np.int8))
 
     def finish(self) -> list[BucketChange]:
         """Write what is left and return the changes to commit. The writer is closed then."""
-        self._require_open()
-        self._flush()
+        with self._abandoned_on_error():
+            self._flush()
         self._is_finished = True
         bucket_count = self._settings.bucket_count
         return [
             BucketChange(partition=partition, bucket=bucket, total_buckets=bucket_count, added=tuple(files))
             for (partition, bucket), files in self._added.items()
         ]
+
+    def abandon(self) -> None:
+        """Give up: delete the files written so far and close the writer. Nothing happens once it is finished."""
+        if self._is_finished:
+            return
+        self._is_finished = True
+        self._pending, self._pending_kinds, self._pending_bytes = [], [], 0
+        discard(self._store, self._paths, environment=self._environment)
+
+    @contextmanager
+    def _abandoned_on_error(self) -> Iterator[None]:
+        """Part of the rows may be written by then, and nobody can tell which: so all of them go."""
+        if self._is_finished:
+            raise Closed("This writer is finished; take a new one.")
+        try:
+            yield
+        except Exception:
+            self.abandon()
+            raise
 
     def _kinds_and_rows(self, part: pa.Table, deletes: str | None) -> tuple[pa.Table, npt.NDArray[np.int8]]:
         if deletes is None:
@@ -247,7 +273,6 @@ class TableWriter:
         return conform_keys(part, schema=self._schema), kinds
 
     def _add(self, rows: pa.Table, kinds: npt.NDArray[np.int8]) -> None:
-        self._require_open()
         if rows.num_rows == 0:
             return
         self._pending.append(rows)
@@ -267,31 +292,45 @@ class TableWriter:
         if len(groups) > 1 or self._schema.primary_keys:
             rows = rows.combine_chunks()
         starts = [self._reserve(group) for group in groups]
+        writers = [self._writer_of(group) for group in groups]
 
         def run(position: int) -> list[DataFile]:
-            return self._write_group(rows, kinds, groups[position], first_sequence=starts[position])
+            return self._write_group(rows, kinds, groups[position], writers[position], first_sequence=starts[position])
 
-        if len(groups) == 1:
-            written = [run(0)]
-        else:
-            pool = self._environment.runtime.pool(min(self._settings.worker_count_max, len(groups)))
-            try:
-                written = list(pool.map(run, range(len(groups))))
-            finally:
-                pool.close()
+        try:
+            written = self._on_workers(run, len(groups))
+        finally:
+            self._paths += (path for writer in writers for path in writer.paths)
         for group, files in zip(groups, written, strict=True):
             self._added.setdefault((group.partition, group.bucket), []).extend(files)
 
-    def _write_group(
-        self, rows: pa.Table, kinds: npt.NDArray[np.int8], group: _Group, *, first_sequence: int
-    ) -> list[DataFile]:
-        writer = RollingWriter(
+    def _on_workers(self, run: Callable[[int], list[DataFile]], count: int) -> list[list[DataFile]]:
+        if count == 1:
+            return [run(0)]
+        pool = self._environment.runtime.pool(min(self._settings.worker_count_max, count))
+        try:
+            return list(pool.map(run, range(count)))
+        finally:
+            pool.close()
+
+    def _writer_of(self, group: _Group) -> RollingWriter:
+        return RollingWriter(
             self._store,
             folder=group.folder,
             schema=self._schema,
             settings=self._settings.files,
             environment=self._environment,
         )
+
+    def _write_group(
+        self,
+        rows: pa.Table,
+        kinds: npt.NDArray[np.int8],
+        group: _Group,
+        writer: RollingWriter,
+        *,
+        first_sequence: int,
+    ) -> list[DataFile]:
         keys = self._schema.trimmed_primary_keys
         if not keys:
             writer.write(rows if group.positions is None else rows.take(pa.array(group.positions)))
@@ -372,10 +411,6 @@ class TableWriter:
             raise InvalidRequest(
                 f"Cannot {verb}: the table has no primary key; delete by a predicate instead.", kind="no_primary_key"
             )
-
-    def _require_open(self) -> None:
-        if self._is_finished:
-            raise Closed("This writer is finished; take a new one.")
 
 
 def check_writable(schema: TableSchema, *, bucket_count: int) -> None:
