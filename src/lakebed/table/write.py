@@ -16,10 +16,11 @@ Does not know: commits, manifests beyond the numbers in `BucketIndex`.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,11 @@ UNAWARE_BUCKET = -1
 KEYED_FILE_BYTES = 128 * 1024 * 1024
 APPEND_FILE_BYTES = 256 * 1024 * 1024
 """Default of the option ``target-file-size``, with and without a primary key."""
+
+SHARE_BYTES_MIN = 12 * 1024 * 1024
+SHARES_MAX = 4
+"""Rows of an append table for one bucket are encoded as up to so many files at once, each of at least these Arrow
+bytes: one file is the work of one core (most of it is compression)."""
 
 Int64s = npt.NDArray[np.int64]
 
@@ -157,8 +163,9 @@ class _Group:
     folder: str
     bucket: int
     positions: Int64s | None
-    """Rows of the batch, ascending; None: all of them."""
+    """Rows of the batch, ascending; None: `row_count` rows from `first_row` on."""
     row_count: int
+    first_row: int = 0
 
 
 class TableWriter:
@@ -291,6 +298,9 @@ class TableWriter:
         groups = self._route(rows)
         if len(groups) > 1 or self._schema.primary_keys:
             rows = rows.combine_chunks()
+        if not self._schema.primary_keys:
+            row_bytes = rows.nbytes / rows.num_rows
+            groups = [share for group in groups for share in self._shares(group, len(groups), row_bytes)]
         starts = [self._reserve(group) for group in groups]
         writers = [self._writer_of(group) for group in groups]
 
@@ -303,6 +313,19 @@ class TableWriter:
             self._paths += (path for writer in writers for path in writer.paths)
         for group, files in zip(groups, written, strict=True):
             self._added.setdefault((group.partition, group.bucket), []).extend(files)
+
+    def _shares(self, group: _Group, group_count: int, row_bytes: float) -> list[_Group]:
+        """A group as several consecutive ones, where workers would have nothing to do otherwise."""
+        spare = self._settings.worker_count_max // group_count
+        count = min(spare, int(row_bytes * group.row_count / SHARE_BYTES_MIN), SHARES_MAX)
+        if count < 2:
+            return [group]
+        cuts = np.linspace(0, group.row_count, count + 1).astype(np.int64).tolist()
+        shares = []
+        for start, end in itertools.pairwise(cuts):
+            positions = None if group.positions is None else group.positions[start:end]
+            shares.append(replace(group, positions=positions, row_count=end - start, first_row=start))
+        return shares
 
     def _on_workers(self, run: Callable[[int], list[DataFile]], count: int) -> list[list[DataFile]]:
         if count == 1:
@@ -333,7 +356,8 @@ class TableWriter:
     ) -> list[DataFile]:
         keys = self._schema.trimmed_primary_keys
         if not keys:
-            writer.write(rows if group.positions is None else rows.take(pa.array(group.positions)))
+            own = group.positions is None
+            writer.write(rows.slice(group.first_row, group.row_count) if own else rows.take(pa.array(group.positions)))
             return writer.close(first_sequence=first_sequence)
         key_columns = rows.select(keys)
         if group.positions is not None:

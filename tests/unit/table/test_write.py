@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -20,7 +21,7 @@ from lakebed.table.layout import Layout
 from lakebed.table.manifest import entries_of_changes
 from lakebed.table.model import BucketChange, TableSchema
 from lakebed.table.schema import new_schema
-from lakebed.table.write import BucketIndex, TableWriter, WriteSettings
+from lakebed.table.write import SHARE_BYTES_MIN, BucketIndex, TableWriter, WriteSettings
 
 COLUMNS = pa.schema([("dt", pa.string()), ("id", pa.int64()), ("v", pa.float64()), ("s", pa.string())])
 
@@ -143,6 +144,33 @@ def test_buffers_are_flushed_and_files_rolled(store: ObjectStore) -> None:
     assert sum(file.row_count for file in change.added) == 20_000
     bodies = [pa.BufferReader(pa.py_buffer(store.get(f"bucket-0/{file.file_name}"))) for file in change.added]
     assert sorted(i for body in bodies for i in pq.read_table(body)["id"].to_pylist()) == list(range(20_000))
+
+
+@pytest.mark.parametrize("bucket", ["-1", "1"])
+def test_a_large_batch_is_encoded_as_several_files(store: ObjectStore, bucket: str) -> None:
+    """Each share of a large batch is a file of its own; together they hold the rows in order, numbered on."""
+    count = 2 * SHARE_BYTES_MIN // 8 + 10
+    schema = new_schema(
+        pa.schema([("id", pa.int64())]),
+        options={"bucket": bucket} | ({"bucket-key": "id"} if bucket == "1" else {}),
+        time_ms=0,
+    )
+    settings = replace(WriteSettings.of(schema), worker_count_max=2)
+    one = TableWriter(
+        store,
+        schema=schema,
+        layout=Layout(),
+        settings=settings,
+        environment=Environment(),
+        index=lambda: BucketIndex(None),
+    )
+    one.write(pa.table({"id": np.arange(count)}))
+    (change,) = one.finish()
+    assert [file.row_count for file in change.added] == [count // 2, count - count // 2]
+    parts = [pq.read_table(pa.BufferReader(store.get(f"bucket-0/{file.file_name}"))) for file in change.added]
+    assert np.array_equal(pa.concat_tables(parts)["id"].to_numpy(), np.arange(count))
+    starts = [file.min_sequence_number for file in change.added]
+    assert starts == ([0, 0] if bucket == "-1" else [0, count // 2])
 
 
 def test_statistics_of_a_file_span_its_row_groups(store: ObjectStore) -> None:
