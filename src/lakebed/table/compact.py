@@ -32,6 +32,7 @@ from lakebed.table.layout import Layout
 from lakebed.table.manifest import files_of
 from lakebed.table.model import BucketChange, DataFile, FileSource, Snapshot, Split, TableSchema
 from lakebed.table.options import (
+    BUCKET,
     COMPACTION_MAX_FILES,
     COMPACTION_MAX_SIZE_AMPLIFICATION,
     COMPACTION_MIN_FILES,
@@ -42,8 +43,9 @@ from lakebed.table.options import (
 )
 from lakebed.table.prune import partition_columns
 from lakebed.table.read import ReadPlan, merged_windows, read_split
+from lakebed.table.scan import check_readable
 from lakebed.table.splits import bucket_groups, is_plain, key_sections, merge_rank, sorted_runs
-from lakebed.table.write import file_settings
+from lakebed.table.write import check_writable, file_settings
 
 __all__ = ["CompactProgress", "CompactReport", "CompactTask", "Compactor", "plan_compaction", "run_task"]
 
@@ -362,7 +364,13 @@ class Compactor:
         self._environment = environment
 
     def plan(self, *, full: bool = False) -> list[CompactTask]:
-        """What would be done now."""
+        """What would be done now.
+
+        Raises:
+            UnsupportedFormat, InvalidRequest: the table's options ask for a merge that this package would do wrong.
+        """
+        check_readable(self._schema)
+        check_writable(self._schema, bucket_count=TableOptions(self._schema.options).get(BUCKET))
         found = self._newest()
         if found is None:
             return []

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from pyarrow import dataset
 from typing_extensions import Buffer
 
-from lakebed.errors import Corruption, LakebedError, NotFound
+from lakebed.errors import Corruption, LakebedError, NotFound, UnsupportedFormat
 from lakebed.ids import new_uuid
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
@@ -68,6 +68,9 @@ BUFFER_BYTES_MIN = 256 * 1024
 
 FOOTER_BYTES = 64 * 1024
 """How much of a file's end the first GET of a ranged read asks for; a longer footer costs a second GET."""
+
+OTHER_FORMATS = ("orc", "avro", "csv", "json", "txt", "lance", "vortex", "blob", "mosaic", "row")
+"""What the names of data files end with that other clients write in other formats (option ``file.format``)."""
 
 DICTIONARY_SAMPLE_ROWS = 4096
 DICTIONARY_DISTINCT_MAX = 0.5
@@ -413,9 +416,15 @@ def open_data_file(
     Raises:
         NotFound: the file is gone: its version was expired while it was being read.
         Corruption: truncated, or no Parquet.
+        UnsupportedFormat: a file of another format, by its name.
     Cost: 1 GET; in pieces: 1 HEAD and 1 or 2 GETs for the footer, then as `OpenDataFile` states.
     """
     ranged: _RangedFile | None = None
+    suffix = path.rpartition("/")[2].rpartition(".")[2]
+    if suffix in OTHER_FORMATS:
+        raise UnsupportedFormat(
+            f"The data file {path} is {suffix.upper()}; this version reads Parquet only.", path=path, format=suffix
+        )
     try:
         if size_bytes <= window_bytes:
             body = pa.py_buffer(store.get(path))

@@ -70,6 +70,8 @@ def prune_buckets(entries: pa.Table, *, where: Predicate, schema: TableSchema) -
     if bucket_count < 2 or entries.num_rows == 0:
         return entries
     fields = [require_column(schema, name) for name in bucket_keys(schema)]
+    if any(pa.types.is_floating(arrow_type(field.type)) for field in fields):
+        return entries  # 0.0 and -0.0 are equal, but hash to different buckets
     values = [required_values(where, field.name) for field in fields]
     allowed = [known for known in values if known is not None]
     if len(allowed) < len(fields) or np.prod([float(len(known)) for known in allowed]) > BUCKET_VALUES_MAX:

@@ -84,8 +84,9 @@ class ReadPlan:
 
     @property
     def decoded(self) -> tuple[DataField, ...]:
-        """The columns that come out and those that `where` looks at."""
+        """The columns that come out and those that `where` looks at; never none, for rows are counted by a column."""
         wanted = set(self.columns) | (columns_of(self.where) if self.where is not None else set())
+        wanted = wanted or {self.schema.fields[0].name}
         return tuple(column for column in self.schema.fields if column.name in wanted)
 
 

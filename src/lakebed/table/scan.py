@@ -37,6 +37,9 @@ from lakebed.table.types import arrow_schema
 
 __all__ = ["Scan", "ScanRequest", "check_readable"]
 
+IGNORE_DELETE_NAMES = ("ignore-delete", "deduplicate.ignore-delete")
+"""The option that makes a merge pass over deletes, and its older name."""
+
 READ_WORKERS_MAX = max(1, min(8, os.cpu_count() or 1))
 """Splits decoded at the same time by `Scan.to_arrow`."""
 
@@ -120,6 +123,9 @@ class Scan:
     def to_arrow(self) -> pa.Table:
         """All rows in memory, splits decoded in parallel. No order is promised."""
         splits = self._splits
+        if not self._columns:
+            # Arrow forgets how many rows a table without columns has when tables are put together.
+            return pa.table([pa.nulls(self.count())], names=["rows"]).select([])
         if not splits:
             return self.schema.empty_table()
         if len(splits) == 1:
@@ -190,7 +196,7 @@ def check_readable(schema: TableSchema) -> None:
     """Refuse a table whose rows this package would misread.
 
     Raises:
-        UnsupportedFormat: another merge engine, deletion vectors, or row tracking.
+        UnsupportedFormat: another merge engine, another order of a key's rows, deletion vectors, or data evolution.
     """
     options = schema.options
     engine = options.get("merge-engine", "deduplicate")
@@ -202,10 +208,13 @@ def check_readable(schema: TableSchema) -> None:
     for name in ("deletion-vectors.enabled", "data-evolution.enabled"):
         if options.get(name, "false").lower() == "true":
             raise UnsupportedFormat(f"The table has {name}=true, which this version cannot read.", option=name)
-    if schema.primary_keys and options.get("sequence.field"):
-        raise UnsupportedFormat(
-            "The table orders rows by sequence.field, which this version cannot read.", option="sequence.field"
-        )
+    for name in ("sequence.field", *IGNORE_DELETE_NAMES):
+        if schema.primary_keys and options.get(name, "false").lower() not in ("false", ""):
+            raise UnsupportedFormat(
+                f"By the table's option {name} = {options[name]} other rows of a key count than the last one; this "
+                "version cannot read that.",
+                option=name,
+            )
 
 
 def _bound(where: Predicate | str | None, schema: TableSchema) -> Predicate | None:

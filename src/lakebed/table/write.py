@@ -445,6 +445,14 @@ def check_writable(schema: TableSchema, *, bucket_count: int) -> None:
             buckets need an index of all keys).
     """
     check_options_writable(schema.options)
+    for name in ("sequence.field", "rowkind.field", "ignore-delete", "deduplicate.ignore-delete"):
+        value = schema.options.get(name, "")
+        if schema.primary_keys and value.lower() not in ("", "false"):
+            raise InvalidRequest(
+                f"Option {name!r} = {value!r} of a primary-key table is not supported by this version of lakebed.",
+                kind="unsupported_option",
+                option=name,
+            )
     if schema.primary_keys and bucket_count < 1:
         raise InvalidRequest(
             "A primary-key table needs a fixed number of buckets: set the option bucket, for example bucket=4 "

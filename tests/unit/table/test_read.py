@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakebed.errors import Corruption, NotFound
+from lakebed.errors import Corruption, NotFound, UnsupportedFormat
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.table.binary_row import EMPTY_ROW, encode_row
@@ -163,3 +163,13 @@ def test_keys_out_of_order_are_corruption_however_they_are_read(store: ObjectSto
     assert whole.value.facts["path"] == "bucket-0/a"
     with pytest.raises(Corruption, match="bucket-0/a are not sorted by key"):
         list(read_split(store, split, plan=ReadPlan(SCHEMA, {0: SCHEMA}, ("id", "v"), window_bytes=1)))
+
+
+@pytest.mark.parametrize("name", ["data-1.orc", "data-1.avro"])
+def test_files_of_other_formats_are_refused_by_name(store: ObjectStore, name: str) -> None:
+    """A file that another client wrote in another format is unsupported, not corrupt, and the sentence says which."""
+    store.put(f"bucket-0/{name}", b"12345")
+    with pytest.raises(
+        UnsupportedFormat, match=f"{name} is {name[-4:].lstrip('.').upper()}; this version reads Parquet"
+    ):
+        open_data_file(store, f"bucket-0/{name}", size_bytes=5)
