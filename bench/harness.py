@@ -14,6 +14,7 @@ import resource
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -22,6 +23,8 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 SAMPLE_COUNT_MIN = 5
+WARM_S = 5.0
+"""A sample of this many seconds does not depend on whether the process was warm."""
 
 Measure = Callable[[], float]
 """Runs a workload once and returns its figure (seconds, milliseconds or bytes: smaller is better)."""
@@ -55,12 +58,18 @@ def alternate(
     warmup_count: int = 1,
     **facts: Any,
 ) -> Result:
-    """Take `sample_count` samples of every side in turn, after `warmup_count` unmeasured rounds."""
+    """Take `sample_count` samples of every side in turn, after `warmup_count` unmeasured rounds.
+
+    A side that takes longer than `WARM_S` is warm by then: its first round counts, and it takes no round more.
+    """
     samples: dict[str, list[float]] = {name: [] for name in measures}
     for round_number in range(warmup_count + sample_count):
         for name, measure in measures.items():
+            if len(samples[name]) == sample_count:
+                continue
+            start = time.perf_counter()
             figure = measure()
-            if round_number >= warmup_count:
+            if round_number >= warmup_count or time.perf_counter() - start > WARM_S:
                 samples[name].append(figure)
     medians = {name: statistics.median(taken) for name, taken in samples.items()}
     ours = medians["lakebed"]

@@ -76,9 +76,10 @@ class Paimon:
         if workload == "pk_write":
             return self.write(self.table(keys=["id"]), rows)
         if workload == "upsert":
-            table = self.table(keys=["id"])
-            self.write(table, rows)
-            return self.write(table, update_rows())
+            if workload not in self.ready:
+                self.ready[workload] = self.table(keys=["id"])
+                self.write(self.ready[workload], rows)
+            return self.write(self.ready[workload], update_rows())
         if workload in ("append_read", "merge_read"):
             if workload not in self.ready:
                 table = self.ready[workload] = self.table(keys=["id"] if workload == "merge_read" else None)
