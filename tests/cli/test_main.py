@@ -172,3 +172,30 @@ def test_a_bug_is_told_as_one(cli: Callable[..., Any], lake: str, monkeypatch: p
     answer = cli("ls", lake)
     assert answer.code == exits.BUG
     assert "bug in lakebed" in answer.err
+
+
+@pytest.mark.parametrize("words", [(), ("table",), ("pipeline",), *EVERY], ids=" ".join)
+def test_help_reads_as_a_manual_page(cli: Callable[..., Any], words: tuple[str, ...]) -> None:
+    """Help names what to write, not Python's types, and cuts no sentence off."""
+    page = cli(*words, "--help").out
+    assert not any(sign in page for sign in ("<str>", "<int", "{LAKE}", "[[", "[required]"))
+    assert "..." not in page.partition("\nCommands:")[2]
+
+
+def test_help_names_what_must_be_given(cli: Callable[..., Any]) -> None:
+    """The usage line holds every argument and every option without which the command cannot run."""
+    usage = "Usage: lakebed table create-tag [OPTIONS] LAKE TABLE --name NAME"
+    assert cli("table", "create-tag", "-h").out.startswith(usage)
+    assert "[OPTIONS] LAKE [TABLE]" in cli("pins", "-h").out
+
+
+def test_a_group_alone_shows_its_commands(cli: Callable[..., Any]) -> None:
+    """`lakebed table` answers with its help, not with an error around it."""
+    answer = cli("table")
+    assert answer.code == exits.USAGE
+    assert (answer.out + answer.err).startswith("Usage: lakebed table")
+
+
+def test_a_misspelt_command_is_asked_about(cli: Callable[..., Any]) -> None:
+    """The nearest command is named, in a sentence with one end."""
+    assert "Did you mean 'table'? Try:" in cli("tabel").err

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import lakebed
+from lakebed.cli import help as page
 from lakebed.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -55,9 +56,17 @@ Timestamp = Annotated[
 ]
 
 
+class _App(typer.Typer):
+    """A group whose commands have pages of this house's style."""
+
+    def command(self, name: str | None = None, **options: Any) -> Any:
+        return super().command(name, cls=page.Command, **options)
+
+
 def new_app(help: str) -> typer.Typer:
     """A group of commands that looks as all others do."""
-    return typer.Typer(
+    return _App(
+        cls=page.Group,
         help=help,
         no_args_is_help=True,
         add_completion=False,
@@ -98,15 +107,13 @@ def version_of(version: str | None, tag: str | None) -> str | None:
     return f"tag.{tag}" if tag is not None else version
 
 
-def pairs(texts: list[str] | None) -> dict[str, str]:
-    """``["a=1", "b=2"]`` as a dictionary. Raises `InvalidRequest` for one without ``=``."""
+def pairs(texts: list[str] | None, *, like: str = "bucket=4") -> dict[str, str]:
+    """``["a=1", "b=2"]`` as a dictionary. Raises `InvalidRequest` for one without ``=``, and shows one `like` it."""
     found: dict[str, Any] = {}
     for text in texts or []:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
-            raise InvalidRequest(
-                f"{text!r} is not an option: write key=value, such as bucket=4.", kind="invalid_option"
-            )
+            raise InvalidRequest(f"{text!r} gives no value: write it with =, such as {like}.", kind="invalid_option")
         found[key.strip()] = value.strip()
     return found
 

@@ -93,7 +93,7 @@ def pins(lake: LakeUrl, table: SomeTable = None, json: Json = False) -> None:
                 pin.kind,
                 pin.name,
                 pin.version,
-                pin.owner or "-",
+                _short(pin.owner),
                 say.ago(pin.created_ms),
                 "never" if pin.expires_ms is None else say.ago(pin.expires_ms),
                 say.size(pin.bytes_alone),
@@ -103,6 +103,11 @@ def pins(lake: LakeUrl, table: SomeTable = None, json: Json = False) -> None:
         right=("version", "alone"),
         empty="Nothing pins a version here.",
     )
+
+
+def _short(owner: str | None) -> str:
+    """A generated owner by its beginning, as no terminal has room for 36 characters that nobody reads."""
+    return "-" if not owner else owner[:8] if len(owner) == 36 and owner.count("-") == 4 else owner
 
 
 def why(
@@ -125,7 +130,10 @@ def why(
 def clean(
     lake: LakeUrl,
     orphans_older_than: Annotated[
-        str, typer.Option("--orphans-older-than", help="Spare files that nobody names while they are younger.")
+        str,
+        typer.Option(
+            "--orphans-older-than", metavar="AGE", help="Spare files that nobody names while they are younger."
+        ),
     ] = "1 d",
     dry_run: DryRun = False,
     yes: Yes = False,

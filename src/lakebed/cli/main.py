@@ -89,8 +89,11 @@ def _usage(wrong: Any, *, json: bool) -> int:
     message = wrong.format_message().strip()
     if not message:  # a group without a command has printed its help
         return exits.USAGE
+    if message.startswith("Usage:"):  # newer releases of the library hand the help over instead
+        sys.stderr.write(f"{message}\n")
+        return exits.USAGE
     hint = f" Try: {context.command_path} --help" if context is not None else ""
-    problem = LakebedError(f"{message.rstrip('.')}.{hint}", kind="usage")
+    problem = LakebedError(f"{message if message.endswith(('.', '?')) else message + '.'}{hint}", kind="usage")
     say.error(problem, json=json)
     return exits.USAGE
 

@@ -33,7 +33,7 @@ def run(
 
     from lakebed.spark import pipeline
 
-    variables = args.pairs(var)
+    variables = args.pairs(var, like="day=2013-01-31")
     if check:
         plan = pipeline.check_file(file, variables=variables)
         say.result(
@@ -70,6 +70,9 @@ def status(lake: LakeUrl, run: RunId = None, json: Json = False) -> None:
         right=("steps",),
         empty=f"No pipeline ever ran in {lake}.",
     )
+    for one in runs:
+        if one.error:
+            say.sentence(f"\n{one.run_id}: {one.error}")
 
 
 @app.command("report")

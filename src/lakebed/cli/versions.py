@@ -197,7 +197,9 @@ def compact(
     """Rewrite small and overlapping files as larger, sorted ones; no row changes."""
     opened = args.open_table(lake, table, branch=branch)
     with say.progress("compacting") as progress:
-        report = opened.compact(full=full, where=args.pairs(partition) or None, dry_run=dry_run, progress=progress)
+        report = opened.compact(
+            full=full, where=args.pairs(partition, like="day=2013-01-31") or None, dry_run=dry_run, progress=progress
+        )
     say.result(json, facts.of_compaction(report), facts.sentence_of_compaction(table, report))
 
 
@@ -238,7 +240,10 @@ def system(
     lake: LakeUrl,
     table: TableName,
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="snapshots, tags, schemas, files, manifests, options, ...")
+        str,
+        typer.Argument(
+            metavar="NAME", help="snapshots, tags, schemas, files, manifests, options, partitions, branches, consumers."
+        ),
     ],
     branch: Branch = None,
     json: Json = False,
