@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,10 +29,18 @@ from lakebed.table.manifest import ADD, ENTRY_SCHEMA
 from lakebed.table.manifest_reader import ManifestReader
 from lakebed.table.merge import encode_keys, is_strictly_increasing
 from lakebed.table.model import DataField, Snapshot, Split, TableSchema
-from lakebed.table.read import ReadPlan, merged_windows, read_split_table
+from lakebed.table.read import (
+    ONE_SHOT_BYTES_MAX,
+    Cursor,
+    ReadPlan,
+    cut_complete,
+    merged_windows,
+    read_split,
+    read_split_table,
+)
 from lakebed.table.scan import Scan
 from lakebed.table.schema import require_column
-from lakebed.table.splits import merge_rank, plan_splits
+from lakebed.table.splits import in_key_order, merge_rank, plan_splits
 from lakebed.table.types import arrow_schema, parse_type
 
 __all__ = ["ROW_KIND_COLUMN", "TableDiff", "diff_scans", "plan_diff", "read_changes"]
@@ -119,7 +127,13 @@ class TableDiff:
 
 
 def diff_scans(
-    store: ObjectStore, *, start: Scan, end: Scan, layout: Layout, keys: Sequence[str] | None = None
+    store: ObjectStore,
+    *,
+    start: Scan,
+    end: Scan,
+    layout: Layout,
+    keys: Sequence[str] | None = None,
+    at_once_bytes_max: int = ONE_SHOT_BYTES_MAX,
 ) -> TableDiff:
     """Compare two versions of a table row by row.
 
@@ -128,12 +142,16 @@ def diff_scans(
         start, end: unfiltered scans with the same columns.
         layout: of the table.
         keys: columns that identify a row; by default the primary key, in append tables the whole row.
+        at_once_bytes_max: by primary key, encoded bytes up to which a bucket's changed files are compared at once:
+            fastest. Those of larger buckets are read side by side in key order, in windows.
 
     Raises:
-        InvalidRequest: the keys are not unique in one of the versions, or a column cannot be compared.
+        InvalidRequest: the keys are not unique in one of the versions, or a column is nested: arrays, maps and rows
+            have no encoding to compare them by.
 
     Cost: reads the files that only one version has, and in a primary-key table the files whose keys overlap them.
-    Memory: the rows of the changed files of one bucket at a time; of an append table, all of them.
+    Memory: what differs, and by primary key two windows. By other keys or whole rows (append tables), all rows of the
+        files that only one version has: nothing orders them.
     """
     schema = end.table_schema
     chosen = tuple(keys) if keys is not None else schema.primary_keys
@@ -142,8 +160,11 @@ def diff_scans(
     _refuse_nested(schema.fields)
     before, after, plan = plan_diff(start, end, layout=layout)
     by_bucket = bool(schema.primary_keys) and keys is None
-    parts = []
+    parts: list[Parts] = []
     for old, new in _grouped(before, after) if by_bucket else [(before, after)]:
+        if by_bucket and sum(file.file_size for split in (*old, *new) for file in split.files) > at_once_bytes_max:
+            parts.extend(_diff_windows(store, old, new, plan=plan, schema=schema))
+            continue
         old_rows, new_rows = (_rows_of(store, splits, plan) for splits in (old, new))
         parts.append(
             _diff_keyed(old_rows, new_rows, chosen, schema) if chosen else _diff_rows(old_rows, new_rows, schema)
@@ -222,6 +243,30 @@ def _diff_keyed(before: pa.Table, after: pa.Table, keys: Sequence[str], schema: 
     return after.filter(pa.array(~is_common)), before.filter(pa.array(gone)), was, now
 
 
+def _diff_windows(
+    store: ObjectStore, before: Sequence[Split], after: Sequence[Split], *, plan: ReadPlan, schema: TableSchema
+) -> Iterator[Parts]:
+    """As `_diff_keyed` by the primary key over the splits of one bucket, window by window."""
+    plan = replace(plan, window_bytes=plan.window_bytes // 2)
+    names = schema.trimmed_primary_keys
+
+    def rows_of(splits: Sequence[Split]) -> Iterator[tuple[str, pa.Table]]:
+        for split in in_key_order(splits, schema=schema):
+            for batch in read_split(store, split, plan=plan):
+                yield split.folder, pa.Table.from_batches([batch]).cast(nothing.schema)
+
+    nothing = arrow_schema(plan.fields).empty_table()
+    cursors = [Cursor(batches=rows_of(splits), rows=nothing) for splits in (before, after)]
+    while True:
+        for cursor in cursors:
+            cursor.fill()
+        if not any(cursor.rows.num_rows for cursor in cursors):
+            return
+        (old, _), (new, _) = cut_complete(cursors, names)
+        if old.num_rows or new.num_rows:
+            yield _diff_keyed(old, new, names, schema)
+
+
 def _diff_rows(before: pa.Table, after: pa.Table, schema: TableSchema) -> Parts:
     """Whole rows as a multiset: a row is added as often as the newer version has more of it."""
     rows = pa.concat_arrays([_encoded(before, schema.fields), _encoded(after, schema.fields)]).dictionary_encode()
@@ -251,7 +296,8 @@ def _refuse_nested(fields: Iterable[DataField]) -> None:
     for field in fields:
         if parse_type(field.type).is_nested:
             raise InvalidRequest(
-                f"Column {field.name!r} is {field.type}; rows with nested columns cannot be compared.",
+                f"Column {field.name!r} is {field.type}: rows with nested columns cannot be compared; read both "
+                "versions without it and compare those.",
                 kind="not_comparable",
                 column=field.name,
             )

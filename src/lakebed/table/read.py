@@ -38,7 +38,16 @@ from lakebed.table.pruning import only_on
 from lakebed.table.splits import sorted_runs
 from lakebed.table.types import arrow_schema, arrow_type
 
-__all__ = ["ReadPlan", "filter_rows", "merged_windows", "read_split", "read_split_table"]
+__all__ = [
+    "ONE_SHOT_BYTES_MAX",
+    "Cursor",
+    "ReadPlan",
+    "cut_complete",
+    "filter_rows",
+    "merged_windows",
+    "read_split",
+    "read_split_table",
+]
 
 BATCH_ROWS = 65_536
 """Rows a record batch at most."""
@@ -333,11 +342,11 @@ def _merged(store: ObjectStore, split: Split, plan: ReadPlan) -> Iterator[pa.Tab
 
 
 @dataclass(slots=True)
-class _Cursor:
-    """One sorted run being read: rows decoded but not merged yet, and the rest."""
+class Cursor:
+    """Rows that come sorted by key, part by part: those at hand and not used yet, and the rest."""
 
     batches: Iterator[tuple[str, pa.Table]]
-    """The run's rows, each part with the path of its file."""
+    """The rows to come, each part with the path of its file."""
     rows: pa.Table
     path: str = ""
     """The file that was read last."""
@@ -393,7 +402,7 @@ def merged_windows(
     """
     runs = sorted_runs(split.files, schema=plan.schema)
     per_run_bytes = max(1, plan.window_bytes // len(runs))
-    cursors = [_cursor(store, split, run, plan=plan, fields=fields, window_bytes=per_run_bytes) for run in runs]
+    cursors = [_cursor_of(store, split, run, plan=plan, fields=fields, window_bytes=per_run_bytes) for run in runs]
     names = [key.name for key in plan.keys]
     while True:
         for cursor in cursors:
@@ -411,28 +420,33 @@ def merged_windows(
             yield window
 
 
-def _next_window(cursors: Sequence[_Cursor], keys: Sequence[str]) -> pa.Table | None:
-    """Merge what is complete of every cursor's rows, and leave the rest in the cursors; None when nothing is."""
+def cut_complete(cursors: Sequence[Cursor], keys: Sequence[str]) -> list[tuple[pa.Table, Codes]]:
+    """Take of each cursor, all filled, the rows below a key below which none has more to come, and their codes."""
     codes = encode_keys([[cursor.rows.column(key) for key in keys] for cursor in cursors])
     bound = min((run[-1] for run, cursor in zip(codes, cursors, strict=True) if not cursor.is_last), default=None)
-    heads, head_codes = [], []
+    heads = []
     for cursor, run in zip(cursors, codes, strict=True):
         if not is_strictly_increasing(run):
             _check_sorted(run, path=cursor.path)
         end = len(run) if bound is None else int(np.searchsorted(run, bound, side="left"))
-        head = cursor.cut(end, wants_more=bound is not None and run[-1] == bound)
-        if end:
-            heads.append(head)
-            head_codes.append(run[:end])
-    if not heads:
+        is_bound = bound is not None and len(run) > 0 and run[-1] == bound
+        heads.append((cursor.cut(end, wants_more=is_bound), run[:end]))
+    return heads
+
+
+def _next_window(cursors: Sequence[Cursor], keys: Sequence[str]) -> pa.Table | None:
+    """Merge what is complete of every cursor's rows, and leave the rest in the cursors; None when nothing is."""
+    cut = [(head, codes) for head, codes in cut_complete(cursors, keys) if head.num_rows]
+    if not cut:
         return None
+    heads, head_codes = [head for head, _ in cut], [codes for _, codes in cut]
     if len(heads) == 1 and is_strictly_increasing(head_codes[0]):
         return heads[0].combine_chunks()
     order = merge_order(head_codes, sequences=[_numbers(head, SEQUENCE_COLUMN) for head in heads])
     return pa.concat_tables(heads).combine_chunks().take(pa.array(order))
 
 
-def _cursor(
+def _cursor_of(
     store: ObjectStore,
     split: Split,
     run: Sequence[DataFile],
@@ -440,7 +454,7 @@ def _cursor(
     plan: ReadPlan,
     fields: Sequence[DataField],
     window_bytes: int,
-) -> _Cursor:
+) -> Cursor:
     system = (SEQUENCE_COLUMN, KIND_COLUMN)
 
     def batches() -> Iterator[tuple[str, pa.Table]]:
@@ -454,7 +468,7 @@ def _cursor(
             for batch in opened.batches(columns=columns, row_groups=groups, batch_rows=rows):
                 yield _path(split, file), source.adapt(pa.Table.from_batches([batch]), *system)
 
-    return _Cursor(batches=batches(), rows=arrow_schema(fields).empty_table())
+    return Cursor(batches=batches(), rows=arrow_schema(fields).empty_table())
 
 
 def _field(schema: TableSchema, name: str) -> DataField:

@@ -29,6 +29,7 @@ from lakebed.table.model import DataFile, Split, TableSchema
 __all__ = [
     "BucketGroup",
     "bucket_groups",
+    "in_key_order",
     "is_plain",
     "key_sections",
     "merge_rank",
@@ -135,6 +136,19 @@ def sections_of(files: Sequence[DataFile], low: Codes, high: Codes) -> list[list
         by_age = sorted(part, key=lambda i: (merge_rank(files[i]), low[i]))
         sections.append([files[i] for i in by_age])
     return sections
+
+
+def in_key_order(splits: Sequence[Split], *, schema: TableSchema) -> list[Split]:
+    """The splits of one bucket by their least keys: read one after the other, their rows ascend by key.
+
+    Args:
+        splits: each a section of its own, as `plan_splits` makes them with ``target_bytes=0``.
+    """
+    if len(splits) < 2:
+        return list(splits)
+    low, _ = _ranges_of([file for split in splits for file in split.files], schema)
+    starts = np.cumsum([0, *(len(split.files) for split in splits)])[:-1]
+    return [splits[i] for i in np.argsort(np.minimum.reduceat(low, starts), kind="stable")]
 
 
 def merge_rank(file: DataFile) -> tuple[int, int, int, int]:
