@@ -13,6 +13,7 @@ import http.client
 import os
 import shutil
 import socket
+import statistics
 import subprocess
 import sys
 import uuid
@@ -177,3 +178,33 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Any]
 def store(opened: Callable[..., Any]) -> Any:
     """A fresh store of each kind."""
     return opened()
+
+
+@pytest.fixture
+def tell(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Say a line at the end of the run, whichever worker runs the test."""
+    return lambda line: record_property("told", line)
+
+
+@pytest.fixture
+def found_at_seed(record_property: Callable[[str, object], None]) -> Callable[[str, str, int], None]:
+    """``(group, mutation, seed)``: say at the end at which seed a mutation was found, and the median of its group."""
+    return lambda group, mutation, seed: record_property("found at seed", [group, mutation, seed])
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Lines that tests told, and the seeds at which mutations were found."""
+    reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
+    said = [pair for report in reports if report.when == "call" for pair in report.user_properties]
+    lines = [str(line) for name, line in said if name == "told"]
+    groups: dict[str, dict[str, int]] = {}
+    for name, found in said:
+        if name == "found at seed":
+            groups.setdefault(found[0], {})[found[1]] = found[2]
+    for group, seeds in groups.items():
+        listed = ", ".join(f"{mutation} {seed}" for mutation, seed in sorted(seeds.items()))
+        lines.append(f"{group}, found at seed: {listed}; median {statistics.median(seeds.values()):g}")
+    if lines:
+        terminalreporter.section("told by tests")
+        for line in lines:
+            terminalreporter.write_line(line)

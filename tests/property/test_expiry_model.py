@@ -6,9 +6,11 @@ second half undoes one rule at a time: a test that cannot fail proves nothing.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import partial
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -21,48 +23,40 @@ from lakebed.table.manifest_reader import ManifestReader
 from lakebed.table.model import BucketChange
 from lakebed.table.reclaim import CANDIDATES, UNKNOWN, Role, candidates_of
 from lakebed.testing import table_model
+from lakebed.testing.histories import Histories, run_histories
 from lakebed.testing.table_model import TableWorld
 
 STEP_COUNT = 30
 CHUNK_COUNT, CHUNK_SIZE = 6, 50
-LONG_CHUNK_COUNT, LONG_CHUNK_SIZE = 20, 500
+LONG_START, LONG_COUNT, LONG_CHUNK_SIZE = 1_000_000, 10_000, 100
 MET = ("files expired", "deleted with a tag", "upgrade", "rolled back", "foreign")
 """What the law is about; the long run meets each at least a thousand times."""
 
 
-def run_histories(seeds: range) -> Counter[str]:
-    """Run histories; a failure names its seed."""
-    counts: Counter[str] = Counter()
-    for seed in seeds:
-        world = TableWorld(seed)
-        try:
-            world.run(step_count=STEP_COUNT)
-        except (AssertionError, LakebedError) as error:
-            raise AssertionError(f"seed {seed}: {error}; history: {world.log}") from error
-        counts += world.counts
-        counts["histories"] += 1
-        counts["excused at the end"] += world.excused_count
-    return counts
-
-
 @pytest.mark.parametrize("chunk", range(CHUNK_COUNT))
-def test_nothing_needed_is_deleted_and_everything_unneeded_is(chunk: int) -> None:
+def test_nothing_needed_is_deleted_and_everything_unneeded_is(chunk: int, tell: Callable[[str], None]) -> None:
     """Over random histories the collectors delete exactly what no snapshot, tag or branch needs."""
-    counts = run_histories(range(chunk * CHUNK_SIZE, (chunk + 1) * CHUNK_SIZE))
-    print(f"\nseeds {chunk * CHUNK_SIZE}-{(chunk + 1) * CHUNK_SIZE - 1}: {dict(counts.most_common())}")
+    seeds = range(chunk * CHUNK_SIZE, (chunk + 1) * CHUNK_SIZE)
+    told = run_histories(seeds, step_count=STEP_COUNT)
+    tell(f"expiry model, seeds {seeds.start}-{seeds[-1]}: {told}")
     for what in MET:
-        assert counts[what] > 0, f"these histories never met {what!r}"
+        assert told.counts[what] > 0, f"these histories never met {what!r}"
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("chunk", range(LONG_CHUNK_COUNT))
-def test_ten_thousand_histories(chunk: int) -> None:
+def test_ten_thousand_histories(tell: Callable[[str], None]) -> None:
     """The same law over ten thousand histories, with everything it is about met a thousand times."""
-    start = 1_000_000 + chunk * LONG_CHUNK_SIZE
-    counts = run_histories(range(start, start + LONG_CHUNK_SIZE))
-    print(f"\nseeds {start}-{start + LONG_CHUNK_SIZE - 1}: {dict(counts.most_common())}")
+    chunks = [
+        range(start, start + LONG_CHUNK_SIZE) for start in range(LONG_START, LONG_START + LONG_COUNT, LONG_CHUNK_SIZE)
+    ]
+    sums = Histories()
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        for told in pool.map(partial(run_histories, step_count=STEP_COUNT), chunks):
+            sums += told
+    tell(f"expiry model, seeds {LONG_START}-{LONG_START + LONG_COUNT - 1}: {sums}")
+    assert sums.counts["histories"] == LONG_COUNT
     for what in MET:
-        assert counts[what] >= 1000 / LONG_CHUNK_COUNT, f"these histories met {what!r} only {counts[what]} times"
+        assert sums.counts[what] >= 1000, f"ten thousand histories met {what!r} only {sums.counts[what]} times"
 
 
 # ---- each rule undone must be found
@@ -227,9 +221,11 @@ def first_failing_seed(seeds: range) -> int | None:
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
-def test_each_rule_undone_is_found(mutation: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_rule_undone_is_found(
+    mutation: Patch, monkeypatch: pytest.MonkeyPatch, found_at_seed: Callable[[str, str, int], None]
+) -> None:
     """Without this rule some history loses a file, leaks one, or breaks, within two hundred seeds."""
     mutation(monkeypatch)
     seed = first_failing_seed(range(MUTATION_SEEDS_MAX))
-    print(f"\n{mutation.__name__}: found at seed {seed}")
     assert seed is not None, f"{MUTATION_SEEDS_MAX} histories did not miss the rule"
+    found_at_seed("rules of expiry undone", mutation.__name__, seed)

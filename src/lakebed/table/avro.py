@@ -16,12 +16,10 @@ blocks carry zstandard's checksum, and its sync marker is the digest of its head
 from __future__ import annotations
 
 import base64
-import hashlib
 import io
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import fastavro
@@ -32,121 +30,39 @@ import zstandard
 from typing_extensions import Buffer
 
 from lakebed.errors import Corruption, UnsupportedFormat
+from lakebed.table.avro_container import (
+    LENGTHS_KEY,
+    MAGIC,
+    VARINT_BYTES_MAX,
+    Cursor,
+    DamageError,
+    Header,
+    digest,
+    read_blocks,
+    read_header,
+    unpacked_lengths,
+)
+from lakebed.table.avro_few import decode_few, leaves_of
+from lakebed.table.avro_kinds import arrow_type, is_record, resolved
 from lakebed.table.ragged import I64, Bytes, binary_array, byte_strings, gather_bytes, padded, valid_mask
 
 __all__ = ["LENGTHS_KEY", "decode_columns", "encode_columns"]
 
-MAGIC: Final = b"Obj\x01"
-SYNC_BYTES: Final = 16
-LENGTHS_KEY: Final = b"lakebed.record-lengths"
 BLOCK_BYTES_TARGET: Final = 1 << 20
-_VARINT_BYTES_MAX: Final = 10
 SMALL_COUNT_MAX: Final = 64
-"""Records up to which a file is encoded record by record."""
-_PRIMITIVES: Final = {"int": pa.int64(), "long": pa.int64(), "bytes": pa.binary(), "string": pa.string()}
+"""Records up to which a file is coded record by record."""
 _FIXED_WIDTH: Final = {"boolean": (1, "u1"), "float": (4, "<f4"), "double": (8, "<f8")}
 
 
-class _DamageError(Exception):
-    """What is wrong, before the path is known."""
-
-
-# Container ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Header:
-    entries: dict[bytes, bytes]
-    sync: bytes
-    end: int
-    """Position of the first block."""
-
-
-class _Reader:
-    """A cursor over a file's bytes."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.position = 0
-
-    def long(self) -> int:
-        result = 0
-        for shift in range(0, 7 * _VARINT_BYTES_MAX, 7):
-            if self.position >= len(self.data):
-                break
-            byte = self.data[self.position]
-            self.position += 1
-            result |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return (result >> 1) ^ -(result & 1)
-        raise _DamageError("it ends inside a number")
-
-    def bytes(self, size: int) -> bytes:
-        end = self.position + size
-        if size < 0 or end > len(self.data):
-            raise _DamageError(f"it ends {end - len(self.data)} bytes early")
-        found = self.data[self.position : end]
-        self.position = end
-        return found
-
-
-def _read_header(reader: _Reader) -> _Header:
-    if reader.bytes(len(MAGIC)) != MAGIC:
-        raise _DamageError("it does not begin as one")
-    entries = {}
-    while (count := reader.long()) != 0:
-        if count < 0:
-            reader.long()
-        for _ in range(abs(count)):
-            key = reader.bytes(reader.long())
-            entries[key] = reader.bytes(reader.long())
-    covered = reader.data[: reader.position]
-    header = _Header(entries, reader.bytes(SYNC_BYTES), reader.position)
-    if LENGTHS_KEY in entries and header.sync != _digest(covered):
-        raise _DamageError("its header was altered")
-    return header
-
-
-def _digest(header: bytes) -> bytes:
-    return hashlib.blake2b(header, digest_size=SYNC_BYTES).digest()
-
-
-def _decompressed(codec: bytes, block: bytes) -> bytes:
-    if codec == b"null":
-        return block
-    if codec == b"deflate":
-        return zlib.decompress(block, -15)
-    if codec != b"zstandard":
-        raise UnsupportedFormat(f"Avro codec {codec.decode(errors='replace')!r} is not supported.")
-    stream = zstandard.ZstdDecompressor().decompressobj()
-    content = stream.decompress(block)
-    if not stream.eof or stream.unused_data:
-        raise _DamageError("a compressed block is cut short")
-    return content
-
-
-def _read_blocks(reader: _Reader, header: _Header) -> tuple[list[int], list[bytes]]:
-    counts, blocks = [], []
-    codec = header.entries.get(b"avro.codec", b"null")
-    while reader.position < len(reader.data):
-        count = reader.long()
-        body = reader.bytes(reader.long())
-        if count < 0 or reader.bytes(SYNC_BYTES) != header.sync:
-            raise _DamageError("a block does not end with the file's sync marker")
-        counts.append(count)
-        blocks.append(_decompressed(codec, body))
-    return counts, blocks
-
-
-def _record_starts(header: _Header, counts: list[int], blocks: list[bytes], schema: dict[str, Any]) -> I64:
+def _record_starts(header: Header, counts: list[int], blocks: list[bytes], schema: dict[str, Any]) -> I64:
     """Where each record begins in the joined blocks, and at the end where the last one ends."""
     total = sum(counts)
     starts = np.zeros(total + 1, dtype=np.int64)
     packed = header.entries.get(LENGTHS_KEY)
     if packed is not None:
-        lengths = np.frombuffer(_decompressed(b"zstandard", base64.b64decode(packed, validate=True)), dtype="<u4")
+        lengths = unpacked_lengths(packed)
         if len(lengths) != total:
-            raise _DamageError(f"it holds {total} records and says {len(lengths)}")
+            raise DamageError(f"it holds {total} records and says {len(lengths)}")
         np.cumsum(lengths, out=starts[1:])
     else:
         parsed = fastavro.parse_schema(schema, _force=True)
@@ -163,7 +79,7 @@ def _record_starts(header: _Header, counts: list[int], blocks: list[bytes], sche
             offset += len(block)
     ends = np.cumsum([len(block) for block in blocks], dtype=np.int64)
     if not np.array_equal(starts[np.cumsum(counts, dtype=np.int64)], ends):
-        raise _DamageError("a block's records do not fill it")
+        raise DamageError("a block's records do not fill it")
     return starts
 
 
@@ -180,16 +96,19 @@ def decode_columns(body: Buffer, *, path: str) -> tuple[int, dict[str, pa.Array]
     Cost: about 3 us a record of lakebed's own files, 8 us of others', one field at a time in memory beside the result.
     """
     try:
-        reader = _Reader(bytes(body))
-        header = _read_header(reader)
-        schema = json.loads(header.entries[b"avro.schema"])
-        counts, blocks = _read_blocks(reader, header)
+        reader = Cursor(bytes(body))
+        header = read_header(reader)
+        schema_json = header.entries[b"avro.schema"]
+        counts, blocks = read_blocks(reader, header)
+        if sum(counts) <= SMALL_COUNT_MAX and (leaves := leaves_of(schema_json)) is not None:
+            return decode_few(leaves, header, counts, blocks)
+        schema = json.loads(schema_json)
         starts = _record_starts(header, counts, blocks, schema)
         decoder = _Decoder(padded(np.frombuffer(b"".join(blocks), dtype=np.uint8)), int(starts[-1]))
         columns: dict[str, pa.Array] = {}
-        ends = decoder.record(_resolved(schema, {}), starts[:-1].copy(), "", columns)
+        ends = decoder.record(resolved(schema, {}), starts[:-1].copy(), "", columns)
         if not np.array_equal(ends, starts[1:]):
-            raise _DamageError("a record does not end where the next one begins")
+            raise DamageError("a record does not end where the next one begins")
         return len(starts) - 1, columns
     except UnsupportedFormat as error:
         raise UnsupportedFormat(f"{path}: {error.message}", path=path) from error
@@ -198,7 +117,7 @@ def decode_columns(body: Buffer, *, path: str) -> tuple[int, dict[str, pa.Array]
 
 
 _UNREADABLE: Final = (
-    _DamageError,
+    DamageError,
     ValueError,
     EOFError,
     KeyError,
@@ -219,29 +138,6 @@ _UNREADABLE: Final = (
 # Decoding -------------------------------------------------------------------------------------------------------------
 
 
-def _resolved(kind: Any, names: dict[str, Any]) -> Any:
-    """A type with references to named types replaced by what they name, and one-branch wrappers removed."""
-    if isinstance(kind, str):
-        return names.get(kind, kind)
-    if isinstance(kind, list):
-        return [_resolved(branch, names) for branch in kind]
-    inner = kind["type"]
-    if inner == "record":
-        fields = [{"name": field["name"], "type": _resolved(field["type"], names)} for field in kind["fields"]]
-        resolved: Any = {"type": "record", "fields": fields}
-    elif inner == "array":
-        resolved = {"type": "array", "items": _resolved(kind["items"], names)}
-    elif inner in ("fixed", "enum", "map"):
-        resolved = kind
-    else:
-        return _resolved(inner, names)
-    if "name" in kind:
-        names[kind["name"]] = names[kind["name"].rpartition(".")[2]] = resolved
-        if kind.get("namespace"):
-            names[f"{kind['namespace']}.{kind['name']}"] = resolved
-    return resolved
-
-
 class _Decoder:
     """Decodes one field of all records at once. Every method takes positions and returns where the field ends."""
 
@@ -256,8 +152,8 @@ class _Decoder:
         more = np.flatnonzero(byte & 0x80)
         shift = 7
         while len(more):
-            if shift >= 7 * _VARINT_BYTES_MAX:
-                raise _DamageError("a number has more than ten bytes")
+            if shift >= 7 * VARINT_BYTES_MAX:
+                raise DamageError("a number has more than ten bytes")
             byte = self.data[position[more]]
             position[more] += 1
             value[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
@@ -269,7 +165,7 @@ class _Decoder:
         lengths, starts = self.longs(at)
         ends = starts + lengths
         if len(at) and (int(lengths.min()) < 0 or int(ends.max()) > self.end or int(ends.min()) < 0):
-            raise _DamageError("a string reaches beyond the block")
+            raise DamageError("a string reaches beyond the block")
         return binary_array(gather_bytes(self.data, starts, lengths), lengths, text=text), ends
 
     def value(self, kind: Any, at: I64) -> tuple[pa.Array, I64]:
@@ -298,7 +194,7 @@ class _Decoder:
     def union(self, branches: list[Any], at: I64) -> tuple[pa.Array, I64]:
         present, rows, ends = self.branch(branches, at)
         if not len(rows):
-            return pa.nulls(len(at), _arrow_type(present)), ends
+            return pa.nulls(len(at), arrow_type(present)), ends
         values, value_ends = self.value(present, ends[rows])
         ends[rows] = value_ends
         return _spread(values, rows, len(at)), ends
@@ -309,7 +205,7 @@ class _Decoder:
             raise UnsupportedFormat(f"An Avro union of {len(branches)} types is not supported.")
         chosen, ends = self.longs(at)
         if len(at) and not ((chosen == 0) | (chosen == 1)).all():
-            raise _DamageError("a union names a branch that it does not have")
+            raise DamageError("a union names a branch that it does not have")
         null_index = branches.index("null")
         return branches[1 - null_index], np.flatnonzero(chosen != null_index), ends
 
@@ -325,7 +221,7 @@ class _Decoder:
                 _, ends[sized] = self.longs(ends[sized])
             left = np.abs(left)
             if len(left) and int(left.max()) > self.end:
-                raise _DamageError("an array claims more elements than there are bytes")
+                raise DamageError("an array claims more elements than there are bytes")
             open_rows, left = open_rows[left > 0], left[left > 0]
             rows = open_rows
             while len(rows):
@@ -339,7 +235,7 @@ class _Decoder:
         offsets = np.zeros(len(at) + 1, dtype=np.int32)
         np.cumsum(counts, out=offsets[1:])
         if not pieces:
-            return pa.ListArray.from_arrays(pa.array(offsets), pa.nulls(0, _arrow_type(items))), ends
+            return pa.ListArray.from_arrays(pa.array(offsets), pa.nulls(0, arrow_type(items))), ends
         order = np.empty(int(counts.sum()), dtype=np.int64)
         order[offsets[np.concatenate(piece_rows)] + np.concatenate(piece_steps)] = np.arange(len(order))
         values = pa.concat_arrays(pieces).take(pa.array(order))
@@ -355,25 +251,11 @@ class _Decoder:
             return ends
         for field in kind["fields"]:
             name = prefix + field["name"]
-            if _is_record(field["type"]):
+            if is_record(field["type"]):
                 at = self.record(field["type"], at, name + ".", columns)
             else:
                 columns[name], at = self.value(field["type"], at)
         return at
-
-
-def _is_record(kind: Any) -> bool:
-    if isinstance(kind, list):
-        return any(_is_record(branch) for branch in kind)
-    return isinstance(kind, dict) and kind["type"] == "record"
-
-
-def _arrow_type(kind: Any) -> pa.DataType:
-    if isinstance(kind, list):
-        return _arrow_type(next(branch for branch in kind if branch != "null"))
-    if isinstance(kind, dict):
-        return pa.list_(_arrow_type(kind["items"])) if kind["type"] == "array" else pa.int64()
-    return _PRIMITIVES.get(kind, pa.null())
 
 
 def _spread(values: pa.Array, rows: I64, count: int) -> pa.Array:
@@ -417,7 +299,7 @@ def encode_columns(schema: dict[str, Any], columns: Mapping[str, pa.Array], coun
     for key, value in entries.items():
         out += _varint(len(key)) + key + _varint(len(value)) + value
     out += b"\x00"
-    sync = _digest(bytes(out))
+    sync = digest(bytes(out))
     out += sync
     ends = np.cumsum(lengths)
     starts = ends - lengths
@@ -515,7 +397,7 @@ def _joined(*parts: pa.Array) -> tuple[Bytes, I64]:
 def _encode_longs(values: I64) -> tuple[Bytes, I64]:
     zigzag = ((values << 1) ^ (values >> 63)).view(np.uint64)
     lengths = np.ones(len(values), dtype=np.int64)
-    for size in range(1, _VARINT_BYTES_MAX):
+    for size in range(1, VARINT_BYTES_MAX):
         longer = zigzag >= np.uint64(1 << (7 * size))
         if not longer.any():
             break

@@ -12,12 +12,14 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.errors import Conflict
 from lakebed.table.binary_row import decode_rows
 from lakebed.table.manifest import ADD, DELETE, IDENTITY
+from lakebed.table.row_codes import row_codes
 
 __all__ = ["check_fits", "rests_on_state", "touches"]
 
@@ -33,8 +35,8 @@ def touches(entries: pa.Table, others: pa.Table) -> bool:
     """Whether another commit's delta could have made `entries` unfit: it rests on state in one of the same buckets."""
     if others.num_rows == 0 or not rests_on_state(others):
         return False
-    shared = others.select(_BUCKET).join(entries.select(_BUCKET), keys=_BUCKET, join_type="left semi")
-    return bool(shared.num_rows)
+    theirs, ours = row_codes(_BUCKET, others, entries)
+    return bool(np.isin(theirs, ours).any())
 
 
 def check_fits(entries: pa.Table, *, live: pa.Table, key_types: Sequence[str], snapshot_id: int) -> None:
@@ -50,8 +52,8 @@ def check_fits(entries: pa.Table, *, live: pa.Table, key_types: Sequence[str], s
         Conflict: with kind ``file_gone`` or ``keys_overlap``.
     """
     deletes = entries.filter(pc.equal(entries["kind"], DELETE)).select(list(IDENTITY))
-    live_names = live.select(list(IDENTITY))
-    gone = deletes.join(live_names, keys=list(IDENTITY), join_type="left anti")
+    wanted, there = row_codes(IDENTITY, deletes, live)
+    gone = deletes.filter(pa.array(~np.isin(wanted, there)))
     if gone.num_rows:
         name = gone["file_name"][0].as_py()
         raise Conflict(
@@ -74,12 +76,11 @@ def _check_keys_apart(
     columns = [*IDENTITY, "min_key", "max_key"]
     level = ["partition", "bucket", "level"]
     added = added.select(columns)
-    near = live.select(columns).join(
-        added.select(level).group_by(level).aggregate([]), keys=level, join_type="left semi"
-    )
-    near = near.join(deletes, keys=list(IDENTITY), join_type="left anti")
-    near = near.join(added.select(list(IDENTITY)), keys=list(IDENTITY), join_type="left anti")
-    ranges = pa.concat_tables([near.select(columns), added], promote_options="default")
+    live_levels, added_levels = row_codes(level, live, added)
+    live_files, deleted_files, added_files = row_codes(IDENTITY, live, deletes, added)
+    is_near = np.isin(live_levels, added_levels) & ~np.isin(live_files, np.concatenate([deleted_files, added_files]))
+    near = live.select(columns).filter(pa.array(is_near))
+    ranges = pa.concat_tables([near, added], promote_options="default")
     least = _tuples(ranges["min_key"], key_types)
     greatest = _tuples(ranges["max_key"], key_types)
     runs: dict[tuple[Any, ...], list[tuple[tuple[Any, ...], tuple[Any, ...], str]]] = {}

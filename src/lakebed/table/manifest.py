@@ -27,6 +27,7 @@ from typing_extensions import Buffer
 from lakebed.errors import Corruption, UnsupportedFormat
 from lakebed.table.avro import decode_columns, encode_columns
 from lakebed.table.model import COMMIT_SNAPSHOT_UNKNOWN, BucketChange, DataFile, ManifestMeta, Stats
+from lakebed.table.row_codes import first_and_last, row_codes
 
 __all__ = [
     "ADD",
@@ -203,21 +204,21 @@ def decode_manifest(body: Buffer, *, path: str, added_snapshot: int | None) -> p
     _check_version(count, found, path)
     arrays = [_column(found, avro_path, kind, count, optional, path) for _, kind, avro_path, optional in _COLUMNS]
     entries = pa.Table.from_arrays(arrays, schema=ENTRY_SCHEMA)
-    kinds = entries.column("kind")
-    if count and not pc.all(pc.is_in(kinds, value_set=pa.array([ADD, DELETE], pa.int8()))).as_py():
+    kinds = entries.column("kind").to_numpy()
+    if ((kinds != ADD) & (kinds != DELETE)).any():
         raise UnsupportedFormat(f"{path} has entries of a kind this lakebed does not know: upgrade lakebed.", path=path)
     last = ENTRY_SCHEMA.get_field_index("commit_snapshot")
     inherited = COMMIT_SNAPSHOT_UNKNOWN
     if added_snapshot is not None and "_FILE._COMMIT_SNAPSHOT" in found:
         inherited = added_snapshot
-    default = np.where(kinds.to_numpy() == ADD, inherited, COMMIT_SNAPSHOT_UNKNOWN)
+    default = np.where(kinds == ADD, inherited, COMMIT_SNAPSHOT_UNKNOWN)
     resolved = pc.coalesce(entries.column(last), pa.array(default, pa.int64()))
     return entries.set_column(last, ENTRY_SCHEMA.field(last), resolved)
 
 
 def _check_version(count: int, found: dict[str, pa.Array], path: str) -> None:
     versions = _column(found, "_VERSION", pa.int64(), count, False, path)
-    if count and not pc.all(pc.equal(versions, MANIFEST_VERSION)).as_py():
+    if count and (versions.to_numpy() != MANIFEST_VERSION).any():
         wrong = next(version for version in versions.unique().to_pylist() if version != MANIFEST_VERSION)
         raise UnsupportedFormat(
             f"{path} has records of _VERSION {wrong}; this lakebed reads version {MANIFEST_VERSION}.",
@@ -333,19 +334,13 @@ def fold(entries: pa.Table) -> pa.Table:
     For each identity (partition, bucket, level, file name) the last ADD stays when no DELETE follows it. A DELETE
     without an earlier ADD in `entries` stays too: it speaks of an ADD elsewhere.
 
-    Cost: one grouping of all rows.
+    Cost: one hashing and one sorting of all rows.
     """
     if entries.num_rows == 0:
         return entries
-    order = pa.array(np.arange(entries.num_rows, dtype=np.int64))
-    groups = (
-        entries.select(list(IDENTITY))
-        .append_column("order", order)
-        .group_by(list(IDENTITY), use_threads=False)
-        .aggregate([("order", "min"), ("order", "max")])
-    )
+    (codes,) = row_codes(IDENTITY, entries)
+    first, last = first_and_last(codes)
     kinds = entries.column("kind").to_numpy()
-    first, last = (groups.column(name).to_numpy() for name in ("order_min", "order_max"))
     # An ADD that was taken back leaves nothing; a DELETE of what came before all of this stays.
     kept = np.sort(last[(kinds[last] == ADD) | (kinds[first] == DELETE)])
     return entries if len(kept) == entries.num_rows else entries.take(pa.array(kept))

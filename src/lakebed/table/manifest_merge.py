@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from lakebed.table.manifest import ADD, DELETE, IDENTITY
 from lakebed.table.model import ManifestMeta
+from lakebed.table.row_codes import first_and_last, row_codes
 
 __all__ = ["MergePlan", "fold_run", "plan_merge"]
 
@@ -68,12 +69,10 @@ def fold_run(entries: pa.Table) -> pa.Table:
     Args:
         entries: entries of the run's manifests in order, columns of `manifest.ENTRY_SCHEMA`.
     """
-    count = entries.num_rows
-    if count == 0 or pc.sum(pc.equal(entries["kind"], DELETE)).as_py() == 0:
+    if entries.num_rows == 0 or pc.sum(pc.equal(entries["kind"], DELETE)).as_py() == 0:
         return entries
-    numbered = entries.select(list(IDENTITY)).append_column("row", pa.array(np.arange(count)))
-    ends = numbered.group_by(list(IDENTITY)).aggregate([("row", "min"), ("row", "max")])
+    (codes,) = row_codes(IDENTITY, entries)
+    first, last = first_and_last(codes)
     kinds = entries["kind"].to_numpy()
-    first, last = ends["row_min"].to_numpy(), ends["row_max"].to_numpy()
     kept = np.union1d(first[kinds[first] == DELETE], last[kinds[last] == ADD])
     return entries.take(pa.array(kept))

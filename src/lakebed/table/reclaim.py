@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.table.model import COMMIT_SNAPSHOT_UNKNOWN
+from lakebed.table.row_codes import row_codes
 
 __all__ = [
     "CANDIDATES",
@@ -127,24 +128,18 @@ def paths_of(entries: pa.Table, folder_of: Callable[[bytes, int], str]) -> pa.Ta
     external = entries["external_path"]
     if external.null_count != entries.num_rows:
         narrow = narrow.filter(pc.is_null(external))
-    pairs = narrow.select(["partition", "bucket"]).group_by(["partition", "bucket"]).aggregate([])
+    (codes,) = row_codes(("partition", "bucket"), narrow)
+    _, firsts, numbers = np.unique(codes, return_index=True, return_inverse=True)
+    pairs = narrow.select(["partition", "bucket"]).take(pa.array(firsts))
     folders = [
         folder_of(partition, bucket)
         for partition, bucket in zip(pairs["partition"].to_pylist(), pairs["bucket"].to_pylist(), strict=True)
     ]
-    if len(folders) == 1:
-        folder: Any = pa.scalar(folders[0], pa.string())
-    else:
-        pairs = pairs.append_column("folder", pa.array(folders, pa.string()))
-        # Arrow joins no list columns, so only the keys go through the join.
-        keys = narrow.select(["partition", "bucket", "row"])
-        folder = keys.join(pairs, keys=["partition", "bucket"], join_type="left outer").sort_by("row")["folder"]
+    folder = pa.array(folders, pa.string()).take(pa.array(numbers))
     named = pa.table(
         {
             "kind": narrow["kind"],
-            "path": pc.binary_join_element_wise(folder, narrow["file_name"], "/")
-            if narrow.num_rows
-            else pa.array([], pa.string()),
+            "path": pc.binary_join_element_wise(folder, narrow["file_name"], "/"),
             "size_bytes": narrow["file_size"],
             "born": narrow["commit_snapshot"],
             "row": narrow["row"],
@@ -156,13 +151,12 @@ def paths_of(entries: pa.Table, folder_of: Callable[[bytes, int], str]) -> pa.Ta
     return pa.concat_tables([named, _sidecars(narrow, named, folder)]).sort_by("row")
 
 
-def _sidecars(narrow: pa.Table, named: pa.Table, folder: Any) -> pa.Table:
+def _sidecars(narrow: pa.Table, named: pa.Table, folder: pa.Array) -> pa.Table:
     lists = narrow["extra_files"].combine_chunks()
     parents = pc.list_parent_indices(lists)
     names = pc.list_flatten(lists)
     of_parent = named.take(parents)
-    owner = folder.take(parents) if isinstance(folder, pa.Array | pa.ChunkedArray) else folder
-    paths = pc.binary_join_element_wise(owner, names, "/")
+    paths = pc.binary_join_element_wise(folder.take(parents), names, "/")
     return of_parent.set_column(1, "path", paths).set_column(2, "size_bytes", pa.array(np.zeros(len(names), np.int64)))
 
 

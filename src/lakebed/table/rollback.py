@@ -34,6 +34,7 @@ from lakebed.table.manifest import DELETE, ENTRY_SCHEMA, IDENTITY
 from lakebed.table.model import Snapshot
 from lakebed.table.names import Names
 from lakebed.table.recovery import finish_rollback, forget, recover
+from lakebed.table.row_codes import row_codes
 from lakebed.table.tags import HIDDEN_PREFIX, is_hidden
 from lakebed.table.unfinished import Deletion, HiddenTag, RollbackIntent, store_deletion
 
@@ -186,6 +187,5 @@ def _derive(line: Line, target: Snapshot) -> Derive:
 
 def _without(entries: pa.Table, others: pa.Table) -> pa.Table:
     """Entries whose file, at its level, is not among others; order is kept."""
-    rows = entries.select(list(IDENTITY)).append_column("row", pa.array(np.arange(entries.num_rows)))
-    left = rows.join(others.select(list(IDENTITY)), keys=list(IDENTITY), join_type="left anti", use_threads=False)
-    return entries.take(pa.array(np.sort(left["row"].to_numpy())))
+    ours, theirs = row_codes(IDENTITY, entries, others)
+    return entries.filter(pa.array(~np.isin(ours, theirs)))

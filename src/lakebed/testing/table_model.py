@@ -53,6 +53,8 @@ __all__ = ["InlineRuntime", "LineModel", "TableWorld", "foreign_commit", "withou
 _worlds = itertools.count()
 _NO_STATS = Stats(EMPTY_ROW, EMPTY_ROW, ())
 _PARTITIONS = ("a", "b")
+_PARTITION_OF = {encode_row([value], ["STRING"]): value for value in _PARTITIONS}
+_ROW_OF = {value: row for row, value in _PARTITION_OF.items()}
 _OPTIONS = {
     "manifest.merge-min-count": "4",
     "manifest.full-compaction-threshold-size": "6 kb",
@@ -230,6 +232,7 @@ class TableWorld:
         self._lives: Counter[str] = Counter()
         self._names = 0
         self._listed: dict[str, tuple[str, ...]] = {}
+        self._named: dict[bytes, frozenset[str]] = {}
         self._steps = self._menu(
             foreign=seed % 2 == 1 if foreign is None else foreign,
             rollbacks=seed % 3 == 0 if rollbacks is None else rollbacks,
@@ -284,16 +287,21 @@ class TableWorld:
                 needed |= self._names_of(pin.path)
         return needed
 
-    def _names_of(self, path: str) -> set[str]:
-        snapshot = decode_snapshot(self.store.get(path), path=path)
-        names = set()
+    def _names_of(self, path: str) -> frozenset[str]:
+        """What a snapshot or tag names; the same bytes name the same objects, and objects never change."""
+        body = bytes(self.store.get(path))
+        if body in self._named:
+            return self._named[body]
+        snapshot = decode_snapshot(body, path=path)
+        names: set[str] = set()
         for listed in (snapshot.base_manifest_list, snapshot.delta_manifest_list):
             list_path = f"manifest/{listed}"
             if list_path not in self._listed:
                 metas = decode_manifest_list(self.store.get(list_path), path=list_path)
                 self._listed[list_path] = tuple(f"manifest/{meta.file_name}" for meta in metas)
             names |= {list_path, *self._listed[list_path]}
-        return names
+        self._named[body] = frozenset(names)
+        return self._named[body]
 
     def unneeded(self) -> set[str]:
         """What lies there and nothing needs."""
@@ -342,7 +350,7 @@ class TableWorld:
 
     def _new_file(self) -> tuple[bytes, DataFile, str]:
         self._names += 1
-        partition = encode_row([self.rng.choice(_PARTITIONS)], ["STRING"])
+        partition = _ROW_OF[self.rng.choice(_PARTITIONS)]
         file = DataFile(
             file_name=f"data-{self._names}.parquet",
             file_size=1,
@@ -572,8 +580,7 @@ class TableWorld:
 
 
 def _path_of(partition: bytes, file: DataFile) -> str:
-    value = next(value for value in _PARTITIONS if encode_row([value], ["STRING"]) == partition)
-    return f"pt={value}/bucket-0/{file.file_name}"
+    return f"pt={_PARTITION_OF[partition]}/bucket-0/{file.file_name}"
 
 
 def _with_extras(path: str, file: DataFile) -> set[str]:

@@ -10,18 +10,17 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import count
 
 import pytest
 
-from lakebed.errors import LakebedError
+from lakebed.errors import LakebedError, NotFound
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.binary_row import encode_row
 from lakebed.table.holders import read_holders
 from lakebed.table.manifest import files_of
-from lakebed.table.manifest_cache import ManifestCache
+from lakebed.table.manifest_cache import PROCESS_CACHE, ManifestCache
 from lakebed.table.manifest_reader import ManifestReader
 from lakebed.table.model import BucketChange, DataFile, Snapshot
 from lakebed.table.names import Names
@@ -29,14 +28,19 @@ from lakebed.table.table import Table
 from lakebed.testing import Call, Crashed, Fault, FaultyStore, ManualClock, PowerLossStore, RecordingStore
 from lakebed.testing.table_model import InlineRuntime, TableWorld
 
-_numbers = count()
+_CHECKED = ManifestCache()
+"""What checks have decoded: from the store alone, never what the product remembers of its own writing."""
 
 
-def environment(seed: int = 5) -> Environment:
-    """Deterministic time and names, and pools that run in their caller."""
+def environment(who: str) -> Environment:
+    """Deterministic time and names, and pools that run in their caller.
+
+    Names are as unique as real ones, over all tests: every case takes place in the same memory, so that what the checks
+    have decoded of the base stays decoded.
+    """
     clock = ManualClock()
     clock.advance(100_000.0)
-    return Environment(clock=clock, rng=random.Random(seed), runtime=InlineRuntime())
+    return Environment(clock=clock, rng=random.Random(who), runtime=InlineRuntime())
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,11 @@ class Base:
     objects: dict[str, bytes]
     snapshots: dict[int, frozenset[str]]
     tags: dict[str, tuple[int, frozenset[str]]]
+
+    @property
+    def immutable(self) -> frozenset[str]:
+        """Paths of manifests and lists, which nobody ever writes again."""
+        return frozenset(path for path in self.objects if path.startswith("manifest/"))
 
 
 @cache
@@ -71,16 +80,18 @@ def base() -> Base:
 
 
 def fresh_store() -> ObjectStore:
-    """The base table in a store of its own."""
-    store = open_store(f"memory://crash-points-{next(_numbers)}", environment=environment())
+    """The base table, with nothing beside it, and a process that remembers nothing of it: verbs read all they need."""
+    PROCESS_CACHE.clear()
+    store = open_store("memory://crash-points", environment=environment("the store"))
+    store.delete([meta.path for meta in store.list("")])
     for path, body in base().objects.items():
         store.put(path, body)
     return store
 
 
-def open_table(store: ObjectStore, *, seed: int = 5) -> Table:
-    """The table through a store, as a new process sees it."""
-    return Table.open(store, name="t", environment=environment(seed))
+def open_table(store: ObjectStore, who: str) -> Table:
+    """The table through a store, as a new process sees it; `who` makes its names unique."""
+    return Table.open(store, name="t", environment=environment(who))
 
 
 # ---- the verbs
@@ -110,6 +121,12 @@ def new_file(table: Table, name: str) -> DataFile:
     )
 
 
+def fork_and_delete(table: Table) -> None:
+    """A branch that lives for one commit of its own."""
+    commit(table.create_branch("fork", tag="late"))
+    table.delete_branch("fork")
+
+
 VERBS: dict[str, Callable[[Table], object]] = {
     "commit": commit,
     "tag": lambda table: table.create_tag("new", snapshot_id=min(base().snapshots)),
@@ -120,6 +137,8 @@ VERBS: dict[str, Callable[[Table], object]] = {
     "rollback_to": lambda table: table.rollback_to(sorted(base().snapshots)[1]),
     "rollback_to_tag": lambda table: table.rollback_to("tag.early"),
     "rollback_to_as_latest": lambda table: table.rollback_to_as_latest("tag.early"),
+    "create_branch": lambda table: table.create_branch("fork", tag="early"),
+    "delete_branch": fork_and_delete,
 }
 
 
@@ -140,8 +159,8 @@ def may_lose(verb: str) -> tuple[set[int], set[str]]:
 
 
 def files_at(table: Table, snapshot: Snapshot) -> frozenset[str]:
-    """Data files of a version, decoded afresh from the store."""
-    reader = ManifestReader(table.store, table.layout, environment=table.environment, cache=ManifestCache())
+    """Data files of a version, decoded from the store."""
+    reader = ManifestReader(table.store, table.layout, environment=table.environment, cache=_CHECKED)
     names = Names(replace(table.history.whole, reader=reader))
     return frozenset(names.of(snapshot, ["data"]).to_pylist())
 
@@ -150,6 +169,8 @@ def check_versions(table: Table, verb: str) -> None:
     """Every version that was there is exact, or one that the verb takes away; every file that it names is there."""
     snapshots, tags = may_lose(verb)
     stored = {meta.path for meta in table.store.list("")}
+    for path in stored & base().immutable:
+        assert table.store.get(path) == base().objects[path], f"{path} was written again"
     for snapshot in table.snapshots():
         files = files_at(table, snapshot)
         assert files <= stored, f"snapshot {snapshot.id} misses {sorted(files - stored)}"
@@ -165,20 +186,23 @@ def check_versions(table: Table, verb: str) -> None:
 
 
 def unneeded(table: Table) -> set[str]:
-    """Data files and manifests that no version names."""
-    line = table.history.whole
-    holders = read_holders(line)
-    names = Names(line)
+    """Data files and manifests that no version of any branch names."""
     used: set[str] = set()
-    for snapshot_id in holders.ids.tolist():
-        used |= set(names.of(holders.load(line, snapshot_id)).to_pylist())
+    for line in table.history.lines():
+        line = replace(
+            line, reader=ManifestReader(table.store, line.layout, environment=table.environment, cache=_CHECKED)
+        )
+        holders = read_holders(line)
+        names = Names(line)
+        for snapshot_id in holders.ids.tolist():
+            used |= set(names.of(holders.load(line, snapshot_id)).to_pylist())
     stored = (meta.path for meta in table.store.list(""))
     return {path for path in stored if path.startswith("manifest/") or "/bucket-" in path} - used
 
 
-def check_recovery(store: ObjectStore, verb: str, put: set[str]) -> None:
+def check_recovery(store: ObjectStore, verb: str, put: set[str], *, where: str) -> None:
     """The next commit and expiry complete, and leave nothing but what the interrupted verb itself had just written."""
-    table = open_table(store, seed=6)
+    table = open_table(store, f"recovery of {where}")
     check_versions(table, verb)
     commit_after(table)
     report = table.expire(retain_max=1, retain_min=1, older_than_ms=0)
@@ -186,12 +210,32 @@ def check_recovery(store: ObjectStore, verb: str, put: set[str]) -> None:
     table.delete_tag(*(tag.name for tag in table.tags()))
     check_versions_exist(table)
     left = unneeded(table)
-    assert left <= put, f"left behind: {sorted(left - put)}"
+    if verb != "delete_branch":  # whose own files are orphan cleaning's
+        assert left <= put, f"left behind: {sorted(left - put)}"
     table.remove_orphan_files(older_than_ms=2**60)
     check_versions_exist(table)
     assert not unneeded(table)
     assert not [meta.path for meta in store.list("lakebed/reclaim")], "unfinished work is left"
+    check_branch(table)
     assert not [name for name in table.tagger.all_names() if name.startswith("lakebed.")], "a hidden pin is left"
+
+
+def check_branch(table: Table) -> None:
+    """A branch is there in full or not at all, and can be deleted and made again; nothing of it stays behind."""
+    for branch in table.branches():
+        stored = {meta.path for meta in table.store.list("")}
+        fork = table.of_branch(branch.name)
+        for snapshot in fork.snapshots():
+            assert files_at(fork, snapshot) <= stored, f"{branch.name} misses files of snapshot {snapshot.id}"
+        assert fork.latest() is not None
+    with suppress(NotFound):
+        table.delete_branch("fork")
+    commit(table.create_branch("fork"))
+    table.delete_branch("fork")
+    assert not list(table.store.list("branch"))
+    table.remove_orphan_files(older_than_ms=2**60)
+    check_versions_exist(table)
+    assert not unneeded(table)
 
 
 def commit_after(table: Table) -> None:
@@ -210,10 +254,10 @@ def check_versions_exist(table: Table) -> None:
 def calls_of(verb: str) -> list[Call]:
     """The trace of an undisturbed run."""
     recorded = RecordingStore(fresh_store())
-    table = open_table(recorded)
+    table = open_table(recorded, f"trace of {verb}")
     start = len(recorded.trace)
     VERBS[verb](table)
-    check_recovery(recorded.inner, verb, set())
+    check_recovery(recorded.inner, verb, set(), where=f"trace of {verb}")
     return [one.call for one in recorded.trace[start:]]
 
 
@@ -228,14 +272,15 @@ def struck(verb: str, faults: tuple[Fault, ...], *, only_changes: bool) -> Itera
                 visited.add(index)
                 continue
             armed: dict[int, Fault] = {}
+            where = f"{verb}, call {index} ({call}), {fault.name}"
             store = FaultyStore(PowerLossStore(fresh_store()), faults=lambda at, _, armed=armed: armed.get(at))
-            table = open_table(store)
+            table = open_table(store, where)
             armed[store.call_count + index] = fault
             with suppress(Crashed, LakebedError):
                 VERBS[verb](table)
             assert store.met, f"call {index} of {verb} ({call}) was not met"
             visited.add(index)
-            yield store, f"{verb}, call {index} ({call}), {fault.name}", fault
+            yield store, where, fault
     assert visited == set(range(len(calls))), "not every call was visited"
 
 
@@ -250,7 +295,7 @@ def test_crash_at_every_call(verb: str) -> None:
     for store, where, _ in struck(verb, (Fault.CRASH_AFTER,), only_changes=False):
         inner = store.inner.inner  # type: ignore[attr-defined]
         try:
-            check_recovery(inner, verb, written(inner))
+            check_recovery(inner, verb, written(inner), where=where)
         except (AssertionError, LakebedError) as error:
             raise AssertionError(f"{where}: {error}") from error
 
@@ -263,7 +308,7 @@ def test_power_loss_at_every_change(verb: str) -> None:
         power.power_loss()  # type: ignore[attr-defined]
         inner = power.inner  # type: ignore[attr-defined]
         try:
-            check_recovery(inner, verb, written(inner))
+            check_recovery(inner, verb, written(inner), where=where)
         except (AssertionError, LakebedError) as error:
             raise AssertionError(f"{where}: {error}") from error
 
@@ -274,7 +319,7 @@ def test_lost_reply_at_every_call(verb: str) -> None:
     for store, where, _ in struck(verb, (Fault.LOST_REPLY, Fault.ERROR_BEFORE), only_changes=False):
         inner = store.inner.inner  # type: ignore[attr-defined]
         try:
-            check_recovery(inner, verb, written(inner))
+            check_recovery(inner, verb, written(inner), where=where)
         except (AssertionError, LakebedError) as error:
             raise AssertionError(f"{where}: {error}") from error
 
@@ -285,7 +330,7 @@ def test_change_that_lands_after_the_crash(verb: str) -> None:
     for store, where, _ in struck(verb, (Fault.CRASH_LATE,), only_changes=True):
         inner = store.inner.inner  # type: ignore[attr-defined]
         try:
-            table = open_table(inner, seed=6)
+            table = open_table(inner, f"recovery of {where}")
             check_versions(table, verb)
             commit_after(table)
             table.expire(retain_max=2, retain_min=1, older_than_ms=0)
@@ -295,7 +340,7 @@ def test_change_that_lands_after_the_crash(verb: str) -> None:
             if verb == "replace_tag":
                 table.delete_tag("early", if_exists=True)
             table.expire(retain_max=1, retain_min=1, older_than_ms=0)
-            check_versions_exist(open_table(inner, seed=8))
+            check_versions_exist(open_table(inner, f"look at {where}"))
             table.remove_orphan_files(older_than_ms=2**60)
             table.remove_orphan_files(older_than_ms=2**60)
             check_versions_exist(table)

@@ -78,9 +78,9 @@ def foreign(records: list[dict[str, Any]], *, without: tuple[str, ...] = (), cod
 
 def null_codec(body: bytes) -> bytes:
     """The same container, uncompressed, for libraries without zstandard."""
-    reader = avro._Reader(body)
-    header = avro._read_header(reader)
-    counts, blocks = avro._read_blocks(reader, header)
+    reader = avro.Cursor(body)
+    header = avro.read_header(reader)
+    counts, blocks = avro.read_blocks(reader, header)
     out = bytearray(avro.MAGIC + avro._varint(1) + avro._varint(11) + b"avro.schema")
     out += avro._varint(len(header.entries[b"avro.schema"])) + header.entries[b"avro.schema"] + b"\0" + header.sync
     for count, block in zip(counts, blocks, strict=True):
@@ -106,7 +106,7 @@ def test_many_blocks() -> None:
     """A manifest of many blocks keeps every record in order."""
     entries = pa.concat_tables([changes(added=(FILE, BARE))] * 4000)
     body = encode_manifest(entries)
-    assert body.count(avro._read_header(avro._Reader(body)).sync) > 2
+    assert body.count(avro.read_header(avro.Cursor(body)).sync) > 2
     found = decode_manifest(body, path="m", added_snapshot=4)
     assert found.column("file_name").equals(entries.column("file_name"))
 
@@ -191,7 +191,7 @@ def test_every_flipped_bit_is_found() -> None:
 def test_every_truncation_is_found() -> None:
     """A manifest cut anywhere inside a block or its header is an error."""
     body = encode_manifest(changes(added=(FILE, BARE)))
-    header_end = avro._read_header(avro._Reader(body)).end
+    header_end = avro.read_header(avro.Cursor(body)).end
     for length in range(len(body)):
         if length == header_end:
             continue  # looks like an empty manifest: the size and counts in the list tell (see test_manifest_reader)

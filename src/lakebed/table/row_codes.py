@@ -1,0 +1,66 @@
+"""Rows told apart by a few key columns, as plain integers: equal rows have equal numbers. Pure.
+
+Owns: `row_codes`, which stands in for joins and groupings by the identity of files. Arrow's own start a plan and
+threads, which costs milliseconds where a usual change has a few rows.
+
+Does not know: what the columns mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+__all__ = ["first_and_last", "row_codes"]
+
+IntArray = npt.NDArray[np.int64]
+_PRODUCT_MAX = 1 << 62
+
+
+def row_codes(columns: Sequence[str], *tables: pa.Table) -> list[IntArray]:
+    """One array of codes a table; two rows of any of them have the same code iff all `columns` are equal.
+
+    Args:
+        columns: integers, strings or binary, without nulls.
+
+    Cost: one hashing of every string column.
+    """
+    codes: IntArray = np.zeros(sum(table.num_rows for table in tables), np.int64)
+    kind_count = 1
+    for name in columns:
+        numbers, count = _numbers([chunk for table in tables for chunk in table.column(name).chunks])
+        if kind_count * count > _PRODUCT_MAX:
+            distinct, inverse = np.unique(codes, return_inverse=True)
+            codes, kind_count = inverse.astype(np.int64), len(distinct)
+        codes = codes * count + numbers
+        kind_count *= count
+    ends = np.cumsum([table.num_rows for table in tables])
+    return np.split(codes, ends[:-1])
+
+
+def _numbers(chunks: list[Any]) -> tuple[IntArray, int]:
+    """Non-negative numbers that tell a column's values apart, and a number above them all."""
+    if not chunks:
+        return np.zeros(0, np.int64), 1
+    whole = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
+    if len(whole) == 0:
+        return np.zeros(0, np.int64), 1
+    if pa.types.is_integer(whole.type):
+        values = whole.to_numpy().astype(np.int64)
+        least = int(values.min())
+        return values - least, int(values.max()) - least + 1
+    encoded = whole.dictionary_encode()
+    return encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)
+
+
+def first_and_last(codes: IntArray) -> tuple[IntArray, IntArray]:
+    """Where each distinct code appears first, and where last; both in the order of the codes."""
+    order = np.argsort(codes, kind="stable")
+    sorted_codes = codes[order]
+    starts = np.flatnonzero(np.concatenate([[True], sorted_codes[1:] != sorted_codes[:-1]])) if len(codes) else order
+    ends = np.append(starts[1:], len(codes)) - 1 if len(codes) else order
+    return order[starts], order[ends]
