@@ -233,7 +233,7 @@ class NumberedLog:
                 id=number,
             )
         if verdict == "lost" and taken is None:
-            self._withdraw(number, write_id)
+            self.withdraw(number, write_id)
         if verdict == "lost" and self._boundary is not None:
             self._seen = max(self._seen or 0, self._boundary.seen_below)  # the newest is there or beyond
         if verdict == "lost" or (verdict == "open" and taken is not None):
@@ -254,8 +254,11 @@ class NumberedLog:
             environment=self._environment,
         )
 
-    def _withdraw(self, number: int, write_id: str) -> None:
-        """Take back our file below the boundary, where nobody creates with success: what we read is what we delete."""
+    def withdraw(self, number: int, write_id: str) -> None:
+        """Take back our own file where nobody else creates with success: below the boundary, or in a log that is gone.
+
+        Missing, or another's, is fine. Cost: 1 GET + 1 DELETE.
+        """
         try:
             body = self._read_if_there(number)
             if body is not None and self._write_id_of(body) == write_id:

@@ -11,6 +11,11 @@ Invariants:
 - A branch's own expiry never deletes a file of its fork snapshot: those are main's.
 - The pin is put, create-only, before the branch appears and removed after it is gone: a crash leaves a pin too many,
   never one too few, and `delete` of the half-made branch removes it.
+- A branch is there while it has a schema: schemas are put last and deleted first. A writer looks for its schema after
+  its commit (`SnapshotLog.append`), and deletion lists the folder after the schemas went: one of the two sees the
+  other, so no commit is acknowledged to a branch that is gone.
+- Only the pin that was there when a deletion began is removed: a deleter that stood still meanwhile does not take the
+  pin of a branch made anew.
 
 Does not know: which files may go. Fast-forwarding main to a branch is not offered.
 """
@@ -19,7 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
+from lakebed.errors import AlreadyExists, InvalidRequest, NotFound, Unavailable
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import Doomed, ReclaimPlan
 from lakebed.reclaim.sweep import Sweeper
@@ -56,13 +61,15 @@ class Branches:
         self._environment = environment
 
     def names(self) -> list[str]:
-        """Names, sorted. Cost: 1 LIST."""
+        """Names, sorted. Cost: 1 LIST, and 1 LIST a branch."""
         folders = self._store.list_with_delimiter(Layout().branch_folder).folders
-        return sorted(name for folder in folders if (name := parse_branch(folder)) is not None)
+        names = (name for folder in folders if (name := parse_branch(folder)) is not None)
+        return sorted(name for name in names if self.exists(name))
 
     def exists(self, name: str) -> bool:
         """Whether the branch is there. Cost: 1 LIST."""
-        return name in self.names()
+        listed = self._store.list_with_delimiter(Layout(branch=name).schema_folder).objects
+        return any(parse_schema(meta.path) is not None for meta in listed)
 
     def list(self) -> list[Branch]:
         """All branches, sorted by name. Cost: 2 LISTs + 1 LIST and 1 GET a branch."""
@@ -98,32 +105,42 @@ class Branches:
                 branch=name,
             ) from taken
         main, branch = Layout(), Layout(branch=name)
+        self._clear(name)  # what late writers left of an earlier branch of this name
+        self._store.put(branch.snapshot(snapshot.id), source.body)
         for meta in self._store.list(main.schema_folder):
             schema_id = parse_schema(meta.path)
             if schema_id is not None:
                 self._store.put(branch.schema(schema_id), self._store.get(meta.path))
-        self._store.put(branch.snapshot(snapshot.id), source.body)
         return Branch(name=name, fork_snapshot_id=snapshot.id, created_ms=self._environment.clock.now_ms())
 
     def delete(self, name: str) -> None:
-        """Remove a branch: its snapshots first, then the rest, then its pin in main.
+        """Remove a branch: its schemas, so that nobody opens it, then its snapshots, the rest, and its pin in main.
 
         Data files that only the branch used become orphans of the table, for `remove_orphan_files`.
         Raises `NotFound`.
         """
         check_branch_name(name)
-        if not self.exists(name) and self._tags.find(fork_pin(name)) is None:
+        pin = self._tags.find(fork_pin(name))
+        if not self._clear(name) and pin is None:
             raise self.absent(name)
+        if pin is not None and self._tags.find(fork_pin(name)) == pin:
+            self._tags.unpin_hidden(f"branch.{name}")
+
+    def _clear(self, name: str) -> bool:
+        """Delete everything in a branch's folder, until a listing finds nothing; whether there was anything.
+
+        Raises `Unavailable` when something cannot be deleted: the pin then stays.
+        """
         layout = Layout(branch=name)
-        paths = [meta.path for meta in self._store.list(f"{layout.branch_folder}/branch-{name}")]
-        hide = tuple(path for path in paths if path.startswith(layout.snapshot_folder + "/"))
-        rest = tuple(
-            Doomed(path=path, size_bytes=0, why=f"of the deleted branch {name}")
-            for path in paths
-            if path not in set(hide)
-        )
-        Sweeper(self._store, self._environment).sweep(ReclaimPlan(store="", hide=hide, doomed=rest))
-        self._tags.unpin_hidden(f"branch.{name}")
+        found = False
+        while paths := [meta.path for meta in self._store.list(layout.root.removesuffix("/"))]:
+            found = True
+            hide = tuple(path for path in paths if parse_schema(path) is not None)
+            rest = tuple(Doomed(path, 0, f"of the deleted branch {name}") for path in paths if path not in set(hide))
+            report = Sweeper(self._store, self._environment).sweep(ReclaimPlan(store="", hide=hide, doomed=rest))
+            if report.warnings:
+                raise Unavailable(f"The branch {name!r} is not deleted yet, try again: {report.warnings[0]}")
+        return found
 
     def absent(self, name: str) -> NotFound:
         """The error that says which branches there are instead."""
@@ -138,7 +155,7 @@ def check_branch_name(name: str) -> None:
         raise InvalidRequest(
             f"{name!r} is the table's own line of versions: choose another name.", kind="invalid_branch_name"
         )
-    check_tag_name(name)
+    check_tag_name(name, of="branch")
 
 
 def _taken(name: str) -> AlreadyExists:

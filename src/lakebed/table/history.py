@@ -16,13 +16,10 @@ from lakebed.table.commit import Committer
 from lakebed.table.deletion import ProgressCall
 from lakebed.table.expire import delete_tags, expire, expire_tags, plan_reclaim, replace_tag, retention_of
 from lakebed.table.holders import Line
-from lakebed.table.layout import Layout
-from lakebed.table.manifest_reader import ManifestReader
 from lakebed.table.model import Snapshot, Tag
 from lakebed.table.orphans import ORPHAN_AGE_MS, remove_orphan_files
 from lakebed.table.rollback import plan_rollback, roll_back
-from lakebed.table.snapshots import SnapshotLog
-from lakebed.table.tags import Source, Tags
+from lakebed.table.tags import Source
 from lakebed.table.travel import Resolved, Time, Travel
 from lakebed.table.why import bytes_alone, why
 
@@ -53,6 +50,8 @@ class History:
             return self.whole
         pin = self.lines()[0].tags.find(fork_pin(branch))
         if pin is None:
+            if not self.branching.exists(branch):
+                raise self.branching.absent(branch)
             raise InvalidRequest(
                 f"The branch {branch!r} was made by another client, so which of its files are main's is unknown: "
                 "nothing can be deleted in it.",
@@ -63,14 +62,7 @@ class History:
 
     def lines(self) -> list[Line]:
         """Main and every branch, whatever line this is."""
-        lines = []
-        for branch in (None, *self.branching.names()):
-            whole, layout = self.whole, Layout(branch=branch)
-            log = SnapshotLog(whole.store, layout=layout, environment=whole.environment)
-            tags = Tags(whole.store, layout=layout, snapshots=log, environment=whole.environment)
-            reader = ManifestReader(whole.store, layout, environment=whole.environment)
-            lines.append(replace(whole, layout=layout, snapshots=log, tags=tags, reader=reader))
-        return lines
+        return [self.whole.of_branch(branch) for branch in (None, *self.branching.names())]
 
     def expire(
         self,

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
@@ -58,6 +58,14 @@ class Line:
     """Of a branch: the snapshot it started from, whose files are main's."""
     name: str = "table"
     """For reports."""
+
+    def of_branch(self, branch: str | None) -> Line:
+        """The line of another branch of the same table, its fork not looked up; None is main. No request."""
+        layout = Layout(branch=branch)
+        log = SnapshotLog(self.store, layout=layout, environment=self.environment)
+        tags = Tags(self.store, layout=layout, snapshots=log, environment=self.environment)
+        reader = ManifestReader(self.store, layout, environment=self.environment)
+        return replace(self, layout=layout, snapshots=log, tags=tags, reader=reader, fork=None)
 
     @property
     def restored_folder(self) -> str:

@@ -13,7 +13,9 @@ The rules, for a candidate that lived in [born, dead):
    live snapshot are kept; a restoring snapshot that went since the candidates were gathered leaves only asking every
    version.
 5. A branch never deletes what its fork snapshot had: born at or before it, or named by it.
-6. What cannot be read keeps everything it might need; the judgement is then not `complete`.
+6. Main never deletes what a version of a branch without a pin names: another client made it, so which files it
+   shares is unknown.
+7. What cannot be read keeps everything it might need; the judgement is then not `complete`.
 
 Does not know: how candidates were gathered, hiding, deleting.
 """
@@ -28,7 +30,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.errors import Corruption, NotFound, UnsupportedFormat
-from lakebed.table.holders import Holders, Line
+from lakebed.table.branches import fork_pin
+from lakebed.table.holders import Holders, Line, read_holders
+from lakebed.table.layout import parse_branch
 from lakebed.table.model import Snapshot
 from lakebed.table.names import Names
 from lakebed.table.reclaim import (
@@ -122,16 +126,18 @@ def judge(
         walk_end: last snapshot of the walk that gathered the candidates; rollbacks up to it are folded in.
         is_open: the candidates are what a deleted tag had: they may have lived on after it.
 
-    Cost: no request for candidates of known birth in a table without rollbacks; see the module's rules for the others.
+    Cost: 1 LIST for candidates of known birth in a table without rollbacks; see the module's rules for the others.
     """
     case = _Case(line, holders, names, candidates, np.zeros(candidates.num_rows, np.bool_))
     if candidates.num_rows == 0:
         return Judgement(candidates, {}, (), True)
     born = candidates["born"].to_numpy()
     dead = candidates["dead"].to_numpy()
+    everything = np.ones(candidates.num_rows, np.bool_)
     if line.fork is not None:
         _keep_forks(case, born, line.fork)
-    everything = np.ones(candidates.num_rows, np.bool_)
+    if not line.layout.root:
+        _keep_unpinned(case, everything)
     unknown = born == UNKNOWN
     has_holes = len(holders.restored_ids) > 0
     if is_open and has_holes:
@@ -152,6 +158,22 @@ def judge(
 def _keep_forks(case: _Case, born: IntArray, fork: Snapshot) -> None:
     case.keep((born != UNKNOWN) & (born <= fork.id), "of the branch's origin")
     case.keep_named(born == UNKNOWN, fork, "of the branch's origin")
+
+
+def _keep_unpinned(case: _Case, everything: BoolArray) -> None:
+    """What branches without a fork pin name."""
+    pins = {tag.name for tag in case.holders.tags}
+    for folder in case.line.store.list_with_delimiter(case.line.layout.branch_folder).folders:
+        name = parse_branch(folder)
+        if name is None or fork_pin(name) in pins:
+            continue
+        branch = case.line.of_branch(name)
+        try:
+            holders = read_holders(branch)
+            for snapshot_id in holders.ids.tolist():
+                case.keep_named(everything, holders.load(branch, snapshot_id), f"of the branch {name}")
+        except Unreadable as error:
+            case.unreadable(everything, f"the branch {name}", error)
 
 
 def _keep_nearest(case: _Case, which: BoolArray, nearest: IntArray) -> None:

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing_extensions import Buffer
 
 from lakebed.errors import Corruption, NotFound, OutcomeUnknown, Unavailable, UnsupportedFormat
+from lakebed.objects.create_once import until_answered
 from lakebed.objects.numbered_log import NumberedLog
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
@@ -44,6 +45,7 @@ class SnapshotLog:
     def __init__(self, store: ObjectStore, *, layout: Layout, environment: Environment) -> None:
         self._store = store
         self._layout = layout
+        self._environment = environment
         self._log = NumberedLog(
             store,
             layout.snapshot_folder,
@@ -155,13 +157,33 @@ class SnapshotLog:
         Raises:
             Conflict: another writer took the id: re-read and try the next.
             OutcomeUnknown: the writer stalled so long that the boundary's chain no longer tells.
-        Cost: 1 PUT + 1 LIST of the boundary + 1 PUT of the hint; the very first snapshot 1 PUT more.
+            NotFound: the branch was deleted meanwhile; nothing was committed.
+        Cost: 1 PUT + 1 LIST of the boundary + 1 PUT of the hint; the very first snapshot 1 PUT more, and one of a
+        branch 1 HEAD more.
         """
         if snapshot.uuid is None:
             raise ValueError("a snapshot needs its uuid: it is the write id")
         self._log.append(snapshot.id, encode_snapshot(snapshot), write_id=snapshot.uuid)
+        if self._layout.root:
+            self._check_branch(snapshot.id, snapshot.schema_id, write_id=snapshot.uuid)
         if snapshot.id == 1:
             self.store_earliest_hint(1)
+
+    def _check_branch(self, snapshot_id: int, schema_id: int, *, write_id: str) -> None:
+        """A branch loses its schemas first: without ours, its deletion may have listed the folder before our put."""
+        try:
+            until_answered(
+                lambda: self._store.head(self._layout.schema(schema_id)),
+                what=f"{self._layout.snapshot(snapshot_id)} was created, and whether its branch is there is not known",
+                environment=self._environment,
+            )
+        except NotFound as gone:
+            self._log.withdraw(snapshot_id, write_id)
+            raise NotFound(
+                f"The branch {self._layout.branch!r} was deleted meanwhile: nothing was committed.",
+                kind="branch_not_found",
+                branch=self._layout.branch,
+            ) from gone
 
     def store_earliest_hint(self, snapshot_id: int) -> None:
         """Tell other clients where the oldest snapshot is; best effort, they check it. Cost: 1 PUT."""
@@ -174,9 +196,10 @@ class SnapshotLog:
         """The error that says which snapshots there are instead. Cost: 1 LIST."""
         ids = self.ids()
         there = f"it has snapshots {ids[0]} to {ids[-1]}" if ids else "it has no snapshot yet"
+        there = f"it has only snapshot {ids[0]}" if len(ids) == 1 else there
         hint = " (older ones have expired: a tag may still hold it)" if ids and snapshot_id < ids[0] else ""
         return NotFound(
-            f"the table has no snapshot {snapshot_id}: {there}{hint}.",
+            f"The table has no snapshot {snapshot_id}: {there}{hint}.",
             kind="snapshot_not_found",
             snapshot=snapshot_id,
             earliest=ids[0] if ids else None,

@@ -1,0 +1,120 @@
+"""Branches while others write, delete and die: a branch is there or it is not, and main never pays for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pytest
+
+from lakebed.errors import NotFound
+from lakebed.table.branches import fork_pin
+from lakebed.table.names import Names
+from lakebed.table.table import Table
+from lakebed.testing.wrapper import Call, StoreWrapper
+
+R = TypeVar("R")
+
+
+class Between(StoreWrapper):
+    """A store that lets something happen once, right after a change to a path that begins so."""
+
+    def __init__(self, inner: Any, *, kind: str, prefix: str, happens: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self.kind, self.prefix, self.happens = kind, prefix, happens
+        self.struck = False
+
+    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
+        """Perform, then let it happen."""
+        result = perform()
+        if not self.struck and call.kind == self.kind and call.path.startswith(self.prefix):
+            self.struck = True
+            self.happens()
+        return result
+
+
+def through(bench: Any, between: Between, *, branch: str | None = None) -> Table:
+    """The table as a process sees it whose calls are interposed."""
+    return Table.open(between, name="t", branch=branch, environment=bench.environment)
+
+
+def test_a_commit_to_a_deleted_branch_is_refused(bench: Any) -> None:
+    """A writer that opened the branch before it was deleted is told so, and does not bring it back."""
+    bench.commit("a")
+    fork = bench.table.create_branch("b")
+    bench.commit("b1", table=fork)
+    bench.table.delete_branch("b")
+    with pytest.raises(NotFound, match="branch 'b' was deleted"):
+        bench.commit("b2", table=fork)
+    assert bench.table.branches() == []
+    assert not [meta.path for meta in bench.store.list("branch") if "/snapshot-" in meta.path]
+
+
+def test_a_commit_while_its_branch_is_deleted_is_not_acknowledged_and_not_left(bench: Any) -> None:
+    """A snapshot that lands after the deletion listed the folder is taken back by its writer."""
+    bench.commit("a")
+    bench.table.create_branch("b")
+    between = Between(bench.store, kind="put", prefix="manifest/", happens=lambda: bench.table.delete_branch("b"))
+    with pytest.raises(NotFound, match="branch 'b' was deleted"):
+        bench.commit("b1", table=through(bench, between, branch="b"))
+    assert between.struck
+    assert bench.table.branches() == []
+    assert not [meta.path for meta in bench.store.list("branch") if "/snapshot-" in meta.path]
+
+
+def test_a_branch_made_anew_starts_clean(bench: Any) -> None:
+    """What a late verb left in the folder of a deleted branch says nothing about the next one of that name."""
+    bench.commit("a")
+    bench.table.create_branch("b")
+    bench.table.delete_branch("b")
+    bench.store.put("branch/branch-b/lakebed/expired-below", b"9")
+    bench.store.put("branch/branch-b/snapshot/LATEST", b"7")
+    assert bench.table.branches() == []
+    fork = bench.table.create_branch("b")
+    bench.commit("b1", table=fork)
+    fork.expire(retain_max=2, retain_min=1)
+    assert [snapshot.id for snapshot in fork.snapshots()] == [1, 2]
+
+
+def test_a_late_deleter_leaves_the_pin_of_a_branch_made_anew(bench: Any) -> None:
+    """A deletion that stood still while the branch was deleted and made again takes nothing of the new one's pin."""
+    bench.commit("a")
+    bench.table.create_branch("b")
+
+    def meanwhile() -> None:
+        bench.table.delete_branch("b")
+        bench.commit("c")
+        bench.table.create_branch("b")
+
+    between = Between(bench.store, kind="delete", prefix="branch/branch-b/", happens=meanwhile)
+    try:
+        through(bench, between).delete_branch("b")
+    finally:
+        assert between.struck
+    if bench.table.branches():
+        assert bench.table.tagger.find(fork_pin("b")) is not None
+
+
+def test_main_keeps_what_a_branch_of_another_client_needs(bench: Any) -> None:
+    """A branch without a pin in main keeps its files when main expires and drops tags; its reads stay whole."""
+    bench.commit("a")
+    bench.commit("b", deleted=("a",))
+    for path, target in (
+        ("schema/schema-0", "branch/branch-foreign/schema/schema-0"),
+        ("snapshot/snapshot-1", "branch/branch-foreign/snapshot/snapshot-1"),
+    ):
+        bench.store.put(target, bench.store.get(path))
+    for name in ("a", "b"):
+        bench.store.put(f"bucket-0/{name}", b"x")
+    bench.table.create_tag("one", snapshot_id=1)
+    fork = bench.reopen(branch="foreign")
+    needed = set(Names(fork.history.whole).of(fork.snapshot(1)).to_pylist())
+    bench.commit("c", deleted=("b",))
+    assert bench.table.expire(retain_max=1, retain_min=1, dry_run=True).deleted_count == 0
+    bench.table.expire(retain_max=1, retain_min=1)
+    bench.table.delete_tag("one")
+    assert needed <= {meta.path for meta in bench.store.list("")}
+    assert bench.live(fork) == ["a"]
+    bench.table.delete_branch("foreign")
+    bench.table.remove_orphan_files(older_than_ms=2**60)
+    assert "bucket-0/a" not in {meta.path for meta in bench.store.list("")}
