@@ -170,3 +170,52 @@ def test_changes(cli: Cli, lake: str) -> None:
     found = cli("table", "changes", lake, "flights", "1", "2", "--json").json
     assert sorted(row["id"] for row in found) == [3, 4]
     assert {"_row_kind"} <= set(found[0])
+
+
+def dated(cli: Cli, lake: str, tmp_path: Path) -> Path:
+    """A table ``days`` partitioned by a date, and a file with a row of one day."""
+    cli(
+        *("table", "create", lake, "days", "-c", "day DATE NOT NULL", "-c", "id INT NOT NULL"),
+        *("--primary-key", "day,id", "--partition-by", "day", "-o", "bucket=1"),
+    )
+    file = tmp_path / "day.csv"
+    file.write_text("day,id\n2013-01-05,9\n")
+    cli("table", "upsert", lake, "days", file)
+    return file
+
+
+def test_json_that_was_printed_is_read_again(cli: Cli, lake: str, tmp_path: Path) -> None:
+    """What --json prints, dates included, can be loaded as it is; an empty array is no row."""
+    dated(cli, lake, tmp_path)
+    before = cli("table", "read", lake, "days", "--json")
+    printed = tmp_path / "rows.json"
+    for text in (before.out, "[]"):
+        printed.write_text(text)
+        answer = cli("table", "upsert", lake, "days", printed)
+        assert answer.code == exits.OK, answer.err
+        assert cli("table", "read", lake, "days", "--json").json == before.json
+    printed.write_text("[{]")
+    assert cli("table", "upsert", lake, "days", printed).code == exits.USAGE
+
+
+def test_overwrite_one_partition_of_a_date(cli: Cli, lake: str, tmp_path: Path) -> None:
+    """A partition is named as text, whatever its type; what is no such value is refused in one sentence."""
+    file = dated(cli, lake, tmp_path)
+    file.write_text("day,id\n2013-01-05,10\n")
+    assert cli("table", "overwrite", lake, "days", file, "--partition", "day=2013-01-05").code == exits.OK
+    assert [row["id"] for row in cli("table", "read", lake, "days", "--json").json] == [10]
+    cases = (("day=xx", "DATE"), ("id=1", "partition column"), ("day", "day=2013"), ("day=2013-01-06", "some"))
+    for wrong, word in cases:
+        answer = cli("table", "overwrite", lake, "days", file, "--partition", wrong)
+        assert answer.code == exits.USAGE
+        assert word in answer.err
+        assert len(answer.err.splitlines()) == 1
+
+
+def test_a_place_that_cannot_be_written_to(cli: Cli, lake: str, tmp_path: Path) -> None:
+    """A folder that is absent, a folder in place of a file and an empty list of columns are told as such."""
+    absent = cli("table", "read", lake, "flights", "--output", tmp_path / "no" / "x.csv")
+    assert (absent.code, "There is no folder" in absent.err) == (exits.NOT_FOUND, True)
+    folder = cli("table", "read", lake, "flights", "--output", tmp_path)
+    assert (folder.code, "is a folder" in folder.err) == (exits.USAGE, True)
+    assert cli("table", "read", lake, "flights", "--columns", "").code == exits.USAGE

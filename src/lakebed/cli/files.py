@@ -45,8 +45,8 @@ def read_file(path: str, *, format: str | None, schema: pa.Schema) -> pa.RecordB
     """The rows of a file, with the table's types for the table's columns.
 
     Args:
-        path: a file; ``-`` is standard input (CSV or JSON).
-        format: ``csv``, ``json`` (one object a line) or ``parquet``; None goes by the file's name.
+        path: a file; ``-`` is standard input (Parquet from there is held in memory).
+        format: ``csv``, ``json`` (one object a line, or one array) or ``parquet``; None goes by the file's name.
         schema: the table's columns. A column that is not among them keeps its own type, for the table to refuse.
 
     Raises:
@@ -63,10 +63,10 @@ def read_file(path: str, *, format: str | None, schema: pa.Schema) -> pa.RecordB
             convert.quoted_strings_can_be_null = False
             reader = pa.csv.open_csv(source, convert_options=convert)
         elif kind == "json":
-            rows = pa.json.read_json(source, parse_options=pa.json.ParseOptions(explicit_schema=schema))
-            reader = rows.to_reader()
+            reader = _json_rows(source, schema).to_reader()
         else:
-            file = pa.parquet.ParquetFile(source)
+            # The footer comes last: a stream is held whole.
+            file = pa.parquet.ParquetFile(pa.BufferReader(source.read()) if path == "-" else source)
             reader = pa.RecordBatchReader.from_batches(file.schema_arrow, file.iter_batches())
     return pa.RecordBatchReader.from_batches(reader.schema, _told(reader, path))
 
@@ -80,7 +80,37 @@ def schema_of_file(path: str) -> pa.Schema:
             return pa.parquet.read_schema(source)
         if kind == "csv":
             return pa.csv.open_csv(source, read_options=pa.csv.ReadOptions(block_size=_INFERRED_BYTES)).schema
-        return pa.json.read_json(source).schema
+        return pa.json.read_json(_json_lines(source)).schema
+
+
+def _json_rows(source: Any, schema: pa.Schema) -> pa.Table:
+    """All rows of a JSON source. Arrow reads no dates and times of day from JSON texts: they are cast after it."""
+    lines = _json_lines(source)
+    if lines.size() == 0:
+        return schema.empty_table()
+    texts = [field.with_type(pa.string()) if _is_clock_text(field.type) else field for field in schema]
+    parse = pa.json.ParseOptions(explicit_schema=pa.schema(texts), newlines_in_values=True)
+    rows = pa.json.read_json(lines, parse_options=parse)
+    for field in schema:
+        if _is_clock_text(field.type):
+            position = rows.schema.get_field_index(field.name)
+            rows = rows.set_column(position, field, rows.column(position).cast(field.type))
+    return rows
+
+
+def _json_lines(source: Any) -> pa.BufferReader:
+    """JSON as Arrow reads it: objects one after the other, also where they stand in one array, as ``--json`` prints."""
+    text = source.read() if source is sys.stdin.buffer else Path(source).read_bytes()
+    if text.lstrip()[:1] == b"[":
+        try:
+            text = b"\n".join(msgspec.json.decode(text, type=list[msgspec.Raw]))
+        except msgspec.MsgspecError as wrong:
+            raise pa.ArrowInvalid(str(wrong)) from wrong
+    return pa.BufferReader(text)
+
+
+def _is_clock_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_date(kind) or pa.types.is_time(kind))
 
 
 def write_rows(
@@ -110,6 +140,10 @@ def write_rows(
         sys.stdout.flush()
         return
     target = Path(output)
+    if target.is_dir():
+        raise InvalidRequest(f"{output} is a folder: name a file in it.", kind="not_a_file", path=output)
+    if not target.parent.is_dir():
+        raise NotFound(f"There is no folder {target.parent} for {target.name}.", kind="no_folder", path=output)
     unfinished = target.with_name(f".{target.name}.unfinished")
     try:
         with unfinished.open("wb") as sink:
@@ -203,9 +237,7 @@ def _format_of(path: str, format: str | None) -> Format:
         return format  # type: ignore[return-value]  # narrowed by the line above
     found = _BY_SUFFIX.get(Path(path).suffix.lower())
     if format is not None or found is None:
-        raise InvalidRequest(
-            f"Of what format is {path}? Say --format csv, json (one object a line) or parquet.", kind="unknown_format"
-        )
+        raise InvalidRequest(f"Of what format is {path}? Say --format csv, json or parquet.", kind="unknown_format")
     return found
 
 
@@ -229,5 +261,5 @@ def _telling(path: str) -> Iterator[None]:
         yield
     except pa.ArrowException as wrong:
         raise InvalidRequest(
-            f"{path} cannot be read: {str(wrong).splitlines()[0]}.", kind="unreadable_file", path=path
+            f"{path} cannot be read: {str(wrong).splitlines()[0].rstrip('.')}.", kind="unreadable_file", path=path
         ) from wrong

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="CSV, JSON lines or Parquet; - is standard input.")]
+File = Annotated[
+    str,
+    typer.Argument(metavar="FILE", help="CSV, JSON (one object a line, or one array) or Parquet; - is standard input."),
+]
 InputFormat = Annotated[str | None, typer.Option("--format", help="csv, json or parquet. Default: by the file's name.")]
 Columns = Annotated[str | None, typer.Option("--columns", help="Only these columns, comma-separated.")]
 Where = Annotated[str | None, typer.Option("--where", help="Only rows that match: \"delay > 10 AND carrier = 'UA'\".")]
@@ -115,7 +118,7 @@ def overwrite(
     opened = args.open_table(lake, table, branch=branch)
     rows = _rows(opened, file, format)
     say.ask(f"Replace rows of {table}? The version before stays until it expires.", yes=yes, json=json)
-    made = opened.overwrite(rows, partition=args.pairs(partition) or None, dynamic=dynamic)
+    made = opened.overwrite(rows, partition=args.pairs(partition, like="day=2013-01-31") or None, dynamic=dynamic)
     _written(opened, made, json=json)
 
 
@@ -187,11 +190,12 @@ def _rows(opened: Table, file: str, format: str | None) -> Any:
 
 
 def _written(opened: Table, made: Any, *, json: bool) -> None:
-    rows = say.count(made.total_record_count, "row")
+    # Rows as they are stored: one that was replaced counts until its bucket is compacted.
+    stored = say.count(made.total_record_count, "row")
     say.result(
         json,
         {"table": opened.name, **facts.of_snapshot(made)},
-        f"{opened.name}: snapshot {made.id}, {rows} ({made.delta_record_count:+,}).",
+        f"{opened.name}: snapshot {made.id}, {made.delta_record_count:+,} rows; {stored} stored.",
     )
 
 
@@ -212,7 +216,12 @@ def _print_diff(found: Any, *, limit: int | None, json: bool) -> None:
 
 
 def _names(text: str | None) -> list[str] | None:
-    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise InvalidRequest("Name at least one column, comma-separated, or leave the option out.", kind="no_columns")
+    return names
 
 
 def _output_format(format: str | None, output: str | None, *, json: bool) -> Any:

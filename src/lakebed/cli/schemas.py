@@ -91,7 +91,7 @@ def describe(lake: LakeUrl, table: TableName, branch: args.Branch = None, json: 
         say.sentence("Nothing was ever written into it.")
     else:
         rows = say.count(newest.total_record_count, "row")
-        say.sentence(f"Version {newest.id}, {say.ago(newest.time_ms)}, {rows}; schema {schema.id}.")
+        say.sentence(f"Version {newest.id}, {say.ago(newest.time_ms)}, {rows} stored; schema {schema.id}.")
     say.sentence("")
     say.grid(
         ("column", "type", "null", "key", "comment"),

@@ -41,7 +41,7 @@ from lakebed.table.model import (
     Snapshot,
     TableSchema,
 )
-from lakebed.table.overwrite import Overwrite, derive_overwrite
+from lakebed.table.overwrite import Overwrite, derive_overwrite, partition_scalars
 from lakebed.table.predicate import Predicate, parse_predicate
 from lakebed.table.read import ReadPlan
 from lakebed.table.row_verbs import CommitOptions, Rewrite, inside_partition, without_rows
@@ -110,9 +110,9 @@ def write(
         )
     overwrite = Overwrite(partition=dict(partition or {}), dynamic=mode == "overwrite_dynamic")
     derive_overwrite((), overwrite=overwrite, schema=schema, reader=table.reader)  # refuses a wrong partition now
-    for name, value in overwrite.partition.items():
+    for name, value in partition_scalars(overwrite.partition, schema=schema).items():
         if name not in df.columns:
-            df = df.withColumn(name, functions.lit(value))
+            df = df.withColumn(name, functions.lit(value.as_py()))
     return _run(df, table, options=options, overwrite=overwrite, order_by=order_by)
 
 

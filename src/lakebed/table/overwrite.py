@@ -21,7 +21,7 @@ from lakebed.table.manifest_reader import ManifestReader
 from lakebed.table.model import BucketChange, Snapshot, TableSchema
 from lakebed.table.types import arrow_type
 
-__all__ = ["Overwrite", "derive_overwrite"]
+__all__ = ["Overwrite", "derive_overwrite", "partition_scalars"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def derive_overwrite(
     """
     added = entries_of_changes(changes)
     fields = [column for name in schema.partition_keys if (column := schema.field_by_name(name))]
-    wanted = _typed(overwrite.partition, schema)
+    wanted = partition_scalars(overwrite.partition, schema=schema)
 
     def derive(head: Snapshot | None) -> StagedChange:
         if head is None:
@@ -74,7 +74,12 @@ def derive_overwrite(
     return derive
 
 
-def _typed(partition: Mapping[str, object], schema: TableSchema) -> dict[str, pa.Scalar]:
+def partition_scalars(partition: Mapping[str, object], *, schema: TableSchema) -> dict[str, pa.Scalar]:
+    """The values of partition columns in the columns' types; texts such as ``2013-01-31`` are read as such.
+
+    Raises:
+        InvalidRequest: no partition column, or a value of another type.
+    """
     typed = {}
     for name, value in partition.items():
         column = schema.field_by_name(name)

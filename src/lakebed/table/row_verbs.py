@@ -37,13 +37,12 @@ from lakebed.table.model import (
     Split,
     TableSchema,
 )
-from lakebed.table.overwrite import Overwrite
+from lakebed.table.overwrite import Overwrite, partition_scalars
 from lakebed.table.predicate import Predicate, parse_predicate
 from lakebed.table.read import ReadPlan, filter_rows, read_split
 from lakebed.table.scan import Scan, ScanRequest
-from lakebed.table.schema import SchemaLog, require_column
+from lakebed.table.schema import SchemaLog
 from lakebed.table.snapshots import SnapshotLog
-from lakebed.table.types import arrow_type
 from lakebed.table.write import BucketIndex, TableWriter, WriteSettings, as_table
 
 __all__ = ["CommitOptions", "Rewrite", "RowVerbs", "inside_partition", "without_rows"]
@@ -440,9 +439,8 @@ def _not_matching(rows: pa.Table, where: Predicate) -> pa.Table:
 
 def inside_partition(rows: pa.Table, *, partition: Mapping[str, object], schema: TableSchema) -> pa.Table:
     """Rows of a static overwrite: partition columns that are missing are filled in, those there must agree."""
-    for name, value in partition.items():
-        kind = arrow_type(require_column(schema, name).type)
-        constant = pa.scalar(value, kind)
+    for name, constant in partition_scalars(partition, schema=schema).items():
+        kind = constant.type
         position = rows.schema.get_field_index(name)
         if position < 0:
             rows = rows.append_column(pa.field(name, kind), pa.repeat(constant, rows.num_rows))
@@ -451,7 +449,7 @@ def inside_partition(rows: pa.Table, *, partition: Mapping[str, object], schema:
         same = pc.equal(found.cast(kind), constant) if constant.is_valid else pc.is_null(found)
         if rows.num_rows and not pc.all(pc.fill_null(same, False)).as_py():
             raise InvalidRequest(
-                f"The overwrite is of the partition {name}={value!r}, but some rows have another {name!r}.",
+                f"The overwrite is of the partition {name}={constant}, but some rows have another {name!r}.",
                 kind="rows_outside_partition",
                 column=name,
             )
