@@ -141,3 +141,18 @@ def test_impossible_changes_change_nothing(
     assert answer.code == exits.USAGE
     assert len(answer.err.splitlines()) == 1
     assert unchanged()
+
+
+def test_an_option_that_nobody_knows_is_not_unset(cli: Cli, lake: str, unchanged: Callable[[], bool]) -> None:
+    """A misspelt option is refused with the nearest name, and no schema is written for it."""
+    answer = cli("table", "unset-option", lake, "flights", "snapshot.time-retaned")
+    assert answer.code == exits.USAGE
+    assert "snapshot.time-retained" in answer.err
+    assert unchanged()
+
+
+def test_a_branch_name_is_refused_as_one(cli: Cli, lake: str) -> None:
+    """Branches follow the rules of tag names, and the sentence speaks of the branch."""
+    answer = cli("table", "create-branch", lake, "flights", "--name", "12", "--json")
+    assert (answer.code, answer.error["kind"]) == (exits.USAGE, "invalid_branch_name")
+    assert "branch name '12'" in answer.error["message"]

@@ -257,7 +257,7 @@ def test_merge(spark: SparkSession, make_table: MakeTable) -> None:
         (["id", "1 as v"], r"Column 'v' is STRING.*cast it first"),
         (["id", "'x' as w"], r"[Cc]olumn 'w'"),
         (["'x' as v"], r"no column 'id'"),
-        (["if(id = 3, null, id) as id", "'x' as v"], r"Key column 'id' holds 1 nulls"),
+        (["if(id = 3, null, id) as id", "'x' as v"], r"Key column 'id' is null in 1 of"),
     ],
 )
 def test_mistakes_are_the_local_sentences(

@@ -207,7 +207,9 @@ def print_check(report: CheckReport, *, json: bool) -> None:
         return
     for finding in report.findings:
         if finding.severity != "info":
-            say.sentence(f"{finding.severity}: {finding.store}: {finding.path} {finding.sentence}".replace(":  ", ": "))
+            said = finding.path in finding.sentence
+            where = finding.store if said else f"{finding.store}: {finding.path}"
+            say.sentence(f"{finding.severity}: {where}{':' if said else ''} {finding.sentence}")
     orphans = [finding for finding in report.findings if finding.kind == "orphan"]
     if orphans:
         oldest = say.ago(min(finding.facts["modified_ms"] for finding in orphans))

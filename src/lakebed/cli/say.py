@@ -128,11 +128,11 @@ def ago(time_ms: int | None) -> str:
     """``3 minutes ago``, ``in 2 days``, ``just now``; ``-`` for None."""
     if time_ms is None:
         return "-"
-    seconds = (_CLOCK.now_ms() - time_ms) / 1000
-    if abs(seconds) < 1:
+    past_ms = _CLOCK.now_ms() - time_ms
+    if abs(past_ms) < 1000:
         return "just now"
-    text = span(int(abs(seconds) * 1000))
-    return f"{text} ago" if seconds > 0 else f"in {text}"
+    # A lifetime of 7 days that began a moment ago ends in 7 days, not in 6.
+    return f"{span(past_ms)} ago" if past_ms > 0 else f"in {span(-past_ms * 101 // 100)}"
 
 
 def span(duration_ms: int) -> str:

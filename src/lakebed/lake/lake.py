@@ -264,7 +264,7 @@ class Lake:
             if held:
                 shown = ", ".join(held[:5]) + (", ..." if len(held) > 5 else "")
                 raise InvalidRequest(
-                    f"The table {wanted} is pinned by {shown}: delete these first, or force the drop.",
+                    f"The table {wanted} is pinned by {shown}: delete these first, or drop it with force (--force).",
                     kind="table_pinned",
                     table=str(wanted),
                 )

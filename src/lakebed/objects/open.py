@@ -81,5 +81,5 @@ def _driver(
         if not os.path.isdir(url.prefix):
             raise InvalidRequest(f"{url.prefix} is a file: a store needs a folder", kind="not_a_folder", url=str(url))
     elif not create:
-        raise NotFound(f"there is no folder {url.prefix}", kind="store_not_found", url=str(url))
+        raise NotFound(f"There is no folder {url.prefix}.", kind="store_not_found", url=str(url))
     return LocalDriver(url.prefix, rng=environment.rng, folder_memory_count_max=limits.folder_memory_count_max)

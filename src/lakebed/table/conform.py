@@ -92,7 +92,7 @@ def _refuse_nulls(columns: Sequence[pa.ChunkedArray], fields: Sequence[DataField
             continue
         if field.name in schema.primary_keys:
             raise InvalidRequest(
-                f"Key column {field.name!r} holds {column.null_count} nulls in {len(column)} rows; "
+                f"Key column {field.name!r} is null in {column.null_count:,} of {len(column):,} rows; "
                 "a key must not be null.",
                 kind="null_key",
                 column=field.name,
@@ -100,8 +100,8 @@ def _refuse_nulls(columns: Sequence[pa.ChunkedArray], fields: Sequence[DataField
             )
         if not field.nullable:
             raise InvalidRequest(
-                f"Column {field.name!r} is {field.type} NOT NULL, but holds {column.null_count} nulls in "
-                f"{len(column)} rows.",
+                f"Column {field.name!r} is {field.type} NOT NULL, but null in {column.null_count:,} of "
+                f"{len(column):,} rows.",
                 kind="null_value",
                 column=field.name,
                 count=column.null_count,

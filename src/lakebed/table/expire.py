@@ -75,7 +75,7 @@ def retention_of(
             raise InvalidRequest(f"{name} is {value}: it must be at least 1.", kind="invalid_retention", option=name)
     if most < least:
         raise InvalidRequest(
-            f"at most {most} snapshots should stay but at least {least}: raise retain_max or lower retain_min.",
+            f"At most {most:,} and at least {least:,} snapshots cannot stay: raise retain_max or lower retain_min.",
             kind="invalid_retention",
         )
     if older_than_ms is None:

@@ -7,7 +7,7 @@ one sentence; an existing table of another client with options lakebed does not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Final, Generic, TypeVar
@@ -441,6 +441,13 @@ def _parsed(name: str, option: Option[T], text: str) -> T:
         ) from error
 
 
+def check_option_names(names: Iterable[str]) -> None:
+    """Raise `InvalidRequest` for a name that nobody knows, with the nearest; other clients' prefixes are fine."""
+    for name in names:
+        if name not in OPTIONS and not name.startswith(_FOREIGN_PREFIXES):
+            raise _unknown(name)
+
+
 def check_options(values: Mapping[str, str], *, primary_keys: Collection[str] = ()) -> None:
     """Refuse options that cannot be kept, when they are set or a table is written.
 
@@ -448,12 +455,11 @@ def check_options(values: Mapping[str, str], *, primary_keys: Collection[str] = 
         InvalidRequest: an unknown option (suggests the nearest), an unreadable value, a value that the format knows and
             this lakebed does not support, or options that contradict the kind of table.
     """
+    check_option_names(values)
     for name, text in values.items():
         option = OPTIONS.get(name)
         if option is None:
-            if name.startswith(_FOREIGN_PREFIXES):
-                continue
-            raise _unknown(name)
+            continue
         if not isinstance(text, str):
             raise InvalidRequest(f"Option {name!r} must be text, not {text!r}.", kind="invalid_option", option=name)
         _parsed(name, option, text)

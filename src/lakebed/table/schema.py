@@ -21,7 +21,7 @@ from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, 
 from lakebed.objects.port import ObjectStore
 from lakebed.table.layout import Layout, parse_schema
 from lakebed.table.model import DataField, TableSchema
-from lakebed.table.options import IMMUTABLE_OPTIONS, check_options
+from lakebed.table.options import IMMUTABLE_OPTIONS, check_option_names, check_options
 from lakebed.table.types import (
     can_widen,
     fields_of_arrow,
@@ -424,11 +424,12 @@ def set_options(schema: TableSchema, options: Mapping[str, str]) -> TableSchema:
 
 
 def remove_options(schema: TableSchema, names: Collection[str]) -> TableSchema:
-    """Some options back at their defaults; names that are not set are fine.
+    """Some options back at their defaults; known names that are not set are fine.
 
     Raises:
-        InvalidRequest: an option that decides the layout of existing files.
+        InvalidRequest: an option is neither known nor set, or decides the layout of existing files.
     """
+    check_option_names([name for name in names if name not in schema.options])
     _refuse_immutable(schema, [name for name in names if name in schema.options])
     return _changed(schema, options={name: value for name, value in schema.options.items() if name not in names})
 

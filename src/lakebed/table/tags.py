@@ -66,8 +66,13 @@ class Source:
     path: str
 
 
-def check_tag_name(name: str) -> None:
-    """Raise `InvalidRequest` unless `name` may be given to a tag; the sentence says which rule it breaks."""
+def check_tag_name(name: str, *, of: str = "tag") -> None:
+    """Raise `InvalidRequest` unless `name` may be given to a tag; the sentence says which rule it breaks.
+
+    Args:
+        name: what the user gave.
+        of: what is named; branches follow the same rules.
+    """
     problem = None
     if not isinstance(name, str) or not name.strip():
         problem = "is blank"
@@ -85,7 +90,7 @@ def check_tag_name(name: str) -> None:
         problem = "is not valid Unicode"
     if problem is not None:
         raise InvalidRequest(
-            f"The tag name {name!r} {problem}: choose another name.", kind="invalid_tag_name", tag=name
+            f"The {of} name {name!r} {problem}: choose another name.", kind=f"invalid_{of}_name", **{of: name}
         )
 
 

@@ -262,7 +262,7 @@ def test_null_keys_are_counted() -> None:
     """A null in a key is refused with the column and how many there are."""
     table = rows(("a", 1, 1.0), ("a", 2, 1.0))
     table = table.set_column(1, "id", pa.array([None, None], pa.int64()))
-    with pytest.raises(InvalidRequest, match=r"'id' holds 2 nulls"):
+    with pytest.raises(InvalidRequest, match=r"'id' is null in 2 of 2 rows"):
         writer(open_store("memory://write-nulls"), keyed(bucket="1")).write(table)
 
 
