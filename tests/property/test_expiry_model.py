@@ -19,9 +19,10 @@ import pytest
 from lakebed.errors import LakebedError
 from lakebed.table import deletion, expire, judge, names, rollback
 from lakebed.table.holders import Holders
+from lakebed.table.manifest import ENTRY_SCHEMA
 from lakebed.table.manifest_reader import ManifestReader
 from lakebed.table.model import BucketChange
-from lakebed.table.reclaim import CANDIDATES, UNKNOWN, Role, candidates_of
+from lakebed.table.reclaim import CANDIDATES, UNKNOWN, Role, candidates_of, paths_of
 from lakebed.testing import table_model
 from lakebed.testing.histories import Histories, run_histories
 from lakebed.testing.table_model import TableWorld
@@ -31,6 +32,8 @@ CHUNK_COUNT, CHUNK_SIZE = 6, 50
 LONG_START, LONG_COUNT, LONG_CHUNK_SIZE = 1_000_000, 10_000, 100
 MET = ("files expired", "deleted with a tag", "upgrade", "rolled back", "foreign")
 """What the law is about; the long run meets each at least a thousand times."""
+MET_TOO = ("index files", "statistics", "changelogs")
+"""What other clients' snapshots named beside data files; as often."""
 
 
 @pytest.mark.parametrize("chunk", range(CHUNK_COUNT))
@@ -39,7 +42,7 @@ def test_nothing_needed_is_deleted_and_everything_unneeded_is(chunk: int, tell: 
     seeds = range(chunk * CHUNK_SIZE, (chunk + 1) * CHUNK_SIZE)
     told = run_histories(seeds, step_count=STEP_COUNT)
     tell(f"expiry model, seeds {seeds.start}-{seeds[-1]}: {told}")
-    for what in MET:
+    for what in (*MET, *MET_TOO):
         assert told.counts[what] > 0, f"these histories never met {what!r}"
 
 
@@ -55,7 +58,7 @@ def test_ten_thousand_histories(tell: Callable[[str], None]) -> None:
             sums += told
     tell(f"expiry model, seeds {LONG_START}-{LONG_START + LONG_COUNT - 1}: {sums}")
     assert sums.counts["histories"] == LONG_COUNT
-    for what in MET:
+    for what in (*MET, *MET_TOO):
         assert sums.counts[what] >= 1000, f"ten thousand histories met {what!r} only {sums.counts[what]} times"
 
 
@@ -189,7 +192,34 @@ def branch_pins_are_not_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rollback, "_check_branches", lambda holders, target: None)
 
 
+def carried_files_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Expiry leaves index manifests, index files and statistics."""
+    patch.setattr(names.Names, "_carried_left", lambda self, walk: [])
+
+
+def index_files_are_not_read(patch: pytest.MonkeyPatch) -> None:
+    """Nobody reads which index files an index manifest names."""
+    patch.setattr(names.Names, "_index_files", lambda self, path: [])
+
+
+def statistics_of_tags_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A version's names are told without its statistics."""
+    few = names.Names._few
+    patch.setattr(names.Names, "_few", lambda self, one, roles: few(self, one, roles - {Role.STATISTICS}))
+
+
+def changelog_files_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Changelog files are left when their snapshot goes."""
+    patch.setattr(names.Names, "_changelog", lambda self, snapshot: NOTHING_NAMED)
+
+
+NOTHING_NAMED = paths_of(ENTRY_SCHEMA.empty_table(), lambda partition, bucket: "")
+
 MUTATIONS: tuple[Patch, ...] = (
+    carried_files_are_forgotten,
+    index_files_are_not_read,
+    statistics_of_tags_are_forgotten,
+    changelog_files_are_forgotten,
     naive_birth_of_upgrades,
     no_fold,
     no_delta_of_the_survivor,
@@ -212,7 +242,14 @@ MUTATION_SEEDS_MAX = 200
 def first_failing_seed(seeds: range) -> int | None:
     """The first seed whose history breaks the law; every history has everything in it."""
     for seed in seeds:
-        world = TableWorld(seed, foreign=True, rollbacks=seed % 2 == 0, as_latest=seed % 3 == 0, branches=seed % 4 < 2)
+        world = TableWorld(
+            seed,
+            foreign=True,
+            rollbacks=seed % 2 == 0,
+            as_latest=seed % 3 == 0,
+            branches=seed % 4 < 2,
+            extras=seed % 5 < 3,
+        )
         try:
             world.run(step_count=2 * STEP_COUNT)
         except (AssertionError, LakebedError):

@@ -35,12 +35,14 @@ def resolved(kind: Any, names: dict[str, Any]) -> Any:
 
 
 def is_record(kind: Any) -> bool:
+    """Whether a kind is a record, or an optional one."""
     if isinstance(kind, list):
         return any(is_record(branch) for branch in kind)
     return isinstance(kind, dict) and kind["type"] == "record"
 
 
 def arrow_type(kind: Any) -> pa.DataType:
+    """The Arrow type of a field that is not a record; numbers are int64."""
     if isinstance(kind, list):
         return arrow_type(next(branch for branch in kind if branch != "null"))
     if isinstance(kind, dict):

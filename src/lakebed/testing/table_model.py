@@ -1,8 +1,6 @@
 """A real table beside a brute-force model of it: what may be gone, what must be there, after any history.
 
-Owns: `TableWorld`, which does random steps on a table of tiny files and, independently, on plain sets; and the
-encoder of *foreign commits*, written as another client of the format would (no commit snapshot ids, lists without
-``_ADDED_SNAPSHOT``, snapshots without our properties).
+Owns: `TableWorld`, which does random steps on a table of tiny files and, independently, on plain sets.
 
 Invariants: the model knows nothing of manifests, intervals or c: a version is an id and a set of paths. `check`
 compares it with what lies on the store: nothing needed is missing, and (when asked) nothing unneeded is there, but
@@ -17,38 +15,28 @@ Example:
 
 from __future__ import annotations
 
-import io
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import fastavro
 import pyarrow as pa
 
 from lakebed.errors import InvalidRequest
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment, Pool, ThreadRuntime
-from lakebed.table.avro import decode_columns, encode_columns
 from lakebed.table.binary_row import EMPTY_ROW, encode_row
-from lakebed.table.manifest import (
-    ADD,
-    DELETE,
-    decode_manifest_list,
-    encode_manifest,
-    encode_manifest_list,
-    entries_of_changes,
-    files_of,
-)
-from lakebed.table.model import BucketChange, DataFile, ManifestMeta, Snapshot, Stats
-from lakebed.table.snapshot_json import decode_snapshot, encode_snapshot
+from lakebed.table.manifest import decode_manifest_list, files_of
+from lakebed.table.model import BucketChange, DataFile, Snapshot, Stats
+from lakebed.table.snapshot_json import decode_snapshot
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
+from lakebed.testing.foreign import Extras, foreign_commit
 
-__all__ = ["InlineRuntime", "LineModel", "TableWorld", "foreign_commit", "without_fields"]
+__all__ = ["InlineRuntime", "LineModel", "TableWorld"]
 
 _worlds = itertools.count()
 _NO_STATS = Stats(EMPTY_ROW, EMPTY_ROW, ())
@@ -60,81 +48,6 @@ _OPTIONS = {
     "manifest.full-compaction-threshold-size": "6 kb",
     "write-only": "true",
 }
-
-
-# ---- another client
-
-
-def without_fields(body: bytes, names: Iterable[str]) -> bytes:
-    """An Avro file as a writer would have made it that never heard of some fields."""
-    schema = fastavro.reader(io.BytesIO(body)).writer_schema
-    count, columns = decode_columns(body, path="ours")
-    return encode_columns(_stripped(schema, frozenset(names)), columns, count)
-
-
-def _stripped(schema: Any, names: frozenset[str]) -> Any:
-    if isinstance(schema, list):
-        return [_stripped(one, names) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    kept = {key: value for key, value in schema.items() if not key.startswith("__fastavro")}
-    if kept.get("type") == "record":
-        kept["fields"] = [
-            {**field, "type": _stripped(field["type"], names)} for field in kept["fields"] if field["name"] not in names
-        ]
-    return kept
-
-
-def foreign_commit(table: Table, changes: Sequence[BucketChange], *, merges: bool, name: str) -> Snapshot:
-    """Commit as another client does, on top of the newest snapshot.
-
-    Args:
-        changes: as for `Table.commit`; commit snapshot ids in them are lost.
-        merges: rewrite all manifests into one, as other clients do now and then.
-        name: makes the names of its objects unique.
-    """
-    head = table.log.latest()
-    store, layout, reader = table.store, table.layout, table.reader
-
-    def put_manifest(entries: pa.Table, file_name: str) -> ManifestMeta:
-        body = without_fields(encode_manifest(entries), ["_COMMIT_SNAPSHOT"])
-        store.put(layout.manifest(file_name), body)
-        deleted = sum(kind == DELETE for kind in entries["kind"].to_pylist())
-        return ManifestMeta(file_name, len(body), entries.num_rows - deleted, deleted, _NO_PARTITION_STATS, 0)
-
-    def put_list(metas: Sequence[ManifestMeta], file_name: str) -> tuple[str, int]:
-        body = without_fields(encode_manifest_list(metas), ["_ADDED_SNAPSHOT"])
-        store.put(layout.manifest(file_name), body)
-        return file_name, len(body)
-
-    base = [] if head is None else reader.all_metas(head)
-    if merges and head is not None:
-        live = reader.live_entries(head)
-        base = [put_manifest(live, f"manifest-{name}-m")] if live.num_rows else []
-    entries = entries_of_changes(changes)
-    base_list, base_size = put_list(base, f"manifest-list-{name}-0")
-    delta_list, delta_size = put_list([put_manifest(entries, f"manifest-{name}-d")], f"manifest-list-{name}-1")
-    rows = sum(1 if kind == ADD else -1 for kind in entries["kind"].to_pylist())
-    snapshot = Snapshot(
-        id=1 if head is None else head.id + 1,
-        schema_id=0,
-        base_manifest_list=base_list,
-        base_manifest_list_size=base_size,
-        delta_manifest_list=delta_list,
-        delta_manifest_list_size=delta_size,
-        commit_user=f"other-{name}",
-        commit_identifier=1,
-        commit_kind="APPEND",
-        time_ms=table.environment.clock.now_ms(),
-        total_record_count=(head.total_record_count if head else 0) + rows,
-        delta_record_count=rows,
-    )
-    store.put(layout.snapshot(snapshot.id), encode_snapshot(snapshot), create_only=True)
-    store.put(layout.latest_hint, str(snapshot.id).encode())
-    return snapshot
-
-
-_NO_PARTITION_STATS = Stats(encode_row(["a"], ["STRING"]), encode_row(["b"], ["STRING"]), (0,))
 
 
 # ---- the model
@@ -198,6 +111,7 @@ class TableWorld:
         seed: decides everything; the same seed, the same history.
         store: a table's folder; None: a fresh one in memory.
         foreign, rollbacks, branches: whether the history has them; None: as the seed says.
+        extras: whether other clients' commits name index files, statistics and changelogs; None: as the seed says.
     """
 
     def __init__(
@@ -209,6 +123,7 @@ class TableWorld:
         rollbacks: bool | None = None,
         as_latest: bool | None = None,
         branches: bool | None = None,
+        extras: bool | None = None,
     ) -> None:
         self.rng = random.Random(seed)
         self.clock = ManualClock()
@@ -231,6 +146,9 @@ class TableWorld:
         """Files that only orphan cleaning removed, at the end of `run`."""
         self._lives: Counter[str] = Counter()
         self._names = 0
+        self._has_extras = seed % 4 == 1 if extras is None else extras
+        self._named_by: dict[str, frozenset[str]] = {}
+        """What index manifests and changelog lists name, as they were written."""
         self._listed: dict[str, tuple[str, ...]] = {}
         self._named: dict[bytes, frozenset[str]] = {}
         self._steps = self._menu(
@@ -268,7 +186,7 @@ class TableWorld:
     def stored(self) -> set[str]:
         """Paths of data files and manifests that lie on the store."""
         paths = (meta.path for meta in self.store.list(""))
-        return {path for path in paths if path.startswith("manifest/") or "/bucket-" in path}
+        return {path for path in paths if path.startswith(("manifest/", "index/", "statistics/")) or "/bucket-" in path}
 
     def needed(self) -> set[str]:
         """Paths that the versions need, by the model and by the names in their own JSON and lists."""
@@ -300,6 +218,11 @@ class TableWorld:
                 metas = decode_manifest_list(self.store.get(list_path), path=list_path)
                 self._listed[list_path] = tuple(f"manifest/{meta.file_name}" for meta in metas)
             names |= {list_path, *self._listed[list_path]}
+        for naming in (snapshot.index_manifest, snapshot.changelog_manifest_list):
+            if naming:
+                names |= {f"manifest/{naming}", *self._named_by[naming]}
+        if snapshot.statistics:
+            names.add(f"statistics/{snapshot.statistics}")
         self._named[body] = frozenset(names)
         return self._named[body]
 
@@ -422,9 +345,23 @@ class TableWorld:
         """A commit of another client."""
         changes, added, gone = self._change(self.table, add_count=1, delete_count=self.rng.randint(0, 2))
         merges = self.rng.random() < 0.3
-        snapshot = foreign_commit(self.table, changes, merges=merges, name=self._name())
+        extras = self._extras() if self._has_extras else Extras()
+        snapshot = foreign_commit(self.table, changes, merges=merges, name=self._name(), extras=extras)
+        self._named_by |= extras.named_by(self.table, snapshot)
         self._published(self.main, snapshot.id, (self.main.head - gone) | added)
         self._note("foreign", snapshot.id)
+
+    def _extras(self) -> Extras:
+        number = self._name()
+        found = Extras(
+            index_files=(f"index-{number}-0", f"index-{number}-1") if self.rng.random() < 0.5 else (),
+            statistics=f"stats-{number}" if self.rng.random() < 0.4 else None,
+            changelog=(_ROW_OF["a"], f"changelog-{number}.parquet") if self.rng.random() < 0.5 else None,
+        )
+        self.counts["index files"] += bool(found.index_files)
+        self.counts["statistics"] += bool(found.statistics)
+        self.counts["changelogs"] += bool(found.changelog)
+        return found
 
     def tag(self) -> None:
         """Tag a random snapshot, or what another tag holds; now and then with a lifetime."""
