@@ -8,7 +8,8 @@ Owns: `carry_out`. The order of every deletion:
 4. Read the holders afresh, and judge. Of two racing collectors at least one sees the other's hiding, and a tag made
    meanwhile wins.
 5. Delete data, then manifests, then lists.
-6. Forget the deletion; unless something was unreadable or an object could not be deleted: then it stays for the next
+6. Withdraw tags that were put on the versions since 4, whose makers may have died before they could look.
+7. Forget the deletion; unless something was unreadable or an object could not be deleted: then it stays for the next
    run.
 
 Each step may be repeated at any time by anybody, also while another carries out the same deletion.
@@ -32,6 +33,7 @@ from lakebed.table.judge import Unreadable, judge
 from lakebed.table.names import Names
 from lakebed.table.reclaim import CANDIDATES, STAGES, UNKNOWN, concat
 from lakebed.table.snapshot_json import decode_snapshot
+from lakebed.table.tags import TAG_ID
 from lakebed.table.unfinished import Deletion, HiddenTag, path_of, store_deletion
 
 __all__ = ["ProgressCall", "Released", "carry_out", "doomed_of", "gather_released", "is_unchanged", "merge_reports"]
@@ -86,6 +88,7 @@ def carry_out(
     sweeper = Sweeper(line.store, line.environment, progress)
     sweep = sweeper.delete_all(doomed)
     plan = ReclaimPlan(line.name, hide_paths(line, deletion), doomed, judgement.kept, (*warnings, *judgement.warnings))
+    _withdraw_tags(line, deletion, holders)
     if judgement.complete and sweep.complete:
         sweeper.delete_all([Doomed(path_of(line.layout, deletion), 0, "finished")], into=Sweep())
     return report_of(plan, sweep, hidden_count=hidden_count, dry_run=False)
@@ -107,6 +110,21 @@ def _hide(line: Line, deletion: Deletion) -> int:
             note_expired_below(line, max(deletion.snapshot_ids) + 1)
         line.snapshots.log.delete(list(deletion.snapshot_ids))
     return len(hidden) + len(deletion.snapshot_ids)
+
+
+def _withdraw_tags(line: Line, deletion: Deletion, holders: Holders) -> None:
+    """Take back tags of ours that landed on a version after the judgement found nobody to hold it.
+
+    Their makers look for the source, which is hidden, and would withdraw them: none was or will be acknowledged. What
+    lands later still is named by reports. Cost: 1 LIST, and 1 GET a tag that is new.
+    """
+    seen = {tag.name for tag in holders.tags}
+    for name in line.tags.all_names():
+        late = line.tags.find(name) if name not in seen else None
+        if late is None or TAG_ID not in late.snapshot.properties:
+            continue
+        if deletion.hides(late.snapshot.id) and not holders.holds(late.snapshot.id):
+            line.tags.remove_files([name])
 
 
 def tag_now(line: Line, name: str) -> tuple[HiddenTag, str] | None:

@@ -276,7 +276,9 @@ def release(
 def replace_tag(line: Line, name: str, *, source: Source, time_retained_ms: int | None = None) -> Tag:
     """Point a tag at another version, and delete the files that only the old one needed.
 
-    The new version is pinned by a hidden tag until the tag holds it: there is no moment at which neither does.
+    The new version is pinned by a hidden tag until the tag holds it: there is no moment at which neither does. That pin
+    is written down as going only afterwards, so that no other verb, finishing what it finds, takes it away before; a
+    crash until then leaves the pin to orphan cleaning.
 
     Raises:
         NotFound: no such tag.
@@ -290,12 +292,11 @@ def replace_tag(line: Line, name: str, *, source: Source, time_retained_ms: int 
     deletion = Deletion(kind="delete-tag", id=uuid, walk_end=0, released=() if before is None else (before[1],))
     store_deletion(line.store, line.layout, deletion)
     pin = line.tags.pin_hidden(f"replace.{uuid}", source=source)
-    pinned = tag_now(line, pin.name)
-    if pinned is not None:
-        deletion = replace(deletion, tags=(pinned[0],), released=(*deletion.released, pinned[1]))
-        store_deletion(line.store, line.layout, deletion)
     tag = line.tags.replace(
         name, source=Source(body=source.body, path=line.layout.tag(pin.name)), time_retained_ms=time_retained_ms
     )
+    pinned = tag_now(line, pin.name)
+    if pinned is not None:
+        deletion = replace(deletion, tags=(pinned[0],), released=(*deletion.released, pinned[1]))
     carry_out(line, deletion)
     return tag

@@ -12,6 +12,9 @@ Invariants:
 - Creating is create-only: of two creators one wins.
 - After its put the tagger looks whether its source (snapshot or tag) still exists, and withdraws the tag if not. Expiry
   hides first and reads the tags afterwards, so one of the two always sees the other.
+- A source that is a tag may be one whose own maker has not looked yet, or died before it: then the version may be
+  going, or gone. So the tagger also looks that no deletion of that version is under way, and then that its lists are there:
+  a deletion is written down before it hides anything and until its last file, a list, is gone.
 - Names that start with ``snapshot.``, ``tag.``, ``branch.`` or ``lakebed.`` are reserved; ``lakebed.pin.*`` are
   hidden pins that lakebed makes for itself (forks, rollbacks): no user verb shows or touches them, every collector
   honours them.
@@ -37,10 +40,12 @@ from lakebed.table.model import Snapshot, Tag
 from lakebed.table.snapshot_json import decode_snapshot, decode_tag, encode_tag
 from lakebed.table.snapshots import SnapshotLog
 from lakebed.table.tag_index import TagIndex
+from lakebed.table.unfinished import Deletion, load_deletions
 
 __all__ = [
     "HIDDEN_PREFIX",
     "TAG_AUTOMATIC",
+    "TAG_ID",
     "Source",
     "Tags",
     "check_tag_name",
@@ -383,7 +388,22 @@ class Tags:
             now = decode_snapshot(self._store.get(source.path), path=source.path)
         except NotFound:
             return False
-        return now.id == decode_snapshot(source.body, path=source.path).id
+        snapshot = decode_snapshot(source.body, path=source.path)
+        return now.id == snapshot.id and self._is_whole(snapshot)
+
+    def _is_whole(self, snapshot: Snapshot) -> bool:
+        """Whether no deletion has taken, or may be taking, the files of a version that a tag holds."""
+        if self._snapshots.exists(snapshot.id):
+            return True
+        for deletion in load_deletions(self._store, self._layout):
+            if isinstance(deletion, Deletion) and deletion.rollback is None and deletion.hides(snapshot.id):
+                return False
+        try:
+            self._store.head(self._layout.manifest(snapshot.base_manifest_list))
+            self._store.head(self._layout.manifest(snapshot.delta_manifest_list))
+        except NotFound:
+            return False
+        return True
 
     def _lifetime_ms(self, name: str, time_retained_ms: int | None) -> int | None:
         if time_retained_ms is not None and time_retained_ms < 0:

@@ -89,6 +89,10 @@ class Deletion:
     rollback: RollbackIntent | None = None
     """A rollback that has not committed yet, as far as is known: nothing is hidden so far; then `tags` go too."""
 
+    def hides(self, snapshot_id: int) -> bool:
+        """Whether a snapshot or tag of this id becomes invisible with it."""
+        return snapshot_id in self.snapshot_ids or any(tag.snapshot_id == snapshot_id for tag in self.tags)
+
 
 class _Body(msgspec.Struct):
     kind: DeletionKind

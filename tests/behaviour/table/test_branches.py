@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -11,26 +10,7 @@ from lakebed.errors import NotFound
 from lakebed.table.branches import fork_pin
 from lakebed.table.names import Names
 from lakebed.table.table import Table
-from lakebed.testing.wrapper import Call, StoreWrapper
-
-R = TypeVar("R")
-
-
-class Between(StoreWrapper):
-    """A store that lets something happen once, right after a change to a path that begins so."""
-
-    def __init__(self, inner: Any, *, kind: str, prefix: str, happens: Callable[[], object]) -> None:
-        super().__init__(inner)
-        self.kind, self.prefix, self.happens = kind, prefix, happens
-        self.struck = False
-
-    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
-        """Perform, then let it happen."""
-        result = perform()
-        if not self.struck and call.kind == self.kind and call.path.startswith(self.prefix):
-            self.struck = True
-            self.happens()
-        return result
+from lakebed.testing.between import Between
 
 
 def through(bench: Any, between: Between, *, branch: str | None = None) -> Table:

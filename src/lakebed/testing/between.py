@@ -1,0 +1,36 @@
+"""A store that lets something happen between two calls: races with a chosen order. Knows nothing of what happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from lakebed.objects.port import ObjectStore
+from lakebed.testing.wrapper import Call, CallKind, StoreWrapper
+
+__all__ = ["Between"]
+
+R = TypeVar("R")
+
+
+class Between(StoreWrapper):
+    """Lets something happen once, right after the first call of a kind on a path that begins so.
+
+    Attributes:
+        struck: whether it has happened; a test that does not look at it may test nothing.
+    """
+
+    def __init__(self, inner: ObjectStore, *, kind: CallKind, prefix: str, happens: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self._kind = kind
+        self._prefix = prefix
+        self._happens = happens
+        self.struck = False
+
+    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
+        """Perform, then let it happen."""
+        result = perform()
+        if not self.struck and call.kind == self._kind and call.path.startswith(self._prefix):
+            self.struck = True
+            self._happens()
+        return result

@@ -1,0 +1,128 @@
+"""Tags made, moved and copied in the middle of other verbs, in orders chosen call by call."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lakebed.errors import Conflict, NotFound
+from lakebed.table.manifest import files_of
+from lakebed.table.names import Names
+from lakebed.table.table import Table
+from lakebed.testing import Crashed
+from lakebed.testing.between import Between
+
+
+def through(bench: Any, between: Between) -> Table:
+    """The table as a process sees it whose calls are interposed."""
+    return Table.open(between, name="t", environment=bench.environment)
+
+
+def write(bench: Any, added: str, *deleted: str) -> None:
+    """A commit whose data file is there."""
+    bench.store.put(f"bucket-0/{added}", b"x")
+    newest = bench.table.latest()
+    live = [] if newest is None else files_of(bench.table.reader.live_entries(newest))
+    change = replace(bench.change(added), deleted=tuple(file for file in live if file.file_name in deleted))
+    bench.clock.advance(1)
+    bench.table.commit([change])
+
+
+def expire(bench: Any, *, keeping: int = 1) -> None:
+    """All but the newest snapshots."""
+    bench.reopen().expire(retain_max=keeping, retain_min=1, older_than_ms=0)
+
+
+def check_tags(bench: Any) -> None:
+    """Every tag has all its files."""
+    stored = {meta.path for meta in bench.store.list("")}
+    for tag in bench.table.tags():
+        names = set(Names(bench.reopen().history.whole).of(tag.snapshot).to_pylist())
+        assert names <= stored, f"tag {tag.name} misses {sorted(names - stored)}"
+
+
+@pytest.mark.parametrize("prefix", ["lakebed/reclaim/", "tag/tag-lakebed.pin.replace.", "tag/tag-x"])
+def test_replacing_a_tag_is_not_disturbed_by_other_verbs(bench: Any, prefix: str) -> None:
+    """Another verb that finishes what it finds, at any moment of a replacement, takes neither pin."""
+    write(bench, "a")
+    bench.table.create_tag("x")
+    write(bench, "b", "a")
+    expire(bench)
+    write(bench, "c", "b")
+    between = Between(bench.store, kind="put", prefix=prefix, happens=lambda: expire(bench, keeping=9))
+    table = through(bench, between)
+    assert table.replace_tag("x", snapshot_id=2).snapshot.id == 2
+    assert between.struck
+    assert bench.table.tag("x").snapshot.id == 2
+    check_tags(bench)
+    assert "bucket-0/a" not in {meta.path for meta in bench.store.list("")}
+    assert bench.table.tagger.all_names() == ["x"]
+
+
+@pytest.mark.parametrize("verb", ["create_tag", "rename_tag", "create_branch", "rollback_to_as_latest", "replace_tag"])
+def test_nothing_is_built_on_a_tag_that_its_maker_will_withdraw(bench: Any, verb: str) -> None:
+    """A tag put on a version that has just gone may be seen for a moment: what rests on it is refused."""
+    write(bench, "a")
+    write(bench, "b", "a")
+    bench.table.create_tag("good")
+    refused = []
+
+    def build() -> None:
+        other = bench.reopen()
+        verbs = {
+            "create_tag": lambda: other.create_tag("copy", snapshot_id=1),
+            "rename_tag": lambda: other.rename_tag("late", "copy"),
+            "create_branch": lambda: other.create_branch("fork", tag="late"),
+            "rollback_to_as_latest": lambda: other.rollback_to_as_latest("late"),
+            "replace_tag": lambda: other.replace_tag("good", tag="late"),
+        }
+        with pytest.raises(Conflict):
+            verbs[verb]()
+        refused.append(verb)
+
+    late = Between(bench.store, kind="put", prefix="tag/tag-late", happens=build)
+    hidden = Between(late, kind="get", prefix="snapshot/snapshot-1", happens=lambda: expire(bench))
+    with pytest.raises(Conflict):
+        through(bench, hidden).create_tag("late", snapshot_id=1)
+    assert refused == [verb]
+    check_tags(bench)
+    assert bench.table.branches() == []
+    assert bench.live() == ["b"]
+
+
+def test_a_tag_whose_maker_died_while_its_version_went_is_withdrawn(bench: Any) -> None:
+    """A tag that lands between the judgement and the end of an expiry was never acknowledged: it does not stay."""
+    write(bench, "a")
+    write(bench, "b", "a")
+
+    def die() -> None:
+        raise Crashed
+
+    def tag() -> None:
+        dying = Between(bench.store, kind="put", prefix="tag/tag-late", happens=die)
+        with suppress(Crashed):
+            through(bench, dying).tagger.create("late", source=source)
+        assert dying.struck
+
+    source = bench.table.tagger.source(snapshot_id=1)
+    between = Between(bench.store, kind="delete", prefix="bucket-0/a", happens=tag)
+    through(bench, between).expire(retain_max=1, retain_min=1, older_than_ms=0)
+    assert between.struck
+    assert bench.table.tags() == []
+    with pytest.raises(NotFound):
+        bench.table.read(version="late")
+
+
+def test_a_tag_made_from_a_tag_of_an_expired_version_stays(bench: Any) -> None:
+    """The usual case: the version expired long ago, its tag holds it, and another may be made from it."""
+    write(bench, "a")
+    bench.table.create_tag("x")
+    write(bench, "b", "a")
+    expire(bench)
+    bench.table.create_tag("y", snapshot_id=1)
+    bench.table.delete_tag("x")
+    check_tags(bench)
+    assert [tag.name for tag in bench.table.tags()] == ["y"]
