@@ -17,7 +17,17 @@ from lakebed import errors
 from lakebed.cli import exits
 from lakebed.cli.main import app
 
-DELETING = {"clean", "drop", "delete-tag", "expire-tags", "rollback", "expire", "remove-orphan-files", "delete"}
+DELETING = {
+    "clean",
+    "drop",
+    "delete-tag",
+    "expire-tags",
+    "rollback",
+    "expire",
+    "remove-orphan-files",
+    "delete",
+    "delete-branch",
+}
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -136,3 +136,17 @@ def test_unknown_system_table(cli: Cli, lake: str) -> None:
     answer = cli("table", "system", lake, "flights", "snapshot")
     assert answer.code in (exits.USAGE, exits.NOT_FOUND)
     assert "snapshots" in answer.err
+
+
+def test_a_branch_is_deleted_dry_first(cli: Callable[..., Any], lake: str) -> None:
+    """--dry-run names the snapshots and tags of the branch and deletes nothing; the real run takes the branch."""
+    cli("table", "create-branch", lake, "flights", "--name", "dev")
+    cli("table", "create-tag", lake, "flights", "--name", "mine", "--branch", "dev")
+    words = ("table", "delete-branch", lake, "flights", "--name", "dev")
+    foretold = cli(*words, "--dry-run", "--json").json
+    assert (foretold["snapshots"], foretold["tags"], foretold["deleted"]) == ([2], ["mine"], False)
+    assert "1 snapshot and 1 tag: mine" in cli(*words, "--dry-run").out
+    assert cli("table", "branches", lake, "flights", "--json").json
+    assert cli(*words).code == exits.OK
+    assert cli("table", "branches", lake, "flights", "--json").json == []
+    assert cli(*words, "--dry-run").code == exits.NOT_FOUND

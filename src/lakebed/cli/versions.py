@@ -103,11 +103,22 @@ def delete_branch(
     lake: LakeUrl,
     table: TableName,
     name: Annotated[str, typer.Option("--name", help="The branch's name.")],
+    dry_run: DryRun = False,
     yes: Yes = False,
     json: Json = False,
 ) -> None:
     """Delete a branch with its snapshots and tags."""
     opened = args.open_table(lake, table)
+    if dry_run:
+        branch = args.open_table(lake, table, branch=name)
+        snapshots, names = [snapshot.id for snapshot in branch.snapshots()], [tag.name for tag in branch.tags()]
+        say.result(
+            json,
+            {"branch": name, "deleted": False, "dry_run": True, "snapshots": snapshots, "tags": names},
+            f"Would delete the branch {name} of {table} with {say.count(len(snapshots), 'snapshot')} and "
+            f"{say.count(len(names), 'tag')}{': ' + ', '.join(names) if names else ''}.",
+        )
+        return
     say.ask(f"Delete the branch {name} of {table} with its snapshots and tags?", yes=yes, json=json)
     opened.delete_branch(name)
     say.result(json, {"branch": name, "deleted": True}, f"Deleted the branch {name} of {table}.")

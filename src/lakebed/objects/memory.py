@@ -28,7 +28,7 @@ _FOLDERS: Final[dict[str, dict[str, _Entry]]] = {}
 
 def absent(path: str, root_url: str) -> NotFound:
     """The error for an object that is not there."""
-    return NotFound(f"there is no object {path} in {root_url}", kind="object_not_found", path=path)
+    return NotFound(f"There is no object {path} in {root_url}.", kind="object_not_found", path=path)
 
 
 def occupied(path: str, root_url: str) -> AlreadyExists:
