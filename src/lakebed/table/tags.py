@@ -13,8 +13,8 @@ Invariants:
 - After its put the tagger looks whether its source (snapshot or tag) still exists, and withdraws the tag if not. Expiry
   hides first and reads the tags afterwards, so one of the two always sees the other.
 - A source that is a tag may be one whose own maker has not looked yet, or died before it: then the version may be
-  going, or gone. So the tagger also looks that no deletion of that version is under way, and then that its lists are there:
-  a deletion is written down before it hides anything and until its last file, a list, is gone.
+  going, or gone. So the tagger also looks that no deletion of that version is under way, and then that its lists are
+  there: a deletion is written down before it hides anything and until its last file, a list, is gone.
 - Names that start with ``snapshot.``, ``tag.``, ``branch.`` or ``lakebed.`` are reserved; ``lakebed.pin.*`` are
   hidden pins that lakebed makes for itself (forks, rollbacks): no user verb shows or touches them, every collector
   honours them.
