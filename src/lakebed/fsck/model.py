@@ -121,7 +121,8 @@ class Findings:
         except NotFound:
             self.error("missing", path, f"is missing, but {needed_by} needs it.", needed_by=needed_by)
         except (Corruption, UnsupportedFormat) as problem:
-            self.error(problem.kind, path, f"{problem.message} ({needed_by} needs it)", needed_by=needed_by)
+            sentence = f"{problem.message.rstrip('.')} ({needed_by} needs it)."
+            self.error(problem.kind, path, sentence, needed_by=needed_by)
         except LakebedError as problem:
             if problem.kind == "unavailable":
                 raise  # the store is at fault, not what lies in it
