@@ -91,7 +91,7 @@ def test_a_dry_run_says_exactly_what_a_run_does() -> None:
 def test_impossible_retention_is_refused() -> None:
     """Numbers that contradict each other are refused before anything happens."""
     made = world()
-    with pytest.raises(InvalidRequest, match="at most 2"):
+    with pytest.raises(InvalidRequest, match="At most 2"):
         made.table.expire(retain_max=2, retain_min=3)
     with pytest.raises(InvalidRequest, match="retain_min is 0"):
         made.table.expire(retain_min=0)

@@ -75,7 +75,7 @@ def test_what_cannot_be_tagged_is_said_in_one_sentence(bench: Any) -> None:
     with pytest.raises(NotFound, match="no snapshot yet"):
         bench.table.create_tag("v1")
     bench.commit("a")
-    with pytest.raises(NotFound, match="no snapshot 7: it has snapshots 1 to 1"):
+    with pytest.raises(NotFound, match="no snapshot 7: it has only snapshot 1"):
         bench.table.create_tag("v1", snapshot_id=7)
     with pytest.raises(NotFound, match="no tag 'nope': it has none"):
         bench.table.create_tag("v1", tag="nope")
