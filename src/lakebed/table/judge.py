@@ -15,7 +15,8 @@ The rules, for a candidate that lived in [born, dead):
 5. A branch never deletes what its fork snapshot had: born at or before it, or named by it.
 6. Main never deletes what a version of a branch without a pin names: another client made it, so which files it
    shares is unknown.
-7. What cannot be read keeps everything it might need; the judgement is then not `complete`.
+7. A changelog that another client kept beyond its snapshot (``changelog/changelog-<id>``) keeps its own files.
+8. What cannot be read keeps everything it might need; the judgement is then not `complete`.
 
 Does not know: how candidates were gathered, hiding, deleting.
 """
@@ -32,7 +33,7 @@ import pyarrow.compute as pc
 from lakebed.errors import Corruption, NotFound, UnsupportedFormat
 from lakebed.table.branches import fork_pin
 from lakebed.table.holders import Holders, Line, read_holders
-from lakebed.table.layout import parse_branch
+from lakebed.table.layout import parse_branch, parse_changelog
 from lakebed.table.model import Snapshot
 from lakebed.table.names import Names
 from lakebed.table.reclaim import (
@@ -49,6 +50,7 @@ from lakebed.table.reclaim import (
 
 __all__ = ["Judgement", "judge", "used_names"]
 
+_CHANGELOG_ROLES = pa.array([Role.CHANGELOG, Role.CHANGELOG_MANIFEST, Role.CHANGELOG_LIST])
 Unreadable = (Corruption, NotFound, UnsupportedFormat)
 
 
@@ -138,6 +140,7 @@ def judge(
         _keep_forks(case, born, line.fork)
     if not line.layout.root:
         _keep_unpinned(case, everything)
+    _keep_changelogs(case, born)
     unknown = born == UNKNOWN
     has_holes = len(holders.restored_ids) > 0
     if is_open and has_holes:
@@ -153,6 +156,16 @@ def judge(
             _keep_nearest(case, everything, nearest_later(dead, holders.ids))
     doomed = candidates.filter(pa.array(~case.needed))
     return Judgement(doomed, case.kept, tuple(case.warnings), case.complete)
+
+
+def _keep_changelogs(case: _Case, born: IntArray) -> None:
+    """Files of changelogs that outlive their snapshots. Cost: 1 LIST when there are such candidates, else nothing."""
+    which: BoolArray = pc.is_in(case.candidates["role"], value_set=_CHANGELOG_ROLES).to_numpy()
+    if not which.any():
+        return
+    metas = case.line.store.list(case.line.layout.changelog_folder)
+    ids = [snapshot_id for meta in metas if (snapshot_id := parse_changelog(meta.path)) is not None]
+    case.keep(which & np.isin(born, ids), "of a kept changelog")
 
 
 def _keep_forks(case: _Case, born: IntArray, fork: Snapshot) -> None:
