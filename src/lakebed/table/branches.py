@@ -30,6 +30,7 @@ from lakebed.reclaim.model import Doomed, ReclaimPlan
 from lakebed.reclaim.sweep import Sweeper
 from lakebed.runtime import Environment
 from lakebed.table.layout import MAIN_BRANCH, Layout, parse_branch, parse_schema
+from lakebed.table.model import Tag
 from lakebed.table.snapshot_json import decode_snapshot
 from lakebed.table.tags import HIDDEN_PREFIX, Source, Tags, check_tag_name
 
@@ -105,7 +106,9 @@ class Branches:
                 branch=name,
             ) from taken
         main, branch = Layout(), Layout(branch=name)
-        self._clear(name)  # what late writers left of an earlier branch of this name
+        self._clear(
+            name, pin=self._tags.find(fork_pin(name))
+        )  # what late writers left of an earlier branch of this name
         self._store.put(branch.snapshot(snapshot.id), source.body)
         for meta in self._store.list(main.schema_folder):
             schema_id = parse_schema(meta.path)
@@ -121,19 +124,23 @@ class Branches:
         """
         check_branch_name(name)
         pin = self._tags.find(fork_pin(name))
-        if not self._clear(name) and pin is None:
+        if not self._clear(name, pin=pin) and pin is None:
             raise self.absent(name)
         if pin is not None and self._tags.find(fork_pin(name)) == pin:
             self._tags.unpin_hidden(f"branch.{name}")
 
-    def _clear(self, name: str) -> bool:
+    def _clear(self, name: str, *, pin: Tag | None) -> bool:
         """Delete everything in a branch's folder, until a listing finds nothing; whether there was anything.
+
+        It ends when the pin is another: the branch was deleted and made anew meanwhile.
 
         Raises `Unavailable` when something cannot be deleted: the pin then stays.
         """
         layout = Layout(branch=name)
         found = False
         while paths := [meta.path for meta in self._store.list(layout.root.removesuffix("/"))]:
+            if found and self._tags.find(fork_pin(name)) != pin:
+                break
             found = True
             hide = tuple(path for path in paths if parse_schema(path) is not None)
             rest = tuple(Doomed(path, 0, f"of the deleted branch {name}") for path in paths if path not in set(hide))

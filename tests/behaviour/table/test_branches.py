@@ -71,8 +71,9 @@ def test_a_late_deleter_leaves_the_pin_of_a_branch_made_anew(bench: Any) -> None
         through(bench, between).delete_branch("b")
     finally:
         assert between.struck
-    if bench.table.branches():
-        assert bench.table.tagger.find(fork_pin("b")) is not None
+    assert [branch.fork_snapshot_id for branch in bench.table.branches()] == [2]
+    assert [snapshot.id for snapshot in bench.reopen(branch="b").snapshots()] == [2]
+    assert bench.table.tagger.find(fork_pin("b")) is not None
 
 
 def test_main_keeps_what_a_branch_of_another_client_needs(bench: Any) -> None:
