@@ -27,6 +27,12 @@ __all__ = ["ManifestReader"]
 _WORKER_COUNT_MAX: Final = 16
 """Concurrent GETs for one snapshot's manifests."""
 
+_COLUMN_OVERHEAD_BYTES: Final = 1000
+"""What a chunk of a column takes in memory beside its values (measured): most of what small manifests take."""
+
+_META_BYTES: Final = 600
+"""About what one `ManifestMeta` takes in memory."""
+
 
 class ManifestReader:
     """Reads the manifests of one table.
@@ -65,7 +71,7 @@ class ManifestReader:
         if cached is None:
             body = self._read(path, size_bytes)
             cached = tuple(decode_manifest_list(body, path=path))
-            self._cache.put(key, cached, size_bytes=400 * len(cached) + 200)
+            self._cache.put(key, cached, size_bytes=_META_BYTES * (len(cached) + 1))
         return list(cached)
 
     def entries(self, meta: ManifestMeta) -> pa.Table:
@@ -89,13 +95,13 @@ class ManifestReader:
                     f"{meta.added_file_count + meta.deleted_file_count}.",
                     path=path,
                 )
-            self._cache.put(key, cached, size_bytes=cached.nbytes)
+            self._cache.put(key, cached, size_bytes=_resident_bytes(cached))
         return cached
 
     def remember_list(self, list_name: str, metas: Sequence[ManifestMeta]) -> None:
         """Keep what this process just wrote and won with, so that the next commit need not read it back. No request."""
         key = (self._store.url(self._layout.manifest(list_name)), None)
-        self._cache.put(key, tuple(metas), size_bytes=400 * len(metas) + 200)
+        self._cache.put(key, tuple(metas), size_bytes=_META_BYTES * (len(metas) + 1))
 
     def remember_entries(self, meta: ManifestMeta, entries: pa.Table) -> None:
         """The same for a manifest: `entries` as written (null: inherited), `meta.added_snapshot` as won. No request."""
@@ -103,7 +109,7 @@ class ManifestReader:
         resolved = pc.fill_null(entries.column(place), meta.added_snapshot)
         key = (self._store.url(self._layout.manifest(meta.file_name)), meta.added_snapshot)
         entries = entries.set_column(place, ENTRY_SCHEMA.field(place), resolved)
-        self._cache.put(key, entries, size_bytes=entries.nbytes)
+        self._cache.put(key, entries, size_bytes=_resident_bytes(entries))
 
     def all_metas(self, snapshot: Snapshot) -> list[ManifestMeta]:
         """The manifests of a snapshot, base before delta. Cost: 2 GETs, none when cached."""
@@ -158,3 +164,9 @@ class ManifestReader:
         if size_bytes is not None and found != size_bytes:
             raise Corruption(f"{path} has {found} bytes; {size_bytes} were committed.", path=path)
         return body
+
+
+def _resident_bytes(entries: pa.Table) -> int:
+    """What keeping a table takes: its buffers, whole even where it is a slice of them, and Arrow's own bookkeeping."""
+    chunk_count = sum(column.num_chunks for column in entries.columns)
+    return int(entries.get_total_buffer_size()) + _COLUMN_OVERHEAD_BYTES * chunk_count

@@ -45,6 +45,8 @@ def run_histories(seeds: Iterable[int], *, step_count: int) -> Histories:
             world.run(step_count=step_count)
         except (AssertionError, LakebedError) as error:
             raise AssertionError(f"seed {seed}: {error}; history: {world.log}") from error
+        # Memory stores live as long as the process: what a finished history leaves would add up over thousands.
+        world.store.delete([meta.path for meta in world.store.list()])
         counts += world.counts
         counts["histories"] += 1
         counts["excused at the end"] += world.excused_count

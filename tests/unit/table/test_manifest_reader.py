@@ -105,3 +105,10 @@ def test_two_added_snapshots_do_not_mix(store: ObjectStore) -> None:
     assert manifests.entries(dataclasses.replace(meta, added_snapshot=None)).column("commit_snapshot").to_pylist() == [
         -1
     ]
+
+
+def test_small_manifests_count_at_what_they_take(store: ObjectStore) -> None:
+    """A manifest of one entry takes tens of kilobytes decoded, whatever its values: the cache's bound means that."""
+    cache = ManifestCache()
+    reader(store, cache=cache).entries(stored(store, "m", BucketChange(EMPTY_ROW, 0, 1, added=(FILE,)), 1))
+    assert cache.size_bytes > 20_000
