@@ -19,7 +19,8 @@ import base64
 import io
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import fastavro
@@ -46,7 +47,7 @@ from lakebed.table.avro_few import decode_few, leaves_of
 from lakebed.table.avro_kinds import arrow_type, is_record, resolved
 from lakebed.table.ragged import I64, Bytes, binary_array, byte_strings, gather_bytes, padded, valid_mask
 
-__all__ = ["LENGTHS_KEY", "decode_columns", "encode_columns"]
+__all__ = ["LENGTHS_KEY", "SMALL_COUNT_MAX", "RecordSchema", "decode_columns", "encode_columns", "encode_values"]
 
 BLOCK_BYTES_TARGET: Final = 1 << 20
 SMALL_COUNT_MAX: Final = 64
@@ -272,7 +273,16 @@ def _spread(values: pa.Array, rows: I64, count: int) -> pa.Array:
 # Encoding -------------------------------------------------------------------------------------------------------------
 
 
-def encode_columns(schema: dict[str, Any], columns: Mapping[str, pa.Array], count: int) -> bytes:
+class RecordSchema:
+    """An Avro record with what encoding asks of it again and again: its text, and an encoder for each plain field."""
+
+    def __init__(self, record: dict[str, Any]) -> None:
+        self.record = record
+        self.text = json.dumps(record).encode()
+        self.leaves = tuple(_leaves_of(record, ""))
+
+
+def encode_columns(schema: RecordSchema, columns: Mapping[str, pa.Array], count: int) -> bytes:
     """A container file of `count` records; inverse of `decode_columns`.
 
     Args:
@@ -280,18 +290,32 @@ def encode_columns(schema: dict[str, Any], columns: Mapping[str, pa.Array], coun
         columns: by path, each with `count` elements.
     """
     if count <= SMALL_COUNT_MAX:
-        few, lengths = _encode_few(schema, columns, count)
-        content = memoryview(few)
-    else:
-        parts: list[pa.Array] = []
-        _encode_record(schema, columns, "", parts)
-        joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
-        records, _, lengths = byte_strings(joined)
-        content = records[: int(lengths.sum())].data
+        return encode_values(schema, {path: column.to_pylist() for path, column in columns.items()}, count)
+    parts: list[pa.Array] = []
+    _encode_record(schema.record, columns, "", parts)
+    joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
+    records, _, lengths = byte_strings(joined)
+    return _container(schema, records[: int(lengths.sum())].data, lengths)
+
+
+def encode_values(schema: RecordSchema, values: Mapping[str, Sequence[Any]], count: int) -> bytes:
+    """The same file from Python values by path.
+
+    For few records: up to `SMALL_COUNT_MAX` the fixed cost of whole columns outweighs a loop.
+    """
+    rows = [bytearray() for _ in range(count)]
+    for path, encode in schema.leaves:
+        for row, value in zip(rows, values[path], strict=True):
+            row += encode(value)
+    return _container(schema, memoryview(b"".join(rows)), np.array([len(row) for row in rows], dtype=np.int64))
+
+
+def _container(schema: RecordSchema, content: memoryview, lengths: I64) -> bytes:
+    """Header and blocks around encoded records."""
     compressor = zstandard.ZstdCompressor(write_checksum=True)
     entries = {
         b"avro.codec": b"zstandard",
-        b"avro.schema": json.dumps(schema).encode(),
+        b"avro.schema": schema.text,
         # Header entries are text for some readers.
         LENGTHS_KEY: base64.b64encode(compressor.compress(lengths.astype("<u4").tobytes())),
     }
@@ -303,7 +327,7 @@ def encode_columns(schema: dict[str, Any], columns: Mapping[str, pa.Array], coun
     out += sync
     ends = np.cumsum(lengths)
     starts = ends - lengths
-    first = 0
+    first, count = 0, len(lengths)
     while first < count:
         last = max(first + 1, int(np.searchsorted(ends, starts[first] + BLOCK_BYTES_TARGET, side="right")))
         block = compressor.compress(content[int(starts[first]) : int(ends[last - 1])])
@@ -312,6 +336,7 @@ def encode_columns(schema: dict[str, Any], columns: Mapping[str, pa.Array], coun
     return bytes(out)
 
 
+@lru_cache(maxsize=4096)
 def _varint(value: int) -> bytes:
     rest = (value << 1) ^ (value >> 63)
     out = bytearray()
@@ -322,36 +347,30 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _encode_few(schema: Mapping[str, Any], columns: Mapping[str, pa.Array], count: int) -> tuple[bytes, I64]:
-    """The same bytes for few records: below `SMALL_COUNT_MAX` the fixed cost of whole columns outweighs a loop."""
-    rows = [bytearray() for _ in range(count)]
-
-    def record(fields: list[dict[str, Any]], prefix: str) -> None:
-        for field in fields:
-            kind, name = field["type"], prefix + field["name"]
-            if isinstance(kind, dict) and kind["type"] == "record":
-                record(kind["fields"], name + ".")
-            else:
-                for row, value in zip(rows, columns[name].to_pylist(), strict=True):
-                    row += _encode_one(kind, value)
-
-    record(schema["fields"], "")
-    return b"".join(rows), np.array([len(row) for row in rows], dtype=np.int64)
+def _leaves_of(record: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Callable[[Any], bytes]]]:
+    """Path and encoder of every field that is not a record, in order."""
+    for field in record["fields"]:
+        kind, path = field["type"], prefix + field["name"]
+        if isinstance(kind, dict) and kind["type"] == "record":
+            yield from _leaves_of(kind, path + ".")
+        else:
+            yield path, _encoder_of(kind)
 
 
-def _encode_one(kind: Any, value: Any) -> bytes:
+def _encoder_of(kind: Any) -> Callable[[Any], bytes]:
+    """The bytes of one value of a kind."""
     if isinstance(kind, list):
         null_index = kind.index("null")
-        if value is None:
-            return _varint(null_index)
-        return _varint(1 - null_index) + _encode_one(kind[1 - null_index], value)
+        null, some, inner = _varint(null_index), _varint(1 - null_index), _encoder_of(kind[1 - null_index])
+        return lambda value: null if value is None else some + inner(value)
     if isinstance(kind, dict) and kind["type"] == "array":
-        if not value:
-            return b"\x00"
-        return _varint(len(value)) + b"".join(_encode_one(kind["items"], item) for item in value) + b"\x00"
+        item = _encoder_of(kind["items"])
+        return lambda values: _varint(len(values)) + b"".join(map(item, values)) + b"\x00" if values else b"\x00"
     plain = kind["type"] if isinstance(kind, dict) else kind
-    if plain in ("int", "long"):
-        return _varint(value)
+    return _varint if plain in ("int", "long") else _encode_text
+
+
+def _encode_text(value: str | bytes) -> bytes:
     content = value.encode() if isinstance(value, str) else value
     return _varint(len(content)) + content
 

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from typing_extensions import Buffer
 
 from lakebed.errors import Corruption, UnsupportedFormat
-from lakebed.table.avro import decode_columns, encode_columns
+from lakebed.table.avro import SMALL_COUNT_MAX, RecordSchema, decode_columns, encode_columns, encode_values
 from lakebed.table.model import COMMIT_SNAPSHOT_UNKNOWN, BucketChange, DataFile, ManifestMeta, Stats
 from lakebed.table.row_codes import first_and_last, row_codes
 
@@ -88,32 +88,36 @@ _FILE_RECORD: Final = {
         _optional("_COMMIT_SNAPSHOT", "long"),
     ],
 }
-_ENTRY_RECORD: Final = {
-    "type": "record",
-    "name": "ManifestEntry",
-    "fields": [
-        {"name": "_VERSION", "type": "int"},
-        {"name": "_KIND", "type": "int"},
-        {"name": "_PARTITION", "type": "bytes"},
-        {"name": "_BUCKET", "type": "int"},
-        {"name": "_TOTAL_BUCKETS", "type": "int"},
-        {"name": "_FILE", "type": _FILE_RECORD},
-    ],
-}
-_LIST_RECORD: Final = {
-    "type": "record",
-    "name": "ManifestFileMeta",
-    "fields": [
-        {"name": "_VERSION", "type": "int"},
-        {"name": "_FILE_NAME", "type": "string"},
-        {"name": "_FILE_SIZE", "type": "long"},
-        {"name": "_NUM_ADDED_FILES", "type": "long"},
-        {"name": "_NUM_DELETED_FILES", "type": "long"},
-        {"name": "_PARTITION_STATS", "type": _stats_record("record_PARTITION_STATS")},
-        {"name": "_SCHEMA_ID", "type": "long"},
-        _optional("_ADDED_SNAPSHOT", "long"),
-    ],
-}
+_ENTRY_RECORD: Final = RecordSchema(
+    {
+        "type": "record",
+        "name": "ManifestEntry",
+        "fields": [
+            {"name": "_VERSION", "type": "int"},
+            {"name": "_KIND", "type": "int"},
+            {"name": "_PARTITION", "type": "bytes"},
+            {"name": "_BUCKET", "type": "int"},
+            {"name": "_TOTAL_BUCKETS", "type": "int"},
+            {"name": "_FILE", "type": _FILE_RECORD},
+        ],
+    }
+)
+_LIST_RECORD: Final = RecordSchema(
+    {
+        "type": "record",
+        "name": "ManifestFileMeta",
+        "fields": [
+            {"name": "_VERSION", "type": "int"},
+            {"name": "_FILE_NAME", "type": "string"},
+            {"name": "_FILE_SIZE", "type": "long"},
+            {"name": "_NUM_ADDED_FILES", "type": "long"},
+            {"name": "_NUM_DELETED_FILES", "type": "long"},
+            {"name": "_PARTITION_STATS", "type": _stats_record("record_PARTITION_STATS")},
+            {"name": "_SCHEMA_ID", "type": "long"},
+            _optional("_ADDED_SNAPSHOT", "long"),
+        ],
+    }
+)
 
 _TEXTS: Final = pa.list_(pa.string())
 _COUNTS: Final = pa.list_(pa.int64())
@@ -176,6 +180,9 @@ def encode_manifest(entries: pa.Table) -> bytes:
         entries: `ENTRY_SCHEMA`; `commit_snapshot` null on an ADD means inherited from the snapshot being committed.
     """
     count = entries.num_rows
+    if count <= SMALL_COUNT_MAX:
+        values = {path: entries.column(name).to_pylist() for name, _, path, _ in _COLUMNS}
+        return encode_values(_ENTRY_RECORD, {**values, "_VERSION": [MANIFEST_VERSION] * count}, count)
     columns = {path: _whole(entries.column(name)) for name, _, path, _ in _COLUMNS}
     columns["_VERSION"] = pa.array(np.full(count, MANIFEST_VERSION, np.int32))
     return encode_columns(_ENTRY_RECORD, columns, count)
@@ -257,9 +264,11 @@ def encode_manifest_list(metas: Sequence[ManifestMeta]) -> bytes:
         "_SCHEMA_ID": [meta.schema_id for meta in metas],
         "_ADDED_SNAPSHOT": [meta.added_snapshot for meta in metas],
     }
-    columns = {path: pa.array(values[path], kind) for path, kind, _ in _LIST_COLUMNS}
-    columns["_VERSION"] = pa.array(np.full(len(metas), MANIFEST_VERSION, np.int32))
-    return encode_columns(_LIST_RECORD, columns, len(metas))
+    values["_VERSION"] = [MANIFEST_VERSION] * len(metas)
+    if len(metas) <= SMALL_COUNT_MAX:
+        return encode_values(_LIST_RECORD, values, len(metas))
+    kinds = {path: kind for path, kind, _ in _LIST_COLUMNS} | {"_VERSION": pa.int32()}
+    return encode_columns(_LIST_RECORD, {path: pa.array(values[path], kinds[path]) for path in values}, len(metas))
 
 
 def decode_manifest_list(body: Buffer, *, path: str) -> list[ManifestMeta]:

@@ -168,5 +168,5 @@ class ManifestReader:
 
 def _resident_bytes(entries: pa.Table) -> int:
     """What keeping a table takes: its buffers, whole even where it is a slice of them, and Arrow's own bookkeeping."""
-    chunk_count = sum(column.num_chunks for column in entries.columns)
+    chunk_count = entries.num_columns * entries.column(0).num_chunks
     return int(entries.get_total_buffer_size() + _COLUMN_OVERHEAD_BYTES * chunk_count)

@@ -15,7 +15,7 @@ import fastavro
 import numpy as np
 import pyarrow as pa
 
-from lakebed.table.avro import decode_columns, encode_columns
+from lakebed.table.avro import RecordSchema, decode_columns, encode_columns
 from lakebed.table.binary_row import EMPTY_ROW, decode_row, encode_row
 from lakebed.table.manifest import ADD, DELETE, encode_manifest, encode_manifest_list, entries_of_changes
 from lakebed.table.model import BucketChange, DataFile, ManifestMeta, Snapshot, Stats
@@ -26,20 +26,22 @@ __all__ = ["Extras", "foreign_commit", "without_fields"]
 
 _NO_PARTITION_STATS = Stats(encode_row(["a"], ["STRING"]), encode_row(["b"], ["STRING"]), (0,))
 _NO_STATS = Stats(EMPTY_ROW, EMPTY_ROW, ())
-_INDEX_SCHEMA = {
-    "type": "record",
-    "name": "IndexManifestEntry",
-    "fields": [
-        {"name": "_VERSION", "type": "int"},
-        {"name": "_KIND", "type": "int"},
-        {"name": "_PARTITION", "type": "bytes"},
-        {"name": "_BUCKET", "type": "int"},
-        {"name": "_INDEX_TYPE", "type": "string"},
-        {"name": "_FILE_NAME", "type": "string"},
-        {"name": "_FILE_SIZE", "type": "long"},
-        {"name": "_ROW_COUNT", "type": "long"},
-    ],
-}
+_INDEX_SCHEMA = RecordSchema(
+    {
+        "type": "record",
+        "name": "IndexManifestEntry",
+        "fields": [
+            {"name": "_VERSION", "type": "int"},
+            {"name": "_KIND", "type": "int"},
+            {"name": "_PARTITION", "type": "bytes"},
+            {"name": "_BUCKET", "type": "int"},
+            {"name": "_INDEX_TYPE", "type": "string"},
+            {"name": "_FILE_NAME", "type": "string"},
+            {"name": "_FILE_SIZE", "type": "long"},
+            {"name": "_ROW_COUNT", "type": "long"},
+        ],
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ def without_fields(body: bytes, names: Iterable[str]) -> bytes:
     """An Avro file as a writer would have made it that never heard of some fields."""
     schema = fastavro.reader(io.BytesIO(body)).writer_schema
     count, columns = decode_columns(body, path="ours")
-    return encode_columns(_stripped(schema, frozenset(names)), columns, count)
+    return encode_columns(RecordSchema(_stripped(schema, frozenset(names))), columns, count)
 
 
 def _stripped(schema: Any, names: frozenset[str]) -> Any:
@@ -109,7 +111,7 @@ class _Writer:
     def put_index(self, names: Sequence[str]) -> str:
         file_name, count = f"index-manifest-{self.name}", len(names)
         numbers = pa.array(np.zeros(count, np.int64))
-        columns = {field["name"]: numbers for field in _INDEX_SCHEMA["fields"]}  # type: ignore[index]
+        columns = {path: numbers for path, _ in _INDEX_SCHEMA.leaves}
         columns |= {
             "_PARTITION": pa.array([EMPTY_ROW] * count, pa.binary()),
             "_INDEX_TYPE": pa.array(["HASH"] * count),
