@@ -349,7 +349,7 @@ class Committer:
         metas = []
         rows_max = max(1, options.get(MANIFEST_TARGET_FILE_SIZE) // _ENTRY_BYTES)
         for start in range(0, entries.num_rows, rows_max):
-            part = entries.slice(start, rows_max)
+            part = entries if entries.num_rows <= rows_max else entries.slice(start, rows_max)
             body = encode_manifest(part)
             name = attempt.name("manifest")
             self._put(attempt, name, body)

@@ -38,18 +38,15 @@ def compute_stats(table: pa.Table, fields: Sequence[DataField], *, truncate: int
     """
     if not fields:
         return EMPTY_STATS
-    minimums, maximums, null_counts = [], [], []
+    bounds, null_counts = [], []
     for field in fields:
         column = table.column(field.name)
         minimum, maximum = _bounds(column, field.type)
         if truncate is not None:
             minimum, maximum = _shortened(minimum, maximum, truncate)
-        minimums.append(pa.array([minimum], arrow_type(field.type)))
-        maximums.append(pa.array([maximum], arrow_type(field.type)))
+        bounds.append(pa.array([minimum, maximum], arrow_type(field.type)))
         null_counts.append(column.null_count)
-    types = [field.type for field in fields]
-    min_values: bytes = encode_rows(minimums, types)[0].as_py()
-    max_values: bytes = encode_rows(maximums, types)[0].as_py()
+    min_values, max_values = encode_rows(bounds, [field.type for field in fields]).to_pylist()
     return Stats(min_values, max_values, tuple(null_counts))
 
 
