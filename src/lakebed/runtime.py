@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from lakebed.clock import Clock, SystemClock
 
@@ -61,8 +61,11 @@ class Runtime(Protocol):
         """A mutual-exclusion lock, not reentrant."""
         ...
 
-    def condition(self) -> Condition:
-        """A condition with its own lock."""
+    def condition(self, lock: AbstractContextManager[Any] | None = None) -> Condition:
+        """A condition on a lock of this runtime, by default on one of its own.
+
+        Several conditions may share one lock; a hot path takes the lock itself, which is cheaper than the condition.
+        """
         ...
 
     def pool(self, worker_count_max: int) -> Pool:
@@ -94,9 +97,9 @@ class ThreadRuntime:
         """A `threading.Lock`."""
         return threading.Lock()
 
-    def condition(self) -> Condition:
+    def condition(self, lock: AbstractContextManager[Any] | None = None) -> Condition:
         """A `threading.Condition`."""
-        return threading.Condition()
+        return threading.Condition(cast(threading.Lock | None, lock))
 
     def pool(self, worker_count_max: int) -> Pool:
         """A pool of at most `worker_count_max` threads."""

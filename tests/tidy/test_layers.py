@@ -7,16 +7,18 @@ from collections.abc import Iterator
 from typing import Any
 
 RANK = {
-    **dict.fromkeys(("errors", "clock", "runtime", "ids", "metrics"), 0),
+    **dict.fromkeys(("errors", "clock", "runtime", "ids", "metrics", "duration"), 0),
     "objects": 1,
     "reclaim": 2,
-    "table": 3,
-    "lake": 4,
+    "lsm": 3,
+    "kv": 4,
+    "table": 5,
+    "lake": 6,
     # Beside the stores: these import any of them, and none of them imports these.
-    "fsck": 5,
-    "testing": 5,
-    "spark": 5,
-    "cli": 6,
+    "fsck": 7,
+    "testing": 7,
+    "spark": 7,
+    "cli": 8,
 }
 
 DELETERS = {
@@ -34,7 +36,7 @@ AMBIENT = {
     "secrets": "Environment.rng",
 }
 AMBIENT_CALLS = {"uuid4", "uuid1", "utcnow", "urandom", "today"}
-INSIDE = {"objects", "reclaim", "table", "lake", "fsck"}
+INSIDE = {"objects", "reclaim", "lsm", "kv", "table", "lake", "fsck"}
 
 
 def imported(module: Any, known: set[str]) -> Iterator[tuple[str, int]]:

@@ -88,7 +88,7 @@ def open_table(url: str, name: str, *, branch: str | None = None) -> Table:
 
 def duration_ms(text: str | None) -> int | None:
     """Milliseconds of ``7 d`` or ``P7D``; None for None. Raises `InvalidRequest`."""
-    from lakebed.table.duration import parse_duration_ms  # `lakebed --help` needs no table
+    from lakebed.duration import parse_duration_ms  # `lakebed --help` needs no table
 
     return None if text is None else parse_duration_ms(text)
 

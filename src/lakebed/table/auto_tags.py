@@ -26,8 +26,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from lakebed.duration import parse_duration_ms
 from lakebed.errors import InvalidRequest
-from lakebed.table.duration import parse_duration_ms
 from lakebed.table.model import Snapshot, Tag
 from lakebed.table.snapshots import SnapshotLog
 from lakebed.table.tags import TAG_AUTOMATIC, Tags, is_automatic

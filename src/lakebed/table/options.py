@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Final, Generic, TypeVar
 
+from lakebed.duration import parse_duration_ms, parse_size_bytes
 from lakebed.errors import InvalidRequest
-from lakebed.table.duration import parse_duration_ms, parse_size_bytes
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 import msgspec
 from typing_extensions import Buffer
 
+from lakebed.duration import parse_duration_ms
 from lakebed.errors import Corruption, InvalidRequest, UnsupportedFormat
-from lakebed.table.duration import parse_duration_ms
 from lakebed.table.model import CommitKind, Snapshot, Tag
 
 __all__ = ["SNAPSHOT_VERSION_MAX", "decode_snapshot", "decode_tag", "encode_snapshot", "encode_tag"]

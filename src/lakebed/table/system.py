@@ -22,11 +22,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.duration import format_iso_duration
 from lakebed.errors import Corruption, InvalidRequest, NotFound
 from lakebed.objects.port import ObjectStore
 from lakebed.table.binary_row import decode_rows
 from lakebed.table.branches import Branches
-from lakebed.table.duration import format_iso_duration
 from lakebed.table.layout import Layout, parse_consumer
 from lakebed.table.manifest_reader import ManifestReader
 from lakebed.table.model import DataField, Snapshot, TableSchema

@@ -62,10 +62,10 @@ class _Lock:
 
 
 class _Condition:
-    def __init__(self, loop: ActorLoop, name: str) -> None:
+    def __init__(self, loop: ActorLoop, name: str, lock: _Lock) -> None:
         self._loop = loop
         self._name = name
-        self._lock = _Lock(loop, name)
+        self._lock = lock
         self._notified = 0
 
     def __enter__(self) -> _Condition:
@@ -141,9 +141,11 @@ class SimulatedRuntime:
         """A lock whose taking and leaving are switching points."""
         return _Lock(self._loop, self._next("lock"))
 
-    def condition(self) -> _Condition:
+    def condition(self, lock: AbstractContextManager[Any] | None = None) -> _Condition:
         """A condition whose waits and locks are switching points."""
-        return _Condition(self._loop, self._next("condition"))
+        name = self._next("condition")
+        assert lock is None or isinstance(lock, _Lock), "the lock comes from another runtime"
+        return _Condition(self._loop, name, lock or _Lock(self._loop, name))
 
     def pool(self, worker_count_max: int) -> _InlinePool:
         """A pool that runs its items inline."""

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from lakebed.duration import parse_duration_ms
 from lakebed.errors import InvalidRequest
 from lakebed.spark.pipeline.nodes import Entry, Items, Node, Place, Scalar, nearest
 from lakebed.spark.pipeline.nodes import Mapping as MappingNode
 from lakebed.spark.pipeline.values import Value, substitute
-from lakebed.table.duration import parse_duration_ms
 
 if TYPE_CHECKING:
     from lakebed.spark.pipeline.context import RunContext

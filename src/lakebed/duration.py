@@ -25,6 +25,7 @@ _UNIT_MS: Final[dict[str, Decimal]] = {
         ("3600000", "h hour hours"),
         ("86400000", "d day days"),
         ("604800000", "w week weeks"),
+        ("31557600000", "y year years"),
     )
     for alias in aliases.split()
 }

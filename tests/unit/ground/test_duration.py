@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from lakebed.errors import InvalidRequest
-from lakebed.table.duration import (
+from lakebed.duration import (
     format_duration,
     format_iso_duration,
     format_size,
     parse_duration_ms,
     parse_size_bytes,
 )
+from lakebed.errors import InvalidRequest
 
 
 @pytest.mark.parametrize(
