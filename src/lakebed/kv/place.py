@@ -1,0 +1,62 @@
+"""Where a database lives, and how the databases it shares files with are reached. Every verb of `kv` takes one.
+
+Invariants: two places with one URL are the same database. Holds nothing secret but what its
+stores hold.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from lakebed.objects.open import open_store
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+
+__all__ = ["Place"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One database's folder.
+
+    Attributes:
+        store: the folder.
+        environment: clock, randomness and concurrency.
+        open_url: how other databases' folders are opened, by URL: with the same credentials.
+    """
+
+    store: ObjectStore
+    environment: Environment
+    open_url: Callable[[str], ObjectStore]
+
+    @classmethod
+    def at(
+        cls,
+        url: str | os.PathLike[str],
+        *,
+        storage_options: Mapping[str, str] | None = None,
+        environment: Environment | None = None,
+        durable: bool = True,
+        create: bool = True,
+    ) -> Place:
+        """The place at a URL. Arguments as `open_store`. Cost: no request."""
+        environment = environment or Environment()
+
+        def open_url(other: str) -> ObjectStore:
+            return open_store(other, storage_options=storage_options, environment=environment, durable=durable)
+
+        store = open_store(
+            url, storage_options=storage_options, environment=environment, durable=durable, create=create
+        )
+        return cls(store, environment, open_url)
+
+    @property
+    def url(self) -> str:
+        """The database's URL, as manifests of its clones name it."""
+        return self.store.root_url
+
+    def other(self, url: str) -> Place:
+        """Another database's place, in the same environment."""
+        return Place(self.open_url(url), self.environment, self.open_url)

@@ -1,0 +1,136 @@
+"""What the engine is made of: rows, files, runs, sets of files. Pure data.
+
+Owns: the schema of a row, the limits of keys and values, and what is remembered of a file without opening it. The structs
+are part of the manifests of the stores above, so their field names are on disk: DO NOT CHANGE them.
+
+Invariants: rows are sorted by (key ascending, sequence descending), keys compare as unsigned bytes; the files of one run
+do not overlap and are sorted by key; in a `FileSet` newer data stands before older.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from lakebed.errors import InvalidRequest
+
+__all__ = [
+    "KEY_BYTES_MAX",
+    "ROW_SCHEMA",
+    "VALUE_BYTES_MAX",
+    "FileMeta",
+    "FileSet",
+    "Kind",
+    "Run",
+    "check_key",
+    "check_value",
+]
+
+KEY_BYTES_MAX: Final = 65_535
+"""Longest key. Every block's first key stands in the index of its file, so keys are meant to be short."""
+
+VALUE_BYTES_MAX: Final = 256 << 20
+"""Longest value: a block, a batch and an Arrow column hold it whole."""
+
+
+class Kind(IntEnum):
+    """What a row does to its key. On disk: DO NOT CHANGE."""
+
+    PUT = 0
+    DELETE = 1
+    """A tombstone: its value is empty."""
+    MERGE = 2
+    """An operand, combined with what is older by the database's merge operator."""
+
+
+ROW_SCHEMA: Final = pa.schema(
+    [
+        pa.field("key", pa.binary(), nullable=False),
+        pa.field("sequence", pa.uint64(), nullable=False),
+        pa.field("kind", pa.uint8(), nullable=False),
+        pa.field("value", pa.binary(), nullable=False),
+        pa.field("expires_at_ms", pa.int64()),  # Unix ms, UTC; null: never. Readable before, gone from then on
+    ]
+)
+"""Columns of sorted files, logs and windows of rows. No two rows share (key, sequence)."""
+
+
+class FileMeta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A sorted file, as versions remember it: enough to skip it, and to open it with one ranged GET of its tail."""
+
+    id: str
+    """A ULID (`lakebed.lsm.file_id`); also its name."""
+    size_bytes: int
+    tail_offset: int
+    """Where blocks end and filter, index, statistics and footer begin, in bytes."""
+    row_count: int
+    first_key: bytes
+    last_key: bytes
+    """Inclusive."""
+    min_sequence: int
+    max_sequence: int
+    tombstone_count: int = 0
+    merge_count: int = 0
+    """Rows of kind `Kind.MERGE`."""
+    expiring_count: int = 0
+    """Rows with an end of their own."""
+
+
+class Run(msgspec.Struct, frozen=True):
+    """Sorted files that do not overlap, in the order of their keys: together one larger sorted file."""
+
+    id: str
+    """A ULID, minted when the run was written; of two runs the one that stands first in the set is newer."""
+    files: tuple[FileMeta, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Sum over its files."""
+        return sum(file.size_bytes for file in self.files)
+
+
+class FileSet(msgspec.Struct, frozen=True):
+    """All files of one version: level-0 files (they overlap), newest first, then runs, newest first."""
+
+    l0: tuple[FileMeta, ...] = ()
+    runs: tuple[Run, ...] = ()
+
+    def files(self) -> list[FileMeta]:
+        """Every file, newest first."""
+        return [*self.l0, *(file for run in self.runs for file in run.files)]
+
+    @property
+    def size_bytes(self) -> int:
+        """Sum over all files."""
+        return sum(file.size_bytes for file in self.files())
+
+
+def check_key(key: object) -> bytes:
+    """The key, if it can be one. Raises `InvalidRequest`."""
+    if not isinstance(key, bytes):
+        raise InvalidRequest(f"A key is bytes, and {type(key).__name__} was given: encode it first.", kind="wrong_type")
+    if not key:
+        raise InvalidRequest("The key is empty: a key has at least one byte.", kind="empty_key")
+    if len(key) > KEY_BYTES_MAX:
+        raise InvalidRequest(
+            f"The key has {len(key):,} bytes, and at most {KEY_BYTES_MAX:,} are possible: put what is long into the value.",
+            kind="oversized_key",
+        )
+    return key
+
+
+def check_value(value: object) -> bytes:
+    """The value, if it can be one; it may be empty. Raises `InvalidRequest`."""
+    if not isinstance(value, bytes):
+        raise InvalidRequest(
+            f"A value is bytes, and {type(value).__name__} was given: encode it first.", kind="wrong_type"
+        )
+    if len(value) > VALUE_BYTES_MAX:
+        raise InvalidRequest(
+            f"The value has {len(value):,} bytes, and at most {VALUE_BYTES_MAX:,} are possible: split it over several keys.",
+            kind="oversized_value",
+        )
+    return value
