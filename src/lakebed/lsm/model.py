@@ -1,10 +1,10 @@
 """What the engine is made of: rows, files, runs, sets of files. Pure data.
 
-Owns: the schema of a row, the limits of keys and values, and what is remembered of a file without opening it. The structs
-are part of the manifests of the stores above, so their field names are on disk: DO NOT CHANGE them.
+Owns: the schema of a row, the limits of keys and values, and what is remembered of a file without opening it. The
+structs are part of the manifests of the stores above, so their field names are on disk: DO NOT CHANGE them.
 
-Invariants: rows are sorted by (key ascending, sequence descending), keys compare as unsigned bytes; the files of one run
-do not overlap and are sorted by key; in a `FileSet` newer data stands before older.
+Invariants: rows are sorted by (key ascending, sequence descending), keys compare as unsigned bytes; the files of one
+run do not overlap and are sorted by key; in a `FileSet` newer data stands before older.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def check_key(key: object) -> bytes:
         raise InvalidRequest("The key is empty: a key has at least one byte.", kind="empty_key")
     if len(key) > KEY_BYTES_MAX:
         raise InvalidRequest(
-            f"The key has {len(key):,} bytes, and at most {KEY_BYTES_MAX:,} are possible: put what is long into the value.",
+            f"The key has {len(key):,} bytes, and {KEY_BYTES_MAX:,} are possible: put what is long into the value.",
             kind="oversized_key",
         )
     return key
@@ -130,7 +130,7 @@ def check_value(value: object) -> bytes:
         )
     if len(value) > VALUE_BYTES_MAX:
         raise InvalidRequest(
-            f"The value has {len(value):,} bytes, and at most {VALUE_BYTES_MAX:,} are possible: split it over several keys.",
+            f"The value has {len(value):,} bytes, and {VALUE_BYTES_MAX:,} are possible: split it over several keys.",
             kind="oversized_value",
         )
     return value
