@@ -10,7 +10,7 @@ run do not overlap and are sorted by key; in a `FileSet` newer data stands befor
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -24,6 +24,7 @@ __all__ = [
     "FileMeta",
     "FileSet",
     "Kind",
+    "Row",
     "Run",
     "check_key",
     "check_value",
@@ -44,6 +45,19 @@ class Kind(IntEnum):
     """A tombstone: its value is empty."""
     MERGE = 2
     """An operand, combined with what is older by the database's merge operator."""
+
+
+class Row(NamedTuple):
+    """One row, where rows are handled one at a time."""
+
+    key: bytes
+    sequence: int
+    kind: int
+    """A `Kind`, as a plain number."""
+    value: bytes
+    """Empty for a tombstone."""
+    expires_at_ms: int | None
+    """Unix milliseconds, UTC; None: never."""
 
 
 ROW_SCHEMA: Final = pa.schema(
