@@ -1,0 +1,491 @@
+"""Checkpoints: pins on a database's versions. What they change in a manifest, as pure functions, and the verbs.
+
+Owns: `check_open`, the rules of names and lifetimes, and create, refresh, delete, list, which work with no writer open
+and beside a running one.
+
+Invariants:
+- A checkpoint of the latest pins the manifest that first names it, and that manifest's `wal_id_last_seen` is the last
+  log object listed after the one below it was read: no durable write is missing. A record of a later writer cannot be
+  among them, for its epoch would have made another manifest first, and ours would have lost the race.
+- A checkpoint from another, or of an old version, pins the manifest that is pinned or readable *in the manifest it is
+  appended to*: whoever takes versions apart says so in a manifest first (`Manifest.readable_since`).
+- An expired checkpoint is dead at once: it is no source, cannot be refreshed or opened, and its name is free. Deleting
+  it is fine; until the collector drops it, it stands in the manifest.
+- One call makes one checkpoint, whatever happens to replies: its id is drawn once, and a manifest that has it is ours.
+
+Does not know: files, logs' contents, when anything is deleted.
+"""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+
+from lakebed.duration import format_duration
+from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
+from lakebed.ids import new_uuid
+from lakebed.kv.manifests import ManifestLog
+from lakebed.kv.model import Checkpoint, CheckpointCreateResult, Manifest, Owner
+from lakebed.kv.options import CheckpointOptions
+from lakebed.kv.place import Place
+from lakebed.kv.wal import WalLog
+
+__all__ = [
+    "CHECKPOINT_COUNT_MAX",
+    "NAME_BYTES_MAX",
+    "check_checkpoint_name",
+    "check_open",
+    "create_checkpoint",
+    "delete_checkpoint",
+    "describe_checkpoint",
+    "find_checkpoint",
+    "last_durable_wal_id",
+    "lifetime_in_ms",
+    "list_checkpoints",
+    "live_checkpoints",
+    "new_checkpoint",
+    "refresh_checkpoint",
+    "with_checkpoint",
+    "with_latest",
+    "with_refreshed",
+    "without_checkpoint",
+    "without_expired",
+]
+
+CHECKPOINT_COUNT_MAX: Final = 10_000
+"""Live checkpoints of one database: every manifest names them all, about 200 bytes each."""
+
+NAME_BYTES_MAX: Final = 255
+
+_USER: Final = Owner("user")
+
+
+# ---- rules
+
+
+def check_open(manifest: Manifest, url: str) -> Manifest:
+    """The manifest, if the database may be used.
+
+    Raises:
+        InvalidRequest: kind ``invalid_db_state``; a clone that is not finished, or a database that was destroyed.
+    """
+    if manifest.destroyed_at_ms is not None:
+        raise InvalidRequest(
+            f"The database {url} was destroyed: create a new one there with after_destroy=True, or elsewhere.",
+            kind="invalid_db_state",
+            url=url,
+            destroyed_at_ms=manifest.destroyed_at_ms,
+        )
+    if not manifest.initialized:
+        source = "another" if manifest.source is None else manifest.source.url
+        raise InvalidRequest(
+            f"The database {url} is a clone of {source} that is not finished: make the same clone again to finish it.",
+            kind="invalid_db_state",
+            url=url,
+        )
+    return manifest
+
+
+def check_checkpoint_name(name: object) -> str:
+    """The name, if a checkpoint may bear it; the sentence says which rule it breaks. Raises `InvalidRequest`."""
+    problem = None
+    if not isinstance(name, str):
+        problem = f"is {type(name).__name__}, and a name is text"
+    elif not name.strip():
+        problem = "is blank"
+    elif name.isdecimal():
+        problem = "is all digits, which would read as a version"
+    elif _is_uuid(name):
+        problem = "is a UUID, which would read as a checkpoint's id"
+    elif not name.isprintable():
+        problem = "holds a character that cannot be printed"
+    elif len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX:
+        problem = f"is longer than {NAME_BYTES_MAX} bytes"
+    if problem is not None:
+        raise InvalidRequest(
+            f"The checkpoint name {name!r} {problem}: choose another name.",
+            kind="invalid_checkpoint_name",
+            name=name,
+        )
+    assert isinstance(name, str)
+    return name
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        uuid.UUID(text)
+    except ValueError:
+        return False
+    return True
+
+
+def lifetime_in_ms(lifetime: timedelta | None) -> int | None:
+    """Milliseconds of a lifetime; None is for ever. Raises `InvalidRequest` for less than a millisecond."""
+    if lifetime is None:
+        return None
+    if not isinstance(lifetime, timedelta):
+        raise InvalidRequest(
+            f"A lifetime is a timedelta, and {type(lifetime).__name__} was given: write timedelta(days=7).",
+            kind="wrong_type",
+        )
+    lifetime_ms = lifetime // timedelta(milliseconds=1)
+    if lifetime_ms < 1:
+        raise InvalidRequest(
+            f"A checkpoint cannot live for {lifetime}: give a lifetime above zero, or none to keep it for ever.",
+            kind="invalid_lifetime",
+        )
+    return lifetime_ms
+
+
+# ---- pure changes of a manifest
+
+
+def live_checkpoints(manifest: Manifest, now_ms: int) -> tuple[Checkpoint, ...]:
+    """Checkpoints that have not expired, in the order of their making."""
+    return tuple(checkpoint for checkpoint in manifest.checkpoints if checkpoint.is_live(now_ms))
+
+
+def find_checkpoint(manifest: Manifest, id_or_name: str, *, now_ms: int, url: str) -> Checkpoint:
+    """A live checkpoint by id or name.
+
+    Raises:
+        InvalidRequest: kind ``invalid_db_state``; there is none, or it has expired.
+    """
+    found = _lookup(manifest, id_or_name, now_ms)
+    if found is None:
+        raise _unknown(id_or_name, url)
+    if not found.is_live(now_ms):
+        assert found.expires_at_ms is not None
+        ago = format_duration(now_ms - found.expires_at_ms)
+        raise InvalidRequest(
+            f"The checkpoint {id_or_name} of {url} expired {ago} ago, and what it held may be gone: use another.",
+            kind="invalid_db_state",
+            url=url,
+            checkpoint=found.id,
+            expires_at_ms=found.expires_at_ms,
+        )
+    return found
+
+
+def _lookup(manifest: Manifest, id_or_name: str, now_ms: int) -> Checkpoint | None:
+    """By id, else by name; of several that bear one name at most one is live, and it comes before the dead."""
+    if not isinstance(id_or_name, str):
+        raise InvalidRequest(
+            f"A checkpoint is named by its id or name as text, and {type(id_or_name).__name__} was given.",
+            kind="wrong_type",
+        )
+    wanted = id_or_name.lower()
+    for checkpoint in manifest.checkpoints:
+        if checkpoint.id == wanted:
+            return checkpoint
+    named = [checkpoint for checkpoint in manifest.checkpoints if checkpoint.name == id_or_name]
+    return next((checkpoint for checkpoint in named if checkpoint.is_live(now_ms)), named[-1] if named else None)
+
+
+def _unknown(id_or_name: str, url: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"The database {url} has no checkpoint {id_or_name}: list the checkpoints to see which there are.",
+        kind="invalid_db_state",
+        url=url,
+        checkpoint=id_or_name,
+    )
+
+
+def new_checkpoint(
+    manifest_id: int,
+    *,
+    id: str,
+    now_ms: int,
+    owner: Owner = _USER,
+    lifetime_ms: int | None = None,
+    name: str | None = None,
+) -> Checkpoint:
+    """A checkpoint on a manifest, from now on. Changes nothing."""
+    return Checkpoint(
+        id=id,
+        manifest_id=manifest_id,
+        created_at_ms=now_ms,
+        owner=owner,
+        expires_at_ms=None if lifetime_ms is None else now_ms + lifetime_ms,
+        name=name,
+    )
+
+
+def with_checkpoint(manifest: Manifest, checkpoint: Checkpoint) -> Manifest:
+    """The manifest with one more checkpoint. Whoever calls has made sure that what it pins is there.
+
+    Raises:
+        AlreadyExists: a live one bears its name.
+        InvalidRequest: there are `CHECKPOINT_COUNT_MAX` live ones.
+    """
+    live = live_checkpoints(manifest, checkpoint.created_at_ms)
+    if checkpoint.name is not None:
+        for other in live:
+            if other.name == checkpoint.name:
+                raise AlreadyExists(
+                    f"There is a checkpoint {checkpoint.name!r} already ({other.id}): choose another name, "
+                    "or delete it first.",
+                    kind="checkpoint_exists",
+                    name=checkpoint.name,
+                    checkpoint=other.id,
+                )
+    if len(live) >= CHECKPOINT_COUNT_MAX:
+        raise InvalidRequest(
+            f"The database has {len(live):,} live checkpoints, and {CHECKPOINT_COUNT_MAX:,} are possible: "
+            "delete some, or give them lifetimes.",
+            kind="too_many_checkpoints",
+        )
+    return msgspec.structs.replace(manifest, checkpoints=(*manifest.checkpoints, checkpoint))
+
+
+def with_latest(
+    manifest: Manifest,
+    *,
+    id: str,
+    last_wal_id: int,
+    now_ms: int,
+    owner: Owner = _USER,
+    lifetime_ms: int | None = None,
+    name: str | None = None,
+) -> Manifest:
+    """The manifest with a checkpoint on itself, that is on the number it will be appended with.
+
+    Args:
+        last_wal_id: the last log object listed since `manifest` was read (`last_durable_wal_id`).
+    """
+    own = new_checkpoint(
+        manifest.manifest_id + 1, id=id, now_ms=now_ms, owner=owner, lifetime_ms=lifetime_ms, name=name
+    )
+    seen = max(manifest.wal_id_last_seen, last_wal_id)
+    return msgspec.structs.replace(with_checkpoint(manifest, own), wal_id_last_seen=seen)
+
+
+def with_refreshed(manifest: Manifest, id: str, *, expires_at_ms: int | None) -> Manifest:
+    """The manifest with another end for one checkpoint, by id; unchanged when it has no such checkpoint."""
+    return msgspec.structs.replace(
+        manifest,
+        checkpoints=tuple(
+            msgspec.structs.replace(one, expires_at_ms=expires_at_ms) if one.id == id else one
+            for one in manifest.checkpoints
+        ),
+    )
+
+
+def without_checkpoint(manifest: Manifest, id: str) -> Manifest:
+    """The manifest without one checkpoint, by id; unchanged when it has no such checkpoint."""
+    kept = tuple(checkpoint for checkpoint in manifest.checkpoints if checkpoint.id != id)
+    return manifest if len(kept) == len(manifest.checkpoints) else msgspec.structs.replace(manifest, checkpoints=kept)
+
+
+def without_expired(manifest: Manifest, now_ms: int) -> Manifest:
+    """The manifest without dead checkpoints; unchanged when all live. For the collector, who owes `readable_since`."""
+    live = live_checkpoints(manifest, now_ms)
+    return manifest if len(live) == len(manifest.checkpoints) else msgspec.structs.replace(manifest, checkpoints=live)
+
+
+def describe_checkpoint(checkpoint: Checkpoint) -> str:
+    """How sentences name it: ``'nightly' (<id>, user)`` or ``<id> (clone s3://bucket/copy)``."""
+    if checkpoint.name is None:
+        return f"{checkpoint.id} ({checkpoint.owner})"
+    return f"{checkpoint.name!r} ({checkpoint.id}, {checkpoint.owner})"
+
+
+# ---- verbs
+
+
+def last_durable_wal_id(place: Place, manifest: Manifest) -> int:
+    """The last id in the log now, or `wal_id_last_seen` when nothing came since.
+
+    Cost: 1 LIST a thousand unflushed log objects; nothing for a database without a log.
+    """
+    known = max(manifest.wal_id_last_seen, manifest.replay_after_wal_id)
+    if not manifest.wal_enabled:
+        return known
+    return max(known, WalLog(place).last_id(known) or 0)
+
+
+def create_checkpoint(
+    place: Place,
+    options: CheckpointOptions | None = None,
+    *,
+    owner: Owner = _USER,
+    version: int | None = None,
+    id: str | None = None,
+) -> CheckpointCreateResult:
+    """Pin the latest version with all that is durable, another checkpoint's version, or an old version.
+
+    Args:
+        options: lifetime, source and name; by default the latest for ever, without a name.
+        owner: on whose behalf.
+        version: a manifest's id, instead of `CheckpointOptions.source`.
+        id: drawn by the caller, who may have to ask again; a checkpoint of this id that is there is the answer.
+
+    Raises:
+        InvalidRequest: kind ``invalid_db_state``; the database is destroyed or not initialised, or the source is
+            unknown or expired. Other kinds: a name or lifetime that cannot be.
+        AlreadyExists: a live checkpoint bears the name.
+        NotFound: there is no database, or no such version any more.
+        OutcomeUnknown: the store does not answer; the checkpoint (named in `facts`) may be there.
+    Cost: 1 GET + 1 PUT + at most 3 LIST (manifests, log, boundary); of an old version 1 GET more and 1 LIST less; each
+    lost race the same again. Source: "Creating a Checkpoint".
+    """
+    options = options or CheckpointOptions()
+    if options.source is not None and version is not None:
+        raise InvalidRequest(
+            "A checkpoint is made from another one or from a version, not from both: name one of them."
+        )
+    if options.name is not None:
+        check_checkpoint_name(options.name)
+    lifetime_ms = lifetime_in_ms(options.lifetime)
+    own_id = id or new_uuid(place.environment.rng)
+    log = ManifestLog(place)
+
+    def change(manifest: Manifest) -> Manifest | None:
+        if any(checkpoint.id == own_id for checkpoint in manifest.checkpoints):
+            return None
+        check_open(manifest, place.url)
+        now_ms = place.environment.clock.now_ms()
+        pinned = _pinned_manifest(manifest, log, options.source, version, now_ms=now_ms, url=place.url)
+        if pinned is None:
+            last_wal_id = last_durable_wal_id(place, manifest)
+            return with_latest(
+                manifest,
+                id=own_id,
+                last_wal_id=last_wal_id,
+                now_ms=now_ms,
+                owner=owner,
+                lifetime_ms=lifetime_ms,
+                name=options.name,
+            )
+        own = new_checkpoint(pinned, id=own_id, now_ms=now_ms, owner=owner, lifetime_ms=lifetime_ms, name=options.name)
+        return with_checkpoint(manifest, own)
+
+    manifest = log.update(change, fresh=True)
+    made = next(one for one in manifest.checkpoints if one.id == own_id)
+    return CheckpointCreateResult(made.id, made.manifest_id)
+
+
+def _pinned_manifest(
+    manifest: Manifest, log: ManifestLog, source: str | None, version: int | None, *, now_ms: int, url: str
+) -> int | None:
+    """The manifest that a new checkpoint pins; None for the one that will name it."""
+    if source is not None:
+        return find_checkpoint(manifest, source, now_ms=now_ms, url=url).manifest_id
+    if version is None:
+        return None
+    pinned = any(checkpoint.manifest_id == version for checkpoint in live_checkpoints(manifest, now_ms))
+    if not pinned and not manifest.readable_since <= version <= manifest.manifest_id:
+        raise NotFound(
+            f"The database {url} has no version {version}: without a checkpoint, versions {manifest.readable_since} "
+            f"to {manifest.manifest_id} can be read.",
+            kind="version_not_found",
+            url=url,
+            version=version,
+        )
+    if not log.load(version).initialized:
+        raise NotFound(f"Version {version} of {url} is of the time before its clone was finished.", version=version)
+    return version
+
+
+def refresh_checkpoint(
+    place: Place, id_or_name: str, lifetime: timedelta | None = None, *, force: bool = False
+) -> Checkpoint:
+    """Give a checkpoint a new end: now plus `lifetime`, or none at all.
+
+    Args:
+        force: also let the pin of a clone or writer end, on which its files depend.
+
+    Raises:
+        InvalidRequest: kind ``invalid_db_state``; it is unknown or expired, or the database is destroyed or not
+            initialised. ``checkpoint_owned``: see `force`.
+        NotFound: there is no database.
+    Cost: 1 GET + 1 PUT + 2 LIST.
+    """
+    lifetime_ms = lifetime_in_ms(lifetime)
+    found_id: str | None = None
+
+    def change(manifest: Manifest) -> Manifest:
+        nonlocal found_id
+        check_open(manifest, place.url)
+        now_ms = place.environment.clock.now_ms()
+        found = find_checkpoint(manifest, found_id or id_or_name, now_ms=now_ms, url=place.url)
+        if lifetime_ms is not None and not force and found.owner.kind in ("clone", "writer"):
+            raise _owned(found, place.url, "give it an end")
+        found_id = found.id
+        return with_refreshed(manifest, found.id, expires_at_ms=None if lifetime_ms is None else now_ms + lifetime_ms)
+
+    manifest = ManifestLog(place).update(change, fresh=True)
+    return next(one for one in manifest.checkpoints if one.id == found_id)
+
+
+def delete_checkpoint(place: Place, id_or_name: str, *, force: bool = False) -> Checkpoint:
+    """Remove a checkpoint, expired or not. What only it held may go with the next collection.
+
+    Works on destroyed databases too, which are waiting for it.
+
+    Args:
+        force: also one that a clone, writer, reader or compactor made for itself; it will miss its files.
+
+    Returns:
+        The checkpoint that was there.
+
+    Raises:
+        InvalidRequest: kind ``invalid_db_state``: it is unknown. ``checkpoint_owned``: it needs `force`; says whose it
+            is.
+        NotFound: there is no database.
+    Cost: 1 GET + 1 PUT + 2 LIST.
+    """
+    deleted: Checkpoint | None = None
+
+    def change(manifest: Manifest) -> Manifest | None:
+        nonlocal deleted
+        if deleted is None:  # else a lost race: this call is about what was found first, though its name moved on
+            deleted = _lookup(manifest, id_or_name, place.environment.clock.now_ms())
+        if deleted is None:
+            raise _unknown(id_or_name, place.url)
+        if deleted.owner.kind != "user" and not force:
+            raise _owned(deleted, place.url, "delete it")
+        changed = without_checkpoint(manifest, deleted.id)
+        return None if changed is manifest else changed
+
+    ManifestLog(place).update(change, fresh=True)
+    assert deleted is not None
+    return deleted
+
+
+def _owned(checkpoint: Checkpoint, url: str, verb: str) -> InvalidRequest:
+    owner = checkpoint.owner
+    if owner.kind == "clone":
+        who = f"the clone {owner.url}"
+    elif owner.kind == "reader":
+        who = f"a reader on {owner.host}, process {owner.pid},"
+    else:
+        who = f"the {owner.kind} of epoch {owner.epoch}"
+    return InvalidRequest(
+        f"The checkpoint {checkpoint.id} of {url} is not a user's: {who} reads its files through it; "
+        f"{verb} with force (--force) only if that is gone for good.",
+        kind="checkpoint_owned",
+        url=url,
+        checkpoint=checkpoint.id,
+        owner=str(owner),
+    )
+
+
+def list_checkpoints(place: Place, name: str | None = None, *, expired: bool = False) -> list[Checkpoint]:
+    """Checkpoints, oldest first, whoever owns them; the owner is told with each.
+
+    Args:
+        name: only those of this name.
+        expired: also dead ones that no collection has dropped yet; `Checkpoint.is_live` tells them apart.
+
+    Raises `NotFound` when there is no database; a destroyed one is listed. Cost: 1 LIST + 1 GET.
+    """
+    manifest = ManifestLog(place).latest()
+    now_ms = place.environment.clock.now_ms()
+    shown = manifest.checkpoints if expired else live_checkpoints(manifest, now_ms)
+    return sorted(
+        (one for one in shown if name is None or one.name == name), key=lambda one: (one.created_at_ms, one.id)
+    )
