@@ -17,7 +17,7 @@ ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-long check bench bench-table simulate clean
+.PHONY: help demo test test-long check bench bench-table bench-kv simulate clean
 
 help: ## this list
 	@echo "lakebed: make TARGET"
@@ -37,10 +37,13 @@ check: $(VENV)/.ready ## lint, format and types
 	@$(RUN) -m ruff format --quiet --check . || { echo "Some files are not formatted: run $(RUN) -m ruff format ."; exit 1; }
 	@$(RUN) -m mypy --no-error-summary
 
-bench: bench-table ## all benchmarks; SCALE=0.1 for a quick look
+bench: bench-table bench-kv ## all benchmarks; SCALE=0.1 for a quick look
 
 bench-table: java $(VENV)/.ready $(PEERS)/.ready ## tables against pypaimon, deltalake and plain Spark
 	@$(RUN) bench/table.py --scale $(SCALE)
+
+bench-kv: $(VENV)/.ready $(PEERS)/.ready ## databases against rocksdict, slatedb and Arrow files
+	@$(RUN) bench/kv.py --scale $(SCALE)
 
 simulate: $(VENV)/.ready ## seeded simulations with faults; SEEDS=300
 	@LAKEBED_SEEDS=$(SEEDS) $(RUN) -m pytest -q -n $(WORKERS) -s tests/simulation $(ARGS)

@@ -95,10 +95,10 @@ def row_of(result: Result) -> str:
 class PeerProcess:
     """The peers' worker: JSON lines over its standard streams; one process for the whole run, so it stays warm."""
 
-    def __init__(self, python: Path, folder: Path, scale: float) -> None:
-        worker = Path(__file__).parent / "peers" / "worker.py"
+    def __init__(self, python: Path, folder: Path, scale: float, *, worker: str = "worker.py") -> None:
+        script = Path(__file__).parent / "peers" / worker
         self._process = subprocess.Popen(
-            [str(python), str(worker), str(folder), str(scale)],
+            [str(python), str(script), str(folder), str(scale)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
