@@ -1,0 +1,172 @@
+"""The order of rows: keys ascending as unsigned bytes, of one key the newest first.
+
+Owns: sorting by that order, and finding a key in a sorted column. Invariants: the order is exact whatever the keys are
+(prefixes of one another, trailing zero bytes, any length); numbers of 8 bytes are only a faster way to it.
+
+How: a window of bytes of every key becomes an unsigned number, the numbers are sorted, and only rows that are still
+equal go on with the next bytes behind their group's number, until lengths and at last sequences decide. Bytes that all
+keys have in common are skipped first.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+__all__ = ["KeyColumn", "sort_rows"]
+
+Indices = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+
+WORD_BYTES: Final = 8
+WORD_BITS: Final = 64
+
+
+class KeyColumn:
+    """Bytes of a binary column where numpy can reach them. Shares the column's memory, but for 8 bytes at its end.
+
+    Cost: about 3 us to make, whatever the size, plus a copy of the keys for `words`.
+    """
+
+    __slots__ = ("_heap", "_padded", "count", "offsets")
+
+    def __init__(self, column: pa.BinaryArray) -> None:
+        self.count = len(column)
+        _, offsets, heap = column.buffers()
+        size = (column.offset + self.count + 1) * 4
+        self.offsets: npt.NDArray[np.int32] = (
+            np.frombuffer(offsets, np.int32, self.count + 1, column.offset * 4)
+            if offsets is not None and offsets.size >= size
+            else np.zeros(1, np.int32)
+        )
+        self._heap = memoryview(heap) if heap is not None else memoryview(b"")
+        self._padded: npt.NDArray[np.uint64] | None = None
+
+    def __getitem__(self, index: int) -> bytes:
+        """The key at `index`, which must be in range."""
+        offsets = self.offsets
+        return bytes(self._heap[offsets[index] : offsets[index + 1]])
+
+    def lower_bound(self, key: bytes) -> int:
+        """In a sorted column: how many keys are smaller than `key`. Cost: log2(count) comparisons of 0.3 us."""
+        low, high = 0, self.count
+        offsets, heap = self.offsets, self._heap
+        while low < high:
+            middle = (low + high) >> 1
+            if bytes(heap[offsets[middle] : offsets[middle + 1]]) < key:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def words(self, rows: Indices | None, depth: int) -> Words:
+        """Bytes [depth, depth + 8) of the keys of `rows` (None: of all) as big-endian numbers, zero behind the end."""
+        if self._padded is None:
+            first, last = int(self.offsets[0]), int(self.offsets[-1])
+            padded = np.zeros(last - first + WORD_BYTES, np.uint8)
+            padded[: last - first] = np.frombuffer(self._heap, np.uint8, last - first, first)
+            self._padded = np.ndarray(last - first + 1, ">u8", cast(Any, padded), 0, (1,))
+        begins, ends = self.offsets[:-1], self.offsets[1:]
+        if rows is not None:
+            begins, ends = begins[rows], ends[rows]
+        base = int(self.offsets[0]) - depth
+        left = ends - begins - depth
+        at = begins - base
+        if self.count and int(left.min()) >= WORD_BYTES:
+            return self._padded[at].astype(np.uint64)
+        cut = (WORD_BYTES - np.clip(left, 0, WORD_BYTES)).astype(np.uint64) * np.uint64(8)
+        words = self._padded[np.minimum(at, len(self._padded) - 1)].astype(np.uint64)
+        words = np.where(cut < WORD_BITS, words >> np.minimum(cut, WORD_BITS - 1), np.uint64(0))
+        return cast(Words, words << np.minimum(cut, WORD_BITS - 1))
+
+
+def sort_rows(rows: pa.RecordBatch) -> Indices | None:
+    """In which order the rows are sorted.
+
+    Args:
+        rows: columns ``key`` (binary) and ``sequence`` (uint64), in any order.
+
+    Returns:
+        Indices for ``take``: keys ascending, of one key the largest sequence first; None when the rows are sorted
+        already and every key is there once, as after writes in the order of keys.
+
+    Cost: about 0.1 us a row for random keys of 16 bytes.
+    """
+    count = rows.num_rows
+    if count < 2:
+        return None
+    keys = KeyColumn(rows.column("key"))
+    lengths = np.diff(keys.offsets)
+    depth, codes = _first_words(keys, int(lengths.min()))
+    if bool((codes[1:] > codes[:-1]).all()):
+        return None
+    order: Indices = np.argsort(codes)
+    codes = codes[order]
+    tied = _tied(codes)
+    depth += WORD_BYTES
+    one_length = bool((lengths == lengths[0]).all())
+    while tied.any():
+        open_rows = np.flatnonzero(tied)
+        rows_left, groups = order[open_rows], _group_numbers(codes, open_rows)
+        group_bits = int(groups[-1]).bit_length()
+        if depth < int(lengths[rows_left].max()):
+            taken = min(WORD_BYTES, (WORD_BITS - group_bits) // 8)
+            ranks = keys.words(rows_left, depth) >> np.uint64(8 * (WORD_BYTES - taken))
+            depth, bits = depth + taken, 8 * taken
+        elif not one_length:
+            ranks, bits, one_length = lengths[rows_left].astype(np.uint64), 16, True
+        else:
+            order[open_rows] = rows_left[_newest_first(rows, rows_left, groups)]
+            break
+        codes = ranks if bits == WORD_BITS else (groups << np.uint64(bits)) | ranks
+        again = np.argsort(codes)
+        order[open_rows] = rows_left[again]
+        codes, tied = _spread(codes[again], open_rows, count)
+    return order
+
+
+def _first_words(keys: KeyColumn, length_min: int) -> tuple[int, Words]:
+    """The first 8 bytes in which the keys differ, and how many bytes before them are common to all."""
+    depth = 0
+    while True:
+        words = keys.words(None, depth)
+        spread = int(words.min()) ^ int(words.max())
+        common = (WORD_BITS - spread.bit_length()) // 8
+        if common == 0 or depth + common >= length_min:
+            return depth, words
+        depth += common
+
+
+def _tied(codes: Words) -> npt.NDArray[np.bool_]:
+    """Which of the sorted codes equal a neighbour's."""
+    same = codes[1:] == codes[:-1]
+    tied = np.zeros(len(codes), np.bool_)
+    tied[1:] = same
+    tied[:-1] |= same
+    return tied
+
+
+def _group_numbers(codes: Words, at: Indices) -> Words:
+    """The groups of equal codes at these sorted positions, numbered from zero."""
+    chosen = codes[at]
+    numbers = np.zeros(len(at), np.uint64)
+    np.cumsum(chosen[1:] != chosen[:-1], out=numbers[1:])
+    return numbers
+
+
+def _spread(codes: Words, at: Indices, count: int) -> tuple[Words, npt.NDArray[np.bool_]]:
+    """Sorted codes of some positions, and which of them are tied, laid out over all positions."""
+    everywhere = np.zeros(count, np.uint64)
+    everywhere[at] = codes
+    tied = np.zeros(count, np.bool_)
+    tied[at] = _tied(codes)
+    return everywhere, tied
+
+
+def _newest_first(rows: pa.RecordBatch, rows_left: Indices, groups: Words) -> Indices:
+    """How to sort rows of equal keys within their groups."""
+    sequences = rows.column("sequence").to_numpy()[rows_left]
+    return np.lexsort((~sequences, groups))
