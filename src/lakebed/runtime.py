@@ -99,7 +99,7 @@ class ThreadRuntime:
 
     def condition(self, lock: AbstractContextManager[Any] | None = None) -> Condition:
         """A `threading.Condition`."""
-        return threading.Condition(cast(threading.Lock | None, lock))
+        return threading.Condition(cast(Any, lock))
 
     def pool(self, worker_count_max: int) -> Pool:
         """A pool of at most `worker_count_max` threads."""

@@ -101,6 +101,7 @@ class _Shared:
     limits: StoreLimits
     durable: bool
     gate: _Gate | None
+    gap_bytes_max: int
     reopen: Callable[[], ObjectStore] | None
 
 
@@ -135,7 +136,8 @@ class AccountedStore:
             else None
         )
         counter = RequestCounter(driver.metrics_label)
-        self._shared = _Shared(driver, counter, environment, limits, durable, gate, reopen)
+        gap_bytes_max = min(limits.coalesce_gap_bytes_max, driver.range_gap_bytes_max)
+        self._shared = _Shared(driver, counter, environment, limits, durable, gate, gap_bytes_max, reopen)
         self._driver = driver
         self._folder = ""
 
@@ -171,7 +173,7 @@ class AccountedStore:
         full = self._full(path)
         for byte_range in ranges:
             _check_range(byte_range, path)
-        merged = coalesce(ranges, gap_bytes_max=self._shared.limits.coalesce_gap_bytes_max)
+        merged = coalesce(ranges, gap_bytes_max=self._shared.gap_bytes_max)
         if not merged:
             return []
         size_bytes = sum(end - start for start, end in merged)

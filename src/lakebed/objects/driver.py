@@ -44,6 +44,11 @@ class Driver(Protocol):
         """Paths that one DELETE request takes."""
         ...
 
+    @property
+    def range_gap_bytes_max(self) -> int:
+        """Widest gap between two ranges that is read along because another request would take longer."""
+        ...
+
     def get(self, path: str, byte_range: ByteRange | None) -> Buffer:
         """One GET."""
         ...

@@ -5,7 +5,8 @@ Owns: the system calls. Invariants:
   ``link``, which fails when the name is taken. Never ``rename``: that would replace what another writer acknowledged.
 - With ``durable=True`` the file is synced before it gets its name, then its folder; the folders above it once in the
   life of the store, because whoever made them may not have.
-- Hidden names of unfinished files are neither listed nor accepted as paths.
+- Hidden names of unfinished files are neither listed nor accepted as paths; those that a crash left are removed when
+  a store first writes such a file into their folder, a day after they were made.
 - Symbolic links below the root are not objects: not listed, not followed. The check of a folder is remembered, so a
   link that another program puts in the place of a checked folder is not noticed: permissions have to forbid that.
 - Listing order is that of the whole path, though a folder is read at a time: a folder sorts as its name with a slash.
@@ -52,6 +53,8 @@ _ABSENT: Final = {errno.ENOENT, errno.EISDIR, errno.ENOTDIR}
 _NOT_A_FOLDER: Final = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY}
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _PUT_TRIES_MAX: Final = 16
+_ABANDONED_S: Final = 86_400
+"""Age at which an unfinished file is nobody's: no put takes a day."""
 
 # On macOS fsync stops at the drive's cache, and this goes through it.
 _F_FULLFSYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
@@ -61,6 +64,7 @@ class LocalDriver:
     """`Driver` of one folder. The folder is made by the first put."""
 
     is_remote = False
+    range_gap_bytes_max = 4096
     delete_batch_count_max = 1000
 
     def __init__(self, root: str, *, rng: random.Random, folder_memory_count_max: int) -> None:
@@ -71,6 +75,7 @@ class LocalDriver:
         self._nameless = bool(_O_TMPFILE) and os.path.isdir(_PROC)
         self._checked: dict[str, None] = {}
         self._durable: dict[str, None] = {}
+        self._tidied: set[str] = set()
         self._memory_count_max = folder_memory_count_max
 
     @property
@@ -130,6 +135,11 @@ class LocalDriver:
             raise self._translated(error, "read", path) from error
 
     def _read_range(self, descriptor: int, path: str, byte_range: ByteRange) -> Buffer:
+        start, end = byte_range
+        if end - start <= _IO_BYTES_MAX:
+            body = os.pread(descriptor, end - start, start)
+            if len(body) == end - start:  # as good as always: nobody needs to ask for the size
+                return body
         start, end = check_range(byte_range, size_bytes=os.fstat(descriptor).st_size, path=path)
         return _read_exactly(descriptor, start, end - start, path)
 
@@ -181,6 +191,9 @@ class LocalDriver:
             os.close(parent)
 
     def _write_hidden(self, place: str, name: str, body: memoryview, create_only: bool, durable: bool) -> None:
+        if place not in self._tidied:
+            self._tidied.add(place)
+            _remove_abandoned(place)
         hidden = f"{place}/.lakebed-{self._rng.getrandbits(64):016x}.tmp"
         descriptor = os.open(hidden, _OPEN_NEW, 0o666)
         try:
@@ -451,6 +464,19 @@ def _sync_folder(place: str) -> None:
         _flush(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _remove_abandoned(place: str) -> None:
+    """Remove unfinished files that nobody has touched for a day, by the clock of the folder's own file system."""
+    with os.scandir(place) as scan:
+        hidden = [entry for entry in scan if entry.name.startswith(".lakebed-") and _TEMPORARY.fullmatch(entry.name)]
+    if not hidden:
+        return
+    times = {entry.path: status.st_mtime for entry in hidden if (status := _status(entry)) is not None}
+    newest = max([*times.values(), os.stat(place).st_mtime])
+    for path, modified in times.items():
+        if modified < newest - _ABANDONED_S:
+            _unlink_if_there(path)
 
 
 def _unlink_if_there(place: str) -> None:

@@ -71,6 +71,7 @@ class MemoryDriver:
     """`Driver` of one memory name."""
 
     is_remote = False
+    range_gap_bytes_max = 1 << 30
     delete_batch_count_max = 1000
 
     def __init__(self, name: str, *, prefix: str, clock: Clock) -> None:

@@ -73,6 +73,7 @@ class VendorDriver:
     """`Driver` of one bucket or container, below a prefix."""
 
     is_remote = True
+    range_gap_bytes_max = 1 << 30
 
     def __init__(self, url: StoreUrl, options: Mapping[str, str], limits: StoreLimits) -> None:
         self._url = url

@@ -148,6 +148,7 @@ def test_requests_and_bytes_under_way_are_bounded() -> None:
 
     class Remote(MemoryDriver):
         is_remote = True
+        range_gap_bytes_max = 1 << 30
 
         def put(self, path: str, body: memoryview, **settings: Any) -> None:
             inside[0] += 1

@@ -278,3 +278,17 @@ def test_remembered_folders_are_bounded(tmp_path: Path) -> None:
     driver = store._driver
     assert isinstance(driver, LocalDriver)
     assert len(driver._checked) <= 3
+
+
+def test_unfinished_files_of_a_crash_are_removed_a_day_later(tmp_path: Path) -> None:
+    """A put that died leaves a hidden file; the next store that replaces an object there takes it away, if it is old."""
+    store = open_store(tmp_path)
+    store.put("a/lease", b"1")
+    old, young = tmp_path / "a/.lakebed-00000000000000aa.tmp", tmp_path / "a/.lakebed-00000000000000bb.tmp"
+    old.write_bytes(b"half")
+    young.write_bytes(b"half")
+    os.utime(old, (1_000_000, 1_000_000))
+    open_store(tmp_path).put("a/lease", b"2")
+    assert not old.exists()
+    assert young.exists()
+    assert bytes(store.get("a/lease")) == b"2"
