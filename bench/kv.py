@@ -4,7 +4,7 @@ At scale 1: a million 16-byte keys with 100-byte values of which half compress a
 fill: fillseq, fillrandom, fillbatch (batches of 1000), logs not synced, until the log has everything;
 read: readhot (1 % of the keys), readrandom, readmissing, multiget (100 keys a call), at three places each: in the
 memtable, in files that the cache holds, in files four times the cache; scan: scan_rows, scan_arrow;
-admin: open, checkpoint, clone, and how little the last two depend on the number of rows; compact; memory: peak megabytes
+admin: open, checkpoint, clone, and how little the last two depend on the count of rows; compact; memory: peak megabytes
 of compacting and of scanning 2 GB, most bytes in the cache; s3: requests and time under 20 ms a request.
 Peers alternate with lakebed in one run: rocksdict, slatedb (of which every operation has a tenth of the rows), pyarrow.
 """
@@ -398,7 +398,7 @@ class Bench:
                 )
             )
             shown = ", ".join(f"{count} {kind.upper()}" for kind, count in requests.items() if count)
-            print(harness.row_of(results[-1]), shown, bill(counts, S3_STANDARD), flush=True)
+            print(harness.row_of(results[-1]), shown, bill(counts, profile=S3_STANDARD), flush=True)
         return results
 
     def close(self) -> None:
