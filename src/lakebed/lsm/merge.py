@@ -1,0 +1,206 @@
+"""Merging sorted sources, many rows at a time.
+
+Owns: cutting sources into windows, and making one sorted table of a window. Invariants: all versions of a key, from all
+sources, are in one window; windows follow one another in the order of keys (or against it), and do not overlap; what a
+source has read ahead is bounded, and so is a window, unless a single key has more versions than that.
+
+How a cut is found: a source that may have more is complete only before (in reverse: behind) the last key it has shown.
+The smallest of those keys is the cut. Windows begin small, so that the first row comes quickly, and grow, so that the
+work done once a window does not count. Knows no visibility: rows of all versions go in, and all come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from lakebed.lsm.model import ROW_SCHEMA
+from lakebed.lsm.sort import KeyColumn, sort_rows
+
+__all__ = ["Part", "Window", "cut_windows", "merge_windows"]
+
+FIRST_ROW_COUNT: Final = 32
+"""Rows that each source shows before the first cut; fewer only from a source that has no more."""
+WINDOW_ROW_COUNT: Final = 65_536
+"""Rows that each source shows before a cut, once windows have grown."""
+WINDOW_GROWTH: Final = 4
+READ_AHEAD_BYTES: Final = 32 << 20
+"""Bytes that all sources together show before a cut; each shows at least one batch."""
+CONCATENATED_BYTES_MAX: Final = 1 << 30
+"""Arrow's offsets end at 2 GiB: rows that are larger together are put in order without being copied."""
+
+
+class Part(NamedTuple):
+    """Sorted rows of one source that follow one another."""
+
+    rows: pa.RecordBatch
+    plain: bool
+    """Nothing hides in here: every row is a PUT without an end, old enough for the reader, and the only version of its
+    key in its source."""
+
+
+def first_key(rows: pa.RecordBatch) -> bytes:
+    """The smallest key of sorted rows, of which there must be one."""
+    key: bytes = rows.column(0)[0].as_py()
+    return key
+
+
+def last_key(rows: pa.RecordBatch) -> bytes:
+    """The largest key of sorted rows, of which there must be one."""
+    key: bytes = rows.column(0)[rows.num_rows - 1].as_py()
+    return key
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """All versions of all keys of a range, from all sources."""
+
+    parts: list[Part]
+    row_count: int
+
+    def ordered(self) -> list[Part] | None:
+        """The parts in the order of their keys, when no key is in two of them and they do not overlap; else None."""
+        if len(self.parts) == 1:
+            return self.parts
+        ends = sorted(
+            ((first_key(part.rows), last_key(part.rows), number) for number, part in enumerate(self.parts)),
+        )
+        if all(before[1] < behind[0] for before, behind in pairwise(ends)):
+            return [self.parts[number] for _, _, number in ends]
+        return None
+
+    def merged(self) -> pa.Table:
+        """The rows, sorted by (key ascending, sequence descending). No copy where parts do not overlap."""
+        ordered = self.ordered()
+        if ordered is not None:
+            return pa.Table.from_batches([part.rows for part in ordered], schema=ROW_SCHEMA)
+        batches = [part.rows for part in self.parts]
+        if sum(batch.nbytes for batch in batches) > CONCATENATED_BYTES_MAX:
+            return _in_order_without_copy(batches)
+        rows = pa.concat_batches(batches)
+        order = sort_rows(rows)
+        return pa.Table.from_batches([rows if order is None else rows.take(pa.array(order))], schema=ROW_SCHEMA)
+
+
+def _in_order_without_copy(batches: list[pa.RecordBatch]) -> pa.Table:
+    """Few, huge rows in order: one slice a row."""
+    order = sort_rows(pa.concat_batches([batch.select(["key", "sequence"]) for batch in batches]))
+    rows = [batch.slice(row, 1) for batch in batches for row in range(batch.num_rows)]
+    return pa.Table.from_batches(rows if order is None else [rows[i] for i in order], schema=ROW_SCHEMA)
+
+
+class _Source:
+    """What one source has shown and no window has taken yet: `parts`, in the order of keys."""
+
+    __slots__ = ("_bytes", "_edge", "_iterator", "_reverse", "exhausted", "parts", "row_count")
+
+    def __init__(self, parts: Iterable[Part], *, reverse: bool) -> None:
+        self._iterator = iter(parts)
+        self._reverse = reverse
+        self._edge: bytes | None = None
+        self._bytes = 0
+        self.parts: list[Part] = []
+        self.row_count = 0
+        self.exhausted = False
+
+    def fill(self, row_count: int, size_bytes: int) -> None:
+        """Show more until there are so many rows or bytes, or no more rows."""
+        while not self.exhausted and (not self.parts or (self.row_count < row_count and self._bytes < size_bytes)):
+            self.show_more()
+
+    def show_more(self) -> None:
+        """Show one more part."""
+        part = next(self._iterator, None)
+        if part is None:
+            self.exhausted = True
+        elif part.rows.num_rows:
+            self.parts.insert(0 if self._reverse else len(self.parts), part)
+            self.row_count += part.rows.num_rows
+            self._bytes += part.rows.nbytes
+            self._edge = None
+
+    def edge(self) -> bytes:
+        """The key before which (in reverse: behind which) this source is complete, unless it is exhausted."""
+        if self._edge is None:
+            self._edge = first_key(self.parts[0].rows) if self._reverse else last_key(self.parts[-1].rows)
+        return self._edge
+
+    def take(self, bound: bytes | None) -> list[Part]:
+        """Remove and return the rows before the bound (in reverse: behind it); None: all."""
+        if bound is None:
+            taken, self.parts = self.parts, []
+        elif self._reverse:
+            kept, taken = self._cut(bound + b"\0")
+            self.parts = kept
+        else:
+            taken, self.parts = self._cut(bound)
+        self.row_count = sum(part.rows.num_rows for part in self.parts)
+        self._bytes = sum(part.rows.nbytes for part in self.parts)
+        return taken
+
+    def _cut(self, key: bytes) -> tuple[list[Part], list[Part]]:
+        """The parts before a key, and from it on."""
+        at = len(self.parts)
+        while at and first_key(self.parts[at - 1].rows) >= key:
+            at -= 1
+        if not at:
+            return [], self.parts
+        rows, plain = self.parts[at - 1]
+        position = KeyColumn(rows.column(0)).lower_bound(key)
+        if position == rows.num_rows:
+            return self.parts[:at], self.parts[at:]
+        before = [*self.parts[: at - 1], Part(rows.slice(0, position), plain)]
+        return before, [Part(rows.slice(position), plain), *self.parts[at:]]
+
+
+def cut_windows(sources: Sequence[Iterable[Part]], *, reverse: bool = False) -> Iterator[Window]:
+    """Windows over sorted sources, each with all versions of its keys.
+
+    Args:
+        sources: parts in the order of keys; in reverse the last part first, the rows within a part ascending still.
+        reverse: from the largest keys to the smallest.
+
+    Cost: at most `READ_AHEAD_BYTES` and a part a source are held; some 10 us a window and source.
+    """
+    live = [_Source(source, reverse=reverse) for source in sources]
+    size_bytes = READ_AHEAD_BYTES // max(1, len(live))
+    row_count = FIRST_ROW_COUNT
+    while True:
+        for source in live:
+            source.fill(row_count, size_bytes)
+        live = [source for source in live if source.parts]
+        if not live:
+            return
+        edges = [source.edge() for source in live if not source.exhausted]
+        bound = None if not edges else max(edges) if reverse else min(edges)
+        parts = [part for source in live for part in source.take(bound)]
+        if parts:
+            yield Window(parts, sum(part.rows.num_rows for part in parts))
+        else:
+            for source in live:
+                if not source.exhausted and source.edge() == bound:
+                    source.show_more()
+        row_count = min(row_count * WINDOW_GROWTH, WINDOW_ROW_COUNT)
+
+
+def merge_windows(sources: Sequence[Iterable[pa.RecordBatch]], *, reverse: bool = False) -> Iterator[pa.Table]:
+    """All rows of all sources, sorted by (key ascending, sequence descending).
+
+    Args:
+        sources: batches of `ROW_SCHEMA`, sorted each and one behind another; in reverse the last batch first, the rows
+            within a batch ascending still.
+        reverse: tables with the largest keys first; the rows within a table ascend still.
+
+    Returns:
+        Tables of `ROW_SCHEMA`, none empty, with all versions of a key in one of them. One source alone passes through
+        without copies.
+
+    Cost: about 0.15 us a row where sources overlap; bounded memory, see `cut_windows`.
+    """
+    parts = [(Part(rows, plain=False) for rows in source) for source in sources]
+    for window in cut_windows(parts, reverse=reverse):
+        yield window.merged()
