@@ -1,0 +1,245 @@
+"""What of a database may be deleted: the judgement. Pure: listings and manifests in, a plan out; no store, no clock.
+
+Owns: `plan_collection` for a database in use, `plan_taking_apart` for one that was destroyed, and what a collection
+changes in the manifest (`settled`) before anything goes.
+
+Invariants:
+- Candidates were listed **before** the newest manifest was read: what is uploaded later is none.
+- A file goes when neither *the* manifest nor a pinned one names it, and nobody can publish it any more: its id is not
+  above `newest_l0_id` (writers publish in the order of ids), and below the start of every job under way.
+- A log object goes when its rows are in files of *the* manifest, and it is in no pinned version's tail. Fences stay for
+  ever: each is the only thing that refuses the create which a sleeping writer still has in flight.
+- A manifest goes when it is not the newest, no checkpoint pins it, and `readable_since` has passed it, so that nobody
+  can pin it any more.
+- A pinned manifest that is missing protects everything that was there when its checkpoint was made.
+- Age is asked in addition, never instead: with ``min_age_ms = 0`` nothing live goes.
+
+Does not know: who reads, hides and deletes (`collect`). Source: "Garbage Collector"; docs/design/0011-collection.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from lakebed.kv.checkpoint import live_checkpoints, without_expired
+from lakebed.kv.layout import parse_manifest, parse_sst, parse_wal
+from lakebed.kv.locations import file_ids, named_entries
+from lakebed.kv.model import ExternalDatabase, Manifest
+from lakebed.kv.wal_record import FENCE_BYTES
+from lakebed.lsm.file_id import file_id_time_ms
+from lakebed.objects.port import ObjectMeta
+from lakebed.reclaim.model import Doomed, ReclaimPlan
+
+__all__ = [
+    "Found",
+    "Pinned",
+    "detachable",
+    "is_over",
+    "needs_settling",
+    "pinned_ids",
+    "plan_collection",
+    "plan_taking_apart",
+    "settled",
+]
+
+Pinned = Mapping[int, Manifest | None]
+"""The manifest of every live checkpoint, by id; None: it is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What lies in a database's folders, listed before its newest manifest was read."""
+
+    files: tuple[ObjectMeta, ...]
+    logs: tuple[ObjectMeta, ...]
+    manifests: tuple[ObjectMeta, ...]
+
+
+# ---- what a collection changes in the manifest
+
+
+def settled(manifest: Manifest, *, now_ms: int) -> Manifest:
+    """The next manifest: without dead checkpoints, and with every older version readable through a checkpoint only."""
+    return msgspec.structs.replace(without_expired(manifest, now_ms), readable_since=manifest.manifest_id + 1)
+
+
+def needs_settling(manifest: Manifest, preview: ReclaimPlan, *, now_ms: int) -> bool:
+    """Whether `settled` must be published before a plan is carried out.
+
+    Not when nothing goes and no checkpoint died; nor when no version below the newest can be pinned anyway, as after
+    the collection before: so a collector at an idle database writes nothing.
+    """
+    if without_expired(manifest, now_ms) is not manifest:
+        return True
+    return bool(preview.doomed) and manifest.readable_since < manifest.manifest_id
+
+
+def pinned_ids(manifest: Manifest, *, now_ms: int) -> frozenset[int]:
+    """Ids of the manifests that live checkpoints pin."""
+    return frozenset(checkpoint.manifest_id for checkpoint in live_checkpoints(manifest, now_ms))
+
+
+def is_over(manifest: Manifest, *, now_ms: int, grace_ms: int) -> bool:
+    """Whether a destroyed database may be taken apart: its grace is over and nothing pins a version of it."""
+    destroyed_at_ms = manifest.destroyed_at_ms
+    if destroyed_at_ms is None or now_ms < destroyed_at_ms + grace_ms:
+        return False
+    return not live_checkpoints(manifest, now_ms)
+
+
+def detachable(manifest: Manifest, pinned: Pinned) -> tuple[ExternalDatabase, ...]:
+    """Ancestors of which neither *the* manifest nor a pinned one names a file: a clone needs them no more.
+
+    It stays so: versions that named one cannot be pinned or restored any more. None while a pinned manifest is missing
+    or the clone unfinished.
+    """
+    if not manifest.initialized or any(one is None for one in pinned.values()):
+        return ()
+    named = file_ids(manifest).union(*(file_ids(one) for one in pinned.values() if one is not None))
+    needed = {entry.pin for entry, _ in named_entries(manifest, named)}
+    return tuple(entry for entry in manifest.external_databases if entry.pin not in needed)
+
+
+# ---- what goes
+
+
+def plan_collection(
+    found: Found, *, manifest: Manifest, pinned: Pinned, now_ms: int, min_age_ms: int, store: str
+) -> ReclaimPlan:
+    """What of a database in use may go now.
+
+    Args:
+        manifest: *the* manifest, with `readable_since` at itself, or what it would be in a dry run.
+        pinned: for every id of `pinned_ids`.
+        min_age_ms: nothing younger goes; 0: age does not matter.
+        store: the database's name, for the report.
+
+    Returns:
+        A plan in the order files, logs, manifests, with nothing to hide; `kept` counts what stays, by reason.
+    """
+    return _Judgement(manifest, pinned, now_ms=now_ms, min_age_ms=min_age_ms).plan(found, store)
+
+
+class _Judgement:
+    """The rules of one collection, and the reasons they gave."""
+
+    def __init__(self, manifest: Manifest, pinned: Pinned, *, now_ms: int, min_age_ms: int) -> None:
+        self._manifest = manifest
+        self._pinned = pinned
+        self._named = file_ids(manifest)
+        self._pinned_names = frozenset[str]().union(*(file_ids(one) for one in pinned.values() if one is not None))
+        self._tails = [
+            (one.replay_after_wal_id, one.wal_id_last_seen)
+            for one in pinned.values()
+            if one is not None and one.wal_id_last_seen > one.replay_after_wal_id
+        ]
+        self._first_unpublished = min((job.start_id for job in manifest.jobs), default=None)
+        self._before_ms = now_ms - min_age_ms if min_age_ms > 0 else None
+        missing = [one for one in manifest.checkpoints if one.manifest_id in pinned and pinned[one.manifest_id] is None]
+        self._protected_ms = max((one.created_at_ms for one in missing), default=None)
+        self._warnings = tuple(
+            f"The version {one.manifest_id} of checkpoint {one.id} is missing: what was there when the checkpoint was "
+            "made is kept; delete the checkpoint to let it go."
+            for one in missing
+        )
+
+    def plan(self, found: Found, store: str) -> ReclaimPlan:
+        doomed: list[Doomed] = []
+        kept: Counter[str] = Counter()
+        pins = len(self._pinned)
+        number = self._manifest.manifest_id
+        groups = (
+            (found.files, self._file, f"no file of version {number} or of the {pins} pinned ones, and never will be"),
+            (found.logs, self._log, f"its rows are in files of version {number}, and none of {pins} pins replays it"),
+            (found.manifests, self._version, f"version {number} is newer, and none of {pins} pins holds it"),
+        )
+        for metas, judge, why in groups:
+            for meta in metas:
+                reason = judge(meta)
+                if reason is None:
+                    doomed.append(Doomed(meta.path, meta.size_bytes, why))
+                else:
+                    kept[reason] += 1
+        return ReclaimPlan(store, (), tuple(doomed), dict(kept), self._warnings)
+
+    def _file(self, meta: ObjectMeta) -> str | None:
+        """Why a sorted file stays; None: it may go."""
+        file_id = parse_sst(meta.path)
+        if file_id is None:
+            return "not ours"
+        if file_id in self._named:
+            return "in the newest version"
+        if file_id in self._pinned_names:
+            return "in a pinned version"
+        unpublished = self._first_unpublished
+        if file_id > self._manifest.newest_l0_id or (unpublished is not None and file_id >= unpublished):
+            return "may be published yet"
+        return self._too_young(file_id_time_ms(file_id))
+
+    def _log(self, meta: ObjectMeta) -> str | None:
+        """Why a log object stays; None: it may go."""
+        wal_id = parse_wal(meta.path)
+        if wal_id is None:
+            return "not ours"
+        if wal_id > self._manifest.replay_after_wal_id:
+            return "not in files yet"
+        if meta.size_bytes == FENCE_BYTES:
+            return "fence"
+        if any(after < wal_id <= last for after, last in self._tails):
+            return "in a pinned version"
+        return self._too_young(meta.modified_ms)
+
+    def _version(self, meta: ObjectMeta) -> str | None:
+        """Why a manifest stays; None: it may go."""
+        manifest_id = parse_manifest(meta.path)
+        if manifest_id is None:
+            return "not ours"
+        if manifest_id >= self._manifest.manifest_id:
+            return "in the newest version"
+        if manifest_id in self._pinned:
+            return "in a pinned version"
+        return self._too_young(meta.modified_ms)
+
+    def _too_young(self, time_ms: int) -> str | None:
+        if self._protected_ms is not None and time_ms <= self._protected_ms:
+            return "older than a checkpoint whose version is missing"
+        if self._before_ms is not None and time_ms >= self._before_ms:
+            return "younger than the smallest age"
+        return None
+
+
+def plan_taking_apart(found: Found, *, manifest: Manifest, store: str, strangers: Iterable[str] = ()) -> ReclaimPlan:
+    """What of a destroyed database may go: all but its tombstone.
+
+    Args:
+        found: listed before `manifest` was found to be the newest.
+        manifest: the newest, of the destroyed database.
+        strangers: folders and objects below the database's that are not its own; they are only named.
+
+    Returns:
+        A plan in the order files, logs, manifests. The newest manifest and the fences stay, so that no sleeping writer
+        can go on here; so do markers of the boundary, which `found` does not hold.
+    """
+    doomed: list[Doomed] = []
+    kept: Counter[str] = Counter()
+    why = "its database was destroyed"
+    others = list(strangers)
+    for meta in (*found.files, *found.logs, *found.manifests):
+        manifest_id = parse_manifest(meta.path)
+        is_log = parse_wal(meta.path) is not None
+        if manifest_id is None and not is_log and parse_sst(meta.path) is None:
+            others.append(meta.path)
+        elif (manifest_id is not None and manifest_id >= manifest.manifest_id) or (
+            is_log and meta.size_bytes == FENCE_BYTES
+        ):
+            kept["tombstone"] += 1
+        else:
+            doomed.append(Doomed(meta.path, meta.size_bytes, why))
+    if others:
+        kept["not ours"] = len(others)
+    warnings = tuple(f"{path} is not part of the database {store} and was left alone." for path in sorted(others))
+    return ReclaimPlan(store, (), tuple(doomed), dict(kept), warnings)
