@@ -112,6 +112,9 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     """Largest sequence in files."""
     newest_l0_id: str
     """No file with this id or a smaller one will be published by a writer any more."""
+    content_since: int = 0
+    """The first of the manifests in a row that have this very content, files and log alike: its id is the version's, for
+    what comes after it changed checkpoints, epochs or jobs only."""
     readable_since: int = 1
     """Manifests below this one are readable only through a checkpoint: the collector may take them apart."""
     destroyed_at_ms: int | None = None
@@ -131,6 +134,14 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     def file_set(self) -> FileSet:
         """Its files."""
         return FileSet(self.l0, self.runs)
+
+    def has_content_of(self, other: Manifest) -> bool:
+        """Whether both name the same files and the same end of the log."""
+        return (
+            max(self.wal_id_last_seen, self.replay_after_wal_id) == max(other.wal_id_last_seen, other.replay_after_wal_id)
+            and self.l0 == other.l0
+            and self.runs == other.runs
+        )
 
     def checkpoint(self, id_or_name: str) -> Checkpoint | None:
         """A checkpoint by id or by name, expired or not; None when there is none."""
