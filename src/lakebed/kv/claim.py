@@ -1,0 +1,365 @@
+"""Who may write: making a database, claiming the writer's role or every role, and the fence that ends the one before.
+
+Owns: `claim_writer` and `claim_all`, and the order of their steps. Rests on docs/design/0010-durability-and-fencing.md.
+
+Invariants:
+- From the return of a claim on, no write and no manifest of an older writer succeeds, however long it slept: its next
+  record meets the fence, its next manifest the epoch.
+- Every write that an older writer acknowledged stands in the log below the fence, or in the files of the claim's manifest.
+- A claim that was overtaken by another learns so before it replays (`Fenced`): after the fence the epoch is looked at
+  once more. Without that, a claimant that slept between epoch and fence could fence a number that was collected since.
+- A living lease of another owner stops the claim before anything is changed, unless `take_over`.
+
+Does not know: rows, files, or how the log is replayed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import msgspec
+
+from lakebed.errors import AlreadyExists, Fenced, InvalidRequest, NotFound, Unavailable
+from lakebed.ids import new_uuid
+from lakebed.kv.checkpoint import check_open
+from lakebed.kv.lease import Lease, Process, check_lifetime, owned, read_lease, take_lease, this_process
+from lakebed.kv.manifests import ManifestLog, describe_folder
+from lakebed.kv.model import Checkpoint, Manifest, Owner
+from lakebed.kv.options import DatabaseOptions
+from lakebed.kv.place import Place
+from lakebed.kv.wal import WalLog
+from lakebed.lsm.file_id import mint_file_id
+from lakebed.objects.probe import probe_create_only
+
+__all__ = ["FENCE_TRIES_MAX", "Claim", "claim_all", "claim_writer", "first_manifest"]
+
+FENCE_TRIES_MAX: Final = 1_000
+"""Records that an older writer may append while we try to get our fence in, each of them one lost race."""
+
+_OPENED_TRIES_MAX: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A role that is ours.
+
+    Attributes:
+        epoch: the writer's.
+        compactor_epoch: the compactor's, as in `manifest`; it is ours when `owns_compaction`.
+        owns_compaction: whether older compactors are fenced too.
+        manifest: the newest when the fence was made; replay what is between its `replay_after_wal_id` and the fence.
+        fence_id: our fence in the log; the first record is the next one.
+        checkpoint_id: the writer's own checkpoint, on `manifest`; None for `claim_all`.
+        log: has seen `manifest`.
+        lease: taken; to be renewed, and given up at the end.
+        warning: what was odd about the lease before, for the log; None: nothing.
+        created: whether this call made the database.
+    """
+
+    epoch: int
+    compactor_epoch: int
+    owns_compaction: bool
+    manifest: Manifest
+    fence_id: int
+    checkpoint_id: str | None
+    log: ManifestLog
+    lease: Lease
+    warning: str | None
+    created: bool
+
+
+def claim_writer(
+    place: Place,
+    *,
+    options: DatabaseOptions | None = None,
+    create: bool = True,
+    take_over: bool = False,
+    after_destroy: bool = False,
+    process: Process | None = None,
+) -> Claim:
+    """Become the writer; every older writer is over.
+
+    With `DatabaseOptions.compaction` the compactor's role is claimed too, so that no older process compacts beside us.
+
+    Args:
+        options: `merge_operator` is stored by the first writer that names one, `wal_enabled` by each; the lease lives for
+            `lease_lifetime_ms`.
+        create: make the database where there is nothing.
+        take_over: also under a living lease.
+        after_destroy: make a new database where one was destroyed; its numbers go on from there.
+        process: who we are; by default the process that calls.
+
+    Raises:
+        Conflict: kind ``owned``; another owner's lease lives.
+        InvalidRequest: kind ``invalid_db_state``: destroyed, or a clone that is not finished. ``not_a_database``:
+            something else is there. ``merge_operator_mismatch``: the database has another one. ``create_only_ignored``.
+        NotFound: kind ``database_not_found``: nothing is there, and not `create`.
+        Fenced: another claim was faster.
+        OutcomeUnknown: the store gave no clear answer; claim again.
+    Cost: 4 LIST + 2 GET + 3 PUT, and 1 LIST of the boundary; a new database: 2 LIST + 1 PUT and the probe more.
+    """
+    options = options or DatabaseOptions()
+    check_lifetime(options.lease_lifetime_ms)
+    log = ManifestLog(place)
+    manifest, created = _open_or_create(place, log, options=options, create=create, after_destroy=after_destroy)
+    check_open(manifest, place.url)
+    _check_operator(manifest, options, place.url)
+    checkpoint_id = new_uuid(place.environment.rng)
+
+    def bump(manifest: Manifest, *, last_wal_id: int) -> Manifest:
+        check_open(manifest, place.url)
+        _check_operator(manifest, options, place.url)
+        changed = _with_new_epoch(manifest, place, compaction=options.compaction, last_wal_id=last_wal_id)
+        own = Checkpoint(
+            id=checkpoint_id,
+            manifest_id=manifest.manifest_id + 1,
+            created_at_ms=place.environment.clock.now_ms(),
+            owner=Owner("writer", epoch=changed.writer_epoch),
+        )
+        return msgspec.structs.replace(
+            changed,
+            checkpoints=(*changed.checkpoints, own),
+            merge_operator=manifest.merge_operator or options.merge_operator,
+            wal_enabled=options.wal_enabled,
+        )
+
+    return _claim(
+        place,
+        log,
+        manifest,
+        bump=bump,
+        owns_compaction=options.compaction,
+        take_over=take_over,
+        lifetime_ms=options.lease_lifetime_ms,
+        process=process or this_process(),
+        checkpoint_id=checkpoint_id,
+        created=created,
+    )
+
+
+def claim_all(
+    place: Place,
+    *,
+    take_over: bool = False,
+    must_be_open: bool = True,
+    lease_lifetime_ms: int = DatabaseOptions.lease_lifetime_ms,
+    process: Process | None = None,
+) -> Claim:
+    """Become writer and compactor at once, to restore or destroy: nobody else may change files or rows any more.
+
+    Whoever calls gives up `Claim.lease` at the end.
+
+    Args:
+        must_be_open: False also claims a clone that is not finished, and a database that was destroyed.
+
+    Raises as `claim_writer`. Cost: 4 LIST + 2 GET + 3 PUT, and 1 LIST of the boundary.
+    """
+    check_lifetime(lease_lifetime_ms)
+    log = ManifestLog(place)
+    manifest = log.latest()
+    if must_be_open:
+        check_open(manifest, place.url)
+
+    def bump(manifest: Manifest, *, last_wal_id: int) -> Manifest:
+        if must_be_open:
+            check_open(manifest, place.url)
+        return _with_new_epoch(manifest, place, compaction=True, last_wal_id=last_wal_id)
+
+    return _claim(
+        place,
+        log,
+        manifest,
+        bump=bump,
+        owns_compaction=True,
+        take_over=take_over,
+        lifetime_ms=lease_lifetime_ms,
+        process=process or this_process(),
+        checkpoint_id=None,
+        created=False,
+    )
+
+
+# ---- the steps
+
+
+class _Bump(Protocol):
+    def __call__(self, manifest: Manifest, *, last_wal_id: int) -> Manifest: ...
+
+
+def _claim(
+    place: Place,
+    log: ManifestLog,
+    manifest: Manifest,
+    *,
+    bump: _Bump,
+    owns_compaction: bool,
+    take_over: bool,
+    lifetime_ms: int,
+    process: Process,
+    checkpoint_id: str | None,
+    created: bool,
+) -> Claim:
+    """Lease, next id, epoch, fence, epoch again, lease: the order is the proof; see the design note."""
+    found = read_lease(place, process=process)
+    if found.owner is not None and not take_over:
+        raise owned(found.owner, url=place.url, now_ms=place.environment.clock.now_ms())
+    wal = WalLog(place)
+    last_wal_id = wal.last_id(manifest.replay_after_wal_id)
+    claimed = log.update(lambda newest: bump(newest, last_wal_id=last_wal_id))
+    fence_id = _fence(place, wal, claimed, next_id=last_wal_id + 1)
+    newest = log.latest()
+    if newest.writer_epoch != claimed.writer_epoch:
+        raise _overtaken(place, claimed, newest)
+    lease = take_lease(place, process=process, epoch=claimed.writer_epoch, lifetime_ms=lifetime_ms)
+    return Claim(
+        epoch=claimed.writer_epoch,
+        compactor_epoch=claimed.compactor_epoch,
+        owns_compaction=owns_compaction,
+        manifest=newest,
+        fence_id=fence_id,
+        checkpoint_id=checkpoint_id,
+        log=log,
+        lease=lease,
+        warning=found.warning,
+        created=created,
+    )
+
+
+def _fence(place: Place, wal: WalLog, claimed: Manifest, *, next_id: int) -> int:
+    """The id of our fence: the first that no older writer took."""
+    # Between our look at the log and our epoch another writer may have written, flushed and collected: a number that its
+    # files cover already may be free again, and a fence there would keep nobody out.
+    if next_id <= claimed.replay_after_wal_id:
+        next_id = wal.last_id(claimed.replay_after_wal_id) + 1
+    for fence_id in range(next_id, next_id + FENCE_TRIES_MAX):
+        there = wal.fence(fence_id, claimed.writer_epoch)
+        if there is None:
+            return fence_id
+        if there.epoch >= claimed.writer_epoch:
+            raise _overtaken_by(place, claimed, there.epoch)
+    raise Unavailable(
+        f"The writer of {place.url} appended faster than a fence could follow, {FENCE_TRIES_MAX:,} times: try again.",
+        kind="fence_starved",
+        url=place.url,
+    )
+
+
+def _with_new_epoch(manifest: Manifest, place: Place, *, compaction: bool, last_wal_id: int) -> Manifest:
+    """The next epoch; what belonged to the one before goes: its checkpoint, its jobs, its right to smaller file ids."""
+    return msgspec.structs.replace(
+        manifest,
+        writer_epoch=manifest.writer_epoch + 1,
+        compactor_epoch=manifest.compactor_epoch + (1 if compaction else 0),
+        wal_id_last_seen=max(manifest.wal_id_last_seen, last_wal_id),
+        newest_l0_id=mint_file_id(manifest.newest_l0_id, environment=place.environment),
+        # A load is the writer's, a compaction the compactor's: who runs one is over, and publishes nothing any more.
+        jobs=tuple(job for job in manifest.jobs if job.kind == "compaction" and not compaction),
+        checkpoints=tuple(one for one in manifest.checkpoints if one.owner.kind != "writer"),
+    )
+
+
+def _overtaken(place: Place, claimed: Manifest, newest: Manifest) -> Fenced:
+    return _overtaken_by(place, claimed, newest.writer_epoch)
+
+
+def _overtaken_by(place: Place, claimed: Manifest, epoch: int) -> Fenced:
+    return Fenced(
+        f"While {place.url} was being opened for writing, another process took it (epoch {epoch}, ours was "
+        f"{claimed.writer_epoch}): open it again only if that one should end.",
+        url=place.url,
+        epoch=claimed.writer_epoch,
+        new_epoch=epoch,
+    )
+
+
+def _check_operator(manifest: Manifest, options: DatabaseOptions, url: str) -> None:
+    stored, asked = manifest.merge_operator, options.merge_operator
+    if stored is not None and asked is not None and stored != asked:
+        raise InvalidRequest(
+            f"The database {url} merges with {stored!r}, and {asked!r} was asked for: its operands are meant for the first.",
+            kind="merge_operator_mismatch",
+            url=url,
+            merge_operator=stored,
+        )
+
+
+# ---- making a database
+
+
+def first_manifest(place: Place, *, options: DatabaseOptions) -> Manifest:
+    """The manifest of an empty database, before anybody claimed it."""
+    return Manifest(
+        manifest_id=0,
+        write_id="",
+        created_at_ms=0,
+        initialized=True,
+        writer_epoch=0,
+        compactor_epoch=0,
+        replay_after_wal_id=0,
+        wal_id_last_seen=0,
+        last_sequence=0,
+        newest_l0_id=mint_file_id(environment=place.environment),
+        merge_operator=options.merge_operator,
+        wal_enabled=options.wal_enabled,
+    )
+
+
+def _open_or_create(
+    place: Place, log: ManifestLog, *, options: DatabaseOptions, create: bool, after_destroy: bool
+) -> tuple[Manifest, bool]:
+    """The newest manifest, and whether this call made the database."""
+    for _ in range(_OPENED_TRIES_MAX):
+        manifest = log.find_latest() if create else log.latest()
+        if manifest is not None:
+            if manifest.destroyed_at_ms is None or not after_destroy:
+                return manifest, False
+            return _create_after_destroy(place, log, options=options)
+        there, words = describe_folder(place)
+        if there == "database":
+            continue  # its maker was faster
+        if there != "nothing":
+            raise InvalidRequest(
+                f"There is no database at {place.url}, and none can be made there: {words}. Name an empty folder.",
+                kind="not_a_database",
+                url=place.url,
+                there=there,
+            )
+        probe_create_only(place.store, environment=place.environment)
+        try:
+            return log.create(first_manifest(place, options=options)), True
+        except AlreadyExists:
+            continue  # a rival was faster: its database is as good
+    raise NotFound(
+        f"The folder of manifests at {place.url} holds no manifest.", kind="database_not_found", url=place.url
+    )
+
+
+def _create_after_destroy(place: Place, log: ManifestLog, *, options: DatabaseOptions) -> tuple[Manifest, bool]:
+    """A new, empty database above the tombstone of a destroyed one.
+
+    Checkpoints that still live stay, for what they pin is not collected yet, and with them the ancestors' files. Epochs,
+    sequences and numbers go on, so that nobody from before the destruction is taken for one of ours.
+    """
+    made = False
+
+    def change(manifest: Manifest) -> Manifest | None:
+        nonlocal made
+        made = manifest.destroyed_at_ms is not None
+        if not made:
+            return None  # a rival was faster
+        last_wal_id = max(manifest.wal_id_last_seen, WalLog(place).last_id(manifest.replay_after_wal_id))
+        return msgspec.structs.replace(
+            first_manifest(place, options=options),
+            writer_epoch=manifest.writer_epoch,
+            compactor_epoch=manifest.compactor_epoch,
+            replay_after_wal_id=last_wal_id,
+            wal_id_last_seen=last_wal_id,
+            last_sequence=manifest.last_sequence,
+            newest_l0_id=mint_file_id(manifest.newest_l0_id, environment=place.environment),
+            readable_since=manifest.manifest_id + 1,
+            checkpoints=tuple(one for one in manifest.checkpoints if one.owner.kind != "writer"),
+            external_databases=manifest.external_databases,
+        )
+
+    return log.update(change), made

@@ -1,0 +1,253 @@
+"""Who owns a database for writing, so that nobody takes it by accident: an advisory object, ``lease.json``.
+
+Owns: the lease's JSON, when it counts, and how it is taken, renewed and given up. Format: docs/format/manifest-kv.md.
+
+Invariants:
+- Safety is the fence's alone. A lease can be lost, stale, doubled or damaged, and no write is: it only decides whether
+  opening a database asks first.
+- No lease keeps a database for ever: it ends by its clock; one that cannot be read, or that pretends to end later than any
+  lease may, counts as ended, and says so in a warning.
+- A lease of a process that no longer runs here counts as ended. Whether it is *here* is decided by host, boot and process
+  namespace together; where these are not known, only the clock decides.
+
+Does not know: epochs' meaning, or the manifest.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import msgspec
+from typing_extensions import Buffer
+
+from lakebed.duration import format_duration
+from lakebed.errors import Conflict, Fenced, InvalidRequest, NotFound
+from lakebed.kv.layout import LEASE_PATH
+from lakebed.kv.place import Place
+
+__all__ = ["LEASE_LIFETIME_MS_MAX", "FoundLease", "Lease", "Process", "read_lease", "take_lease", "this_process"]
+
+LEASE_LIFETIME_MS_MAX: Final = 3_600_000
+"""Longest lease, and so the longest time that a crashed owner on another machine can be in the way."""
+
+_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """Who would own a database.
+
+    Attributes:
+        host: the machine's name.
+        pid: the process on it.
+        boot: names one boot of one machine and one process namespace; None where that is not known.
+        endpoint: where the owner can be reached, if it serves others.
+        runs: whether a process of this `host` and `boot` runs.
+    """
+
+    host: str
+    pid: int
+    boot: str | None
+    endpoint: str | None
+    runs: Callable[[int], bool]
+
+
+def this_process(*, endpoint: str | None = None) -> Process:
+    """The process that calls. Cost: two small files of the kernel's."""
+    return Process(socket.gethostname(), os.getpid(), _boot(), endpoint, _runs)
+
+
+def _boot() -> str | None:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return f"{file.read().strip()}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return None  # not Linux: the clock decides
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # it is there, and another user's
+    return True
+
+
+class _LeaseJson(msgspec.Struct, frozen=True):
+    """Fields on disk: DO NOT CHANGE. Later formats add to these and keep them, so that an older lakebed still asks."""
+
+    format: int
+    endpoint: str | None
+    host: str
+    pid: int
+    boot: str | None
+    epoch: int
+    taken_at_ms: int
+    expires_at_ms: int
+
+
+class FoundLease(NamedTuple):
+    """What a look at the lease found: an owner in the way, or none; and what was odd."""
+
+    owner: _LeaseJson | None
+    """Whose lease counts; None: nobody's."""
+    warning: str | None
+    """Why a lease that is there does not count, when that is not its plain end."""
+
+
+def read_lease(place: Place, *, process: Process) -> FoundLease:
+    """Whether somebody owns the database.
+
+    Args:
+        process: who asks.
+
+    Raises `Unavailable`. Cost: 1 GET.
+    """
+    try:
+        body = place.store.get(LEASE_PATH)
+    except NotFound:
+        return FoundLease(None, None)
+    return _judge(body, process=process, now_ms=place.environment.clock.now_ms(), url=place.url)
+
+
+def _judge(body: Buffer, *, process: Process, now_ms: int, url: str) -> FoundLease:
+    lease = _decode(body)
+    if lease is None:
+        return FoundLease(None, f"The lease of {url} cannot be read, and was not heeded.")
+    if lease.expires_at_ms <= now_ms:
+        return FoundLease(None, None)
+    if lease.expires_at_ms - now_ms > LEASE_LIFETIME_MS_MAX:
+        return FoundLease(
+            None,
+            f"The lease of {url} by {lease.host}, process {lease.pid}, ends later than any lease may (a clock is wrong), "
+            "and was not heeded.",
+        )
+    here = process.boot is not None and (lease.host, lease.boot) == (process.host, process.boot)
+    if here and not process.runs(lease.pid):
+        return FoundLease(None, f"The owner of {url}, process {lease.pid} on this machine, ended without closing it.")
+    return FoundLease(lease, None)
+
+
+def _decode(body: Buffer) -> _LeaseJson | None:
+    try:
+        return msgspec.json.decode(body, type=_LeaseJson)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, OverflowError):
+        return None
+
+
+def owned(lease: _LeaseJson, *, url: str, now_ms: int) -> Conflict:
+    """The error for whoever meets a living lease."""
+    where = f" at {lease.endpoint}" if lease.endpoint else ""
+    since, left = format_duration(max(0, now_ms - lease.taken_at_ms)), format_duration(lease.expires_at_ms - now_ms)
+    return Conflict(
+        f"The database {url} is owned by process {lease.pid} on {lease.host}{where}, for {since}, and its lease lasts "
+        f"{left} more unless renewed: close it there, wait, or open with take_over=True (--take-over) to end that writer.",
+        kind="owned",
+        url=url,
+        host=lease.host,
+        pid=lease.pid,
+        endpoint=lease.endpoint,
+        epoch=lease.epoch,
+        taken_at_ms=lease.taken_at_ms,
+        expires_at_ms=lease.expires_at_ms,
+    )
+
+
+def take_lease(place: Place, *, process: Process, epoch: int, lifetime_ms: int) -> Lease:
+    """Write our lease over whatever is there. For a writer that has made its fence.
+
+    Raises:
+        InvalidRequest: kind ``invalid_lifetime``.
+    Cost: 1 PUT.
+    """
+    check_lifetime(lifetime_ms)
+    lease = Lease(place, process=process, epoch=epoch, lifetime_ms=lifetime_ms)
+    lease._write(expires_at_ms=lease.taken_at_ms + lifetime_ms)
+    return lease
+
+
+def check_lifetime(lifetime_ms: int) -> None:
+    """Raise `InvalidRequest` for what no lease can live."""
+    if not 1 <= lifetime_ms <= LEASE_LIFETIME_MS_MAX:
+        raise InvalidRequest(
+            f"A lease cannot live for {lifetime_ms:,} ms: lease_lifetime_ms is from 1 to {LEASE_LIFETIME_MS_MAX:,}.",
+            kind="invalid_lifetime",
+        )
+
+
+class Lease:
+    """The lease of one writer, from `take_lease`."""
+
+    def __init__(self, place: Place, *, process: Process, epoch: int, lifetime_ms: int) -> None:
+        self._place = place
+        self._process = process
+        self._lifetime_ms = lifetime_ms
+        self.epoch = epoch
+        self.taken_at_ms = place.environment.clock.now_ms()
+        self.expires_at_ms = self.taken_at_ms
+
+    @property
+    def renew_at_ms(self) -> int:
+        """When it should be renewed: a third of its life after it was written."""
+        return self.expires_at_ms - self._lifetime_ms * 2 // 3
+
+    def renew_once(self) -> bool:
+        """Write it again with a new end, if that is due; a step function.
+
+        Returns:
+            Whether it was due.
+
+        Raises:
+            Fenced: a newer writer's lease is there: this writer is over.
+            Unavailable, OutcomeUnknown: the store failed; try again later, nothing is lost.
+        Cost: nothing when not due, else 1 GET + 1 PUT.
+        """
+        now_ms = self._place.environment.clock.now_ms()
+        if now_ms < self.renew_at_ms:
+            return False
+        there = self._there()
+        if there is not None and there.epoch > self.epoch:
+            raise Fenced(
+                f"The database {self._place.url} was taken over by process {there.pid} on {there.host} (epoch "
+                f"{there.epoch}), and this one (epoch {self.epoch}) may not write any more: open it again to write.",
+                url=self._place.url,
+                epoch=self.epoch,
+                new_epoch=there.epoch,
+                host=there.host,
+                pid=there.pid,
+            )
+        self._write(expires_at_ms=now_ms + self._lifetime_ms)
+        return True
+
+    def give_up(self) -> None:
+        """End it now, so that the next writer need not wait; another's lease is left alone. Cost: 1 GET + 1 PUT."""
+        there = self._there()
+        if there is not None and there.epoch == self.epoch:
+            self._write(expires_at_ms=0)
+
+    def _there(self) -> _LeaseJson | None:
+        try:
+            return _decode(self._place.store.get(LEASE_PATH))
+        except NotFound:
+            return None
+
+    def _write(self, *, expires_at_ms: int) -> None:
+        process = self._process
+        body = _LeaseJson(
+            _FORMAT,
+            process.endpoint,
+            process.host,
+            process.pid,
+            process.boot,
+            self.epoch,
+            self.taken_at_ms,
+            expires_at_ms,
+        )
+        self._place.store.put(LEASE_PATH, msgspec.json.encode(body) + b"\n", durable=False)
+        self.expires_at_ms = expires_at_ms

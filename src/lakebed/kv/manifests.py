@@ -1,0 +1,297 @@
+"""The manifests of one database: reading the newest, and changing it by appending the next.
+
+Owns: `ManifestLog`, which sets `manifest_id`, `write_id`, `created_at_ms`, `content_since` and
+`previous_write_ids`; nobody else does.
+
+Invariants:
+- Manifest N+1 is created once and never replaced; its author had read N. So ids have no gaps while the database lives, and
+  the write ids that a manifest lists are those of the versions just below it.
+- A change is a pure function of a manifest that checks what it rests on: after a lost race it is asked again, with the
+  newest. A lost reply is resolved by the log: the change happened once, or the error says that it is not known.
+- What is passed by the boundary is never written again (`raise_boundary`, before a collector deletes manifests).
+
+Does not know: what a manifest means, or which of them may go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from lakebed.errors import AlreadyExists, Conflict, Corruption, NotFound, UnsupportedFormat
+from lakebed.ids import new_uuid
+from lakebed.kv.layout import (
+    BOUNDARY_FOLDER,
+    MANIFEST_FOLDER,
+    manifest_name,
+    manifest_path,
+    parse_manifest_name,
+)
+from lakebed.kv.manifest import FORMAT, DecodedManifest, decode_manifest, encode_manifest, find_write_id
+from lakebed.kv.model import Manifest
+from lakebed.kv.place import Place
+from lakebed.objects.numbered_log import NumberedLog
+
+__all__ = ["PREVIOUS_WRITE_IDS_MAX", "ManifestLog", "describe_folder"]
+
+PREVIOUS_WRITE_IDS_MAX: Final = 64
+"""Write ids of older manifests that each manifest lists: about 2.5 KB."""
+
+_FIRST_ID: Final = 1
+_PROBE_PREFIX: Final = "lakebed-probe-"
+_NAMES_SHOWN_MAX: Final = 3
+
+
+class ManifestLog:
+    """The manifests of one database. Thread-safe; remembers the newest one it saw.
+
+    Args:
+        place: the database's folder. Cost: no request.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._environment = place.environment
+        self._log = NumberedLog(
+            place.store,
+            MANIFEST_FOLDER,
+            name_of=manifest_name,
+            id_of=parse_manifest_name,
+            write_id_of=find_write_id,
+            boundary_folder=BOUNDARY_FOLDER,
+            environment=place.environment,
+        )
+        self._seen: DecodedManifest | None = None
+        # Changes of one process stand in line here, where waiting is cheaper than losing the race to one another.
+        self._changing = place.environment.runtime.lock()
+
+    @property
+    def seen(self) -> Manifest | None:
+        """The newest manifest that was read or written through this log; others may be newer. Cost: nothing."""
+        return None if self._seen is None else self._seen.manifest
+
+    # Reading
+
+    def latest(self) -> Manifest:
+        """The newest manifest, of a destroyed or unfinished database too.
+
+        Raises:
+            NotFound: kind ``database_not_found``; says what is there instead.
+            Corruption, UnsupportedFormat: it cannot be read.
+        Cost: 1 LIST, and 1 GET when it is not the one seen last; 1 LIST more when there is none.
+        """
+        found = self.find_latest()
+        if found is None:
+            raise _no_database(self._place)
+        return found
+
+    def find_latest(self) -> Manifest | None:
+        """The newest manifest; None when there is none. Errors and cost as `latest`."""
+        found = self._find_newest()
+        return None if found is None else found.manifest
+
+    def load(self, manifest_id: int) -> Manifest:
+        """One manifest by id, whether anything still pins it or not.
+
+        Raises:
+            NotFound: kind ``manifest_not_found``.
+            Corruption, UnsupportedFormat: it cannot be read.
+        Cost: 1 GET; nothing for the one seen last.
+        """
+        return self._load(manifest_id).manifest
+
+    def ids(self) -> list[int]:
+        """Ids of all manifests that are there, ascending. Cost: 1 LIST a thousand."""
+        return self._log.ids()
+
+    def _find_newest(self) -> DecodedManifest | None:
+        while (newest := self._log.latest()) is not None:
+            try:
+                found = self._load(newest)
+            except NotFound:
+                continue  # collected since the listing: a newer one is there
+            return self._remember(found)
+        return None
+
+    def _load(self, manifest_id: int) -> DecodedManifest:
+        seen = self._seen
+        if seen is not None and seen.manifest.manifest_id == manifest_id:
+            return seen
+        path = manifest_path(manifest_id)
+        try:
+            body = self._log.read(manifest_id)
+        except NotFound as missing:
+            raise NotFound(
+                f"The database {self._place.url} has no version {manifest_id}: it was never made, or it was collected.",
+                kind="manifest_not_found",
+                path=path,
+                manifest_id=manifest_id,
+            ) from missing
+        found = decode_manifest(body, path=path)
+        if found.manifest.manifest_id != manifest_id:
+            raise Corruption(
+                f"{path} holds the version {found.manifest.manifest_id}: it was put in a wrong place", path=path
+            )
+        return found
+
+    def _remember(self, found: DecodedManifest) -> DecodedManifest:
+        seen = self._seen
+        if seen is None or seen.manifest.manifest_id < found.manifest.manifest_id:
+            self._seen = found
+        return found
+
+    # Changing
+
+    def create(self, first: Manifest) -> Manifest:
+        """Make the first manifest of a path that never had one. Decides between rivals: exactly one gets through.
+
+        Args:
+            first: all but `manifest_id`, `write_id`, `created_at_ms` and `previous_write_ids`, which are set here.
+
+        Raises:
+            AlreadyExists: kind ``database_exists``; another was faster, or was here before.
+            OutcomeUnknown: the store gave no clear answer.
+        Cost: 1 PUT + 1 LIST.
+        """
+        try:
+            return self._append(first, after=None).manifest
+        except Conflict as lost:
+            raise AlreadyExists(
+                f"There is a database at {self._place.url} already: open it, or choose another place.",
+                kind="database_exists",
+                url=self._place.url,
+            ) from lost
+
+    def update(self, change: Callable[[Manifest], Manifest | None], *, fresh: bool = False) -> Manifest:
+        """Apply a change to the newest manifest and append the result.
+
+        Args:
+            change: the manifest that should follow the one given, or None when there is nothing to do. Called again with
+                a newer one after each lost race; must not use this log's `update`. Whatever it raises passes on, and
+                nothing has changed.
+            fresh: read the newest manifest first; False begins with the one seen last, if there is one.
+
+        Returns:
+            What was appended; for None of `change`, what it was given.
+
+        Raises:
+            NotFound: kind ``database_not_found``.
+            UnsupportedFormat: the newest manifest may be read but not followed by this lakebed.
+            OutcomeUnknown: the store gave no clear answer; kind ``boundary_forgotten``: this call slept through so many
+                collections that its fate is not on record.
+        Cost: 1 PUT + 1 LIST when nobody else wrote since; fresh and after a lost race: 1 LIST + 1 GET before.
+        """
+        with self._changing:
+            base = None if fresh else self._seen
+            while True:
+                if base is None:
+                    base = self._find_newest()
+                    if base is None:
+                        raise _no_database(self._place)
+                changed = change(base.manifest)
+                if changed is None:
+                    return base.manifest
+                try:
+                    return self._append(changed, after=base).manifest
+                except Conflict:
+                    base = None
+
+    def _append(self, manifest: Manifest, *, after: DecodedManifest | None) -> DecodedManifest:
+        if after is None:
+            manifest_id, previous, content_since = _FIRST_ID, (), _FIRST_ID
+        else:
+            below = after.manifest
+            manifest_id, previous = below.manifest_id + 1, (below.write_id, *below.previous_write_ids)
+            content_since = below.content_since if manifest.has_content_of(below) else manifest_id
+            if after.min_writer > FORMAT:
+                raise UnsupportedFormat(
+                    f"The database {self._place.url} was written by a newer lakebed (min_writer {after.min_writer}): this "
+                    "one can read it; to write, upgrade lakebed.",
+                    path=manifest_path(below.manifest_id),
+                    min_writer=after.min_writer,
+                )
+        made = msgspec.structs.replace(
+            manifest,
+            manifest_id=manifest_id,
+            write_id=new_uuid(self._environment.rng),
+            created_at_ms=self._environment.clock.now_ms(),
+            content_since=content_since,
+            previous_write_ids=previous[:PREVIOUS_WRITE_IDS_MAX],
+        )
+        self._log.append(manifest_id, encode_manifest(made), write_id=made.write_id)
+        return self._remember(DecodedManifest(made, FORMAT))
+
+    # Deleting
+
+    def boundary(self) -> int:
+        """Ids below this are never used again; 0 before the first collection. Cost: 1 LIST, 1 GET when it moved."""
+        return self._log.boundary()
+
+    def raise_boundary(self, below: int, *, manifest: Manifest) -> None:
+        """Promise that no manifest below `below` is ever written again. To be called before any of them is deleted.
+
+        Args:
+            below: at most the id of `manifest`.
+            manifest: the newest; the write ids in it are passed on, so that no older manifest has to be read.
+
+        Cost: 3 LIST, 1 PUT and 1 LIST; 1 GET for every `PREVIOUS_WRITE_IDS_MAX` manifests made since the last collection,
+        the first of them free.
+        """
+        self._log.raise_boundary(below, write_ids=self._known_write_ids(manifest, down_to=self._log.boundary()))
+
+    def _known_write_ids(self, manifest: Manifest, *, down_to: int) -> dict[int, str | None]:
+        known: dict[int, str | None] = {}
+        while True:
+            known[manifest.manifest_id] = manifest.write_id
+            for place, write_id in enumerate(manifest.previous_write_ids, start=1):
+                known[manifest.manifest_id - place] = write_id
+            lowest = manifest.manifest_id - len(manifest.previous_write_ids)
+            if lowest <= down_to or lowest == manifest.manifest_id:
+                return known
+            try:
+                manifest = self.load(lowest)
+            except NotFound:
+                return known  # another collector was here: its marker has the rest
+
+    def withdraw_late(self) -> list[int]:
+        """Take back manifests that landed after the boundary had passed their number. As `NumberedLog.withdraw_late`."""
+        return self._log.withdraw_late()
+
+
+# ---- what is there instead of a database
+
+
+def describe_folder(place: Place) -> tuple[str, str]:
+    """What lies at a place that is no database: a kind, and how a sentence says it.
+
+    Returns:
+        Kind ``nothing``, ``database`` (its manifests have appeared since), ``table``, ``lake`` or ``other``.
+    Cost: 1 LIST.
+    """
+    top = place.store.list_with_delimiter("")
+    names = sorted(
+        [*(f"{folder}/" for folder in top.folders), *(one.path for one in top.objects)], key=lambda name: name.lower()
+    )
+    names = [name for name in names if not name.startswith(_PROBE_PREFIX)]
+    if not names:
+        return "nothing", "the folder is empty or missing"
+    if f"{MANIFEST_FOLDER}/" in names and f"schema/" not in names:
+        return "database", "manifests appeared there just now"
+    if {"schema/", "snapshot/"} <= set(names):
+        return "table", "it is a table"
+    if "lakebed.json" in names or any(name.endswith(".db/") for name in names):
+        return "lake", "it is a lake, whose databases and tables lie below it"
+    shown = ", ".join(names[:_NAMES_SHOWN_MAX]) + (", ..." if len(names) > _NAMES_SHOWN_MAX else "")
+    return "other", f"the folder holds {shown}"
+
+
+def _no_database(place: Place) -> NotFound:
+    there, words = describe_folder(place)
+    return NotFound(
+        f"There is no database at {place.url}: {words}. Check the path, or create a database in an empty folder.",
+        kind="database_not_found",
+        url=place.url,
+        there=there,
+    )

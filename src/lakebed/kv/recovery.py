@@ -1,0 +1,177 @@
+"""Reading the log back into memory: what a writer does when it opens, and a reader when it looks for more.
+
+Owns: `replay`, and the difference between a record that is missing (`Corruption`) and one that a newer version no longer
+needs (`Conflict`).
+
+Invariants:
+- Every row of every record in the range is in the tables, once, in the order of its sequence; records of any epoch count,
+  fences have none.
+- A table begins where sequences jump (after rows that were never durable), and where the one before is full; each knows
+  the last log id that it covers.
+- At most `READ_AHEAD_BYTES` of records are under way at once, or one record that is larger.
+
+Does not know: the file set, or who reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from lakebed.errors import Conflict, Corruption, NotFound
+from lakebed.kv.layout import wal_path
+from lakebed.kv.manifests import ManifestLog
+from lakebed.kv.model import Manifest
+from lakebed.kv.place import Place
+from lakebed.kv.wal import WalEntry, WalLog
+from lakebed.kv.wal_record import WalRecord
+from lakebed.lsm.block import keys_of
+from lakebed.lsm.memtable import Memtable
+from lakebed.lsm.model import Kind
+
+__all__ = ["READ_AHEAD_BYTES", "read_records", "replay"]
+
+READ_AHEAD_BYTES: Final = 32 << 20
+"""Bytes of log records that are read at once. More: quicker recovery from far stores, more memory."""
+
+_READERS_MAX: Final = 8
+
+
+def replay(
+    place: Place,
+    manifest: Manifest,
+    *,
+    through: int,
+    table_bytes_max: int,
+    after: int | None = None,
+    into: Memtable | None = None,
+) -> list[Memtable]:
+    """The rows of the log in ``(after, through]``, as memtables.
+
+    Args:
+        manifest: the version that is read, for what it needs of the log; its `replay_after_wal_id` is the default of `after`.
+        through: the last id; a writer's own fence, or what a reader saw last.
+        table_bytes_max: a table that reached it is followed by another one.
+        into: a table that is filled on, under whatever lock its readers need; it is the first of the result.
+
+    Returns:
+        Tables, oldest first, none of them empty; each one's `last_wal_id` is the last id that it covers, that of the last
+        one is `through`. Without rows: `into` alone, or nothing.
+
+    Raises:
+        Corruption: a record that the version needs is missing (``wal_id``) or damaged.
+        Conflict: kind ``log_collected``; a newer version no longer needs a record, and it was collected: read the newest.
+        UnsupportedFormat: a record of a newer lakebed.
+    Cost: 1 LIST a thousand ids and 1 GET a record with rows, several at once; 1 LIST + 1 GET when one is missing.
+    """
+    after = manifest.replay_after_wal_id if after is None else after
+    tables = [] if into is None else [into]
+    for record in read_records(place, manifest, after=after, through=through):
+        assert record.rows is not None
+        _check_order(tables, record)
+        if not tables or _is_full(tables[-1], table_bytes_max) or tables[-1].last_sequence + 1 != record.first_sequence:
+            if tables:
+                tables[-1].last_wal_id = record.id - 1
+            tables.append(Memtable(record.first_sequence))
+        _fill(tables[-1], record.rows)
+    if tables:
+        tables[-1].last_wal_id = through
+    return tables
+
+
+def _is_full(table: Memtable, bytes_max: int) -> bool:
+    return table.size_bytes >= bytes_max
+
+
+def _check_order(tables: Sequence[Memtable], record: WalRecord) -> None:
+    if tables and record.first_sequence <= tables[-1].last_sequence:
+        path = wal_path(record.id)
+        raise Corruption(
+            f"{path} begins with the sequence {record.first_sequence}, and the record before it reached "
+            f"{tables[-1].last_sequence}.",
+            path=path,
+            offset=48,
+        )
+
+
+def _fill(table: Memtable, rows: pa.RecordBatch) -> None:
+    keys, _, kinds, values, expires = rows.columns
+    table.extend(
+        keys_of(keys),
+        keys_of(values),
+        None if not _has_other_kinds(kinds) else kinds.to_pylist(),
+        None if expires.null_count == len(expires) else expires.to_pylist(),
+    )
+
+
+def _has_other_kinds(kinds: pa.Array) -> bool:
+    return bool((kinds.to_numpy() != int(Kind.PUT)).any())
+
+
+def read_records(place: Place, manifest: Manifest, *, after: int, through: int) -> Iterator[WalRecord]:
+    """Records with rows in ``(after, through]``, in order, read ahead. Arguments, errors and cost as `replay`."""
+    wal = WalLog(place)
+    entries = [entry for entry in wal.entries(after) if entry.id <= through] if after < through else []
+    expected = after + 1
+    for entry in entries:
+        if entry.id != expected:
+            raise _missing(place, manifest, expected)
+        expected += 1
+    if expected <= through:
+        raise _missing(place, manifest, expected)
+    with_rows = [entry for entry in entries if not entry.is_fence]
+    if len(with_rows) <= 1:  # the usual case of a poll: no pool for it
+        for entry in with_rows:
+            yield _read(place, wal, manifest, entry)
+        return
+    pool = place.environment.runtime.pool(_READERS_MAX)
+    try:
+        for window in _windows(with_rows):
+            yield from pool.map(lambda entry: _read(place, wal, manifest, entry), window)
+    finally:
+        pool.close()
+
+
+def _windows(entries: Sequence[WalEntry]) -> Iterator[list[WalEntry]]:
+    window: list[WalEntry] = []
+    size_bytes = 0
+    for entry in entries:
+        if window and size_bytes + entry.size_bytes > READ_AHEAD_BYTES:
+            yield window
+            window, size_bytes = [], 0
+        window.append(entry)
+        size_bytes += entry.size_bytes
+    if window:
+        yield window
+
+
+def _read(place: Place, wal: WalLog, manifest: Manifest, entry: WalEntry) -> WalRecord:
+    try:
+        return wal.read(entry.id)
+    except NotFound as missing:
+        raise _missing(place, manifest, entry.id) from missing
+
+
+def _missing(place: Place, manifest: Manifest, wal_id: int) -> Corruption | Conflict:
+    """What it means that a record is not there: look whether anybody may still count on it."""
+    path = wal_path(wal_id)
+    newest = ManifestLog(place).latest()
+    now_ms = place.environment.clock.now_ms()
+    pinned = any(one.manifest_id == manifest.manifest_id and one.is_live(now_ms) for one in newest.checkpoints)
+    if wal_id <= newest.replay_after_wal_id and not pinned:
+        return Conflict(
+            f"{path} was collected, for version {newest.manifest_id} of {place.url} has its rows in files: read the newest "
+            f"version instead of {manifest.manifest_id}.",
+            kind="log_collected",
+            path=path,
+            wal_id=wal_id,
+            manifest_id=newest.manifest_id,
+            epoch=newest.writer_epoch,
+        )
+    return Corruption(
+        f"{path} is missing, and version {manifest.manifest_id} of {place.url} needs it: its rows are lost.",
+        path=path,
+        wal_id=wal_id,
+    )

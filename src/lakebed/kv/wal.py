@@ -1,0 +1,172 @@
+"""The log of one database: numbered objects, each a group of rows or a fence.
+
+Owns: `WalLog`: what ids there are, the append that makes a write durable, and the fence that ends an older writer.
+
+Invariants:
+- An append is one create-only put, and needs no boundary: a writer has one append in flight, its ids have no gaps, and a
+  newer writer's fence takes the very next one. Fences are never deleted, so a writer that wakes late meets the fence.
+- An id belongs to one write id; an append whose outcome is not known is tried again with the same bytes, or not at all.
+
+Does not know: which ids are still needed (`Manifest.replay_after_wal_id`), or what rows mean.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from lakebed.errors import Conflict, Fenced, InternalError, NotFound
+from lakebed.ids import new_uuid
+from lakebed.kv.layout import WAL_FOLDER, parse_wal, parse_wal_name, wal_name, wal_path
+from lakebed.kv.place import Place
+from lakebed.kv.wal_record import FENCE_BYTES, WalRecord, decode_record, encode_fence, encode_record, find_write_id
+from lakebed.objects.numbered_log import NumberedLog
+
+__all__ = ["WalEntry", "WalLog"]
+
+
+class WalEntry(NamedTuple):
+    """An object of the log, as a listing shows it."""
+
+    id: int
+    size_bytes: int
+    modified_ms: int
+    """Unix time in milliseconds, UTC, by the store's clock."""
+
+    @property
+    def is_fence(self) -> bool:
+        """Whether it has no rows."""
+        return self.size_bytes == FENCE_BYTES
+
+
+class WalLog:
+    """The log of one database. Thread-safe, without state.
+
+    Args:
+        place: the database's folder. Cost: no request.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._log = NumberedLog(
+            place.store,
+            WAL_FOLDER,
+            name_of=wal_name,
+            id_of=parse_wal_name,
+            write_id_of=find_write_id,
+            environment=place.environment,
+        )
+
+    # Looking
+
+    def entries(self, after: int = 0) -> list[WalEntry]:
+        """What is there above `after`, ascending, fences too. Cost: 1 LIST a thousand."""
+        start_after = wal_path(after) if after > 0 else None
+        listed = self._place.store.list(WAL_FOLDER, start_after=start_after)
+        found = ((parse_wal(meta.path), meta) for meta in listed)
+        return [WalEntry(id, meta.size_bytes, meta.modified_ms) for id, meta in found if id is not None]
+
+    def ids(self, after: int = 0) -> list[int]:
+        """Ids above `after`, ascending, fences too. Cost: 1 LIST a thousand."""
+        return [entry.id for entry in self.entries(after)]
+
+    def last_id(self, after: int = 0) -> int:
+        """The last id; `after` itself when there is none above it. Cost: 1 LIST a thousand ids above `after`."""
+        entries = self.entries(after)
+        return entries[-1].id if entries else after
+
+    def read(self, id: int) -> WalRecord:
+        """One record.
+
+        Raises:
+            NotFound: there is none, or it was collected.
+            Corruption, UnsupportedFormat: it cannot be read.
+        Cost: 1 GET.
+        """
+        path = wal_path(id)
+        return decode_record(self._log.read(id), path=path, id=id)
+
+    # Appending
+
+    def encode(self, rows: pa.RecordBatch, *, id: int, epoch: int) -> bytes:
+        """The bytes for `append`, with a write id of their own. Cost: no request.
+
+        Args:
+            rows: at least one, `ROW_SCHEMA`, sequences without gaps.
+        """
+        return encode_record(rows, id=id, epoch=epoch, write_id=new_uuid(self._place.environment.rng))
+
+    def append(self, id: int, body: bytes) -> None:
+        """Create a record. When this returns, its rows are durable, and no older writer's can come behind them.
+
+        Args:
+            id: the one after the last of this writer, or after its own fence.
+            body: from `encode`, for this id. After `OutcomeUnknown` the same bytes again, or nothing ever.
+
+        Raises:
+            Fenced: another writer's fence or record is there: this writer is no longer the owner.
+            Conflict: kind ``wal_id_taken``; another record of this epoch is there.
+            OutcomeUnknown: the store gave no clear answer; the rows may be durable.
+        Cost: 1 PUT; after an unclear answer 1 PUT a try; 2 GET more when another was there.
+        """
+        write_id = find_write_id(body)
+        if write_id is None:
+            raise InternalError(f"what should be appended to {wal_path(id)} is no log record")
+        try:
+            self._log.append(id, body, write_id=write_id)
+        except Conflict as taken:
+            ours = decode_record(body, path=wal_path(id), id=id)
+            there = self._read_taker(id)
+            if there is None or there.epoch != ours.epoch:
+                raise self._fenced(id, there, epoch=ours.epoch) from taken
+            raise Conflict(
+                f"{wal_path(id)} holds another record of this writer (epoch {ours.epoch}): it was appended twice.",
+                kind="wal_id_taken",
+                path=wal_path(id),
+                id=id,
+            ) from taken
+
+    def fence(self, id: int, epoch: int) -> WalRecord | None:
+        """Try to create a fence at an id.
+
+        Returns:
+            None: the fence is ours. A record: that is there instead (of an older writer that was faster: try the next
+            id; of a newer one: it is over).
+
+        Raises:
+            Conflict: kind ``wal_id_gone``; something was there and went: read the manifest again.
+            OutcomeUnknown: the store gave no clear answer.
+        Cost: 1 PUT; 2 GET more when something was there.
+        """
+        write_id = new_uuid(self._place.environment.rng)
+        try:
+            self._log.append(id, encode_fence(id=id, epoch=epoch, write_id=write_id), write_id=write_id)
+        except Conflict as taken:
+            there = self._read_taker(id)
+            if there is None:
+                raise Conflict(
+                    f"{wal_path(id)} was there and is gone: read the newest version and try again.",
+                    kind="wal_id_gone",
+                    path=wal_path(id),
+                    id=id,
+                ) from taken
+            return there
+        return None
+
+    def _read_taker(self, id: int) -> WalRecord | None:
+        try:
+            return self.read(id)
+        except NotFound:
+            return None
+
+    def _fenced(self, id: int, there: WalRecord | None, *, epoch: int) -> Fenced:
+        who = "another writer" if there is None else f"the writer of epoch {there.epoch}"
+        return Fenced(
+            f"The database {self._place.url} was taken over by {who}, and this one (epoch {epoch}) may not write any more: "
+            "open it again to write.",
+            url=self._place.url,
+            epoch=epoch,
+            new_epoch=None if there is None else there.epoch,
+            path=wal_path(id),
+        )

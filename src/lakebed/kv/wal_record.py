@@ -1,0 +1,189 @@
+"""The bytes of a log record: a header of constant size, and the rows of one group as an Arrow record batch. Pure.
+
+Format (version 1, little-endian, DO NOT CHANGE)::
+
+    offset bytes
+         0     8  magic "LAKEBWAL"
+         8     4  version, 1
+        12     4  required features, one bit each; 0
+        16    16  write id, a UUID
+        32     8  id of the record, as in its name
+        40     8  epoch of the writer
+        48     8  sequence of the first row; 0 in a fence
+        56     8  rows; 0 in a fence
+        64     8  bytes of the body; 0 in a fence
+        72     8  xxh3-64 of the body
+        80     8  xxh3-64 of bytes 0 to 79
+        88        body: one Arrow IPC record batch message (no schema before it) of `ROW_SCHEMA`, rows in the order of
+                  writing, sequences without gaps
+
+Invariants: a fence is exactly `FENCE_BYTES` long and nothing else is, so a listing tells fences apart. The header keeps
+this layout in every version to come, so a damaged version number is not taken for a newer one. Every byte is covered
+by a checksum; a record of another length than it says is `Corruption`.
+
+Format page: docs/format/wal.md.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from typing_extensions import Buffer
+
+from lakebed.errors import Corruption, UnsupportedFormat
+from lakebed.lsm.model import ROW_SCHEMA
+
+__all__ = ["FENCE_BYTES", "WalRecord", "decode_record", "encode_fence", "encode_record", "find_write_id"]
+
+FENCE_BYTES: Final = 88
+"""Size of a fence: the header alone."""
+
+_MAGIC: Final = b"LAKEBWAL"
+_VERSION: Final = 1
+_HEADER: Final = struct.Struct("<8sII16sQQQQQQ")
+_CHECKSUM: Final = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class WalRecord:
+    """One object of the log."""
+
+    id: int
+    write_id: str
+    epoch: int
+    first_sequence: int
+    """Of the first row; 0 in a fence."""
+    rows: pa.RecordBatch | None
+    """`ROW_SCHEMA`, in the order of writing, sequences without gaps; None: a fence."""
+
+    @property
+    def is_fence(self) -> bool:
+        """Whether it only keeps older writers out."""
+        return self.rows is None
+
+    @property
+    def row_count(self) -> int:
+        """0 for a fence."""
+        return 0 if self.rows is None else self.rows.num_rows
+
+    @property
+    def last_sequence(self) -> int:
+        """Of the last row; 0 in a fence."""
+        return 0 if self.rows is None else self.first_sequence + self.rows.num_rows - 1
+
+
+def encode_record(rows: pa.RecordBatch, *, id: int, epoch: int, write_id: str) -> bytes:
+    """The bytes of a record with rows.
+
+    Args:
+        rows: at least one, `ROW_SCHEMA`, sequences without gaps (a memtable's `log`).
+        id: the number it will be appended with.
+        write_id: a UUID, new for every record.
+    """
+    assert rows.num_rows > 0, "a record without rows is a fence"
+    body = rows.serialize()
+    header = _header(
+        id=id,
+        epoch=epoch,
+        write_id=write_id,
+        first_sequence=rows.column(1)[0].as_py(),
+        row_count=rows.num_rows,
+        body=memoryview(body),
+    )
+    return b"".join((header, memoryview(body)))
+
+
+def encode_fence(*, id: int, epoch: int, write_id: str) -> bytes:
+    """The bytes of a fence: `FENCE_BYTES` of them."""
+    return _header(id=id, epoch=epoch, write_id=write_id, first_sequence=0, row_count=0, body=memoryview(b""))
+
+
+def _header(*, id: int, epoch: int, write_id: str, first_sequence: int, row_count: int, body: memoryview) -> bytes:
+    fields = _HEADER.pack(
+        _MAGIC,
+        _VERSION,
+        0,
+        uuid.UUID(write_id).bytes,
+        id,
+        epoch,
+        first_sequence,
+        row_count,
+        body.nbytes,
+        xxhash.xxh3_64_intdigest(body),
+    )
+    return fields + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(fields))
+
+
+def decode_record(body: Buffer, *, path: str, id: int | None = None) -> WalRecord:
+    """The record in an object's bytes. The rows stand on these bytes, without a copy.
+
+    Args:
+        path: the object's, for the errors.
+        id: the number in its name; None: not checked.
+
+    Raises:
+        Corruption: these are not the bytes that were written, or not under this name.
+        UnsupportedFormat: written by a newer lakebed.
+    """
+    view = memoryview(body).cast("B")
+    if view.nbytes < FENCE_BYTES:
+        raise _damaged(path, view.nbytes, f"it has {view.nbytes} bytes, and the header alone has {FENCE_BYTES}")
+    if bytes(view[:8]) != _MAGIC:
+        raise _damaged(path, 0, "it does not begin as a log record does")
+    fields = view[: _HEADER.size]
+    if xxhash.xxh3_64_intdigest(fields) != _CHECKSUM.unpack_from(view, _HEADER.size)[0]:
+        raise _damaged(path, 0, "the checksum of its header is wrong")
+    _, version, features, write_id, own_id, epoch, first, row_count, length, checksum = _HEADER.unpack(fields)
+    if version != _VERSION or features:
+        raise UnsupportedFormat(
+            f"{path} is a log record of version {version} with features {features:#x}, and this lakebed knows version "
+            f"{_VERSION} without features: upgrade lakebed.",
+            path=path,
+            version=version,
+            features=features,
+        )
+    if id is not None and own_id != id:
+        raise _damaged(path, 32, f"it is the record {own_id} under the name of another")
+    rest = view[FENCE_BYTES:]
+    if rest.nbytes != length:
+        raise _damaged(
+            path, min(view.nbytes, FENCE_BYTES + length), f"{rest.nbytes} bytes follow its header of {length}"
+        )
+    if xxhash.xxh3_64_intdigest(rest) != checksum:
+        raise _damaged(path, FENCE_BYTES, "the checksum of its rows is wrong")
+    rows = _decode_rows(rest, first=first, row_count=row_count, path=path) if length else None
+    if rows is None and row_count:
+        raise _damaged(path, 56, f"it says that it has {row_count} rows, and has none")
+    return WalRecord(own_id, str(uuid.UUID(bytes=write_id)), epoch, first, rows)
+
+
+def _decode_rows(body: memoryview, *, first: int, row_count: int, path: str) -> pa.RecordBatch:
+    try:
+        rows = pa.ipc.read_record_batch(pa.py_buffer(body), ROW_SCHEMA)
+        rows.validate()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _damaged(path, FENCE_BYTES, f"its rows are no Arrow record batch ({error})") from error
+    if rows.num_rows != row_count:
+        raise _damaged(path, FENCE_BYTES, f"it has {rows.num_rows} rows, and its header says {row_count}")
+    sequences = rows.column(1).to_numpy()
+    if sequences[0] != first or not bool(np.all(np.diff(sequences) == 1)):
+        raise _damaged(path, FENCE_BYTES, f"the sequences of its rows do not run on from {first}")
+    return rows
+
+
+def find_write_id(body: Buffer) -> str | None:
+    """The write id in a record's header; None when these bytes are no whole header."""
+    view = memoryview(body).cast("B")
+    if view.nbytes < FENCE_BYTES or bytes(view[:8]) != _MAGIC:
+        return None
+    return str(uuid.UUID(bytes=bytes(view[16:32])))
+
+
+def _damaged(path: str, offset: int, problem: str) -> Corruption:
+    return Corruption(f"{path} is damaged: {problem}.", path=path, offset=offset)
