@@ -1,0 +1,241 @@
+"""Memory for what was read: blocks and tails of files in one bounded cache a process, single rows in another.
+
+Invariants: the sum of the sizes never exceeds the setting, not even while something is put in; what is larger than the
+setting is not kept; files are immutable, so a cached block is never stale. A cached row can be, so whoever puts one
+says which generation it was read in, and rows read before the last `discard` are refused.
+
+Reads take no lock: one lookup in a dictionary is atomic, a value is never changed once it is in, and the mark that it
+was used may be lost in a race without harm. Changes are made under a lock. Does not know: how to read or decode.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection
+from typing import Any, Final
+
+from lakebed.runtime import Runtime, ThreadRuntime
+
+__all__ = ["CACHE_BYTES_MAX_DEFAULT", "BlockCache", "RowCache", "set_shared_cache_bytes", "shared_cache"]
+
+CACHE_BYTES_MAX_DEFAULT: Final = 64 << 20
+"""Of the process's shared cache."""
+
+_ENTRY_BYTES: Final = 400
+"""What one entry costs beside its value: key, node of the ordered dictionary, entry, place in its file's set."""
+
+_ROW_BYTES: Final = 200
+"""What one row costs beside its letters: two bytes objects and its place in a dictionary that has just grown."""
+
+
+class _Entry:
+    """A cached value; `used` since it was put in or last passed over."""
+
+    __slots__ = ("size_bytes", "used", "value")
+
+    def __init__(self, value: Any, size_bytes: int) -> None:
+        self.value = value
+        self.size_bytes = size_bytes
+        self.used = False
+
+
+class BlockCache:
+    """A bounded map from (file, number) to what was decoded from there. Thread-safe.
+
+    What was used since the hand last passed it gets a second chance; of the others the oldest goes first.
+
+    Args:
+        bytes_max: bound of the sum of sizes; 0 keeps nothing. A cache smaller than the tail of a file reads that tail
+            anew for each operation.
+        runtime: where its lock comes from.
+    """
+
+    def __init__(self, bytes_max: int = CACHE_BYTES_MAX_DEFAULT, *, runtime: Runtime | None = None) -> None:
+        self._bytes_max = bytes_max
+        self._entries: OrderedDict[tuple[str, int], _Entry] = OrderedDict()
+        self._numbers: dict[str, set[int]] = {}
+        self._size_bytes = 0
+        self._lock = (runtime or ThreadRuntime()).lock()
+
+    @property
+    def bytes_max(self) -> int:
+        """The setting."""
+        return self._bytes_max
+
+    @property
+    def size_bytes(self) -> int:
+        """Sum over what is kept; at most `bytes_max`."""
+        return self._size_bytes
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, file: str, number: int) -> Any | None:
+        """What is kept of a file under a number, or None. About 0.2 us."""
+        entry = self._entries.get((file, number))
+        if entry is None:
+            return None
+        entry.used = True
+        return entry.value
+
+    def put(self, file: str, number: int, value: Any, *, size_bytes: int) -> None:
+        """Keep a value that is never None; others make room first."""
+        size_bytes += _ENTRY_BYTES
+        key = (file, number)
+        with self._lock:
+            self._drop(key)
+            if size_bytes > self._bytes_max:
+                return
+            self._shrink(self._bytes_max - size_bytes)
+            self._entries[key] = _Entry(value, size_bytes)
+            self._numbers.setdefault(file, set()).add(number)
+            self._size_bytes += size_bytes
+
+    def forget(self, file: str) -> None:
+        """Drop all that is kept of a file."""
+        with self._lock:
+            for number in list(self._numbers.get(file, ())):
+                self._drop((file, number))
+
+    def resize(self, bytes_max: int) -> None:
+        """Change the setting; what no longer fits goes at once."""
+        with self._lock:
+            self._bytes_max = bytes_max
+            self._shrink(bytes_max)
+
+    def clear(self) -> None:
+        """Drop everything."""
+        with self._lock:
+            self._shrink(0)
+
+    def _shrink(self, bytes_max: int) -> None:
+        """Drop entries until at most `bytes_max` are left; each is passed over once at the most."""
+        chances = len(self._entries)
+        while self._size_bytes > bytes_max:
+            key, entry = next(iter(self._entries.items()))
+            if entry.used and chances > 0 and bytes_max > 0:
+                entry.used = False
+                self._entries.move_to_end(key)
+                chances -= 1
+            else:
+                self._drop(key)
+
+    def _drop(self, key: tuple[str, int]) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is None:
+            return
+        self._size_bytes -= entry.size_bytes
+        file, number = key
+        numbers = self._numbers[file]
+        numbers.discard(number)
+        if not numbers:
+            del self._numbers[file]
+
+
+class RowCache:
+    """A bounded map from key to the newest value found in files. Thread-safe.
+
+    Two generations of plain dictionaries: a read from the older moves the row to the younger; when the younger holds
+    half of the budget it becomes the older, and what was the older goes. So a hit costs one lookup.
+
+    Args:
+        bytes_max: bound of the sum of sizes; 0 keeps nothing.
+        runtime: where its lock comes from.
+    """
+
+    def __init__(self, bytes_max: int, *, runtime: Runtime | None = None) -> None:
+        self._half_bytes_max = bytes_max // 2
+        self._young: dict[bytes, bytes] = {}
+        self._old: dict[bytes, bytes] = {}
+        self._young_bytes = 0
+        self._old_bytes = 0
+        self._generation = 0
+        self._lock = (runtime or ThreadRuntime()).lock()
+
+    @property
+    def generation(self) -> int:
+        """Counts `discard` and `clear`: read it before reading files, hand it to `put` afterwards."""
+        return self._generation
+
+    @property
+    def size_bytes(self) -> int:
+        """Sum over what is kept; at most the setting."""
+        return self._young_bytes + self._old_bytes
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value kept for a key, or None. About 0.1 us for one that was read lately."""
+        value = self._young.get(key)
+        if value is None and key in self._old:
+            return self._promoted(key)
+        return value
+
+    def put(self, key: bytes, value: bytes, *, generation: int) -> None:
+        """Keep a value; nothing happens when rows were discarded since `generation`, for it may be one of them."""
+        with self._lock:
+            if generation == self._generation:
+                self._add(key, value)
+
+    def discard(self, keys: Collection[bytes]) -> None:
+        """Drop rows whose keys were written to; values read before now can no longer be put in."""
+        with self._lock:
+            self._generation += 1
+            self._young_bytes -= _discarded(self._young, keys)
+            self._old_bytes -= _discarded(self._old, keys)
+
+    def clear(self) -> None:
+        """Drop everything."""
+        with self._lock:
+            self._generation += 1
+            self._young, self._old = {}, {}
+            self._young_bytes = self._old_bytes = 0
+
+    def _promoted(self, key: bytes) -> bytes | None:
+        with self._lock:
+            value = self._old.get(key)
+            if value is None:
+                return self._young.get(key)  # another thread moved it
+            self._add(key, value)
+            return value
+
+    def _add(self, key: bytes, value: bytes) -> None:
+        size_bytes = _row_bytes(key, value)
+        for rows in (self._young, self._old):
+            replaced = rows.pop(key, None)
+            if replaced is None:
+                continue
+            if rows is self._young:
+                self._young_bytes -= _row_bytes(key, replaced)
+            else:
+                self._old_bytes -= _row_bytes(key, replaced)
+        if size_bytes > self._half_bytes_max:
+            return
+        if self._young_bytes + size_bytes > self._half_bytes_max:
+            self._old, self._old_bytes = self._young, self._young_bytes
+            self._young, self._young_bytes = {}, 0
+        self._young[key] = value
+        self._young_bytes += size_bytes
+
+
+def _row_bytes(key: bytes, value: bytes) -> int:
+    return len(key) + len(value) + _ROW_BYTES
+
+
+def _discarded(rows: dict[bytes, bytes], keys: Collection[bytes]) -> int:
+    """Drop keys from rows, whichever are fewer deciding the order; the bytes that went."""
+    if not rows:
+        return 0
+    doomed = [key for key in keys if key in rows] if len(keys) < len(rows) else list(rows.keys() & set(keys))
+    return sum(_row_bytes(key, rows.pop(key)) for key in doomed)
+
+
+_SHARED: Final = BlockCache()
+
+
+def shared_cache() -> BlockCache:
+    """The cache of this process, used wherever no other is given."""
+    return _SHARED
+
+
+def set_shared_cache_bytes(bytes_max: int) -> None:
+    """Resize the cache of this process; by default it holds `CACHE_BYTES_MAX_DEFAULT`."""
+    _SHARED.resize(bytes_max)

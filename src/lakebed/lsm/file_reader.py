@@ -1,0 +1,306 @@
+"""Reading a sorted file: single keys, many keys, and runs of blocks.
+
+Invariants: opening costs one ranged GET of the tail, when something is first asked that needs it; a key costs at most
+one GET of one block (a second one for a key whose versions go on in the next block), none when the filter says no;
+tail and blocks are kept in the cache alone, so its bound holds. Files are immutable: any number of threads may read.
+
+Does not know: other files; what is visible.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from typing_extensions import Buffer
+
+from lakebed.errors import Corruption, InvalidRequest
+from lakebed.lsm.block import CONTINUES, Block, decode_blocks
+from lakebed.lsm.cache import BlockCache
+from lakebed.lsm.filter import Probe, probe_hash, probe_key
+from lakebed.lsm.format import Tail, decode_tail
+from lakebed.lsm.model import FileMeta, Row
+from lakebed.objects.port import ObjectStore
+
+__all__ = ["AHEAD_BYTES_DEFAULT", "FileReader"]
+
+AHEAD_BYTES_DEFAULT: Final = 4 << 20
+"""Most bytes that a scan reads at once."""
+
+_DECODED_AT_ONCE_BYTES: Final = 256 << 10
+"""Encoded bytes of neighbouring blocks that are decoded in one go; the rest of what was read ahead stays encoded."""
+
+_TAIL: Final = -1
+"""The tail's number in the cache, where blocks count from 0."""
+
+
+class FileReader:
+    """One file that can be read. Holds no part of it, so that it is cheap to keep.
+
+    Args:
+        store, path: where it is.
+        meta: what the version that names the file remembers of it.
+    """
+
+    __slots__ = ("_cache", "_name", "_path", "_store", "meta")
+
+    def __init__(self, store: ObjectStore, path: str, *, meta: FileMeta, cache: BlockCache) -> None:
+        self.meta = meta
+        self._store = store
+        self._path = path
+        self._cache = cache
+        # Ids are unique but for copies of a database and for simulations, where one seed mints them twice.
+        self._name = f"{store.root_url}/{path}"
+
+    @property
+    def path(self) -> str:
+        """Where it is in its store."""
+        return self._path
+
+    @property
+    def block_count(self) -> int:
+        """Number of blocks. Opens the file."""
+        return self.tail().block_count
+
+    def tail(self) -> Tail:
+        """The open file: filter and index, checked. Cost: 1 GET when it is not in the cache.
+
+        Raises:
+            NotFound: the file is gone.
+            Corruption: the tail is damaged, or is not what `meta` says.
+            UnsupportedFormat: a newer lakebed wrote it.
+        """
+        tail: Tail | None = self._cache.get(self._name, _TAIL)
+        if tail is None:
+            body = self._read(self.meta.tail_offset, self.meta.size_bytes)
+            tail = decode_tail(body, meta=self.meta, path=self._path)
+            self._cache.put(self._name, _TAIL, tail, size_bytes=tail.size_bytes)
+        return tail
+
+    def forget(self) -> None:
+        """Drop it from the cache."""
+        self._cache.forget(self._name)
+
+    # Single keys
+
+    def may_contain(self, key_hash: int) -> bool:
+        """False when no row has a key with this hash (`lakebed.lsm.filter.hash_keys`). Opens the file."""
+        return self.tail().filter.may_contain(probe_hash(key_hash))
+
+    def get(self, key: bytes, *, sequence: int | None = None, probe: Probe | None = None) -> list[Row]:
+        """The rows that tell what a key is: newest first, down to the first that is no MERGE.
+
+        Args:
+            sequence: only rows up to it; None: all.
+            probe: `probe_key` of the key, for a caller who asks several files.
+
+        Returns:
+            Nothing when the key is not here.
+        Raises: as `tail`.
+        Cost: nothing when the filter says no, or from the cache; 1 GET otherwise.
+        """
+        tail = self.tail()
+        if not tail.filter.may_contain(probe or probe_key(key)):
+            return []
+        number = _first_block(tail, key)
+        if number < 0:
+            return []
+        rows, unfinished = self._block(tail, number).rows_of(key, sequence=sequence)
+        if unfinished:
+            self._go_on(tail, number + 1, key, sequence=sequence, rows=rows)
+        return rows
+
+    def get_many(
+        self, keys: Sequence[bytes], *, hashes: Sequence[int], sequence: int | None = None
+    ) -> dict[bytes, list[Row]]:
+        """`get` of many keys.
+
+        Args:
+            keys: ascending.
+            hashes: theirs, in order (`hash_keys`, as Python numbers).
+
+        Returns:
+            The rows of the keys that are here.
+        Raises: as `tail`.
+        Cost: 1 GET a run of neighbouring blocks; about `AHEAD_BYTES_DEFAULT` are held at once.
+        """
+        tail = self.tail()
+        wanted: dict[int, list[bytes]] = {}
+        may_contain = tail.filter.may_contain
+        for key, key_hash in zip(keys, hashes, strict=True):
+            if may_contain(probe_hash(key_hash)):
+                number = _first_block(tail, key)
+                if number >= 0:
+                    wanted.setdefault(number, []).append(key)
+        found: dict[bytes, list[Row]] = {}
+        for numbers in _groups(tail, list(wanted), ahead_bytes=AHEAD_BYTES_DEFAULT):
+            for number, block in zip(numbers, self._blocks(tail, numbers, fill_cache=True), strict=True):
+                for key in wanted[number]:
+                    rows, unfinished = block.rows_of(key, sequence=sequence)
+                    if unfinished:
+                        self._go_on(tail, number + 1, key, sequence=sequence, rows=rows)
+                    if rows:
+                        found[key] = rows
+        return found
+
+    def _go_on(self, tail: Tail, number: int, key: bytes, *, sequence: int | None, rows: list[Row]) -> None:
+        """Add the rows of a key that stand in the blocks from `number` on."""
+        unfinished = True
+        while unfinished and number < tail.block_count and tail.first_keys[number] == key:
+            more, unfinished = self._block(tail, number).rows_of(key, sequence=sequence)
+            rows += more
+            number += 1
+
+    # Runs of blocks
+
+    def batches(
+        self,
+        start: bytes | None = None,
+        end: bytes | None = None,
+        *,
+        reverse: bool = False,
+        ahead_bytes: int = AHEAD_BYTES_DEFAULT,
+        fill_cache: bool = False,
+    ) -> Iterator[Block]:
+        """The rows with keys in [start, end), block by block; blocks at the edges are cut, without a copy.
+
+        Args:
+            start, end: None: from the first, to the last.
+            reverse: blocks from the last to the first; the rows of each stay ascending.
+            ahead_bytes: reads begin with one block and double up to this size, or one block.
+            fill_cache: keep what is read; otherwise a scan leaves the cache as it is.
+
+        Raises: as `tail`.
+        Cost: 1 GET each time something is read, none for what is in the cache.
+        """
+        if start is not None and end is not None and start >= end:
+            return
+        tail = self.tail()
+        first = 0 if start is None else max(_first_block(tail, start), 0)
+        last = tail.block_count if end is None else bisect_left(tail.first_keys, end)
+        numbers = list(range(first, last))
+        if reverse:
+            numbers.reverse()
+        for group in _groups(tail, numbers, ahead_bytes=ahead_bytes, growing=True):
+            for number, block in zip(group, self._blocks(tail, group, fill_cache=fill_cache), strict=True):
+                low = block.find(start) if start is not None and number == first else 0
+                high = block.find(end) if end is not None and number == last - 1 else block.row_count
+                if low < high:
+                    yield block.slice(low, high)
+
+    # Reading
+
+    def _block(self, tail: Tail, number: int) -> Block:
+        """One block, which stays in the cache."""
+        block: Block | None = self._cache.get(self._name, number)
+        if block is None:
+            (block,) = self._blocks(tail, [number], fill_cache=True)
+        return block
+
+    def _blocks(self, tail: Tail, numbers: Sequence[int], *, fill_cache: bool) -> Iterator[Block]:
+        """Blocks in the order of `numbers`, ascending or descending: all that is missing is read now, at once."""
+        cached: dict[int, Block] = {}
+        for number in numbers:
+            block = self._cache.get(self._name, number)
+            if block is not None:
+                cached[number] = block
+        windows = self._windows(tail, sorted(number for number in numbers if number not in cached))
+        position = 0
+        while position < len(numbers):
+            number = numbers[position]
+            if number in cached:
+                yield cached[number]
+                position += 1
+                continue
+            window = windows[number]
+            piece = [number]
+            piece_bytes = tail.lengths[number]
+            for other in numbers[position + 1 :]:
+                piece_bytes += tail.lengths[other]
+                if windows.get(other) is not window or piece_bytes > _DECODED_AT_ONCE_BYTES:
+                    break
+                piece.append(other)
+            blocks = self._decoded(tail, sorted(piece), window)
+            if fill_cache:
+                for other, block in zip(sorted(piece), blocks, strict=True):
+                    self._cache.put(self._name, other, block, size_bytes=block.size_bytes)
+            yield from blocks if piece[0] <= piece[-1] else reversed(blocks)
+            position += len(piece)
+
+    def _decoded(self, tail: Tail, numbers: Sequence[int], window: tuple[int, memoryview]) -> list[Block]:
+        entries = [tail.block(number) for number in numbers]
+        start, body = window
+        return decode_blocks(
+            body[entries[0].offset - start : entries[-1].offset + entries[-1].length - start],
+            entries=entries,
+            path=self._path,
+        )
+
+    def _windows(self, tail: Tail, numbers: Sequence[int]) -> dict[int, tuple[int, memoryview]]:
+        """For each of these blocks, ascending, the run of bytes that holds it, and where that begins."""
+        runs: list[list[int]] = []
+        for number in numbers:
+            if runs and runs[-1][-1] == number - 1:
+                runs[-1].append(number)
+            else:
+                runs.append([number])
+        ranges = [(tail.offsets[run[0]], tail.offsets[run[-1]] + tail.lengths[run[-1]]) for run in runs]
+        bodies = [self._read(*ranges[0])] if len(ranges) == 1 else self._read_ranges(ranges)
+        windows: dict[int, tuple[int, memoryview]] = {}
+        for run, (start, _), body in zip(runs, ranges, bodies, strict=True):
+            windows.update(dict.fromkeys(run, (start, body)))
+        return windows
+
+    def _read(self, start: int, end: int) -> memoryview:
+        try:
+            body = self._store.get(self._path, byte_range=(start, end))
+        except InvalidRequest as error:
+            raise self._cut_short(start) from error
+        return self._whole(body, start, end)
+
+    def _read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+        if not ranges:
+            return []
+        try:
+            bodies = self._store.get_ranges(self._path, ranges)
+        except InvalidRequest as error:
+            raise self._cut_short(ranges[0][0]) from error
+        return [self._whole(body, start, end) for body, (start, end) in zip(bodies, ranges, strict=True)]
+
+    def _whole(self, body: Buffer, start: int, end: int) -> memoryview:
+        view = memoryview(body).cast("B")
+        if len(view) != end - start:
+            raise self._cut_short(start + len(view))
+        return view
+
+    def _cut_short(self, offset: int) -> Corruption:
+        return Corruption(
+            f"{self._path} is damaged: it ends at or before byte {offset:,}, and {self.meta.size_bytes:,} bytes were "
+            "written to it.",
+            path=self._path,
+            offset=offset,
+        )
+
+
+def _first_block(tail: Tail, key: bytes) -> int:
+    """The first block that may hold a key, or those behind it; -1 when all keys are greater."""
+    number = bisect_left(tail.first_keys, key)
+    if number < len(tail.first_keys) and tail.first_keys[number] == key and not tail.flags[number] & CONTINUES:
+        return number
+    return number - 1
+
+
+def _groups(tail: Tail, numbers: Sequence[int], *, ahead_bytes: int, growing: bool = False) -> Iterator[Sequence[int]]:
+    """Numbers in their order, as many at once as have `ahead_bytes`; growing: one block first, then doubling."""
+    limit = 0 if growing else ahead_bytes
+    position = 0
+    while position < len(numbers):
+        start = position
+        size_bytes = tail.lengths[numbers[start]]
+        position += 1
+        while position < len(numbers) and size_bytes + tail.lengths[numbers[position]] <= limit:
+            size_bytes += tail.lengths[numbers[position]]
+            position += 1
+        yield numbers[start:position]
+        limit = min(max(2 * limit, 2 * size_bytes), ahead_bytes)

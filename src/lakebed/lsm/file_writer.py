@@ -1,0 +1,282 @@
+"""Writing a sorted file: rows are cut into blocks as they come, and the whole file is put at once.
+
+Invariants: nothing is in the store before `finish`, and then the whole file is, durably, or nothing; a block has at
+most `block_bytes` before compression, or one row. A file is formed in memory, which files of at most 128 MiB allow.
+Does not know: whose file it is, and when a file is full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from xxhash import xxh3_64_intdigest
+
+from lakebed.errors import AlreadyExists, InternalError
+from lakebed.lsm.block import CONTINUES, PLAIN, TOMBSTONES_ONLY, encode_blocks, keys_of, offsets_of
+from lakebed.lsm.filter import build_filter, hash_keys
+from lakebed.lsm.format import INDEX_SCHEMA, encode_tail
+from lakebed.lsm.model import ROW_SCHEMA, FileMeta, Kind
+from lakebed.objects.port import ObjectStore
+
+__all__ = ["FileOptions", "FileWriter"]
+
+_ROW_BYTES: Final = 8 + 1 + 8 + 2 * 4
+"""Of a row beside key and value: sequence, kind, end, and two offsets."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileOptions:
+    """How files are written; readers need to know none of it."""
+
+    block_bytes: int = 64 << 10
+    """Block size before compression. Smaller: less is read for one key, the index grows."""
+    bits_per_key: int = 10
+    """Of the filter: at ten about 1 % of lookups of an absent key read a block in vain; 0: no filter."""
+    compression: Literal["lz4", "zstd"] | None = "lz4"
+    """Of blocks. zstd: smaller files, slower reads."""
+
+
+class FileWriter:
+    """One file being written. Not thread-safe.
+
+    Args:
+        store, path: where it will be.
+        file_id: its id (`lakebed.lsm.file_id`).
+    """
+
+    def __init__(self, store: ObjectStore, path: str, *, file_id: str, options: FileOptions) -> None:
+        self._store = store
+        self._path = path
+        self._file_id = file_id
+        self._options = options
+        self._pieces: list[memoryview] = []
+        self._offset = 0
+        self._index = _Index()
+        self._hashes: list[npt.NDArray[np.uint64]] = []
+        self._held: list[pa.RecordBatch] = []  # rows of a block that is not full yet
+        self._held_bytes = 0
+        self._counts = {"row_count": 0, "tombstone_count": 0, "merge_count": 0, "expiring_count": 0}
+        self._first_key: bytes | None = None
+        self._last: tuple[bytes, int] | None = None
+        self._finished: tuple[FileMeta, bytes] | None = None
+
+    @property
+    def row_count(self) -> int:
+        """Rows written so far."""
+        return self._counts["row_count"]
+
+    @property
+    def size_bytes(self) -> int:
+        """About the file's size so far: its blocks, and what of them is not compressed yet."""
+        return self._offset + self._held_bytes
+
+    def write(self, rows: pa.RecordBatch | pa.Table) -> None:
+        """Take rows of `ROW_SCHEMA`, sorted by (key ascending, sequence descending), all behind those written before.
+
+        Keeps views of the last of them until the next call. Cost: no request.
+        """
+        if not rows.schema.equals(ROW_SCHEMA):
+            raise InternalError(f"rows to write have the columns {rows.schema}, and need {ROW_SCHEMA}")
+        for batch in rows.to_batches() if isinstance(rows, pa.Table) else (rows,):
+            if batch.num_rows:
+                self._take(batch)
+
+    def finish(self) -> FileMeta:
+        """Create the file, durably; after an error of the store it may be called again.
+
+        Raises:
+            AlreadyExists: another file lies there.
+            Unavailable, OutcomeUnknown: as the store says; with OutcomeUnknown the file may be there.
+        Cost: 1 PUT; 1 GET more when the store says that the file is there already, after a reply was lost.
+        """
+        if self._finished is None:
+            self._finished = self._formed()
+        meta, body = self._finished
+        try:
+            self._store.put(self._path, body, create_only=True, durable=True)
+        except AlreadyExists:
+            if memoryview(self._store.get(self._path)) != memoryview(body):
+                raise
+        self.abandon()
+        return meta
+
+    def abandon(self) -> None:
+        """Let go of the memory; what was not finished is nowhere."""
+        self._pieces, self._held, self._hashes, self._finished = [], [], [], None
+
+    def _take(self, batch: pa.RecordBatch) -> None:
+        """Cut whole blocks off a batch, and hold what is left."""
+        self._note(batch)
+        sizes = _cumulated_bytes(batch)
+        row_count, start, block_bytes = batch.num_rows, 0, self._options.block_bytes
+        if self._held:
+            start = int(np.searchsorted(sizes, block_bytes - self._held_bytes, side="right"))
+            if start == row_count:
+                self._hold(batch, int(sizes[-1]))
+                return
+            self._emit_held([batch.slice(0, start)] if start else [])
+        taken = int(sizes[start - 1]) if start else 0
+        whole = start
+        ends: list[int] = []
+        while True:
+            end = int(np.searchsorted(sizes, taken + block_bytes, side="right"))
+            if end == row_count:
+                break
+            whole = max(end, whole + 1)
+            ends.append(whole - start)
+            taken = int(sizes[whole - 1])
+        if ends:
+            self._emit(batch.slice(start, whole - start), ends)
+        if whole < row_count:
+            self._hold(batch.slice(whole), int(sizes[-1]) - taken)
+
+    def _note(self, batch: pa.RecordBatch) -> None:
+        """Count rows, and check that they lie behind those before."""
+        keys, sequences = batch.column(0), batch.column(1)
+        first = (keys[0].as_py(), -sequences[0].as_py())
+        if self._last is not None and first <= self._last:
+            raise InternalError(f"rows to write to {self._path} are not sorted: {first} came after {self._last}")
+        self._last = (keys[-1].as_py(), -sequences[-1].as_py())
+        if self._first_key is None:
+            self._first_key = first[0]
+        kinds = np.bincount(np.asarray(batch.column(2)), minlength=len(Kind))
+        self._counts["row_count"] += batch.num_rows
+        self._counts["tombstone_count"] += int(kinds[Kind.DELETE])
+        self._counts["merge_count"] += int(kinds[Kind.MERGE])
+        self._counts["expiring_count"] += batch.num_rows - batch.column(4).null_count
+
+    def _hold(self, batch: pa.RecordBatch, size_bytes: int) -> None:
+        self._held.append(batch)
+        self._held_bytes += size_bytes
+
+    def _emit_held(self, more: list[pa.RecordBatch]) -> None:
+        batches = self._held + more
+        self._held, self._held_bytes = [], 0
+        block = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        self._emit(block, [block.num_rows])
+
+    def _emit(self, batch: pa.RecordBatch, ends: Sequence[int]) -> None:
+        """Encode neighbouring blocks."""
+        keys = keys_of(batch.column(0))
+        hashes = hash_keys(keys)
+        pieces = encode_blocks(batch, ends=ends, compression=self._options.compression)
+        starts = [0, *ends[:-1]]
+        self._index.add(batch, pieces=pieces, starts=starts, keys=keys, hashes=hashes, offset=self._offset)
+        self._pieces += pieces
+        self._offset += sum(len(piece) for piece in pieces)
+        self._hashes.append(hashes)
+
+    def _formed(self) -> tuple[FileMeta, bytes]:
+        """The file's meta and its bytes."""
+        if self._held:
+            self._emit_held([])
+        if self._first_key is None or self._last is None:
+            raise InternalError(f"a sorted file without rows was to be written to {self._path}")
+        hashes = np.concatenate(self._hashes)
+        meta = FileMeta(
+            id=self._file_id,
+            size_bytes=0,
+            tail_offset=self._offset,
+            first_key=self._first_key,
+            last_key=self._last[0],
+            min_sequence=min(self._index.min_sequences),
+            max_sequence=max(self._index.max_sequences),
+            **self._counts,
+        )
+        tail = encode_tail(
+            meta,
+            filter_body=build_filter(hashes, bits_per_key=self._options.bits_per_key),
+            index=self._index.batch(),
+        )
+        body = b"".join((*self._pieces, tail))
+        self._pieces, self._hashes = [], []
+        return msgspec.structs.replace(meta, size_bytes=len(body)), body
+
+
+class _Index:
+    """Columns of the index while blocks are added."""
+
+    def __init__(self) -> None:
+        self.first_keys: list[bytes] = []
+        self.offsets: list[int] = []
+        self.lengths: list[int] = []
+        self.row_counts: list[int] = []
+        self.checksums: list[int] = []
+        self.min_sequences: list[int] = []
+        self.max_sequences: list[int] = []
+        self.flags: list[int] = []
+        self._last_hash: np.uint64 | None = None
+
+    def add(
+        self,
+        batch: pa.RecordBatch,
+        *,
+        pieces: Sequence[memoryview],
+        starts: list[int],
+        keys: list[bytes],
+        hashes: npt.NDArray[np.uint64],
+        offset: int,
+    ) -> None:
+        """Blocks that begin at rows `starts` of `batch`; their bytes are `pieces`, from `offset` on in the file."""
+        for piece in pieces:
+            self.offsets.append(offset)
+            self.lengths.append(len(piece))
+            self.checksums.append(xxh3_64_intdigest(piece, seed=offset))
+            offset += len(piece)
+        self.first_keys += [keys[start] for start in starts]
+        self.row_counts += np.diff(starts, append=batch.num_rows).tolist()
+        sequences = np.asarray(batch.column(1))
+        self.min_sequences += np.minimum.reduceat(sequences, starts).tolist()
+        self.max_sequences += np.maximum.reduceat(sequences, starts).tolist()
+        self._add_flags(batch, starts=starts, hashes=hashes)
+
+    def _add_flags(self, batch: pa.RecordBatch, *, starts: list[int], hashes: npt.NDArray[np.uint64]) -> None:
+        kinds = np.asarray(batch.column(2))
+        # Keys are taken to be equal when their hashes are: a collision costs a shortcut, not a row.
+        repeats = np.empty(len(hashes), bool)
+        repeats[0] = self._last_hash is not None and hashes[0] == self._last_hash
+        np.equal(hashes[1:], hashes[:-1], out=repeats[1:])
+        special = (kinds != Kind.PUT) | repeats
+        if batch.column(4).null_count < batch.num_rows:
+            special |= np.asarray(batch.column(4).is_valid())
+        plain = ~np.logical_or.reduceat(special, starts)
+        tombstones_only = np.logical_and.reduceat(kinds == Kind.DELETE, starts)
+        continues = repeats[starts]
+        flags = plain * PLAIN + tombstones_only * TOMBSTONES_ONLY + continues * CONTINUES
+        # A key that goes on in the next block is not there once.
+        flags[:-1][continues[1:]] &= ~PLAIN
+        if continues[0]:
+            self.flags[-1] &= ~PLAIN
+        self.flags += flags.tolist()
+        self._last_hash = hashes[-1]
+
+    def batch(self) -> pa.RecordBatch:
+        """Of `INDEX_SCHEMA`."""
+        columns = [
+            self.first_keys,
+            self.offsets,
+            self.lengths,
+            self.row_counts,
+            self.checksums,
+            self.min_sequences,
+            self.max_sequences,
+            self.flags,
+        ]
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, INDEX_SCHEMA, strict=True)]
+        return pa.record_batch(arrays, schema=INDEX_SCHEMA)
+
+
+def _cumulated_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """Bytes of the rows up to and with each, as they count for the size of a block."""
+    keys, values = offsets_of(batch.column(0)), offsets_of(batch.column(3))
+    sizes: npt.NDArray[np.int64] = np.arange(1, batch.num_rows + 1, dtype=np.int64) * _ROW_BYTES
+    sizes += keys[1:]
+    sizes += values[1:]
+    sizes -= int(keys[0]) + int(values[0])
+    return sizes

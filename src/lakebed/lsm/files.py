@@ -1,0 +1,73 @@
+"""The files of one store: where new ones go, where each is read, and handles to read them with.
+
+Owns: the way from a file's id to its place, which may be in another database. Does not know: which files make up a
+version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from lakebed.lsm.cache import BlockCache
+from lakebed.lsm.file_reader import FileReader
+from lakebed.lsm.file_writer import FileOptions, FileWriter
+from lakebed.lsm.model import FileMeta
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+
+__all__ = ["FileStore"]
+
+_HANDLE_COUNT_MAX: Final = 32_768
+"""Handles kept: twice the files that one version may have. When there are more, all are made anew."""
+
+
+class FileStore:
+    """Sorted files by id. Thread-safe.
+
+    Args:
+        store: where new files go.
+        path_of: the path of a file in `store`, by id.
+        locate: store and path of a file to read, which may be another database's; None: all are ours.
+        cache: where tails and blocks are kept.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        path_of: Callable[[str], str],
+        locate: Callable[[str], tuple[ObjectStore, str]] | None = None,
+        cache: BlockCache,
+        options: FileOptions,
+        environment: Environment,
+    ) -> None:
+        self._store = store
+        self._path_of = path_of
+        self._locate = locate
+        self._options = options
+        self.cache = cache
+        self.environment = environment
+        self._readers: dict[str, FileReader] = {}
+
+    def writer(self, file_id: str) -> FileWriter:
+        """Begin a new file of ours. Cost: no request."""
+        return FileWriter(self._store, self._path_of(file_id), file_id=file_id, options=self._options)
+
+    def reader(self, meta: FileMeta) -> FileReader:
+        """A handle to read a file, kept for the next call. Cost: no request; the file is opened when it is asked."""
+        reader = self._readers.get(meta.id)
+        if reader is None:
+            store, path = (self._store, self._path_of(meta.id)) if self._locate is None else self._locate(meta.id)
+            reader = FileReader(store, path, meta=meta, cache=self.cache)
+            # One dictionary operation each, so that no lock is needed: two threads may both make the handle.
+            if len(self._readers) >= _HANDLE_COUNT_MAX:
+                self._readers.clear()
+            self._readers[meta.id] = reader
+        return reader
+
+    def forget(self, file_id: str) -> None:
+        """Drop the handle of a file, and what the cache keeps of it: no version that is read has it any more."""
+        reader = self._readers.pop(file_id, None)
+        if reader is not None:
+            reader.forget()
