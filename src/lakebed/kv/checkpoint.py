@@ -38,6 +38,7 @@ __all__ = [
     "NAME_BYTES_MAX",
     "check_checkpoint_name",
     "check_open",
+    "check_readable",
     "create_checkpoint",
     "delete_checkpoint",
     "describe_checkpoint",
@@ -192,6 +193,20 @@ def _unknown(id_or_name: str, url: str) -> InvalidRequest:
         url=url,
         checkpoint=id_or_name,
     )
+
+
+def check_readable(manifest: Manifest, version: int, *, now_ms: int, url: str) -> None:
+    """Raise `NotFound` unless the newest manifest lets this one be read: not passed by a collection, or pinned."""
+    if manifest.readable_since <= version <= manifest.manifest_id:
+        return
+    if not any(checkpoint.manifest_id == version for checkpoint in live_checkpoints(manifest, now_ms)):
+        raise NotFound(
+            f"The database {url} has no version {version}: without a checkpoint, versions {manifest.readable_since} "
+            f"to {manifest.manifest_id} can be read.",
+            kind="version_not_found",
+            url=url,
+            version=version,
+        )
 
 
 def new_checkpoint(
@@ -376,17 +391,13 @@ def _pinned_manifest(
         return find_checkpoint(manifest, source, now_ms=now_ms, url=url).manifest_id
     if version is None:
         return None
-    pinned = any(checkpoint.manifest_id == version for checkpoint in live_checkpoints(manifest, now_ms))
-    if not pinned and not manifest.readable_since <= version <= manifest.manifest_id:
+    check_readable(manifest, version, now_ms=now_ms, url=url)
+    if not log.load(version).initialized:
         raise NotFound(
-            f"The database {url} has no version {version}: without a checkpoint, versions {manifest.readable_since} "
-            f"to {manifest.manifest_id} can be read.",
+            f"Version {version} of {url} is older than the clone itself: take a later one.",
             kind="version_not_found",
-            url=url,
             version=version,
         )
-    if not log.load(version).initialized:
-        raise NotFound(f"Version {version} of {url} is of the time before its clone was finished.", version=version)
     return version
 
 

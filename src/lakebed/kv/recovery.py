@@ -1,11 +1,11 @@
 """Reading the log back into memory: what a writer does when it opens, and a reader when it looks for more.
 
-Owns: `replay`, and the difference between a record that is missing (`Corruption`) and one that a newer version no longer
-needs (`Conflict`).
+Owns: `replay`, and the difference between a record that is missing (`Corruption`) and one that a newer version no
+longer needs (`Conflict`).
 
 Invariants:
-- Every row of every record in the range is in the tables, once, in the order of its sequence; records of any epoch count,
-  fences have none.
+- Every row of every record in the range is in the tables, once, in the order of its sequence; records of any epoch
+  count, fences have none.
 - A table begins where sequences jump (after rows that were never durable), and where the one before is full; each knows
   the last log id that it covers.
 - At most `READ_AHEAD_BYTES` of records are under way at once, or one record that is larger.
@@ -31,7 +31,7 @@ from lakebed.lsm.block import keys_of
 from lakebed.lsm.memtable import Memtable
 from lakebed.lsm.model import Kind
 
-__all__ = ["READ_AHEAD_BYTES", "read_records", "replay"]
+__all__ = ["READ_AHEAD_BYTES", "fill", "read_records", "replay"]
 
 READ_AHEAD_BYTES: Final = 32 << 20
 """Bytes of log records that are read at once. More: quicker recovery from far stores, more memory."""
@@ -51,18 +51,19 @@ def replay(
     """The rows of the log in ``(after, through]``, as memtables.
 
     Args:
-        manifest: the version that is read, for what it needs of the log; its `replay_after_wal_id` is the default of `after`.
+        manifest: the version that is read, for what it needs of the log.
         through: the last id; a writer's own fence, or what a reader saw last.
+        after: the id before the first; None: the manifest's `replay_after_wal_id`.
         table_bytes_max: a table that reached it is followed by another one.
         into: a table that is filled on, under whatever lock its readers need; it is the first of the result.
 
     Returns:
-        Tables, oldest first, none of them empty; each one's `last_wal_id` is the last id that it covers, that of the last
-        one is `through`. Without rows: `into` alone, or nothing.
+        Tables, oldest first; each one's `last_wal_id` is the last id that it covers, that of the last one is `through`.
+        Without rows: `into` alone, or nothing.
 
     Raises:
         Corruption: a record that the version needs is missing (``wal_id``) or damaged.
-        Conflict: kind ``log_collected``; a newer version no longer needs a record, and it was collected: read the newest.
+        Conflict: kind ``log_collected``; a record was collected, for a newer version does not need it: read that one.
         UnsupportedFormat: a record of a newer lakebed.
     Cost: 1 LIST a thousand ids and 1 GET a record with rows, several at once; 1 LIST + 1 GET when one is missing.
     """
@@ -71,18 +72,15 @@ def replay(
     for record in read_records(place, manifest, after=after, through=through):
         assert record.rows is not None
         _check_order(tables, record)
-        if not tables or _is_full(tables[-1], table_bytes_max) or tables[-1].last_sequence + 1 != record.first_sequence:
+        table = tables[-1] if tables else None
+        if table is None or table.size_bytes >= table_bytes_max or table.last_sequence + 1 != record.first_sequence:
             if tables:
                 tables[-1].last_wal_id = record.id - 1
             tables.append(Memtable(record.first_sequence))
-        _fill(tables[-1], record.rows)
+        fill(tables[-1], record.rows)
     if tables:
         tables[-1].last_wal_id = through
     return tables
-
-
-def _is_full(table: Memtable, bytes_max: int) -> bool:
-    return table.size_bytes >= bytes_max
 
 
 def _check_order(tables: Sequence[Memtable], record: WalRecord) -> None:
@@ -96,7 +94,8 @@ def _check_order(tables: Sequence[Memtable], record: WalRecord) -> None:
         )
 
 
-def _fill(table: Memtable, rows: pa.RecordBatch) -> None:
+def fill(table: Memtable, rows: pa.RecordBatch) -> None:
+    """Write a record's rows to a table whose next sequence is theirs. Cost: about 0.2 us a row."""
     keys, _, kinds, values, expires = rows.columns
     table.extend(
         keys_of(keys),
@@ -110,10 +109,17 @@ def _has_other_kinds(kinds: pa.Array) -> bool:
     return bool((kinds.to_numpy() != int(Kind.PUT)).any())
 
 
-def read_records(place: Place, manifest: Manifest, *, after: int, through: int) -> Iterator[WalRecord]:
-    """Records with rows in ``(after, through]``, in order, read ahead. Arguments, errors and cost as `replay`."""
+def read_records(place: Place, manifest: Manifest, *, after: int, through: int | None) -> Iterator[WalRecord]:
+    """Records with rows in ``(after, through]``, in order, read ahead. Arguments, errors and cost as `replay`.
+
+    Args:
+        through: None: as far as the log goes now.
+    """
     wal = WalLog(place)
-    entries = [entry for entry in wal.entries(after) if entry.id <= through] if after < through else []
+    entries = wal.entries(after) if through is None or after < through else []
+    if through is None:
+        through = entries[-1].id if entries else after
+    entries = [entry for entry in entries if entry.id <= through]
     expected = after + 1
     for entry in entries:
         if entry.id != expected:
@@ -159,11 +165,13 @@ def _missing(place: Place, manifest: Manifest, wal_id: int) -> Corruption | Conf
     path = wal_path(wal_id)
     newest = ManifestLog(place).latest()
     now_ms = place.environment.clock.now_ms()
-    pinned = any(one.manifest_id == manifest.manifest_id and one.is_live(now_ms) for one in newest.checkpoints)
+    pinned = wal_id <= manifest.wal_id_last_seen and any(
+        one.manifest_id == manifest.manifest_id and one.is_live(now_ms) for one in newest.checkpoints
+    )
     if wal_id <= newest.replay_after_wal_id and not pinned:
         return Conflict(
-            f"{path} was collected, for version {newest.manifest_id} of {place.url} has its rows in files: read the newest "
-            f"version instead of {manifest.manifest_id}.",
+            f"{path} was collected, for version {newest.manifest_id} of {place.url} has its rows in files: read that "
+            f"one instead of {manifest.manifest_id}.",
             kind="log_collected",
             path=path,
             wal_id=wal_id,

@@ -1,0 +1,293 @@
+"""What a reader stands on: its own checkpoint, somebody's checkpoint, one version, or just the newest manifest.
+
+Owns: `Ground` (the version that is read, and what pins it) and the four ways to come by one. `settle` is called when a
+reader opens, at each poll, and when a file is gone.
+
+Invariants:
+- Of its own checkpoints a reader keeps the one it shows and every older one that a scan stands on: the scan refers to
+  the `Stand`, and the first update after the last reference is gone leaves the checkpoint out. Nothing is released by
+  a call, so no lock is taken while an abandoned scan is torn down, whichever thread that happens in.
+- The checkpoint that is shown is never taken away: it becomes an older one when a newer ground was returned, and goes
+  with a later update.
+- An own checkpoint that is gone or expired is no ground any more: a new one is made from the newest manifest.
+
+Does not know: rows, views, threads.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import weakref
+from dataclasses import dataclass
+from typing import Protocol
+
+from lakebed.errors import InvalidRequest
+from lakebed.ids import new_uuid
+from lakebed.kv.checkpoint import (
+    check_open,
+    check_readable,
+    find_checkpoint,
+    last_durable_wal_id,
+    lifetime_in_ms,
+    live_checkpoints,
+    with_latest,
+    with_refreshed,
+    without_checkpoint,
+)
+from lakebed.kv.manifests import ManifestLog
+from lakebed.kv.model import Checkpoint, Manifest, Owner
+from lakebed.kv.options import ReaderOptions
+from lakebed.kv.place import Place
+
+__all__ = ["Footing", "Ground", "Latest", "OnCheckpoint", "OnVersion", "OwnCheckpoint", "Stand"]
+
+
+class Stand:
+    """Whoever refers to it stands on the checkpoint of this id."""
+
+    __slots__ = ("__weakref__", "checkpoint_id")
+
+    def __init__(self, checkpoint_id: str) -> None:
+        self.checkpoint_id = checkpoint_id
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """A version to read."""
+
+    manifest: Manifest
+    """Whose files are read."""
+    newest: Manifest
+    """What the log is read by: the newest manifest when this was decided; of a version that stands still, itself."""
+    through: int | None
+    """Last log object that belongs to the version; None: as far as the log goes."""
+    checkpoint: Checkpoint | None
+    """What pins it."""
+    stand: Stand | None = None
+    """Refer to it for as long as files of this version are read."""
+
+
+class Footing(Protocol):
+    """A way to stand on a database."""
+
+    @property
+    def moves(self) -> bool:
+        """Whether there is ever anything new."""
+        ...
+
+    def settle(self) -> Ground:
+        """The ground to stand on now. Raises what `check_open` and `find_checkpoint` raise, and `NotFound`."""
+        ...
+
+    def leave(self) -> None:
+        """Take back what was written into the manifest, if anything."""
+        ...
+
+
+class OnCheckpoint:
+    """On a checkpoint that somebody else keeps; it is neither moved nor refreshed."""
+
+    moves = False
+
+    def __init__(self, place: Place, checkpoint: str) -> None:
+        self._place = place
+        self._wanted = checkpoint
+        self._log = ManifestLog(place)
+
+    def settle(self) -> Ground:
+        """The checkpoint's version, for as long as it lives; of a destroyed database too. Cost: 1 LIST + 1 or 2 GET."""
+        newest = self._log.latest()
+        now_ms = self._place.environment.clock.now_ms()
+        found = find_checkpoint(newest, self._wanted, now_ms=now_ms, url=self._place.url)
+        self._wanted = found.id  # a name may pass to another checkpoint; a reader stays where it is
+        pinned = self._log.load(found.manifest_id)
+        return Ground(pinned, pinned, pinned.wal_id_last_seen, found)
+
+    def leave(self) -> None:
+        """Nothing was written."""
+
+
+class OnVersion:
+    """On a manifest that can be read without a checkpoint; a collection may take it apart meanwhile."""
+
+    moves = False
+
+    def __init__(self, place: Place, version: int) -> None:
+        self._place = place
+        self._version = version
+        self._log = ManifestLog(place)
+
+    def settle(self) -> Ground:
+        """The version. Raises `NotFound` when it is not readable any more. Cost: 1 LIST + 2 GET."""
+        newest = check_open(self._log.latest(), self._place.url)
+        now_ms = self._place.environment.clock.now_ms()
+        check_readable(newest, self._version, now_ms=now_ms, url=self._place.url)
+        manifest = self._log.load(self._version)
+        return Ground(manifest, manifest, manifest.wal_id_last_seen, None)
+
+    def leave(self) -> None:
+        """Nothing was written."""
+
+
+class Latest:
+    """On the newest manifest, without any pin: files may go, and then the newest manifest is read again."""
+
+    moves = True
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._log = ManifestLog(place)
+
+    def settle(self) -> Ground:
+        """The newest version. Cost: 1 LIST, and 1 GET when it is new."""
+        newest = check_open(self._log.latest(), self._place.url)
+        return Ground(newest, newest, None, None)
+
+    def leave(self) -> None:
+        """Nothing was written."""
+
+
+class OwnCheckpoint:
+    """On a checkpoint of our own that follows the database's files."""
+
+    moves = True
+
+    def __init__(self, place: Place, options: ReaderOptions) -> None:
+        self._place = place
+        self._log = ManifestLog(place)
+        self._lifetime_ms = lifetime_in_ms(options.checkpoint_lifetime)
+        self._owner = Owner("reader", host=socket.gethostname(), pid=os.getpid())
+        self._stand: Stand | None = None
+        self._manifest: Manifest | None = None
+        """The one that the checkpoint of `_stand` pins."""
+        self._older: list[tuple[str, weakref.ref[Stand]]] = []
+        self._asked_id: str | None = None
+        """Of a checkpoint whose making was not answered: the next try is about the same one."""
+
+    def settle(self) -> Ground:
+        """Keep, refresh or re-establish the checkpoint, and leave out the older ones that nobody stands on.
+
+        Cost: 1 LIST, and 1 GET when the manifest is new; an update (1 PUT + 1 LIST, and 1 LIST of the log for a new
+        checkpoint) when files have changed, half of a lifetime has passed, or an older checkpoint can go.
+        """
+        newest = check_open(self._log.latest(), self._place.url)
+        now_ms = self._place.environment.clock.now_ms()
+        own = self._own(newest, now_ms)
+        if own is None or self._has_moved(newest):
+            newest = self._establish()
+        elif self._is_half_over(own, now_ms) or self._free_ids():
+            newest = self._update_kept()
+        manifest, stand = self._manifest, self._stand
+        assert manifest is not None
+        assert stand is not None
+        own = self._own(newest, now_ms)
+        if own is None:
+            raise self._lost()
+        return Ground(manifest, newest, None, own, stand)
+
+    def _own(self, manifest: Manifest, now_ms: int) -> Checkpoint | None:
+        if self._stand is None:
+            return None
+        wanted = self._stand.checkpoint_id
+        return next((one for one in live_checkpoints(manifest, now_ms) if one.id == wanted), None)
+
+    def _lost(self) -> InvalidRequest:
+        return InvalidRequest(
+            f"The reader's checkpoint in {self._place.url} is gone as soon as it was made: its lifetime of "
+            f"{self._lifetime_ms} ms is too short, or somebody deletes it.",
+            kind="invalid_db_state",
+            url=self._place.url,
+        )
+
+    def _has_moved(self, newest: Manifest) -> bool:
+        shown = self._manifest
+        return (
+            shown is None
+            or newest.replay_after_wal_id != shown.replay_after_wal_id
+            or newest.l0 != shown.l0
+            or newest.runs != shown.runs
+        )
+
+    def _is_half_over(self, own: Checkpoint, now_ms: int) -> bool:
+        if own.expires_at_ms is None or self._lifetime_ms is None:
+            return False
+        return own.expires_at_ms - now_ms < self._lifetime_ms / 2
+
+    def _free_ids(self) -> list[str]:
+        """Older checkpoints that nobody stands on any more."""
+        return [one for one, stand in self._older if stand() is None]
+
+    def _establish(self) -> Manifest:
+        own_id = self._asked_id or new_uuid(self._place.environment.rng)
+        self._asked_id = own_id
+        free = self._free_ids()
+
+        def change(manifest: Manifest) -> Manifest | None:
+            check_open(manifest, self._place.url)
+            now_ms = self._place.environment.clock.now_ms()
+            if any(one.id == own_id for one in live_checkpoints(manifest, now_ms)):
+                return None
+            return with_latest(
+                self._kept_up(without_checkpoint(manifest, own_id), free, now_ms),
+                id=own_id,
+                last_wal_id=last_durable_wal_id(self._place, manifest),
+                now_ms=now_ms,
+                owner=self._owner,
+                lifetime_ms=self._lifetime_ms,
+            )
+
+        newest = self._log.update(change)
+        pinned = next(one.manifest_id for one in newest.checkpoints if one.id == own_id)
+        self._manifest = newest if pinned == newest.manifest_id else self._log.load(pinned)
+        if self._stand is not None:
+            self._older.append((self._stand.checkpoint_id, weakref.ref(self._stand)))
+        self._stand, self._asked_id = Stand(own_id), None
+        self._forget(free)
+        return newest
+
+    def _update_kept(self) -> Manifest:
+        free = self._free_ids()
+
+        def change(manifest: Manifest) -> Manifest | None:
+            check_open(manifest, self._place.url)
+            now_ms = self._place.environment.clock.now_ms()
+            kept = self._kept_up(manifest, free, now_ms)
+            return None if kept == manifest else kept
+
+        newest = self._log.update(change)
+        self._forget(free)
+        return newest
+
+    def _kept_up(self, manifest: Manifest, free: list[str], now_ms: int) -> Manifest:
+        """Without the checkpoints that are free, and with a whole lifetime ahead for ours that are live."""
+        for one in free:
+            manifest = without_checkpoint(manifest, one)
+        if self._lifetime_ms is None:
+            return manifest
+        ours = {one for one, _ in self._older} - set(free)
+        if self._stand is not None:
+            ours.add(self._stand.checkpoint_id)
+        for checkpoint in live_checkpoints(manifest, now_ms):
+            if checkpoint.id in ours:
+                manifest = with_refreshed(manifest, checkpoint.id, expires_at_ms=now_ms + self._lifetime_ms)
+        return manifest
+
+    def _forget(self, ids: list[str]) -> None:
+        self._older = [(one, stand) for one, stand in self._older if one not in ids]
+
+    def leave(self) -> None:
+        """Take all our checkpoints out of the manifest, also those that abandoned scans stand on. Cost: 1 update."""
+        ours = [one for one, _ in self._older]
+        ours += [] if self._stand is None else [self._stand.checkpoint_id]
+        ours += [] if self._asked_id is None else [self._asked_id]
+
+        def change(manifest: Manifest) -> Manifest | None:
+            kept = manifest
+            for one in ours:
+                kept = without_checkpoint(kept, one)
+            return None if kept is manifest else kept
+
+        if ours:
+            self._log.update(change)
+        self._stand, self._asked_id, self._older = None, None, []

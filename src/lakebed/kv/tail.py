@@ -1,0 +1,132 @@
+"""The log behind a version's files, replayed into bounded memory tables, for readers.
+
+Owns: `LogTail`: which log objects have been read, and the tables of their rows.
+
+Invariants:
+- Objects are applied in the order of their ids and none is left out: ids run on by one, so a missing one means that the
+  manifest in hand is older than a collection.
+- A record is applied only under a manifest that knows its epoch: whoever opened the database later has said so in a
+  manifest before the record could exist, and may have restored another state before that.
+- No row of a record at or below ``replay_after_wal_id`` stays in a table: the files have it, or a restore undid it.
+- Tables are replaced, never cut: who reads an older view keeps the older tables.
+
+Does not know: files, checkpoints, when to look.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+
+from lakebed.errors import Conflict
+from lakebed.kv.model import Manifest
+from lakebed.kv.place import Place
+from lakebed.kv.recovery import fill, read_records
+from lakebed.kv.wal_record import WalRecord
+from lakebed.lsm.memtable import Memtable
+
+__all__ = ["LOG_MOVED", "LogTail"]
+
+LOG_MOVED: Final = "log_moved"
+"""Kind of the `Conflict` that says: read the newest manifest, then try again."""
+
+
+@dataclass(slots=True)
+class _Table:
+    """A memtable and where each log object ends in it."""
+
+    memtable: Memtable
+    ends: list[tuple[int, int]] = field(default_factory=list)
+    """(id of a log object, rows up to its end), ascending."""
+
+
+class LogTail:
+    """The rows of the log behind one version. Changed by one thread at a time; its memtables are read by any.
+
+    Args:
+        place: the database.
+        table_bytes_max: size of one table; a record that does not fit begins a new one.
+    """
+
+    def __init__(self, place: Place, *, table_bytes_max: int) -> None:
+        self._place = place
+        self._table_bytes_max = table_bytes_max
+        self._tables: list[_Table] = []
+        self._read_through = 0
+
+    @property
+    def memtables(self) -> tuple[Memtable, ...]:
+        """Newest first."""
+        return tuple(table.memtable for table in reversed(self._tables))
+
+    @property
+    def last_sequence(self) -> int:
+        """Of the newest row here; 0 without rows."""
+        return self._tables[-1].memtable.last_sequence if self._tables else 0
+
+    def follow(self, newest: Manifest, *, replay_after: int, through: int | None = None) -> bool:
+        """Drop what files have by now, read what the log has beyond.
+
+        Args:
+            newest: the newest manifest, read *before* this call.
+            replay_after: rows up to this log object are in the files that are read.
+            through: last object that belongs to the version; None: as far as the log goes.
+
+        Returns:
+            Whether rows came.
+
+        Raises:
+            Conflict: kind `LOG_MOVED` or ``log_collected``; the manifest is too old for the log: read the newest.
+            Corruption, UnsupportedFormat: a record cannot be read.
+        Cost: 1 LIST a thousand objects + 1 GET an object with rows that is new here.
+        """
+        self._drop_through(replay_after)
+        came = False
+        for record in read_records(self._place, newest, after=max(self._read_through, replay_after), through=through):
+            if record.epoch > newest.writer_epoch:
+                raise self._moved(record, newest)
+            assert record.rows is not None
+            self._apply(record.id, record.rows)
+            self._read_through = record.id
+            came = True
+        return came
+
+    def _moved(self, record: WalRecord, newest: Manifest) -> Conflict:
+        return Conflict(
+            f"The log of {self._place.url} has a record of epoch {record.epoch}, and the manifest in hand is of epoch "
+            f"{newest.writer_epoch}: read the newest version and try again.",
+            kind=LOG_MOVED,
+            url=self._place.url,
+        )
+
+    def _apply(self, wal_id: int, rows: pa.RecordBatch) -> None:
+        first = rows.column("sequence")[0].as_py()
+        table = self._tables[-1] if self._tables else None
+        if (
+            table is None
+            or first != table.memtable.last_sequence + 1
+            or table.memtable.size_bytes + rows.nbytes > self._table_bytes_max
+        ):
+            table = _Table(Memtable(first))
+            self._tables.append(table)
+        fill(table.memtable, rows)
+        table.ends.append((wal_id, table.memtable.row_count))
+
+    def _drop_through(self, wal_id: int) -> None:
+        kept = [_cut(table, wal_id) for table in self._tables]
+        self._tables = [table for table in kept if table is not None]
+
+
+def _cut(table: _Table, wal_id: int) -> _Table | None:
+    """What is left of a table above a log object: all of it, a shorter copy, or None."""
+    start = max((end for one, end in table.ends if one <= wal_id), default=0)
+    if start == 0:
+        return table
+    memtable = table.memtable
+    if start == memtable.row_count:
+        return None
+    shorter = Memtable(memtable.first_sequence + start)
+    fill(shorter, memtable.log(start, memtable.row_count))
+    return _Table(shorter, [(one, end - start) for one, end in table.ends if one > wal_id])
