@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -176,7 +176,7 @@ class Block:
             lambda row: text[key_offsets[row] : key_offsets[row + 1]],
             _numbers(sequences, "Q"),
             _numbers(kinds, "B"),
-            memoryview(offsets_of(values)),
+            offsets_of(values).data,
             memoryview(value_buffer) if value_buffer else memoryview(b""),
             _numbers(expires, "q"),
             ends,
@@ -203,12 +203,12 @@ def _letters(array: pa.BinaryArray) -> tuple[bytes, memoryview]:
     first, last = int(offsets[0]), int(offsets[-1])
     if first:
         offsets = offsets - offsets[0]
-    return (array.buffers()[2].slice(first, last - first).to_pybytes() if last > first else b""), memoryview(offsets)
+    return (array.buffers()[2].slice(first, last - first).to_pybytes() if last > first else b""), offsets.data
 
 
-def _numbers(array: pa.Array, code: str) -> memoryview:
+def _numbers(array: pa.Array, code: Literal["Q", "q", "B"]) -> memoryview:
     """The elements of an array of numbers: what stands under a null is anything."""
-    view = memoryview(array.buffers()[1]).cast(code)
+    view: memoryview = memoryview(array.buffers()[1]).cast(code)
     return view[array.offset : array.offset + len(array)]
 
 

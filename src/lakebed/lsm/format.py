@@ -249,9 +249,10 @@ def _tail(
         _corrupt(path, offset, f"its index cannot be read ({error})", cause=error)
     if not index.schema.equals(INDEX_SCHEMA) or not index.num_rows:
         _corrupt(path, offset, f"its index has {index.num_rows} rows of {index.schema.names}")
-    columns = [np.asarray(index.column(position)) for position in range(1, index.num_columns)]
-    offsets, lengths, row_counts = (column.astype(np.int64) for column in columns[:3])
-    ends = np.cumsum(lengths)
+    offsets, lengths, row_counts, checksums, min_sequences, max_sequences, flags = (
+        np.asarray(index.column(position)) for position in range(1, index.num_columns)
+    )
+    ends = np.cumsum(lengths, dtype=np.uint64)
     if not np.array_equal(offsets, ends - lengths) or int(ends[-1]) != meta.tail_offset:
         _corrupt(path, offset, "its blocks do not follow each other up to its tail")
     if int(row_counts.sum()) != meta.row_count or int(row_counts.min()) < 1:
@@ -263,8 +264,13 @@ def _tail(
     return Tail(
         Filter(filter_body),
         first_keys,
-        columns[6].tobytes(),
-        *(memoryview(column) for column in columns[:6]),
+        flags.tobytes(),
+        offsets.data,
+        lengths.data,
+        row_counts.data,
+        checksums.data,
+        min_sequences.data,
+        max_sequences.data,
         size_bytes=len(body) + key_bytes + len(first_keys) * _PYTHON_BYTES_OF_BLOCK + _PYTHON_BYTES_OF_TAIL,
     )
 
