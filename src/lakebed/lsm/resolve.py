@@ -46,11 +46,12 @@ def resolve_row(rows: Sequence[Row], *, now_ms: int, operator: MergeOperator | N
     """
     operands: list[bytes] = []
     base: bytes | None = None
-    for row, older in zip(rows, [*rows[1:], None], strict=True):
+    for number, row in enumerate(rows, 1):
         _, sequence, kind, value, expires_at_ms = row
         ended = expires_at_ms is not None and expires_at_ms <= now_ms
         if kind == MERGE:
-            if not ended and (older is None or older.sequence != sequence):
+            is_repeated = number < len(rows) and rows[number].sequence == sequence
+            if not ended and not is_repeated:
                 operands.append(value)
             continue
         if kind == PUT and not ended:
