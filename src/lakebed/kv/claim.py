@@ -5,7 +5,7 @@ Owns: `claim_writer` and `claim_all`, and the order of their steps. Rests on doc
 Invariants:
 - From the return of a claim on, no write and no manifest of an older writer succeeds, however long it slept: its next
   record meets the fence, its next manifest the epoch.
-- Every write that an older writer acknowledged stands in the log below the fence, or in the files of the claim's manifest.
+- Every write that an older writer acknowledged stands in the log below the fence, or in the files of the manifest.
 - A claim that was overtaken by another learns so before it replays (`Fenced`): after the fence the epoch is looked at
   once more. Without that, a claimant that slept between epoch and fence could fence a number that was collected since.
 - A living lease of another owner stops the claim before anything is changed, unless `take_over`.
@@ -23,7 +23,16 @@ import msgspec
 from lakebed.errors import AlreadyExists, Fenced, InvalidRequest, NotFound, Unavailable
 from lakebed.ids import new_uuid
 from lakebed.kv.checkpoint import check_open
-from lakebed.kv.lease import Lease, Process, check_lifetime, owned, read_lease, take_lease, this_process
+from lakebed.kv.lease import (
+    LEASE_LIFETIME_MS_DEFAULT,
+    Lease,
+    Process,
+    check_lifetime,
+    owned,
+    read_lease,
+    take_lease,
+    this_process,
+)
 from lakebed.kv.manifests import ManifestLog, describe_folder
 from lakebed.kv.model import Checkpoint, Manifest, Owner
 from lakebed.kv.options import DatabaseOptions
@@ -83,8 +92,8 @@ def claim_writer(
     With `DatabaseOptions.compaction` the compactor's role is claimed too, so that no older process compacts beside us.
 
     Args:
-        options: `merge_operator` is stored by the first writer that names one, `wal_enabled` by each; the lease lives for
-            `lease_lifetime_ms`.
+        options: `merge_operator` is stored by the first writer that names one, `wal_enabled` by each; the lease lives
+            for `lease_lifetime_ms`.
         create: make the database where there is nothing.
         take_over: also under a living lease.
         after_destroy: make a new database where one was destroyed; its numbers go on from there.
@@ -143,7 +152,7 @@ def claim_all(
     *,
     take_over: bool = False,
     must_be_open: bool = True,
-    lease_lifetime_ms: int = DatabaseOptions.lease_lifetime_ms,
+    lease_lifetime_ms: int = LEASE_LIFETIME_MS_DEFAULT,
     process: Process | None = None,
 ) -> Claim:
     """Become writer and compactor at once, to restore or destroy: nobody else may change files or rows any more.
@@ -205,7 +214,8 @@ def _claim(
     if found.owner is not None and not take_over:
         raise owned(found.owner, url=place.url, now_ms=place.environment.clock.now_ms())
     wal = WalLog(place)
-    last_wal_id = wal.last_id(manifest.replay_after_wal_id)
+    # The log may be empty above what was seen, after a collection or in a clone: numbers go on all the same.
+    last_wal_id = wal.last_id(max(manifest.replay_after_wal_id, manifest.wal_id_last_seen))
     claimed = log.update(lambda newest: bump(newest, last_wal_id=last_wal_id))
     fence_id = _fence(place, wal, claimed, next_id=last_wal_id + 1)
     newest = log.latest()
@@ -228,10 +238,10 @@ def _claim(
 
 def _fence(place: Place, wal: WalLog, claimed: Manifest, *, next_id: int) -> int:
     """The id of our fence: the first that no older writer took."""
-    # Between our look at the log and our epoch another writer may have written, flushed and collected: a number that its
-    # files cover already may be free again, and a fence there would keep nobody out.
+    # Between our look at the log and our epoch another writer may have written, flushed and collected: a number that
+    # its files cover already may be free again, and a fence there would keep nobody out.
     if next_id <= claimed.replay_after_wal_id:
-        next_id = wal.last_id(claimed.replay_after_wal_id) + 1
+        next_id = wal.last_id(max(claimed.replay_after_wal_id, claimed.wal_id_last_seen)) + 1
     for fence_id in range(next_id, next_id + FENCE_TRIES_MAX):
         there = wal.fence(fence_id, claimed.writer_epoch)
         if there is None:
@@ -277,7 +287,8 @@ def _check_operator(manifest: Manifest, options: DatabaseOptions, url: str) -> N
     stored, asked = manifest.merge_operator, options.merge_operator
     if stored is not None and asked is not None and stored != asked:
         raise InvalidRequest(
-            f"The database {url} merges with {stored!r}, and {asked!r} was asked for: its operands are meant for the first.",
+            f"The database {url} merges with {stored!r}, and {asked!r} was asked for: its operands are meant for the "
+            "first.",
             kind="merge_operator_mismatch",
             url=url,
             merge_operator=stored,
@@ -338,8 +349,8 @@ def _open_or_create(
 def _create_after_destroy(place: Place, log: ManifestLog, *, options: DatabaseOptions) -> tuple[Manifest, bool]:
     """A new, empty database above the tombstone of a destroyed one.
 
-    Checkpoints that still live stay, for what they pin is not collected yet, and with them the ancestors' files. Epochs,
-    sequences and numbers go on, so that nobody from before the destruction is taken for one of ours.
+    Checkpoints that still live stay, for what they pin is not collected yet, and with them the ancestors' files.
+    Epochs, sequences and numbers go on, so that nobody from before the destruction is taken for one of ours.
     """
     made = False
 
@@ -348,7 +359,7 @@ def _create_after_destroy(place: Place, log: ManifestLog, *, options: DatabaseOp
         made = manifest.destroyed_at_ms is not None
         if not made:
             return None  # a rival was faster
-        last_wal_id = max(manifest.wal_id_last_seen, WalLog(place).last_id(manifest.replay_after_wal_id))
+        last_wal_id = WalLog(place).last_id(max(manifest.replay_after_wal_id, manifest.wal_id_last_seen))
         return msgspec.structs.replace(
             first_manifest(place, options=options),
             writer_epoch=manifest.writer_epoch,

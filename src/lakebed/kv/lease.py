@@ -5,10 +5,10 @@ Owns: the lease's JSON, when it counts, and how it is taken, renewed and given u
 Invariants:
 - Safety is the fence's alone. A lease can be lost, stale, doubled or damaged, and no write is: it only decides whether
   opening a database asks first.
-- No lease keeps a database for ever: it ends by its clock; one that cannot be read, or that pretends to end later than any
-  lease may, counts as ended, and says so in a warning.
-- A lease of a process that no longer runs here counts as ended. Whether it is *here* is decided by host, boot and process
-  namespace together; where these are not known, only the clock decides.
+- No lease keeps a database for ever: it ends by its clock; one that cannot be read, or that pretends to end later than
+  any lease may, counts as ended, and says so in a warning.
+- A lease of a process that no longer runs here counts as ended. Whether it is *here* is decided by host, boot and
+  process namespace together; where these are not known, only the clock decides.
 
 Does not know: epochs' meaning, or the manifest.
 """
@@ -29,10 +29,22 @@ from lakebed.errors import Conflict, Fenced, InvalidRequest, NotFound
 from lakebed.kv.layout import LEASE_PATH
 from lakebed.kv.place import Place
 
-__all__ = ["LEASE_LIFETIME_MS_MAX", "FoundLease", "Lease", "Process", "read_lease", "take_lease", "this_process"]
+__all__ = [
+    "LEASE_LIFETIME_MS_DEFAULT",
+    "LEASE_LIFETIME_MS_MAX",
+    "FoundLease",
+    "Lease",
+    "Process",
+    "read_lease",
+    "take_lease",
+    "this_process",
+]
 
 LEASE_LIFETIME_MS_MAX: Final = 3_600_000
 """Longest lease, and so the longest time that a crashed owner on another machine can be in the way."""
+
+LEASE_LIFETIME_MS_DEFAULT: Final = 30_000
+"""Of whoever claims a database without options of a writer."""
 
 _FORMAT: Final = 1
 
@@ -125,8 +137,8 @@ def _judge(body: Buffer, *, process: Process, now_ms: int, url: str) -> FoundLea
     if lease.expires_at_ms - now_ms > LEASE_LIFETIME_MS_MAX:
         return FoundLease(
             None,
-            f"The lease of {url} by {lease.host}, process {lease.pid}, ends later than any lease may (a clock is wrong), "
-            "and was not heeded.",
+            f"The lease of {url} by {lease.host}, process {lease.pid}, ends later than any lease may (a clock is "
+            "wrong), and was not heeded.",
         )
     here = process.boot is not None and (lease.host, lease.boot) == (process.host, process.boot)
     if here and not process.runs(lease.pid):
@@ -147,7 +159,8 @@ def owned(lease: _LeaseJson, *, url: str, now_ms: int) -> Conflict:
     since, left = format_duration(max(0, now_ms - lease.taken_at_ms)), format_duration(lease.expires_at_ms - now_ms)
     return Conflict(
         f"The database {url} is owned by process {lease.pid} on {lease.host}{where}, for {since}, and its lease lasts "
-        f"{left} more unless renewed: close it there, wait, or open with take_over=True (--take-over) to end that writer.",
+        f"{left} more unless renewed: close it there, wait, or open with take_over=True (--take-over) to end "
+        "that writer.",
         kind="owned",
         url=url,
         host=lease.host,

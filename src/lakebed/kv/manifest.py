@@ -8,8 +8,8 @@ Invariants:
 - The checksum is xxh3-64 of every byte behind its closing quotation mark; the bytes up to there are compared. So each
   byte is covered. It stands at the same place in every format to come, and is looked at before anything else.
 - `min_reader` above ours, a feature that is not known here, or a field that is not known here: `UnsupportedFormat`. A
-  newer lakebed leaves a field out while it has its default, so only a database that uses what is new is refused; nothing
-  unknown is ever dropped. `min_writer` above ours: it is read, and `ManifestLog.update` refuses to write the next one.
+  newer lakebed leaves a field out while it has its default, so only a database that uses what is new is refused, and
+  nothing unknown is ever dropped. `min_writer` above ours: it is read, and `ManifestLog` refuses to write the next.
 - Wrong bytes are `Corruption` with the path.
 
 Format: docs/format/manifest-kv.md.
@@ -73,7 +73,7 @@ _envelopes: Final = msgspec.json.Decoder(_Envelope)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The manifest's document. Cost: about 15 ms at 16 thousand files."""
+    """The manifest's document. Cost: 5 ms at 16 thousand files, 7 ms to decode."""
     body = bytearray(_BEFORE + b"0" * 16 + _HEADER)
     _encoder.encode_into(manifest, body, -1)
     body += b"}\n"
@@ -123,7 +123,7 @@ def decode_manifest(body: Buffer, *, path: str) -> DecodedManifest:
 
 
 def find_write_id(body: Buffer) -> str | None:
-    """The write id in a manifest's bytes, without decoding the rest; None when it is no manifest. Checks no checksum."""
+    """The write id in a manifest's bytes, found without decoding or checking them; None when they are no manifest."""
     match = _WRITE_ID.match(bytes(memoryview(body).cast("B")[:_HEADER_BYTES_MAX]))
     return None if match is None else match[1].decode("utf-8", "replace")
 

@@ -4,8 +4,8 @@ Owns: `ManifestLog`, which sets `manifest_id`, `write_id`, `created_at_ms`, `con
 `previous_write_ids`; nobody else does.
 
 Invariants:
-- Manifest N+1 is created once and never replaced; its author had read N. So ids have no gaps while the database lives, and
-  the write ids that a manifest lists are those of the versions just below it.
+- Manifest N+1 is created once and never replaced; its author had read N. So ids have no gaps while the database lives,
+  and the write ids that a manifest lists are those of the versions just below it.
 - A change is a pure function of a manifest that checks what it rests on: after a lost race it is asked again, with the
   newest. A lost reply is resolved by the log: the change happened once, or the error says that it is not known.
 - What is passed by the boundary is never written again (`raise_boundary`, before a collector deletes manifests).
@@ -168,9 +168,9 @@ class ManifestLog:
         """Apply a change to the newest manifest and append the result.
 
         Args:
-            change: the manifest that should follow the one given, or None when there is nothing to do. Called again with
-                a newer one after each lost race; must not use this log's `update`. Whatever it raises passes on, and
-                nothing has changed.
+            change: the manifest that should follow the one given, or None when there is nothing to do. Called again
+                with a newer one after each lost race; must not use this log's `update`. Whatever it raises passes on,
+                and nothing has changed.
             fresh: read the newest manifest first; False begins with the one seen last, if there is one.
 
         Returns:
@@ -179,7 +179,8 @@ class ManifestLog:
         Raises:
             NotFound: kind ``database_not_found``.
             UnsupportedFormat: the newest manifest may be read but not followed by this lakebed.
-            OutcomeUnknown: the store gave no clear answer; kind ``boundary_forgotten``: this call slept through so many
+            OutcomeUnknown: the store gave no clear answer, so the change may be there, or still land: whoever asks
+                again lets `change` look for it. Kind ``boundary_forgotten``: this call slept through so many
                 collections that its fate is not on record.
         Cost: 1 PUT + 1 LIST when nobody else wrote since; fresh and after a lost race: 1 LIST + 1 GET before.
         """
@@ -199,6 +200,7 @@ class ManifestLog:
                     base = None
 
     def _append(self, manifest: Manifest, *, after: DecodedManifest | None) -> DecodedManifest:
+        previous: tuple[str, ...]
         if after is None:
             manifest_id, previous, content_since = _FIRST_ID, (), _FIRST_ID
         else:
@@ -207,8 +209,8 @@ class ManifestLog:
             content_since = below.content_since if manifest.has_content_of(below) else manifest_id
             if after.min_writer > FORMAT:
                 raise UnsupportedFormat(
-                    f"The database {self._place.url} was written by a newer lakebed (min_writer {after.min_writer}): this "
-                    "one can read it; to write, upgrade lakebed.",
+                    f"The database {self._place.url} was written by a newer lakebed (min_writer {after.min_writer}): "
+                    "this one can read it; to write, upgrade lakebed.",
                     path=manifest_path(below.manifest_id),
                     min_writer=after.min_writer,
                 )
@@ -236,8 +238,8 @@ class ManifestLog:
             below: at most the id of `manifest`.
             manifest: the newest; the write ids in it are passed on, so that no older manifest has to be read.
 
-        Cost: 3 LIST, 1 PUT and 1 LIST; 1 GET for every `PREVIOUS_WRITE_IDS_MAX` manifests made since the last collection,
-        the first of them free.
+        Cost: 4 LIST + 1 PUT; 1 GET for every `PREVIOUS_WRITE_IDS_MAX` manifests made since the last collection, the
+        first of them free.
         """
         self._log.raise_boundary(below, write_ids=self._known_write_ids(manifest, down_to=self._log.boundary()))
 
@@ -252,11 +254,11 @@ class ManifestLog:
                 return known
             try:
                 manifest = self.load(lowest)
-            except NotFound:
-                return known  # another collector was here: its marker has the rest
+            except (NotFound, Corruption, UnsupportedFormat):
+                return known  # collected, then a marker has the rest; or unreadable, then the log looks itself
 
     def withdraw_late(self) -> list[int]:
-        """Take back manifests that landed after the boundary had passed their number. As `NumberedLog.withdraw_late`."""
+        """Take back manifests that landed after the boundary had passed them. As `NumberedLog.withdraw_late`."""
         return self._log.withdraw_late()
 
 
@@ -277,7 +279,7 @@ def describe_folder(place: Place) -> tuple[str, str]:
     names = [name for name in names if not name.startswith(_PROBE_PREFIX)]
     if not names:
         return "nothing", "the folder is empty or missing"
-    if f"{MANIFEST_FOLDER}/" in names and f"schema/" not in names:
+    if f"{MANIFEST_FOLDER}/" in names and "schema/" not in names:
         return "database", "manifests appeared there just now"
     if {"schema/", "snapshot/"} <= set(names):
         return "table", "it is a table"

@@ -1,6 +1,7 @@
 """What a database is made of: manifest, checkpoints, owners, options. Pure data.
 
-Owns: the field names of the manifest, which are on disk: DO NOT CHANGE them, add optional ones; and every setting of a
+Owns: the field names of the manifest, which are on disk: DO NOT CHANGE them, add optional ones
+(whoever does not know one that is used refuses the manifest, so that no rewrite drops it); and every setting of a
 database, reader and collector, each with its unit in its name. All times are Unix milliseconds, UTC; null is never.
 """
 
@@ -26,7 +27,7 @@ __all__ = [
 ]
 
 
-class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
+class Owner(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """On whose behalf a checkpoint is held; which of the other fields count depends on the kind."""
 
     kind: Literal["user", "writer", "reader", "clone", "compactor"]
@@ -44,7 +45,7 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.kind + facts.get(self.kind, f" {self.host}:{self.pid}" if self.kind == "reader" else "")
 
 
-class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
+class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A pin on one manifest: its files, its ancestors' files and its log stay until the checkpoint is gone."""
 
     id: str
@@ -61,7 +62,7 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.expires_at_ms is None or now_ms < self.expires_at_ms
 
 
-class ExternalDatabase(msgspec.Struct, frozen=True):
+class ExternalDatabase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An ancestor that owns files of ours."""
 
     url: str
@@ -73,7 +74,7 @@ class ExternalDatabase(msgspec.Struct, frozen=True):
     """Files of the ancestor that our manifest, or one of our checkpoints, may name."""
 
 
-class CloneSource(msgspec.Struct, frozen=True):
+class CloneSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a clone was asked to start from: a retry must ask for the same."""
 
     url: str
@@ -82,7 +83,7 @@ class CloneSource(msgspec.Struct, frozen=True):
     """The checkpoint that was asked for; null: whatever was the latest."""
 
 
-class Job(msgspec.Struct, frozen=True):
+class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Work under way whose files are not published yet: files from `start_id` on are not garbage."""
 
     id: str
@@ -94,7 +95,7 @@ class Job(msgspec.Struct, frozen=True):
     started_at_ms: int
 
 
-class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
+class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """One version of a database, whole."""
 
     manifest_id: int
@@ -113,8 +114,8 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     newest_l0_id: str
     """No file with this id or a smaller one will be published by a writer any more."""
     content_since: int = 0
-    """The first of the manifests in a row that have this very content, files and log alike: its id is the version's, for
-    what comes after it changed checkpoints, epochs or jobs only."""
+    """The first of the manifests in a row that have this very content, files and log alike: its id is the version's,
+    for what comes after it changed checkpoints, epochs or jobs only."""
     readable_since: int = 1
     """Manifests below this one are readable only through a checkpoint: the collector may take them apart."""
     destroyed_at_ms: int | None = None
@@ -138,7 +139,8 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     def has_content_of(self, other: Manifest) -> bool:
         """Whether both name the same files and the same end of the log."""
         return (
-            max(self.wal_id_last_seen, self.replay_after_wal_id) == max(other.wal_id_last_seen, other.replay_after_wal_id)
+            max(self.wal_id_last_seen, self.replay_after_wal_id)
+            == max(other.wal_id_last_seen, other.replay_after_wal_id)
             and self.l0 == other.l0
             and self.runs == other.runs
         )

@@ -3,8 +3,8 @@
 Owns: `WalLog`: what ids there are, the append that makes a write durable, and the fence that ends an older writer.
 
 Invariants:
-- An append is one create-only put, and needs no boundary: a writer has one append in flight, its ids have no gaps, and a
-  newer writer's fence takes the very next one. Fences are never deleted, so a writer that wakes late meets the fence.
+- An append is one create-only put, and needs no boundary: a writer has one append in flight, its ids have no gaps, and
+  a newer writer's fence takes the very next one. Fences are never deleted, so whoever wakes late meets the fence.
 - An id belongs to one write id; an append whose outcome is not known is tried again with the same bytes, or not at all.
 
 Does not know: which ids are still needed (`Manifest.replay_after_wal_id`), or what rows mean.
@@ -60,12 +60,18 @@ class WalLog:
 
     # Looking
 
-    def entries(self, after: int = 0) -> list[WalEntry]:
-        """What is there above `after`, ascending, fences too. Cost: 1 LIST a thousand."""
+    def entries(self, after: int = 0, *, through: int | None = None) -> list[WalEntry]:
+        """What is there in ``(after, through]``, ascending, fences too; None: to the end. Cost: 1 LIST a thousand."""
         start_after = wal_path(after) if after > 0 else None
-        listed = self._place.store.list(WAL_FOLDER, start_after=start_after)
-        found = ((parse_wal(meta.path), meta) for meta in listed)
-        return [WalEntry(id, meta.size_bytes, meta.modified_ms) for id, meta in found if id is not None]
+        found = []
+        for meta in self._place.store.list(WAL_FOLDER, start_after=start_after):
+            id = parse_wal(meta.path)
+            if id is None:
+                continue
+            if through is not None and id > through:
+                break
+            found.append(WalEntry(id, meta.size_bytes, meta.modified_ms))
+        return found
 
     def ids(self, after: int = 0) -> list[int]:
         """Ids above `after`, ascending, fences too. Cost: 1 LIST a thousand."""
@@ -134,25 +140,19 @@ class WalLog:
             None: the fence is ours. A record: that is there instead (of an older writer that was faster: try the next
             id; of a newer one: it is over).
 
-        Raises:
-            Conflict: kind ``wal_id_gone``; something was there and went: read the manifest again.
-            OutcomeUnknown: the store gave no clear answer.
-        Cost: 1 PUT; 2 GET more when something was there.
+        Raises `OutcomeUnknown`. Cost: 1 PUT; 2 GET more when something was there.
         """
         write_id = new_uuid(self._place.environment.rng)
-        try:
-            self._log.append(id, encode_fence(id=id, epoch=epoch, write_id=write_id), write_id=write_id)
-        except Conflict as taken:
-            there = self._read_taker(id)
-            if there is None:
-                raise Conflict(
-                    f"{wal_path(id)} was there and is gone: read the newest version and try again.",
-                    kind="wal_id_gone",
-                    path=wal_path(id),
-                    id=id,
-                ) from taken
-            return there
-        return None
+        body = encode_fence(id=id, epoch=epoch, write_id=write_id)
+        while True:
+            try:
+                self._log.append(id, body, write_id=write_id)
+            except Conflict:
+                there = self._read_taker(id)
+                if there is None:
+                    continue  # it was collected while we looked, and the place is free again
+                return there
+            return None
 
     def _read_taker(self, id: int) -> WalRecord | None:
         try:
@@ -163,8 +163,8 @@ class WalLog:
     def _fenced(self, id: int, there: WalRecord | None, *, epoch: int) -> Fenced:
         who = "another writer" if there is None else f"the writer of epoch {there.epoch}"
         return Fenced(
-            f"The database {self._place.url} was taken over by {who}, and this one (epoch {epoch}) may not write any more: "
-            "open it again to write.",
+            f"The database {self._place.url} was taken over by {who}, and this one (epoch {epoch}) may not write any "
+            "more: open it again to write.",
             url=self._place.url,
             epoch=epoch,
             new_epoch=None if there is None else there.epoch,

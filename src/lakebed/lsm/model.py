@@ -72,7 +72,7 @@ ROW_SCHEMA: Final = pa.schema(
 """Columns of sorted files, logs and windows of rows. No two rows share (key, sequence)."""
 
 
-class FileMeta(msgspec.Struct, frozen=True, omit_defaults=True):
+class FileMeta(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A sorted file, as versions remember it: enough to skip it, and to open it with one ranged GET of its tail."""
 
     id: str
@@ -93,7 +93,7 @@ class FileMeta(msgspec.Struct, frozen=True, omit_defaults=True):
     """Rows with an end of their own."""
 
 
-class Run(msgspec.Struct, frozen=True):
+class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Sorted files that do not overlap, in the order of their keys: together one larger sorted file."""
 
     id: str
