@@ -37,7 +37,7 @@ _CHECKSUM_END: Final = len(_BEFORE) + 16
 _HEADER: Final = b'","format":%d,"min_reader":%d,"min_writer":%d,"features":[],"manifest":' % (FORMAT, FORMAT, FORMAT)
 _HEADER_BYTES_MAX: Final = 4096
 _WRITE_ID: Final = re.compile(
-    rb'\{"checksum":"[0-9a-f]{16}","format":1,"min_reader":\d+,"min_writer":\d+,"features":\[[^\]]*\],'
+    rb'\{"checksum":"[0-9a-f]{16}","format":\d+,"min_reader":\d+,"min_writer":\d+,"features":\[[^\]]*\],'
     rb'"manifest":\{"manifest_id":\d+,"write_id":"([^"\\]*)"'
 )
 _UNKNOWN_FIELD: Final = re.compile(r"contains unknown field `([^`]*)`")

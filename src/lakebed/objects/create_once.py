@@ -92,5 +92,6 @@ def create_once(
         else:
             return
     raise OutcomeUnknown(
-        f"{store.root_url} did not say whether {path} was created, {TRIES_MAX} times: look before you retry", path=path
+        f"{store.root_url} did not say whether {path} was created, {TRIES_MAX} times: look before you retry ({unclear})",
+        path=path,
     ) from unclear
