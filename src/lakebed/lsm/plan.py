@@ -5,7 +5,7 @@ runs. A plan takes neighbours only, and its output takes their place, so newer d
 
 Bounds, with k = `run_compaction_count` (a property test holds them):
 - Read amplification: when no plan is left there are fewer than `l0_compaction_count` files of level 0, and at most
-  (k - 1) x (1 + log2(largest / smallest run)) runs: among any k neighbours one is more than twice the largest before it.
+  (k - 1) x (1 + log2(largest / smallest run)) runs: of any k neighbours one is more than twice the largest before it.
 - Write amplification: a row is rewritten about once a tier, and tiers grow by k: 1 + log_k(database / memtable).
 - Garbage: when the tombstones above the oldest run are half as many as its rows, everything is merged.
 
@@ -110,9 +110,7 @@ def plan_full(file_set: FileSet) -> CompactionTask | None:
     return _task(file_set, l0_count=count, first_run=0, run_count=len(file_set.runs), rewrite=True)
 
 
-def _task(
-    file_set: FileSet, *, l0_count: int, first_run: int, run_count: int, rewrite: bool = False
-) -> CompactionTask:
+def _task(file_set: FileSet, *, l0_count: int, first_run: int, run_count: int, rewrite: bool = False) -> CompactionTask:
     l0 = file_set.l0[len(file_set.l0) - l0_count :]
     runs = file_set.runs[first_run : first_run + run_count]
     bottom = first_run + run_count == len(file_set.runs)

@@ -48,6 +48,7 @@ class VersionPublisher(Protocol):
 
         Returns:
             The newest set, with the file (or with what a compaction has made of it).
+
         Raises:
             Fenced: another writer has taken over.
             InvalidRequest: the version would have too many files.

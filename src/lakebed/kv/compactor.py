@@ -1,0 +1,196 @@
+"""The separate compactor: merges a database's files in a process of its own, beside whoever writes.
+
+Owns: `Compactor`. Invariants: it claims the compactor's epoch before its first compaction, which fences every other
+compactor and drops their jobs; what it merges is only what stands in a manifest. It never looks at the log, writes no
+row and touches no checkpoint: what readers and the writer stand on is kept for them by their own.
+
+A database is compacted in one place: in the writer's process (`DatabaseOptions.compaction`) or by one of these. Whoever
+begins later takes over, and the other is told so by `Fenced`.
+
+Does not know: the writer, when to stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from lakebed.errors import Conflict, Corruption, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
+from lakebed.kv.checkpoint import check_open
+from lakebed.kv.layout import sst_path
+from lakebed.kv.locations import Locations
+from lakebed.kv.manifests import ManifestLog
+from lakebed.kv.model import Manifest
+from lakebed.kv.options import DatabaseOptions
+from lakebed.kv.place import Place
+from lakebed.kv.publisher import CompactorPublisher
+from lakebed.lsm.cache import BlockCache
+from lakebed.lsm.compact import run_compaction
+from lakebed.lsm.file_writer import FileOptions
+from lakebed.lsm.files import FileStore
+from lakebed.lsm.model import FileSet
+from lakebed.lsm.operators import MergeOperator, find_operator
+from lakebed.lsm.plan import CompactionTask, plan_compaction, plan_full
+
+__all__ = ["Compactor"]
+
+_CACHE_BYTES: Final = 32 << 20
+"""For the tails of the files that are being merged; blocks are read once and not kept."""
+
+_TRIES_MAX: Final = 3
+
+Progress = Callable[[int, int], None]
+
+
+class Compactor:
+    """Compacts one database. Not for several threads at once.
+
+    Args:
+        place: the database.
+        options: sizes and counts, as the writer's; the rest is not looked at.
+    """
+
+    def __init__(self, place: Place, *, options: DatabaseOptions | None = None) -> None:
+        self._place = place
+        self._options = options or DatabaseOptions()
+        self._log = ManifestLog(place)
+        self._publisher = CompactorPublisher(place, log=self._log)
+        self._cache = BlockCache(_CACHE_BYTES, runtime=place.environment.runtime)
+
+    def compact_once(self, progress: Progress | None = None) -> bool:
+        """Claim the role at the first call, then plan one compaction, run it and publish it.
+
+        Args:
+            progress: called now and then with the rows read and the bytes written so far.
+
+        Returns:
+            False when nothing needs to be merged.
+
+        Raises:
+            Fenced: kind ``compactor_fenced``; another compactor has taken over: stop.
+            InvalidRequest: kind ``invalid_db_state``; the database is destroyed, or a clone that is not finished.
+            NotFound: there is no database.
+            Corruption: an input is damaged or missing.
+            Unavailable, OutcomeUnknown: nothing is lost; call again.
+        Cost: 1 LIST, and 1 GET when the manifest is new; a compaction: 2 updates of the manifest beside its files.
+        """
+        options = self._options
+        task = self._compact(
+            lambda file_set: plan_compaction(
+                file_set,
+                l0_compaction_count=options.l0_compaction_count,
+                run_compaction_count=options.run_compaction_count,
+            ),
+            progress,
+        )
+        return task is not None
+
+    def compact_full(self, progress: Progress | None = None) -> bool:
+        """Merge all files into one run, all written anew; False for an empty database. Otherwise as `compact_once`."""
+        task = self._compact(plan_full, progress)
+        if task is None:
+            return False
+        while task is not None and not task.rewrite:
+            task = self._compact(plan_full, progress)
+        return True
+
+    def run(
+        self,
+        *,
+        is_stopped: Callable[[], bool],
+        poll_interval_ms: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Compact whenever there is something to merge, until stopped or fenced.
+
+        Args:
+            is_stopped: asked before each step.
+            poll_interval_ms: wait so long when there is nothing to do, and after the store did not answer; by default
+                `DatabaseOptions.manifest_poll_interval_ms`.
+            progress: as for `compact_once`.
+
+        Raises as `compact_once`, but for a store that does not answer.
+        """
+        interval_ms = self._options.manifest_poll_interval_ms if poll_interval_ms is None else poll_interval_ms
+        while not is_stopped():
+            try:
+                has_merged = self.compact_once(progress)
+            except (Unavailable, OutcomeUnknown):
+                has_merged = False
+            if not has_merged and not is_stopped():
+                self._place.environment.clock.sleep(interval_ms / 1000)
+
+    def _compact(
+        self, plan: Callable[[FileSet], CompactionTask | None], progress: Progress | None
+    ) -> CompactionTask | None:
+        if self._publisher.epoch is None:
+            self._publisher.claim()
+        for _ in range(_TRIES_MAX - 1):
+            try:
+                return self._planned_and_run(plan, progress)
+            except Conflict:
+                continue  # what was planned rested on an older manifest
+        return self._planned_and_run(plan, progress)
+
+    def _planned_and_run(
+        self, plan: Callable[[FileSet], CompactionTask | None], progress: Progress | None
+    ) -> CompactionTask | None:
+        manifest = self._newest()
+        file_set = manifest.file_set
+        task = plan(file_set)
+        if task is None:
+            return None
+        job = self._publisher.begin_compaction(task)
+        is_published = False
+        try:
+            run = run_compaction(
+                task,
+                files=self._files(manifest),
+                file_set=file_set,
+                next_file_id=job.next_file_id,
+                run_file_bytes=self._options.run_file_bytes,
+                now_ms=self._place.environment.clock.now_ms(),
+                operator=_operator(manifest),
+                retain_since_sequence=None,
+                progress=progress,
+            )
+            self._publisher.compacted(job, task, run)
+            is_published = True
+        except NotFound as error:
+            if task.applied(self._newest().file_set, None) is None:
+                raise Conflict(f"An input was taken away: {error}", kind="inputs_gone") from error
+            raise Corruption(
+                f"A file of the newest version of {self._place.url} is gone: {error}",
+                kind="file_missing",
+                **error.facts,
+            ) from error
+        finally:
+            if not is_published:
+                self._publisher.abandon(job)
+        return task
+
+    def _newest(self) -> Manifest:
+        """The newest manifest. Raises `Fenced` when it names another compactor."""
+        manifest = check_open(self._log.latest(), self._place.url)
+        self._publisher.check_epoch(manifest)
+        return manifest
+
+    def _files(self, manifest: Manifest) -> FileStore:
+        return FileStore(
+            self._place.store,
+            path_of=sst_path,
+            locate=Locations(self._place, manifest).locate,
+            cache=self._cache,
+            options=FileOptions(block_bytes=self._options.block_bytes, bits_per_key=self._options.filter_bits_per_key),
+            environment=self._place.environment,
+        )
+
+
+def _operator(manifest: Manifest) -> MergeOperator | None:
+    """The database's operator; None when this process does not know it: operands then stay as they are."""
+    if manifest.merge_operator is None:
+        return None
+    try:
+        return find_operator(manifest.merge_operator)
+    except InvalidRequest:
+        return None

@@ -1,0 +1,229 @@
+"""Running a compaction: many sorted files become one run, in bounded memory.
+
+Owns: which parts of a task need no rewriting, the reading ahead, and where output files are cut.
+
+A file whose keys overlap with no other input is taken over as it is, when nothing would be gained by writing it anew:
+it is large enough, and it holds nothing that the output may drop. So a load in the order of keys is never rewritten.
+Files of a task that says `rewrite`, and all files while history is kept, are written anew.
+
+Invariants:
+- Outputs are cut between keys: all versions of a key are in one file.
+- Memory: `READ_AHEAD_BYTES` of encoded blocks over all sources, what `merge_windows` holds, one encoded output file,
+  and nothing that grows with the inputs. What Arrow has freed goes back to the system after each file.
+- Nothing is published here, and no input is touched: a compaction that fails leaves files that nobody refers to.
+
+Does not know: manifests, jobs, who else compacts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.lsm.file_reader import AHEAD_BYTES_DEFAULT
+from lakebed.lsm.file_writer import FileWriter
+from lakebed.lsm.files import FileStore
+from lakebed.lsm.merge import merge_windows
+from lakebed.lsm.model import FileMeta, FileSet, Run
+from lakebed.lsm.operators import MergeOperator
+from lakebed.lsm.plan import CompactionTask
+from lakebed.lsm.resolve import compacted
+
+__all__ = ["run_compaction"]
+
+READ_AHEAD_BYTES: Final = 32 << 20
+"""Encoded bytes that all sources together read ahead."""
+
+_READ_BYTES_MIN: Final = 256 << 10
+"""A source reads at least so much at once, however many there are."""
+
+_MOVED_FILE_SHARE: Final = 0.5
+"""A file below this share of `run_file_bytes` is not taken over but merged with its neighbours."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """A range of keys of the output: files, each with the source it belongs to."""
+
+    files: tuple[tuple[int, FileMeta], ...]
+    is_moved: bool
+    """One file that is taken over as it is."""
+
+
+def run_compaction(
+    task: CompactionTask,
+    *,
+    files: FileStore,
+    file_set: FileSet,
+    next_file_id: Callable[[], str],
+    run_file_bytes: int,
+    now_ms: int,
+    operator: MergeOperator | None,
+    retain_since_sequence: int | None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Run | None:
+    """Merge the inputs of a task into one run.
+
+    Args:
+        task: made for `file_set`.
+        files: where inputs are and outputs go.
+        file_set: the version whose files are merged.
+        next_file_id: mints ids for the output's files, then for the run.
+        run_file_bytes: size at which an output file ends, give or take a block.
+        now_ms: what has expired by then goes.
+        operator: combines operands; None leaves them as they are.
+        retain_since_sequence: as `lakebed.lsm.resolve.compacted`; None keeps the newest version of each key only.
+        progress: called now and then with the rows read and the bytes written so far.
+
+    Returns:
+        The run, its files durable; None when nothing is left.
+
+    Raises:
+        NotFound: an input is gone: another compactor was faster.
+        Corruption: an input is damaged.
+        Unavailable, OutcomeUnknown: the store failed.
+    Cost: about 1 GET for 4 MiB of each input that overlaps with another, 1 PUT an output file.
+    """
+    l0, runs = task.inputs(file_set)
+    sources: list[tuple[FileMeta, ...]] = [*((file,) for file in l0), *(run.files for run in runs)]
+    may_move = not task.rewrite and retain_since_sequence is None
+    outputs: list[FileMeta] = []
+    row_count = 0
+    size_bytes = 0
+    for stretch in _stretches(sources, may_move=may_move, bottom=task.bottom, run_file_bytes=run_file_bytes):
+        if stretch.is_moved:
+            outputs.append(stretch.files[0][1])
+            continue
+        cutter = _Cutter(files, next_file_id, run_file_bytes)
+        for window in merge_windows(_sources(files, stretch)):
+            row_count += window.num_rows
+            cutter.write(
+                compacted(
+                    window,
+                    now_ms=now_ms,
+                    bottom=task.bottom,
+                    retain_since_sequence=retain_since_sequence,
+                    operator=operator,
+                )
+            )
+            if progress is not None:
+                progress(row_count, size_bytes + cutter.size_bytes)
+        outputs += cutter.finish()
+        size_bytes += cutter.size_bytes
+    return Run(next_file_id(), tuple(outputs)) if outputs else None
+
+
+def _stretches(
+    sources: Sequence[Sequence[FileMeta]], *, may_move: bool, bottom: bool, run_file_bytes: int
+) -> Iterator[_Stretch]:
+    """Ranges of keys in their order: files to take over one by one, and between them what is merged together."""
+    ordered = sorted(
+        ((i, file) for i, source in enumerate(sources) for file in source), key=lambda one: one[1].first_key
+    )
+    merged: list[tuple[int, FileMeta]] = []
+    for cluster in _overlapping(ordered):
+        if may_move and len(cluster) == 1 and _is_in_form(cluster[0][1], bottom, run_file_bytes):
+            if merged:
+                yield _Stretch(tuple(merged), is_moved=False)
+                merged = []
+            yield _Stretch(tuple(cluster), is_moved=True)
+        else:
+            merged += cluster
+    if merged:
+        yield _Stretch(tuple(merged), is_moved=False)
+
+
+def _overlapping(ordered: Iterable[tuple[int, FileMeta]]) -> Iterator[list[tuple[int, FileMeta]]]:
+    """Files in groups, such that no key of a group lies in another's range."""
+    cluster: list[tuple[int, FileMeta]] = []
+    last_key = b""
+    for one in ordered:
+        if cluster and one[1].first_key > last_key:
+            yield cluster
+            cluster = []
+        last_key = max(last_key, one[1].last_key) if cluster else one[1].last_key
+        cluster.append(one)
+    if cluster:
+        yield cluster
+
+
+def _is_in_form(file: FileMeta, bottom: bool, run_file_bytes: int) -> bool:
+    """Whether writing a file anew would neither drop anything nor make it larger."""
+    droppable = file.tombstone_count + file.merge_count + file.expiring_count
+    return file.size_bytes >= run_file_bytes * _MOVED_FILE_SHARE and not (bottom and droppable)
+
+
+def _sources(files: FileStore, stretch: _Stretch) -> list[Iterator[pa.RecordBatch]]:
+    """What is merged, newest source first; files of one run follow each other."""
+    grouped: dict[int, list[FileMeta]] = {}
+    for source, file in stretch.files:
+        grouped.setdefault(source, []).append(file)
+    ahead_bytes = max(_READ_BYTES_MIN, READ_AHEAD_BYTES // len(grouped))
+    return [_rows(files, grouped[source], ahead_bytes) for source in sorted(grouped)]
+
+
+def _rows(files: FileStore, metas: Sequence[FileMeta], ahead_bytes: int) -> Iterator[pa.RecordBatch]:
+    """All rows of files that follow each other, a batch a block."""
+    for meta in metas:
+        for block in files.reader(meta).batches(ahead_bytes=min(ahead_bytes, AHEAD_BYTES_DEFAULT)):
+            yield block.batch
+
+
+class _Cutter:
+    """Writes sorted rows into files of about one size, cut between keys. One file is in memory at a time."""
+
+    def __init__(self, files: FileStore, next_file_id: Callable[[], str], file_bytes: int) -> None:
+        self._files = files
+        self._next_file_id = next_file_id
+        self._file_bytes = file_bytes
+        self._writer: FileWriter | None = None
+        self._finished: list[FileMeta] = []
+        self._finished_bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in finished files, and in the one that is being written as far as it is encoded."""
+        return self._finished_bytes + (0 if self._writer is None else self._writer.size_bytes)
+
+    def write(self, rows: pa.Table) -> None:
+        """Write rows that hold all that is left of their keys, behind all rows before them."""
+        start = 0
+        while start < rows.num_rows:
+            end = self._cut(rows, start)
+            if self._writer is None:
+                self._writer = self._files.writer(self._next_file_id())
+            self._writer.write(rows.slice(start, end - start))
+            if self._writer.size_bytes >= self._file_bytes:
+                self._end_file()
+            start = end
+
+    def _cut(self, rows: pa.Table, start: int) -> int:
+        """Where a piece that begins at `start` ends: between two keys, at a small part of a file's size."""
+        count = int(rows.num_rows)
+        row_bytes = max(1, int(rows.nbytes) // count)
+        end = start + max(1, self._file_bytes // 4 // row_bytes)
+        if end >= count:
+            return count
+        keys = rows.column("key").slice(end - 1)
+        differs = pc.not_equal(keys.slice(1), keys.slice(0, len(keys) - 1)).to_numpy()
+        place = int(np.argmax(differs))
+        return end + place if differs[place] else count
+
+    def _end_file(self) -> None:
+        assert self._writer is not None
+        meta = self._writer.finish()
+        self._writer = None
+        self._finished.append(meta)
+        self._finished_bytes += meta.size_bytes
+        pa.default_memory_pool().release_unused()
+
+    def finish(self) -> list[FileMeta]:
+        """End the last file; all files in the order of their keys."""
+        if self._writer is not None:
+            self._end_file()
+        return self._finished

@@ -1,0 +1,48 @@
+"""A memtable becomes a file of level 0.
+
+Invariants: one memtable, one file, however large; the file keeps what `compacted` keeps when something older may lie
+below, so tombstones stay. Does not know: when, and who publishes it.
+"""
+
+from __future__ import annotations
+
+from lakebed.lsm.file_writer import FileWriter
+from lakebed.lsm.files import FileStore
+from lakebed.lsm.memtable import Memtable
+from lakebed.lsm.merge import merge_windows
+from lakebed.lsm.operators import MergeOperator
+from lakebed.lsm.resolve import compacted
+
+__all__ = ["encode_memtable"]
+
+
+def encode_memtable(
+    memtable: Memtable,
+    *,
+    files: FileStore,
+    file_id: str,
+    now_ms: int,
+    operator: MergeOperator | None,
+    retain_since_sequence: int | None,
+) -> FileWriter | None:
+    """Form a memtable's file; nothing is in the store before `FileWriter.finish`. None when there are no rows to keep.
+
+    Args:
+        memtable: nobody writes to it any more.
+        files: where the file will be.
+        file_id: its id.
+        now_ms: what has expired by then becomes a tombstone.
+        operator: combines operands; None leaves them as they are.
+        retain_since_sequence: as `lakebed.lsm.resolve.compacted`; None keeps the newest version of each key only.
+
+    Cost: no request; some 0.3 us a row.
+    """
+    pieces = memtable.sorted(sequence=memtable.last_sequence)
+    writer = files.writer(file_id)
+    for window in merge_windows([[piece] for piece in pieces]):
+        rows = compacted(
+            window, now_ms=now_ms, bottom=False, retain_since_sequence=retain_since_sequence, operator=operator
+        )
+        if rows.num_rows:
+            writer.write(rows)
+    return writer if writer.row_count else None

@@ -1,0 +1,509 @@
+"""The tree: what is in memory, what is in files, and the steps from the one to the other.
+
+Owns: the active memtable, the waiting ones, the set of files shown, the cache of single rows, and the history of
+flushed memtables that open transactions are checked against. Rows are written by the store above: it takes `Tree.lock`,
+writes to `Tree.active`, and calls `Tree.rotate`. Everything else is a step that any thread may run.
+
+Locks, each taken before those that stand after it: the turn of a flush or compaction (one runs, others wait), the turn
+of a publication, `lock` (short: memory only). The turns are held across requests, `lock` never.
+
+Invariants:
+- A memtable leaves `waiting` in the same moment in which the set with its file is shown, and the set was published
+  before that. Sets are published and shown in one turn, so an older one never follows a newer one.
+- A failed step leaves everything as it was. A memtable's file is written once: when publishing it failed, the next try
+  publishes the same file, so that no second file of its rows can become visible.
+- *Row cache.* A cached value is what a read of its key in the files shown would find; values that end by themselves are
+  never cached. Whoever inserts has read the files of one set and hands in the cache's generation as of the showing of
+  that set. Before a set with a new file is shown, the keys of its memtable are discarded, which begins a new
+  generation: a late reader of older files is refused from then on, and as long as the memtable has not left `waiting`
+  its rows hide the cache. A set of unknown origin empties the cache in the same way. Compaction changes no value.
+- A read looks through the active memtable, the waiting ones, cache and files in this order, while rows only ever move
+  in that direction: it misses none that was written before it began.
+
+Does not know: logs, manifests, pins; what a token means.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from lakebed.errors import Conflict, Corruption, InternalError, NotFound
+from lakebed.lsm.cache import RowCache
+from lakebed.lsm.compact import run_compaction
+from lakebed.lsm.file_writer import FileWriter
+from lakebed.lsm.files import FileStore
+from lakebed.lsm.flush import encode_memtable
+from lakebed.lsm.memtable import Memtable
+from lakebed.lsm.model import FileMeta, FileSet, Kind
+from lakebed.lsm.operators import MergeOperator
+from lakebed.lsm.plan import CompactionTask, plan_compaction, plan_full
+from lakebed.lsm.publisher import VersionPublisher
+from lakebed.lsm.view import Level, View
+from lakebed.runtime import Environment
+
+__all__ = ["Tree", "TreeOptions"]
+
+_PUT: Final = int(Kind.PUT)
+
+_COMPACTION_TRIES_MAX: Final = 3
+"""How often a compaction is planned anew because its inputs were taken away meanwhile."""
+
+
+class TreeOptions(Protocol):
+    """The settings that a tree reads; `lakebed.kv.options.DatabaseOptions` has them and says what each costs."""
+
+    @property
+    def l0_compaction_count(self) -> int:
+        """Files of level 0 at which they are merged into a run."""
+        ...
+
+    @property
+    def run_compaction_count(self) -> int:
+        """Runs of about one size at which they are merged into one."""
+        ...
+
+    @property
+    def run_file_bytes(self) -> int:
+        """Size of the files of a run."""
+        ...
+
+    @property
+    def row_cache_bytes(self) -> int:
+        """Bytes of the cache of single rows; 0: none."""
+        ...
+
+    @property
+    def transaction_history_bytes_max(self) -> int:
+        """Flushed memtables kept for open transactions."""
+        ...
+
+
+class _Waiting:
+    """A memtable on its way to a file. Changed only in the turn of a flush."""
+
+    __slots__ = ("file", "is_written", "memtable", "token", "writer")
+
+    def __init__(self, memtable: Memtable, token: object) -> None:
+        self.memtable = memtable
+        self.token = token
+        self.writer: FileWriter | None = None
+        """Its encoded file, while it is not known to be durable."""
+        self.is_written = False
+        self.file: FileMeta | None = None
+        """Once it is written; None when nothing had to be kept."""
+
+
+class _Shown:
+    """What readers below the active memtable see, all of one moment. Immutable."""
+
+    __slots__ = ("file_set", "files_view", "has_operands", "memtables", "rows_generation", "waiting")
+
+    def __init__(
+        self, waiting: tuple[_Waiting, ...], file_set: FileSet, files_view: View, rows_generation: int
+    ) -> None:
+        self.waiting = waiting
+        """Newest first."""
+        self.memtables = tuple(one.memtable for one in waiting)
+        self.file_set = file_set
+        self.files_view = files_view
+        """The files alone."""
+        self.rows_generation = rows_generation
+        """Of the row cache, when the set was shown."""
+        self.has_operands = any(file.merge_count for file in file_set.files())
+        """Then a value may be combined of rows of which one ends by itself, and nobody tells: none is cached."""
+
+
+class Tree:
+    """Memtables over a set of files.
+
+    Args:
+        files: where the files are.
+        file_set: the newest version's, published.
+        first_sequence: of the next row that is written.
+        options: limits and sizes.
+        publisher: makes sets of files versions.
+        operator: combines operands; None: the store has none.
+        environment: clock, randomness, concurrency.
+        retain_since_sequence: keep every version with a larger sequence, and of the others the newest, in flushes and
+            compactions; None: keep no history. May be moved forward at any time.
+        recovered: memtables with their tokens that wait to be flushed, oldest first.
+    """
+
+    def __init__(
+        self,
+        files: FileStore,
+        *,
+        file_set: FileSet,
+        first_sequence: int,
+        options: TreeOptions,
+        publisher: VersionPublisher,
+        operator: MergeOperator | None,
+        environment: Environment,
+        retain_since_sequence: int | None = None,
+        recovered: Sequence[tuple[Memtable, object]] = (),
+    ) -> None:
+        self._files = files
+        self._options = options
+        self._publisher = publisher
+        self._operator = operator
+        self._environment = environment
+        self.retain_since_sequence = retain_since_sequence
+        runtime = environment.runtime
+        self._flush_turn = runtime.lock()
+        self._compaction_turn = runtime.lock()
+        self._publication_turn = runtime.lock()
+        self.lock = runtime.lock()
+        """Taken by whoever writes rows, rotates, or needs several facts of one moment. Short holds; no requests."""
+        self._rows = RowCache(options.row_cache_bytes, runtime=runtime)
+        self.active = Memtable(first_sequence)
+        """Where rows are written, under `lock`."""
+        waiting = tuple(_Waiting(memtable, token) for memtable, token in reversed(recovered))
+        if waiting and waiting[0].memtable.last_sequence >= first_sequence:
+            raise InternalError(f"rows were recovered beyond sequence {first_sequence - 1}")
+        self._shown = _Shown(waiting, file_set, self._view_of((), file_set), self._rows.generation)
+        self.generation = 0
+        """How often the set of files shown has changed."""
+        self._waiting_bytes = sum(one.memtable.size_bytes for one in waiting)
+        self._history: tuple[Memtable, ...] = ()
+        self._history_holds: Counter[int] = Counter()
+        self._history_from = waiting[-1].memtable.first_sequence - 1 if waiting else first_sequence - 1
+
+    # ---- what is there
+
+    @property
+    def file_set(self) -> FileSet:
+        """The set of files that reads see: the very object that the publisher returned."""
+        return self._shown.file_set
+
+    @property
+    def last_sequence(self) -> int:
+        """Of the newest row that was ever written."""
+        return self.active.last_sequence
+
+    @property
+    def waiting_count(self) -> int:
+        """Memtables that wait to be flushed."""
+        return len(self._shown.waiting)
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """Memory of all rows that are in no file."""
+        return self.active.size_bytes + self._waiting_bytes
+
+    @property
+    def l0_count(self) -> int:
+        """Files of level 0."""
+        return len(self._shown.file_set.l0)
+
+    # ---- reading
+
+    def latest(self, key: bytes) -> bytes | None:
+        """The newest value of a key; None when it has none. Takes no lock of the tree.
+
+        Raises:
+            Corruption: a file is damaged or gone.
+        Cost: from memory no request and about 0.3 us; from files as `View.get`.
+        """
+        memtable = self.active
+        row = memtable.index.get(key)
+        if row is None:
+            shown = self._shown
+            for memtable in shown.memtables:
+                row = memtable.index.get(key)
+                if row is not None:
+                    break
+            else:
+                value = self._rows.get(key)
+                return self._latest_in_files(key, shown) if value is None else value
+        if row in memtable.special:
+            return self._latest_special(key, memtable, row)
+        return memtable.values[row]
+
+    def _latest_special(self, key: bytes, memtable: Memtable, row: int) -> bytes | None:
+        """From a row that ends by itself, or is an operand."""
+        kind, expires_at_ms = memtable.special[row]
+        if kind == _PUT:
+            is_there = expires_at_ms is None or self._environment.clock.now_ms() < expires_at_ms
+            return memtable.values[row] if is_there else None
+        active, shown = self.active, self._shown
+        memtables = shown.memtables if active in shown.memtables else (active, *shown.memtables)
+        try:
+            return self._view_of(memtables, shown.file_set, levels=shown.files_view.levels).get(key)
+        except NotFound as error:
+            self._check_outdated(shown, error)
+            return self.latest(key)
+
+    def _latest_in_files(self, key: bytes, shown: _Shown) -> bytes | None:
+        try:
+            row = shown.files_view.get_row(key)
+        except NotFound as error:
+            self._check_outdated(shown, error)
+            return self.latest(key)
+        if row is None:
+            return None
+        if row.expires_at_ms is None and not shown.has_operands:
+            self._rows.put(key, row.value, generation=shown.rows_generation)
+        return row.value
+
+    def _check_outdated(self, shown: _Shown, error: NotFound) -> None:
+        """Return when another set has been shown since: the missing file may not be part of it."""
+        if self._shown.file_set == shown.file_set:
+            raise Corruption(
+                f"A file of the newest version is gone: {error}", kind="file_missing", **error.facts
+            ) from error
+
+    def view(self) -> View:
+        """Everything written so far, to be read as often as one likes. Takes `lock`."""
+        with self.lock:
+            return self.view_locked()
+
+    def view_locked(self) -> View:
+        """As `view`, for a caller that holds `lock`."""
+        shown = self._shown
+        return self._view_of(
+            (self.active, *shown.memtables),
+            shown.file_set,
+            sequence=self.active.last_sequence,
+            levels=shown.files_view.levels,
+        )
+
+    def _view_of(
+        self,
+        memtables: Sequence[Memtable],
+        file_set: FileSet,
+        *,
+        sequence: int | None = None,
+        levels: list[Level] | None = None,
+    ) -> View:
+        return View(
+            memtables=memtables,
+            file_set=file_set,
+            sequence=sequence,
+            operator=self._operator,
+            environment=self._environment,
+            files=self._files,
+            levels=levels,
+        )
+
+    # ---- from memory to files
+
+    def rotate(self, token: object) -> None:
+        """Put the active memtable among the waiting ones and begin a new one; nothing when it is empty.
+
+        The caller holds `lock`. `token` goes to `VersionPublisher.flushed` with the memtable.
+        """
+        full = self.active
+        if full.is_empty:
+            return
+        shown = self._shown
+        # First where readers look second: at no moment are the rows in neither place.
+        self._shown = _Shown(
+            (_Waiting(full, token), *shown.waiting), shown.file_set, shown.files_view, shown.rows_generation
+        )
+        self._waiting_bytes += full.size_bytes
+        self.active = Memtable(full.last_sequence + 1)
+
+    def flush_once(self) -> bool:
+        """Bring the oldest waiting memtable into a file and publish it; False when none waits.
+
+        Raises:
+            Unavailable, OutcomeUnknown: nothing changed here; call again.
+            Fenced, InvalidRequest: as `VersionPublisher.flushed`.
+        Cost: 1 PUT for the file, and what publishing costs.
+        """
+        with self._flush_turn:
+            waiting = self._shown.waiting
+            if not waiting:
+                return False
+            oldest = waiting[-1]
+            self._write(oldest)
+            with self._publication_turn:
+                file_set = self._publisher.flushed(
+                    oldest.file, last_sequence=oldest.memtable.last_sequence, token=oldest.token
+                )
+                self._rows.discard(oldest.memtable.index.keys())
+                with self.lock:
+                    self._show(file_set, waiting=self._shown.waiting[:-1])
+                    self._waiting_bytes -= oldest.memtable.size_bytes
+                    self._history = (oldest.memtable, *self._history)
+                    self._trim_history()
+        return True
+
+    def _write(self, waiting: _Waiting) -> None:
+        """Make a memtable's file durable, once; after an error the same file is tried again."""
+        if waiting.is_written:
+            return
+        if waiting.writer is None:
+            waiting.writer = encode_memtable(
+                waiting.memtable,
+                files=self._files,
+                file_id=self._publisher.next_file_id(),
+                now_ms=self._environment.clock.now_ms(),
+                operator=self._operator,
+                retain_since_sequence=self.retain_since_sequence,
+            )
+        if waiting.writer is not None:
+            waiting.file = waiting.writer.finish()
+        waiting.writer = None
+        waiting.is_written = True
+
+    def _show(self, file_set: FileSet, *, waiting: tuple[_Waiting, ...]) -> None:
+        """The caller holds `lock`, has the turn of publication, and has cleared the cache as the change needs."""
+        self._shown = _Shown(waiting, file_set, self._view_of((), file_set), self._rows.generation)
+        self.generation += 1
+
+    def poll_once(self) -> bool:
+        """Show a set that was published elsewhere; False when there is no other than the one shown.
+
+        Raises `Fenced` and whatever else `VersionPublisher.refreshed` raises. Cost: what that costs.
+        """
+        with self._publication_turn:
+            file_set = self._publisher.refreshed()
+            is_other = file_set != self._shown.file_set
+            if is_other:
+                self._rows.clear()
+            with self.lock:
+                # Also when the files are the same: the publisher knows its sets, and what pins them, by identity.
+                self._show(file_set, waiting=self._shown.waiting)
+                self.generation += is_other
+        return is_other
+
+    # ---- compaction
+
+    def compact_once(self, progress: Callable[[int, int], None] | None = None) -> bool:
+        """Plan one compaction, run it and publish it; False when nothing needs to be merged.
+
+        Args:
+            progress: called now and then with the rows read and the bytes written so far.
+
+        Raises:
+            Fenced: another compactor has taken over.
+            Conflict: inputs were taken away three times.
+            Unavailable, OutcomeUnknown: nothing changed here; call again.
+        """
+        options = self._options
+        with self._compaction_turn:
+            task = self._compacted(
+                lambda file_set: plan_compaction(
+                    file_set,
+                    l0_compaction_count=options.l0_compaction_count,
+                    run_compaction_count=options.run_compaction_count,
+                ),
+                progress,
+            )
+            return task is not None
+
+    def compact_full(self, progress: Callable[[int, int], None] | None = None) -> bool:
+        """Merge all files into one run, all written anew; False when there are none. Arguments, errors as before."""
+        with self._compaction_turn:
+            task = self._compacted(plan_full, progress)
+            if task is None:
+                return False
+            while not task.rewrite:
+                task = self._compacted(plan_full, progress)
+                if task is None:
+                    break
+            return True
+
+    def _compacted(
+        self,
+        plan: Callable[[FileSet], CompactionTask | None],
+        progress: Callable[[int, int], None] | None,
+    ) -> CompactionTask | None:
+        """Run what is planned for the set shown; the task that was published, None when there is nothing to do."""
+        for _ in range(_COMPACTION_TRIES_MAX - 1):
+            try:
+                return self._planned_and_run(plan, progress)
+            except Conflict:
+                self.poll_once()  # the inputs were taken away: see what is there now
+        return self._planned_and_run(plan, progress)
+
+    def _planned_and_run(
+        self,
+        plan: Callable[[FileSet], CompactionTask | None],
+        progress: Callable[[int, int], None] | None,
+    ) -> CompactionTask | None:
+        shown = self._shown
+        task = plan(shown.file_set)
+        if task is None:
+            return None
+        job = self._publisher.begin_compaction(task)
+        is_published = False
+        try:
+            run = run_compaction(
+                task,
+                files=self._files,
+                file_set=shown.file_set,
+                next_file_id=job.next_file_id,
+                run_file_bytes=self._options.run_file_bytes,
+                now_ms=self._environment.clock.now_ms(),
+                operator=self._operator,
+                retain_since_sequence=self.retain_since_sequence,
+                progress=progress,
+            )
+            with self._publication_turn:
+                file_set = self._publisher.compacted(job, task, run)
+                is_published = True
+                with self.lock:
+                    self._show(file_set, waiting=self._shown.waiting)
+        except NotFound as error:
+            self.poll_once()  # says so when another compactor has taken over
+            self._check_outdated(shown, error)
+            raise Conflict(f"An input was taken away: {error}", kind="inputs_gone") from error
+        finally:
+            if not is_published:
+                self._publisher.abandon(job)
+        return task
+
+    # ---- for transactions; the caller holds `lock`
+
+    def hold_history(self, since: int) -> None:
+        """Keep what is written after sequence `since` in memory, within the limit, until `release_history`."""
+        self._history_holds[since] += 1
+
+    def release_history(self, since: int) -> None:
+        """Undo one `hold_history`."""
+        self._history_holds[since] -= 1
+        if self._history_holds[since] <= 0:
+            del self._history_holds[since]
+        self._trim_history()
+
+    def _trim_history(self) -> None:
+        """Drop flushed memtables that no open transaction needs, and the oldest beyond the limit."""
+        needed_after = min(self._history_holds, default=None)
+        kept, size_bytes = 0, 0
+        for memtable in self._history:
+            size_bytes += memtable.size_bytes
+            is_needed = needed_after is not None and memtable.last_sequence > needed_after
+            if not is_needed or size_bytes > self._options.transaction_history_bytes_max:
+                break
+            kept += 1
+        if kept < len(self._history):
+            self._history_from = self._history[kept].last_sequence
+            self._history = self._history[:kept]
+
+    def memtables_since(self, sequence: int) -> list[Memtable]:
+        """All memtables with rows of larger sequences, newest first, flushed ones included.
+
+        Raises:
+            Conflict: some of them are not in memory any more; kind ``history_gone``.
+        """
+        if sequence < self._history_from:
+            raise Conflict(
+                f"What was written since sequence {sequence} is in memory from {self._history_from + 1} on only, so it "
+                "cannot be told whether anything read has changed: begin the transaction again, or raise "
+                "transaction_history_bytes_max.",
+                kind="history_gone",
+            )
+        memtables = (self.active, *self._shown.memtables, *self._history)
+        return [memtable for memtable in memtables if memtable.last_sequence > sequence]
+
+    def written_since(self, key: bytes, sequence: int) -> bool:
+        """Whether a key was written with a larger sequence. Raises `Conflict` as `memtables_since`."""
+        for memtable in self.memtables_since(sequence):
+            newest = memtable.newest_sequence(key)
+            if newest is not None:
+                return newest > sequence
+        return False
