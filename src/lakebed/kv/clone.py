@@ -1,0 +1,422 @@
+"""Clones: a new database that starts from a version of another and shares its files.
+
+Owns: `create_clone`, the order of its steps, and what a retry after a crash at any of them does.
+
+Invariants:
+- Nothing that a clone's manifest names is ever unpinned: pins in the parent and in every ancestor that owns a file
+  stand before the manifest does, live for `PIN_LIFETIME`, and become permanent before the clone may be opened.
+- The first manifest decides between rivals: it is create-only, and names the source, the pins, and
+  ``initialized=false``. Whoever finds it with the same source joins, with any other gets `AlreadyExists`.
+- The last update asks that the manifest still names the very pins that were made permanent: an attempt that slept while
+  another replaced dead pins begins again.
+- A crash leaks at most pins that expire, and what lies in the unfinished clone's own folder, which its retry uses.
+
+Cost is that of the ancestors and of the log's tail; rows do not matter. Source: "Clones"; the steps stand in
+docs/design/0009-databases.md, and what happens at each when something fails in 0012-clones-and-destroy.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+
+from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, LakebedError, NotFound
+from lakebed.kv.checkpoint import find_checkpoint, lifetime_in_ms
+from lakebed.kv.layout import SST_FOLDER, parse_sst, wal_path
+from lakebed.kv.locations import Locations, file_ids, named_entries
+from lakebed.kv.manifests import ManifestLog, describe_folder
+from lakebed.kv.model import Checkpoint, CloneSource, ExternalDatabase, Manifest
+from lakebed.kv.pins import find_pin, keep_pin, pin_ancestor, pin_parent, release_pin
+from lakebed.kv.place import Place
+from lakebed.kv.wal import WalLog
+from lakebed.kv.wal_record import decode_record
+from lakebed.objects.create_once import create_once
+from lakebed.objects.path import parse_url
+from lakebed.objects.probe import probe_create_only
+
+__all__ = ["PIN_LIFETIME", "create_clone"]
+
+PIN_LIFETIME: Final = timedelta(hours=1)
+"""How long pins of an unfinished clone live: after a crash they keep files for so long. Steps that take longer lengthen
+them on the way; a shorter lifetime only makes a slow retry begin again."""
+
+_TRIES_MAX: Final = 16
+"""Times that rivals may make an attempt begin again."""
+
+_COPIES_MAX: Final = 8
+"""Objects that are copied at once, and in memory."""
+
+
+def create_clone(
+    place: Place,
+    parent_url: str | os.PathLike[str],
+    checkpoint: str | None = None,
+    *,
+    copy: bool = False,
+    pin_lifetime: timedelta = PIN_LIFETIME,
+) -> Manifest:
+    """Make a database that starts from a version of another, without copying its files. Any number at once.
+
+    Idempotent: after a crash at any step the same call finishes the clone; when it is finished, it returns at once.
+
+    Args:
+        place: where the clone shall be: an empty folder, or this clone, unfinished.
+        parent_url: the database to start from.
+        checkpoint: one of the parent's, by id or name; None: the latest, with all that is durable.
+        copy: copy the files too, and depend on nothing: the only way onto another store.
+        pin_lifetime: of the pins in the ancestors until the clone is finished.
+
+    Returns:
+        The clone's manifest.
+
+    Raises:
+        AlreadyExists: a database is there that is not this clone; or another caller was faster to begin it.
+        InvalidRequest: the place holds something else, is the parent or below it, or on another store; kind
+            ``invalid_db_state``: the parent is destroyed or unfinished, or the checkpoint is unknown or has expired.
+        NotFound: there is no parent.
+        Conflict: others are at work on the same clone all the time.
+        Corruption: an object of the parent's log is missing or damaged.
+    Cost: about 8 requests, 6 an ancestor that owns files, 1 GET + 1 PUT an object of the log that is not in files yet;
+    with `copy` also 1 GET + 1 PUT a file.
+    """
+    parent = place.other(os.fspath(parent_url))
+    _check_places(place, parent, copy=copy)
+    lifetime_in_ms(pin_lifetime)
+    return _Attempt(place, parent, checkpoint, copy=copy, lifetime=pin_lifetime).run()
+
+
+def _check_places(place: Place, parent: Place, *, copy: bool) -> None:
+    if place.url == parent.url or place.url.startswith(parent.url + "/"):
+        where = "onto itself" if place.url == parent.url else f"below itself, to {place.url}"
+        raise InvalidRequest(
+            f"The database {parent.url} cannot be cloned {where}: name a folder outside of it.",
+            kind="clone_onto_itself",
+            url=place.url,
+        )
+    if not copy and _store_of(place.url) != _store_of(parent.url):
+        raise InvalidRequest(
+            f"A clone shares the files of its parent, and {place.url} is on another store than {parent.url}: name a "
+            "place on the same store, or copy the files with copy=True (--copy).",
+            kind="other_store",
+            url=place.url,
+            parent_url=parent.url,
+        )
+
+
+def _store_of(url: str) -> tuple[str, str]:
+    """What one set of credentials reaches: a bucket or container, this machine's folders, or this process's memory."""
+    parsed = parse_url(url)
+    return parsed.scheme, "" if parsed.scheme in ("file", "memory") else parsed.place
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """What a clone starts from: a version of the parent, and a pin in each database that owns a part of it."""
+
+    manifest: Manifest
+    entries: tuple[ExternalDatabase, ...]
+    """The parent's first, though it may own no file: the log's tail is there."""
+
+
+class _Attempt:
+    """One call of `create_clone`."""
+
+    def __init__(self, place: Place, parent: Place, checkpoint: str | None, *, copy: bool, lifetime: timedelta) -> None:
+        self._place = place
+        self._parent = parent
+        self._copy = copy
+        self._lifetime = lifetime
+        self._log = ManifestLog(place)
+        self._asked = checkpoint
+
+    def run(self) -> Manifest:
+        """The steps, from wherever an earlier attempt left them."""
+        for _ in range(_TRIES_MAX):
+            there = self._log.find_latest()
+            secured: Manifest | None
+            if there is None:
+                secured = self._begin()
+            else:
+                self._check_same(there)
+                if there.initialized:
+                    return there
+                secured = self._secure(there)
+            if secured is not None and self._copy_over(secured):
+                finished = self._finish(secured)
+                if finished is not None:
+                    return finished
+        raise Conflict(
+            f"The clone {self._place.url} is being made by others all the time: wait for them, then ask again.",
+            url=self._place.url,
+        )
+
+    # Whose clone it is
+
+    def _source(self) -> CloneSource:
+        """What was asked for, with the checkpoint by id; a name is looked up, for it may pass to another."""
+        if self._asked is None:
+            return CloneSource(self._parent.url, None)
+        now_ms = self._parent.environment.clock.now_ms()
+        manifest = ManifestLog(self._parent).latest()
+        found = find_checkpoint(manifest, self._asked, now_ms=now_ms, url=self._parent.url)
+        self._asked = found.id
+        return CloneSource(self._parent.url, found.id)
+
+    def _check_same(self, there: Manifest) -> None:
+        source = there.source
+        is_ours = source is not None and source.url == self._parent.url and there.destroyed_at_ms is None
+        if is_ours and source is not None and source.checkpoint != self._asked:
+            is_ours = self._asked is not None and source.checkpoint == self._source().checkpoint
+        if is_ours and not there.initialized and file_ids(there):
+            is_ours = self._copy == (not any(entry.file_ids for entry in there.external_databases))
+        if is_ours:
+            return
+        if there.destroyed_at_ms is not None:
+            what = "a database that was destroyed"
+        elif source is None:
+            what = "a database that is no clone"
+        else:
+            version = "its latest version" if source.checkpoint is None else f"its checkpoint {source.checkpoint}"
+            what = f"{'a clone' if there.initialized else 'an unfinished clone'} of {source.url} from {version}"
+        raise AlreadyExists(
+            f"There is {what} at {self._place.url} already: choose another place for this clone of {self._parent.url}.",
+            kind="database_exists",
+            url=self._place.url,
+        )
+
+    # Pins and the first manifest
+
+    def _begin(self) -> Manifest | None:
+        """Pin, then be the first to say so; None: somebody's manifest has appeared."""
+        there, words = describe_folder(self._place)
+        if there == "database":
+            return None
+        if there != "nothing":
+            raise InvalidRequest(
+                f"No clone can be made at {self._place.url}: {words}. Name an empty folder.",
+                kind="not_a_database",
+                url=self._place.url,
+                there=there,
+            )
+        source = self._source()
+        base = self._pin()
+        try:
+            probe_create_only(self._place.store, environment=self._place.environment)
+            return self._log.create(self._manifest_on(base, source))
+        except (AlreadyExists, InvalidRequest):
+            self._release(base.entries)
+            raise
+
+    def _pin(self) -> _Base:
+        """Pins of our own: in the parent, then in every further ancestor that owns a file."""
+        made = pin_parent(self._parent, checkpoint=self._asked, clone_url=self._place.url, lifetime=self._lifetime)
+        entries = [ExternalDatabase(self._parent.url, self._asked or made.id, made.id, ())]
+        try:
+            manifest = ManifestLog(self._parent).load(made.manifest_id)
+            if not self._copy:
+                named = file_ids(manifest)
+                for entry, ids in named_entries(manifest, named):
+                    pin = self._pin_in(entry.url, source=entry.pin)
+                    entries.append(ExternalDatabase(entry.url, entry.pin, pin, ids))
+                others = {id for entry in entries for id in entry.file_ids}
+                own = tuple(file.id for file in manifest.file_set.files() if file.id not in others)
+                entries[0] = msgspec.structs.replace(entries[0], file_ids=own)
+        except LakebedError:
+            self._release(entries)
+            raise
+        return _Base(manifest, tuple(entries))
+
+    def _pin_in(self, url: str, *, source: str) -> str:
+        return pin_ancestor(self._place.other(url), source=source, clone_url=self._place.url, lifetime=self._lifetime)
+
+    def _release(self, entries: Sequence[ExternalDatabase]) -> None:
+        """Take our pins out again. What cannot be reached now expires."""
+        for entry in entries:
+            with suppress(LakebedError):
+                release_pin(self._place.other(entry.url), entry.pin)
+
+    def _manifest_on(self, base: _Base, source: CloneSource) -> Manifest:
+        """The unfinished clone's manifest."""
+        return msgspec.structs.replace(
+            base.manifest,
+            initialized=False,
+            writer_epoch=base.manifest.writer_epoch + 1,
+            readable_since=1,
+            destroyed_at_ms=None,
+            jobs=(),
+            checkpoints=(),
+            external_databases=base.entries,
+            source=source,
+        )
+
+    # Joining an unfinished attempt
+
+    def _secure(self, there: Manifest) -> Manifest | None:
+        """The unfinished manifest, with pins that live for a lifetime from now; None: it was changed, look again."""
+        entries = there.external_databases
+        if self._keep(there, 0, lifetime=self._lifetime) is None:
+            base = self._pin()
+            return self._rewrite(there, lambda manifest: self._rebased(manifest, base), base.entries, entries[1:])
+        kept = list(entries)
+        taken: list[ExternalDatabase] = []
+        for index, entry in enumerate(entries[1:], start=1):
+            if self._keep(there, index, lifetime=self._lifetime) is None:
+                pin = self._pin_in(entry.url, source=entry.source_checkpoint)
+                kept[index] = msgspec.structs.replace(entry, pin=pin)
+                taken.append(kept[index])
+        if not taken:
+            return there
+        return self._rewrite(
+            there, lambda manifest: msgspec.structs.replace(manifest, external_databases=tuple(kept)), taken, ()
+        )
+
+    def _keep(self, manifest: Manifest, index: int, *, lifetime: timedelta | None) -> Checkpoint | None:
+        """Let one of the manifest's pins live on, the parent's being the first; None: it is dead."""
+        entry = manifest.external_databases[index]
+        try:
+            return keep_pin(self._place.other(entry.url), entry.pin, lifetime=lifetime, must_be_open=index == 0)
+        except InvalidRequest:  # the parent was destroyed before its pin was permanent, so none of the others is
+            self._release(manifest.external_databases)
+            raise
+
+    def _rebased(self, manifest: Manifest, base: _Base) -> Manifest:
+        assert manifest.source is not None
+        return self._manifest_on(base, manifest.source)
+
+    def _rewrite(
+        self,
+        there: Manifest,
+        change: Callable[[Manifest], Manifest],
+        taken: Sequence[ExternalDatabase],
+        replaced: Sequence[ExternalDatabase],
+    ) -> Manifest | None:
+        """Put other pins into the unfinished manifest, if it still names those that were found dead."""
+        is_ours = False
+
+        def checked(manifest: Manifest) -> Manifest | None:
+            nonlocal is_ours
+            is_ours = _is_unfinished_with(manifest, there.external_databases)
+            return change(manifest) if is_ours else None
+
+        rewritten = self._log.update(checked, fresh=True)
+        self._release(replaced if is_ours else taken)
+        return rewritten if is_ours else None
+
+    # Copying
+
+    def _copy_over(self, manifest: Manifest) -> bool:
+        """Copy the log's tail, and with `copy` the files; False: pins died meanwhile, look again."""
+        try:
+            self._each(self._copy_log, self._missing_logs(manifest), manifest)
+            if self._copy:
+                self._copy_files(manifest)
+        except _PinsDied:
+            return False
+        except NotFound as missing:
+            # Pinned objects do not go; so either the pins died, or the parent is damaged.
+            if self._keep(manifest, 0, lifetime=self._lifetime) is None:
+                return False
+            path = missing.facts.get("path")
+            raise Corruption(
+                f"The database {self._parent.url} cannot be cloned from this version: {path} is missing.", path=path
+            ) from missing
+        return True
+
+    def _each(self, copy_one: Callable[[int], None], items: Sequence[int], manifest: Manifest) -> None:
+        """Copy several at once, and lengthen the pins on the way."""
+        if not items:
+            return
+        pool = self._place.environment.runtime.pool(_COPIES_MAX)
+        clock = self._place.environment.clock
+        renew_at_ms = clock.now_ms() + (lifetime_in_ms(self._lifetime) or 0) // 2
+        try:
+            for start in range(0, len(items), _COPIES_MAX):
+                if clock.now_ms() >= renew_at_ms:
+                    for index in range(len(manifest.external_databases)):
+                        if self._keep(manifest, index, lifetime=self._lifetime) is None:
+                            raise _PinsDied
+                    renew_at_ms = clock.now_ms() + (lifetime_in_ms(self._lifetime) or 0) // 2
+                for _ in pool.map(copy_one, items[start : start + _COPIES_MAX]):
+                    pass
+        finally:
+            pool.close()
+
+    def _missing_logs(self, manifest: Manifest) -> list[int]:
+        tail = range(manifest.replay_after_wal_id + 1, manifest.wal_id_last_seen + 1)
+        if not tail:
+            return []
+        there = set(WalLog(self._place).ids(manifest.replay_after_wal_id))
+        return [wal_id for wal_id in tail if wal_id not in there]
+
+    def _copy_log(self, wal_id: int) -> None:
+        path = wal_path(wal_id)
+        body = self._parent.store.get(path)
+        decode_record(body, path=path, id=wal_id)  # what is damaged is not passed on
+        create_once(self._place.store, path, body, environment=self._place.environment)
+
+    def _copy_files(self, manifest: Manifest) -> None:
+        parent_log = ManifestLog(self._parent)
+        pin = manifest.external_databases[0].pin
+        held = find_pin(parent_log.latest(), pin)
+        if held is None:
+            raise _PinsDied
+        locations = Locations(self._parent, parent_log.load(held.manifest_id))
+        there = {parse_sst(meta.path) for meta in self._place.store.list(SST_FOLDER)}
+        files = [file for file in manifest.file_set.files() if file.id not in there]
+
+        def copy_file(index: int) -> None:
+            store, path = locations.locate(files[index].id)
+            body = memoryview(store.get(path)).cast("B")
+            stated = files[index].size_bytes
+            if body.nbytes != stated:
+                raise Corruption(
+                    f"{path} in {store.root_url} has {body.nbytes} bytes, and its version says {stated}.",
+                    path=path,
+                    offset=min(body.nbytes, stated),
+                )
+            create_once(self._place.store, path, body, environment=self._place.environment)
+
+        self._each(copy_file, range(len(files)), manifest)
+
+    # The end
+
+    def _finish(self, manifest: Manifest) -> Manifest | None:
+        """Make the pins permanent, or needless, then open the clone for everybody; None: look again."""
+        entries = manifest.external_databases
+        if not self._copy:
+            for index in range(len(entries)):  # the parent's first: see 0012
+                if self._keep(manifest, index, lifetime=None) is None:
+                    return None
+        is_ours = False
+
+        def change(newest: Manifest) -> Manifest | None:
+            nonlocal is_ours
+            is_ours = _is_unfinished_with(newest, entries)
+            if not is_ours:
+                return None
+            return msgspec.structs.replace(
+                newest,
+                initialized=True,
+                readable_since=newest.manifest_id + 1,
+                external_databases=() if self._copy else entries,
+            )
+
+        finished = self._log.update(change)
+        if self._copy and is_ours:
+            self._release(entries)
+        return finished if is_ours else None
+
+
+class _PinsDied(Exception):
+    """The version that was being copied is not pinned any more."""
+
+
+def _is_unfinished_with(manifest: Manifest, entries: tuple[ExternalDatabase, ...]) -> bool:
+    is_unfinished = not manifest.initialized and manifest.destroyed_at_ms is None
+    return is_unfinished and manifest.external_databases == entries

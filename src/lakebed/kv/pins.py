@@ -1,0 +1,146 @@
+"""A clone's checkpoints in its ancestors: taken, lengthened, made permanent, removed. One update of an ancestor each.
+
+Owns: what a clone does in other databases' manifests, and what "live" means there.
+
+Invariants:
+- Each step is idempotent, and decides on the manifest it is appended to: a pin that is found dead is taken out in that
+  very update, so nobody whose clock is behind makes it permanent afterwards.
+- A pin in an ancestor further up is sourced from the parent's own pin there, which lives while the parent's version is
+  pinned: so it may be taken although that ancestor is destroyed and waits for its checkpoints to end.
+
+Does not know: the clone's manifest. Source: "Clones"; docs/design/0012-clones-and-destroy.md.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from lakebed.errors import InvalidRequest, NotFound
+from lakebed.ids import new_uuid
+from lakebed.kv.checkpoint import (
+    check_open,
+    create_checkpoint,
+    lifetime_in_ms,
+    new_checkpoint,
+    with_checkpoint,
+    with_refreshed,
+    without_checkpoint,
+)
+from lakebed.kv.manifests import ManifestLog
+from lakebed.kv.model import Checkpoint, CheckpointCreateResult, Manifest, Owner
+from lakebed.kv.options import CheckpointOptions
+from lakebed.kv.place import Place
+
+__all__ = ["find_pin", "keep_pin", "pin_ancestor", "pin_parent", "release_pin"]
+
+
+def find_pin(manifest: Manifest, pin: str) -> Checkpoint | None:
+    """A checkpoint by its id, dead or alive."""
+    return next((one for one in manifest.checkpoints if one.id == pin), None)
+
+
+def pin_parent(parent: Place, *, checkpoint: str | None, clone_url: str, lifetime: timedelta) -> CheckpointCreateResult:
+    """Pin a checkpoint's version of the parent for its clone, or the latest with all that is durable.
+
+    Raises and costs as `create_checkpoint`.
+    """
+    options = CheckpointOptions(lifetime=lifetime, source=checkpoint)
+    return create_checkpoint(parent, options, owner=Owner("clone", url=clone_url))
+
+
+def pin_ancestor(ancestor: Place, *, source: str, clone_url: str, lifetime: timedelta) -> str:
+    """Pin in an ancestor what the parent's own pin there holds.
+
+    Args:
+        source: the parent's pin, by id.
+
+    Returns:
+        The id of the new pin.
+
+    Raises:
+        InvalidRequest: kind ``invalid_db_state``; the parent's pin was removed by force.
+        NotFound: there is no such database any more.
+    Cost: 1 GET + 1 PUT + 2 LIST.
+    """
+    lifetime_ms = lifetime_in_ms(lifetime)
+    own_id = new_uuid(ancestor.environment.rng)
+
+    def change(manifest: Manifest) -> Manifest | None:
+        now_ms = ancestor.environment.clock.now_ms()
+        held = find_pin(manifest, source)
+        if held is None or not held.is_live(now_ms):
+            raise InvalidRequest(
+                f"The files that are needed of {ancestor.url} are not held any more: checkpoint {source} was removed "
+                "there. Clone from another version, or with copy=True from one that is whole.",
+                kind="invalid_db_state",
+                url=ancestor.url,
+                checkpoint=source,
+            )
+        own = new_checkpoint(
+            held.manifest_id, id=own_id, now_ms=now_ms, owner=Owner("clone", url=clone_url), lifetime_ms=lifetime_ms
+        )
+        return with_checkpoint(manifest, own)
+
+    ManifestLog(ancestor).update(change, fresh=True)
+    return own_id
+
+
+def keep_pin(place: Place, pin: str, *, lifetime: timedelta | None, must_be_open: bool) -> Checkpoint | None:
+    """Let a pin of ours live for another `lifetime` from now, or for ever; a permanent one stays so.
+
+    Args:
+        must_be_open: for the parent: once it is destroyed nothing may be refreshed, so the pin is removed instead.
+
+    Returns:
+        The pin; None: it is dead, and no longer there.
+
+    Raises:
+        InvalidRequest: kind ``invalid_db_state``; the database was destroyed meanwhile, and `must_be_open`.
+        NotFound: there is no such database any more.
+    Cost: 1 LIST + 1 GET, and 1 PUT + 1 LIST when it changes.
+    """
+    lifetime_ms = lifetime_in_ms(lifetime)
+    refused = False
+
+    def change(manifest: Manifest) -> Manifest | None:
+        nonlocal refused
+        now_ms = place.environment.clock.now_ms()
+        held = find_pin(manifest, pin)
+        refused = False
+        if held is None or held.expires_at_ms is None:
+            return None
+        if not held.is_live(now_ms):
+            return without_checkpoint(manifest, pin)
+        if must_be_open and manifest.destroyed_at_ms is not None:
+            refused = True
+            return without_checkpoint(manifest, pin)
+        return with_refreshed(manifest, pin, expires_at_ms=None if lifetime_ms is None else now_ms + lifetime_ms)
+
+    manifest = ManifestLog(place).update(change, fresh=True)
+    if refused:
+        check_open(manifest, place.url)
+    return find_pin(manifest, pin)
+
+
+def release_pin(place: Place, pin: str) -> bool:
+    """Remove a pin of ours from an ancestor, dead or alive; fine when it, or the ancestor, is gone.
+
+    Returns:
+        Whether it was there.
+    Cost: 1 LIST + 1 GET, and 1 PUT + 1 LIST when it was there.
+    """
+    found = False
+
+    def change(manifest: Manifest) -> Manifest | None:
+        nonlocal found
+        changed = without_checkpoint(manifest, pin)
+        if changed is manifest:
+            return None
+        found = True
+        return changed
+
+    try:
+        ManifestLog(place).update(change, fresh=True)
+    except NotFound:
+        return False
+    return found
