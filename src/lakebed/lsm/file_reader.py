@@ -16,7 +16,7 @@ from typing import Final
 from typing_extensions import Buffer
 
 from lakebed.errors import Corruption, InvalidRequest
-from lakebed.lsm.block import CONTINUES, Block, decode_blocks
+from lakebed.lsm.block import CONTINUES, Block, decode_block
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.filter import Probe, probe_hash, probe_key
 from lakebed.lsm.format import Tail, decode_tail
@@ -27,9 +27,6 @@ __all__ = ["AHEAD_BYTES_DEFAULT", "FileReader"]
 
 AHEAD_BYTES_DEFAULT: Final = 4 << 20
 """Most bytes that a scan reads at once."""
-
-_DECODED_AT_ONCE_BYTES: Final = 256 << 10
-"""Encoded bytes of neighbouring blocks that are decoded in one go; the rest of what was read ahead stays encoded."""
 
 _TAIL: Final = -1
 """The tail's number in the cache, where blocks count from 0."""
@@ -199,43 +196,23 @@ class FileReader:
         return block
 
     def _blocks(self, tail: Tail, numbers: Sequence[int], *, fill_cache: bool) -> Iterator[Block]:
-        """Blocks in the order of `numbers`, ascending or descending: all that is missing is read now, at once."""
+        """Blocks in the order of `numbers`: what is missing is read at once, and decoded when it is due."""
         cached: dict[int, Block] = {}
         for number in numbers:
             block = self._cache.get(self._name, number)
             if block is not None:
                 cached[number] = block
         windows = self._windows(tail, sorted(number for number in numbers if number not in cached))
-        position = 0
-        while position < len(numbers):
-            number = numbers[position]
-            if number in cached:
-                yield cached[number]
-                position += 1
-                continue
-            window = windows[number]
-            piece = [number]
-            piece_bytes = tail.lengths[number]
-            for other in numbers[position + 1 :]:
-                piece_bytes += tail.lengths[other]
-                if windows.get(other) is not window or piece_bytes > _DECODED_AT_ONCE_BYTES:
-                    break
-                piece.append(other)
-            blocks = self._decoded(tail, sorted(piece), window)
-            if fill_cache:
-                for other, block in zip(sorted(piece), blocks, strict=True):
-                    self._cache.put(self._name, other, block, size_bytes=block.size_bytes)
-            yield from blocks if piece[0] <= piece[-1] else reversed(blocks)
-            position += len(piece)
-
-    def _decoded(self, tail: Tail, numbers: Sequence[int], window: tuple[int, memoryview]) -> list[Block]:
-        entries = [tail.block(number) for number in numbers]
-        start, body = window
-        return decode_blocks(
-            body[entries[0].offset - start : entries[-1].offset + entries[-1].length - start],
-            entries=entries,
-            path=self._path,
-        )
+        for number in numbers:
+            block = cached.get(number)
+            if block is None:
+                entry = tail.block(number)
+                start, body = windows[number]
+                place = entry.offset - start
+                block = decode_block(body[place : place + entry.length], entry=entry, path=self._path)
+                if fill_cache:
+                    self._cache.put(self._name, number, block, size_bytes=block.size_bytes)
+            yield block
 
     def _windows(self, tail: Tail, numbers: Sequence[int]) -> dict[int, tuple[int, memoryview]]:
         """For each of these blocks, ascending, the run of bytes that holds it, and where that begins."""

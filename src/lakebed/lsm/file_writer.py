@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from typing_extensions import Buffer
 from xxhash import xxh3_64_intdigest
 
 from lakebed.errors import AlreadyExists, InternalError
-from lakebed.lsm.block import CONTINUES, PLAIN, TOMBSTONES_ONLY, encode_blocks, keys_of, offsets_of
+from lakebed.lsm.block import CONTINUES, PLAIN, TOMBSTONES_ONLY, Compression, encode_block, keys_of, offsets_of
 from lakebed.lsm.filter import build_filter, hash_keys
 from lakebed.lsm.format import INDEX_SCHEMA, encode_tail
 from lakebed.lsm.model import ROW_SCHEMA, FileMeta, Kind
@@ -38,7 +39,7 @@ class FileOptions:
     """Block size before compression. Smaller: less is read for one key, the index grows."""
     bits_per_key: int = 10
     """Of the filter: at ten about 1 % of lookups of an absent key read a block in vain; 0: no filter."""
-    compression: Literal["lz4", "zstd"] | None = "lz4"
+    compression: Compression | None = "lz4"
     """Of blocks. zstd: smaller files, slower reads."""
 
 
@@ -55,8 +56,7 @@ class FileWriter:
         self._path = path
         self._file_id = file_id
         self._options = options
-        self._pieces: list[memoryview] = []
-        self._offset = 0
+        self._body = bytearray()
         self._index = _Index()
         self._hashes: list[npt.NDArray[np.uint64]] = []
         self._held: list[pa.RecordBatch] = []  # rows of a block that is not full yet
@@ -64,7 +64,7 @@ class FileWriter:
         self._counts = {"row_count": 0, "tombstone_count": 0, "merge_count": 0, "expiring_count": 0}
         self._first_key: bytes | None = None
         self._last: tuple[bytes, int] | None = None
-        self._finished: tuple[FileMeta, bytes] | None = None
+        self._finished: FileMeta | None = None
 
     @property
     def row_count(self) -> int:
@@ -74,7 +74,7 @@ class FileWriter:
     @property
     def size_bytes(self) -> int:
         """About the file's size so far: its blocks, and what of them is not compressed yet."""
-        return self._offset + self._held_bytes
+        return len(self._body) + self._held_bytes
 
     def write(self, rows: pa.RecordBatch | pa.Table) -> None:
         """Take rows of `ROW_SCHEMA`, sorted by (key ascending, sequence descending), all behind those written before.
@@ -97,18 +97,18 @@ class FileWriter:
         """
         if self._finished is None:
             self._finished = self._formed()
-        meta, body = self._finished
+        meta = self._finished
         try:
-            self._store.put(self._path, body, create_only=True, durable=True)
+            self._store.put(self._path, self._body, create_only=True, durable=True)
         except AlreadyExists:
-            if memoryview(self._store.get(self._path)) != memoryview(body):
+            if memoryview(self._store.get(self._path)) != memoryview(self._body):
                 raise
         self.abandon()
         return meta
 
     def abandon(self) -> None:
         """Let go of the memory; what was not finished is nowhere."""
-        self._pieces, self._held, self._hashes, self._finished = [], [], [], None
+        self._body, self._held, self._hashes, self._finished = bytearray(), [], [], None
 
     def _take(self, batch: pa.RecordBatch) -> None:
         """Cut whole blocks off a batch, and hold what is left."""
@@ -162,18 +162,22 @@ class FileWriter:
         self._emit(block, [block.num_rows])
 
     def _emit(self, batch: pa.RecordBatch, ends: Sequence[int]) -> None:
-        """Encode neighbouring blocks."""
+        """Encode neighbouring blocks: the rows of `batch` up to each of `ends`."""
         keys = keys_of(batch.column(0))
         hashes = hash_keys(keys)
-        pieces = encode_blocks(batch, ends=ends, compression=self._options.compression)
-        starts = [0, *ends[:-1]]
-        self._index.add(batch, pieces=pieces, starts=starts, keys=keys, hashes=hashes, offset=self._offset)
-        self._pieces += pieces
-        self._offset += sum(len(piece) for piece in pieces)
         self._hashes.append(hashes)
+        start, compression = 0, self._options.compression
+        for end in ends:
+            piece, codec, raw_length = encode_block(batch.slice(start, end - start), compression=compression)
+            self._index.add_block(
+                piece, offset=len(self._body), first_key=keys[start], codec=codec, raw_length=raw_length
+            )
+            self._body += piece
+            start = end
+        self._index.add_rows(batch, starts=[0, *ends[:-1]], hashes=hashes)
 
-    def _formed(self) -> tuple[FileMeta, bytes]:
-        """The file's meta and its bytes."""
+    def _formed(self) -> FileMeta:
+        """Add the tail."""
         if self._held:
             self._emit_held([])
         if self._first_key is None or self._last is None:
@@ -182,21 +186,19 @@ class FileWriter:
         meta = FileMeta(
             id=self._file_id,
             size_bytes=0,
-            tail_offset=self._offset,
+            tail_offset=len(self._body),
             first_key=self._first_key,
             last_key=self._last[0],
             min_sequence=min(self._index.min_sequences),
             max_sequence=max(self._index.max_sequences),
             **self._counts,
         )
-        tail = encode_tail(
+        self._body += encode_tail(
             meta,
             filter_body=build_filter(hashes, bits_per_key=self._options.bits_per_key),
             index=self._index.batch(),
         )
-        body = b"".join((*self._pieces, tail))
-        self._pieces, self._hashes = [], []
-        return msgspec.structs.replace(meta, size_bytes=len(body)), body
+        return msgspec.structs.replace(meta, size_bytes=len(self._body))
 
 
 class _Index:
@@ -211,25 +213,21 @@ class _Index:
         self.min_sequences: list[int] = []
         self.max_sequences: list[int] = []
         self.flags: list[int] = []
+        self.codecs: list[int] = []
+        self.raw_lengths: list[int] = []
         self._last_hash: np.uint64 | None = None
 
-    def add(
-        self,
-        batch: pa.RecordBatch,
-        *,
-        pieces: Sequence[memoryview],
-        starts: list[int],
-        keys: list[bytes],
-        hashes: npt.NDArray[np.uint64],
-        offset: int,
-    ) -> None:
-        """Blocks that begin at rows `starts` of `batch`; their bytes are `pieces`, from `offset` on in the file."""
-        for piece in pieces:
-            self.offsets.append(offset)
-            self.lengths.append(len(piece))
-            self.checksums.append(xxh3_64_intdigest(piece, seed=offset))
-            offset += len(piece)
-        self.first_keys += [keys[start] for start in starts]
+    def add_block(self, piece: Buffer, *, offset: int, first_key: bytes, codec: int, raw_length: int) -> None:
+        """A block's bytes."""
+        self.first_keys.append(first_key)
+        self.offsets.append(offset)
+        self.lengths.append(memoryview(piece).nbytes)
+        self.checksums.append(xxh3_64_intdigest(piece, seed=offset))
+        self.codecs.append(codec)
+        self.raw_lengths.append(raw_length)
+
+    def add_rows(self, batch: pa.RecordBatch, *, starts: list[int], hashes: npt.NDArray[np.uint64]) -> None:
+        """The rows of the blocks added last, which begin at rows `starts`; `hashes` are those of their keys."""
         self.row_counts += np.diff(starts, append=batch.num_rows).tolist()
         sequences = np.asarray(batch.column(1))
         self.min_sequences += np.minimum.reduceat(sequences, starts).tolist()
@@ -267,6 +265,8 @@ class _Index:
             self.min_sequences,
             self.max_sequences,
             self.flags,
+            self.codecs,
+            self.raw_lengths,
         ]
         arrays = [pa.array(column, field.type) for column, field in zip(columns, INDEX_SCHEMA, strict=True)]
         return pa.record_batch(arrays, schema=INDEX_SCHEMA)

@@ -56,6 +56,8 @@ INDEX_SCHEMA: Final = pa.schema(
         pa.field("min_sequence", pa.uint64(), nullable=False),
         pa.field("max_sequence", pa.uint64(), nullable=False),
         pa.field("flags", pa.uint8(), nullable=False),
+        pa.field("codec", pa.uint8(), nullable=False),
+        pa.field("raw_length", pa.uint32(), nullable=False),
     ]
 )
 """One row a block, in the order of the file. On disk: DO NOT CHANGE."""
@@ -124,6 +126,8 @@ class Tail:
     checksums: memoryview
     min_sequences: memoryview
     max_sequences: memoryview
+    codecs: memoryview
+    raw_lengths: memoryview
     size_bytes: int
     """What it holds in memory."""
 
@@ -142,6 +146,8 @@ class Tail:
             self.min_sequences[number],
             self.max_sequences[number],
             self.flags[number],
+            self.codecs[number],
+            self.raw_lengths[number],
         )
 
 
@@ -249,8 +255,9 @@ def _tail(
         _corrupt(path, offset, f"its index cannot be read ({error})", cause=error)
     if not index.schema.equals(INDEX_SCHEMA) or not index.num_rows:
         _corrupt(path, offset, f"its index has {index.num_rows} rows of {index.schema.names}")
-    offsets, lengths, row_counts, checksums, min_sequences, max_sequences, flags = (
-        np.asarray(index.column(position)) for position in range(1, index.num_columns)
+    # Copies, for what is read stands at any address, and views of numbers want theirs to be even.
+    offsets, lengths, row_counts, checksums, min_sequences, max_sequences, flags, codecs, raw_lengths = (
+        index.column(position).to_numpy().copy() for position in range(1, index.num_columns)
     )
     ends = np.cumsum(lengths, dtype=np.uint64)
     if not np.array_equal(offsets, ends - lengths) or int(ends[-1]) != meta.tail_offset:
@@ -260,7 +267,6 @@ def _tail(
     first_keys = keys_of(index.column(0))
     if first_keys[0] != meta.first_key or any(left > right for left, right in pairwise(first_keys)):
         _corrupt(path, offset, "its blocks are not in the order of their keys")
-    key_bytes = index.column(0).nbytes
     return Tail(
         Filter(filter_body),
         first_keys,
@@ -271,7 +277,9 @@ def _tail(
         checksums.data,
         min_sequences.data,
         max_sequences.data,
-        size_bytes=len(body) + key_bytes + len(first_keys) * _PYTHON_BYTES_OF_BLOCK + _PYTHON_BYTES_OF_TAIL,
+        codecs.data,
+        raw_lengths.data,
+        size_bytes=len(body) + len(index_body) + len(first_keys) * _PYTHON_BYTES_OF_BLOCK + _PYTHON_BYTES_OF_TAIL,
     )
 
 
