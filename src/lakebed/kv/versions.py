@@ -1,0 +1,231 @@
+"""A database as the `Versioned` contract sees it: its readable versions, and what pins them. Reads only.
+
+Owns: the translation of manifests and checkpoints into `Version` and `Pin`.
+
+Invariants:
+- A version is what manifests in a row have in common: the same files and the same end of the log. Its id is that of the
+  first of them (`Manifest.content_since`), so it stays while checkpoints, epochs and jobs come and go. Any manifest of
+  the row can be read in its place, and the first may be collected before the last.
+- Readable is what no collection has passed (`Manifest.readable_since`) or what a live checkpoint pins.
+
+Does not know: how anything is pinned, read or deleted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from lakebed.duration import format_size
+from lakebed.errors import NotFound
+from lakebed.kv.checkpoint import live_checkpoints
+from lakebed.kv.layout import MANIFEST_FOLDER, parse_manifest
+from lakebed.kv.manifests import ManifestLog
+from lakebed.kv.model import Checkpoint, Manifest
+from lakebed.kv.place import Place
+from lakebed.reclaim.model import Pin, Version
+
+__all__ = [
+    "ManifestSummary",
+    "find_version",
+    "list_manifests",
+    "list_pins",
+    "list_versions",
+    "load_several",
+    "pin_of",
+    "version_of",
+]
+
+_LOADED_AT_ONCE_COUNT: Final = 8
+_DIGITS_MAX: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestSummary:
+    """One manifest, as a listing shows it."""
+
+    id: int
+    created_ms: int
+    """Unix time in milliseconds, UTC, by the store's clock."""
+    size_bytes: int
+    """Of the manifest itself."""
+    is_newest: bool
+    is_readable: bool
+    """Whether it can be read or pinned; else it waits for the collector."""
+    pinned_by: tuple[str, ...]
+    """Names or ids of live checkpoints."""
+
+
+def version_of(manifest: Manifest, *, store: str) -> Version:
+    """A manifest as the version that it belongs to."""
+    files = manifest.file_set.files()
+    unflushed = max(0, manifest.wal_id_last_seen - manifest.replay_after_wal_id)
+    count = "1 file" if len(files) == 1 else f"{len(files):,} files"
+    return Version(
+        store=store,
+        id=str(manifest.content_since),
+        created_ms=manifest.created_at_ms,
+        summary=f"{count}, {format_size(manifest.file_set.size_bytes)}"
+        + (f", {unflushed} log objects" * bool(unflushed)),
+        facts={
+            "manifest_id": manifest.manifest_id,
+            "writer_epoch": manifest.writer_epoch,
+            "file_count": len(files),
+            "size_bytes": manifest.file_set.size_bytes,
+            "last_sequence": manifest.last_sequence,
+            "wal_id_last_seen": manifest.wal_id_last_seen,
+        },
+    )
+
+
+def load_several(place: Place, log: ManifestLog, ids: Iterable[int]) -> dict[int, Manifest | None]:
+    """Manifests by id, several at once; None for one that is missing. Cost: 1 GET each."""
+
+    def load(manifest_id: int) -> Manifest | None:
+        try:
+            return log.load(manifest_id)
+        except NotFound:
+            return None
+
+    wanted = sorted(set(ids))
+    if len(wanted) < 2:
+        return {one: load(one) for one in wanted}
+    pool = place.environment.runtime.pool(_LOADED_AT_ONCE_COUNT)
+    try:
+        return dict(zip(wanted, pool.map(load, wanted), strict=True))
+    finally:
+        pool.close()
+
+
+def list_versions(place: Place, *, store: str) -> Iterator[Version]:
+    """Readable versions, oldest first, pinned ones included.
+
+    Raises as `ManifestLog.latest`. Cost: 2 LIST + 1 GET a readable manifest.
+    """
+    log = ManifestLog(place)
+    newest = log.latest()
+    pinned = {one.manifest_id for one in live_checkpoints(newest, place.environment.clock.now_ms())}
+    ids = [one for one in log.ids() if one in pinned or newest.readable_since <= one <= newest.manifest_id]
+    shown: int | None = None
+    for manifest in load_several(place, log, ids).values():
+        if manifest is None or not manifest.initialized or manifest.destroyed_at_ms is not None:
+            continue
+        if manifest.content_since != shown:
+            shown = manifest.content_since
+            yield version_of(manifest, store=store)
+
+
+def find_version(place: Place, newest: Manifest, version: str) -> Checkpoint | int:
+    """What a version's text means: a live checkpoint by name or id, or a manifest that can be read for it.
+
+    Raises `NotFound`. Cost: nothing, or 1 GET for a version whose first manifest was collected.
+    """
+    now_ms = place.environment.clock.now_ms()
+    live = live_checkpoints(newest, now_ms)
+    for checkpoint in live:
+        if version in (checkpoint.name, checkpoint.id):
+            return checkpoint
+    if version.isascii() and version.isdigit() and len(version) <= _DIGITS_MAX:
+        number = int(version)
+        readable = {one.manifest_id for one in live}
+        if number in readable or newest.readable_since <= number <= newest.manifest_id:
+            return number
+        # Manifests of one version stand in a row: if any of its row is left, the next one that is readable is.
+        above = min((one for one in readable | {newest.readable_since} if one > number), default=None)
+        stand_in = None if above is None else load_several(place, ManifestLog(place), [above])[above]
+        if stand_in is not None and stand_in.content_since <= number:
+            return stand_in.manifest_id
+    names = ", ".join(repr(one.name) for one in live if one.name is not None) or "none with a name"
+    raise NotFound(
+        f"The database {place.url} has no version {version!r}: without a checkpoint, versions {newest.readable_since} "
+        f"to {newest.manifest_id} can be read, and checkpoints are {names}.",
+        kind="version_not_found",
+        url=place.url,
+        version=version,
+    )
+
+
+def pin_of(checkpoint: Checkpoint, manifest: Manifest | None, *, store: str, bytes_alone: int | None = None) -> Pin:
+    """A checkpoint as a pin; `manifest` is what it pins, None when that is missing."""
+    return Pin(
+        store=store,
+        kind="checkpoint" if checkpoint.owner.kind == "user" else checkpoint.owner.kind,
+        name=checkpoint.name or checkpoint.id,
+        version=str(checkpoint.manifest_id if manifest is None else manifest.content_since),
+        owner=str(checkpoint.owner),
+        created_ms=checkpoint.created_at_ms,
+        expires_ms=checkpoint.expires_at_ms,
+        bytes_alone=bytes_alone,
+    )
+
+
+def list_pins(place: Place, *, store: str) -> list[Pin]:
+    """Live checkpoints, whoever holds them, with the bytes that each alone holds; oldest first.
+
+    `Pin.bytes_alone` counts sorted files in this database's folder that neither the newest version nor a version pinned
+    by any other checkpoint names: what deleting this one would free.
+
+    Raises as `ManifestLog.latest`. Cost: 1 LIST + 1 GET, and 1 GET a pinned manifest.
+    """
+    log = ManifestLog(place)
+    newest = log.latest()
+    live = live_checkpoints(newest, place.environment.clock.now_ms())
+    pinned = load_several(place, log, [one.manifest_id for one in live])
+    alone = _bytes_alone(newest, live, pinned)
+    ordered = sorted(live, key=lambda one: (one.created_at_ms, one.id))
+    return [pin_of(one, pinned[one.manifest_id], store=store, bytes_alone=alone[one.id]) for one in ordered]
+
+
+def _bytes_alone(
+    newest: Manifest, live: Sequence[Checkpoint], pinned: dict[int, Manifest | None]
+) -> dict[str, int | None]:
+    """By checkpoint id; None when its manifest is missing."""
+    holders = Counter(one.manifest_id for one in live)
+    sizes: dict[int, dict[str, int]] = {}
+    named: Counter[str] = Counter(file.id for file in newest.file_set.files())
+    for manifest_id, manifest in pinned.items():
+        if manifest is not None:
+            others = {one for entry in manifest.external_databases for one in entry.file_ids}
+            files = manifest.file_set.files()
+            sizes[manifest_id] = {file.id: file.size_bytes for file in files if file.id not in others}
+            named.update(sizes[manifest_id].keys())
+    found: dict[str, int | None] = {}
+    for one in live:
+        own = sizes.get(one.manifest_id)
+        if own is None:
+            found[one.id] = None
+        elif holders[one.manifest_id] > 1:
+            found[one.id] = 0
+        else:
+            found[one.id] = sum(size for file_id, size in own.items() if named[file_id] == 1)
+    return found
+
+
+def list_manifests(place: Place) -> list[ManifestSummary]:
+    """Every manifest that is there, oldest first, and what pins it.
+
+    Raises as `ManifestLog.latest`. Cost: 2 LIST + 1 GET.
+    """
+    newest = ManifestLog(place).latest()
+    pinned_by: dict[int, list[str]] = {}
+    for checkpoint in live_checkpoints(newest, place.environment.clock.now_ms()):
+        pinned_by.setdefault(checkpoint.manifest_id, []).append(checkpoint.name or checkpoint.id)
+    found = []
+    for meta in place.store.list(MANIFEST_FOLDER):
+        manifest_id = parse_manifest(meta.path)
+        if manifest_id is None or manifest_id > newest.manifest_id:
+            continue
+        by = tuple(pinned_by.get(manifest_id, ()))
+        found.append(
+            ManifestSummary(
+                id=manifest_id,
+                created_ms=meta.modified_ms,
+                size_bytes=meta.size_bytes,
+                is_newest=manifest_id == newest.manifest_id,
+                is_readable=manifest_id >= newest.readable_since or bool(by),
+                pinned_by=by,
+            )
+        )
+    return found

@@ -1,0 +1,153 @@
+"""Why an object of a database is still here: who needs it, or when it may go. Reads only.
+
+Owns: `why`. The answer follows the collector's rules (`lakebed.kv.reclaim`): the newest version and those that live
+checkpoints pin name files and a stretch of the log; fences, markers and the lease stay. Does not know: how anything is
+deleted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lakebed.kv.checkpoint import describe_checkpoint, live_checkpoints
+from lakebed.kv.layout import LEASE_PATH, is_own, parse_boundary, parse_manifest, parse_sst, parse_wal
+from lakebed.kv.locations import file_ids
+from lakebed.kv.manifests import ManifestLog
+from lakebed.kv.model import Checkpoint, Manifest
+from lakebed.kv.place import Place
+from lakebed.kv.versions import load_several, pin_of
+from lakebed.kv.wal_record import FENCE_BYTES
+from lakebed.objects.path import check_path
+from lakebed.reclaim.model import Pin, Verdict
+
+__all__ = ["why"]
+
+_SHOWN_MAX = 4
+
+
+def why(place: Place, path: str, *, store: str) -> Verdict:
+    """Who needs an object of the database, or when it may go.
+
+    Args:
+        path: relative to the database's folder.
+        store: the database's name.
+
+    Raises:
+        NotFound: there is no database; or no such object, and nothing needs it.
+        InvalidRequest: not a path.
+        Corruption: a pinned version is unreadable, so what it needs is not known.
+    Cost: 1 LIST + 1 GET, 1 HEAD, and for a sorted file or log object 1 GET a pinned manifest.
+    """
+    check_path(path)
+    log = ManifestLog(place)
+    newest = log.latest()
+    live = live_checkpoints(newest, place.environment.clock.now_ms())
+    pinned = load_several(place, log, [one.manifest_id for one in live])
+    question = _Question(place, path, newest, live, pinned, store)
+    file_id, wal_id, manifest_id = parse_sst(path), parse_wal(path), parse_manifest(path)
+    if file_id is not None:
+        return question.file(file_id)
+    if wal_id is not None:
+        return question.log(wal_id)
+    if manifest_id is not None:
+        return question.manifest(manifest_id)
+    place.store.head(path)
+    if parse_boundary(path) is not None:
+        return question.kept("it is a mark of which versions' numbers were used, and stays")
+    if path == LEASE_PATH:
+        return question.kept("it says who writes; only its owner changes it, and it stays")
+    assert not is_own(path)
+    return Verdict(path, (), f"{path} is not part of the database {place.url}: no collection touches it.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """One object, and all that may need it."""
+
+    place: Place
+    path: str
+    newest: Manifest
+    live: tuple[Checkpoint, ...]
+    pinned: dict[int, Manifest | None]
+    store: str
+
+    def kept(self, because: str) -> Verdict:
+        """Kept whatever the versions say."""
+        return Verdict(self.path, (), f"{self.path} is kept: {because}.")
+
+    def file(self, file_id: str) -> Verdict:
+        """Of a sorted file."""
+        newest = self.newest
+        is_current = newest.destroyed_at_ms is None and file_id in file_ids(newest)
+        needing = [one for one in self.live if self._names(one, file_id)]
+        if is_current or needing:
+            return self._needed(is_current, needing)
+        self.place.store.head(self.path)
+        first_unpublished = min((job.start_id for job in newest.jobs), default=None)
+        if file_id > newest.newest_l0_id:
+            return self._free("its writer may publish it yet; if not, it goes when a newer file was published")
+        if first_unpublished is not None and file_id >= first_unpublished:
+            return self._free("a compaction or load that is under way may publish it; it goes when that has ended")
+        return self._free("no version names it")
+
+    def log(self, wal_id: int) -> Verdict:
+        """Of a log object."""
+        is_current = self.newest.destroyed_at_ms is None and wal_id > self.newest.replay_after_wal_id
+        needing = [one for one in self.live if self._replays(one, wal_id)]
+        if is_current or needing:
+            return self._needed(is_current, needing)
+        if self.place.store.head(self.path).size_bytes == FENCE_BYTES:
+            return self.kept("it is a fence, which keeps an older writer out for ever")
+        return self._free(f"its rows are in files since version {self.newest.manifest_id} at the latest")
+
+    def manifest(self, manifest_id: int) -> Verdict:
+        """Of a manifest."""
+        is_current = manifest_id == self.newest.manifest_id
+        needing = [one for one in self.live if one.manifest_id == manifest_id]
+        if is_current or needing:
+            return self._needed(is_current, needing)
+        self.place.store.head(self.path)
+        if manifest_id >= self.newest.readable_since:
+            return self._free("no checkpoint pins it, though it can be read and pinned until then")
+        return self._free("no checkpoint pins it")
+
+    def _names(self, checkpoint: Checkpoint, file_id: str) -> bool:
+        manifest = self.pinned[checkpoint.manifest_id]
+        return manifest is not None and file_id in file_ids(manifest)
+
+    def _replays(self, checkpoint: Checkpoint, wal_id: int) -> bool:
+        manifest = self.pinned[checkpoint.manifest_id]
+        return manifest is not None and manifest.replay_after_wal_id < wal_id <= manifest.wal_id_last_seen
+
+    def _needed(self, is_current: bool, needing: list[Checkpoint]) -> Verdict:
+        pins = [pin_of(one, self.pinned[one.manifest_id], store=self.store) for one in needing]
+        who = [f"checkpoint {describe_checkpoint(one)}" for one in needing[:_SHOWN_MAX]]
+        if len(needing) > _SHOWN_MAX:
+            who.append(f"{len(needing) - _SHOWN_MAX} more")
+        if is_current:
+            newest = self.newest
+            version = str(newest.content_since)
+            pins.insert(0, Pin(self.store, "version", version, version, "database", newest.created_at_ms, None))
+            who.insert(0, "the newest version")
+        return Verdict(self.path, tuple(pins), f"{self.path} is needed by {_listed(who)}.")
+
+    def _free(self, because: str) -> Verdict:
+        """Needed by nothing; what a missing version may need is not known."""
+        missing = [one for one in self.live if self.pinned[one.manifest_id] is None]
+        if missing:
+            pins = tuple(pin_of(one, None, store=self.store) for one in missing)
+            return Verdict(
+                self.path,
+                pins,
+                f"{self.path} may be needed by checkpoint {describe_checkpoint(missing[0])}, whose version is missing: "
+                "what is older than it is kept.",
+            )
+        if self.newest.destroyed_at_ms is not None:
+            because = "the database was destroyed"
+        return Verdict(
+            self.path, (), f"{self.path} is needed by nothing ({because}): a collection takes it once it is old enough."
+        )
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
