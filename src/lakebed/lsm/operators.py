@@ -38,7 +38,9 @@ class MergeOperator:
 
     combine: Callable[[bytes, bytes | None, Sequence[bytes]], bytes]
     """(key, base, operands) -> value. The base is the value below, None when there is none; operands stand oldest
-    first, at least one. Pure: the same arguments give the same value, in every process that opens the database."""
+    first, at least one. Pure: the same arguments give the same value, in every process that opens the database. Two
+    steps are as good as one, since compaction takes them where it can: combining ``a``, and then ``b`` with the result
+    as base, is combining ``[*a, *b]``."""
 
     associative: bool = False
     """Whether the result of ``combine(key, None, operands)``, taken as one operand, stands for all of them whatever
