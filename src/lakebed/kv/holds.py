@@ -7,8 +7,8 @@ the count. Nothing is released by a call: a scan that ends, is closed, or is aba
 thread that happens in, and the next update of the manifest leaves the checkpoint out. So no lock is taken while an
 abandoned generator is torn down, which may happen in the middle of anything.
 
-Invariants: the set that the tree shows, and every set published after it, is held, because a scan may begin on it at any
-moment; a hold of an older set is never handed out again. Does not know: manifests, and what a checkpoint is.
+Invariants: the set that the tree shows, and every set published after it, is held, because a scan may begin on it at
+any moment; a hold of an older set is never handed out again. Does not know: manifests, and what a checkpoint is.
 """
 
 from __future__ import annotations

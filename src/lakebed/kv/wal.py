@@ -82,6 +82,10 @@ class WalLog:
         entries = self.entries(after)
         return entries[-1].id if entries else after
 
+    def exists(self, id: int) -> bool:
+        """Whether an object is there under this id. Cost: 1 HEAD."""
+        return self._log.exists(id)
+
     def read(self, id: int) -> WalRecord:
         """One record.
 

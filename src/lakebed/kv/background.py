@@ -1,0 +1,125 @@
+"""The threads of an open database: they wait until a step is due, run it, and tell the next writer what went wrong.
+
+Owns: when each step runs. The steps are the database's own, and a caller may run them as well at any time.
+
+Invariants: a step that the store did not answer is tried again, later and later; any other error is kept and raised to
+the next writer, and the step is tried again after a pause; `Fenced` ends a thread. No lock is held during a step.
+
+Three threads, because a long step must not hold up a short one: the log and the lease; files and what others publish;
+compaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Final, NamedTuple
+
+from lakebed.errors import Fenced, InternalError, LakebedError, OutcomeUnknown, Unavailable
+from lakebed.runtime import Condition, Environment
+
+__all__ = ["Background", "Due", "Stopped"]
+
+_PAUSE_FIRST_S: Final = 0.1
+_PAUSE_MAX_S: Final = 10.0
+
+Due = Callable[[float], float | None]
+"""From the monotonic time now to the time when the step is due (in the past: at once); None: not before it is asked
+again. Called under the tree's lock."""
+
+
+class Stopped(Exception):  # ends a long step between its parts
+    """The database is being closed."""
+
+
+class _Duty(NamedTuple):
+    """One thread's work: steps with the times when they are due."""
+
+    name: str
+    steps: tuple[tuple[Due, Callable[[], object]], ...]
+
+
+class Background:
+    """The threads of one database.
+
+    Args:
+        lock: the tree's.
+        wanted: a condition on it, notified when something may have become due.
+        report: called under the lock with an error that no retry mends.
+        environment: clock and runtime.
+    """
+
+    def __init__(
+        self,
+        *,
+        lock: AbstractContextManager[Any],
+        wanted: Condition,
+        report: Callable[[LakebedError], None],
+        environment: Environment,
+    ) -> None:
+        self._lock = lock
+        self._wanted = wanted
+        self._report = report
+        self._environment = environment
+        self._joins: list[Callable[[], None]] = []
+        self.is_stopping: bool = False
+        """Long steps look at it and raise `Stopped`."""
+
+    def start(self, name: str, *steps: tuple[Due, Callable[[], object]]) -> None:
+        """Begin a thread for some steps; of those that are due, the one that stands first runs first."""
+        duty = _Duty(name, steps)
+        self._joins.append(self._environment.runtime.spawn(lambda: self._run(duty), name=name))
+
+    def stop(self) -> None:
+        """Let every thread end after the step it is in, and wait for that."""
+        with self._lock:
+            self.is_stopping = True
+            self._wanted.notify_all()
+        joins, self._joins = self._joins, []
+        for join in joins:
+            join()
+
+    def _run(self, duty: _Duty) -> None:
+        pause_s = 0.0
+        while True:
+            step = self._next(duty, pause_s)
+            if step is None:
+                return
+            try:
+                step()
+                pause_s = 0.0
+            except (Fenced, Stopped):
+                return  # the step has told whoever waits
+            except (Unavailable, OutcomeUnknown):
+                pause_s = min(_PAUSE_MAX_S, max(_PAUSE_FIRST_S, 2 * pause_s))
+            except Exception as error:
+                pause_s = _PAUSE_MAX_S
+                with self._lock:
+                    self._report(_told(duty.name, error))
+
+    def _next(self, duty: _Duty, pause_s: float) -> Callable[[], object] | None:
+        """Wait for the next step that is due, at least for the pause; None: stop."""
+        clock = self._environment.clock
+        with self._lock:
+            earliest_s = clock.monotonic_s() + pause_s
+            while not self.is_stopping:
+                now_s = clock.monotonic_s()
+                waits: list[float] = []
+                for due, step in duty.steps:
+                    due_s = due(now_s)
+                    if due_s is None:
+                        continue
+                    due_s = max(due_s, earliest_s)
+                    if due_s <= now_s:
+                        return step
+                    waits.append(due_s - now_s)
+                self._wanted.wait(min(waits, default=None))
+        return None
+
+
+def _told(name: str, error: Exception) -> LakebedError:
+    if isinstance(error, LakebedError):
+        return error
+    failure = InternalError(f"{name} failed: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure

@@ -1,0 +1,603 @@
+"""The facade: one object an open database, whose verbs delegate to the rooms beside it.
+
+Owns: opening, closing, and the wiring of the rooms. Invariants: thread-safe; a crash at any moment loses nothing that
+was acknowledged; once closed or fenced nothing is written any more.
+
+What a plain `get` or scan answers is what this process knows. When another process has taken the database over, that
+may be out of date until a write, the lease or a poll meets the new owner; ``get(key, linearizable=True)`` asks first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, get_args
+
+import msgspec
+
+from lakebed.errors import Fenced, InvalidRequest, LakebedError
+from lakebed.kv.background import Background, Stopped
+from lakebed.kv.checkpoint import create_checkpoint
+from lakebed.kv.claim import Claim, claim_writer
+from lakebed.kv.clone import create_clone
+from lakebed.kv.group_commit import LogGroups, said_again
+from lakebed.kv.holds import Hold, Holds
+from lakebed.kv.layout import sst_path
+from lakebed.kv.locations import Locations
+from lakebed.kv.model import CheckpointCreateResult, CheckpointScope, Manifest
+from lakebed.kv.options import CheckpointOptions, DatabaseOptions
+from lakebed.kv.place import Place
+from lakebed.kv.publisher import CompactorPublisher, WriterPublisher
+from lakebed.kv.recovery import replay
+from lakebed.kv.snapshot import Snapshot
+from lakebed.kv.transaction import Isolation, Transaction
+from lakebed.kv.wal import WalLog
+from lakebed.kv.writing import Writing
+from lakebed.lsm.cache import BlockCache, shared_cache
+from lakebed.lsm.file_writer import FileOptions
+from lakebed.lsm.files import FileStore
+from lakebed.lsm.model import check_key
+from lakebed.lsm.operators import find_operator
+from lakebed.lsm.tree import Tree
+from lakebed.lsm.view import View
+from lakebed.runtime import Environment
+
+__all__ = ["L0_SST_BYTES_MAX", "Database", "DatabaseStats", "open_database", "open_from_checkpoint"]
+
+L0_SST_BYTES_MAX: Final = 1 << 30
+"""A log object holds at most the rows of one memtable and one batch, in Arrow columns that end at 2 GiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseStats:
+    """What an open database is made of now. Cost: no request."""
+
+    url: str
+    epoch: int
+    manifest_id: int
+    """The newest version seen."""
+    last_sequence: int
+    """Of the newest write."""
+    durable_sequence: int
+    """Every write up to here is durable."""
+    memtable_bytes: int
+    """Memory of rows that are in no file."""
+    memtables_waiting: int
+    l0_count: int
+    run_count: int
+    file_count: int
+    file_bytes: int
+    log_objects_written: int
+    """Since it was opened."""
+    checkpoint_count: int
+    """In the newest manifest seen, expired ones included."""
+    cache_bytes: int
+    """Of the block cache, which other databases of the process may share."""
+    cache_bytes_max: int
+    fenced: bool
+    """A newer writer owns it: nothing can be written, reads may be out of date."""
+
+
+class Database(Writing):
+    """An open database: `open_database` makes one. Use it in a ``with``, or close it.
+
+    Writing is in `lakebed.kv.writing`, scans and bulk reads are in `lakebed.kv.reading`.
+    """
+
+    # ---- opening
+
+    @classmethod
+    def open(
+        cls,
+        place: Place,
+        *,
+        options: DatabaseOptions | None = None,
+        create: bool = True,
+        take_over: bool = False,
+        after_destroy: bool = False,
+    ) -> Database:
+        """Become the writer of the database at a place; arguments and errors as `open_database`."""
+        options = options or DatabaseOptions()
+        _check_options(options)
+        if options.merge_operator is not None:
+            find_operator(options.merge_operator)
+        claim = claim_writer(place, options=options, create=create, take_over=take_over, after_destroy=after_destroy)
+        return cls(place, claim, options=options)
+
+    def __init__(self, place: Place, claim: Claim, *, options: DatabaseOptions) -> None:
+        manifest, environment = claim.manifest, place.environment
+        operator = None if manifest.merge_operator is None else find_operator(manifest.merge_operator)
+        cache = shared_cache()
+        if options.cache_bytes is not None:
+            cache = BlockCache(options.cache_bytes, runtime=environment.runtime)
+        files = FileStore(
+            place.store,
+            path_of=sst_path,
+            locate=Locations(place, manifest).locate,
+            cache=cache,
+            options=FileOptions(block_bytes=options.block_bytes, bits_per_key=options.filter_bits_per_key),
+            environment=environment,
+        )
+        recovered = replay(place, manifest, through=claim.fence_id, table_bytes_max=options.l0_sst_bytes)
+        newest = recovered.pop() if recovered and recovered[-1].size_bytes < options.l0_sst_bytes else None
+        last_sequence = max([manifest.last_sequence, *(table.last_sequence for table in recovered)])
+        holds = Holds(shown=lambda: self._tree.file_set, runtime=environment.runtime)
+        pinned = _pinned(claim)
+        publisher = WriterPublisher(
+            place,
+            log=claim.log,
+            epoch=claim.epoch,
+            manifest=pinned,
+            checkpoint_id=_checkpoint_id(claim),
+            holds=holds,
+            file_count_max=options.file_count_max,
+            compactor=CompactorPublisher(
+                place, log=claim.log, epoch=claim.compactor_epoch if claim.owns_compaction else None
+            ),
+        )
+        tree = Tree(
+            files,
+            file_set=publisher.file_set,
+            first_sequence=last_sequence + 1,
+            options=options,
+            publisher=publisher,
+            operator=operator,
+            environment=environment,
+            recovered=[(table, table.last_wal_id) for table in recovered],
+        )
+        if newest is not None:
+            tree.active = newest  # what a crash interrupted goes on; it is in the log, so nothing has to be flushed
+        groups = None
+        if options.wal_enabled:
+            groups = LogGroups(
+                WalLog(place),
+                epoch=claim.epoch,
+                last_wal_id=claim.fence_id,
+                memtable=tree.active,
+                lock=tree.lock,
+                spacing_ms=options.wal_flush_spacing_ms,
+                environment=environment,
+            )
+        super().__init__(
+            url=place.url,
+            tree=tree,
+            claim=claim,
+            groups=groups,
+            options=options,
+            operator=operator,
+            environment=environment,
+        )
+        self._place = place
+        self._cache = cache
+        self._publisher = publisher
+        self._holds = holds
+        self._latest = tree.latest
+        self._polled_s = environment.clock.monotonic_s()
+        self._compacted_generation = -1
+        self._closing = environment.runtime.lock()
+        self._is_finished = False
+        self._background = Background(lock=tree.lock, wanted=self._wanted, report=self._report, environment=environment)
+        if pinned is not manifest:
+            tree.poll_once()  # a compactor published while we opened: stand on that version, not on the one before
+        if options.background:
+            self._start_background()
+
+    # ---- reading
+
+    def get(self, key: bytes, *, linearizable: bool = False) -> bytes | None:
+        """The value of a key; None when there is none.
+
+        Args:
+            linearizable: answer only what is durable, and only when no other process owned the database at that moment.
+                Without it the answer may be out of date once another process has taken the database over.
+
+        Raises:
+            InvalidRequest: the key cannot be.
+            Closed: after `close`.
+            Fenced: `linearizable`, or a file is gone, and another process owns the database.
+        Cost: from memory no request, 0.5 us; from files 1 GET of a block that is not cached, none when the filters say
+        no. `linearizable`: 1 HEAD more (without a log: 1 LIST), and the flush of what it saw.
+        """
+        if type(key) is not bytes or not key:
+            check_key(key)
+        if linearizable:
+            return self._get_linearizable(key)
+        try:
+            return self._latest(key)
+        except LakebedError as error:
+            self._raise_better(error)
+
+    def _refused(self, key: bytes) -> bytes | None:
+        raise self._closed()
+
+    def _get_linearizable(self, key: bytes) -> bytes | None:
+        self._check_open()
+        with self._lock:
+            view = self._tree.view_locked()
+            last_sequence, durable = self._tree.last_sequence, self._commit.durable_sequence
+        try:
+            value: bytes | None = view.get(key)
+        except LakebedError as error:
+            self._raise_better(error)
+        if any((table.newest_sequence(key) or 0) > durable for table in view.memtables):
+            self._commit.wait(last_sequence)
+        self._check_owner()
+        return value
+
+    def _has_pending(self) -> bool:
+        return self._tree.last_sequence > self._commit.durable_sequence
+
+    def _check_owner(self) -> None:
+        """Raise `Fenced` unless nobody owned the database after us up to some moment during this call."""
+        with self._lock:
+            if self._commit.fenced is not None:
+                raise said_again(self._commit.fenced)
+        groups = self._groups
+        epoch = self._claim.log.latest().writer_epoch if groups is None else groups.newest_epoch()
+        if epoch != self._claim.epoch:
+            raise self._taken_over(epoch)
+
+    def _taken_over(self, epoch: int) -> Fenced:
+        error = Fenced(
+            f"The database {self._url} was taken over by the writer of epoch {epoch} (ours is {self._claim.epoch}): "
+            "what is known here may be out of date. Open it again.",
+            url=self._url,
+            epoch=self._claim.epoch,
+            new_epoch=epoch,
+        )
+        self._commit.fence(error)
+        return error
+
+    def _stand(self) -> tuple[View, Hold]:
+        self._check_open()
+        while True:
+            view = self._tree.view()
+            hold = self._holds.of(view.file_set)
+            if hold is not None:  # else another set was shown between the two: take that one
+                return view, hold
+
+    def snapshot(self) -> Snapshot:
+        """What is there now, to be read as often as one likes. Close it, or use it in a ``with``. Cost: no request."""
+        view, hold = self._stand()
+        return Snapshot(view, hold, explain=self._explain)
+
+    def transaction(self, isolation: Isolation = "snapshot", *, await_durable: bool = True) -> Transaction:
+        """Begin a transaction: reads of one version, writes at once at the end; see `Transaction`.
+
+        Args:
+            isolation: ``snapshot``: refuse to overwrite what others wrote since; ``serializable``: also refuse when
+                what it has read was written since.
+            await_durable: of its commit, as for `put`.
+
+        Raises `InvalidRequest`, `Closed`. Cost: no request. While it is open, flushed memtables stay in memory, up to
+        `DatabaseOptions.transaction_history_bytes_max`.
+        """
+        if isolation not in get_args(Isolation):
+            raise InvalidRequest(
+                f"The isolation of a transaction is snapshot or serializable, and {isolation!r} was asked for.",
+                kind="unknown_isolation",
+            )
+        self._check_open()
+        with self._lock:
+            since = self._tree.last_sequence
+            self._tree.hold_history(since)
+        view, hold = self._stand()
+        transaction = Transaction(
+            self, self._tree, view, hold, isolation=isolation, await_durable=await_durable, explain=self._explain
+        )
+        self._keep_history(transaction, since)
+        return transaction
+
+    # ---- pinning and forking
+
+    def create_checkpoint(
+        self, options: CheckpointOptions | None = None, *, scope: CheckpointScope = CheckpointScope.ALL
+    ) -> CheckpointCreateResult:
+        """Pin what is there now, or what another checkpoint pins.
+
+        Args:
+            options: lifetime, name, and the checkpoint to start from (then `scope` does not matter).
+            scope: what must be in it: every write issued before the call (``ALL`` makes them durable; ``ALL_UNFORCED``
+                waits until that happens by itself, at most `DatabaseOptions.flush_interval_max_ms`), or what is durable
+                now (``DURABLE``).
+
+        Raises:
+            InvalidRequest, AlreadyExists, OutcomeUnknown: as `lakebed.kv.checkpoint.create_checkpoint`.
+            Fenced: another process owns the database.
+        Cost: 1 GET + 1 PUT + at most 3 LIST, and the flush. Source: "Creating a Checkpoint", `CheckpointScope`.
+        """
+        self._check_open()
+        options = options or CheckpointOptions()
+        if options.source is None:
+            self._settle(scope)
+        return create_checkpoint(self._place, options)
+
+    def _settle(self, scope: CheckpointScope) -> None:
+        """Wait until what a checkpoint of this scope includes is durable, and still ours."""
+        if not isinstance(scope, CheckpointScope):
+            raise InvalidRequest(
+                f"The scope of a checkpoint is a CheckpointScope, and {scope!r} was given.", kind="wrong_type"
+            )
+        with self._lock:
+            sequence = self._tree.last_sequence
+        if scope is CheckpointScope.ALL_UNFORCED and self._has_background:
+            self._commit.wait_for_others(sequence, timeout_s=self._options.flush_interval_max_ms / 1000)
+        if scope is not CheckpointScope.DURABLE:
+            self._commit.wait(sequence)
+
+    def create_clone(self, url: str | os.PathLike[str], checkpoint: str | None = None) -> None:
+        """Make a database at `url` that starts from a checkpoint of this one, or (None) from everything written so far.
+
+        Raises as `lakebed.kv.clone.create_clone`. Cost: as that, and the flush. Source: "Clones".
+        """
+        self._check_open()
+        if checkpoint is None:
+            self._settle(CheckpointScope.ALL)
+        create_clone(self._place.other(os.fspath(url)), self._place.url, checkpoint)
+
+    # ---- in the background
+
+    def _start_background(self) -> None:
+        self._has_background = True
+        background = self._background
+        background.start(
+            f"lakebed log of {self._url}",
+            (lambda now_s: self._log_due_s, self._log_in_background),
+            (self._renewal_due, self.renew_once),
+        )
+        background.start(
+            f"lakebed files of {self._url}",
+            (lambda now_s: now_s if self._tree.waiting_count else None, self.flush_once),
+            (self._poll_due, self._poll_in_background),
+        )
+        if self._compacts:
+            background.start(f"lakebed compaction of {self._url}", (self._compaction_due, self._compact_in_background))
+
+    def _report(self, error: LakebedError) -> None:
+        self._trouble = error
+        self._refuse_writes()
+
+    def _renewal_due(self, now_s: float) -> float:
+        return now_s + (self._claim.lease.renew_at_ms - self.now_ms()) / 1000
+
+    def _log_in_background(self) -> None:
+        """Make durable what nobody waits for. When nothing is pending, the next writer says so by the alarm."""
+        self._make_durable()
+        with self._lock:
+            self._log_due_s = None
+            if self._has_pending():
+                self._want_log(within_ms=self._log_interval_ms)
+            else:
+                self._alarm_rows = 0
+
+    def _poll_due(self, now_s: float) -> float:
+        return self._polled_s + self._options.manifest_poll_interval_ms / 1000
+
+    def _poll_in_background(self) -> None:
+        self._polled_s = self._environment.clock.monotonic_s()
+        self.poll_once()
+
+    def _compaction_due(self, now_s: float) -> float | None:
+        return None if self._tree.generation == self._compacted_generation else now_s
+
+    def _compact_in_background(self) -> None:
+        generation = self._tree.generation
+        if not self.compact_once(self._stop_if_closing):
+            self._compacted_generation = generation
+
+    def _stop_if_closing(self, rows_read: int, bytes_written: int) -> None:
+        if self._background.is_stopping:
+            raise Stopped
+
+    # ---- the end
+
+    def close(self) -> None:
+        """Make everything durable, let the lease and the writer's checkpoint go, and end. Again is fine.
+
+        Raises:
+            Fenced: writes that nobody waited for are lost, for a newer writer owns the database; it is closed.
+            Unavailable, OutcomeUnknown: the store failed; nothing is lost yet, call it again. Nothing else works.
+        Cost: 3 PUT + 1 LIST + 1 GET, and the flush of the log (without a log: of the memtable).
+        """
+        with self._closing:
+            if self._is_finished:
+                return
+            with self._lock:
+                self._is_closed = True
+                self._latest = self._refused
+                self._refuse_writes()
+            self._background.stop()
+            if self._commit.fenced is None:
+                self._make_durable()
+                self._leave()
+            self._is_finished = True
+            if self._has_pending():
+                assert self._commit.fenced is not None
+                raise said_again(self._commit.fenced)
+
+    def _leave(self) -> None:
+        """Out of the manifest and the lease. A newer owner has taken care of that already."""
+
+        def change(manifest: Manifest) -> Manifest | None:
+            if manifest.writer_epoch != self._claim.epoch:
+                return None
+            return msgspec.structs.replace(
+                manifest,
+                # Nothing of ours will be published any more: what was uploaded and not published is garbage now.
+                newest_l0_id=self._publisher.next_file_id(),
+                checkpoints=tuple(one for one in manifest.checkpoints if one.owner.kind != "writer"),
+            )
+
+        self._claim.log.update(change)
+        self._claim.lease.give_up()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close()
+        except LakebedError as failure:
+            error.add_note(f"and closing {self._url} failed: {failure}")
+
+    # ---- what it is
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return self._url
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._is_closed
+
+    @property
+    def epoch(self) -> int:
+        """The writer's: greater than that of every writer before."""
+        return self._claim.epoch
+
+    def stats(self) -> DatabaseStats:
+        """What it is made of now. Cost: no request. Raises `Closed`."""
+        self._check_open()
+        manifest = self._claim.log.seen or self._claim.manifest
+        with self._lock:
+            tree = self._tree
+            file_set = tree.file_set
+            return DatabaseStats(
+                url=self._url,
+                epoch=self._claim.epoch,
+                manifest_id=manifest.manifest_id,
+                last_sequence=tree.last_sequence,
+                durable_sequence=self._commit.durable_sequence,
+                memtable_bytes=tree.unflushed_bytes,
+                memtables_waiting=tree.waiting_count,
+                l0_count=tree.l0_count,
+                run_count=len(file_set.runs),
+                file_count=len(file_set.files()),
+                file_bytes=file_set.size_bytes,
+                log_objects_written=0 if self._groups is None else self._groups.appended_count,
+                checkpoint_count=len(manifest.checkpoints),
+                cache_bytes=self._cache.size_bytes,
+                cache_bytes_max=self._cache.bytes_max,
+                fenced=self._commit.fenced is not None,
+            )
+
+
+def _checkpoint_id(claim: Claim) -> str:
+    assert claim.checkpoint_id is not None, "only a writer's claim has a checkpoint"
+    return claim.checkpoint_id
+
+
+def _pinned(claim: Claim) -> Manifest:
+    """The manifest that the writer's checkpoint pins: the claim's, unless others have published since."""
+    own = claim.manifest.checkpoint(_checkpoint_id(claim))
+    if own is None or own.manifest_id == claim.manifest.manifest_id:
+        return claim.manifest
+    return claim.log.load(own.manifest_id)
+
+
+_POSITIVE = (
+    "wal_flush_interval_ms",
+    "wal_bytes_max",
+    "flush_interval_max_ms",
+    "l0_sst_bytes",
+    "unflushed_bytes_max",
+    "l0_count_max",
+    "run_file_bytes",
+    "block_bytes",
+    "file_count_max",
+    "manifest_poll_interval_ms",
+)
+_NOT_NEGATIVE = ("wal_flush_spacing_ms", "filter_bits_per_key", "row_cache_bytes", "transaction_history_bytes_max")
+_MERGES_SEVERAL = ("l0_compaction_count", "run_compaction_count")
+
+
+def _check_options(options: DatabaseOptions) -> None:
+    for names, least in ((_POSITIVE, 1), (_NOT_NEGATIVE, 0), (_MERGES_SEVERAL, 2)):
+        for name in names:
+            value = getattr(options, name)
+            if not isinstance(value, int) or value < least:
+                raise InvalidRequest(
+                    f"The option {name} is a whole number of at least {least}, and {value!r} was given.",
+                    kind="invalid_option",
+                    option=name,
+                )
+    if options.l0_compaction_count > options.l0_count_max:
+        raise InvalidRequest(
+            f"With l0_count_max={options.l0_count_max} writers wait before level 0 is merged, which happens at "
+            f"l0_compaction_count={options.l0_compaction_count}: raise the first or lower the second.",
+            kind="invalid_option",
+            option="l0_count_max",
+        )
+    if not 1 <= options.l0_sst_bytes <= L0_SST_BYTES_MAX:
+        raise InvalidRequest(
+            f"The option l0_sst_bytes is {options.l0_sst_bytes:,}, and {L0_SST_BYTES_MAX:,} are possible: a group of "
+            "the log is one Arrow batch.",
+            kind="invalid_option",
+            option="l0_sst_bytes",
+        )
+
+
+def open_database(
+    url: str | os.PathLike[str],
+    *,
+    options: DatabaseOptions | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    environment: Environment | None = None,
+    create: bool = True,
+    take_over: bool = False,
+    durable: bool = True,
+    after_destroy: bool = False,
+) -> Database:
+    """Open a database for writing and reading: become its one writer.
+
+    Args:
+        url: a path, or a URL such as ``s3://bucket/folder``.
+        options: settings; see `DatabaseOptions`.
+        storage_options: credentials and endpoints, as `lakebed.objects.open_store` takes them.
+        environment: clock, randomness and threads; for tests.
+        create: make it when nothing is there.
+        take_over: also when another owner's lease lives; that writer is over then, and loses nothing that it
+            acknowledged.
+        durable: False does not wait for the disk, on local folders: after a power loss writes may be missing.
+        after_destroy: make a new database where one was destroyed.
+
+    Raises:
+        Conflict: kind ``owned``; another process owns it, and says who.
+        NotFound: kind ``database_not_found``; nothing is there, and not `create`.
+        InvalidRequest: kind ``not_a_database``: something else is there; ``invalid_db_state``: it was destroyed, or is
+            a clone that is not finished; ``merge_operator_mismatch``, ``unknown_operator``, ``invalid_option``.
+        Fenced: another process opened it at the same time.
+        Unavailable, OutcomeUnknown: the store failed; try again.
+    Cost: about 12 requests, and 1 GET an object of the log that is not in files yet; no matter how many rows there are.
+    """
+    place = Place.at(url, storage_options=storage_options, environment=environment, durable=durable, create=create)
+    return Database.open(place, options=options, create=create, take_over=take_over, after_destroy=after_destroy)
+
+
+def open_from_checkpoint(
+    url: str | os.PathLike[str],
+    parent_url: str | os.PathLike[str],
+    parent_checkpoint: str | None = None,
+    *,
+    options: DatabaseOptions | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    environment: Environment | None = None,
+    take_over: bool = False,
+    durable: bool = True,
+) -> Database:
+    """Open a database that starts from another's checkpoint, or (None) its latest; make that clone when there is none.
+
+    Raises as `lakebed.kv.clone.create_clone` and `open_database`. Source: the seed's first edition.
+    """
+    place = Place.at(url, storage_options=storage_options, environment=environment, durable=durable)
+    create_clone(place, parent_url, parent_checkpoint)
+    return Database.open(place, options=options, create=False, take_over=take_over)

@@ -1,0 +1,274 @@
+"""Group commit: whoever waits for durability and finds nobody at work makes everything pending durable, for all.
+
+Owns: who leads, what each waiting writer is told, and which rows go into which log object.
+
+Invariants:
+- One leader at a time, so one create of the log is in flight: no gap can follow a crash.
+- No timer: a waiting writer leads at once, or waits for exactly the work that is under way.
+- A group never spans two memtables, and its log id is fixed when it is sealed: a rotated memtable knows its last id
+  before that object exists.
+- A group whose outcome is unclear stays first: the next leader tries the same id and the same bytes. Nothing else ever
+  takes its place.
+- Everybody who waits is told: success, the failure of the attempt that held their rows, or `Fenced`. When a leader's
+  thread is torn out (interrupt, exit), nothing is told and the next waiter leads.
+
+Locks: all state is guarded by the tree's lock, which no store call happens under. Does not know: files, manifests.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lakebed.errors import Fenced, InternalError, LakebedError, NotFound
+from lakebed.kv.wal import WalLog
+from lakebed.lsm.memtable import Memtable
+from lakebed.runtime import Environment
+
+__all__ = ["GroupCommit", "LogGroups", "said_again"]
+
+
+def said_again(error: BaseException) -> LakebedError:
+    """The same error for another thread: an exception that is raised twice would mix up its traces."""
+    if isinstance(error, LakebedError):
+        return type(error)(error.message, kind=error.kind, **error.facts)
+    return InternalError(f"Making writes durable failed: {type(error).__name__}: {error}")
+
+
+class GroupCommit:
+    """Leader and followers of one open database.
+
+    Args:
+        persist: makes the oldest pending rows durable and returns the sequence up to which all are; called by one
+            thread at a time, without the lock.
+        newest: sequence of the newest row; called under the lock.
+        on_fence: called under the lock, once, when a newer owner is known.
+        lock: the tree's.
+        durable_sequence: up to here all rows are durable already.
+    """
+
+    def __init__(
+        self,
+        *,
+        persist: Callable[[], int],
+        newest: Callable[[], int],
+        on_fence: Callable[[], None],
+        lock: AbstractContextManager[Any],
+        durable_sequence: int,
+        environment: Environment,
+    ) -> None:
+        self._persist = persist
+        self._newest = newest
+        self._on_fence = on_fence
+        self._lock = lock
+        self._environment = environment
+        self._changed = environment.runtime.condition(lock)
+        self._leader: object | None = None
+        self._failure: BaseException | None = None
+        self._failure_count = 0
+        self._failed_through = 0
+        self.durable_sequence: int = durable_sequence
+        """Every row up to here is durable. Read it under the lock, or as a lower bound."""
+        self.fenced: Fenced | None = None
+        """Set once a newer owner is known; from then on nothing becomes durable here."""
+
+    def wait(self, sequence: int) -> None:
+        """Return when every row up to `sequence` is durable, leading if nobody does.
+
+        Raises:
+            Fenced: a newer owner; the rows are lost unless they were durable.
+            OutcomeUnknown, LakebedError: the attempt that held these rows failed; they stay first in line and a later
+                attempt may still make them durable.
+        """
+        failures_before = self._failure_count
+        me = object()
+        while True:
+            try:
+                with self._lock:
+                    while True:
+                        if self.durable_sequence >= sequence:
+                            return
+                        if self.fenced is not None:
+                            raise said_again(self.fenced)
+                        if self._failure_count > failures_before and sequence <= self._failed_through:
+                            assert self._failure is not None
+                            raise said_again(self._failure) from self._failure
+                        if self._leader is None:
+                            break
+                        self._changed.wait()
+                    self._leader = me
+                    newest = self._newest()
+                self._lead(newest)
+            finally:
+                if self._leader is me:
+                    with self._lock:
+                        self._leader = None
+                        self._changed.notify_all()
+
+    def wait_for_others(self, sequence: int, *, timeout_s: float) -> None:
+        """Return when every row up to `sequence` is durable, or cannot become so, or time is over; never leads."""
+        clock = self._environment.clock
+        ends_s = clock.monotonic_s() + timeout_s
+        with self._lock:
+            while self.durable_sequence < sequence and self.fenced is None:
+                left_s = ends_s - clock.monotonic_s()
+                if left_s <= 0 or not self._changed.wait(left_s):
+                    return
+
+    def _lead(self, newest: int) -> None:
+        try:
+            durable = self._persist()
+        except Fenced as error:
+            self.fence(error)
+            raise
+        except Exception as error:
+            with self._lock:
+                self._failure = error
+                self._failure_count += 1
+                self._failed_through = newest
+            raise
+        with self._lock:
+            self.durable_sequence = max(self.durable_sequence, durable)
+
+    def fence(self, error: Fenced) -> None:
+        """A newer owner is known: everybody who waits, now or later, is told. The first to say so is believed."""
+        with self._lock:
+            if self.fenced is None:
+                self.fenced = error
+                self._on_fence()
+            self._changed.notify_all()
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Rows ``[start, end)`` of one memtable, and the log id that is theirs."""
+
+    wal_id: int
+    memtable: Memtable
+    start: int
+    end: int
+    body: bytes | None = None
+    """Encoded at the first attempt, and kept until it is in the log."""
+
+    @property
+    def last_sequence(self) -> int:
+        return self.memtable.first_sequence + self.end - 1
+
+
+class LogGroups:
+    """Rows on their way to the log: sealed groups, oldest first, and the open one at the end of the active memtable.
+
+    Args:
+        wal: the log.
+        epoch: ours; stands in every record.
+        last_wal_id: the newest id of the log, the fence of this opening: the next group gets the id behind it.
+        memtable: the active one; all its rows so far are in the log.
+        spacing_ms: shortest time between the beginnings of two appends.
+    """
+
+    def __init__(
+        self,
+        wal: WalLog,
+        *,
+        epoch: int,
+        last_wal_id: int,
+        memtable: Memtable,
+        lock: AbstractContextManager[Any],
+        spacing_ms: int,
+        environment: Environment,
+    ) -> None:
+        self._wal = wal
+        self._epoch = epoch
+        self._lock = lock
+        self._spacing_s: Final = spacing_ms / 1000
+        self._environment = environment
+        self._sealed: deque[_Group] = deque()
+        self._memtable = memtable
+        self._start = memtable.row_count
+        self.sealed_bytes = memtable.payload_bytes
+        """Keys and values of the active memtable in groups that are sealed, or in the log."""
+        self._last_append_s: float | None = None
+        self.last_wal_id = last_wal_id
+        """Last id given to a group; its object may not be there yet."""
+        self.appended_count = 0
+        """Log objects written since the database was opened."""
+
+    # Under the lock
+
+    def seal(self) -> int:
+        """Close the open group, if it has rows; returns the log id up to which the memtable's rows will be."""
+        end = self._memtable.row_count
+        if end > self._start:
+            self.last_wal_id += 1
+            self._sealed.append(_Group(self.last_wal_id, self._memtable, self._start, end))
+            self._start = end
+            self.sealed_bytes = self._memtable.payload_bytes
+        return self.last_wal_id
+
+    def follow(self, memtable: Memtable) -> None:
+        """Rows go into this memtable from now on; the one before must have been sealed."""
+        assert self._start == self._memtable.row_count, "a memtable was left with rows outside of every group"
+        self._memtable = memtable
+        self._start = 0
+        self.sealed_bytes = 0
+
+    @property
+    def durable_wal_id(self) -> int:
+        """The last id that is surely in the log."""
+        return self._sealed[0].wal_id - 1 if self._sealed else self.last_wal_id
+
+    # Without the lock
+
+    def newest_epoch(self) -> int:
+        """The epoch of whoever owned the log at some moment during this call: ours, or that of a newer writer.
+
+        Cost: 1 HEAD; while an append is under way 2 HEAD, and 1 GET when it has landed.
+        """
+        while True:
+            with self._lock:
+                first = self._sealed[0].wal_id if self._sealed else self.last_wal_id + 1
+                is_tried = bool(self._sealed) and self._sealed[0].body is not None
+            # A fence takes the next free id, and stays for ever. What is under way may have landed, and may even have
+            # been collected by a newer owner since, whose fence lies right behind it then.
+            try:
+                for wal_id in (first, first + 1) if is_tried else (first,):
+                    if self._wal.exists(wal_id):
+                        epoch = self._wal.read(wal_id).epoch
+                        if epoch != self._epoch:
+                            return epoch
+                return self._epoch  # nobody's fence, or an append of ours that succeeded meanwhile
+            except NotFound:
+                continue  # landed, flushed and collected while we looked
+
+    def append_oldest(self) -> int:
+        """Put the oldest group into the log; returns its last sequence. By one thread at a time.
+
+        Raises:
+            Fenced: another owner's record or fence is in its place.
+            OutcomeUnknown: the store gave no clear answer; the group stays first, with its id and its bytes.
+        Cost: 1 PUT.
+        """
+        self._wait_for_spacing()
+        with self._lock:
+            if not self._sealed:
+                self.seal()
+            group = self._sealed[0]
+        if group.body is None:
+            rows = group.memtable.log(group.start, group.end)
+            group.body = self._wal.encode(rows, id=group.wal_id, epoch=self._epoch)
+        self._wal.append(group.wal_id, group.body)
+        with self._lock:
+            self._sealed.popleft()
+            self.appended_count += 1
+        return group.last_sequence
+
+    def _wait_for_spacing(self) -> None:
+        clock = self._environment.clock
+        if self._spacing_s and self._last_append_s is not None:
+            wait_s = self._last_append_s + self._spacing_s - clock.monotonic_s()
+            if wait_s > 0:
+                clock.sleep(wait_s)
+        self._last_append_s = clock.monotonic_s()

@@ -1,0 +1,329 @@
+"""`Transaction`: reads of one version, writes that become visible and durable together, and a check in between.
+
+Owns: the buffer of its own writes, what it has read, and the decision at commit.
+
+Invariants:
+- It reads the version at which it began, with its own writes on top.
+- *snapshot*: the commit is refused when a key that it writes was written since it began. *serializable*: also when a
+  key it has read, or any key in a range it has scanned, was written since; so a commit is as if everything had happened
+  at that moment. A transaction that writes nothing always commits: it is as if it had happened when it began.
+- Check and write are one step under the tree's lock; nothing is sent to the store under it.
+- An operand (``merge``) does not read: two transactions that merge the same key still conflict, as writes do.
+
+Does not know: logs, files. What was written since comes from memory alone; a transaction older than that is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Literal, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from lakebed.errors import Closed, Conflict, InvalidRequest, LakebedError
+from lakebed.kv.batch import lifetime_ms
+from lakebed.kv.reading import Bounds, Reading, check_prefix, check_range
+from lakebed.lsm.model import Kind, check_key, check_value
+from lakebed.lsm.operators import MergeOperator
+from lakebed.lsm.tree import Tree
+from lakebed.lsm.view import View
+
+__all__ = ["Isolation", "Transaction", "TransactionHome"]
+
+Isolation = Literal["snapshot", "serializable"]
+
+_BATCH_ROW_COUNT = 4096
+
+
+class _Write(NamedTuple):
+    """One write of the buffer."""
+
+    kind: Kind
+    value: bytes | None
+    lifetime_ms: int | None
+
+
+class TransactionHome(Protocol):
+    """What a transaction needs of its database."""
+
+    def append_rows(
+        self,
+        keys: Sequence[bytes],
+        values: Sequence[bytes | None],
+        kinds: Sequence[int] | None,
+        expires: Sequence[int | None] | None,
+        *,
+        check: Callable[[], None] | None,
+        await_durable: bool,
+    ) -> None:
+        """Write rows at once; `check` runs under the tree's lock just before, and what it raises stops them."""
+        ...
+
+    def now_ms(self) -> int:
+        """Unix time in milliseconds."""
+        ...
+
+    def required_operator(self) -> MergeOperator:
+        """The database's merge operator. Raises `InvalidRequest` when it has none."""
+        ...
+
+
+class Transaction(Reading):
+    """Made by `Database.transaction`. In a ``with`` it commits at the end of the block, and rolls back on an exception.
+
+    Not thread-safe: one thread uses it. One that is let go without an end is rolled back.
+    """
+
+    def __init__(
+        self,
+        home: TransactionHome,
+        tree: Tree,
+        view: View,
+        hold: object,
+        *,
+        isolation: Isolation,
+        await_durable: bool,
+        explain: Callable[[LakebedError], LakebedError],
+    ) -> None:
+        self._home = home
+        self._tree = tree
+        self._standing: tuple[View, object] | None = (view, hold)
+        self._await_durable = await_durable
+        self._better = explain
+        self._serializable = isolation == "serializable"
+        self._writes: dict[bytes, list[_Write]] = {}
+        self._read_keys: set[bytes] = set()
+        self._read_ranges: list[Bounds] = []
+        assert view.sequence is not None, "a view of files alone"
+        self.sequence: int = view.sequence
+        """The last write that it sees, but for its own."""
+
+    # ---- writing, into the buffer
+
+    def put(self, key: bytes, value: bytes, *, ttl: timedelta | None = None) -> None:
+        """Give a key a value at commit. A lifetime counts from the commit. Raises `InvalidRequest`, `Closed`."""
+        self._stand()
+        lifetime = None if ttl is None else lifetime_ms(ttl)
+        self._writes[check_key(key)] = [_Write(Kind.PUT, check_value(value), lifetime)]
+
+    def delete(self, key: bytes) -> None:
+        """Take a key away at commit. Raises `InvalidRequest`, `Closed`."""
+        self._stand()
+        self._writes[check_key(key)] = [_Write(Kind.DELETE, None, None)]
+
+    def merge(self, key: bytes, operand: bytes) -> None:
+        """Combine a key's value with an operand at commit. Raises `InvalidRequest`, `Closed`."""
+        self._stand()
+        self._home.required_operator().check(check_value(operand))
+        self._writes.setdefault(check_key(key), []).append(_Write(Kind.MERGE, operand, None))
+
+    # ---- reading
+
+    def _stand(self) -> tuple[View, object]:
+        if self._standing is None:
+            raise Closed("The transaction has ended: begin a new one.")
+        return self._standing
+
+    def _explain(self, error: LakebedError) -> LakebedError:
+        return self._better(error)
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key as this transaction sees it; None when there is none. Raises as `Database.get`."""
+        check_key(key)
+        view, _ = self._stand()
+        own = self._writes.get(key)
+        if own is not None and own[0].kind is not Kind.MERGE:
+            return self._combined(key, None, own)
+        if self._serializable:
+            self._read_keys.add(key)
+        try:
+            below: bytes | None = view.get(key)
+        except LakebedError as error:
+            self._raise_better(error)
+        return below if own is None else self._combined(key, below, own)
+
+    def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
+        """The values of many keys, in the order asked; None where there is none. Raises as `get`."""
+        wanted = keys if isinstance(keys, bytes | str) else list(keys)  # one key instead of several is refused below
+        found = super().get_many(wanted)
+        for i, key in enumerate(wanted):
+            assert isinstance(key, bytes)
+            own = self._writes.get(key)
+            if own is not None:
+                found[i] = self._combined(key, found[i], own)
+            if self._serializable and (own is None or own[0].kind is Kind.MERGE):
+                self._read_keys.add(key)
+        return found
+
+    def _combined(self, key: bytes, below: bytes | None, own: Sequence[_Write]) -> bytes | None:
+        """A key's value under its own writes, oldest first."""
+        if own[0].kind is not Kind.MERGE:
+            below, own = own[0].value, own[1:]
+        operands = [write.value for write in own if write.value is not None]
+        return self._home.required_operator().combine(key, below, operands) if operands else below
+
+    def scan(
+        self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """As `Database.scan`, with the writes that this transaction had made when it was called."""
+        bounds = check_range(start, end)
+        view, hold = self._stand()
+        return iter(()) if bounds is None else self._scanned(view, hold, bounds, reverse)
+
+    def _scanned(self, view: View, hold: object, bounds: Bounds, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+        if self._serializable:
+            self._read_ranges.append(bounds)
+        below = super()._scanned(view, hold, bounds, reverse)
+        own = {key: tuple(writes) for key, writes in self._writes.items() if _covers(bounds, key)}
+        return self._merged(below, own, reverse) if own else below
+
+    def _merged(
+        self, below: Iterator[tuple[bytes, bytes]], own: dict[bytes, tuple[_Write, ...]], reverse: bool
+    ) -> Iterator[tuple[bytes, bytes]]:
+        waiting = sorted(own, reverse=not reverse)  # the next one stands last
+        for key, value in below:
+            while waiting and (waiting[-1] > key if reverse else waiting[-1] < key):
+                yield from self._own_row(waiting.pop(), None, own)
+            if waiting and waiting[-1] == key:
+                yield from self._own_row(waiting.pop(), value, own)
+            else:
+                yield key, value
+        while waiting:
+            yield from self._own_row(waiting.pop(), None, own)
+
+    def _own_row(
+        self, key: bytes, below: bytes | None, own: dict[bytes, tuple[_Write, ...]]
+    ) -> Iterator[tuple[bytes, bytes]]:
+        value = self._combined(key, below, own[key])
+        if value is not None:
+            yield key, value
+
+    def scan_arrow(
+        self,
+        start: bytes | None = None,
+        end: bytes | None = None,
+        *,
+        prefix: bytes | None = None,
+        columns: Sequence[str] = ("key", "value"),
+    ) -> pa.RecordBatchReader:
+        """As `Database.scan_arrow`; of a range with writes of this transaction only key and value can be had."""
+        bounds = check_range(start, end) if prefix is None else check_prefix(prefix)
+        if bounds is None or not any(_covers(bounds, key) for key in self._writes):
+            if bounds is not None and self._serializable:
+                self._read_ranges.append(bounds)
+            return super().scan_arrow(start, end, prefix=prefix, columns=columns)
+        # The rules of the arguments are the same; asking for what is below checks them.
+        schema = super().scan_arrow(start, end, prefix=prefix, columns=columns).schema
+        if not set(columns) <= {"key", "value"}:
+            raise InvalidRequest(
+                "Rows that a transaction has not committed yet have no sequence and no end: ask for key and value.",
+                kind="unknown_column",
+            )
+        view, hold = self._stand()
+        return pa.RecordBatchReader.from_batches(schema, _batched(self._scanned(view, hold, bounds, False), schema))
+
+    # ---- the end
+
+    def commit(self) -> None:
+        """Make the writes visible, and durable unless the transaction was begun otherwise; the transaction is over.
+
+        Raises:
+            Conflict: something was written since that the isolation forbids, or too much to know; nothing is written.
+            Fenced, OutcomeUnknown, ...: as `Database.write`.
+            Closed: it has ended already.
+        """
+        self._stand()
+        try:
+            if self._writes:
+                self._write()
+        finally:
+            self.rollback()
+
+    def _write(self) -> None:
+        keys: list[bytes] = []
+        rows: list[_Write] = []
+        for key, writes in self._writes.items():
+            keys += [key] * len(writes)
+            rows += writes
+        special = any(row.kind is Kind.MERGE or row.lifetime_ms is not None for row in rows)
+        now_ms = self._home.now_ms()
+        self._home.append_rows(
+            keys,
+            [row.value for row in rows],
+            [row.kind for row in rows] if special else None,
+            [None if row.lifetime_ms is None else now_ms + row.lifetime_ms for row in rows] if special else None,
+            check=self._check,
+            await_durable=self._await_durable,
+        )
+
+    def _check(self) -> None:
+        """Raise `Conflict` when somebody else wrote what this transaction rests on. Under the tree's lock."""
+        tree, since = self._tree, self.sequence
+        for key in (*self._writes, *self._read_keys):
+            if tree.written_since(key, since):
+                raise _overtaken(key, since)
+        if not self._read_ranges:
+            return
+        for memtable in tree.memtables_since(since):
+            for key in memtable.written_since(since):
+                if any(_covers(bounds, key) for bounds in self._read_ranges):
+                    raise _overtaken(key, since)
+
+    def rollback(self) -> None:
+        """Forget everything; the transaction is over. Again, or after a commit, is fine."""
+        self._standing = None
+        self._writes = {}
+        self._read_keys = set()
+        self._read_ranges = []
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has neither committed nor been rolled back."""
+        return self._standing is not None
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.rollback()
+        elif self.is_open:
+            self.commit()
+
+
+def _overtaken(key: bytes, since: int) -> Conflict:
+    return Conflict(
+        f"The key {key!r} was written by somebody else since this transaction began: begin it again.",
+        kind="transaction_conflict",
+        key=key,
+        since=since,
+    )
+
+
+def _covers(bounds: Bounds, key: bytes) -> bool:
+    start, end = bounds
+    return (start is None or key >= start) and (end is None or key < end)
+
+
+def _batched(rows: Iterator[tuple[bytes, bytes]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    keys: list[bytes] = []
+    values: list[bytes] = []
+
+    def batch() -> pa.RecordBatch:
+        columns = {"key": keys, "value": values}
+        return pa.RecordBatch.from_arrays(
+            [pa.array(columns[field.name], field.type) for field in schema], schema=schema
+        )
+
+    for key, value in rows:
+        keys.append(key)
+        values.append(value)
+        if len(keys) == _BATCH_ROW_COUNT:
+            yield batch()
+            keys, values = [], []
+    if keys:
+        yield batch()
