@@ -39,6 +39,7 @@ __all__ = [
     "Pinned",
     "detachable",
     "is_over",
+    "is_taken_apart",
     "needs_settling",
     "pinned_ids",
     "plan_collection",
@@ -67,15 +68,18 @@ def settled(manifest: Manifest, *, now_ms: int) -> Manifest:
     return msgspec.structs.replace(without_expired(manifest, now_ms), readable_since=manifest.manifest_id + 1)
 
 
-def needs_settling(manifest: Manifest, preview: ReclaimPlan, *, now_ms: int) -> bool:
-    """Whether `settled` must be published before a plan is carried out.
+def needs_settling(manifest: Manifest, *, now_ms: int, takes: bool) -> bool:
+    """Whether `settled` must be published before anything is deleted or detached.
+
+    Args:
+        takes: whether `manifest`, without its dead checkpoints, lets anything go.
 
     Not when nothing goes and no checkpoint died; nor when no version below the newest can be pinned anyway, as after
     the collection before: so a collector at an idle database writes nothing.
     """
     if without_expired(manifest, now_ms) is not manifest:
         return True
-    return bool(preview.doomed) and manifest.readable_since < manifest.manifest_id
+    return takes and manifest.readable_since < manifest.manifest_id
 
 
 def pinned_ids(manifest: Manifest, *, now_ms: int) -> frozenset[int]:
@@ -89,6 +93,13 @@ def is_over(manifest: Manifest, *, now_ms: int, grace_ms: int) -> bool:
     if destroyed_at_ms is None or now_ms < destroyed_at_ms + grace_ms:
         return False
     return not live_checkpoints(manifest, now_ms)
+
+
+def is_taken_apart(found: Found, manifest: Manifest, *, now_ms: int) -> bool:
+    """Whether nothing but the tombstone of a destroyed database is left."""
+    if manifest.destroyed_at_ms is None or manifest.external_databases or live_checkpoints(manifest, now_ms):
+        return False
+    return not plan_taking_apart(found, manifest=manifest, store="").doomed
 
 
 def detachable(manifest: Manifest, pinned: Pinned) -> tuple[ExternalDatabase, ...]:

@@ -1,0 +1,339 @@
+"""The collector: looks at a database, asks the pure plan what may go, and lets the sweeper delete it.
+
+Owns: `collect_garbage`, its step function `collect_once`, and `Collector`, which serves many databases in one process.
+
+Invariants:
+- The order is list, read, settle, judge, raise the boundary, sweep, detach; `kv.reclaim` says why it is safe.
+- A database with nothing to collect is left as it is: nothing is written.
+- Any number of collectors may run at once, and sleep anywhere: each deletes what its own manifest allows, and that may
+  go for ever.
+- No clock is trusted alone: what ends by time (a checkpoint, the grace of a destruction) counts as ended at the earlier
+  of our time and the store's, as told by the time of an object there. A collector whose clock is fast takes nothing
+  that lives; one whose clock is slow takes it later.
+- What cannot be read protects: a missing or damaged manifest what was there before its checkpoint, one of a newer
+  format everything.
+
+Does not know: which objects are dead (`reclaim`), or how to delete (`lakebed.reclaim`). Source: "Garbage Collector";
+docs/design/0011-collection.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+
+from lakebed.errors import Corruption, LakebedError, NotFound
+from lakebed.kv.checkpoint import without_expired
+from lakebed.kv.destroy import ProgressCall, find_objects, store_name, take_apart
+from lakebed.kv.layout import MANIFEST_FOLDER, manifest_path, parse_manifest
+from lakebed.kv.manifests import ManifestLog
+from lakebed.kv.model import ExternalDatabase, Manifest
+from lakebed.kv.options import CollectorOptions
+from lakebed.kv.pins import release_pin
+from lakebed.kv.place import Place
+from lakebed.kv.reclaim import (
+    Found,
+    Pinned,
+    detachable,
+    is_over,
+    is_taken_apart,
+    needs_settling,
+    pinned_ids,
+    plan_collection,
+    settled,
+)
+from lakebed.reclaim.model import ReclaimPlan, ReclaimReport
+from lakebed.reclaim.sweep import Sweep, Sweeper, report_of
+
+__all__ = ["Collection", "Collector", "collect_garbage", "collect_once", "plan_garbage"]
+
+_READS_MAX: Final = 8
+"""Pinned manifests that are read at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """What one collection of one database did."""
+
+    report: ReclaimReport
+    gone: bool = False
+    """The database is destroyed and nothing but its tombstone is left, or there is none: it needs no collector."""
+    detached: tuple[str, ...] = ()
+    """URLs of ancestors that it does not need any more."""
+
+
+def collect_garbage(
+    place: Place,
+    *,
+    options: CollectorOptions | None = None,
+    dry_run: bool = False,
+    progress: ProgressCall | None = None,
+) -> ReclaimReport:
+    """Delete what no version of a database needs, and a destroyed one whose grace is over.
+
+    Safe beside writers, readers, compactors, cloners and other collectors, at any `CollectorOptions.min_age`.
+
+    Args:
+        dry_run: say what would go; write and delete nothing. By our own clock, as nothing tells the store's.
+        progress: called after each batch of deletions.
+
+    Returns:
+        What went and why, and how many objects stay for which reason; a missing pinned version is a warning.
+
+    Raises:
+        NotFound: there is no database.
+        UnsupportedFormat: a pinned version is of a newer lakebed. Nothing was deleted.
+        Corruption: the newest manifest is damaged. Nothing was deleted.
+    Cost: 4 LIST (1 more a thousand objects), 1 GET of the newest manifest and 1 a pinned one; if anything goes, an
+    update (1 PUT + 1 LIST), the boundary (1 PUT, 4 LIST, 1 GET a 64 manifests passed), and 1 DELETE a thousand objects.
+    """
+    return collect_once(place, options=options, dry_run=dry_run, progress=progress).report
+
+
+def plan_garbage(place: Place, *, options: CollectorOptions | None = None) -> ReclaimPlan:
+    """What `collect_garbage` would delete now. Deletes nothing. Raises and costs as its dry run."""
+    plan = collect_garbage(place, options=options, dry_run=True).plan
+    assert plan is not None
+    return plan
+
+
+def collect_once(
+    place: Place,
+    *,
+    options: CollectorOptions | None = None,
+    dry_run: bool = False,
+    progress: ProgressCall | None = None,
+) -> Collection:
+    """One collection, as `collect_garbage`; also tells whether the database is gone. A step function."""
+    return _Round(place, options or CollectorOptions(), dry_run=dry_run, progress=progress).run()
+
+
+class _Round:
+    """One collection of one database."""
+
+    def __init__(
+        self, place: Place, options: CollectorOptions, *, dry_run: bool, progress: ProgressCall | None
+    ) -> None:
+        self._place = place
+        self._name = store_name(place)
+        self._log = ManifestLog(place)
+        self._dry_run = dry_run
+        self._progress = progress
+        self._min_age_ms = options.min_age // timedelta(milliseconds=1)
+        self._grace_ms = options.db_delete_grace // timedelta(milliseconds=1)
+        self._loaded: dict[int, Manifest | None] = {}
+        self._damaged: list[str] = []
+
+    def run(self) -> Collection:
+        found = find_objects(self._place)
+        manifest = self._log.latest()
+        if not manifest.initialized and manifest.destroyed_at_ms is None:
+            return self._left_alone(found)
+        ended_ms, manifest = self._agreed_ms(found, manifest)
+        if is_over(manifest, now_ms=ended_ms, grace_ms=self._grace_ms):
+            return self._take_apart()
+        manifest, pinned, plan = self._settle(found, manifest, ended_ms)
+        plan = replace(plan, warnings=(*plan.warnings, *self._damaged))
+        if self._dry_run:
+            return Collection(report_of(plan, Sweep(), hidden_count=0, dry_run=True))
+        if any(parse_manifest(one.path) is not None for one in plan.doomed):
+            self._log.raise_boundary(manifest.manifest_id, manifest=manifest)
+        report = Sweeper(self._place.store, self._place.environment, self._progress).sweep(plan)
+        detached, unreached = self._detach(detachable(manifest, pinned))
+        report = replace(report, warnings=(*report.warnings, *unreached))
+        return Collection(report, is_taken_apart(found, manifest, now_ms=ended_ms), detached)
+
+    # Time
+
+    def _agreed_ms(self, found: Found, manifest: Manifest) -> tuple[int, Manifest]:
+        """Until when we and the store agree that time has come, and the newest manifest, which this may have made.
+
+        Whatever lies there tells that its own time has come. Only when something has ended by our clock, and nothing
+        that lies there is as late, a manifest is written to see its time.
+        """
+        now_ms = self._place.environment.clock.now_ms()
+        if self._dry_run:
+            return now_ms, manifest
+        ends = self._ends_ms(manifest, now_ms)
+        seen_ms = max(
+            (meta.modified_ms for metas in (found.files, found.logs, found.manifests) for meta in metas), default=0
+        )
+        if ends <= seen_ms:
+            return min(now_ms, seen_ms), manifest
+        manifest = self._log.update(lambda newest: settled(newest, now_ms=min(now_ms, seen_ms)))
+        for meta in self._place.store.list(MANIFEST_FOLDER, start_after=manifest_path(manifest.manifest_id - 1)):
+            if parse_manifest(meta.path) == manifest.manifest_id:
+                seen_ms = max(seen_ms, meta.modified_ms)
+        return min(now_ms, seen_ms), manifest
+
+    def _ends_ms(self, manifest: Manifest, now_ms: int) -> int:
+        """When the last of those things ended that are over by our clock; 0 without any."""
+        ends = [one.expires_at_ms for one in manifest.checkpoints if one.expires_at_ms is not None]
+        if manifest.destroyed_at_ms is not None:
+            ends.append(manifest.destroyed_at_ms + self._grace_ms)
+        return max((end for end in ends if end <= now_ms), default=0)
+
+    # The manifest that is judged by
+
+    def _settle(self, found: Found, there: Manifest, ended_ms: int) -> tuple[Manifest, Pinned, ReclaimPlan]:
+        """*The* manifest, those that are pinned in it, and the plan that they allow."""
+        manifest = without_expired(there, ended_ms)
+        pinned = self._load_pinned(manifest, ended_ms)
+        plan = self._plan(found, manifest, pinned)
+        takes = bool(plan.doomed) or bool(detachable(manifest, pinned))
+        if not needs_settling(there, now_ms=ended_ms, takes=takes):
+            return manifest, pinned, plan
+        if self._dry_run:
+            manifest = msgspec.structs.replace(settled(there, now_ms=ended_ms), manifest_id=there.manifest_id + 1)
+        else:
+            manifest = self._log.update(lambda newest: settled(newest, now_ms=ended_ms))
+        pinned = self._load_pinned(manifest, ended_ms)
+        return manifest, pinned, self._plan(found, manifest, pinned)
+
+    def _plan(self, found: Found, manifest: Manifest, pinned: Pinned) -> ReclaimPlan:
+        return plan_collection(
+            found,
+            manifest=manifest,
+            pinned=pinned,
+            now_ms=self._place.environment.clock.now_ms(),
+            min_age_ms=self._min_age_ms,
+            store=self._name,
+        )
+
+    def _load_pinned(self, manifest: Manifest, ended_ms: int) -> Pinned:
+        wanted = pinned_ids(manifest, now_ms=ended_ms)
+        self._loaded.setdefault(manifest.manifest_id, manifest)
+        missing = sorted(wanted - self._loaded.keys())
+        if len(missing) < 2:
+            self._loaded.update(map(self._load, missing))
+        else:
+            pool = self._place.environment.runtime.pool(_READS_MAX)
+            try:
+                self._loaded.update(pool.map(self._load, missing))
+            finally:
+                pool.close()
+        return {manifest_id: self._loaded[manifest_id] for manifest_id in wanted}
+
+    def _load(self, manifest_id: int) -> tuple[int, Manifest | None]:
+        try:
+            return manifest_id, self._log.load(manifest_id)
+        except NotFound:
+            return manifest_id, None
+        except Corruption as damage:
+            self._damaged.append(str(damage))
+            return manifest_id, None
+
+    # What is not an ordinary collection
+
+    def _left_alone(self, found: Found) -> Collection:
+        """A clone that is not finished: its maker may be at work, and a retry of his uses what lies there."""
+        count = len(found.files) + len(found.logs) + len(found.manifests)
+        warning = (
+            f"{self._place.url} is a clone that is not finished, and was left alone: make the same clone again to "
+            "finish it, or destroy it."
+        )
+        plan = ReclaimPlan(self._name, (), (), {"clone not finished": count}, (warning,))
+        return Collection(report_of(plan, Sweep(), hidden_count=0, dry_run=self._dry_run))
+
+    def _take_apart(self) -> Collection:
+        report = take_apart(self._place, dry_run=self._dry_run, progress=self._progress)
+        complete = report.plan is not None and report.deleted_count == len(report.plan.doomed)
+        return Collection(report, gone=complete and not self._dry_run)
+
+    def _detach(self, entries: tuple[ExternalDatabase, ...]) -> tuple[tuple[str, ...], list[str]]:
+        """Their pin first, then our entry: a crash in between leaves an entry that the next collection takes out.
+
+        Returns:
+            URLs of ancestors that are not needed any more, and why others, also not needed, could not be told so.
+        """
+        released: dict[str, str] = {}
+        unreached: list[str] = []
+        for entry in entries:
+            try:
+                release_pin(self._place.other(entry.url), entry.pin)
+                released[entry.pin] = entry.url
+            except LakebedError as error:
+                unreached.append(f"The checkpoint {entry.pin} in {entry.url} is needed no more and stays: {error}")
+
+        def change(manifest: Manifest) -> Manifest | None:
+            kept = tuple(entry for entry in manifest.external_databases if entry.pin not in released)
+            if len(kept) == len(manifest.external_databases):
+                return None
+            return msgspec.structs.replace(manifest, external_databases=kept)
+
+        if released:
+            self._log.update(change)
+        return tuple(released.values()), unreached
+
+
+class Collector:
+    """One process that collects many databases, each until it is gone.
+
+    Args:
+        places: the databases.
+        options: for all of them.
+        dry_run: only report.
+        progress: called after each batch of deletions.
+    """
+
+    def __init__(
+        self,
+        places: Iterable[Place],
+        *,
+        options: CollectorOptions | None = None,
+        dry_run: bool = False,
+        progress: ProgressCall | None = None,
+    ) -> None:
+        self._places = {place.url: place for place in places}
+        self._options = options or CollectorOptions()
+        self._dry_run = dry_run
+        self._progress = progress
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Databases that still need a collector."""
+        return tuple(self._places)
+
+    def collect_once(self) -> dict[str, Collection]:
+        """Collect each database once; those that are gone are not asked again.
+
+        Returns:
+            What was done, by URL. A database that could not be collected has the reason as its report's warning, and
+            the others go on.
+        """
+        done: dict[str, Collection] = {}
+        for url, place in list(self._places.items()):
+            try:
+                done[url] = collect_once(place, options=self._options, dry_run=self._dry_run, progress=self._progress)
+            except LakebedError as error:
+                is_gone = isinstance(error, NotFound) and error.kind == "database_not_found"
+                plan = ReclaimPlan(store_name(place), (), (), {}, (str(error),))
+                done[url] = Collection(report_of(plan, Sweep(), hidden_count=0, dry_run=self._dry_run), gone=is_gone)
+            if done[url].gone:
+                del self._places[url]
+        return done
+
+    def run(
+        self,
+        *,
+        every: timedelta,
+        until: Callable[[], bool],
+        tell: Callable[[dict[str, Collection]], None] | None = None,
+    ) -> None:
+        """Collect in rounds until every database is gone, or `until` says so before a round.
+
+        Args:
+            every: pause between two rounds.
+            tell: called after each round with what `collect_once` returned.
+        """
+        clock = next((place.environment.clock for place in self._places.values()), None)
+        while clock is not None and self._places and not until():
+            done = self.collect_once()
+            if tell is not None:
+                tell(done)
+            if self._places:
+                clock.sleep(every.total_seconds())

@@ -1,0 +1,224 @@
+"""Destroying a database: softly, for the collector to take apart after a grace, or at once.
+
+Owns: `destroy`, and `take_apart`, which the collector calls when a soft destruction's grace is over.
+
+Invariants:
+- Nothing goes while a live checkpoint pins a version: a hard destruction is refused with the checkpoints and their
+  owners, a soft one waits for them. Once destroyed, nothing may be made, refreshed or opened, so they only get fewer.
+- Writers and compactors are fenced before the stamp, in manifest and log alike.
+- What is deleted was listed **before** the newest manifest was seen to be a destroyed one: a database made anew on this
+  path has other names, and what it writes is in no such list.
+- Our pins in ancestors go first; then only objects that bear a name of ours. What else lies below, such as another
+  database, is left alone and named in the report.
+- A tombstone stays: the newest manifest, the boundary, the log's fences, the lease. Each refuses a sleeping writer.
+
+Source: "Deleting a Database"; docs/design/0012-clones-and-destroy.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from lakebed.errors import InvalidRequest
+from lakebed.kv.checkpoint import describe_checkpoint, live_checkpoints, without_expired
+from lakebed.kv.claim import claim_all
+from lakebed.kv.layout import (
+    BOUNDARY_FOLDER,
+    LEASE_PATH,
+    MANIFEST_FOLDER,
+    SST_FOLDER,
+    WAL_FOLDER,
+    parse_manifest,
+)
+from lakebed.kv.manifests import ManifestLog
+from lakebed.kv.model import Checkpoint, Manifest
+from lakebed.kv.pins import release_pin
+from lakebed.kv.place import Place
+from lakebed.kv.reclaim import Found, plan_taking_apart
+from lakebed.kv.restore import giving_up
+from lakebed.objects.path import parse_url
+from lakebed.reclaim.model import ReclaimPlan, ReclaimReport
+from lakebed.reclaim.sweep import Progress, Sweep, Sweeper, report_of
+
+__all__ = ["ProgressCall", "destroy", "find_objects", "store_name", "take_apart"]
+
+ProgressCall = Callable[[Progress], None]
+
+_ROLES = ("writer", "compactor")
+"""Whose checkpoints a claim ends, so that they are in nobody's way."""
+
+_OWN_FOLDERS = {MANIFEST_FOLDER, WAL_FOLDER, SST_FOLDER, BOUNDARY_FOLDER}
+
+
+def destroy(
+    place: Place,
+    *,
+    soft: bool,
+    take_over: bool = False,
+    dry_run: bool = False,
+    progress: ProgressCall | None = None,
+) -> ReclaimReport:
+    """Destroy a database. Idempotent: after a crash at any step the same call finishes.
+
+    Args:
+        soft: only stamp it; a collector deletes it when the grace is over and no checkpoint lives. False: at once.
+        take_over: also under a living lease of another owner.
+        dry_run: say what would be deleted now; change nothing.
+        progress: called after each batch of deletions.
+
+    Returns:
+        The report of what was deleted; of a soft destruction nothing.
+
+    Raises:
+        InvalidRequest: kind ``invalid_deletion``; not `soft`, and checkpoints live: names them and their owners.
+            Nothing was changed.
+        Conflict: kind ``owned``; a writer lives, and not `take_over`.
+        NotFound: there is no database.
+    Cost: a claim and 1 update; hard also 4 LIST, the boundary, 1 update an ancestor, and 1 DELETE a thousand objects.
+    """
+    log = ManifestLog(place)
+    manifest = log.latest()
+    if not soft:
+        _check_unpinned(manifest, place)
+    if dry_run:
+        return _foretell(place, manifest, soft=soft)
+    while manifest.destroyed_at_ms is None:
+        if manifest.initialized:
+            claim = claim_all(place, take_over=take_over, must_be_open=False)
+            with giving_up(claim):
+                manifest = _stamp(place, claim.log, soft=soft, epoch=claim.epoch)
+        else:  # a clone that was never finished has no writer; one that is finished meanwhile may have
+            manifest = _stamp(place, log, soft=soft, epoch=None)
+    if soft:
+        return report_of(ReclaimPlan(store_name(place), (), ()), Sweep(), hidden_count=0, dry_run=False)
+    return take_apart(place, progress=progress)
+
+
+def _check_unpinned(manifest: Manifest, place: Place) -> None:
+    """Raise for checkpoints that live and are not those of the roles that are claimed."""
+    live = _pinning(manifest, place)
+    if not live:
+        return
+    shown = "; ".join(describe_checkpoint(one) for one in live)
+    count = "a live checkpoint" if len(live) == 1 else f"{len(live)} live checkpoints"
+    raise InvalidRequest(
+        f"The database {place.url} cannot be destroyed at once, for it has {count}: {shown}. Delete them or let them "
+        "expire, or destroy it softly (--soft).",
+        kind="invalid_deletion",
+        url=place.url,
+        checkpoints=[one.id for one in live],
+        owners=[str(one.owner) for one in live],
+    )
+
+
+def _pinning(manifest: Manifest, place: Place) -> list[Checkpoint]:
+    live = live_checkpoints(manifest, place.environment.clock.now_ms())
+    return [one for one in live if one.owner.kind not in _ROLES]
+
+
+def _stamp(place: Place, log: ManifestLog, *, soft: bool, epoch: int | None) -> Manifest:
+    """Say that it is destroyed, unless somebody changed what that rests on: then return that manifest, unstamped.
+
+    Args:
+        epoch: ours; None: of a clone that is not finished.
+    """
+
+    def change(manifest: Manifest) -> Manifest | None:
+        is_ours = not manifest.initialized if epoch is None else manifest.writer_epoch == epoch
+        if manifest.destroyed_at_ms is not None or not is_ours:
+            return None
+        if not soft:
+            _check_unpinned(manifest, place)
+        now_ms = place.environment.clock.now_ms()
+        # Dead pins go in the same update, so that nobody whose clock is behind can still use one.
+        kept = without_expired(manifest, now_ms)
+        return msgspec.structs.replace(
+            kept,
+            destroyed_at_ms=now_ms,
+            jobs=(),
+            checkpoints=tuple(one for one in kept.checkpoints if one.owner.kind not in _ROLES),
+        )
+
+    return log.update(change)
+
+
+def _foretell(place: Place, manifest: Manifest, *, soft: bool) -> ReclaimReport:
+    """The report of a dry run. The newest manifest is replaced by a tombstone, so one more object will go."""
+    if soft:
+        plan = ReclaimPlan(store_name(place), (), ())
+    else:
+        found = find_objects(place)
+        next_id = manifest.manifest_id + (manifest.destroyed_at_ms is None)
+        tombstone = msgspec.structs.replace(manifest, manifest_id=next_id)
+        plan = plan_taking_apart(found, manifest=tombstone, store=store_name(place), strangers=_strangers(place))
+    return report_of(plan, Sweep(), hidden_count=0, dry_run=True)
+
+
+def take_apart(place: Place, *, dry_run: bool = False, progress: ProgressCall | None = None) -> ReclaimReport:
+    """Delete what a destroyed database owns, but for its tombstone; fine when that happened before.
+
+    Args:
+        dry_run: say what would go; change nothing.
+        progress: called after each batch of deletions.
+
+    Raises:
+        InvalidRequest: kind ``invalid_deletion``; a checkpoint lives.
+    Cost: 4 LIST + 1 GET, 1 update an ancestor, the boundary, 1 DELETE a thousand objects.
+    """
+    found = find_objects(place)
+    log = ManifestLog(place)
+    manifest = log.latest()
+    if manifest.destroyed_at_ms is not None:
+        _check_unpinned(manifest, place)
+        if not dry_run:
+            manifest = _leave_ancestors(place, log, manifest)
+    name = store_name(place)
+    if manifest.destroyed_at_ms is None:
+        warning = f"{place.url} was made anew meanwhile: nothing of it was deleted."
+        return report_of(ReclaimPlan(name, (), (), {}, (warning,)), Sweep(), hidden_count=0, dry_run=dry_run)
+    plan = plan_taking_apart(found, manifest=manifest, store=name, strangers=_strangers(place))
+    if dry_run:
+        return report_of(plan, Sweep(), hidden_count=0, dry_run=True)
+    if any(parse_manifest(one.path) is not None for one in plan.doomed):
+        log.raise_boundary(manifest.manifest_id, manifest=manifest)
+    return Sweeper(place.store, place.environment, progress).sweep(plan)
+
+
+def _leave_ancestors(place: Place, log: ManifestLog, manifest: Manifest) -> Manifest:
+    """Remove our pins from all ancestors, then forget those; returns the newest manifest, whatever it says by now."""
+    if not manifest.external_databases:
+        return manifest
+    for entry in manifest.external_databases:
+        release_pin(place.other(entry.url), entry.pin)
+
+    def change(newest: Manifest) -> Manifest | None:
+        if newest.destroyed_at_ms is None or not newest.external_databases:
+            return None
+        return msgspec.structs.replace(newest, external_databases=())
+
+    return log.update(change)
+
+
+def find_objects(place: Place) -> Found:
+    """What lies in the folders of a database now. Cost: 3 LIST, 1 more a thousand objects."""
+    store = place.store
+    return Found(
+        files=tuple(store.list(SST_FOLDER)),
+        logs=tuple(store.list(WAL_FOLDER)),
+        manifests=tuple(store.list(MANIFEST_FOLDER)),
+    )
+
+
+def _strangers(place: Place) -> list[str]:
+    """What lies beside the database's own folders. Cost: 1 LIST."""
+    top = place.store.list_with_delimiter("")
+    folders = [f"{folder}/" for folder in top.folders if folder not in _OWN_FOLDERS]
+    return folders + [meta.path for meta in top.objects if meta.path != LEASE_PATH]
+
+
+def store_name(place: Place) -> str:
+    """How reports name a database: the last part of its URL."""
+    url = parse_url(place.url)
+    return url.prefix.rpartition("/")[2] or url.place

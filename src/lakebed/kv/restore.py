@@ -1,0 +1,222 @@
+"""Restore: a checkpoint's version becomes the newest one, in place. History is kept, the present for a stated time.
+
+Owns: `restore` and the order of its steps.
+
+Invariants:
+- Nothing is lost: before anything changes, one update checkpoints the present, with everything that was acknowledged up
+  to our fence.
+- The wanted version cannot go away under us: the same update pins it once more, as the new epoch's writer, so that a
+  crash leaves nothing which the next writer does not remove.
+- A crash leaves the old state or the new one: files of level 0 are only named by the last update. Sequences, log ids
+  and file ids go on from the larger of both states.
+
+Does not know: how the log is fenced (`claim`) or replayed (`recovery`). Source: the design page, "Clones".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+
+from lakebed.errors import Corruption, Fenced, LakebedError, NotFound
+from lakebed.ids import new_uuid
+from lakebed.kv.checkpoint import (
+    check_open,
+    find_checkpoint,
+    lifetime_in_ms,
+    new_checkpoint,
+    with_checkpoint,
+    without_checkpoint,
+)
+from lakebed.kv.claim import Claim, claim_all
+from lakebed.kv.layout import sst_path
+from lakebed.kv.manifests import ManifestLog
+from lakebed.kv.model import CheckpointCreateResult, Manifest, Owner
+from lakebed.kv.options import DatabaseOptions
+from lakebed.kv.place import Place
+from lakebed.kv.recovery import replay
+from lakebed.kv.wal import WalLog
+from lakebed.lsm.cache import BlockCache
+from lakebed.lsm.file_id import mint_file_id
+from lakebed.lsm.file_writer import FileOptions
+from lakebed.lsm.files import FileStore
+from lakebed.lsm.flush import encode_memtable
+from lakebed.lsm.model import FileMeta
+
+__all__ = ["KEEP_FOR", "Restored", "giving_up", "restore"]
+
+KEEP_FOR: Final = timedelta(days=7)
+"""How long the state before a restore stays, by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a restore did."""
+
+    manifest_id: int
+    """The newest version, which has the restored state."""
+    present: CheckpointCreateResult
+    """A checkpoint of the state before, until `keep_for` is over."""
+
+
+def restore(
+    place: Place,
+    checkpoint: str,
+    *,
+    keep_for: timedelta | None = KEEP_FOR,
+    take_over: bool = False,
+    options: DatabaseOptions | None = None,
+) -> Restored:
+    """Make a checkpoint's version the newest. Writers and compactors are fenced; open the database again to write.
+
+    Args:
+        checkpoint: a live one, by id or name; it stays.
+        keep_for: lifetime of a checkpoint of the present; None: for ever.
+        take_over: also under a living lease of another owner.
+        options: block and filter sizes of the files that the log's tail is put into.
+
+    Raises:
+        InvalidRequest: kind ``invalid_db_state``; the checkpoint is unknown or has expired, or the database is
+            destroyed or unfinished. Nothing was changed.
+        Conflict: kind ``owned``; a writer lives, and not `take_over`.
+        NotFound: there is no database.
+        Fenced: another writer was faster; if the state is not restored, restore again.
+        Corruption: what the checkpoint pins is missing or damaged.
+    Cost: a claim, 2 updates, 1 LIST and at most 2 GET; with a log's tail 1 GET an object and 1 PUT a file of it.
+    """
+    keep_ms = lifetime_in_ms(keep_for)
+    options = options or DatabaseOptions()
+    newest = check_open(ManifestLog(place).latest(), place.url)
+    wanted_id = find_checkpoint(newest, checkpoint, now_ms=place.environment.clock.now_ms(), url=place.url).id
+    claim = claim_all(place, take_over=take_over)
+    with giving_up(claim):
+        present_id, hold_id = (new_uuid(place.environment.rng) for _ in range(2))
+        pinned = _pin_both(place, claim, wanted_id, present_id=present_id, hold_id=hold_id, keep_ms=keep_ms)
+        wanted = _load_wanted(claim.log, pinned, hold_id)
+        sequence = _last_sequence(place, claim.manifest, claim.fence_id)
+        files, last_sequence = _flush_tail(place, claim, wanted, after_id=pinned.newest_l0_id, options=options)
+        sequence = max(sequence, wanted.last_sequence, last_sequence)
+        restored = _publish(place, claim, wanted, files, sequence=sequence, hold_id=hold_id)
+    present = next(one for one in pinned.checkpoints if one.id == present_id)
+    return Restored(restored.manifest_id, CheckpointCreateResult(present.id, present.manifest_id))
+
+
+@contextmanager
+def giving_up(claim: Claim) -> Iterator[None]:
+    """End the claim's lease in the end, also after an error; one that cannot be given up now ends by its clock."""
+    try:
+        yield
+    finally:
+        with suppress(LakebedError):
+            claim.lease.give_up()
+
+
+def _check_ours(manifest: Manifest, claim: Claim, url: str) -> None:
+    if (manifest.writer_epoch, manifest.compactor_epoch) != (claim.epoch, claim.compactor_epoch):
+        raise Fenced(
+            f"While {url} was being restored, another process took it (epoch {manifest.writer_epoch}, ours was "
+            f"{claim.epoch}): if the wanted state is not there, restore again.",
+            url=url,
+            epoch=claim.epoch,
+            new_epoch=manifest.writer_epoch,
+        )
+
+
+def _pin_both(
+    place: Place, claim: Claim, wanted_id: str, *, present_id: str, hold_id: str, keep_ms: int | None
+) -> Manifest:
+    """Checkpoint the present, and hold the wanted version."""
+
+    def change(manifest: Manifest) -> Manifest:
+        _check_ours(manifest, claim, place.url)
+        now_ms = place.environment.clock.now_ms()
+        wanted = find_checkpoint(manifest, wanted_id, now_ms=now_ms, url=place.url)
+        present = new_checkpoint(manifest.manifest_id + 1, id=present_id, now_ms=now_ms, lifetime_ms=keep_ms)
+        hold = new_checkpoint(wanted.manifest_id, id=hold_id, now_ms=now_ms, owner=Owner("writer", epoch=claim.epoch))
+        seen = max(manifest.wal_id_last_seen, claim.fence_id)
+        return msgspec.structs.replace(with_checkpoint(with_checkpoint(manifest, present), hold), wal_id_last_seen=seen)
+
+    return claim.log.update(change)
+
+
+def _load_wanted(log: ManifestLog, pinned: Manifest, hold_id: str) -> Manifest:
+    held = next(one for one in pinned.checkpoints if one.id == hold_id)
+    try:
+        return log.load(held.manifest_id)
+    except NotFound as missing:
+        raise Corruption(
+            f"Version {held.manifest_id} cannot be restored: a checkpoint pins it, and it is missing.",
+            path=missing.facts.get("path"),
+            manifest_id=held.manifest_id,
+        ) from missing
+
+
+def _last_sequence(place: Place, manifest: Manifest, fence_id: int) -> int:
+    """The largest sequence of the present, its log included. Cost: 1 LIST, and 1 GET when the log has a tail."""
+    if fence_id <= manifest.replay_after_wal_id:
+        return manifest.last_sequence
+    wal = WalLog(place)
+    for entry in reversed(wal.entries(manifest.replay_after_wal_id)):
+        if not entry.is_fence and entry.id <= fence_id:
+            return max(manifest.last_sequence, wal.read(entry.id).last_sequence)
+    return manifest.last_sequence
+
+
+def _flush_tail(
+    place: Place, claim: Claim, wanted: Manifest, *, after_id: str, options: DatabaseOptions
+) -> tuple[list[FileMeta], int]:
+    """The rows of the wanted version's log, as files, newest first; and the last sequence among them."""
+    if wanted.wal_id_last_seen <= wanted.replay_after_wal_id:
+        return [], 0
+    tables = replay(place, wanted, through=wanted.wal_id_last_seen, table_bytes_max=options.l0_sst_bytes)
+    files = FileStore(
+        place.store,
+        path_of=sst_path,
+        cache=BlockCache(0),
+        options=FileOptions(block_bytes=options.block_bytes, bits_per_key=options.filter_bits_per_key),
+        environment=place.environment,
+    )
+    made: list[FileMeta] = []
+    for table in tables:
+        claim.lease.renew_once()
+        after_id = mint_file_id(after_id, environment=place.environment)
+        # Operands stay as they are: their operator need not be registered here.
+        writer = encode_memtable(
+            table,
+            files=files,
+            file_id=after_id,
+            now_ms=place.environment.clock.now_ms(),
+            operator=None,
+            retain_since_sequence=None,
+        )
+        if writer is not None:
+            made.insert(0, writer.finish())
+    return made, tables[-1].last_sequence if tables else 0
+
+
+def _publish(
+    place: Place, claim: Claim, wanted: Manifest, files: list[FileMeta], *, sequence: int, hold_id: str
+) -> Manifest:
+    """The update that restores. The wanted version's ancestors are all there still: its pin has kept their entries."""
+
+    def change(manifest: Manifest) -> Manifest:
+        _check_ours(manifest, claim, place.url)
+        find_checkpoint(manifest, hold_id, now_ms=place.environment.clock.now_ms(), url=place.url)
+        return msgspec.structs.replace(
+            without_checkpoint(manifest, hold_id),
+            replay_after_wal_id=claim.fence_id,
+            wal_id_last_seen=max(manifest.wal_id_last_seen, claim.fence_id),
+            last_sequence=sequence,
+            newest_l0_id=max([manifest.newest_l0_id, *(file.id for file in files)]),
+            l0=(*files, *wanted.l0),
+            runs=wanted.runs,
+            jobs=(),
+            merge_operator=manifest.merge_operator or wanted.merge_operator,
+        )
+
+    return claim.log.update(change)
