@@ -41,6 +41,13 @@ class Part(NamedTuple):
     plain: bool
     """Nothing hides in here: every row is a PUT without an end, old enough for the reader, and the only version of its
     key in its source."""
+    size_bytes: int
+    """Of the rows, about."""
+
+    def slice(self, start: int, end: int) -> Part:
+        """Rows [start, end), without a copy."""
+        size_bytes = self.size_bytes * (end - start) // self.rows.num_rows
+        return Part(self.rows.slice(start, end - start), self.plain, size_bytes)
 
 
 def first_key(rows: pa.RecordBatch) -> bytes:
@@ -120,7 +127,7 @@ class _Source:
         elif part.rows.num_rows:
             self.parts.insert(0 if self._reverse else len(self.parts), part)
             self.row_count += part.rows.num_rows
-            self._bytes += part.rows.nbytes
+            self._bytes += part.size_bytes
             self._edge = None
 
     def edge(self) -> bytes:
@@ -139,7 +146,7 @@ class _Source:
         else:
             taken, self.parts = self._cut(bound)
         self.row_count = sum(part.rows.num_rows for part in self.parts)
-        self._bytes = sum(part.rows.nbytes for part in self.parts)
+        self._bytes = sum(part.size_bytes for part in self.parts)
         return taken
 
     def _cut(self, key: bytes) -> tuple[list[Part], list[Part]]:
@@ -149,12 +156,12 @@ class _Source:
             at -= 1
         if not at:
             return [], self.parts
-        rows, plain = self.parts[at - 1]
-        position = KeyColumn(rows.column(0)).lower_bound(key)
-        if position == rows.num_rows:
+        part, count = self.parts[at - 1], self.parts[at - 1].rows.num_rows
+        position = KeyColumn(part.rows.column(0)).lower_bound(key)
+        if position == count:
             return self.parts[:at], self.parts[at:]
-        before = [*self.parts[: at - 1], Part(rows.slice(0, position), plain)]
-        return before, [Part(rows.slice(position), plain), *self.parts[at:]]
+        before = [*self.parts[: at - 1], part.slice(0, position)]
+        return before, [part.slice(position, count), *self.parts[at:]]
 
 
 def cut_windows(sources: Sequence[Iterable[Part]], *, reverse: bool = False) -> Iterator[Window]:
@@ -201,6 +208,7 @@ def merge_windows(sources: Sequence[Iterable[pa.RecordBatch]], *, reverse: bool 
 
     Cost: about 0.15 us a row where sources overlap; bounded memory, see `cut_windows`.
     """
-    parts = [(Part(rows, plain=False) for rows in source) for source in sources]
+    # What the buffers hold may be more than the rows, where they are slices: windows are only smaller then.
+    parts = [(Part(rows, False, rows.get_total_buffer_size()) for rows in source) for source in sources]
     for window in cut_windows(parts, reverse=reverse):
         yield window.merged()

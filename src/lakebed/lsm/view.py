@@ -298,7 +298,8 @@ class View:
                 continue
             reader = self._files.reader(file)
             for block in reader.batches(start, end, reverse=reverse, ahead_bytes=ahead_bytes):
-                yield Part(block.batch, block.plain and (sequence is None or block.max_sequence <= sequence))
+                plain = block.plain and (sequence is None or block.max_sequence <= sequence)
+                yield Part(block.batch, plain, block.batch.get_total_buffer_size())
 
 
 def _still_wanted(wanted: list[bytes], rows: dict[bytes, list[Row]], found: dict[bytes, list[Row]]) -> list[bytes]:
@@ -314,8 +315,10 @@ def _still_wanted(wanted: list[bytes], rows: dict[bytes, list[Row]], found: dict
 def _slices(rows: pa.RecordBatch, *, reverse: bool) -> Iterator[Part]:
     """A sorted batch in growing slices, so that the first row does not wait for the last."""
     size, at, count = SLICE_ROW_COUNT, 0, rows.num_rows
+    whole = Part(rows, False, rows.nbytes)
     while at < count:
         size = min(size, count - at)
-        yield Part(rows.slice(count - at - size if reverse else at, size), plain=False)
+        start = count - at - size if reverse else at
+        yield whole.slice(start, start + size)
         at += size
         size *= 4
