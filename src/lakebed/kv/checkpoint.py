@@ -47,6 +47,7 @@ __all__ = [
     "lifetime_in_ms",
     "list_checkpoints",
     "live_checkpoints",
+    "make_checkpoint",
     "new_checkpoint",
     "refresh_checkpoint",
     "with_checkpoint",
@@ -347,7 +348,14 @@ def create_checkpoint(
     Cost: 1 GET + 1 PUT + at most 3 LIST (manifests, log, boundary); of an old version 1 GET more and 1 LIST less; each
     lost race the same again. Source: "Creating a Checkpoint".
     """
-    options = options or CheckpointOptions()
+    made = make_checkpoint(place, options or CheckpointOptions(), owner=owner, version=version, id=id)
+    return CheckpointCreateResult(made.id, made.manifest_id)
+
+
+def make_checkpoint(
+    place: Place, options: CheckpointOptions, *, owner: Owner = _USER, version: int | None = None, id: str | None = None
+) -> Checkpoint:
+    """As `create_checkpoint`, with the whole checkpoint as it was made."""
     if options.source is not None and version is not None:
         raise InvalidRequest(
             "A checkpoint is made from another one or from a version, not from both: name one of them."
@@ -379,8 +387,7 @@ def create_checkpoint(
         return with_checkpoint(manifest, own)
 
     manifest = log.update(change, fresh=True)
-    made = next(one for one in manifest.checkpoints if one.id == own_id)
-    return CheckpointCreateResult(made.id, made.manifest_id)
+    return next(one for one in manifest.checkpoints if one.id == own_id)
 
 
 def _pinned_manifest(

@@ -1,0 +1,229 @@
+"""`DatabaseAdmin`: a database by its place, to open it and for every verb that needs no open one; and the verbs by URL.
+
+Owns: `DatabaseAdmin.open`, and the module's functions, which bear the names of the checkpoints-and-clones proposal and
+take a URL where the methods have a place. Does not know: how any of it is done (`lakebed.kv.verbs`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+
+from lakebed.errors import LakebedError
+from lakebed.kv.database import Database
+from lakebed.kv.model import Checkpoint, CheckpointCreateResult, Manifest
+from lakebed.kv.options import CheckpointOptions, CollectorOptions, DatabaseOptions
+from lakebed.kv.place import Place
+from lakebed.kv.restore import KEEP_FOR
+from lakebed.kv.verbs import DatabaseVerbs
+from lakebed.kv.versions import ManifestSummary
+from lakebed.reclaim.model import ReclaimReport, Version
+from lakebed.reclaim.sweep import Progress
+from lakebed.runtime import Environment
+
+__all__ = [
+    "DatabaseAdmin",
+    "collect_garbage",
+    "compact",
+    "create_checkpoint",
+    "create_clone",
+    "delete_checkpoint",
+    "destroy",
+    "list_checkpoints",
+    "list_manifests",
+    "refresh_checkpoint",
+    "restore",
+    "show_manifest",
+]
+
+Url = str | os.PathLike[str]
+Options = Mapping[str, str] | None
+
+
+class DatabaseAdmin(DatabaseVerbs):
+    """A database by its place: `open` it, or ask and change what needs no open one.
+
+    Example:
+        >>> from lakebed.kv.admin import DatabaseAdmin
+        >>> from lakebed.kv.place import Place
+        >>> orders = DatabaseAdmin(Place.at("memory://shop/orders"))
+        >>> with orders.open() as database:
+        ...     database.put(b"17", b"tea")
+        >>> yesterday = orders.pin("yesterday")
+        >>> orders.at("yesterday").get(b"17")
+        b'tea'
+    """
+
+    def open(
+        self,
+        *,
+        options: DatabaseOptions | None = None,
+        create: bool = True,
+        take_over: bool = False,
+        after_destroy: bool = False,
+    ) -> Database:
+        """Open it for writing; made when there is none and `create`. As `Database.open`."""
+        return Database.open(
+            self.place,
+            options=options or DatabaseOptions(),
+            create=create,
+            take_over=take_over,
+            after_destroy=after_destroy,
+        )
+
+
+def _at(url: Url, storage_options: Options, environment: Environment | None, *, create: bool = False) -> DatabaseAdmin:
+    return DatabaseAdmin(
+        Place.at(url, storage_options=storage_options, environment=environment or Environment(), create=create)
+    )
+
+
+def create_checkpoint(
+    url: Url,
+    options: CheckpointOptions | None = None,
+    *,
+    storage_options: Options = None,
+    environment: Environment | None = None,
+) -> CheckpointCreateResult:
+    """Pin the latest version, with every durable write, or what another checkpoint pins.
+
+    As `lakebed.kv.checkpoint.create_checkpoint`. Cost: 1 GET + 1 PUT + at most 3 LIST.
+    """
+    return _at(url, storage_options, environment).create_checkpoint(options)
+
+
+def refresh_checkpoint(
+    url: Url,
+    id: str,
+    lifetime: timedelta | None = None,
+    *,
+    force: bool = False,
+    storage_options: Options = None,
+    environment: Environment | None = None,
+) -> Checkpoint:
+    """Give a checkpoint a new end: now plus `lifetime`, or none. As `lakebed.kv.checkpoint.refresh_checkpoint`."""
+    return _at(url, storage_options, environment).refresh_checkpoint(id, lifetime, force=force)
+
+
+def delete_checkpoint(
+    url: Url,
+    id: str,
+    *,
+    force: bool = False,
+    storage_options: Options = None,
+    environment: Environment | None = None,
+) -> Checkpoint:
+    """Remove a checkpoint. As `lakebed.kv.checkpoint.delete_checkpoint`."""
+    return _at(url, storage_options, environment).delete_checkpoint(id, force=force)
+
+
+def list_checkpoints(
+    url: Url,
+    name: str | None = None,
+    *,
+    expired: bool = False,
+    storage_options: Options = None,
+    environment: Environment | None = None,
+) -> list[Checkpoint]:
+    """Checkpoints, oldest first. As `lakebed.kv.checkpoint.list_checkpoints`."""
+    return _at(url, storage_options, environment).list_checkpoints(name, expired=expired)
+
+
+def create_clone(
+    clone_url: Url,
+    parent_url: Url,
+    checkpoint: str | None = None,
+    *,
+    copy: bool = False,
+    storage_options: Options = None,
+    environment: Environment | None = None,
+) -> Manifest:
+    """Make a database at `clone_url` that starts from a version of another. As `lakebed.kv.clone.create_clone`."""
+    clone = _at(clone_url, storage_options, environment, create=True)
+    return clone.create_clone(parent_url, checkpoint, copy=copy)
+
+
+def restore(
+    url: Url,
+    checkpoint: str,
+    *,
+    keep_for: timedelta | None = KEEP_FOR,
+    take_over: bool = False,
+    storage_options: Options = None,
+    environment: Environment | None = None,
+) -> Version:
+    """Make an older version the newest; what was there stays for `keep_for`. As `DatabaseVerbs.restore`."""
+    return _at(url, storage_options, environment).restore(checkpoint, keep_for=keep_for, take_over=take_over)
+
+
+def destroy(
+    url: Url,
+    *,
+    soft: bool,
+    take_over: bool = False,
+    dry_run: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+    storage_options: Options = None,
+    environment: Environment | None = None,
+) -> ReclaimReport:
+    """Destroy a database: softly, or at once. As `lakebed.kv.destroy.destroy`."""
+    found = _at(url, storage_options, environment)
+    return found.destroy(soft=soft, take_over=take_over, dry_run=dry_run, progress=progress)
+
+
+def collect_garbage(
+    *urls: Url,
+    options: CollectorOptions | None = None,
+    dry_run: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+    storage_options: Options = None,
+    environment: Environment | None = None,
+) -> list[ReclaimReport]:
+    """Delete what nothing needs, in each of the databases; one that fails does not keep the others from it.
+
+    Returns:
+        The reports, in the order of `urls`.
+
+    Raises:
+        LakebedError: the first error, after all databases had their turn.
+    """
+    databases = [_at(url, storage_options, environment) for url in urls]
+    reports: list[ReclaimReport] = []
+    errors: list[LakebedError] = []
+    for database in databases:
+        try:
+            reports.append(database.collect_garbage(options, dry_run=dry_run, progress=progress))
+        except LakebedError as error:
+            errors.append(error)
+    if errors:
+        for other in errors[1:]:
+            errors[0].add_note(f"and another: {other}")
+        raise errors[0]
+    return reports
+
+
+def compact(
+    url: Url,
+    *,
+    full: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+    storage_options: Options = None,
+    environment: Environment | None = None,
+) -> bool:
+    """Merge files until nothing needs to be merged; whether anything was. As `DatabaseVerbs.compact`."""
+    return _at(url, storage_options, environment).compact(full=full, progress=progress)
+
+
+def show_manifest(
+    url: Url, id: int | None = None, *, storage_options: Options = None, environment: Environment | None = None
+) -> Manifest:
+    """A manifest, the newest by default. Raises `NotFound`."""
+    return _at(url, storage_options, environment).show_manifest(id)
+
+
+def list_manifests(
+    url: Url, *, storage_options: Options = None, environment: Environment | None = None
+) -> list[ManifestSummary]:
+    """Every manifest that is there, with its time, its size and what pins it, oldest first."""
+    return _at(url, storage_options, environment).list_manifests()

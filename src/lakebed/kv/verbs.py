@@ -1,0 +1,315 @@
+"""Every verb on a database that needs no open one, and the `Versioned` contract over them.
+
+Owns: `DatabaseVerbs`, which an open database hands out as `Database.admin`. Invariants: it holds no state but the
+place, so every call sees the newest manifest, with no writer open, beside a running one, and from several threads.
+Does not know: how to open for writing (`lakebed.kv.admin`), or how any verb does its work: it delegates.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final, Self
+
+from lakebed.errors import AlreadyExists, InvalidRequest, LakebedError, NotFound
+from lakebed.kv.checkpoint import (
+    create_checkpoint,
+    delete_checkpoint,
+    list_checkpoints,
+    live_checkpoints,
+    make_checkpoint,
+    refresh_checkpoint,
+)
+from lakebed.kv.clone import create_clone
+from lakebed.kv.collect import collect_garbage, plan_garbage
+from lakebed.kv.compactor import Compactor
+from lakebed.kv.destroy import destroy, store_name
+from lakebed.kv.manifests import ManifestLog
+from lakebed.kv.model import Checkpoint, CheckpointCreateResult, Manifest
+from lakebed.kv.options import CheckpointOptions, CollectorOptions, ReaderOptions
+from lakebed.kv.place import Place
+from lakebed.kv.reader import DatabaseReader
+from lakebed.kv.restore import KEEP_FOR, restore
+from lakebed.kv.versions import (
+    ManifestSummary,
+    find_version,
+    list_manifests,
+    list_pins,
+    list_versions,
+    pin_of,
+    version_of,
+)
+from lakebed.kv.why import why
+from lakebed.objects.path import check_path
+from lakebed.reclaim.model import Pin, ReclaimPlan, ReclaimReport, Verdict, Version
+from lakebed.reclaim.sweep import Progress
+
+__all__ = ["DatabaseVerbs"]
+
+_PASSING_LIFETIME: Final = timedelta(hours=1)
+"""Of a checkpoint that holds a version while it is cloned or restored; after a crash it stays for so long."""
+
+
+class DatabaseVerbs:
+    """A database by its place, open or not. Thread-safe.
+
+    Attributes:
+        place: its folder.
+
+    Args:
+        name: the store's name inside its lake; by default the last part of its URL.
+    """
+
+    def __init__(self, place: Place, *, name: str | None = None) -> None:
+        self.place = place
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """The store's name inside its lake."""
+        return self._name or store_name(self.place)
+
+    @property
+    def url(self) -> str:
+        """The database's."""
+        return self.place.url
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    def exists(self) -> bool:
+        """Whether a finished database is here that was not destroyed. Cost: 1 LIST + 1 GET; 1 LIST when it is not."""
+        manifest = ManifestLog(self.place).find_latest()
+        return manifest is not None and manifest.initialized and manifest.destroyed_at_ms is None
+
+    def reader(self, checkpoint: str | None = None, *, options: ReaderOptions | None = None) -> DatabaseReader:
+        """Open it to read: the latest, or what a checkpoint pins. As `DatabaseReader.open`."""
+        return DatabaseReader.open(self.place, checkpoint, options=options)
+
+    # ---- checkpoints
+
+    def create_checkpoint(self, options: CheckpointOptions | None = None) -> CheckpointCreateResult:
+        """Pin the latest, with every durable write, or what another checkpoint pins.
+
+        As `lakebed.kv.checkpoint.create_checkpoint`. What an open writer has not made durable yet is not in it; for
+        that, ask the writer: `Database.create_checkpoint`.
+        """
+        return create_checkpoint(self.place, options)
+
+    def refresh_checkpoint(self, id: str, lifetime: timedelta | None = None, *, force: bool = False) -> Checkpoint:
+        """Give a checkpoint a new end, or none. As `lakebed.kv.checkpoint.refresh_checkpoint`."""
+        return refresh_checkpoint(self.place, id, lifetime, force=force)
+
+    def delete_checkpoint(self, id: str, *, force: bool = False) -> Checkpoint:
+        """Remove a checkpoint. As `lakebed.kv.checkpoint.delete_checkpoint`."""
+        return delete_checkpoint(self.place, id, force=force)
+
+    def list_checkpoints(self, name: str | None = None, *, expired: bool = False) -> list[Checkpoint]:
+        """Checkpoints, oldest first. As `lakebed.kv.checkpoint.list_checkpoints`."""
+        return list_checkpoints(self.place, name, expired=expired)
+
+    # ---- the whole database
+
+    def create_clone(
+        self, parent_url: str | os.PathLike[str], checkpoint: str | None = None, *, copy: bool = False
+    ) -> Manifest:
+        """Make the database here as a clone of another. As `lakebed.kv.clone.create_clone`."""
+        return create_clone(self.place, parent_url, checkpoint, copy=copy)
+
+    def destroy(
+        self,
+        *,
+        soft: bool,
+        take_over: bool = False,
+        dry_run: bool = False,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> ReclaimReport:
+        """Destroy it: softly, or at once. As `lakebed.kv.destroy.destroy`."""
+        return destroy(self.place, soft=soft, take_over=take_over, dry_run=dry_run, progress=progress)
+
+    def collect_garbage(
+        self,
+        options: CollectorOptions | None = None,
+        *,
+        dry_run: bool = False,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> ReclaimReport:
+        """Delete what nothing needs. As `lakebed.kv.collect.collect_garbage`."""
+        return collect_garbage(self.place, options=options or CollectorOptions(), dry_run=dry_run, progress=progress)
+
+    def compact(self, *, full: bool = False, progress: Callable[[int, int], None] | None = None) -> bool:
+        """Merge files until nothing needs to be merged; `full`: all of them into one run, written anew.
+
+        This claims the compactor's role: a compactor that runs elsewhere stops with `Fenced`.
+
+        Returns:
+            Whether anything was merged.
+
+        Raises as `lakebed.kv.compactor.Compactor.compact_once`.
+        """
+        compactor = Compactor(self.place)
+        if full:
+            return compactor.compact_full(progress)
+        came = False
+        while compactor.compact_once(progress):
+            came = True
+        return came
+
+    def show_manifest(self, id: int | None = None) -> Manifest:
+        """A manifest, the newest by default. Raises `NotFound`. Cost: 1 GET, and 1 LIST for the newest."""
+        log = ManifestLog(self.place)
+        return log.latest() if id is None else log.load(id)
+
+    def list_manifests(self) -> list[ManifestSummary]:
+        """Every manifest that is there, with its size and what pins it, oldest first. Cost: 2 LIST + 1 GET."""
+        return list_manifests(self.place)
+
+    # ---- the contract of all stores
+
+    def versions(self) -> Iterator[Version]:
+        """Readable versions, oldest first, pinned ones included. Cost: 2 LIST + 1 GET a readable manifest."""
+        return list_versions(self.place, store=self.name)
+
+    def at(self, version: str) -> DatabaseReader:
+        """A read-only view of one version: a checkpoint's name or id, or a version's number.
+
+        Nothing is written: a number that nothing pins may be taken apart by a collection while it is read, and then
+        raises `NotFound`. Raises `NotFound`. Cost: as `DatabaseReader.open`, and 1 LIST + 1 GET.
+        """
+        found = find_version(self.place, ManifestLog(self.place).latest(), version)
+        if isinstance(found, Checkpoint):
+            return DatabaseReader.open(self.place, found.id)
+        return DatabaseReader.open(self.place, version=found)
+
+    def pin(self, name: str, *, version: str | None = None, lifetime_ms: int | None = None) -> Pin:
+        """Keep a version alive under a name, as a checkpoint; the latest by default.
+
+        Args:
+            version: a checkpoint's name or id, or the number of a version that no collection has passed.
+            lifetime_ms: None: for ever.
+
+        Raises:
+            AlreadyExists: a live checkpoint bears the name.
+            NotFound: there is no such version any more.
+            InvalidRequest: a name or lifetime that cannot be; a destroyed or unfinished database.
+        Cost: as `create_checkpoint`, and 1 GET; with a version 1 LIST + 1 GET more.
+        """
+        lifetime = None if lifetime_ms is None else timedelta(milliseconds=lifetime_ms)
+        options = CheckpointOptions(name=name, lifetime=lifetime)
+        number = None
+        if version is not None:
+            found = find_version(self.place, ManifestLog(self.place).latest(), version)
+            if isinstance(found, Checkpoint):
+                options = replace(options, source=found.id)
+            else:
+                number = found
+        made = make_checkpoint(self.place, options, version=number)
+        return pin_of(made, ManifestLog(self.place).load(made.manifest_id), store=self.name)
+
+    def pins(self) -> list[Pin]:
+        """Everything that keeps a version alive now: checkpoints of users, clones, readers and the writer.
+
+        The writer's is there while one is open, or after a crash until the next one opens.
+
+        Cost: 1 LIST + 1 GET, and 1 GET a pinned manifest.
+        """
+        return list_pins(self.place, store=self.name)
+
+    def unpin(self, name: str) -> None:
+        """Remove a checkpoint by name or id. Raises `NotFound`, and `InvalidRequest` for one that is not a user's."""
+        try:
+            delete_checkpoint(self.place, name)
+        except InvalidRequest as error:
+            if error.kind != "invalid_db_state":
+                raise
+            raise NotFound(str(error), kind="checkpoint_not_found", url=self.url, checkpoint=name) from error
+
+    def fork(self, name: str, *, version: str | None = None) -> Self:
+        """A clone beside this database, named `name`, that starts from one of its versions; the latest by default.
+
+        A fork that a crash left unfinished is finished by the same call.
+
+        Raises:
+            AlreadyExists: a database is there already.
+            NotFound: there is no such version.
+            InvalidRequest: a name that cannot be, or something else is there.
+        Cost: as `lakebed.kv.clone.create_clone`; with a version's number 2 updates more.
+        """
+        target = self.place.other(f"{self._folder_above()}/{self._fork_name(name)}")
+        there = ManifestLog(target).find_latest()
+        if there is not None and there.initialized:
+            raise AlreadyExists(
+                f"There is a database at {target.url} already: choose another name for the fork.",
+                kind="database_exists",
+                url=target.url,
+            )
+        if version is None:
+            create_clone(target, self.url)
+        else:
+            begun = None if there is None or there.source is None else there.source.checkpoint
+            with self._held(version, begun) as checkpoint:
+                create_clone(target, self.url, checkpoint)
+        return type(self)(target)
+
+    def _folder_above(self) -> str:
+        above, separator, _ = self.url.rpartition("/")
+        if not separator or above.endswith("/"):
+            raise InvalidRequest(
+                f"There is no place beside {self.url}: make a clone with a URL of its own.",
+                kind="no_folder",
+                url=self.url,
+            )
+        return above
+
+    def _fork_name(self, name: str) -> str:
+        if not isinstance(name, str) or "/" in name:
+            raise InvalidRequest(f"A fork is named by one folder's name, and {name!r} is none.", kind="invalid_name")
+        return check_path(name)
+
+    @contextmanager
+    def _held(self, version: str, begun: str | None = None) -> Iterator[str]:
+        """The id of a checkpoint on a version, for as long as it is worked on.
+
+        Args:
+            begun: a checkpoint that an unfinished attempt started from: taken again when it is of this version.
+        """
+        newest = ManifestLog(self.place).latest()
+        found = find_version(self.place, newest, version)
+        if isinstance(found, Checkpoint):
+            yield found.id
+            return
+        live = live_checkpoints(newest, self.place.environment.clock.now_ms())
+        again = next((one for one in live if one.id == begun and one.manifest_id == found), None)
+        passing = CheckpointOptions(lifetime=_PASSING_LIFETIME)
+        held_id = create_checkpoint(self.place, passing, version=found).id if again is None else again.id
+        yield held_id
+        # After a failure it stays until it expires, so that the same call can go on from it.
+        with suppress(LakebedError):
+            delete_checkpoint(self.place, held_id)
+
+    def restore(self, version: str, *, keep_for: timedelta | None = KEEP_FOR, take_over: bool = False) -> Version:
+        """Make an older version the newest; what was there stays under a checkpoint for `keep_for`.
+
+        Args:
+            version: a checkpoint's name or id, or a version's number.
+            keep_for: None: for ever.
+            take_over: also under a living writer, which is fenced.
+
+        Raises:
+            NotFound: there is no such version.
+            Conflict, InvalidRequest, Fenced, Corruption: as `lakebed.kv.restore.restore`.
+        """
+        with self._held(version) as checkpoint:
+            restored = restore(self.place, checkpoint, keep_for=keep_for, take_over=take_over)
+        return version_of(ManifestLog(self.place).load(restored.manifest_id), store=self.name)
+
+    def plan_reclaim(self) -> ReclaimPlan:
+        """What a collection would delete now, with `CollectorOptions` as they are by default. Deletes nothing."""
+        return plan_garbage(self.place, options=CollectorOptions())
+
+    def why(self, path: str) -> Verdict:
+        """Who needs an object, or when it may go. `path` is relative to the database's folder. As `lakebed.kv.why`."""
+        return why(self.place, path, store=self.name)
