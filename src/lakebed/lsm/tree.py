@@ -351,8 +351,8 @@ class Tree:
 
     def _show(self, file_set: FileSet, *, waiting: tuple[_Waiting, ...]) -> None:
         """The caller holds `lock`, has the turn of publication, and has cleared the cache as the change needs."""
+        self.generation += file_set != self._shown.file_set
         self._shown = _Shown(waiting, file_set, self._view_of((), file_set), self._rows.generation)
-        self.generation += 1
 
     def poll_once(self) -> bool:
         """Show a set that was published elsewhere; False when there is no other than the one shown.
@@ -367,7 +367,6 @@ class Tree:
             with self.lock:
                 # Also when the files are the same: the publisher knows its sets, and what pins them, by identity.
                 self._show(file_set, waiting=self._shown.waiting)
-                self.generation += is_other
         return is_other
 
     # ---- compaction

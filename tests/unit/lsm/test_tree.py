@@ -1,0 +1,544 @@
+"""The tree: reads through memory, cache and files, and the steps that move rows downwards."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+import pytest
+
+from lakebed.errors import Conflict, Corruption, Fenced, OutcomeUnknown, Unavailable
+from lakebed.lsm.cache import BlockCache
+from lakebed.lsm.file_writer import FileOptions
+from lakebed.lsm.files import FileStore
+from lakebed.lsm.memtable import Memtable
+from lakebed.lsm.model import FileSet
+from lakebed.lsm.operators import find_operator
+from lakebed.lsm.tree import Tree
+from lakebed.objects.open import open_store
+from lakebed.runtime import Environment
+from lakebed.testing import Call, Fault, FaultyStore, ManualClock
+from lakebed.testing.memory_publisher import MemoryPublisher
+from lakebed.testing.wrapper import StoreWrapper
+
+NUMBERS = count()
+
+
+@dataclass(frozen=True)
+class Options:
+    """Small ones."""
+
+    l0_compaction_count: int = 3
+    run_compaction_count: int = 3
+    run_file_bytes: int = 4_096
+    row_cache_bytes: int = 1 << 20
+    transaction_history_bytes_max: int = 1 << 20
+
+
+class HookedStore(StoreWrapper):
+    """Calls a function of the test before each read of a file."""
+
+    on_read: Callable[[], None] = staticmethod(lambda: None)
+
+    def intercept(self, call: Call, perform: Callable[[], object]) -> object:  # type: ignore[override]
+        """Tell of reads."""
+        if call.kind in ("get", "get_ranges"):
+            self.on_read()
+        return perform()
+
+
+@dataclass
+class World:
+    """A tree over a store in memory."""
+
+    options: Options = Options()
+    operator: str | None = None
+    faults: dict[int, Fault] = field(default_factory=dict)
+    retain_since_sequence: int | None = None
+
+    def __post_init__(self) -> None:
+        self.clock = ManualClock()
+        self.environment = Environment(clock=self.clock, rng=random.Random("tree"))
+        inner = open_store(f"memory://tree-{next(NUMBERS)}", environment=self.environment)
+        self.hooked = HookedStore(FaultyStore(inner, faults=self.faults))
+        self.files = FileStore(
+            self.hooked,
+            path_of=lambda id: f"sst/{id}.sst",
+            cache=BlockCache(0),  # so that every read of a file is a request, at which a test can step in
+            options=FileOptions(block_bytes=256),
+            environment=self.environment,
+        )
+        self.publisher = MemoryPublisher(self.environment)
+        self.tree = Tree(
+            self.files,
+            file_set=self.publisher.file_set,
+            first_sequence=1,
+            options=self.options,
+            publisher=self.publisher,
+            operator=None if self.operator is None else find_operator(self.operator),
+            environment=self.environment,
+            retain_since_sequence=self.retain_since_sequence,
+        )
+
+    def put(self, key: bytes, value: bytes, expires_at_ms: int | None = None) -> None:
+        """Write a row."""
+        with self.tree.lock:
+            self.tree.active.put(key, value, expires_at_ms)
+
+    def delete(self, key: bytes) -> None:
+        """Write a tombstone."""
+        with self.tree.lock:
+            self.tree.active.delete(key)
+
+    def merge(self, key: bytes, operand: bytes) -> None:
+        """Write an operand."""
+        with self.tree.lock:
+            self.tree.active.merge(key, operand)
+
+    def rotate(self, token: object = None) -> None:
+        """Begin another memtable."""
+        with self.tree.lock:
+            self.tree.rotate(token)
+
+    def flush(self) -> None:
+        """Everything into files."""
+        self.rotate()
+        while self.tree.flush_once():
+            pass
+
+    def paths(self) -> list[str]:
+        """All files in the store."""
+        return [meta.path for meta in self.hooked.list("")]
+
+
+PLACES: dict[str, Callable[[World], None]] = {
+    "active": lambda world: None,
+    "waiting": lambda world: world.rotate(),
+    "files": lambda world: world.flush(),
+    "compacted": lambda world: (world.flush(), world.tree.compact_full(), None)[2],
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_latest_finds_a_key_wherever_it_is(place: str) -> None:
+    """A value, an end, a tombstone and operands read the same in memory, on the way, in files and merged."""
+    world = World(operator="append")
+    world.put(b"old", b"0")
+    world.put(b"gone", b"0")
+    world.put(b"sum", b"a")
+    world.flush()
+    world.put(b"new", b"1")
+    world.put(b"old", b"2")
+    world.delete(b"gone")
+    world.put(b"ends", b"3", world.clock.now_ms() + 1_000)
+    world.merge(b"sum", b"b")
+    world.merge(b"sum", b"c")
+    PLACES[place](world)
+    for _ in range(2):
+        found = {key: world.tree.latest(key) for key in (b"new", b"old", b"gone", b"ends", b"sum", b"never")}
+        assert found == {b"new": b"1", b"old": b"2", b"gone": None, b"ends": b"3", b"sum": b"abc", b"never": None}
+        assert found == {key: world.tree.view().get(key) for key in found}
+    world.clock.advance(1.0)
+    assert world.tree.latest(b"ends") is None
+
+
+def test_a_view_does_not_change() -> None:
+    """What was written, flushed or merged after a view was taken is not in it."""
+    world = World()
+    world.put(b"k", b"1")
+    view = world.tree.view()
+    world.put(b"k", b"2")
+    world.flush()
+    assert view.get(b"k") == b"1"
+    assert list(view.scan()) == [(b"k", b"1")]
+    assert world.tree.view().get(b"k") == b"2"
+
+
+def test_rows_are_counted_until_they_are_in_files() -> None:
+    """Unflushed bytes, waiting memtables, files of level 0 and generations tell where rows are."""
+    world = World()
+    world.rotate()
+    assert world.tree.waiting_count == 0
+    world.put(b"k", b"1")
+    in_memory = world.tree.unflushed_bytes
+    world.rotate(7)
+    assert (world.tree.waiting_count, world.tree.unflushed_bytes, world.tree.l0_count) == (1, in_memory, 0)
+    assert world.tree.flush_once()
+    assert (world.tree.waiting_count, world.tree.unflushed_bytes, world.tree.l0_count) == (0, 0, 1)
+    assert (world.tree.generation, world.tree.last_sequence) == (1, 1)
+    assert not world.tree.flush_once()
+    assert world.publisher.tokens == [7]
+    assert world.tree.file_set is world.publisher.file_set
+
+
+def test_memtables_are_flushed_oldest_first() -> None:
+    """Whatever waits becomes files in the order of writing, and the newest value is found throughout."""
+    world = World()
+    for value in (b"1", b"2", b"3"):
+        world.put(b"k", value)
+        world.rotate(value)
+    for _ in range(3):
+        assert world.tree.latest(b"k") == b"3"
+        assert world.tree.flush_once()
+    assert world.tree.latest(b"k") == b"3"
+    assert world.publisher.tokens == [b"1", b"2", b"3"]
+    ids = [file.id for file in world.tree.file_set.l0]
+    assert ids == sorted(ids, reverse=True)
+
+
+def test_recovered_memtables_wait() -> None:
+    """Memtables read back from a log are read, and flushed oldest first before what is written since."""
+    world = World()
+    older, newer = Memtable(1), Memtable(2)
+    older.put(b"k", b"1")
+    newer.put(b"k", b"2")
+    tree = Tree(
+        world.files,
+        file_set=FileSet(),
+        first_sequence=3,
+        options=world.options,
+        publisher=world.publisher,
+        operator=None,
+        environment=world.environment,
+        recovered=[(older, "older"), (newer, "newer")],
+    )
+    assert tree.latest(b"k") == b"2"
+    assert tree.last_sequence == 2
+    while tree.flush_once():
+        assert tree.latest(b"k") == b"2"
+    assert world.publisher.tokens == ["older", "newer"]
+
+
+@pytest.mark.parametrize("fault", [Fault.ERROR_BEFORE, Fault.LOST_REQUEST, Fault.LOST_REPLY])
+def test_a_flush_whose_file_was_not_written_is_repeated(fault: Fault) -> None:
+    """The store fails at the file: nothing changes, and the next try publishes one file."""
+    world = World(faults={0: fault})
+    world.put(b"k", b"1")
+    world.rotate()
+    with pytest.raises((Unavailable, OutcomeUnknown)):
+        world.tree.flush_once()
+    assert world.tree.waiting_count == 1
+    assert world.tree.latest(b"k") == b"1"
+    assert world.tree.flush_once()
+    assert world.paths() == [f"sst/{world.tree.file_set.l0[0].id}.sst"]
+    assert world.tree.latest(b"k") == b"1"
+
+
+@pytest.mark.parametrize("step", ["before flushed", "after flushed"])
+def test_a_flush_whose_publication_failed_is_repeated_with_the_same_file(step: str) -> None:
+    """Publishing fails, or its reply is lost: the same file is published, once, by the next try."""
+    world = World()
+    failures = [step]
+
+    def fail(now: str) -> None:
+        if now in failures:
+            failures.remove(now)
+            raise OutcomeUnknown("no answer")
+
+    world.publisher.at = fail
+    world.put(b"k", b"1")
+    world.rotate()
+    with pytest.raises(OutcomeUnknown):
+        world.tree.flush_once()
+    assert world.tree.latest(b"k") == b"1"
+    world.put(b"k", b"2")
+    world.rotate()
+    while world.tree.flush_once():
+        pass
+    assert world.tree.latest(b"k") == b"2"
+    assert len(world.publisher.published_ids) == len(set(world.publisher.published_ids)) == 2
+    assert len(world.paths()) == 2
+
+
+def test_many_threads_flush_and_compact_at_once() -> None:
+    """Steps called by many threads run one at a time, and every memtable becomes one file."""
+    world = World(Options(l0_compaction_count=4))
+    for number in range(12):
+        world.put(b"%d" % number, b"v")
+        world.rotate(number)
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            while world.tree.flush_once():
+                world.tree.compact_once()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert world.publisher.tokens == list(range(12))
+    assert len(set(world.publisher.published_ids)) == 12
+    assert [world.tree.latest(b"%d" % number) for number in range(12)] == [b"v"] * 12
+
+
+# ---- the row cache
+
+
+def test_a_cached_row_goes_when_its_key_is_flushed_anew() -> None:
+    """After a newer write was flushed, or the key was deleted, the old value is never served from the cache."""
+    world = World()
+    world.put(b"k", b"1")
+    world.put(b"other", b"1")
+    world.flush()
+    assert world.tree.latest(b"k") == world.tree.latest(b"other") == b"1"
+    world.put(b"k", b"2")
+    assert world.tree.latest(b"k") == b"2"
+    world.flush()
+    assert world.tree.latest(b"k") == b"2"
+    world.delete(b"k")
+    world.flush()
+    assert world.tree.latest(b"k") is None
+    reads: list[int] = []
+    world.hooked.on_read = lambda: reads.append(1)  # type: ignore[method-assign]
+    assert world.tree.latest(b"other") == b"1"
+    assert not reads
+
+
+def test_a_late_reader_does_not_put_an_old_value_into_the_cache() -> None:
+    """A read of old files that ends after a newer value was flushed may answer with the old one, but not keep it."""
+    world = World()
+    world.put(b"k", b"1")
+    world.flush()
+
+    def overtake() -> None:
+        world.hooked.on_read = lambda: None  # type: ignore[method-assign]
+        world.put(b"k", b"2")
+        world.flush()
+
+    world.hooked.on_read = overtake  # type: ignore[method-assign]
+    assert world.tree.latest(b"k") in (b"1", b"2")
+    assert world.tree.latest(b"k") == b"2"
+
+
+def test_a_reader_between_discarding_and_showing_keeps_nothing_old() -> None:
+    """While a flush is being published, a read of the older files does not leave a value for after it."""
+    world = World()
+    world.put(b"k", b"1")
+    world.flush()
+    shown_before: list[bytes | None] = []
+    late = world.tree._shown
+
+    def read_late(step: str) -> None:
+        if step == "after flushed":
+            shown_before.append(world.tree._latest_in_files(b"k", late))
+
+    world.put(b"k", b"2")
+    world.publisher.at = read_late
+    world.flush()
+    assert shown_before == [b"1"]
+    assert world.tree.latest(b"k") == b"2"
+    assert world.tree._latest_in_files(b"k", late) == b"1"
+    assert world.tree.latest(b"k") == b"2"
+
+
+def test_a_set_published_elsewhere_empties_the_cache() -> None:
+    """After the version was replaced by another, such as a restored one, nothing of the old one is served."""
+    world = World()
+    world.put(b"k", b"1")
+    world.flush()
+    restored = world.publisher.file_set
+    world.put(b"k", b"2")
+    world.flush()
+    assert world.tree.latest(b"k") == b"2"
+    late = world.tree._shown
+    world.publisher.file_set = restored
+    generation = world.tree.generation
+    assert world.tree.poll_once()
+    assert world.tree.generation == generation + 1
+    assert world.tree._latest_in_files(b"k", late) == b"2"
+    assert world.tree.latest(b"k") == b"1"
+    assert not world.tree.poll_once()
+    assert world.tree.generation == generation + 1
+
+
+def test_values_that_end_are_not_cached() -> None:
+    """A value with an end, and one combined with such a value, are gone in time however often they were read."""
+    world = World(operator="append")
+    world.put(b"k", b"1", world.clock.now_ms() + 1_000)
+    world.put(b"sum", b"a", world.clock.now_ms() + 1_000)
+    world.flush()
+    world.merge(b"sum", b"b")
+    world.flush()
+    for _ in range(3):
+        assert (world.tree.latest(b"k"), world.tree.latest(b"sum")) == (b"1", b"ab")
+    world.clock.advance(1.0)
+    assert (world.tree.latest(b"k"), world.tree.latest(b"sum")) == (None, b"b")
+
+
+def test_a_missing_file_is_corruption_unless_the_set_has_changed() -> None:
+    """A file that is gone is reported, but a read that was overtaken by a compaction and a collection starts again."""
+    world = World()
+    world.put(b"k", b"1")
+    world.flush()
+    world.put(b"l", b"1")
+    world.flush()
+    old = world.paths()
+
+    def overtake() -> None:
+        world.hooked.on_read = lambda: None  # type: ignore[method-assign]
+        world.tree.compact_full()
+        world.hooked.delete(old)
+
+    world.hooked.on_read = overtake  # type: ignore[method-assign]
+    assert world.tree.latest(b"k") == b"1"
+    world.hooked.delete(world.paths())
+    with pytest.raises(Corruption) as caught:
+        world.tree.latest(b"l")
+    assert caught.value.facts["path"].startswith("sst/")
+
+
+# ---- compaction
+
+
+def test_compaction_keeps_every_value_and_shows_the_new_set() -> None:
+    """Level 0 becomes a run when there are enough files; a second call has nothing to do."""
+    world = World()
+    for number in range(3):
+        for key in range(50):
+            world.put(b"%03d" % key, b"%d" % number)
+        world.flush()
+    told: list[tuple[int, int]] = []
+    assert world.tree.compact_once(lambda rows, size_bytes: told.append((rows, size_bytes)))
+    assert told[-1][0] == 150
+    assert (world.tree.l0_count, len(world.tree.file_set.runs)) == (0, 1)
+    assert world.tree.file_set is world.publisher.file_set
+    assert not world.tree.compact_once()
+    assert dict(world.tree.view().scan()) == {b"%03d" % key: b"2" for key in range(50)}
+    assert not world.publisher.jobs
+
+
+@pytest.mark.parametrize("step", ["before compacted", "after compacted"])
+def test_a_compaction_whose_publication_failed_changes_nothing(step: str) -> None:
+    """Publishing fails, or its reply is lost: reads go on, the job is ended, and the next try succeeds."""
+    world = World()
+    for number in range(3):
+        world.put(b"k", b"%d" % number)
+        world.flush()
+
+    def fail(now: str) -> None:
+        if now == step:
+            raise OutcomeUnknown("no answer")
+
+    world.publisher.at = fail
+    with pytest.raises(OutcomeUnknown):
+        world.tree.compact_once()
+    assert not world.publisher.jobs
+    assert world.tree.latest(b"k") == b"2"
+    world.publisher.at = lambda step: None
+    world.tree.compact_once()
+    assert world.tree.latest(b"k") == b"2"
+    assert (len(world.publisher.file_set.l0), len(world.publisher.file_set.runs)) == (0, 1)
+    assert world.tree.file_set == world.publisher.file_set
+
+
+def test_a_compaction_whose_inputs_were_taken_away_is_planned_anew() -> None:
+    """When another set was published meanwhile, what is there now is merged; after three times the caller is told."""
+    world = World()
+    for number in range(4):
+        world.put(b"%d" % number, b"v")
+        world.flush()
+    published = world.publisher.file_set
+    world.publisher.file_set = replace_l0(published, 3)
+    assert world.tree.compact_once()
+    assert [file.row_count for run in world.tree.file_set.runs for file in run.files] == [3]
+    world.publisher.file_set = published
+    world.tree.poll_once()
+
+    def take_away(step: str) -> None:
+        if step == "before compacted":
+            published_now = world.publisher.file_set
+            world.publisher.file_set = FileSet(tuple(reversed(published_now.l0)))
+
+    world.publisher.at = take_away
+    with pytest.raises(Conflict):
+        world.tree.compact_once()
+    assert not world.publisher.jobs
+
+
+def replace_l0(file_set: FileSet, file_count: int) -> FileSet:
+    """The oldest files alone."""
+    return FileSet(file_set.l0[-file_count:], file_set.runs)
+
+
+def test_a_missing_input_is_corruption() -> None:
+    """A compaction that cannot find a file of the newest version says so and ends its job."""
+    world = World()
+    for number in range(3):
+        world.put(b"k", b"%d" % number)
+        world.flush()
+    world.hooked.delete(world.paths()[:1])
+    with pytest.raises(Corruption):
+        world.tree.compact_once()
+    assert not world.publisher.jobs
+
+
+def test_a_fenced_tree_publishes_nothing() -> None:
+    """Once another owner has taken over, no step publishes, and each says so."""
+    world = World()
+    for number in range(3):
+        world.put(b"k", b"%d" % number)
+        world.flush()
+    world.put(b"k", b"3")
+    world.rotate()
+    world.publisher.is_fenced = True
+    before = world.publisher.file_set
+    for step in (world.tree.flush_once, world.tree.compact_once, world.tree.compact_full, world.tree.poll_once):
+        with pytest.raises(Fenced):
+            step()
+    assert world.publisher.file_set is before
+
+
+# ---- history for transactions
+
+
+def test_writes_are_remembered_while_a_transaction_is_open() -> None:
+    """A key written since a transaction began is found, also when it was flushed; afterwards memory is given back."""
+    world = World()
+    world.put(b"before", b"1")
+    with world.tree.lock:
+        since = world.tree.last_sequence
+        world.tree.hold_history(since)
+        world.tree.hold_history(since)
+    world.put(b"during", b"1")
+    world.flush()
+    world.put(b"later", b"1")
+    with world.tree.lock:
+        assert not world.tree.written_since(b"before", since)
+        assert world.tree.written_since(b"during", since)
+        assert world.tree.written_since(b"later", since)
+        assert not world.tree.written_since(b"during", world.tree.last_sequence)
+        world.tree.release_history(since)
+        assert world.tree.written_since(b"during", since)
+        assert [key for memtable in world.tree.memtables_since(since) for key in memtable.written_since(since)] == [
+            b"later",
+            b"during",
+        ]
+        world.tree.release_history(since)
+        with pytest.raises(Conflict) as caught:
+            world.tree.written_since(b"during", since)
+        assert caught.value.kind == "history_gone"
+        assert not world.tree.written_since(b"during", 2)
+
+
+def test_the_history_is_bounded() -> None:
+    """A transaction that outlives what is kept is refused; a younger one is not."""
+    world = World(replace(Options(), transaction_history_bytes_max=600))
+    with world.tree.lock:
+        world.tree.hold_history(0)
+        world.tree.hold_history(3)
+    for number in range(5):
+        world.put(b"%d" % number, b"v")
+        world.flush()
+    with world.tree.lock:
+        with pytest.raises(Conflict):
+            world.tree.written_since(b"0", 0)
+        assert world.tree.written_since(b"4", 3)
+        assert not world.tree.written_since(b"2", 3)
