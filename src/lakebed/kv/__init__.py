@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from lakebed.kv import admin
     from lakebed.kv.admin import DatabaseAdmin
     from lakebed.kv.batch import WriteBatch
-    from lakebed.kv.database import Database, open_from_checkpoint
-    from lakebed.kv.database import open_database as open
+    from lakebed.kv.database import Database
     from lakebed.kv.model import CheckpointCreateResult, CheckpointScope
+    from lakebed.kv.opening import open_database as open
+    from lakebed.kv.opening import open_from_checkpoint, open_reader
     from lakebed.kv.options import CheckpointOptions, CollectorOptions, DatabaseOptions, ReaderOptions
     from lakebed.kv.reader import DatabaseReader
-    from lakebed.kv.reader import open_reader as open_reader
     from lakebed.kv.snapshot import Snapshot
     from lakebed.kv.transaction import Transaction
 
@@ -53,9 +53,9 @@ _HOMES = {
     "Snapshot": ("lakebed.kv.snapshot", "Snapshot"),
     "Transaction": ("lakebed.kv.transaction", "Transaction"),
     "WriteBatch": ("lakebed.kv.batch", "WriteBatch"),
-    "open": ("lakebed.kv.database", "open_database"),
-    "open_from_checkpoint": ("lakebed.kv.database", "open_from_checkpoint"),
-    "open_reader": ("lakebed.kv.reader", "open_reader"),
+    "open": ("lakebed.kv.opening", "open_database"),
+    "open_from_checkpoint": ("lakebed.kv.opening", "open_from_checkpoint"),
+    "open_reader": ("lakebed.kv.opening", "open_reader"),
 }
 
 

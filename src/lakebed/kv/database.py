@@ -10,7 +10,6 @@ may be out of date until a write, the lease or a poll meets the new owner; ``get
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, get_args
@@ -33,6 +32,7 @@ from lakebed.kv.publisher import CompactorPublisher, WriterPublisher
 from lakebed.kv.recovery import replay
 from lakebed.kv.snapshot import Snapshot
 from lakebed.kv.transaction import Isolation, Transaction
+from lakebed.kv.verbs import DatabaseVerbs
 from lakebed.kv.wal import WalLog
 from lakebed.kv.writing import Writing
 from lakebed.lsm.cache import BlockCache, shared_cache
@@ -42,9 +42,8 @@ from lakebed.lsm.model import check_key
 from lakebed.lsm.operators import find_operator
 from lakebed.lsm.tree import Tree
 from lakebed.lsm.view import View
-from lakebed.runtime import Environment
 
-__all__ = ["L0_SST_BYTES_MAX", "Database", "DatabaseStats", "open_database", "open_from_checkpoint"]
+__all__ = ["L0_SST_BYTES_MAX", "Database", "DatabaseStats"]
 
 L0_SST_BYTES_MAX: Final = 1 << 30
 """A log object holds at most the rows of one memtable and one batch, in Arrow columns that end at 2 GiB."""
@@ -81,7 +80,7 @@ class DatabaseStats:
 
 
 class Database(Writing):
-    """An open database: `open_database` makes one. Use it in a ``with``, or close it.
+    """An open database, made by `lakebed.kv.open`. Use it in a ``with``, or close it.
 
     Writing is in `lakebed.kv.writing`, scans and bulk reads are in `lakebed.kv.reading`.
     """
@@ -98,7 +97,7 @@ class Database(Writing):
         take_over: bool = False,
         after_destroy: bool = False,
     ) -> Database:
-        """Become the writer of the database at a place; arguments and errors as `open_database`."""
+        """Become the writer of the database at a place; arguments and errors as `lakebed.kv.open`."""
         options = options or DatabaseOptions()
         _check_options(options)
         if options.merge_operator is not None:
@@ -450,6 +449,11 @@ class Database(Writing):
     # ---- what it is
 
     @property
+    def admin(self) -> DatabaseVerbs:
+        """Every verb that needs no open database, for this one: checkpoints, clones, restore, collection, versions."""
+        return DatabaseVerbs(self._place)
+
+    @property
     def url(self) -> str:
         """Where it is."""
         return self._url
@@ -544,60 +548,3 @@ def _check_options(options: DatabaseOptions) -> None:
             kind="invalid_option",
             option="l0_sst_bytes",
         )
-
-
-def open_database(
-    url: str | os.PathLike[str],
-    *,
-    options: DatabaseOptions | None = None,
-    storage_options: Mapping[str, str] | None = None,
-    environment: Environment | None = None,
-    create: bool = True,
-    take_over: bool = False,
-    durable: bool = True,
-    after_destroy: bool = False,
-) -> Database:
-    """Open a database for writing and reading: become its one writer.
-
-    Args:
-        url: a path, or a URL such as ``s3://bucket/folder``.
-        options: settings; see `DatabaseOptions`.
-        storage_options: credentials and endpoints, as `lakebed.objects.open_store` takes them.
-        environment: clock, randomness and threads; for tests.
-        create: make it when nothing is there.
-        take_over: also when another owner's lease lives; that writer is over then, and loses nothing that it
-            acknowledged.
-        durable: False does not wait for the disk, on local folders: after a power loss writes may be missing.
-        after_destroy: make a new database where one was destroyed.
-
-    Raises:
-        Conflict: kind ``owned``; another process owns it, and says who.
-        NotFound: kind ``database_not_found``; nothing is there, and not `create`.
-        InvalidRequest: kind ``not_a_database``: something else is there; ``invalid_db_state``: it was destroyed, or is
-            a clone that is not finished; ``merge_operator_mismatch``, ``unknown_operator``, ``invalid_option``.
-        Fenced: another process opened it at the same time.
-        Unavailable, OutcomeUnknown: the store failed; try again.
-    Cost: about 12 requests, and 1 GET an object of the log that is not in files yet; no matter how many rows there are.
-    """
-    place = Place.at(url, storage_options=storage_options, environment=environment, durable=durable, create=create)
-    return Database.open(place, options=options, create=create, take_over=take_over, after_destroy=after_destroy)
-
-
-def open_from_checkpoint(
-    url: str | os.PathLike[str],
-    parent_url: str | os.PathLike[str],
-    parent_checkpoint: str | None = None,
-    *,
-    options: DatabaseOptions | None = None,
-    storage_options: Mapping[str, str] | None = None,
-    environment: Environment | None = None,
-    take_over: bool = False,
-    durable: bool = True,
-) -> Database:
-    """Open a database that starts from another's checkpoint, or (None) its latest; make that clone when there is none.
-
-    Raises as `lakebed.kv.clone.create_clone` and `open_database`. Source: the seed's first edition.
-    """
-    place = Place.at(url, storage_options=storage_options, environment=environment, durable=durable)
-    create_clone(place, parent_url, parent_checkpoint)
-    return Database.open(place, options=options, create=False, take_over=take_over)
