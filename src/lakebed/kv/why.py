@@ -88,7 +88,7 @@ class _Question:
             return self._free("its writer may publish it yet; if not, it goes when a newer file was published")
         if first_unpublished is not None and file_id >= first_unpublished:
             return self._free("a compaction or load that is under way may publish it; it goes when that has ended")
-        return self._free("no version names it")
+        return self._free("neither the newest version nor a pinned one names it")
 
     def log(self, wal_id: int) -> Verdict:
         """Of a log object."""

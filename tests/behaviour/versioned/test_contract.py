@@ -12,6 +12,11 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
+from lakebed.kv.admin import DatabaseAdmin
+from lakebed.kv.layout import sst_path
+from lakebed.kv.options import DatabaseOptions, ReaderOptions
+from lakebed.kv.place import Place
+from lakebed.kv.reader import DatabaseReader
 from lakebed.objects import open_store
 from lakebed.reclaim.model import Pin, ReclaimPlan, Verdict, Version
 from lakebed.reclaim.versioned import Versioned
@@ -61,7 +66,31 @@ def a_table() -> Subject:
     )
 
 
-@pytest.fixture(params=[a_table], ids=["table"])
+def a_database() -> Subject:
+    clock = ManualClock()
+    environment = Environment(clock=clock, rng=random.Random(3))
+
+    def write(store: DatabaseAdmin, item: int) -> None:
+        with store.open(options=DatabaseOptions(background=False)) as database:
+            database.put(item.to_bytes(8), b"")
+            database.flush(memtable=True)
+
+    def items(store: DatabaseAdmin | DatabaseReader) -> list[int]:
+        if isinstance(store, DatabaseReader):
+            return [int.from_bytes(key) for key, _ in store.scan()]
+        with store.reader(options=ReaderOptions(background=False)) as reader:
+            return items(reader)
+
+    return Subject(
+        store=DatabaseAdmin(Place.at(f"memory://{uuid.uuid4()}/numbers", environment=environment)),
+        write=write,
+        items=items,
+        an_object=lambda store: sst_path(store.show_manifest().l0[0].id),
+        clock=clock,
+    )
+
+
+@pytest.fixture(params=[a_table, a_database], ids=["table", "database"])
 def subject(request: pytest.FixtureRequest) -> Subject:
     """Each kind of store, empty."""
     return request.param()
