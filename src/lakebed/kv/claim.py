@@ -62,7 +62,7 @@ class Claim:
         checkpoint_id: the writer's own checkpoint, on `manifest`; None for `claim_all`.
         log: has seen `manifest`.
         lease: taken; to be renewed, and given up at the end.
-        warning: what was odd about the lease before, for the log; None: nothing.
+        warning: what was odd about the lease before, or that ours could not be written yet; None: nothing.
         created: whether this call made the database.
     """
 
@@ -105,7 +105,7 @@ def claim_writer(
             something else is there. ``merge_operator_mismatch``: the database has another one. ``create_only_ignored``.
         NotFound: kind ``database_not_found``: nothing is there, and not `create`.
         Fenced: another claim was faster.
-        OutcomeUnknown: the store gave no clear answer; claim again.
+        Unavailable, OutcomeUnknown: the store gave no clear answer; claim again. An older writer may be over already.
     Cost: 4 LIST + 2 GET + 3 PUT, and 1 LIST of the boundary; a new database: 2 LIST + 1 PUT and the probe more.
     """
     options = options or DatabaseOptions()
@@ -221,7 +221,7 @@ def _claim(
     newest = log.latest()
     if newest.writer_epoch != claimed.writer_epoch:
         raise _overtaken(place, claimed, newest)
-    lease = take_lease(place, process=process, epoch=claimed.writer_epoch, lifetime_ms=lifetime_ms)
+    lease, unwritten = take_lease(place, process=process, epoch=claimed.writer_epoch, lifetime_ms=lifetime_ms)
     return Claim(
         epoch=claimed.writer_epoch,
         compactor_epoch=claimed.compactor_epoch,
@@ -231,7 +231,7 @@ def _claim(
         checkpoint_id=checkpoint_id,
         log=log,
         lease=lease,
-        warning=found.warning,
+        warning=unwritten or found.warning,
         created=created,
     )
 

@@ -25,7 +25,7 @@ import msgspec
 from typing_extensions import Buffer
 
 from lakebed.duration import format_duration
-from lakebed.errors import Conflict, Fenced, InvalidRequest, NotFound
+from lakebed.errors import Conflict, Fenced, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
 from lakebed.kv.layout import LEASE_PATH
 from lakebed.kv.place import Place
 
@@ -172,17 +172,24 @@ def owned(lease: _LeaseJson, *, url: str, now_ms: int) -> Conflict:
     )
 
 
-def take_lease(place: Place, *, process: Process, epoch: int, lifetime_ms: int) -> Lease:
+def take_lease(place: Place, *, process: Process, epoch: int, lifetime_ms: int) -> tuple[Lease, str | None]:
     """Write our lease over whatever is there. For a writer that has made its fence.
 
+    Returns:
+        The lease, and a warning when the store did not take it: the writer is the owner all the same, and the next
+        `Lease.renew_once` tries again.
+
     Raises:
-        InvalidRequest: kind ``invalid_lifetime``.
+        InvalidRequest: kind ``invalid_lifetime``; or the folder may not be written.
     Cost: 1 PUT.
     """
     check_lifetime(lifetime_ms)
     lease = Lease(place, process=process, epoch=epoch, lifetime_ms=lifetime_ms)
-    lease._write(expires_at_ms=lease.taken_at_ms + lifetime_ms)
-    return lease
+    try:
+        lease._write(expires_at_ms=lease.taken_at_ms + lifetime_ms)
+    except (Unavailable, OutcomeUnknown) as unanswered:
+        return lease, f"The lease of {place.url} could not be written yet: {unanswered}"
+    return lease, None
 
 
 def check_lifetime(lifetime_ms: int) -> None:

@@ -250,7 +250,7 @@ class ManifestLog:
             for place, write_id in enumerate(manifest.previous_write_ids, start=1):
                 known[manifest.manifest_id - place] = write_id
             lowest = manifest.manifest_id - len(manifest.previous_write_ids)
-            if lowest <= down_to or lowest == manifest.manifest_id:
+            if lowest <= max(down_to, _FIRST_ID):
                 return known
             try:
                 manifest = self.load(lowest)
