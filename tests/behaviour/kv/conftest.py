@@ -1,0 +1,115 @@
+"""A database in memory with a clock that stands still, and short words for what tests do with it."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from lakebed.kv.admin import DatabaseAdmin
+from lakebed.kv.database import Database
+from lakebed.kv.options import CollectorOptions, DatabaseOptions, ReaderOptions
+from lakebed.kv.place import Place
+from lakebed.kv.reader import DatabaseReader
+from lakebed.objects.open import open_store
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+from lakebed.testing.clock import ManualClock
+
+BY_HAND = DatabaseOptions(background=False)
+READ_BY_HAND = ReaderOptions(background=False)
+
+
+@dataclass
+class Shop:
+    """A database that is driven step by step: nothing happens in the background."""
+
+    store: ObjectStore
+    clock: ManualClock
+    environment: Environment
+
+    @classmethod
+    def new(cls, *, seed: int = 1) -> Shop:
+        """An empty place."""
+        clock = ManualClock()
+        environment = Environment(clock=clock, rng=random.Random(seed))
+        return cls(open_store(f"memory://{uuid.uuid4()}/shop", environment=environment), clock, environment)
+
+    def place(self, wrap: Callable[[ObjectStore], ObjectStore] = lambda store: store) -> Place:
+        """The database's place, perhaps behind a store that fails or counts."""
+        return Place(
+            wrap(self.store), self.environment, lambda url: wrap(open_store(url, environment=self.environment))
+        )
+
+    @property
+    def admin(self) -> DatabaseAdmin:
+        """Verbs by place."""
+        return DatabaseAdmin(self.place())
+
+    def copy(self, *, seed: int = 2) -> Shop:
+        """The same objects at another place, at the same time, with another environment."""
+        other = Shop.new(seed=seed)
+        other.clock.advance(self.clock.monotonic_s())
+        for meta in self.store.list():
+            other.store.put(meta.path, self.store.get(meta.path))
+        return other
+
+    def open(self, **settings: Any) -> Database:
+        """A writer, without a thread."""
+        options = replace(BY_HAND, **settings)
+        return Database.open(self.place(), options=options)
+
+    @contextmanager
+    def writer(self, **settings: Any) -> Iterator[Database]:
+        """A writer for a block."""
+        with self.open(**settings) as database:
+            yield database
+
+    def write(self, *numbers: int, files: bool = True) -> None:
+        """Open, write keys of these numbers, close; without `files` they stay in the log."""
+        database = self.open()
+        for number in numbers:
+            database.put(key(number), value(number))
+        database.flush(memtable=files)
+        database.close()
+
+    def reader(self, checkpoint: str | None = None, **settings: Any) -> DatabaseReader:
+        """A reader, without a thread."""
+        return DatabaseReader.open(self.place(), checkpoint, options=replace(READ_BY_HAND, **settings))
+
+    def collect(self) -> Any:
+        """Delete all that may go, however young."""
+        return self.admin.collect_garbage(CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0)))
+
+    def numbers(self, reader: Any) -> list[int]:
+        """Numbers of the keys that can be read, after a look at their values."""
+        found = list(reader.scan())
+        assert all(value(number_of(one)) == held for one, held in found)
+        return [number_of(one) for one, _ in found]
+
+
+def key(number: int) -> bytes:
+    """The key of a number."""
+    return b"key %06d" % number
+
+
+def value(number: int) -> bytes:
+    """Its value."""
+    return b"value %d" % number
+
+
+def number_of(one: bytes) -> int:
+    """The number of a key."""
+    return int(one.removeprefix(b"key "))
+
+
+@pytest.fixture
+def shop() -> Shop:
+    """An empty place for a database."""
+    return Shop.new()
