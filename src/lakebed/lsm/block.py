@@ -55,6 +55,7 @@ _PYTHON_BYTES_OF_BLOCK: Final = 2048
 """What the objects around one block cost: batch, columns, buffers, views."""
 
 _MERGE: Final = int(Kind.MERGE)
+_new_row: Final = tuple.__new__
 
 
 class BlockEntry(NamedTuple):
@@ -164,7 +165,9 @@ class Block:
             if sequence is None or number <= sequence:
                 kind = kinds[position]
                 value = bytes(values[value_offsets[position] : value_offsets[position + 1]])
-                found.append(Row(key, number, kind, value, expires[position] if ends and ends[position] else None))
+                end = expires[position] if ends and ends[position] else None
+                # What `Row(...)` does, without its Python-level constructor: a third of the time of a lookup.
+                found.append(_new_row(Row, (key, number, kind, value, end)))
                 if kind != _MERGE:
                     return found, False
             position += 1

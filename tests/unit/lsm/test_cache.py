@@ -1,0 +1,141 @@
+"""The caches of blocks and rows: within their bounds, and never stale."""
+
+from __future__ import annotations
+
+import random
+import sys
+from itertools import pairwise
+
+from lakebed.lsm.cache import CACHE_BYTES_MAX_DEFAULT, BlockCache, RowCache, set_shared_cache_bytes, shared_cache
+
+KIB = 1 << 10
+
+
+def test_blocks_stay_within_the_setting() -> None:
+    """Whatever is put in, the sum of what is kept is at most the setting, and is what is there."""
+    cache = BlockCache(64 * KIB)
+    rng = random.Random(1)
+    for step in range(3000):
+        cache.put(
+            f"file-{rng.randrange(9)}", rng.randrange(-1, 20), step, size_bytes=rng.choice([0, 9, 5000, 70 * KIB])
+        )
+        cache.get(f"file-{rng.randrange(9)}", rng.randrange(-1, 20))
+        assert cache.size_bytes <= 64 * KIB
+        if not step % 100:
+            cache.forget(f"file-{rng.randrange(9)}")
+    assert cache.size_bytes > 32 * KIB
+    for number in range(9):
+        cache.forget(f"file-{number}")
+    assert (len(cache), cache.size_bytes) == (0, 0)
+
+
+def test_what_is_used_stays() -> None:
+    """What is read between two puts outlives what is not; a value that is replaced is gone."""
+    cache = BlockCache(10 * KIB)
+    cache.put("hot", 0, "old", size_bytes=KIB)
+    cache.put("hot", 0, "hot", size_bytes=KIB)
+    for number in range(100):
+        assert cache.get("hot", 0) == "hot"
+        cache.put("cold", number, number, size_bytes=KIB)
+    assert cache.get("cold", 0) is None
+    assert cache.get("cold", 99) == 99
+
+
+def test_all_used_entries_make_room_too() -> None:
+    """When everything was used since, something goes all the same."""
+    cache = BlockCache(4 * KIB)
+    for number in range(20):
+        cache.put("file", number, number, size_bytes=KIB)
+        for other in range(number + 1):
+            cache.get("file", other)
+    assert cache.get("file", 19) == 19
+    assert cache.size_bytes <= 4 * KIB
+
+
+def test_too_large_and_no_budget() -> None:
+    """What is larger than the cache is not kept and drives nothing out; a cache of no bytes keeps nothing."""
+    cache = BlockCache(4 * KIB)
+    cache.put("file", 1, "small", size_bytes=KIB)
+    cache.put("file", 2, "large", size_bytes=4 * KIB)
+    assert (cache.get("file", 1), cache.get("file", 2)) == ("small", None)
+    nothing = BlockCache(0)
+    nothing.put("file", 1, "small", size_bytes=0)
+    assert nothing.get("file", 1) is None
+
+
+def test_forget_and_resize() -> None:
+    """A file's entries can be dropped alone, and a smaller setting holds at once."""
+    cache = BlockCache(64 * KIB)
+    for number in range(10):
+        cache.put("a", number, number, size_bytes=KIB)
+        cache.put("b", number, number, size_bytes=KIB)
+    cache.forget("a")
+    assert (len(cache), cache.get("a", 3), cache.get("b", 3)) == (10, None, 3)
+    cache.resize(5 * KIB)
+    assert cache.size_bytes <= cache.bytes_max == 5 * KIB
+    cache.clear()
+    assert (len(cache), cache.size_bytes) == (0, 0)
+
+
+def test_shared_cache() -> None:
+    """There is one cache a process, whose size can be set."""
+    assert shared_cache() is shared_cache()
+    set_shared_cache_bytes(123)
+    assert shared_cache().bytes_max == 123
+    set_shared_cache_bytes(CACHE_BYTES_MAX_DEFAULT)
+
+
+def test_rows_stay_within_the_setting() -> None:
+    """Rows put, read and discarded in any order: at most the setting, and the sum is right in the end."""
+    cache = RowCache(20 * KIB)
+    rng = random.Random(2)
+    keys = [b"key %03d" % number for number in range(200)]
+    for step in range(5000):
+        key = rng.choice(keys)
+        cache.put(key, b"v" * rng.randrange(200), generation=cache.generation)
+        cache.get(rng.choice(keys))
+        if not step % 50:
+            cache.discard(rng.sample(keys, rng.choice([1, 190])))
+        assert cache.size_bytes <= 20 * KIB
+    cache.put(b"large", b"v" * 15 * KIB, generation=cache.generation)
+    assert cache.get(b"large") is None
+    cache.discard(keys)
+    assert cache.size_bytes == 0
+
+
+def test_rows_that_are_read_outlive_the_others() -> None:
+    """A read moves a row from the older generation to the younger."""
+    cache = RowCache(20 * KIB)
+    for number in range(1000):
+        cache.put(b"cold %d" % number, b"v" * 100, generation=0)
+        cache.put(b"hot", b"hot", generation=0) if not number else cache.get(b"hot")
+    assert cache.get(b"hot") == b"hot"
+    assert cache.get(b"cold 0") is None
+    assert cache.get(b"cold 999") == b"v" * 100
+
+
+def test_a_row_read_before_a_write_is_not_kept() -> None:
+    """A value that was read from files before its key was discarded cannot be put in afterwards."""
+    cache = RowCache(20 * KIB)
+    generation = cache.generation
+    cache.discard({b"key"})
+    cache.put(b"key", b"stale", generation=generation)
+    assert cache.get(b"key") is None
+    cache.put(b"key", b"fresh", generation=cache.generation)
+    assert cache.get(b"key") == b"fresh"
+    generation = cache.generation
+    cache.clear()
+    cache.put(b"key", b"stale", generation=generation)
+    assert (cache.get(b"key"), cache.size_bytes) == (None, 0)
+
+
+def test_rows_are_accounted_with_their_objects() -> None:
+    """What a row is said to cost is no less than what Python takes for it and for its place in a dictionary."""
+    cache = RowCache(100 << 20)
+    sizes = [cache.size_bytes]
+    for number in range(1000):
+        cache.put(b"%016d" % number, b"v" * 100, generation=0)
+        sizes.append(cache.size_bytes)
+    row = sys.getsizeof(b"%016d" % 0) + sys.getsizeof(b"v" * 100)
+    table = sys.getsizeof(dict.fromkeys(range(1000))) / 1000
+    assert min(high - low for low, high in pairwise(sizes)) >= row + table
