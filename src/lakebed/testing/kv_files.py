@@ -1,0 +1,68 @@
+"""Log records and sorted files as plain rows, read whole and without any cache: what a witness looks at.
+
+Owns: nothing but the way from bytes to rows. Checks what the formats check, and that the rows are in their order.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from lakebed.kv.wal_record import decode_record
+from lakebed.lsm.block import decode_block
+from lakebed.lsm.format import decode_tail
+from lakebed.lsm.model import FileMeta, Kind
+from lakebed.testing.kv_model import Violation
+
+__all__ = ["LoggedRecord", "LoggedRow", "read_file", "read_log_record"]
+
+
+class LoggedRow(NamedTuple):
+    """A row as it is stored."""
+
+    key: bytes
+    sequence: int
+    kind: Kind
+    value: bytes
+    expires_at_ms: int | None
+
+
+class LoggedRecord(NamedTuple):
+    """A log object: whose it is, and its rows in the order of writing; a fence has none."""
+
+    epoch: int
+    rows: list[LoggedRow]
+
+
+def read_log_record(body: bytes, *, path: str) -> LoggedRecord:
+    """The rows of a log object. Raises `Corruption`."""
+    record = decode_record(body, path=path)
+    return LoggedRecord(record.epoch, [] if record.rows is None else rows_of(record.rows))
+
+
+def read_file(body: bytes, meta: FileMeta, *, path: str) -> list[LoggedRow]:
+    """All rows of a sorted file.
+
+    Raises:
+        Corruption: it is damaged, or not the file that `meta` tells of.
+        Violation: it is whole, and its rows are not sorted by (key ascending, sequence descending).
+    """
+    view = memoryview(body)
+    tail = decode_tail(view[meta.tail_offset :], meta=meta, path=path)
+    rows: list[LoggedRow] = []
+    for number in range(tail.block_count):
+        entry = tail.block(number)
+        block = decode_block(view[entry.offset : entry.offset + entry.length], entry=entry, path=path)
+        rows += rows_of(block.batch)
+    places = [(row.key, -row.sequence) for row in rows]
+    if any(left >= right for left, right in pairwise(places)):
+        raise Violation(f"the rows of {path} are not sorted")
+    return rows
+
+
+def rows_of(batch: pa.RecordBatch) -> list[LoggedRow]:
+    """The rows of a batch of `ROW_SCHEMA`."""
+    keys, sequences, kinds, values, ends = (column.to_pylist() for column in batch.columns)
+    return [LoggedRow(*row) for row in zip(keys, sequences, map(Kind, kinds), values, ends, strict=True)]

@@ -1,0 +1,548 @@
+"""Scenes of a simulated world: who is there, and what they do. Each is small, and dense in conflicts of one sort.
+
+Owns: `SCENES`, by name, and `play`, which chooses one by the seed and runs it. A scene only spawns processes; what is
+judged, and how, is the world's.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+from lakebed.errors import Fenced, LakebedError, NotFound, OutcomeUnknown, Unavailable
+from lakebed.kv.model import CheckpointScope
+from lakebed.kv.options import CollectorOptions, DatabaseOptions
+from lakebed.testing.kv_handles import Follower, Owner, ask_checkpoint
+from lakebed.testing.kv_model import Violation, visible
+from lakebed.testing.kv_world import FAULTS, CloneAsked, World, options
+from lakebed.testing.scheduled_store import FaultRates
+
+__all__ = ["SCENES", "Scene", "play"]
+
+Scene = Callable[[World], None]
+
+KEYS: Final = [b"k%d" % number for number in range(5)]
+OPEN_TRIES_MAX: Final = 4
+
+Verb = Callable[[Owner, random.Random], object]
+
+
+def some(rng: random.Random, count: int) -> list[bytes]:
+    """Different keys."""
+    return rng.sample(KEYS, count)
+
+
+VERBS: Final[dict[str, Verb]] = {
+    "put": lambda owner, rng: owner.put(rng.choice(KEYS)),
+    "soft put": lambda owner, rng: owner.put(rng.choice(KEYS), durable=False),
+    "delete": lambda owner, rng: owner.delete(rng.choice(KEYS)),
+    "batch": lambda owner, rng: owner.batch(some(rng, 3)),
+    "soft batch": lambda owner, rng: owner.batch(some(rng, 2), durable=False),
+    "set_if": lambda owner, rng: owner.set_if(KEYS[0]),
+    "transaction": lambda owner, rng: owner.transact(some(rng, 2), some(rng, 1), serializable=False),
+    "serializable": lambda owner, rng: owner.transact(some(rng, 2), some(rng, 1), serializable=True),
+    "ttl": lambda owner, rng: owner.put(rng.choice(KEYS), ttl=True),
+    "merge": lambda owner, rng: owner.merge(rng.choice((b"m0", b"m1"))),
+    "get": lambda owner, rng: owner.get(rng.choice(KEYS)),
+    "get_many": lambda owner, rng: owner.get_many(some(rng, 3)),
+    "surely": lambda owner, rng: owner.get_surely(rng.choice(KEYS)),
+    "scan": lambda owner, rng: owner.scan(reverse=rng.random() < 0.4),
+    "snapshot": lambda owner, rng: owner.snapshot(some(rng, 2)),
+    "flush": lambda owner, rng: owner.flush(),
+    "flush memtable": lambda owner, rng: owner.flush(memtable=True),
+    "flush_once": lambda owner, rng: owner.database.flush_once(),
+    "compact": lambda owner, rng: owner.database.compact_once(),
+    "compact fully": lambda owner, rng: owner.database.compact(full=True),
+    "poll": lambda owner, rng: owner.database.poll_once(),
+    "renew": lambda owner, rng: owner.database.renew_once(),
+    "checkpoint": lambda owner, rng: owner.checkpoint(rng.choice((CheckpointScope.ALL, CheckpointScope.DURABLE))),
+    "sleep": lambda owner, rng: owner.world.environment.clock.sleep(rng.random() * 0.05),
+}
+
+WRITING: Final = {"put": 6, "soft put": 3, "batch": 3, "soft batch": 1, "delete": 2, "flush": 1, "flush memtable": 4}
+READING: Final = {"get": 4, "get_many": 1, "scan": 2, "snapshot": 1}
+COMPACTING: Final = {"compact": 3, "compact fully": 1}
+
+
+# ---- actors
+
+
+def opened(
+    world: World,
+    folder: str,
+    name: str,
+    *,
+    settings: DatabaseOptions | None = None,
+    after_destroy: bool = False,
+) -> Owner | None:
+    """An owner that takes over whoever was there; None when the place cannot be opened."""
+    for _ in range(OPEN_TRIES_MAX):
+        try:
+            return Owner(world, folder, name, settings=settings, after_destroy=after_destroy)
+        except (Unavailable, OutcomeUnknown, Fenced):
+            continue
+        except LakebedError as error:
+            world.met(error)
+            return None
+    return None
+
+
+def use(world: World, owner: Owner, rng: random.Random, verbs: Mapping[str, int], count: int) -> None:
+    """Some verbs, one after another, until the owner finds that it is one no more."""
+    names, weights = list(verbs), list(verbs.values())
+    for _ in range(count):
+        verb = VERBS[rng.choices(names, weights)[0]]
+        try:
+            verb(owner, rng)
+        except Fenced:
+            world.counts["fenced"] += 1
+            world.expecting(lambda: owner.get(rng.choice(KEYS)))
+            world.expecting(lambda: owner.put(rng.choice(KEYS)))
+            return
+        except LakebedError as error:
+            world.met(error)
+
+
+def writer(
+    world: World,
+    folder: str,
+    name: str,
+    *,
+    verbs: Mapping[str, int] = WRITING,
+    count: int = 8,
+    lives: int = 1,
+    settings: DatabaseOptions | None = None,
+    after_destroy: bool = False,
+) -> None:
+    """A process that opens a database, uses it, and closes it or forgets to."""
+    born = iter(range(lives))
+
+    def live(rng: random.Random) -> None:
+        owner = opened(world, folder, f"{name}/{next(born)}", settings=settings, after_destroy=after_destroy)
+        if owner is None:
+            return
+        use(world, owner, rng, verbs, count)
+        if rng.random() < 0.5:
+            world.expecting(owner.close)
+
+    world.process(name, live, lives=lives)
+
+
+def crew(world: World, folder: str, name: str, *, threads: Sequence[Mapping[str, int]], count: int = 6) -> None:
+    """A process whose threads share one database."""
+
+    def live(rng: random.Random) -> None:
+        owner = opened(world, folder, name)
+        if owner is None:
+            return
+        for number, verbs in enumerate(threads):
+            own = random.Random(rng.random())
+            world.scheduler.spawn(f"{name}/{number}", partial(use, world, owner, own, verbs, count))
+
+    world.process(name, live)
+
+
+def collector(world: World, *folders: str, name: str = "collector", rounds: int = 4, lives: int = 1) -> None:
+    """Collections without any minimal age."""
+    settings = CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0))
+
+    def live(rng: random.Random) -> None:
+        for _ in range(rounds):
+            folder = rng.choice(folders)
+            if world.known(folder).manifest is None:
+                world.scheduler.switch("nothing to collect")
+                continue
+            world.expecting(partial(collect_once, world, folder, settings), NotFound)
+
+    world.process(name, live, lives=lives)
+
+
+def collect_once(world: World, folder: str, settings: CollectorOptions) -> None:
+    """One collection, counted."""
+    report = world.admin(folder).collect_garbage(options=settings)
+    world.counts["collected on the way"] += report.deleted_count
+
+
+def compactor(world: World, folder: str, name: str, *, rounds: int = 3, lives: int = 1) -> None:
+    """A compactor in a process of its own."""
+
+    def live(rng: random.Random) -> None:
+        for _ in range(rounds):
+            if world.known(folder).manifest is None:
+                world.scheduler.switch("nothing to compact")
+                continue
+            if world.expecting(lambda: world.admin(folder).compact(full=rng.random() < 0.5), NotFound):
+                world.counts["compactions"] += 1
+
+    world.process(name, live, lives=lives)
+
+
+def checkpointer(world: World, folder: str, name: str, *, count: int = 5) -> None:
+    """Makes checkpoints, prolongs and deletes them, and pins old versions."""
+
+    def once(rng: random.Random) -> None:
+        mine = [one for one in world.promises.values() if one.folder == folder]
+        draw = rng.random()
+        admin = world.admin(folder)
+        if draw < 0.45 or not mine:
+            ask_checkpoint(world, folder, rng)
+        elif draw < 0.6:
+            pin_old(world, folder, rng)
+        elif draw < 0.75:
+            promise = rng.choice(mine)
+            del world.promises[promise.id]
+            admin.refresh_checkpoint(promise.id, timedelta(milliseconds=rng.choice((20, 100))))
+            world.promise(folder, promise.id)
+        elif draw < 0.9:
+            promise = rng.choice(mine)
+            del world.promises[promise.id]
+            admin.delete_checkpoint(promise.id)
+        else:
+            world.environment.clock.sleep(rng.random() * 0.08)
+
+    def live(rng: random.Random) -> None:
+        for _ in range(count):
+            if world.known(folder).manifest is None:
+                world.scheduler.switch("nothing to pin")
+            else:
+                world.expecting(lambda: once(rng), NotFound)
+
+    world.process(name, live)
+
+
+def pin_old(world: World, folder: str, rng: random.Random) -> None:
+    """Pin a version that may be going."""
+    known = world.known(folder)
+    version = rng.randint(max(1, known.newest_id - 3), known.newest_id)
+    name = f"old-{rng.getrandbits(32)}"
+    world.admin(folder).pin(name, version=str(version))
+    if world.promise(folder, name).index != known.contents[version]:
+        raise Violation(f"the pin of version {version} of {folder} holds something else")
+
+
+def reader(
+    world: World,
+    folder: str,
+    name: str,
+    *,
+    count: int = 6,
+    fixed: bool = False,
+    follow_latest: bool = False,
+) -> None:
+    """Reads, by gets and long scans, while others write and collect."""
+
+    def live(rng: random.Random) -> None:
+        follower: Follower | None = None
+        for _ in range(count):
+            if follower is None:
+                follower = find(rng)
+                world.scheduler.switch("look for something to read")
+                continue
+            world.expecting(rng.choice((follower.scan, follower.poll, partial(follower.get, rng.choice(KEYS)))))
+        if follower is not None and rng.random() < 0.7:
+            world.expecting(follower.close)
+
+    def find(rng: random.Random) -> Follower | None:
+        found: list[Follower] = []
+        if world.known(folder).manifest is None:
+            return None
+        live = [one.id for one in world.promises.values() if one.folder == folder and one.expires_at_ms is None]
+        if fixed and not live:
+            return None
+        checkpoint = rng.choice(live) if fixed else None
+        world.expecting(
+            lambda: found.append(Follower(world, folder, name, checkpoint=checkpoint, follow_latest=follow_latest)),
+            NotFound,
+        )
+        return found[0] if found else None
+
+    world.process(name, live)
+
+
+def cloner(world: World, parent: str, target: str, name: str, *, fixed: bool = False, lives: int = 1) -> None:
+    """Clones a database; tries again after errors and crashes."""
+    chosen: list[str | None] = []  # a retry asks for the same
+
+    def live(rng: random.Random) -> None:
+        for _ in range(3):
+            known = world.known(parent)
+            if known.manifest is None or known.is_destroyed:
+                world.scheduler.switch("nothing to clone")
+                continue
+            if world.expecting(lambda: once(rng), NotFound):
+                return
+
+    def once(rng: random.Random) -> None:
+        live = [one for one in world.promises.values() if one.folder == parent and one.expires_at_ms is None]
+        if not chosen:
+            chosen.append(rng.choice(live).id if fixed and live else None)
+        source = chosen[0]
+        index = None if source is None else world.witness.index_of(parent, source)
+        if source is not None and index is None:
+            return  # somebody deleted it
+        asked = world.clones.setdefault(
+            (target, source), CloneAsked(parent, len(world.known(parent).line.events), index)
+        )
+        world.admin(target).create_clone(world.url(parent), source)
+        asked.is_made = True
+        world.counts["clones"] += 1
+
+    world.process(name, live, lives=lives)
+
+
+def restorer(world: World, folder: str, name: str, *, count: int = 2, lives: int = 1) -> None:
+    """Brings back what a checkpoint holds."""
+
+    def once(rng: random.Random) -> None:
+        live = [one for one in world.promises.values() if one.folder == folder and one.expires_at_ms is None]
+        if not live:
+            world.scheduler.switch("nothing to restore")
+            return
+        promise = rng.choice(live)
+        line = world.known(folder).line
+        floor, content = len(line.events), line.states[promise.index]
+        announced = (folder, content)
+        world.witness.restoring.append(announced)
+        world.admin(folder).restore(promise.id, take_over=True)
+        now_ms = world.now_ms()
+        if not any(visible(state, now_ms) == visible(content, now_ms) for state in line.states[floor:]):
+            raise Violation(f"{folder} was restored to {promise.id}, and never held {visible(content, now_ms)}")
+        world.witness.restoring.remove(announced)
+        world.counts["restores"] += 1
+
+    def live(rng: random.Random) -> None:
+        for _ in range(count):
+            world.expecting(lambda: once(rng), NotFound)
+
+    world.process(name, live, lives=lives)
+
+
+def destroyer(world: World, folder: str, name: str, *, soft: bool, lives: int = 1) -> None:
+    """Destroys a database, softly or at once."""
+
+    def once() -> None:
+        world.admin(folder).destroy(soft=soft, take_over=True)
+        known = world.known(folder)
+        if all(one.destroyed_at_ms is None for one in known.manifests.values()):
+            raise Violation(f"{folder} was said to be destroyed, and is not")
+        world.counts["destroyed"] += 1
+
+    def live(rng: random.Random) -> None:
+        for _ in range(2):
+            if world.known(folder).manifest is None:
+                world.scheduler.switch("nothing to destroy")
+            elif world.expecting(once, NotFound):
+                return
+
+    world.process(name, live, lives=lives)
+
+
+def begin(world: World, folder: str, *, settings: DatabaseOptions | None = None, rounds: int = 2) -> None:
+    """A database with some files and a log, made before anybody comes."""
+    owner = Owner(world, folder, f"beginner of {folder}", settings=settings)
+    rng = random.Random(f"begin {folder} {world.seed}")
+    for _ in range(rounds):
+        owner.batch(some(rng, 3))
+        owner.put(rng.choice(KEYS))
+        owner.flush(memtable=True)
+    owner.put(rng.choice(KEYS))
+    owner.checkpoint(CheckpointScope.ALL)
+    owner.put(rng.choice(KEYS))
+    if world.rng.random() < 0.5:
+        owner.close()
+
+
+# ---- scenes
+
+
+def takeovers(world: World) -> None:
+    """Writers take a database from each other while a collector runs."""
+    for number in range(3):
+        writer(world, "a", f"writer {number}", verbs={**WRITING, "get": 2, "compact": 2}, lives=2)
+    collector(world, "a")
+
+
+def threads(world: World) -> None:
+    """Threads share a database object; another process takes it over, perhaps."""
+    mixes = (
+        {"put": 4, "batch": 2, "transaction": 3, "set_if": 2, "get": 2, "delete": 1},
+        {"put": 2, "soft put": 2, "serializable": 4, "scan": 1, "snapshot": 2, "set_if": 2},
+        {"flush memtable": 3, "flush_once": 2, "compact": 2, "compact fully": 1, "get": 3, "surely": 2, "get_many": 2},
+    )
+    crew(world, "a", "crew", threads=mixes)
+    if world.rng.random() < 0.5:
+        writer(world, "a", "usurper", verbs={"put": 3, "set_if": 2, "surely": 2}, count=4)
+    if world.rng.random() < 0.5:
+        collector(world, "a", rounds=2)
+
+
+def readers(world: World) -> None:
+    """Readers of every kind, with a writer and a collector."""
+    begin(world, "a")
+    writer(world, "a", "writer", verbs={**WRITING, **COMPACTING}, count=10)
+    reader(world, "a", "own")
+    reader(world, "a", "fixed", fixed=True)
+    if world.rng.random() < 0.5:
+        reader(world, "a", "latest", follow_latest=True)
+    collector(world, "a")
+
+
+def scans(world: World) -> None:
+    """Long scans and snapshots in a writer whose files are compacted and collected."""
+    begin(world, "a")
+    mixes = (
+        {"scan": 5, "snapshot": 2, "put": 1},
+        {"flush memtable": 3, "compact": 2, "compact fully": 2, "put": 3, "delete": 1},
+    )
+    crew(world, "a", "crew", threads=mixes, count=8)
+    collector(world, "a", rounds=6)
+    if world.rng.random() < 0.4:
+        compactor(world, "a", "compactor")
+
+
+def checkpoints(world: World) -> None:
+    """Checkpoints made, prolonged, deleted and expiring, beside a writer and collectors."""
+    begin(world, "a")
+    verbs = {"put": 4, "soft put": 2, "flush memtable": 3, "compact fully": 2, "checkpoint": 2, "sleep": 1}
+    writer(world, "a", "writer", verbs=verbs, count=8)
+    checkpointer(world, "a", "checkpointer 1")
+    checkpointer(world, "a", "checkpointer 2")
+    collector(world, "a", rounds=5)
+
+
+def compactors(world: World) -> None:
+    """Two separate compactors, a writer that does not compact, and a collector."""
+    settings = options(compaction=False)
+    begin(world, "a", settings=settings)
+    writer(world, "a", "writer", verbs={**WRITING, **READING, "poll": 3}, count=10, settings=settings)
+    compactor(world, "a", "compactor 1", lives=2)
+    compactor(world, "a", "compactor 2")
+    collector(world, "a", rounds=5)
+
+
+def clones(world: World) -> None:
+    """Clones to one target, clones of clones, retries after crashes, with writers and collectors on all sides."""
+    begin(world, "a")
+    fixed = world.rng.random() < 0.5
+    cloner(world, "a", "b", "cloner 1", fixed=fixed, lives=3)
+    cloner(world, "a", "b", "cloner 2", fixed=fixed, lives=2)
+    if world.rng.random() < 0.6:
+        cloner(world, "b", "c", "cloner 3", lives=3)
+    writer(world, "a", "writer a", verbs={"put": 3, "flush memtable": 3, "compact fully": 2}, count=6)
+    writer(
+        world, "b", "writer b", verbs={"put": 3, "flush memtable": 2, "compact fully": 2, "get": 2, "scan": 1}, count=6
+    )
+    collector(world, "a", "b", "c", rounds=8)
+    if world.rng.random() < 0.3:
+        destroyer(world, "b", "destroyer", soft=world.rng.random() < 0.5)
+
+
+def restores(world: World) -> None:
+    """Restores beside writers, checkpointers and a collector."""
+    begin(world, "a")
+    writer(world, "a", "writer 1", verbs={**WRITING, "checkpoint": 2, "compact": 1}, count=7)
+    restorer(world, "a", "restorer", lives=2)
+    if world.rng.random() < 0.5:
+        restorer(world, "a", "restorer 2", count=1)
+    writer(world, "a", "writer 2", verbs=WRITING, count=5)
+    collector(world, "a", rounds=3)
+    if world.rng.random() < 0.4:
+        reader(world, "a", "own")
+
+
+def destructions(world: World) -> None:
+    """Databases destroyed under their writers, clones and collectors, and perhaps made anew."""
+    begin(world, "a")
+    writer(world, "a", "writer", verbs={"put": 5, "flush memtable": 2, "get": 1}, count=8)
+    if world.rng.random() < 0.6:
+        cloner(world, "a", "b", "cloner", lives=2)
+    if world.rng.random() < 0.5:
+        checkpointer(world, "a", "checkpointer", count=3)
+    destroyer(world, "a", "destroyer 1", soft=world.rng.random() < 0.6, lives=2)
+    destroyer(world, "a", "destroyer 2", soft=False)
+    collector(world, "a", "b", rounds=4)
+    if world.rng.random() < 0.4:
+        writer(world, "a", "successor", verbs={"put": 3, "flush memtable": 1}, count=3, after_destroy=True)
+
+
+def logless(world: World) -> None:
+    """Without a log: a write is durable when its memtable is in a file."""
+    settings = options(wal_enabled=False)
+    verbs = {"put": 2, "soft put": 5, "soft batch": 2, "flush memtable": 3, "compact": 1, "get": 2, "scan": 1}
+    writer(world, "a", "writer 1", verbs=verbs, settings=settings, lives=2)
+    writer(world, "a", "writer 2", verbs=verbs, settings=settings)
+    collector(world, "a")
+
+
+def endings(world: World) -> None:
+    """Values that end by themselves and operands, through flushes and compactions of every depth."""
+    world.has_ttl = True
+    settings = options(merge_operator="append")
+    verbs = {
+        "put": 2,
+        "ttl": 5,
+        "merge": 4,
+        "sleep": 3,
+        "flush memtable": 4,
+        "compact": 4,
+        "compact fully": 1,
+        "get": 2,
+    }
+    writer(world, "a", "writer 1", verbs={**verbs, "scan": 1}, count=14, settings=settings)
+    writer(world, "a", "writer 2", verbs=verbs, count=8, settings=settings)
+    if world.rng.random() < 0.5:
+        compactor(world, "a", "compactor")
+    collector(world, "a", rounds=3)
+
+
+def power(world: World) -> None:
+    """The power goes for everybody; whoever comes then finds what was durable."""
+    takeovers(world)
+    checkpointer(world, "a", "checkpointer")
+    world.power_lost_at = world.rng.randrange(50, 900)
+
+    def revive() -> None:
+        writer(world, "a", "survivor", verbs={**WRITING, **READING})
+        collector(world, "a", name="late collector")
+
+    world.revive = revive
+
+
+SCENES: Final[dict[str, Scene]] = {
+    scene.__name__: scene
+    for scene in (
+        takeovers,
+        threads,
+        readers,
+        scans,
+        checkpoints,
+        compactors,
+        clones,
+        restores,
+        destructions,
+        logless,
+        endings,
+        power,
+    )
+}
+
+STORMY: Final = FaultRates(
+    error_before=0.015, lost_request=0.01, lost_reply=0.015, late=0.012, crash=0.01, pause=0.08, pause_steps_max=400
+)
+CALM: Final = FaultRates(pause=0.05, pause_steps_max=300)
+
+
+def play(seed: int, *, scene: str | None = None) -> World:
+    """Run one scene: the named one, or the one whose turn it is.
+
+    Raises:
+        Violation: a promise was broken.
+    """
+    names = list(SCENES)
+    weather = (FAULTS, CALM, STORMY)[seed // len(names) % 3] if scene is None else (FAULTS, CALM, STORMY)[seed % 3]
+    world = World(seed, faults=weather)
+    SCENES[scene or names[seed % len(names)]](world)
+    return world.run()
