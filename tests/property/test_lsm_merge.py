@@ -284,7 +284,7 @@ def build() -> Callable[..., View]:
 @settings(LAW, max_examples=250)
 @given(
     histories(size_max=60),
-    st.lists(st.integers(0, 60), min_size=4, max_size=5),
+    st.lists(st.integers(0, 60), min_size=4, max_size=6),
     st.one_of(st.none(), st.integers(0, 60)),
     st.sampled_from(OPERATORS),
     st.one_of(st.none(), KEYS),

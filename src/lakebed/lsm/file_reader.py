@@ -166,7 +166,8 @@ class FileReader:
             start, end: None: from the first, to the last.
             reverse: blocks from the last to the first; the rows of each stay ascending.
             ahead_bytes: reads begin with one block and double up to this size, or one block.
-            fill_cache: keep what is read; otherwise a scan leaves the cache as it is.
+            fill_cache: keep what is read. Otherwise a scan leaves the cache as it is, but for the block in which a
+                bounded one begins: small ranges are asked for again.
 
         Raises: as `tail`.
         Cost: 1 GET each time something is read, none for what is in the cache.
@@ -179,12 +180,14 @@ class FileReader:
         numbers = list(range(first, last))
         if reverse:
             numbers.reverse()
+        keep = fill_cache or start is not None or end is not None
         for group in _groups(tail, numbers, ahead_bytes=ahead_bytes, growing=True):
-            for number, block in zip(group, self._blocks(tail, group, fill_cache=fill_cache), strict=True):
+            for number, block in zip(group, self._blocks(tail, group, fill_cache=keep), strict=True):
                 low = block.find(start) if start is not None and number == first else 0
                 high = block.find(end) if end is not None and number == last - 1 else block.row_count
                 if low < high:
                     yield block.slice(low, high)
+            keep = fill_cache
 
     # Reading
 

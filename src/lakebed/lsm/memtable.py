@@ -79,7 +79,7 @@ class Memtable:
         self._pieces: tuple[Piece, ...] = ()
 
     def put(self, key: bytes, value: bytes, expires_at_ms: int | None = None) -> None:
-        """Write a row that has the next sequence. Cost: 0.2 us."""
+        """Write a row that has the next sequence. Cost: about 0.25 us."""
         keys = self.keys
         row = len(keys)
         index = self.index
@@ -118,7 +118,7 @@ class Memtable:
         kinds: Sequence[int] | None = None,
         expires: Sequence[int | None] | None = None,
     ) -> None:
-        """Write many rows, with the next sequences in their order. Cost: about 0.1 us a row of a new key.
+        """Write many rows, with the next sequences in their order. Cost: about 0.2 us a row of a new key.
 
         Args:
             keys: may repeat.
@@ -144,10 +144,15 @@ class Memtable:
                 if key in newest:
                     self.older[row] = newest[key]
                 newest[key] = row
-        self.values.extend(values)
-        self.keys.extend(keys)
-        index.update(fresh)
-        self.payload_bytes += sum(map(len, keys)) + sum(len(value) for value in values if value is not None)
+        try:
+            self.values.extend(values)
+            self.keys.extend(keys)
+        finally:
+            # An interrupt in between leaves all of the rows or none.
+            del self.values[len(self.keys) :]
+            if len(self.keys) > base:
+                index.update(fresh)
+        self.payload_bytes += sum(map(len, keys)) + sum(map(len, filter(None, values)))
 
     @property
     def row_count(self) -> int:

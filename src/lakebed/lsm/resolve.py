@@ -56,7 +56,7 @@ def resolve_row(rows: Sequence[Row], *, now_ms: int, operator: MergeOperator | N
             continue
         if kind == PUT and not ended:
             if not operands:
-                return row
+                return row if number == 1 else row._replace(sequence=rows[0].sequence)
             base = value
         break
     if not operands:
