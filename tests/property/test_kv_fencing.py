@@ -275,7 +275,7 @@ def played(
             break
     for land in store.late:
         quietly(land)
-    for writer in (old, rival, victim):
+    for writer in (old, rival, victim) * 2:  # twice, for the victim may stall in the first round
         if writer.claim is not None and not writer.fenced:
             quietly(lambda writer=writer: writer.step("put", "flush"))  # type: ignore[misc]
     check(world, place(inner))
