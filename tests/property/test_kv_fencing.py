@@ -275,9 +275,11 @@ def played(
             break
     for land in store.late:
         quietly(land)
-    for writer in (old, rival, victim) * 2:  # twice, for the victim may stall in the first round
+    scripted, store.at = len(store.calls), None
+    for writer in (old, rival, victim):
         if writer.claim is not None and not writer.fenced:
             quietly(lambda writer=writer: writer.step("put", "flush"))  # type: ignore[misc]
+    del store.calls[scripted:]
     check(world, place(inner))
     writers = [writer for writer in (old, rival, victim) if writer.claim is not None and not writer.fenced]
     if len(writers) > 1:
