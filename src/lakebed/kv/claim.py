@@ -39,6 +39,7 @@ from lakebed.kv.options import DatabaseOptions
 from lakebed.kv.place import Place
 from lakebed.kv.wal import WalLog
 from lakebed.lsm.file_id import mint_file_id
+from lakebed.lsm.operators import find_operator
 from lakebed.objects.probe import probe_create_only
 
 __all__ = ["FENCE_TRIES_MAX", "Claim", "claim_all", "claim_writer", "first_manifest"]
@@ -102,7 +103,8 @@ def claim_writer(
     Raises:
         Conflict: kind ``owned``; another owner's lease lives.
         InvalidRequest: kind ``invalid_db_state``: destroyed, or a clone that is not finished. ``not_a_database``:
-            something else is there. ``merge_operator_mismatch``: the database has another one. ``create_only_ignored``.
+            something else is there. ``merge_operator_mismatch``: the database has another one. ``unknown_operator``: its operator is not registered here.
+            ``create_only_ignored``.
         NotFound: kind ``database_not_found``: nothing is there, and not `create`.
         Fenced: another claim was faster.
         Unavailable, OutcomeUnknown: the store gave no clear answer; claim again. An older writer may be over already.
@@ -289,6 +291,8 @@ def _overtaken_by(place: Place, claimed: Manifest, epoch: int) -> Fenced:
 
 def _check_operator(manifest: Manifest, options: DatabaseOptions, url: str) -> None:
     stored, asked = manifest.merge_operator, options.merge_operator
+    if stored is not None:
+        find_operator(stored)  # whoever cannot read the database must not end its writer
     if stored is not None and asked is not None and stored != asked:
         raise InvalidRequest(
             f"The database {url} merges with {stored!r}, and {asked!r} was asked for: its operands are meant for the "

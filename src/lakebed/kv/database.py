@@ -10,6 +10,7 @@ may be out of date until a write, the lease or a poll meets the new owner; ``get
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, get_args
@@ -103,7 +104,12 @@ class Database(Writing):
         if options.merge_operator is not None:
             find_operator(options.merge_operator)
         claim = claim_writer(place, options=options, create=create, take_over=take_over, after_destroy=after_destroy)
-        return cls(place, claim, options=options)
+        try:
+            return cls(place, claim, options=options)
+        except Exception:
+            with suppress(LakebedError):
+                claim.lease.give_up()  # or the next try would find ourselves in the way
+            raise
 
     def __init__(self, place: Place, claim: Claim, *, options: DatabaseOptions) -> None:
         manifest, environment = claim.manifest, place.environment

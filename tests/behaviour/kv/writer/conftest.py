@@ -1,0 +1,70 @@
+"""Databases for the tests of this folder: at a memory place and in a local folder, with a clock that tests move."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakebed.errors import LakebedError
+from lakebed.kv import Database, DatabaseOptions
+from lakebed.kv.place import Place
+from lakebed.runtime import Environment
+from lakebed.testing import ManualClock
+
+SMALL: dict[str, Any] = {
+    "background": False,
+    "l0_sst_bytes": 4_000,
+    "wal_bytes_max": 2_000,
+    "unflushed_bytes_max": 12_000,
+    "l0_count_max": 4,
+    "l0_compaction_count": 2,
+    "run_compaction_count": 2,
+    "run_file_bytes": 4_000,
+    "block_bytes": 256,
+    "cache_bytes": 1 << 20,
+}
+"""Everything so small that a few hundred rows pass through all levels; the caller runs the steps."""
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """Time that stands still until a test moves it."""
+    return ManualClock()
+
+
+@pytest.fixture(params=["memory", "local"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Place:
+    """An empty place of each kind."""
+    environment = Environment(clock=clock, rng=random.Random(7))
+    url = f"memory://{uuid.uuid4().hex}/db" if request.param == "memory" else tmp_path / "db"
+    return Place.at(url, environment=environment, durable=False)
+
+
+@pytest.fixture
+def open_at() -> Iterator[Callable[..., Database]]:
+    """Open a database with small limits and no threads; what is still open at the end is closed."""
+    opened: list[Database] = []
+
+    def open_small(place: Place, *, take_over: bool = False, after_destroy: bool = False, **options: Any) -> Database:
+        settings = DatabaseOptions(**{**SMALL, **options})
+        database = Database.open(place, options=settings, take_over=take_over, after_destroy=after_destroy)
+        opened.append(database)
+        return database
+
+    yield open_small
+    for database in opened:
+        try:
+            database.close()
+        except LakebedError as error:
+            print(f"closing {database.url}: {error}")
+
+
+@pytest.fixture
+def db(place: Place, open_at: Callable[..., Database]) -> Database:
+    """A new database at each kind of place."""
+    return open_at(place)
