@@ -51,8 +51,8 @@ _NOT_COMPRESSED: Final = 0
 _CODEC_NUMBERS: Final[dict[Compression, int]] = {"lz4": 1, "zstd": 2}  # on disk: DO NOT CHANGE
 _CODECS: Final = {1: pa.Codec("lz4_raw"), 2: pa.Codec("zstd")}
 
-_PYTHON_BYTES_OF_BLOCK: Final = 2048
-"""What the objects around one block cost: batch, columns, buffers, views."""
+_PYTHON_BYTES_OF_BLOCK: Final = 4096
+"""What stands around the columns of one block: the message's metadata, batch, buffers, views."""
 
 _MERGE: Final = int(Kind.MERGE)
 _new_row: Final = tuple.__new__

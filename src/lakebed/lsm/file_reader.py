@@ -16,7 +16,7 @@ from typing import Final
 from typing_extensions import Buffer
 
 from lakebed.errors import Corruption, InvalidRequest
-from lakebed.lsm.block import CONTINUES, Block, decode_block
+from lakebed.lsm.block import CONTINUES, Block, BlockEntry, decode_block
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.filter import Probe, probe_hash, probe_key
 from lakebed.lsm.format import Tail, decode_tail
@@ -205,32 +205,32 @@ class FileReader:
             block = self._cache.get(self._name, number)
             if block is not None:
                 cached[number] = block
-        windows = self._windows(tail, sorted(number for number in numbers if number not in cached))
+        encoded = self._encoded(tail, sorted(number for number in numbers if number not in cached))
         for number in numbers:
             block = cached.get(number)
             if block is None:
-                entry = tail.block(number)
-                start, body = windows[number]
-                place = entry.offset - start
-                block = decode_block(body[place : place + entry.length], entry=entry, path=self._path)
+                entry, body = encoded[number]
+                block = decode_block(body, entry=entry, path=self._path)
                 if fill_cache:
                     self._cache.put(self._name, number, block, size_bytes=block.size_bytes)
             yield block
 
-    def _windows(self, tail: Tail, numbers: Sequence[int]) -> dict[int, tuple[int, memoryview]]:
-        """For each of these blocks, ascending, the run of bytes that holds it, and where that begins."""
-        runs: list[list[int]] = []
+    def _encoded(self, tail: Tail, numbers: Sequence[int]) -> dict[int, tuple[BlockEntry, memoryview]]:
+        """The bytes of these blocks, ascending, as they are stored: neighbours are read together."""
+        runs: list[tuple[int, int]] = []
         for number in numbers:
-            if runs and runs[-1][-1] == number - 1:
-                runs[-1].append(number)
+            if runs and runs[-1][1] == number:
+                runs[-1] = (runs[-1][0], number + 1)
             else:
-                runs.append([number])
-        ranges = [(tail.offsets[run[0]], tail.offsets[run[-1]] + tail.lengths[run[-1]]) for run in runs]
+                runs.append((number, number + 1))
+        ranges = [(tail.offsets[first], tail.offsets[last - 1] + tail.lengths[last - 1]) for first, last in runs]
         bodies = [self._read(*ranges[0])] if len(ranges) == 1 else self._read_ranges(ranges)
-        windows: dict[int, tuple[int, memoryview]] = {}
-        for run, (start, _), body in zip(runs, ranges, bodies, strict=True):
-            windows.update(dict.fromkeys(run, (start, body)))
-        return windows
+        encoded: dict[int, tuple[BlockEntry, memoryview]] = {}
+        for (first, last), (start, _), body in zip(runs, ranges, bodies, strict=True):
+            for number, entry in enumerate(tail.entries(first, last), first):
+                place = entry.offset - start
+                encoded[number] = (entry, body[place : place + entry.length])
+        return encoded
 
     def _read(self, start: int, end: int) -> memoryview:
         try:

@@ -81,6 +81,8 @@ class FileWriter:
 
         Keeps views of the last of them until the next call. Cost: no request.
         """
+        if self._finished is not None:
+            raise InternalError(f"rows to write to {self._path} came after its end")
         if not rows.schema.equals(ROW_SCHEMA):
             raise InternalError(f"rows to write have the columns {rows.schema}, and need {ROW_SCHEMA}")
         for batch in rows.to_batches() if isinstance(rows, pa.Table) else (rows,):

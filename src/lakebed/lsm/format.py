@@ -15,6 +15,7 @@ offset, or `UnsupportedFormat`. Does not know: stores, caches.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NoReturn
@@ -136,18 +137,19 @@ class Tail:
         """Number of blocks, at least one."""
         return len(self.first_keys)
 
-    def block(self, number: int) -> BlockEntry:
-        """What the index says of a block."""
-        return BlockEntry(
-            self.offsets[number],
-            self.lengths[number],
-            self.row_counts[number],
-            self.checksums[number],
-            self.min_sequences[number],
-            self.max_sequences[number],
-            self.flags[number],
-            self.codecs[number],
-            self.raw_lengths[number],
+    def entries(self, first: int, last: int) -> Iterator[BlockEntry]:
+        """What the index says of the blocks [first, last)."""
+        return map(
+            BlockEntry,
+            self.offsets[first:last].tolist(),
+            self.lengths[first:last].tolist(),
+            self.row_counts[first:last].tolist(),
+            self.checksums[first:last].tolist(),
+            self.min_sequences[first:last].tolist(),
+            self.max_sequences[first:last].tolist(),
+            self.flags[first:last],
+            self.codecs[first:last].tolist(),
+            self.raw_lengths[first:last].tolist(),
         )
 
 

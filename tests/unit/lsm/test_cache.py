@@ -7,6 +7,7 @@ import sys
 from itertools import pairwise
 
 from lakebed.lsm.cache import CACHE_BYTES_MAX_DEFAULT, BlockCache, RowCache, set_shared_cache_bytes, shared_cache
+from lakebed.runtime import ThreadRuntime
 
 KIB = 1 << 10
 
@@ -74,6 +75,34 @@ def test_forget_and_resize() -> None:
     cache.resize(5 * KIB)
     assert cache.size_bytes <= cache.bytes_max == 5 * KIB
     cache.clear()
+    assert (len(cache), cache.size_bytes) == (0, 0)
+
+
+def test_many_threads_share_a_cache() -> None:
+    """Reads without a lock beside puts and drops from other threads: right values, bound and sum hold."""
+    runtime = ThreadRuntime()
+    cache = BlockCache(32 * KIB, runtime=runtime)
+    wrong: list[object] = []
+
+    def work(seed: int) -> None:
+        rng = random.Random(seed)
+        for _ in range(3000):
+            file, number = f"file-{rng.randrange(4)}", rng.randrange(20)
+            if rng.random() < 0.01:
+                cache.forget(file)
+            elif cache.get(file, number) not in (None, (file, number)):
+                wrong.append((file, number))
+            else:
+                cache.put(file, number, (file, number), size_bytes=rng.randrange(4 * KIB))
+            if cache.size_bytes > 32 * KIB:
+                wrong.append(cache.size_bytes)
+
+    ends = [runtime.spawn(lambda seed=seed: work(seed), name="cache") for seed in range(4)]
+    for end in ends:
+        end()
+    assert not wrong
+    for number in range(4):
+        cache.forget(f"file-{number}")
     assert (len(cache), cache.size_bytes) == (0, 0)
 
 

@@ -324,14 +324,23 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_our_own_mistakes_are_caught(memory: ObjectStore) -> None:
-    """Unsorted rows, other columns, and a file without rows are errors before anything is stored."""
+    """Unsorted rows, other columns, rows after the end and a file without rows are errors, and nothing is stored."""
+    faltering = files_in(Faltering(memory, Unavailable("no answer"), lands=False))  # type: ignore[arg-type]
+    ended = faltering.writer(mint_file_id(environment=ENVIRONMENT))
+    ended.write(batch_of([put_of(1)]))
+    with pytest.raises(Unavailable):
+        ended.finish()
+    with pytest.raises(InternalError):
+        ended.write(batch_of([put_of(2)]))
+    meta = ended.finish()
     wrong: list[Callable[[FileStore], object]] = [
         lambda files: write(files, []),
         lambda files: files.writer("x").write(batch_of([put_of(1)]).rename_columns(["a", "b", "c", "d", "e"])),
         lambda files: (writer := files.writer("x")).write(batch_of([put_of(2)])) or writer.write(batch_of([put_of(1)])),
         lambda files: (writer := files.writer("x")).write(batch_of([put_of(2)])) or writer.write(batch_of([put_of(2)])),
     ]
+    assert meta.row_count == 1
     for mistake in wrong:
         with pytest.raises(InternalError):
             mistake(files_in(memory))
-    assert list(memory.list()) == []
+    assert [found.path for found in memory.list()] == [f"sst/{meta.id}.sst"]
