@@ -219,7 +219,7 @@ def _claim(
     # The log may be empty above what was seen, after a collection or in a clone: numbers go on all the same.
     last_wal_id = wal.last_id(max(manifest.replay_after_wal_id, manifest.wal_id_last_seen))
     claimed = log.update(lambda newest: bump(newest, last_wal_id=last_wal_id))
-    fence_id = _fence(place, wal, log, claimed, next_id=last_wal_id + 1)
+    fence_id = _fence(place, wal, claimed, next_id=last_wal_id + 1)
     newest = log.latest()
     if newest.writer_epoch != claimed.writer_epoch:
         raise _overtaken(place, claimed, newest)
@@ -238,14 +238,14 @@ def _claim(
     )
 
 
-def _fence(place: Place, wal: WalLog, log: ManifestLog, claimed: Manifest, *, next_id: int) -> int:
+def _fence(place: Place, wal: WalLog, claimed: Manifest, *, next_id: int) -> int:
     """The id of our fence: the first that no older writer took."""
     # Between our look at the log and our epoch another writer may have written, flushed and collected: a number that
     # its files cover already may be free again, and a fence there would keep nobody out.
     if next_id <= claimed.replay_after_wal_id:
         next_id = wal.last_id(max(claimed.replay_after_wal_id, claimed.wal_id_last_seen)) + 1
         # What this look saw may be a newer owner's, who said so in a manifest before: a fence behind it would end him.
-        newest = log.latest()
+        newest = ManifestLog(place).latest()
         if newest.writer_epoch != claimed.writer_epoch:
             raise _overtaken(place, claimed, newest)
     for fence_id in range(next_id, next_id + FENCE_TRIES_MAX):
