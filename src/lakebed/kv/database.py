@@ -511,7 +511,14 @@ def _pinned(claim: Claim) -> Manifest:
     own = claim.manifest.checkpoint(_checkpoint_id(claim))
     if own is None or own.manifest_id == claim.manifest.manifest_id:
         return claim.manifest
-    return claim.log.load(own.manifest_id)
+    try:
+        return claim.log.load(own.manifest_id)
+    except NotFound as missing:  # a newer owner has dropped our checkpoint, and a collector has been here since
+        raise Fenced(
+            f"While a database was being opened for writing (epoch {claim.epoch}), another process took it: open it "
+            "again only if that one should end.",
+            epoch=claim.epoch,
+        ) from missing
 
 
 _POSITIVE = (
