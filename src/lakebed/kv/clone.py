@@ -207,7 +207,8 @@ class _Attempt:
         source = self._source()
         base = self._pin()
         try:
-            probe_create_only(self._place.store, environment=self._place.environment)
+            if _store_of(self._place.url) != _store_of(self._parent.url):  # else it was asked when the parent was made
+                probe_create_only(self._place.store, environment=self._place.environment)
             return self._log.create(self._manifest_on(base, source))
         except (AlreadyExists, InvalidRequest):
             self._release(base.entries)

@@ -1,0 +1,221 @@
+"""Several databases in one memory, each actor with a way to the store of its own, so that faults strike one of them.
+
+Owns: `Farm`, what readers and checks see of its databases, and `strike_everywhere`, which runs a verb once for every
+fault at every call of it. Nothing runs in the background; time stands still until a test moves it.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from lakebed.errors import LakebedError, NotFound
+from lakebed.kv.checkpoint import live_checkpoints
+from lakebed.kv.collect import collect_once
+from lakebed.kv.database import Database
+from lakebed.kv.layout import parse_boundary, parse_manifest, parse_sst, parse_wal
+from lakebed.kv.locations import file_ids
+from lakebed.kv.manifests import ManifestLog
+from lakebed.kv.model import Manifest
+from lakebed.kv.options import CollectorOptions, DatabaseOptions, ReaderOptions
+from lakebed.kv.place import Place
+from lakebed.kv.reader import DatabaseReader
+from lakebed.kv.wal_record import FENCE_BYTES
+from lakebed.objects import open_store
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+from lakebed.testing.clock import ManualClock
+from lakebed.testing.faulty import Crashed, Fault, FaultyStore
+from lakebed.testing.recording import RecordingStore
+from lakebed.testing.table_model import InlineRuntime
+from lakebed.testing.wrapper import Call
+
+__all__ = ["AT_ONCE", "Farm", "SkewedClock", "Strike", "strike_everywhere", "strikes"]
+
+AT_ONCE: Final = CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0))
+
+
+class SkewedClock(ManualClock):
+    """A clock that shows another time than the farm's, by a constant."""
+
+    def __init__(self, true: ManualClock, offset_ms: int) -> None:
+        super().__init__()
+        self._true = true
+        self._offset_ms = offset_ms
+
+    def now_ms(self) -> int:
+        """The farm's time, wrongly."""
+        return self._true.now_ms() + self._offset_ms
+
+
+class Farm:
+    """Databases by name, in one memory."""
+
+    def __init__(self, seed: int = 7) -> None:
+        self.clock = ManualClock()
+        self.clock.advance(100_000.0)
+        self.environment = Environment(clock=self.clock, rng=random.Random(seed), runtime=InlineRuntime())
+        self.root: ObjectStore = open_store(f"memory://{uuid.uuid4().hex}/farm", environment=self.environment)
+
+    def url(self, name: str) -> str:
+        """A database's URL."""
+        return f"{self.root.root_url}/{name}"
+
+    def place(self, name: str, *, way: Any = None, clock: Any = None) -> Place:
+        """A database's place, reached through `way` (a wrapper of the root), with its own clock if asked."""
+        way = way or self.root
+        environment = self.environment
+        if clock is not None:
+            environment = Environment(clock=clock, rng=environment.rng, runtime=environment.runtime)
+
+        def open_url(url: str) -> ObjectStore:
+            inside = url.removeprefix(self.root.root_url + "/")
+            return way.sub(inside) if inside != url else open_store(url, environment=environment)
+
+        return Place(way.sub(name), environment, open_url)
+
+    def open(self, name: str, **settings: Any) -> Database:
+        """Open for writing, over whatever lease there is, without background work."""
+        options = DatabaseOptions(background=False, compaction=False, **settings)
+        return Database.open(self.place(name), options=options, take_over=True)
+
+    def open_after_destroy(self, name: str) -> Database:
+        """Make a database anew where one was destroyed."""
+        options = DatabaseOptions(background=False, compaction=False)
+        return Database.open(self.place(name), options=options, take_over=True, after_destroy=True)
+
+    def rows(self, name: str, checkpoint: str | None = None) -> dict[bytes, bytes]:
+        """What a reader sees; nothing is written."""
+        options = ReaderOptions(follow_latest=checkpoint is None, background=False)
+        with DatabaseReader.open(self.place(name), checkpoint, options=options) as reader:
+            return dict(reader.scan())
+
+    def newest(self, name: str) -> Manifest:
+        """The newest manifest."""
+        return ManifestLog(self.place(name)).latest()
+
+    def clone_pins(self, name: str) -> dict[str, str]:
+        """Live checkpoints of clones: id by the clone's URL."""
+        live = live_checkpoints(self.newest(name), self.clock.now_ms())
+        return {one.id: str(one.owner.url) for one in live if one.owner.kind == "clone"}
+
+    def objects(self, name: str = "") -> dict[str, bytes]:
+        """Everything in a folder."""
+        store = self.root.sub(name) if name else self.root
+        return {meta.path: bytes(store.get(meta.path)) for meta in store.list("")}
+
+    def put_back(self, objects: Mapping[str, bytes]) -> None:
+        """Make the memory hold just these objects."""
+        there = [meta.path for meta in self.root.list("")]
+        self.root.delete([path for path in there if path not in objects])
+        for path, body in objects.items():
+            self.root.put(path, body, durable=False)
+
+    def collect(self, *names: str) -> None:
+        """Open and close each database (which ends what was under way), then collect it fully."""
+        for name in names:
+            manifest = self.newest(name)
+            if manifest.destroyed_at_ms is None and manifest.initialized:
+                self.open(name).close()
+            collect_once(self.place(name), options=AT_ONCE)
+
+    def unreferenced(self, name: str) -> list[str]:
+        """Objects of a database that nothing needs: files, logs, manifests of no live version, and strangers."""
+        log = ManifestLog(self.place(name))
+        newest = log.latest()
+        pins = {one.manifest_id for one in live_checkpoints(newest, self.clock.now_ms())}
+        versions = [newest, *(log.load(pin) for pin in sorted(pins) if pin != newest.manifest_id)]
+        named = set().union(*(file_ids(version) for version in versions))
+        found = []
+        for path, body in self.objects(name).items():
+            manifest_id, wal_id, file_id = parse_manifest(path), parse_wal(path), parse_sst(path)
+            if manifest_id is not None:
+                needed = manifest_id == newest.manifest_id or manifest_id in pins
+            elif wal_id is not None:
+                tails = ((one.replay_after_wal_id, one.wal_id_last_seen) for one in versions)
+                needed = len(body) == FENCE_BYTES or wal_id > newest.replay_after_wal_id
+                needed = needed or any(after < wal_id <= last for after, last in tails)
+            elif file_id is not None:
+                needed = file_id in named
+            else:
+                needed = path == "lease.json" or parse_boundary(path) is not None
+            if not needed:
+                found.append(path)
+        return found
+
+
+@dataclass(frozen=True)
+class Strike:
+    """One fault at one call of a verb."""
+
+    index: int
+    call: Call
+    fault: Fault
+    land_first: bool
+    """A late change lands before the retry, not after it."""
+
+
+def strikes(trace: list[Call]) -> list[Strike]:
+    """Every fault that means something at every call of a verb."""
+    found = []
+    for index, call in enumerate(trace):
+        faults = [Fault.ERROR_BEFORE, Fault.CRASH_BEFORE]
+        if call.changes:
+            faults += [Fault.LOST_REPLY, Fault.CRASH_AFTER, Fault.LATE, Fault.CRASH_LATE]
+        for fault in faults:
+            for land_first in (True, False) if fault in (Fault.LATE, Fault.CRASH_LATE) else (True,):
+                found.append(Strike(index, call, fault, land_first))
+    return found
+
+
+def strike_everywhere(
+    farm: Farm,
+    verb: Callable[[Place], object],
+    retry: Callable[[], object],
+    check: Callable[[], None],
+    *,
+    name: str,
+) -> int:
+    """Run a verb from the present state once for each strike, retry it, and check; returns how many strikes there were.
+
+    Args:
+        verb: takes the place that the faults are on the way to.
+        retry: what a user does afterwards, over a sound store.
+    """
+    base = farm.objects()
+    recording = RecordingStore(farm.root)
+    verb(farm.place(name, way=recording))
+    check()
+    calls = [one.call for one in recording.trace]
+    assert calls
+    todo = strikes(calls)
+    visited = set()
+    for strike in todo:
+        farm.put_back(base)
+        way = FaultyStore(farm.root, faults={strike.index: strike.fault})
+        try:
+            verb(farm.place(name, way=way))
+            failed = False
+        except (Crashed, LakebedError):
+            failed = True
+        assert [(index, met) for index, _, met in way.met] == [(strike.index, strike.fault)]
+        visited.add(strike)
+        if strike.land_first:
+            way.land()
+        try:
+            retry()
+        except NotFound:
+            assert failed, f"{strike}: the verb succeeded, and its retry finds nothing"
+            raise
+        way.land()
+        try:
+            check()
+        except (AssertionError, LakebedError) as error:
+            raise AssertionError(f"after {strike}: {error}") from error
+    assert visited == set(todo)
+    farm.put_back(base)
+    return len(visited)

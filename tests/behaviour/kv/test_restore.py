@@ -1,0 +1,263 @@
+"""Restore: an older state becomes the newest, nothing is lost, and a crash leaves the old state or the new one."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from lakebed.errors import Conflict, Fenced, InvalidRequest, LakebedError, NotFound
+from lakebed.kv.checkpoint import create_checkpoint, delete_checkpoint, list_checkpoints
+from lakebed.kv.claim import claim_writer
+from lakebed.kv.clone import create_clone
+from lakebed.kv.collect import collect_once
+from lakebed.kv.database import Database
+from lakebed.kv.layout import manifest_path
+from lakebed.kv.options import CheckpointOptions, DatabaseOptions
+from lakebed.kv.place import Place
+from lakebed.kv.restore import KEEP_FOR, restore
+from lakebed.testing import Crashed, Fault, FaultyStore, RecordingStore
+from lakebed.testing.database_farm import AT_ONCE, Farm, strike_everywhere
+
+
+@pytest.fixture
+def farm() -> Farm:
+    """Databases in one memory."""
+    return Farm()
+
+
+def two_states(farm: Farm) -> tuple[str, dict[bytes, bytes], dict[bytes, bytes]]:
+    """A database whose checkpoint has files and a log, and whose present has others: id, rows before, rows now."""
+    with farm.open("db") as db:
+        db.put(b"a", b"1")
+        db.put(b"b", b"1")
+        db.flush(memtable=True)
+        db.put(b"b", b"2")
+        db.put(b"c", b"2")
+        db.delete(b"a")
+        made = db.create_checkpoint(CheckpointOptions(name="good"))
+        before = dict(db.scan())
+    with farm.open("db") as db:
+        db.put(b"c", b"3")
+        db.put(b"d", b"3")
+        db.flush(memtable=True)
+        db.compact(full=True)
+        db.put(b"e", b"4")
+        db.flush()
+        now = dict(db.scan())
+    assert before != now
+    return made.id, before, now
+
+
+def test_the_older_state_is_back_and_the_present_is_kept(farm: Farm) -> None:
+    """Files and log of the checkpoint are the newest state; the state before can be read and restored in its turn."""
+    checkpoint, before, now = two_states(farm)
+    done = restore(farm.place("db"), "good")
+    assert farm.rows("db") == before
+    farm.collect("db")
+    assert farm.rows("db") == before == farm.rows("db", checkpoint)
+    assert farm.rows("db", done.present.id) == now
+    restore(farm.place("db"), done.present.id)
+    assert farm.rows("db") == now
+
+
+def test_the_present_is_lost_only_when_its_lifetime_ends(farm: Farm) -> None:
+    """The kept state has the stated lifetime, and goes with the first collection after it."""
+    _, before, now = two_states(farm)
+    done = restore(farm.place("db"), "good", keep_for=timedelta(hours=1))
+    kept = farm.newest("db").checkpoint(done.present.id)
+    assert kept.expires_at_ms - kept.created_at_ms == 3_600_000
+    farm.clock.advance(3599)
+    farm.collect("db")
+    assert farm.rows("db", done.present.id) == now
+    farm.clock.advance(2)
+    farm.collect("db")
+    assert farm.newest("db").checkpoint(done.present.id) is None
+    assert farm.rows("db") == before
+    assert farm.unreferenced("db") == []
+
+
+def test_sequences_and_numbers_go_on_from_the_larger_state(farm: Farm) -> None:
+    """What is written after a restore is newer than everything written before it, in files and in the log."""
+    two_states(farm)
+    present = farm.newest("db")
+    with farm.open("db") as db:
+        last = db.snapshot().sequence
+    done = restore(farm.place("db"), "good")
+    newest = farm.newest("db")
+    assert newest.manifest_id == done.manifest_id
+    assert newest.last_sequence >= last > present.last_sequence
+    assert newest.replay_after_wal_id > present.wal_id_last_seen
+    assert newest.newest_l0_id > present.newest_l0_id
+    assert [one.owner.kind for one in newest.checkpoints] == ["user", "user"]
+    with farm.open("db") as db:
+        db.put(b"b", b"new")
+        db.flush(memtable=True)
+    assert farm.rows("db")[b"b"] == b"new"
+
+
+def test_a_writer_that_lives_is_in_the_way_unless_taken_over(farm: Farm) -> None:
+    """Under a live lease restore is a Conflict that changes nothing; with take_over the writer is fenced."""
+    checkpoint, before, _ = two_states(farm)
+    writer = Database.open(farm.place("db"), options=DatabaseOptions(background=False))
+    state = farm.objects("db")
+    with pytest.raises(Conflict, match="owned"):
+        restore(farm.place("db"), checkpoint)
+    assert farm.objects("db") == state
+    restore(farm.place("db"), checkpoint, take_over=True)
+    with pytest.raises(Fenced):
+        writer.put(b"z", b"too late")
+    assert farm.rows("db") == before
+    with pytest.raises(LakebedError):
+        writer.close()
+
+
+def test_a_wrong_checkpoint_changes_nothing(farm: Farm) -> None:
+    """Unknown, expired, no database, no lifetime: an error each, and no byte changed."""
+    two_states(farm)
+    short = create_checkpoint(farm.place("db"), CheckpointOptions(lifetime=timedelta(seconds=1)))
+    farm.clock.advance(2)
+    state = farm.objects("db")
+    for wrong in ("nothing", short.id):
+        with pytest.raises(InvalidRequest) as error:
+            restore(farm.place("db"), wrong)
+        assert error.value.kind == "invalid_db_state"
+    with pytest.raises(InvalidRequest):
+        restore(farm.place("db"), "good", keep_for=timedelta(0))
+    with pytest.raises(NotFound):
+        restore(farm.place("nobody"), "good")
+    assert farm.objects("db") == state
+
+
+def test_a_version_that_is_missing_is_corruption_and_changes_no_row(farm: Farm) -> None:
+    """When the pinned manifest is gone, restore says so with its path, and the present stays."""
+    checkpoint, _, now = two_states(farm)
+    pinned = farm.newest("db").checkpoint(checkpoint).manifest_id
+    farm.root.delete([f"db/{manifest_path(pinned)}"])
+    with pytest.raises(LakebedError) as error:
+        restore(farm.place("db"), checkpoint)
+    assert error.value.kind == "corruption"
+    assert error.value.facts["path"] == manifest_path(pinned)
+    assert farm.rows("db") == now
+
+
+def test_a_clone_is_restored_with_its_ancestors_files(farm: Farm) -> None:
+    """A clone's checkpoint may name ancestors' files: they are held for it, and read after the restore."""
+    _, _, now = two_states(farm)
+    create_clone(farm.place("clone"), farm.url("db"))
+    made = create_checkpoint(farm.place("clone"))
+    with farm.open("clone") as db:
+        db.put(b"mine", b"1")
+        db.compact(full=True)
+    farm.collect("clone")
+    assert farm.newest("clone").external_databases
+    restore(farm.place("clone"), made.id)
+    farm.collect("clone", "db")
+    assert farm.rows("clone") == now
+
+
+def test_a_usurper_at_any_call_fences_the_restore_or_comes_after_it(farm: Farm) -> None:
+    """A writer that opens in the middle of a restore writes on the old state or on the restored one, never a mixture."""
+    checkpoint, before, now = two_states(farm)
+    base = farm.objects()
+    recording = RecordingStore(farm.root)
+    restore(farm.place("db", way=recording), checkpoint)
+    outcomes = set()
+    for index in range(len(recording.trace)):
+        farm.put_back(base)
+        met: list[int] = []
+
+        def usurp(at: int, call: Any, index: int = index, met: list[int] = met) -> None:
+            if at == index and not met:
+                met.append(at)
+                with farm.open("db") as db:
+                    db.put(b"usurper", b"1")
+
+        try:
+            restore(farm.place("db", way=FaultyStore(farm.root, faults=usurp)), checkpoint, take_over=True)
+            outcomes.add("restored")
+        except Fenced:
+            outcomes.add("fenced")
+        rows = farm.rows("db")
+        if b"usurper" in rows:
+            del rows[b"usurper"]
+            assert rows in (before, now)
+        else:  # restored after it: then what it wrote is in the kept present
+            assert rows == before
+            kept = [one for one in list_checkpoints(farm.place("db")) if one.expires_at_ms is not None]
+            assert any(farm.rows("db", one.id).get(b"usurper") == b"1" for one in kept)
+    assert outcomes == {"restored", "fenced"}
+
+
+def test_a_collector_at_any_call_takes_nothing_that_is_needed(farm: Farm) -> None:
+    """A checkpoint that is deleted, and collected, in the middle of a restore is restored whole or refused."""
+    checkpoint, before, now = two_states(farm)
+    base = farm.objects()
+    recording = RecordingStore(farm.root)
+    restore(farm.place("db", way=recording), checkpoint)
+    outcomes = set()
+    for index in range(len(recording.trace)):
+        farm.put_back(base)
+        met: list[int] = []
+
+        def collect(at: int, call: Any, index: int = index, met: list[int] = met) -> None:
+            if at == index and not met:
+                met.append(at)
+                delete_checkpoint(farm.place("db"), checkpoint)
+                collect_once(farm.place("db"), options=AT_ONCE)
+
+        try:
+            restore(farm.place("db", way=FaultyStore(farm.root, faults=collect)), checkpoint)
+            outcomes.add("restored")
+            assert farm.rows("db") == before
+        except InvalidRequest:
+            outcomes.add("refused")
+            assert farm.rows("db") == now
+    assert outcomes == {"restored", "refused"}
+
+
+def test_every_fault_at_every_call_of_a_restore(farm: Farm) -> None:
+    """Crash, lost reply, refusal and late landing anywhere: old state or new, and the retry finishes."""
+    checkpoint, before, now = two_states(farm)
+
+    def check() -> None:
+        assert farm.rows("db") == before
+        kept = [one for one in list_checkpoints(farm.place("db")) if one.expires_at_ms is not None]
+        first = next(one.id for one in kept if farm.rows("db", one.id) == now)
+        farm.collect("db")
+        assert (farm.rows("db"), farm.rows("db", first)) == (before, now)
+        farm.clock.advance(KEEP_FOR.total_seconds() + 1)
+        farm.collect("db")
+        assert farm.rows("db") == before == farm.rows("db", checkpoint)
+        assert farm.unreferenced("db") == []
+
+    def verb(place: Place) -> object:
+        return restore(place, checkpoint)
+
+    def retry() -> object:
+        assert farm.rows("db") in (before, now)
+        return restore(farm.place("db"), checkpoint, take_over=True)
+
+    assert strike_everywhere(farm, verb, retry, check, name="db") > 60
+
+
+def test_a_crashed_restore_holds_nothing_for_ever(farm: Farm) -> None:
+    """The hold on the wanted version goes with the next writer, so deleting the checkpoint later frees its files."""
+    checkpoint, _, _ = two_states(farm)
+    base = farm.objects()
+    recording = RecordingStore(farm.root)
+    restore(farm.place("db", way=recording), checkpoint)
+    held = set()
+    for index in [one.index for one in recording.changes()]:
+        farm.put_back(base)
+        with suppress(Crashed):
+            way = FaultyStore(farm.root, faults={index: Fault.CRASH_AFTER})
+            restore(farm.place("db", way=way), checkpoint)
+        held.add([one.owner.kind for one in farm.newest("db").checkpoints].count("writer"))
+        claim_writer(farm.place("db"), take_over=True)
+        kinds = [one.owner.kind for one in farm.newest("db").checkpoints]
+        assert kinds.count("writer") == 1
+        assert set(kinds) == {"user", "writer"}
+    assert held == {0, 1}
