@@ -10,7 +10,7 @@ taken once and asked of many filters: `probe_hash` prepares what each of them ne
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -115,7 +115,3 @@ class Filter:
         high, mask = probe
         start = (high * block_count >> 24) << 5
         return int.from_bytes(self._view[start : start + 32], "little") & mask == mask
-
-    def may_contain_each(self, hashes: Iterable[int]) -> list[bool]:
-        """`may_contain` of every hash, in order."""
-        return [self.may_contain(probe_hash(key_hash)) for key_hash in hashes]

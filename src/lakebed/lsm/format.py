@@ -137,6 +137,10 @@ class Tail:
         """Number of blocks, at least one."""
         return len(self.first_keys)
 
+    def block(self, number: int) -> BlockEntry:
+        """What the index says of a block."""
+        return next(self.entries(number, number + 1))
+
     def entries(self, first: int, last: int) -> Iterator[BlockEntry]:
         """What the index says of the blocks [first, last)."""
         return map(
