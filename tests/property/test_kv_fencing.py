@@ -85,9 +85,7 @@ class Writer:
             except Fenced:
                 self.fenced = True
             except Conflict as error:
-                # Collected under us: only ever by a newer owner.
-                if error.kind != "log_collected" or self.claim is None or error.facts["epoch"] <= self.claim.epoch:
-                    self.world.violations.append(f"{self.name} {verb}: {error}")
+                self.world.violations.append(f"{self.name} {verb}: {error}")
                 self.fenced = True
             self.world.met[f"{verb} {'fenced' if self.fenced else 'done'}"] += 1
 
@@ -95,7 +93,7 @@ class Writer:
         """Claim and replay."""
         self.claim = claim = claim_writer(self.place, take_over=True, process=PROCESS)
         self.world.won(claim.manifest)
-        tables = replay(self.place, claim.manifest, through=claim.fence_id, table_bytes_max=LARGE)
+        tables = replay(self.place, claim.manifest, through=claim.fence_id, table_bytes_max=LARGE, epoch=claim.epoch)
         self.unflushed = {
             key: value or b"" for table in tables for key, value in zip(table.keys, table.values, strict=False)
         }

@@ -17,7 +17,7 @@ from typing import Final, get_args
 
 import msgspec
 
-from lakebed.errors import Fenced, InvalidRequest, LakebedError
+from lakebed.errors import Fenced, InvalidRequest, LakebedError, NotFound
 from lakebed.kv.background import Background, Stopped
 from lakebed.kv.checkpoint import create_checkpoint
 from lakebed.kv.claim import Claim, claim_writer
@@ -125,7 +125,9 @@ class Database(Writing):
             options=FileOptions(block_bytes=options.block_bytes, bits_per_key=options.filter_bits_per_key),
             environment=environment,
         )
-        recovered = replay(place, manifest, through=claim.fence_id, table_bytes_max=options.l0_sst_bytes)
+        recovered = replay(
+            place, manifest, through=claim.fence_id, table_bytes_max=options.l0_sst_bytes, epoch=claim.epoch
+        )
         newest = recovered.pop() if recovered and recovered[-1].size_bytes < options.l0_sst_bytes else None
         last_sequence = max([manifest.last_sequence, *(table.last_sequence for table in recovered)])
         holds = Holds(shown=lambda: self._tree.file_set, runtime=environment.runtime)

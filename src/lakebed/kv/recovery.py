@@ -20,7 +20,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from lakebed.errors import Conflict, Corruption, NotFound
+from lakebed.errors import Conflict, Corruption, Fenced, NotFound
 from lakebed.kv.layout import wal_path
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Manifest
@@ -47,6 +47,7 @@ def replay(
     table_bytes_max: int,
     after: int | None = None,
     into: Memtable | None = None,
+    epoch: int | None = None,
 ) -> list[Memtable]:
     """The rows of the log in ``(after, through]``, as memtables.
 
@@ -56,6 +57,7 @@ def replay(
         after: the id before the first; None: the manifest's `replay_after_wal_id`.
         table_bytes_max: a table that reached it is followed by another one.
         into: a table that is filled on, under whatever lock its readers need; it is the first of the result.
+        epoch: of the writer that recovers; it learns that a newer one was faster. None: of a reader.
 
     Returns:
         Tables, oldest first; each one's `last_wal_id` is the last id that it covers, that of the last one is `through`.
@@ -64,12 +66,13 @@ def replay(
     Raises:
         Corruption: a record that the version needs is missing (``wal_id``) or damaged.
         Conflict: kind ``log_collected``; a record was collected, for a newer version does not need it: read that one.
+        Fenced: the same, when that version is of a newer epoch than `epoch`.
         UnsupportedFormat: a record of a newer lakebed.
     Cost: 1 LIST a thousand ids and 1 GET a record with rows, several at once; 1 LIST + 1 GET when one is missing.
     """
     after = manifest.replay_after_wal_id if after is None else after
     tables = [] if into is None else [into]
-    for record in read_records(place, manifest, after=after, through=through):
+    for record in read_records(place, manifest, after=after, through=through, epoch=epoch):
         assert record.rows is not None
         _check_order(tables, record)
         table = tables[-1] if tables else None
@@ -109,33 +112,34 @@ def _has_other_kinds(kinds: pa.Array) -> bool:
     return bool((kinds.to_numpy() != int(Kind.PUT)).any())
 
 
-def read_records(place: Place, manifest: Manifest, *, after: int, through: int | None) -> Iterator[WalRecord]:
+def read_records(
+    place: Place, manifest: Manifest, *, after: int, through: int | None, epoch: int | None = None
+) -> Iterator[WalRecord]:
     """Records with rows in ``(after, through]``, in order, read ahead. Arguments, errors and cost as `replay`.
 
     Args:
         through: None: as far as the log goes now.
     """
     wal = WalLog(place)
-    entries = wal.entries(after) if through is None or after < through else []
+    entries = wal.entries(after, through=through) if through is None or after < through else []
     if through is None:
         through = entries[-1].id if entries else after
-    entries = [entry for entry in entries if entry.id <= through]
     expected = after + 1
     for entry in entries:
         if entry.id != expected:
-            raise _missing(place, manifest, expected)
+            raise _missing(place, manifest, expected, epoch=epoch)
         expected += 1
     if expected <= through:
-        raise _missing(place, manifest, expected)
+        raise _missing(place, manifest, expected, epoch=epoch)
     with_rows = [entry for entry in entries if not entry.is_fence]
     if len(with_rows) <= 1:  # the usual case of a poll: no pool for it
         for entry in with_rows:
-            yield _read(place, wal, manifest, entry)
+            yield _read(place, wal, manifest, entry, epoch=epoch)
         return
     pool = place.environment.runtime.pool(_READERS_MAX)
     try:
         for window in _windows(with_rows):
-            yield from pool.map(lambda entry: _read(place, wal, manifest, entry), window)
+            yield from pool.map(lambda entry: _read(place, wal, manifest, entry, epoch=epoch), window)
     finally:
         pool.close()
 
@@ -153,14 +157,14 @@ def _windows(entries: Sequence[WalEntry]) -> Iterator[list[WalEntry]]:
         yield window
 
 
-def _read(place: Place, wal: WalLog, manifest: Manifest, entry: WalEntry) -> WalRecord:
+def _read(place: Place, wal: WalLog, manifest: Manifest, entry: WalEntry, *, epoch: int | None) -> WalRecord:
     try:
         return wal.read(entry.id)
     except NotFound as missing:
-        raise _missing(place, manifest, entry.id) from missing
+        raise _missing(place, manifest, entry.id, epoch=epoch) from missing
 
 
-def _missing(place: Place, manifest: Manifest, wal_id: int) -> Corruption | Conflict:
+def _missing(place: Place, manifest: Manifest, wal_id: int, *, epoch: int | None) -> Corruption | Conflict | Fenced:
     """What it means that a record is not there: look whether anybody may still count on it."""
     path = wal_path(wal_id)
     newest = ManifestLog(place).latest()
@@ -169,6 +173,14 @@ def _missing(place: Place, manifest: Manifest, wal_id: int) -> Corruption | Conf
         one.manifest_id == manifest.manifest_id and one.is_live(now_ms) for one in newest.checkpoints
     )
     if wal_id <= newest.replay_after_wal_id and not pinned:
+        if epoch is not None and newest.writer_epoch > epoch:
+            return Fenced(
+                f"While {place.url} was being opened for writing, another process took it (epoch "
+                f"{newest.writer_epoch}, ours was {epoch}): open it again only if that one should end.",
+                url=place.url,
+                epoch=epoch,
+                new_epoch=newest.writer_epoch,
+            )
         return Conflict(
             f"{path} was collected, for version {newest.manifest_id} of {place.url} has its rows in files: read that "
             f"one instead of {manifest.manifest_id}.",

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from lakebed.errors import Conflict, Corruption
+from lakebed.errors import Conflict, Corruption, Fenced
 from lakebed.kv import recovery
 from lakebed.kv.claim import claim_writer
 from lakebed.kv.layout import wal_path
@@ -155,6 +155,8 @@ def test_a_collected_record_sends_to_the_newest_version() -> None:
         replay(place, manifest, through=2, table_bytes_max=LARGE)
     assert caught.value.kind == "log_collected"
     assert caught.value.facts["manifest_id"] == newest.manifest_id
+    with pytest.raises(Fenced, match="another process took it"):
+        replay(place, manifest, through=2, table_bytes_max=LARGE, epoch=manifest.writer_epoch - 1)
     pin = Checkpoint("c", manifest.manifest_id, 0, Owner("user"))
     log.update(lambda one: msgspec.structs.replace(one, checkpoints=(pin,)))
     pinned = msgspec.structs.replace(manifest, wal_id_last_seen=2)
