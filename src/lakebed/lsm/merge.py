@@ -68,14 +68,14 @@ class Window:
 
     parts: list[Part]
     row_count: int
+    of_one_source: bool
+    """Then the parts stand in the order of their keys."""
 
     def ordered(self) -> list[Part] | None:
-        """The parts in the order of their keys, when no key is in two of them and they do not overlap; else None."""
-        if len(self.parts) == 1:
+        """The parts in the order of their keys, when they are of one source or do not overlap; else None."""
+        if self.of_one_source:
             return self.parts
-        ends = sorted(
-            ((first_key(part.rows), last_key(part.rows), number) for number, part in enumerate(self.parts)),
-        )
+        ends = sorted((first_key(part.rows), last_key(part.rows), number) for number, part in enumerate(self.parts))
         if all(before[1] < behind[0] for before, behind in pairwise(ends)):
             return [self.parts[number] for _, _, number in ends]
         return None
@@ -184,9 +184,10 @@ def cut_windows(sources: Sequence[Iterable[Part]], *, reverse: bool = False) -> 
             return
         edges = [source.edge() for source in live if not source.exhausted]
         bound = None if not edges else max(edges) if reverse else min(edges)
-        parts = [part for source in live for part in source.take(bound)]
-        if parts:
-            yield Window(parts, sum(part.rows.num_rows for part in parts))
+        taken = [parts for source in live if (parts := source.take(bound))]
+        if taken:
+            parts = [part for parts in taken for part in parts]
+            yield Window(parts, sum(part.rows.num_rows for part in parts), len(taken) == 1)
         else:
             for source in live:
                 if not source.exhausted and source.edge() == bound:
