@@ -320,7 +320,7 @@ def last_durable_wal_id(place: Place, manifest: Manifest) -> int:
     known = max(manifest.wal_id_last_seen, manifest.replay_after_wal_id)
     if not manifest.wal_enabled:
         return known
-    return max(known, WalLog(place).last_id(known) or 0)
+    return max(known, WalLog(place).last_id(known))
 
 
 def create_checkpoint(

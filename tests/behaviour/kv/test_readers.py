@@ -439,6 +439,34 @@ def test_a_poll_between_the_steps_of_a_restore(shop: Shop) -> None:
     assert {tuple(one) for one in seen} == {(1, 2), (1,), (1, 3), (1, 3, 4)}
 
 
+def test_a_restore_between_the_steps_of_a_poll(shop: Shop) -> None:
+    """A restore and new writes happen at any store call of a poll: undone rows are never seen below new ones."""
+    shop.write(1)
+    kept = shop.admin.create_checkpoint()
+    shop.write(2, files=False)
+    for follow_latest in (False, True):
+        index, struck = 0, True
+        while struck:
+            case = shop.copy()
+
+            def change(case: Shop = case) -> None:
+                case.admin.restore(kept.id, take_over=True)
+                case.write(3, files=False)
+
+            store = AtCall(case.store, index, change)
+            options = ReaderOptions(background=False, cache_bytes=0, follow_latest=follow_latest)
+            with DatabaseReader.open(case.place(lambda inner, store=store: store), options=options) as reader:
+                assert case.numbers(reader) in ([1, 2], [1, 3])
+                reader.poll_once()
+                assert case.numbers(reader) in ([1, 2], [1, 3])
+                before = store.struck
+                reader.poll_once()
+                assert not before or case.numbers(reader) == [1, 3]
+                struck = before
+            index += 1
+        assert index > 5
+
+
 def test_a_poll_between_the_steps_of_a_collection(shop: Shop) -> None:
     """Writers flush, compact and collect between any two store calls of a reader's poll: it sees whole versions."""
     filled(shop)
