@@ -11,9 +11,10 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from lakebed.kv.wal_record import decode_record
-from lakebed.lsm.block import decode_block
-from lakebed.lsm.format import decode_tail
+from lakebed.lsm.cache import BlockCache
+from lakebed.lsm.file_reader import FileReader
 from lakebed.lsm.model import FileMeta, Kind
+from lakebed.objects.port import ObjectStore
 from lakebed.testing.kv_model import Violation
 
 __all__ = ["LoggedRecord", "LoggedRow", "read_file", "read_log_record"]
@@ -42,20 +43,15 @@ def read_log_record(body: bytes, *, path: str) -> LoggedRecord:
     return LoggedRecord(record.epoch, [] if record.rows is None else rows_of(record.rows))
 
 
-def read_file(body: bytes, meta: FileMeta, *, path: str) -> list[LoggedRow]:
+def read_file(store: ObjectStore, path: str, *, meta: FileMeta) -> list[LoggedRow]:
     """All rows of a sorted file.
 
     Raises:
         Corruption: it is damaged, or not the file that `meta` tells of.
         Violation: it is whole, and its rows are not sorted by (key ascending, sequence descending).
     """
-    view = memoryview(body)
-    tail = decode_tail(view[meta.tail_offset :], meta=meta, path=path)
-    rows: list[LoggedRow] = []
-    for number in range(tail.block_count):
-        entry = tail.block(number)
-        block = decode_block(view[entry.offset : entry.offset + entry.length], entry=entry, path=path)
-        rows += rows_of(block.batch)
+    reader = FileReader(store, path, meta=meta, cache=BlockCache(0))
+    rows = [row for block in reader.batches(None, None) for row in rows_of(block.batch)]
     places = [(row.key, -row.sequence) for row in rows]
     if any(left >= right for left, right in pairwise(places)):
         raise Violation(f"the rows of {path} are not sorted")

@@ -285,6 +285,8 @@ class Line:
     def _check_observation(self, seen: Observation, writes: Sequence[Write]) -> None:
         values = (value for value in seen.content.values() if value is not None)
         numbers = {number for value in values for number in writes_in(value)}
+        if not seen.is_durable and not self.keeps_all:
+            return  # between two files, nobody but the writer knows what there was
         if not seen.is_durable:
             # The writer's own reads include what is not durable yet; what never became so leaves nothing to compare.
             required = {
@@ -298,8 +300,9 @@ class Line:
             floor = max([seen.floor, *(self.landed[number] + 1 for number in required)])
         else:
             floor = seen.floor
+        doubtful = set() if seen.is_durable else lone_tombstones(writes, seen.by)
         for state in self._states_seen(seen, floor):
-            if matches(state, seen):
+            if matches(state, seen, doubtful):
                 return
         raise Violation(
             f"{self.url}: {seen.what} by {seen.by} saw {dict(seen.content)}, which was never so since event {floor}: "
@@ -329,12 +332,26 @@ def is_deleted_by(write: Write, key: bytes) -> bool:
     return any(one.key == key and (one.kind is Kind.DELETE or one.expires_at_ms is not None) for one in write.changes)
 
 
-def matches(state: State, seen: Observation) -> bool:
-    """Whether an observation may have been made of a dictionary; what expired meanwhile may be there or not."""
+def lone_tombstones(writes: Sequence[Write], by: str) -> set[bytes]:
+    """Keys that a handle deleted without being told that it is durable: whether it was, no number tells."""
+    return {
+        write.changes[0].key
+        for write in writes
+        if write.by == by and len(write.changes) == 1 and write.changes[0].kind is Kind.DELETE
+        if write.outcome != "acknowledged" or not write.durable
+    }
+
+
+def matches(state: State, seen: Observation, doubtful: Set[bytes] = frozenset()) -> bool:
+    """Whether an observation may have been made of a dictionary; what expired meanwhile may be there or not.
+
+    Args:
+        doubtful: keys that may have been deleted in the reader's own memory.
+    """
     for key in set(state) | set(seen.content) if seen.is_whole else seen.content:
         value, ends = state.get(key, (None, None))
         found = seen.content.get(key)
-        if ends is not None and found is None and ends <= seen.until_ms:
+        if found is None and (key in doubtful or (ends is not None and ends <= seen.until_ms)):
             continue
         if ends is not None and found is not None and ends <= seen.now_ms:
             return False

@@ -26,6 +26,7 @@ Scene = Callable[[World], None]
 
 KEYS: Final = [b"k%d" % number for number in range(5)]
 OPEN_TRIES_MAX: Final = 4
+WAITS_MAX: Final = 60
 
 Verb = Callable[[Owner, random.Random], object]
 
@@ -90,6 +91,14 @@ def opened(
     return None
 
 
+def wait_for(world: World, folder: str) -> None:
+    """Give way until there is a database, for a while."""
+    for _ in range(WAITS_MAX):
+        if world.known(folder).manifest is not None:
+            return
+        world.scheduler.switch("nothing there yet")
+
+
 def use(world: World, owner: Owner, rng: random.Random, verbs: Mapping[str, int], count: int) -> None:
     """Some verbs, one after another, until the owner finds that it is one no more."""
     names, weights = list(verbs), list(verbs.values())
@@ -116,11 +125,14 @@ def writer(
     lives: int = 1,
     settings: DatabaseOptions | None = None,
     after_destroy: bool = False,
+    late: bool = False,
 ) -> None:
     """A process that opens a database, uses it, and closes it or forgets to."""
     born = iter(range(lives))
 
     def live(rng: random.Random) -> None:
+        for _ in range(rng.randrange(WAITS_MAX) if late else 0):
+            world.scheduler.switch("not yet")
         owner = opened(world, folder, f"{name}/{next(born)}", settings=settings, after_destroy=after_destroy)
         if owner is None:
             return
@@ -152,9 +164,7 @@ def collector(world: World, *folders: str, name: str = "collector", rounds: int 
     def live(rng: random.Random) -> None:
         for _ in range(rounds):
             folder = rng.choice(folders)
-            if world.known(folder).manifest is None:
-                world.scheduler.switch("nothing to collect")
-                continue
+            wait_for(world, folder)
             world.expecting(partial(collect_once, world, folder, settings), NotFound)
 
     world.process(name, live, lives=lives)
@@ -170,10 +180,8 @@ def compactor(world: World, folder: str, name: str, *, rounds: int = 3, lives: i
     """A compactor in a process of its own."""
 
     def live(rng: random.Random) -> None:
+        wait_for(world, folder)
         for _ in range(rounds):
-            if world.known(folder).manifest is None:
-                world.scheduler.switch("nothing to compact")
-                continue
             if world.expecting(lambda: world.admin(folder).compact(full=rng.random() < 0.5), NotFound):
                 world.counts["compactions"] += 1
 
@@ -204,11 +212,9 @@ def checkpointer(world: World, folder: str, name: str, *, count: int = 5) -> Non
             world.environment.clock.sleep(rng.random() * 0.08)
 
     def live(rng: random.Random) -> None:
+        wait_for(world, folder)
         for _ in range(count):
-            if world.known(folder).manifest is None:
-                world.scheduler.switch("nothing to pin")
-            else:
-                world.expecting(lambda: once(rng), NotFound)
+            world.expecting(lambda: once(rng), NotFound)
 
     world.process(name, live)
 
@@ -360,9 +366,12 @@ def begin(world: World, folder: str, *, settings: DatabaseOptions | None = None,
 
 def takeovers(world: World) -> None:
     """Writers take a database from each other while a collector runs."""
+    if world.rng.random() < 0.7:
+        begin(world, "a")
     for number in range(3):
-        writer(world, "a", f"writer {number}", verbs={**WRITING, "get": 2, "compact": 2}, lives=2)
-    collector(world, "a")
+        verbs = {**WRITING, "get": 2, "compact": 2}
+        writer(world, "a", f"writer {number}", verbs=verbs, lives=2, late=number > 0)
+    collector(world, "a", rounds=6)
 
 
 def threads(world: World) -> None:

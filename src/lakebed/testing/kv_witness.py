@@ -57,9 +57,10 @@ class Witnessed:
         return f"{self.folder}/{kind}/{name}.{kind}"
 
     @property
-    def is_pinned(self) -> bool:
-        """Whether a checkpoint stands in the newest manifest."""
-        return self.manifest is not None and bool(self.manifest.checkpoints)
+    def is_waiting(self) -> bool:
+        """Whether a collection has to leave it alone: a clone that nobody finished, or destroyed and pinned by one."""
+        manifest = self.manifest
+        return manifest is not None and (not manifest.initialized or (self.is_destroyed and bool(manifest.checkpoints)))
 
     @property
     def is_logless(self) -> bool:
@@ -196,6 +197,7 @@ class Witness(StoreWrapper):
             # Numbers go on; what was written late to the destroyed database is below.
             log_id = max([manifest.replay_after_wal_id, *database.log])
             database.log[log_id] = None
+            database.line.last_sequence = manifest.last_sequence
             database.line.add(Event(self.tick(), None, (), log_id), now_ms=self.now_ms(), content={})
             return
         old = {one.id: one for one in before.checkpoints}
@@ -254,7 +256,7 @@ class Witness(StoreWrapper):
             raise Violation(f"{database.folder} manifest {manifest.manifest_id} names {path}, which is not there")
         rows = self.rows_of.get(path)
         if rows is None:
-            rows = self.rows_of[path] = read_file(bytes(self.root.get(path)), file, path=path)
+            rows = self.rows_of[path] = read_file(self.root, path, meta=file)
         return rows
 
     # ---- what goes

@@ -330,7 +330,9 @@ class World:
             states = parent.states[asked.floor :] if asked.index is None else [parent.states[asked.index]]
             if known.line.states[known.initial] not in states:
                 began = known.line.states[known.initial]
-                raise Violation(f"clone {folder} of {source or 'the latest'} began as {began}, not as {asked.parent} was")
+                raise Violation(
+                    f"clone {folder} of {source or 'the latest'} began as {began}, not as {asked.parent} was"
+                )
             self.counts["clones judged"] += 1
 
     def _check_collected(self) -> None:
@@ -345,11 +347,10 @@ class World:
             for folder in folders:
                 report = self.admin(folder).collect_garbage(options=settings)
                 self.counts["collected"] += report.deleted_count
-        waiting = tuple(f"{one.folder}/" for one in self.witness.databases.values() if one.is_destroyed and one.is_pinned)
+        waiting = tuple(f"{one.folder}/" for one in self.witness.databases.values() if one.is_waiting)
         strays = {path for path in self.witness.strays() if not path.startswith(waiting)}
         if strays:
             raise Violation(f"after all collections {sorted(strays)[:5]} are left, and nothing needs them")
-
 
     def _let_go(self, folder: str) -> None:
         """Delete what users still hold of a destroyed database; only clones keep it from being taken apart then."""
