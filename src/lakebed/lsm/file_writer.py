@@ -170,6 +170,9 @@ class FileWriter:
         self._hashes.append(hashes)
         start, compression = 0, self._options.compression
         for end in ends:
+            # Each row is the merge's concern; an order that is lost altogether must not get into a file.
+            if keys[start] > keys[end - 1] or (start and keys[start - 1] > keys[start]):
+                raise InternalError(f"rows to write to {self._path} are not sorted near {keys[start]!r}")
             piece, codec, raw_length = encode_block(batch.slice(start, end - start), compression=compression)
             self._index.add_block(
                 piece, offset=len(self._body), first_key=keys[start], codec=codec, raw_length=raw_length
