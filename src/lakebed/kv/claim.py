@@ -103,8 +103,8 @@ def claim_writer(
     Raises:
         Conflict: kind ``owned``; another owner's lease lives.
         InvalidRequest: kind ``invalid_db_state``: destroyed, or a clone that is not finished. ``not_a_database``:
-            something else is there. ``merge_operator_mismatch``: the database has another one. ``unknown_operator``: its operator is not registered here.
-            ``create_only_ignored``.
+            something else is there. ``merge_operator_mismatch``: the database has another one; ``unknown_operator``:
+            its own is not registered here. ``create_only_ignored``.
         NotFound: kind ``database_not_found``: nothing is there, and not `create`.
         Fenced: another claim was faster.
         Unavailable, OutcomeUnknown: the store gave no clear answer; claim again. An older writer may be over already.

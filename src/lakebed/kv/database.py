@@ -315,7 +315,7 @@ class Database(Writing):
             Fenced: another process owns the database.
         Cost: 1 GET + 1 PUT + at most 3 LIST, and the flush. Source: "Creating a Checkpoint", `CheckpointScope`.
         """
-        self._check_open()
+        self._check_owned()
         options = options or CheckpointOptions()
         if options.source is None:
             self._settle(scope)
@@ -339,7 +339,7 @@ class Database(Writing):
 
         Raises as `lakebed.kv.clone.create_clone`. Cost: as that, and the flush. Source: "Clones".
         """
-        self._check_open()
+        self._check_owned()
         if checkpoint is None:
             self._settle(CheckpointScope.ALL)
         create_clone(self._place.other(os.fspath(url)), self._place.url, checkpoint)

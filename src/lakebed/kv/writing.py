@@ -291,10 +291,7 @@ class Writing(Reading):
             work()
 
     def _check_writable(self) -> None:
-        if self._is_closed:
-            raise self._closed()
-        if self._commit.fenced is not None:
-            raise said_again(self._commit.fenced)
+        self._check_owned()
         if self._trouble is not None:
             trouble, self._trouble = self._trouble, None  # told once for each time that the background failed
             raise said_again(trouble) from trouble
@@ -403,6 +400,12 @@ class Writing(Reading):
         if self._is_closed:
             raise self._closed()
 
+    def _check_owned(self) -> None:
+        """Raise `Closed` or, once a newer owner is known, `Fenced`."""
+        self._check_open()
+        if self._commit.fenced is not None:
+            raise said_again(self._commit.fenced)
+
     def flush(self, *, memtable: bool = False) -> None:
         """Return when every write so far is durable.
 
@@ -411,7 +414,7 @@ class Writing(Reading):
 
         Raises as `put`. Cost: 1 PUT when something is pending; with `memtable` 2 PUT + 1 LIST more.
         """
-        self._check_open()
+        self._check_owned()
         self._make_durable()
         if memtable:
             with self._lock:
@@ -428,7 +431,7 @@ class Writing(Reading):
         Cost: 2 PUT + 1 LIST, and 1 PUT when its rows are not in the log yet.
         """
         with self._lock:
-            self._check_open()
+            self._check_owned()
             through = self._rotated_sequence
             if not self._tree.waiting_count:
                 return False
@@ -461,7 +464,7 @@ class Writing(Reading):
             continue
 
     def _compact(self, run: Callable[[], bool]) -> bool:
-        self._check_open()
+        self._check_owned()
         try:
             return run()
         except Fenced as error:
@@ -492,7 +495,7 @@ class Writing(Reading):
 
         Raises `Fenced`, `Unavailable`, `OutcomeUnknown`. Cost: 1 LIST, and 1 GET + 1 PUT + 1 LIST for news.
         """
-        self._check_open()
+        self._check_owned()
         try:
             return self._tree.poll_once()
         except Fenced as error:
@@ -503,7 +506,7 @@ class Writing(Reading):
 
     def renew_once(self) -> bool:
         """A step: renew the lease, if that is due; whether it was. Raises `Fenced`, `Unavailable`, `OutcomeUnknown`."""
-        self._check_open()
+        self._check_owned()
         try:
             return self._claim.lease.renew_once()
         except Fenced as error:

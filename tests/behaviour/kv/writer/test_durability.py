@@ -1,0 +1,422 @@
+"""What a returned write means: counted requests, shared appends, lost replies, crashes at every call, new owners."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+import pytest
+
+from lakebed.errors import Fenced, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable
+from lakebed.kv import Database, DatabaseOptions, WriteBatch
+from lakebed.kv.place import Place
+from lakebed.kv.wal import WalLog
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+from lakebed.testing import Call, Crashed, Fault, FaultyStore, ManualClock, RecordingStore
+from lakebed.testing.wrapper import StoreWrapper
+
+R = TypeVar("R")
+
+
+def through(place: Place, store: ObjectStore, environment: Environment | None = None) -> Place:
+    """The same place by another way to its store."""
+    return Place(store, environment or place.environment, place.open_url)
+
+
+def in_log(place: Place) -> list[tuple[int, list[bytes]]]:
+    """Keys in each log object with rows."""
+    wal = WalLog(place)
+    records = [wal.read(wal_id) for wal_id in wal.ids()]
+    return [(one.id, one.rows.column("key").to_pylist()) for one in records if one.rows is not None]
+
+
+def wal_faults(fault: Fault, *indexes: int) -> Callable[[int, Call], Fault | None]:
+    """Strike the creates of log objects of these indexes, counted from 0."""
+    seen = -1
+
+    def decide(index: int, call: Call) -> Fault | None:
+        nonlocal seen
+        if call.kind != "put" or not call.path.startswith("wal/"):
+            return None
+        seen += 1
+        return fault if seen in indexes else None
+
+    return decide
+
+
+class Gate(StoreWrapper):
+    """Holds creates of log objects back until it is opened."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.is_open = threading.Event()
+        self.is_open.set()
+        self.arrived = threading.Event()
+
+    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
+        """Wait, if it is one of those."""
+        if call.kind == "put" and call.path.startswith("wal/") and not self.is_open.is_set():
+            self.arrived.set()
+            assert self.is_open.wait(30)
+        return perform()
+
+
+@contextmanager
+def running(*works: Callable[[], None]) -> Iterator[None]:
+    """Threads beside the block, joined at its end."""
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    yield
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def until(reached: Callable[[], bool]) -> None:
+    """Return when it is so; give up after half a minute."""
+    tick = threading.Event()
+    for _ in range(30_000):
+        if reached():
+            return
+        tick.wait(0.001)
+    pytest.fail("it never came")
+
+
+def test_a_durable_write_is_exactly_one_put(place: Place, open_at: Callable[..., Database]) -> None:
+    """One create of a log object, nothing else, for put, delete, batch and compare-and-set; none without waiting."""
+    db = open_at(place, l0_sst_bytes=1 << 20, unflushed_bytes_max=1 << 20)
+    batch = WriteBatch()
+    batch.put_many([b"%d" % i for i in range(50)], [b"x"] * 50)
+    writes: list[Callable[[], None]] = [
+        lambda: db.put(b"a", b"1"),
+        lambda: db.delete(b"a"),
+        lambda: db.write(batch),
+        lambda: db.set_if(b"c", b"1", expected=None),
+    ]
+    for write in writes:
+        with place.store.count() as requests:
+            write()
+        assert (requests.put, requests.total) == (1, 1)
+    with place.store.count() as requests:
+        for i in range(20):
+            db.put(b"%d" % i, b"y", await_durable=False)
+            db.get(b"%d" % i)
+    assert requests.total == 0
+    with place.store.count() as requests:
+        db.flush()
+        db.flush()
+    assert (requests.put, requests.total) == (1, 1)
+
+
+def test_waiting_threads_share_one_put(place: Place) -> None:
+    """All that wait while an append is under way go into the next one, each with its own answer."""
+    gate = Gate(place.store)
+    with Database.open(through(place, gate), options=DatabaseOptions(background=False)) as db:
+        gate.is_open.clear()
+        with place.store.count() as requests, running(lambda: db.put(b"first", b"1")):
+            assert gate.arrived.wait(30)
+            with running(*(lambda i=i: db.put(b"%02d" % i, b"x") for i in range(16))):  # type: ignore[misc]
+                until(lambda: db.stats().last_sequence == 17)
+                assert db.stats().durable_sequence == 0
+                gate.is_open.set()
+        assert requests.put == 2
+        groups = [keys for _, keys in in_log(place)]
+        assert groups[0] == [b"first"]
+        assert sorted(groups[1]) == [b"%02d" % i for i in range(16)]
+
+
+def test_spacing_limits_log_objects(place: Place, open_at: Callable[..., Database], clock: ManualClock) -> None:
+    """With a spacing, a second durable write waits as long, by the injected clock."""
+    db = open_at(place, wal_flush_spacing_ms=500)
+    start = clock.now_ms()
+    for i in range(4):
+        db.put(b"%d" % i, b"x")
+    assert clock.now_ms() - start == 1500
+
+
+def test_a_lost_reply_is_no_failure(place: Place) -> None:
+    """The append whose reply was lost is found to be ours: the write returns, once in the log."""
+    store = FaultyStore(place.store, faults=wal_faults(Fault.LOST_REPLY, 1, 3))
+    with Database.open(through(place, store), options=DatabaseOptions(background=False)) as db:
+        db.put(b"a", b"1")
+        db.put(b"b", b"2")
+    assert [keys for _, keys in in_log(place)] == [[b"a"], [b"b"]]
+    assert len(store.met) == 2
+
+
+@pytest.mark.parametrize("lands", [False, True])
+def test_an_unclear_record_stays_first_with_its_id_and_bytes(place: Place, lands: bool) -> None:
+    """A write that raised OutcomeUnknown is tried again before anything else, and cannot be there twice."""
+    store = FaultyStore(place.store, faults=wal_faults(Fault.LATE if lands else Fault.LOST_REQUEST, *range(1, 13)))
+    with Database.open(through(place, store), options=DatabaseOptions(background=False)) as db:
+        with pytest.raises(OutcomeUnknown):
+            db.put(b"a", b"1")
+        assert db.get(b"a") == b"1", "it is seen here, durable or not"
+        if lands:
+            store.land()
+        db.put(b"b", b"2")
+    assert [keys for _, keys in in_log(place)] == [[b"a"], [b"b"]]
+    assert [wal_id for wal_id, _ in in_log(place)] == [2, 3]
+
+
+def test_followers_of_a_failing_leader_are_told(place: Place, clock: ManualClock) -> None:
+    """Everybody whose rows were in the failed attempt gets its error; who came later leads, and brings all through."""
+    faulty = FaultyStore(place.store, faults=wal_faults(Fault.LOST_REQUEST, *range(1, 13)))
+    gate = Gate(faulty)
+    outcomes: dict[bytes, str] = {}
+
+    def write(key: bytes) -> None:
+        try:
+            db.put(key, b"x")
+            outcomes[key] = "ok"
+        except LakebedError as error:
+            outcomes[key] = error.kind
+
+    with Database.open(through(place, gate), options=DatabaseOptions(background=False)) as db:
+        gate.is_open.clear()
+        db.put(b"nobody waits", b"x", await_durable=False)
+        with running(lambda: write(b"leader")):
+            assert gate.arrived.wait(30)
+            with running(lambda: write(b"later 1"), lambda: write(b"later 2"), lambda: write(b"later 3")):
+                until(lambda: db.stats().last_sequence == 5)
+                gate.is_open.set()
+        assert outcomes == {b"leader": "outcome_unknown", b"later 1": "ok", b"later 2": "ok", b"later 3": "ok"}
+        assert db.stats().durable_sequence == 5
+    assert sorted(key for _, keys in in_log(place) for key in keys) == sorted([b"nobody waits", *outcomes])
+
+
+def test_a_new_owner_ends_the_old_one(place: Place, open_at: Callable[..., Database]) -> None:
+    """Every write of the old one raises Fenced with the new epoch; only plain reads go on, out of date."""
+    old = open_at(place)
+    old.put(b"k", b"old")
+    old.put(b"pending", b"1", await_durable=False)
+    new = open_at(place, take_over=True)
+    new.put(b"k", b"new")
+    with pytest.raises(Fenced) as told:
+        old.get(b"k", linearizable=True)
+    assert told.value.facts["new_epoch"] == 2
+    writes: list[Callable[[], Any]] = [
+        lambda: old.put(b"x", b"1"),
+        lambda: old.put(b"x", b"1", await_durable=False),
+        lambda: old.delete(b"k"),
+        lambda: old.set_if(b"k", b"x", expected=b"old"),
+        lambda: old.flush(),
+        lambda: old.flush(memtable=True),
+        lambda: old.create_checkpoint(),
+        lambda: old.renew_once(),
+        lambda: old.poll_once(),
+    ]
+    for write in writes:
+        with pytest.raises(Fenced, match="taken over"):
+            write()
+    assert old.get(b"k") == b"old"
+    assert old.stats().fenced
+    with pytest.raises(Fenced):
+        old.close()
+    old.close()
+    assert dict(new.scan()) == {b"k": b"new"}
+
+
+def test_a_fenced_write_finds_out_by_itself(place: Place, open_at: Callable[..., Database]) -> None:
+    """The first to notice is the append: the write that meets the fence is not acknowledged, nor found later."""
+    old = open_at(place)
+    new = open_at(place, take_over=True)
+    with pytest.raises(Fenced) as told:
+        old.put(b"k", b"1")
+    assert told.value.facts["new_epoch"] == 2
+    new.close()
+    assert open_at(place).get(b"k") is None
+
+
+def test_a_linearizable_get_costs_one_head(place: Place, open_at: Callable[..., Database]) -> None:
+    """1 HEAD of the next log id, and the append of what it saw; without a log 1 LIST."""
+    db = open_at(place)
+    db.put(b"a", b"1")
+    with place.store.count() as requests:
+        assert db.get(b"a", linearizable=True) == b"1"
+    assert (requests.head, requests.total) == (1, 1)
+    db.put(b"b", b"2", await_durable=False)
+    with place.store.count() as requests:
+        assert db.get(b"a", linearizable=True) == b"1"
+        assert db.get(b"b", linearizable=True) == b"2"
+    assert (requests.put, requests.head, requests.total) == (1, 2, 3), "only what was seen has to be durable"
+    db.close()
+    db = open_at(place, wal_enabled=False)
+    with place.store.count() as requests:
+        assert db.get(b"a", linearizable=True) == b"1"
+    assert (requests.list, requests.total) == (1, 1)
+
+
+def test_a_linearizable_get_beside_an_append(place: Place) -> None:
+    """What is under way is no stranger, before and after it has landed."""
+    gate = Gate(place.store)
+    with Database.open(through(place, gate), options=DatabaseOptions(background=False)) as db:
+        db.put(b"k", b"1")
+        gate.is_open.clear()
+        with running(lambda: db.put(b"other", b"2")):
+            assert gate.arrived.wait(30)
+            assert db.get(b"k", linearizable=True) == b"1"
+            assert in_log(place) == [(2, [b"k"])]
+            gate.is_open.set()
+        assert db.get(b"other", linearizable=True) == b"2"
+
+
+def test_without_a_log_files_make_writes_durable(place: Place, open_at: Callable[..., Database]) -> None:
+    """await_durable forces a file, close flushes, and no log object is written after the fence."""
+    db = open_at(place, wal_enabled=False)
+    db.put(b"a", b"1")
+    assert (db.stats().l0_count, db.stats().durable_sequence) == (1, 1)
+    db.put(b"b", b"2", await_durable=False)
+    db.put(b"c", b"3", await_durable=False)
+    assert db.stats().durable_sequence == 1
+    db.flush()
+    assert (db.stats().l0_count, db.stats().durable_sequence) == (2, 3)
+    db.put(b"d", b"4", await_durable=False)
+    db.close()
+    assert in_log(place) == []
+    assert dict(open_at(place).scan()) == {b"a": b"1", b"b": b"2", b"c": b"3", b"d": b"4"}
+
+
+@pytest.mark.parametrize("wal_enabled", [True, False])
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_LATE])
+def test_a_crash_at_any_store_call_loses_nothing_acknowledged(
+    clock: ManualClock, open_at: Callable[..., Database], fault: Fault, wal_enabled: bool, tell: Callable[[str], None]
+) -> None:
+    """Acknowledged writes are there after every crash, batches whole or not at all, and nothing else was changed."""
+    environment = Environment(clock=clock)
+    options = DatabaseOptions(
+        background=False, l0_sst_bytes=2_000, l0_compaction_count=2, block_bytes=256, wal_enabled=wal_enabled
+    )
+
+    def scenario(db: Database, asked: dict[bytes, bytes], told: dict[bytes, bytes]) -> None:
+        for i in range(4):
+            asked[b"k%d" % i] = b"%d" % i
+            db.put(b"k%d" % i, b"%d" % i)
+            told[b"k%d" % i] = b"%d" % i
+            batch = WriteBatch()
+            for half in (b"x", b"y"):
+                batch.put(half, b"%d" % i)
+                asked[half + b"%d" % i] = b""
+            db.write(batch)
+            told[b"x"] = told[b"y"] = b"%d" % i
+            if i % 2:
+                db.flush(memtable=True)
+                db.compact_once()
+        db.close()
+
+    def run(store: ObjectStore, healthy: Place) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
+        asked: dict[bytes, bytes] = {}
+        told: dict[bytes, bytes] = {}
+        with suppress(Crashed):
+            scenario(Database.open(through(healthy, store), options=options), asked, told)
+        return asked, told
+
+    recorded = Place.at("memory://crash-record-" + fault.name + str(wal_enabled), environment=environment)
+    recording = RecordingStore(recorded.store)
+    run(recording, recorded)
+    call_count = len(recording.trace)
+    assert call_count > 20
+    for index in range(call_count):
+        place = Place.at(f"memory://crash-{fault.name}-{wal_enabled}-{index}", environment=environment)
+        store = FaultyStore(place.store, faults={index: fault})
+        asked, told = run(store, place)
+        # A call whose answer is an error (the probe's) passes it on, and the run goes on.
+        assert store.is_crashed or recording.trace[index].outcome != "ok"
+        store.land()
+        with Database.open(place, options=options, take_over=True) as db:
+            found = dict(db.scan())
+        assert found.get(b"x") == found.get(b"y"), f"half a batch after a crash at call {index}"
+        for key, value in told.items():
+            if key not in (b"x", b"y"):
+                assert found.get(key) == value, f"{key!r} was acknowledged before the crash at call {index}"
+        if b"x" in told:
+            assert int(found[b"x"]) >= int(told[b"x"])
+        assert set(found) <= set(asked) | {b"x", b"y"}
+    tell(f"{fault.name}, log {wal_enabled}: crashed at each of {call_count} store calls")
+
+
+# ---- with threads of its own
+
+
+class Failing(StoreWrapper):
+    """Raises an error for uploads of sorted files while it has any."""
+
+    def __init__(self, inner: ObjectStore, errors: list[LakebedError]) -> None:
+        super().__init__(inner)
+        self.errors = errors
+
+    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
+        """Fail or pass."""
+        if call.kind == "put" and call.path.startswith("sst/") and self.errors:
+            raise self.errors.pop()
+        return perform()
+
+
+@pytest.fixture
+def real(place: Place) -> Place:
+    """The place with the machine's clock, for threads that wait."""
+    return through(place, place.store, Environment())
+
+
+def test_what_nobody_waits_for_becomes_durable_by_itself(real: Place) -> None:
+    """The log thread flushes after the interval, and again after a pause."""
+    with Database.open(real, options=DatabaseOptions(wal_flush_interval_ms=5)) as db:
+        for i in range(3):
+            db.put(b"%d" % i, b"x", await_durable=False)
+            until(lambda i=i: db.stats().durable_sequence == i + 1)  # type: ignore[misc]
+
+
+def test_threads_flush_compact_and_renew(real: Place) -> None:
+    """With small limits, files are written and merged, and the lease is renewed, without any call."""
+    options = DatabaseOptions(
+        l0_sst_bytes=20_000, unflushed_bytes_max=60_000, l0_compaction_count=2, l0_count_max=4, lease_lifetime_ms=300
+    )
+    with Database.open(real, options=options) as db:
+        first_end = db.admin.place and db._claim.lease.expires_at_ms
+        for i in range(3000):
+            db.put(b"%05d" % i, b"x" * 50, await_durable=False)
+        until(lambda: db.stats().run_count > 0 and db.stats().memtables_waiting == 0)
+        until(lambda: db._claim.lease.expires_at_ms > first_end)
+        assert sum(1 for _ in db.scan()) == 3000
+
+
+def test_a_store_that_comes_back_is_tried_again(real: Place) -> None:
+    """Unavailable is no error for the writer: the flush happens when the store answers again."""
+    store = Failing(real.store, [Unavailable("not now") for _ in range(3)])
+    with Database.open(through(real, store), options=DatabaseOptions(l0_sst_bytes=5_000)) as db:
+        for i in range(100):
+            db.put(b"%d" % i, b"x" * 50, await_durable=False)
+        until(lambda: db.stats().l0_count > 0)
+        assert store.errors == []
+
+
+def test_an_error_in_the_background_reaches_the_next_writer(real: Place) -> None:
+    """What no retry mends is raised by a write, and the step is tried again afterwards."""
+    store = Failing(real.store, [InvalidRequest("the disk is full", kind="disk_full") for _ in range(1)])
+    with Database.open(through(real, store), options=DatabaseOptions(l0_sst_bytes=5_000)) as db:
+
+        def write() -> bool:
+            try:
+                db.put(b"k", b"x" * 100, await_durable=False)
+            except InvalidRequest as error:
+                return error.kind == "disk_full"
+            return False
+
+        until(write)
+        db.put(b"k", b"y")
+        assert db.get(b"k") == b"y"
+
+
+def test_a_fenced_database_stops_its_threads(real: Place) -> None:
+    """A take-over is noticed without a write, close waits for nothing, and the new owner is left alone."""
+    options = DatabaseOptions(manifest_poll_interval_ms=5)
+    old = Database.open(real, options=options)
+    with Database.open(real, options=DatabaseOptions(background=False), take_over=True) as new:
+        new.put(b"k", b"new")
+        until(lambda: old.stats().fenced)
+        old.close()
+        assert new.get(b"k", linearizable=True) == b"new"
