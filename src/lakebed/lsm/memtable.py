@@ -127,7 +127,7 @@ class Memtable:
             expires: Unix milliseconds or None a row; None: no row ends by itself.
         """
         base, count = len(self.keys), len(keys)
-        if not len(values) == count == len(kinds if kinds is not None else keys) == len(expires or keys):
+        if any(len(column) != count for column in (values, kinds, expires) if column is not None):
             raise InternalError("columns of rows to write differ in length")
         if kinds is not None:
             values = [None if kind == DELETE else value for kind, value in zip(kinds, values, strict=True)]

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.errors import InvalidRequest
-from lakebed.lsm.model import ROW_SCHEMA, Kind, Row
+from lakebed.lsm.model import ROW_SCHEMA, VALUE_BYTES_MAX, Kind, Row
 from lakebed.lsm.operators import MergeOperator
 
 __all__ = ["compacted", "resolve_row", "resolve_rows", "visible"]
@@ -212,7 +212,8 @@ def compacted(
     Returns:
         Rows of `ROW_SCHEMA`, sorted; (key, sequence) unique. An expired PUT has become a tombstone, or is gone at the
         bottom. Operands are combined with a PUT below them, unless that PUT ends by itself: the result would end with
-        it. Operands that the operator refuses stay, so that the read says why.
+        it. Operands that the operator refuses stay, so that the read says why; so do those whose result would
+        be too large for a value.
 
     Cost: about 0.05 us a row; a key with operands some microseconds.
     """
@@ -272,16 +273,17 @@ def _compacted_operands(
     as_they_are = list(enumerate(operands))
     if base is not None and not (bottom and base.kind == DELETE):
         as_they_are.append((count, base))
-    if operator is None or any(row.expires_at_ms is not None for row in operands):
+    is_settled = bottom if base is None else base.expires_at_ms is None
+    can_combine = is_settled or (operator is not None and operator.associative and count > 1)
+    if operator is None or not can_combine or any(row.expires_at_ms is not None for row in operands):
         return as_they_are
-    newest, values = versions[0], [row.value for row in operands]
+    newest, below = versions[0], base.value if is_settled and base is not None and base.kind == PUT else None
     try:
-        if (base is None and bottom) or (base is not None and base.expires_at_ms is None):
-            below = base.value if base is not None and base.kind == PUT else None
-            return [(0, Row(newest.key, newest.sequence, PUT, combine(newest.key, below, values, operator), None))]
-        if operator.associative and count > 1:
-            one = Row(newest.key, newest.sequence, MERGE, combine(newest.key, None, values, operator), None)
-            return [(0, one), *as_they_are[count:]]
+        value = combine(newest.key, below, [row.value for row in operands], operator)
     except InvalidRequest:
         return as_they_are
-    return as_they_are
+    if len(value) > VALUE_BYTES_MAX:
+        return as_they_are
+    if is_settled:
+        return [(0, Row(newest.key, newest.sequence, PUT, value, None))]
+    return [(0, Row(newest.key, newest.sequence, MERGE, value, None)), *as_they_are[count:]]

@@ -168,5 +168,10 @@ def _spread(codes: Words, at: Indices, count: int) -> tuple[Words, npt.NDArray[n
 
 def _newest_first(rows: pa.RecordBatch, rows_left: Indices, groups: Words) -> Indices:
     """How to sort rows of equal keys within their groups."""
-    sequences = rows.column("sequence").to_numpy()[rows_left]
-    return np.lexsort((~sequences, groups))
+    sequences: Words = rows.column("sequence").to_numpy()[rows_left]
+    newest = sequences.max()
+    ages = newest - sequences
+    bits = int(ages.max()).bit_length()
+    if int(groups[-1]).bit_length() + bits <= WORD_BITS and bits < WORD_BITS:
+        return np.argsort((groups << np.uint64(bits)) | ages)
+    return np.lexsort((ages, groups))

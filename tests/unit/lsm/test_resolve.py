@@ -146,6 +146,14 @@ def test_compaction_leaves_what_it_cannot_combine() -> None:
     assert kept(c, ending, put(1, b"a")) == [c, ending, put(1, b"a")]
 
 
+def test_compaction_makes_no_value_that_could_not_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operands that together are larger than a value may be stay apart."""
+    monkeypatch.setattr("lakebed.lsm.resolve.VALUE_BYTES_MAX", 2)
+    b, c = operand(2, b"b"), operand(3, b"c")
+    assert kept(c, b, put(1, b"a")) == [c, b, put(1, b"a")]
+    assert kept(c, b) == [operand(3, b"bc")]
+
+
 def test_rows_of_a_batch() -> None:
     """Arrow's columns and Python's rows say the same, in slices too."""
     rows = [put(4, b"x", 9), operand(3, b"y"), tombstone(2), put(1, b"")]
