@@ -335,7 +335,7 @@ def test_our_own_mistakes_are_caught(memory: ObjectStore) -> None:
     meta = ended.finish()
     wrong: list[Callable[[FileStore], object]] = [
         lambda files: write(files, []),
-        lambda files: write(files, [put_of(number) for number in (1, 3, 2)]),
+        lambda files: write(files, [put_of(number) for number in (2, 3, 1)]),
         lambda files: files.writer("x").write(batch_of([put_of(1)]).rename_columns(["a", "b", "c", "d", "e"])),
         lambda files: (writer := files.writer("x")).write(batch_of([put_of(2)])) or writer.write(batch_of([put_of(1)])),
         lambda files: (writer := files.writer("x")).write(batch_of([put_of(2)])) or writer.write(batch_of([put_of(2)])),
