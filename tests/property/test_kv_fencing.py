@@ -14,6 +14,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -156,6 +157,9 @@ def collect(place: Place) -> None:
 
 def check(world: World, place: Place) -> None:
     """Read everything anew: each acknowledged row is there."""
+    found = ManifestLog(place).find_latest()
+    if found is None and not world.acknowledged:
+        return  # its makers crashed
     manifest = ManifestLog(place).latest()
     rows: dict[bytes, bytes] = {}
     try:
@@ -385,14 +389,18 @@ def test_each_repair_is_missed(undo: Callable[[pytest.MonkeyPatch], None], monke
 # ---- two usurpers at once, in any order
 
 
-def simulated(seed: int) -> World:
-    """An old writer, two usurpers and a collector, with lost and late replies, crashes and stalls."""
+def simulated(seed: int, *, is_new: bool = False) -> World:
+    """An old writer, two usurpers and a collector, with lost and late replies, crashes and stalls.
+
+    With `is_new` there is no old writer and no database: both make one.
+    """
     scheduler = Scheduler(seed, faults=FAULTS)
     inner = open_store(f"memory://{uuid.uuid4().hex}/db")
     world = World(inner)
     calm = Place(inner, Environment(clock=ManualClock(), rng=random.Random(seed)), open_store)
     founder = Writer(world, "founder", calm)
-    founder.step("open", "put", "flush", "put")
+    if not is_new:
+        founder.step("open", "put", "flush", "put")
     place = Place(scheduler.store(inner), scheduler.environment(), open_store)
 
     def act(writer: Writer, verbs: tuple[str, ...]) -> None:
@@ -404,16 +412,15 @@ def simulated(seed: int) -> World:
                 if verb in ("open", "put"):  # what is not known is tried again with the same bytes, or not at all
                     return
 
-    old = Writer(world, "old", place)
-    old.__dict__.update({**founder.__dict__, "name": "old", "place": place, "unflushed": dict(founder.unflushed)})
-    assert founder.claim is not None
-    log = ManifestLog(place)
-    old.claim = in_the_simulation(founder.claim, log)
-    scheduler.spawn("old", lambda: act(old, ("put", "put", "flush", "put", "put", "flush", "put")), process="old")
+    if founder.claim is not None:
+        old = Writer(world, "old", place)
+        old.claim = in_the_simulation(founder.claim, ManifestLog(place))
+        old.unflushed, old.last_id, old.sequence = dict(founder.unflushed), founder.last_id, founder.sequence
+        scheduler.spawn("old", lambda: act(old, ("put", "put", "flush", "put", "put", "flush", "put")), process="old")
     for name in ("one", "other"):
         usurper = Writer(world, name, place)
         verbs = ("open", "put", "put", "flush", "collect", "put", "put", "flush", "put")
-        scheduler.spawn(name, lambda usurper=usurper, verbs=verbs: act(usurper, verbs), process=name)
+        scheduler.spawn(name, partial(act, usurper, verbs), process=name)
 
     def sweep() -> None:
         for _ in range(4):
@@ -440,6 +447,17 @@ def test_usurpers_at_once(tell: Callable[[str], None]) -> None:
     for event in ("open fenced", "put fenced", "flush fenced", "put done", "unclear"):
         assert met[event], f"never met in {SEEDS} seeds: {event}"
     tell(f"claims and fences: {SEEDS} seeds, {met['put done']} writes, {met['put fenced']} of them met a fence")
+
+
+def test_creators_at_once() -> None:
+    """Two make a database at one empty place: they get the same one, and nothing acknowledged in it is lost."""
+    met: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        world = simulated(seed, is_new=True)
+        assert not world.violations, f"seed {seed}: {world.violations}"
+        met += world.met
+    assert met["put done"]
+    assert met["open fenced"] + met["put fenced"]
 
 
 @pytest.mark.parametrize("undo", REPAIRS[2:4], ids=lambda undo: undo.__name__.removeprefix("undo_"))

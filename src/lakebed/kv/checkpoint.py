@@ -19,7 +19,7 @@ Does not know: files, logs' contents, when anything is deleted.
 from __future__ import annotations
 
 import uuid
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -76,7 +76,8 @@ def check_open(manifest: Manifest, url: str) -> Manifest:
     """
     if manifest.destroyed_at_ms is not None:
         raise InvalidRequest(
-            f"The database {url} was destroyed: create a new one there with after_destroy=True, or elsewhere.",
+            f"The database {url} was destroyed on {_utc(manifest.destroyed_at_ms)}: create a new one there with "
+            "after_destroy=True, or elsewhere.",
             kind="invalid_db_state",
             url=url,
             destroyed_at_ms=manifest.destroyed_at_ms,
@@ -89,6 +90,10 @@ def check_open(manifest: Manifest, url: str) -> Manifest:
             url=url,
         )
     return manifest
+
+
+def _utc(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms // 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def check_checkpoint_name(name: object) -> str:

@@ -280,7 +280,7 @@ def describe_folder(place: Place) -> tuple[str, str]:
     if not names:
         return "nothing", "the folder is empty or missing"
     if f"{MANIFEST_FOLDER}/" in names and "schema/" not in names:
-        return "database", "manifests appeared there just now"
+        return "database", f"the folder {MANIFEST_FOLDER!r} there holds no manifest that can be found"
     if {"schema/", "snapshot/"} <= set(names):
         return "table", "it is a table"
     if "lakebed.json" in names or any(name.endswith(".db/") for name in names):

@@ -61,7 +61,8 @@ class DatabaseOptions:
     """How often the writer looks for what a separate compactor has published."""
 
     lease_lifetime_ms: int = 30_000
-    """How long the owner's lease lives without renewal; it is renewed at a third. 1 PUT each time."""
+    """How long the owner's lease lives without renewal; it is renewed at a third. 1 GET + 1 PUT each time.
+    At most an hour."""
 
     cache_bytes: int | None = None
     """Bytes of the cache of blocks; None: the process's shared cache (`lakebed.lsm.cache`)."""
