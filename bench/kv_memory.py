@@ -73,7 +73,7 @@ def main() -> None:
                 if count % 50 == 0:
                     database.get(key)
                     rows += 1
-                    most = max(most, database.stats()["cache_bytes"])
+                    most = max(most, database.stats().cache_bytes)
             figure = most / CACHE_BYTES
     print(figure or harness.rss_peak_mb(), rows, disk_bytes)
 

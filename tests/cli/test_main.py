@@ -196,7 +196,7 @@ def test_help_names_what_must_be_given(cli: Callable[..., Any]) -> None:
     """The usage line holds every argument and every option without which the command cannot run."""
     usage = "Usage: lakebed table create-tag [OPTIONS] LAKE TABLE --name NAME"
     assert cli("table", "create-tag", "-h").out.startswith(usage)
-    assert "[OPTIONS] LAKE [TABLE]" in cli("pins", "-h").out
+    assert "[OPTIONS] LAKE [STORE]" in cli("pins", "-h").out
 
 
 def test_a_group_alone_shows_its_commands(cli: Callable[..., Any]) -> None:

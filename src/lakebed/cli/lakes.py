@@ -11,7 +11,10 @@ from lakebed.cli.args import DryRun, Json, LakeUrl, Yes
 
 __all__ = ["register"]
 
-SomeTable = Annotated[str | None, typer.Argument(metavar="[TABLE]", help="Only this table.", show_default=False)]
+SomeStore = Annotated[
+    str | None,
+    typer.Argument(metavar="[STORE]", help="Only this store: flights, database:serving.", show_default=False),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -51,23 +54,25 @@ def ls(lake: LakeUrl, json: Json = False) -> None:
                     store.name,
                     store.version or "-",
                     say.ago(store.changed_ms),
-                    f"{store.row_count:,}",
+                    "-" if store.row_count is None else f"{store.row_count:,}",
                     say.size(store.size_bytes),
                     str(store.pin_count),
                 )
                 for store in stores
             ],
             right=("version", "rows", "size", "pins"),
-            empty=f"The lake {opened.url} has no table yet. Make one: lakebed table create {lake} NAME --column ...",
+            empty=f"The lake {opened.url} is empty. Make a table: lakebed table create {lake} NAME --column ...\n"
+            f"Or a database: lakebed kv --path {lake}/NAME.kv put KEY VALUE",
         )
     if any(store.problem for store in stores):
         raise typer.Exit(exits.FAULTY)
 
 
-def history(lake: LakeUrl, table: SomeTable = None, json: Json = False) -> None:
+def history(lake: LakeUrl, store: SomeStore = None, json: Json = False) -> None:
     """List the versions that can be read, oldest first, pinned ones included."""
     opened = args.open_lake(lake)
-    versions = [version for name in ([table] if table else opened.tables()) for version in opened.history(name)]
+    names = [store] if store else [str(found) for found in opened.stores()]
+    versions = [version for name in names for version in opened.history(name)]
     if json:
         say.document([facts.of_version(version) for version in versions])
         return
@@ -79,9 +84,9 @@ def history(lake: LakeUrl, table: SomeTable = None, json: Json = False) -> None:
     )
 
 
-def pins(lake: LakeUrl, table: SomeTable = None, json: Json = False) -> None:
+def pins(lake: LakeUrl, store: SomeStore = None, json: Json = False) -> None:
     """List everything that keeps a version alive, with the bytes that it alone holds."""
-    found = args.open_lake(lake).pins(table)
+    found = args.open_lake(lake).pins(store)
     if json:
         say.document([facts.of_pin(pin) for pin in found])
         return
@@ -139,7 +144,7 @@ def clean(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Delete what nobody needs: expired tags and snapshots, orphan files, remains of dropped tables."""
+    """Delete what nobody needs: expired tags, snapshots, checkpoints; orphan files; remains of dropped tables."""
     opened = args.open_lake(lake)
     spared_ms = args.duration_ms(orphans_older_than) or 0
     before_ms = opened.environment.clock.now_ms() - spared_ms
@@ -156,8 +161,8 @@ def clean(
 
 
 def fsck(
-    lake: Annotated[str, typer.Argument(metavar="URL", help="A lake, or one table's folder.")],
-    table: SomeTable = None,
+    lake: Annotated[str, typer.Argument(metavar="URL", help="A lake, or one store's folder.")],
+    store: SomeStore = None,
     deep: Annotated[bool, typer.Option("--deep", help="Read every data file too: row counts, minima, maxima.")] = False,
     json: Json = False,
 ) -> None:
@@ -165,7 +170,7 @@ def fsck(
     from lakebed.fsck.check import check_url  # Arrow is loaded only by commands that read data
 
     with say.progress("checking") as progress:
-        report = check_url(lake, table=table, deep=deep, progress=progress)
+        report = check_url(lake, store=store, deep=deep, progress=progress)
     facts.print_check(report, json=json)
     if report.error_count:
         raise typer.Exit(exits.FAULTY)

@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 import lakebed
-from lakebed.cli import args, exits, lakes, pipelines, rows, say, schemas, tags, versions
+from lakebed.cli import args, databases, exits, lakes, pipelines, rows, say, schemas, tags, versions
 from lakebed.errors import InternalError, LakebedError, Unavailable
 
 __all__ = ["app", "main"]
@@ -31,6 +31,7 @@ table = args.new_app("Tables: make, read, write, tag, travel, roll back, expire.
 for room in (schemas, rows, tags, versions):
     room.register(table)
 app.add_typer(table, name="table")
+app.add_typer(databases.app, name="kv")
 app.add_typer(pipelines.app, name="pipeline")
 
 

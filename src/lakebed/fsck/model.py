@@ -45,8 +45,9 @@ class CheckReport:
     deep: bool
     findings: list[Finding] = field(default_factory=list)
     table_count: int = 0
+    database_count: int = 0
     version_count: int = 0
-    """Distinct snapshots and tags, of all branches."""
+    """Distinct snapshots and tags, of all branches; manifests that are the newest or pinned."""
     file_count: int = 0
     """Distinct data files that versions need."""
     size_bytes: int = 0
@@ -67,6 +68,7 @@ class CheckReport:
             "url": self.url,
             "deep": self.deep,
             "tables": self.table_count,
+            "databases": self.database_count,
             "versions": self.version_count,
             "files": self.file_count,
             "bytes": self.size_bytes,

@@ -1,7 +1,8 @@
-"""A lake: one URL, its marker and its tables.
+"""A lake: one URL, its marker, its tables and databases.
 
-Owns: opening and making a lake, finding tables by name, and the questions asked of a whole lake (`ls`, `history`,
-`pins`, `why`, `clean`). A lake is a warehouse folder of Paimon's, ``<db>.db/<table>``, with a marker ``lakebed.json``.
+Owns: opening and making a lake, finding stores by name. The questions asked of a whole lake (`ls`, `history`, `pins`,
+`why`, `clean`) are in `questions.py`. A lake is a warehouse folder of Paimon's, ``<db>.db/<table>``, with a marker
+``lakebed.json``; a database is a folder ``<name>.kv`` in it.
 
 Invariants:
 - Opening writes nothing, but for the marker of a lake that `create` makes in an empty folder.
@@ -14,16 +15,27 @@ Does not know: how any store keeps its versions; it asks them through the `Versi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from lakebed.errors import AlreadyExists, InvalidRequest, LakebedError, NotFound
+from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
+from lakebed.kv.admin import DatabaseAdmin
+from lakebed.kv.place import Place
+from lakebed.lake import questions
 from lakebed.lake.drop import drop_table, is_dropped, leftover
 from lakebed.lake.marker import MARKER_PATH, check_marker, encode_marker
-from lakebed.lake.names import TableName, nearest_names, parse_table_name, split_path
+from lakebed.lake.names import (
+    DATABASE_SUFFIX,
+    StoreName,
+    TableName,
+    database_folder,
+    nearest_names,
+    parse_store_name,
+    parse_table_name,
+    split_path,
+)
+from lakebed.lake.questions import StoreSummary
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.objects.probe import probe_create_only
@@ -34,28 +46,11 @@ from lakebed.table.table import Table
 
 __all__ = ["Lake", "StoreSummary", "open_lake"]
 
-_DATABASE_SUFFIX = ".db"
-_CONCURRENT_TABLES_MAX = 8
+T = TypeVar("T")
+R = TypeVar("R")
 
-
-@dataclass(frozen=True, slots=True)
-class StoreSummary:
-    """One store of a lake, as `Lake.ls` lists it."""
-
-    kind: str
-    """``table``."""
-    name: str
-    version: str | None
-    """Id of the newest version; None when nothing was ever written."""
-    changed_ms: int | None
-    """When that version was made, Unix ms, UTC."""
-    row_count: int
-    size_bytes: int
-    """Of the data files that the newest version needs."""
-    pin_count: int
-    """Named pins: tags."""
-    problem: str | None = None
-    """Why the store could not be read, in one sentence; the numbers are then zero."""
+_WAREHOUSE_SUFFIX = ".db"
+_CONCURRENT_STORES_MAX = 8
 
 
 def open_lake(
@@ -83,7 +78,7 @@ def open_lake(
     """
     environment = environment or Environment()
     store = open_store(url, storage_options=storage_options, environment=environment, create=create)
-    return Lake.open(store, create=create, environment=environment)
+    return Lake.open(store, create=create, environment=environment, storage_options=storage_options)
 
 
 class Lake:
@@ -92,21 +87,38 @@ class Lake:
     Attributes:
         store: the lake's root.
         environment: clock, randomness and concurrency, handed on to every store.
+        storage_options: what the store was opened with, for databases of other lakes that clones share files with.
     """
 
-    def __init__(self, store: ObjectStore, *, environment: Environment) -> None:
+    def __init__(
+        self, store: ObjectStore, *, environment: Environment, storage_options: Mapping[str, str] | None = None
+    ) -> None:
         self.store = store
         self.environment = environment
+        self.storage_options = storage_options
 
     @classmethod
-    def open(cls, store: ObjectStore, *, create: bool = True, environment: Environment | None = None) -> Lake:
+    def open(
+        cls,
+        store: ObjectStore,
+        *,
+        create: bool = True,
+        environment: Environment | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> Lake:
         """As `open_lake`, over a store that is already there."""
-        lake = cls(store, environment=environment or Environment())
+        lake = cls(store, environment=environment or Environment(), storage_options=storage_options)
         if lake._is_marked():
             return lake
         top = store.list_with_delimiter("")
-        if any(folder.endswith(_DATABASE_SUFFIX) for folder in top.folders):
+        if any(folder.endswith((_WAREHOUSE_SUFFIX, DATABASE_SUFFIX)) for folder in top.folders):
             return lake
+        if {"manifest", "wal"} <= set(top.folders):
+            raise InvalidRequest(
+                f"{store.root_url} is a database, not a lake: use lakebed kv --path, or open the folder above it.",
+                kind="not_a_lake",
+                url=store.root_url,
+            )
         if {"schema", "snapshot"} <= set(top.folders):
             raise InvalidRequest(
                 f"{store.root_url} is a table, not a lake: open the folder above its '<database>.db'.",
@@ -118,7 +130,7 @@ class Lake:
             shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
             raise InvalidRequest(
                 f"{store.root_url} is no lake: it holds {shown}, but neither {MARKER_PATH} nor a folder "
-                "'<database>.db'. Name the folder of a lake, or an empty one to make a lake in.",
+                "'<database>.db' or '<name>.kv'. Name the folder of a lake, or an empty one to make a lake in.",
                 kind="not_a_lake",
                 url=store.root_url,
             )
@@ -227,7 +239,7 @@ class Lake:
 
     def dropped(self) -> list[str]:
         """Names of tables whose drop did not finish; `clean` finishes it. Cost: as `tables`, and 1 HEAD each."""
-        return [str(name) for name in self._dropped()]
+        return [str(name) for name in self.dropped_tables()]
 
     def folder_of(self, name: str) -> str:
         """Where a table lies, relative to the lake's root. Raises `InvalidRequest` for what is no table's name."""
@@ -270,52 +282,76 @@ class Lake:
                 )
         return drop_table(self.store, wanted, environment=self.environment, dry_run=dry_run, progress=progress)
 
+    # ---- databases
+
+    def database(self, name: str) -> DatabaseAdmin:
+        """A database by name, without opening it: `DatabaseAdmin.open` makes it when it is not there yet.
+
+        Raises `InvalidRequest` for what is no database's name. Cost: no request.
+        """
+        return DatabaseAdmin(self._place(database_folder(name)), name=name)
+
+    def databases(self) -> list[str]:
+        """Names of all databases, sorted; those being destroyed included. Cost: 1 LIST."""
+        return sorted(
+            folder.removesuffix(DATABASE_SUFFIX)
+            for folder in self.store.list_with_delimiter("").folders
+            if folder.endswith(DATABASE_SUFFIX) and folder != DATABASE_SUFFIX
+        )
+
+    def _place(self, folder: str) -> Place:
+        """A database's place; its clones may lie beside it, or wherever this lake's credentials reach."""
+        root = f"{self.url}/"
+
+        def open_url(url: str) -> ObjectStore:
+            if url.startswith(root):
+                return self.store.sub(url.removeprefix(root))
+            return open_store(url, storage_options=self.storage_options, environment=self.environment)
+
+        return Place(self.store.sub(folder), self.environment, open_url)
+
     # ---- questions to the whole lake
 
-    def ls(self) -> list[StoreSummary]:
-        """Every store with its newest version, rows, bytes and pins, sorted by name.
+    def stores(self) -> list[StoreName]:
+        """Every store, tables first, sorted by name. Cost: as `tables` and `databases`."""
+        tables = [StoreName("table", name) for name in self.tables()]
+        return tables + [StoreName("database", name) for name in self.databases()]
 
-        A store that cannot be read is listed with its `problem`.
-        Cost: a table: 3 LIST + 2 GET, and 1 GET for each manifest that is not cached.
-        """
-        return list(self._map(self._summary, self.tables()))
-
-    def history(self, name: str) -> list[Version]:
-        """Readable versions of a table, oldest first, pinned ones included. Cost: 2 LIST + 1 GET a version."""
-        return list(self.table(name).versions())
-
-    def pins(self, name: str | None = None) -> list[Pin]:
-        """Everything that keeps a version alive, in one table or in all, with the bytes that each tag alone holds.
-
-        Cost: as `ls`, and the manifests of every pinned version.
-        """
-        names = self.tables() if name is None else [str(parse_table_name(name))]
-        return [pin for pins in self._map(self._pins, names) for pin in pins]
-
-    def why(self, where: str) -> Verdict:
-        """Who needs an object, or when it may go.
-
-        Args:
-            where: the object's URL, or its path relative to the lake's root.
+    def find(self, name: str) -> StoreName:
+        """The store that a name means: ``flights`` (a table, else a database), ``table:flights``, ``database:serving``.
 
         Raises:
-            InvalidRequest: the URL lies outside this lake.
+            InvalidRequest: not a store's name.
+            NotFound: there is none; with the nearest names.
         """
-        path = self.path_of(where)
-        found = split_path(path)
-        if found is None or not found[1]:
-            if path == MARKER_PATH:
-                return Verdict(path, (), "This is the marker of the lake: it stays as long as the lake does.")
-            return Verdict(path, (), "This lies in no store of the lake, so lakebed neither needs nor deletes it.")
-        name, inside = found
-        if not self.has_table(str(name)):
-            sentence = (
-                "Its table was dropped: the next cleaning deletes it."
-                if is_dropped(self.store, name)
-                else "This lies in no store of the lake, so lakebed neither needs nor deletes it."
-            )
-            return Verdict(path, (), sentence)
-        return self.table(str(name)).why(inside)
+        kind, plain = parse_store_name(name)
+        if kind == "database" or (kind is None and "." not in plain and not self.has_table(plain)):
+            database_folder(plain)
+            if plain in self.databases():
+                return StoreName("database", plain)
+        if kind != "database" and self.has_table(plain):
+            return StoreName("table", str(parse_table_name(plain)))
+        raise self._absent(plain)
+
+    def open_store_named(self, store: StoreName) -> Table | DatabaseAdmin:
+        """A store of either kind, by what `find` or `stores` said; answers the `Versioned` contract."""
+        return self.table(store.name) if store.kind == "table" else self.database(store.name)
+
+    def ls(self) -> list[StoreSummary]:
+        """Every store with its newest version, rows, bytes and pins. As `questions.ls`."""
+        return questions.ls(self)
+
+    def history(self, name: str) -> list[Version]:
+        """Readable versions of a store, oldest first, pinned ones included. Cost: 2 LIST + 1 GET a version."""
+        return list(self.open_store_named(self.find(name)).versions())
+
+    def pins(self, name: str | None = None) -> list[Pin]:
+        """Everything that keeps a version alive, in one store or in all. As `questions.pins`."""
+        return questions.pins(self, name)
+
+    def why(self, where: str) -> Verdict:
+        """Who needs an object (its URL, or its path in the lake), or when it may go. As `questions.why`."""
+        return questions.why(self, where)
 
     def clean(
         self,
@@ -324,31 +360,8 @@ class Lake:
         orphans_older_than_ms: int | None = None,
         progress: Callable[[Any], None] | None = None,
     ) -> list[ReclaimReport]:
-        """Delete what nobody needs any more, by each table's own retention settings.
-
-        In each table: tags whose lifetime is over, snapshots past their retention, files that nobody names. Then the
-        remains of dropped tables.
-
-        Args:
-            dry_run: only say what would go.
-            orphans_older_than_ms: files that nobody names go when last changed before this Unix time (ms, UTC); None is
-                a day ago, so that a running writer keeps the files that it is about to commit.
-            progress: called after each batch of deletes.
-
-        Returns:
-            One report a deleting step, tables in order of their names.
-        """
-        reports: list[ReclaimReport] = []
-        for name in self.tables():
-            table = self.table(name)
-            reports.append(table.expire_tags(dry_run=dry_run))
-            reports.append(table.expire(dry_run=dry_run, progress=progress))
-            reports.append(table.remove_orphan_files(older_than_ms=orphans_older_than_ms, dry_run=dry_run))
-        for folder in self._dropped():
-            reports.append(
-                drop_table(self.store, folder, environment=self.environment, dry_run=dry_run, progress=progress)
-            )
-        return reports
+        """Delete what nobody needs any more, by each store's own retention settings. As `questions.clean`."""
+        return questions.clean(self, dry_run=dry_run, orphans_older_than_ms=orphans_older_than_ms, progress=progress)
 
     def path_of(self, where: str) -> str:
         """The path inside this lake of a URL or a relative path. Raises `InvalidRequest` for a URL outside of it."""
@@ -381,41 +394,22 @@ class Lake:
         """Every folder where a table may lie. Cost: 1 LIST + 1 LIST a database."""
         names = []
         for database in self.store.list_with_delimiter("").folders:
-            if database.endswith(_DATABASE_SUFFIX) and database != _DATABASE_SUFFIX:
+            if database.endswith(_WAREHOUSE_SUFFIX) and database != _WAREHOUSE_SUFFIX:
                 for folder in self.store.list_with_delimiter(database).folders:
                     found = split_path(folder)
                     if found is not None:
                         names.append(found[0])
         return sorted(names)
 
-    def _dropped(self) -> list[TableName]:
+    def dropped_tables(self) -> list[TableName]:
+        """Folders of tables whose drop did not finish. Cost: as `tables`, and 1 HEAD each."""
         return [name for name in self._folders() if not self.has_table(str(name)) and is_dropped(self.store, name)]
 
-    def _summary(self, name: str) -> StoreSummary:
+    def each(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        """Call a function for each item, some at once; results in order."""
+        pool = self.environment.runtime.pool(_CONCURRENT_STORES_MAX)
         try:
-            table = self.table(name)
-            newest = table.latest()
-            pin_count = len(table.tags())
-            if newest is None:
-                return StoreSummary("table", name, None, None, 0, 0, pin_count)
-            sizes = table.reader.live_entries(newest).column("file_size")
-        except LakebedError as problem:
-            return StoreSummary("table", name, None, None, 0, 0, 0, problem=problem.message)
-        size_bytes = pc.sum(sizes).as_py() or 0
-        return StoreSummary(
-            "table", name, str(newest.id), newest.time_ms, newest.total_record_count, size_bytes, pin_count
-        )
-
-    def _pins(self, name: str) -> list[Pin]:
-        table = self.table(name)
-        return [
-            replace(pin, bytes_alone=table.bytes_alone(pin.name)) if pin.kind == "tag" else pin for pin in table.pins()
-        ]
-
-    def _map(self, function: Callable[[str], Any], names: Iterable[str]) -> list[Any]:
-        pool = self.environment.runtime.pool(_CONCURRENT_TABLES_MAX)
-        try:
-            return list(pool.map(function, names))
+            return list(pool.map(function, items))
         finally:
             pool.close()
 

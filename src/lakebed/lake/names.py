@@ -1,4 +1,7 @@
-"""Names of tables and where they lie: ``flights`` is ``default.db/flights``, ``db.flights`` is ``db.db/flights``. Pure.
+"""Names of stores and where they lie. Pure.
+
+Tables: ``flights`` is ``default.db/flights``, ``db.flights`` is ``db.db/flights``. Databases: ``serving`` is
+``serving.kv``. Where a name may be of either kind, ``database:serving`` and ``table:serving`` say which.
 
 Invariants: a name never leaves its lake (no separators, no ``..``) and never reads as a system table (no ``$``).
 """
@@ -8,13 +11,25 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from lakebed.errors import InvalidRequest
 
-__all__ = ["DEFAULT_DATABASE", "TableName", "nearest_names", "parse_table_name", "split_path"]
+__all__ = [
+    "DATABASE_SUFFIX",
+    "DEFAULT_DATABASE",
+    "StoreName",
+    "TableName",
+    "database_folder",
+    "nearest_names",
+    "parse_store_name",
+    "parse_table_name",
+    "split_path",
+]
 
 DEFAULT_DATABASE: Final = "default"
+DATABASE_SUFFIX: Final = ".kv"
+"""Ends the folder of a database (key-value); other clients of a warehouse look at ``.db`` folders only."""
 _SUFFIX: Final = ".db"
 _FORBIDDEN: Final = frozenset('$#?%*:"<>|@')
 _PART_BYTES_MAX: Final = 200
@@ -52,6 +67,43 @@ def parse_table_name(text: str) -> TableName:
         if problem:
             raise _invalid(text, problem)
     return TableName(parts[0], parts[1]) if len(parts) == 2 else TableName(DEFAULT_DATABASE, parts[0])
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StoreName:
+    """A store's kind and name."""
+
+    kind: Literal["table", "database"]
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+
+def parse_store_name(text: str) -> tuple[str | None, str]:
+    """``(kind or None, name)`` of ``flights``, ``table:flights`` or ``database:serving``. Raises `InvalidRequest`."""
+    kind, colon, name = text.partition(":")
+    if not colon:
+        return None, text
+    if kind not in ("table", "database"):
+        raise InvalidRequest(
+            f"{text!r} names no kind of store: write table:{name} or database:{name}.", kind="invalid_store_name"
+        )
+    return kind, name
+
+
+def database_folder(name: str) -> str:
+    """Where a database lies, relative to the lake's root. Raises `InvalidRequest` for what is no database's name."""
+    problem = "reads as a path" if any(mark in name for mark in ("/", "\\", "..")) else _problem(name)
+    if problem is None and "." in name:
+        problem = "has a dot"
+    if problem is not None:
+        raise InvalidRequest(
+            f"The database name {name!r} {problem}: write a plain name such as 'serving'.",
+            kind="invalid_database_name",
+            database=name,
+        )
+    return name + DATABASE_SUFFIX
 
 
 def split_path(path: str) -> tuple[TableName, str] | None:

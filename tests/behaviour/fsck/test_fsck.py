@@ -285,9 +285,9 @@ def test_by_url(lake: Lake) -> None:
     url = lake.url
     report: CheckReport = check_url(url)
     assert (report.table_count, report.error_count) == (2, 0)
-    assert check_url(url, table="plain").table_count == 1
+    assert check_url(url, store="plain").table_count == 1
     assert check_url(f"{url}/default.db/plain").table_count == 1
     with pytest.raises(NotFound):
-        check_url(url, table="nope")
+        check_url(url, store="nope")
     with pytest.raises(NotFound):
         check_url(f"memory://{uuid.uuid4().hex}")

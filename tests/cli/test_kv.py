@@ -1,0 +1,264 @@
+"""``lakebed kv``: every command, its errors and exit codes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lakebed
+from lakebed import kv
+from lakebed.cli import exits
+
+
+@pytest.fixture
+def kv_cli(cli: Any, tmp_path: Path) -> Any:
+    """``kv_cli("get", "a")``: a command on a database of its own, in a lake."""
+
+    def call(*arguments: object) -> Any:
+        return cli("kv", "--path", tmp_path / "lake" / "orders.kv", *arguments)
+
+    return call
+
+
+@pytest.fixture
+def orders(kv_cli: Any, tmp_path: Path) -> str:
+    """A database with the keys a to e, and one of them overwritten after a checkpoint named ``first``."""
+    url = str(tmp_path / "lake" / "orders.kv")
+    with kv.open(url) as database:
+        for number, key in enumerate("abcde"):
+            database.put(key.encode(), str(number).encode())
+        database.create_checkpoint(kv.CheckpointOptions(name="first"))
+        database.put(b"a", b"new")
+        database.flush(memtable=True)
+    return url
+
+
+def test_put_get_delete(kv_cli: Any) -> None:
+    """A key is written, read and deleted; one that is not there ends with its own exit code."""
+    assert kv_cli("put", "k", "v").code == exits.OK
+    assert kv_cli("get", "k").out == "v\n"
+    assert kv_cli("get", "k", "--json").json == {"key": "k", "value": "v"}
+    assert kv_cli("delete", "k", "--dry-run").out == "Would delete 'k'.\n"
+    assert kv_cli("delete", "k").code == exits.OK
+    assert kv_cli("delete", "k", "--dry-run", "--json").json["there"] is False
+    missing = kv_cli("get", "k", "--json")
+    assert (missing.code, missing.error["kind"]) == (exits.NOT_FOUND, "key_not_found")
+
+
+def test_bytes_that_are_no_text(kv_cli: Any) -> None:
+    """Hexadecimal and base64 carry any bytes both ways; what is neither is refused."""
+    assert kv_cli("put", "00ff", "deadbeef", "--encoding", "hex").code == exits.OK
+    assert kv_cli("get", "AP8=", "--encoding", "base64").out == "3q2+7w==\n"
+    assert kv_cli("put", "a\tb", "line\n").code == exits.OK
+    assert kv_cli("scan", "--format", "tsv", "--from", "a").out == "a\\tb\tline\\n\n"
+    assert kv_cli("scan", "--encoding", "hex", "--format", "tsv", "--limit", 1).out == "00ff\tdeadbeef\n"
+    wrong = kv_cli("get", "xyz", "--encoding", "hex")
+    assert wrong.code == exits.USAGE
+    assert wrong.err == "lakebed: 'xyz' is not hex.\n"
+
+
+def test_a_value_from_standard_input(kv_cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``-`` reads the value, byte for byte."""
+    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(b"\x00\xffline\n")))
+    assert kv_cli("put", "k", "-").code == exits.OK
+    assert kv_cli("get", "k", "--encoding", "utf8").out == "\x00\\xffline\n\n"
+
+
+def test_scan_selects(kv_cli: Any, orders: str) -> None:
+    """Ranges, prefix, order, limit, count and formats."""
+    keys = lambda *options: [row["key"] for row in kv_cli("scan", *options, "--json").json]  # noqa: E731
+    assert keys() == list("abcde")
+    assert keys("--from", "b", "--to", "d") == ["b", "c"]
+    assert keys("--prefix", "c") == ["c"]
+    assert keys("--reverse", "--limit", 2) == ["e", "d"]
+    assert kv_cli("scan", "--count").out == "5\n"
+    assert kv_cli("scan", "--count", "--from", "c", "--json").json == {"count": 3}
+    assert kv_cli("scan", "--count", "--limit", 2).out == "2\n"
+    lines = kv_cli("scan", "--format", "jsonl", "--limit", 1).out.splitlines()
+    assert [json.loads(line) for line in lines] == [{"key": "a", "value": "new"}]
+    assert kv_cli("scan", "--prefix", "z").out == "No keys.\n"
+    both = kv_cli("scan", "--prefix", "a", "--from", "b")
+    assert both.code == exits.USAGE
+
+
+def test_reading_at_a_checkpoint(kv_cli: Any, orders: str) -> None:
+    """``--checkpoint`` reads what was pinned, by name or id."""
+    assert kv_cli("get", "a").out == "new\n"
+    assert kv_cli("get", "a", "--checkpoint", "first").out == "0\n"
+    unknown = kv_cli("get", "a", "--checkpoint", "nobody", "--json")
+    assert (unknown.code, unknown.error["kind"]) == (exits.USAGE, "invalid_db_state")
+
+
+def test_checkpoints_live_and_end(kv_cli: Any, orders: str) -> None:
+    """Create, list, refresh, delete; lifetimes as people and as ISO 8601 write them."""
+    made = kv_cli("create-checkpoint", "-l", "7days 30min 10s", "-n", "weekly", "--json").json
+    listed = {one["name"]: one for one in kv_cli("list-checkpoints", "--json").json}
+    weekly = listed["weekly"]
+    assert weekly["id"] == made["id"]
+    assert weekly["expires_ms"] - weekly["created_ms"] == (7 * 86_400 + 30 * 60 + 10) * 1000
+    again = kv_cli("create-checkpoint", "-s", "first", "-n", "again", "--json").json
+    assert again["manifest_id"] == listed["first"]["manifest_id"]
+    assert kv_cli("refresh-checkpoint", "-i", "weekly", "-l", "P1DT2H").code == exits.OK
+    assert kv_cli("refresh-checkpoint", "-i", made["id"]).out == "The checkpoint weekly never ends.\n"
+    assert [one["name"] for one in kv_cli("list-checkpoints", "-n", "weekly", "--json").json] == ["weekly"]
+    assert kv_cli("delete-checkpoint", "-i", "weekly").code == exits.OK
+    assert kv_cli("list-checkpoints", "-n", "weekly").out.startswith("No checkpoint.")
+    taken = kv_cli("create-checkpoint", "-n", "first", "--json")
+    assert taken.code == exits.CONFLICT
+    wrong = kv_cli("create-checkpoint", "-l", "soon")
+    assert wrong.code == exits.USAGE
+    assert wrong.err.count("\n") == 1
+    for command in (("refresh-checkpoint", "-i", "nobody"), ("delete-checkpoint", "-i", "nobody")):
+        assert kv_cli(*command).code == exits.USAGE
+
+
+def test_a_clone_and_its_pin(cli: Any, kv_cli: Any, orders: str, tmp_path: Path) -> None:
+    """A clone reads what its parent's checkpoint pins; its pin goes by force only, and protects the parent."""
+    clone = tmp_path / "lake" / "copy.kv"
+    made = cli("kv", "--path", clone, "create-clone", "--from", orders, "--checkpoint", "first", "--json")
+    assert made.code == exits.OK
+    assert cli("kv", "--path", clone, "get", "a").out == "0\n"
+    pin = next(one for one in kv_cli("list-checkpoints", "--json").json if one["owner"]["kind"] == "clone")
+    assert kv_cli("delete-checkpoint", "-i", pin["id"]).code == exits.USAGE
+    kv_cli("delete-checkpoint", "-i", "first")
+    refused = kv_cli("destroy", "--hard", "--yes", "--json")
+    assert (refused.code, refused.error["kind"]) == (exits.USAGE, "invalid_deletion")
+    assert kv_cli("get", "a").out == "new\n"
+    taken = cli("kv", "--path", orders, "create-clone", "--from", clone)
+    assert taken.code == exits.CONFLICT
+    assert cli("kv", "--path", clone, "destroy", "--hard", "--yes").code == exits.OK
+    gone = cli("kv", "--path", clone, "get", "a", "--json")
+    assert (gone.code, gone.error["kind"]) == (exits.USAGE, "invalid_db_state")
+    assert kv_cli("destroy", "--hard", "--yes").code == exits.OK
+
+
+def test_restore_brings_the_past_back(kv_cli: Any, orders: str) -> None:
+    """The old value is back, and the present stays pinned."""
+    before = len(kv_cli("list-checkpoints", "--json").json)
+    assert kv_cli("restore", "--checkpoint", "first", "--yes").code == exits.OK
+    assert kv_cli("get", "a").out == "0\n"
+    assert len(kv_cli("list-checkpoints", "--json").json) == before + 1
+
+
+def test_collecting_has_a_dry_run(kv_cli: Any, orders: str) -> None:
+    """What a dry run names is what goes; afterwards everything pinned reads as before."""
+    for number in range(3):
+        kv_cli("put", f"x{number}", "1")
+    planned = kv_cli("collect", "--min-age", "0s", "--dry-run", "--json").json
+    assert planned["dry_run"]
+    assert planned["deleted"]
+    done = kv_cli("collect", "--min-age", "0s", "--json").json
+    assert done["deleted"] >= planned["deleted"]
+    assert kv_cli("get", "a", "--checkpoint", "first").out == "0\n"
+    assert kv_cli("scan", "--count").out == "8\n"
+    assert kv_cli("collect", "--min-age", "sometimes").code == exits.USAGE
+
+
+def test_compaction_as_a_command(kv_cli: Any, orders: str) -> None:
+    """Files of level 0 become one run; nothing changes for readers."""
+    with kv.open(orders, options=kv.DatabaseOptions(compaction=False)) as database:
+        for number in range(3):
+            database.put(b"n%d" % number, b"1")
+            database.flush(memtable=True)
+    shape = kv_cli("compact", "--full", "--json").json
+    assert (shape["l0"], shape["runs"]) == (0, 1)
+    assert kv_cli("scan", "--count").out == "8\n"
+    assert kv_cli("compact", "--json").json["compactions"] == 0
+
+
+def test_manifests_can_be_looked_at(kv_cli: Any, orders: str) -> None:
+    """The newest or any other, and the list of them with what pins them."""
+    listed = kv_cli("list-manifests", "--json").json
+    assert any("first" in " ".join(one["pinned_by"]) for one in listed)
+    newest = kv_cli("show-manifest").json
+    assert newest["manifest_id"] == listed[-1]["manifest_id"]
+    assert kv_cli("show-manifest", "-i", listed[0]["manifest_id"]).json["manifest_id"] == listed[0]["manifest_id"]
+    assert kv_cli("show-manifest", "-i", 99_999).code == exits.NOT_FOUND
+    assert kv_cli("stats", "--json").json["version"] == newest["manifest_id"]
+    assert "level 0 files" in kv_cli("stats").out
+
+
+def test_a_live_owner_is_not_disturbed(kv_cli: Any, orders: str) -> None:
+    """Writing beside an open database is refused, with its owner's name; admin commands and reads work."""
+    with kv.open(orders) as database:
+        refused = kv_cli("put", "a", "mine", "--json")
+        assert (refused.code, refused.error["kind"]) == (exits.CONFLICT, "owned")
+        database.put(b"a", b"still mine")
+        assert kv_cli("get", "a").out == "still mine\n"
+        assert kv_cli("create-checkpoint", "-n", "beside").code == exits.OK
+        assert kv_cli("collect", "--min-age", "0s").code == exits.OK
+        assert database.get(b"a") == b"still mine"
+    assert kv_cli("get", "a", "--checkpoint", "beside").out == "still mine\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("get", "k"),
+        ("scan",),
+        ("stats",),
+        ("delete", "k"),
+        ("create-checkpoint",),
+        ("list-checkpoints",),
+        ("restore", "--checkpoint", "x", "--yes"),
+        ("destroy", "--yes"),
+        ("collect",),
+        ("compact",),
+        ("show-manifest",),
+        ("list-manifests",),
+    ],
+    ids=lambda command: command[0],
+)
+def test_where_there_is_no_database(cli: Any, tmp_path: Path, command: tuple[str, ...]) -> None:
+    """Nothing there, or something else: one sentence that says what is there, and nothing is made."""
+    lakebed.open(str(tmp_path / "lake"))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    for path, there in (("nothing", "empty or missing"), ("lake", "lake"), ("other", "notes.txt")):
+        answer = cli("kv", "--path", tmp_path / path, *command)
+        assert answer.code == exits.NOT_FOUND, answer.err
+        assert answer.err.count("\n") == 1
+        assert there in answer.err
+    assert not (tmp_path / "nothing").exists()
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["notes.txt"]
+
+
+def test_writing_into_something_else_is_refused(cli: Any, tmp_path: Path) -> None:
+    """``put`` makes a database in an empty folder only."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    answer = cli("kv", "--path", tmp_path / "other", "put", "k", "v")
+    assert answer.code == exits.USAGE
+    assert "notes.txt" in answer.err
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["notes.txt"]
+
+
+def test_the_path_has_to_be_given(cli: Any) -> None:
+    """A command without ``--path`` says how to give it."""
+    for command in (("get", "k"), ("collect",)):
+        answer = cli("kv", *command)
+        assert answer.code == exits.USAGE
+        assert "--path URL" in answer.err
+
+
+def test_a_lake_knows_its_databases(cli: Any, kv_cli: Any, orders: str, tmp_path: Path) -> None:
+    """ls, pins, history, why, clean and fsck of a lake hold for databases as for tables."""
+    lake = tmp_path / "lake"
+    (listed,) = cli("ls", lake, "--json").json
+    assert (listed["kind"], listed["name"], listed["rows"], listed["pins"]) == ("database", "orders", None, 1)
+    assert "orders" in cli("ls", lake).out
+    pins = cli("pins", lake, "--json").json
+    assert [(pin["store"], pin["name"]) for pin in pins] == [("orders", "first")]
+    assert cli("history", lake, "database:orders", "--json").json
+    file = next(path for path in (lake / "orders.kv" / "sst").iterdir())
+    assert cli("why", lake, f"orders.kv/sst/{file.name}", "--json").json["sentence"]
+    assert cli("clean", lake, "--dry-run").code == exits.OK
+    report = cli("fsck", lake, "--deep", "--json")
+    assert (report.code, report.json["databases"], report.json["errors"]) == (exits.OK, 1, 0)
+    assert cli("ls", lake / "orders.kv").code == exits.USAGE
+    assert cli("history", lake, "order").code == exits.NOT_FOUND
