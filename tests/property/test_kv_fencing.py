@@ -57,6 +57,7 @@ class World:
     manifests: dict[int, str] = field(default_factory=dict)
     """Write id of each manifest that somebody was told it had won."""
     violations: list[str] = field(default_factory=list)
+    writers: list[Writer] = field(default_factory=list)
     met: Counter[str] = field(default_factory=Counter)
 
     def won(self, manifest: Manifest) -> Manifest:
@@ -75,6 +76,7 @@ class Writer:
         self.fenced = False
         self.unflushed: dict[bytes, bytes] = {}
         self.last_id = self.sequence = self.count = 0
+        world.writers.append(self)
 
     def step(self, *verbs: str) -> None:
         """Do some verbs, until one tells that another owns the database."""
@@ -171,6 +173,9 @@ def check(world: World, place: Place) -> None:
             rows.update({key: value or b"" for key, value in zip(table.keys, table.values, strict=False)})
     except LakebedError as error:
         world.violations.append(f"cannot be read: {error}")
+    for writer in world.writers:
+        if writer.fenced and writer.claim is not None and writer.claim.epoch == manifest.writer_epoch:
+            world.violations.append(f"{writer.name} is the owner, and was fenced")
     for key, value in world.acknowledged.items():
         if rows.get(key) != value:
             world.violations.append(f"{key!r} was acknowledged and is {rows.get(key)!r}")
@@ -182,9 +187,17 @@ def check(world: World, place: Place) -> None:
 class StallingStore(StoreWrapper):
     """Runs `meanwhile` at one call, before or after its effect, and may lose the reply or land the change late."""
 
-    def __init__(self, inner: Any, *, at: int | None, mode: str, meanwhile: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        inner: Any,
+        *,
+        at: int | None,
+        mode: str,
+        meanwhile: Callable[[], None],
+        before_manifest: Callable[[], None] | None = None,
+    ) -> None:
         super().__init__(inner)
-        self.at, self.mode, self.meanwhile = at, mode, meanwhile
+        self.at, self.mode, self.meanwhile, self.before_manifest = at, mode, meanwhile, before_manifest
         self.calls: list[Call] = []
         self.late: list[Callable[[], Any]] = []
         self.stalled_at: Call | None = None
@@ -196,6 +209,9 @@ class StallingStore(StoreWrapper):
         self.late.clear()
         index = len(self.calls)
         self.calls.append(call)
+        if self.before_manifest is not None and call.create_only and call.path.startswith("manifest/"):
+            run, self.before_manifest = self.before_manifest, None
+            run()
         if index != self.at:
             return perform()
         self.stalled_at = call
@@ -246,15 +262,15 @@ def usurped_twice(world: World, old: Writer, rival: Writer) -> None:
 
 
 Scene = Callable[[World, Writer, Writer], None]
-SCENES: tuple[tuple[Scene, tuple[str, ...]], ...] = tuple(
-    (scene, before) for scene in (usurped, outlived, usurped_twice) for before in (("put", "put"), ())
+SETTLED, UNFLUSHED, OVERTAKING = "settled", "unflushed", "overtaking"
+SCENES: tuple[tuple[Scene, str], ...] = tuple(
+    (scene, before) for scene in (usurped, outlived, usurped_twice) for before in (SETTLED, UNFLUSHED, OVERTAKING)
 )
-"""What comes meanwhile, and what the old writer left in the log before."""
+"""What comes meanwhile; and before it: nothing is in the log, or some rows are, or the old writer flushes and is
+collected while the victim is about to raise the epoch."""
 
 
-def played(
-    scene: Scene, before: tuple[str, ...], *, at: int | None = None, mode: str = "before"
-) -> tuple[World, StallingStore]:
+def played(scene: Scene, before: str, *, at: int | None = None, mode: str = "before") -> tuple[World, StallingStore]:
     """One run: an old writer, a victim that stalls at a call, and whoever comes meanwhile."""
     inner = open_store(f"memory://{uuid.uuid4().hex}/db")
     world, clock = World(inner), ManualClock()
@@ -264,9 +280,15 @@ def played(
         return Place(store, Environment(clock=clock, rng=random.Random(next(seeds))), open_store)
 
     old, rival = Writer(world, "old", place(inner)), Writer(world, "rival", place(inner))
-    old.step("open", "put", "flush", *before)
+    old.step("open", "put", "flush", *(("put", "put") if before == UNFLUSHED else ()))
 
-    store = StallingStore(inner, at=at, mode=mode, meanwhile=lambda: scene(world, old, rival))
+    store = StallingStore(
+        inner,
+        at=at,
+        mode=mode,
+        meanwhile=lambda: scene(world, old, rival),
+        before_manifest=(lambda: outlived(world, old, rival)) if before == OVERTAKING else None,
+    )
     victim = Writer(world, "victim", place(store))
     for verb in VICTIM:
         try:
@@ -328,6 +350,18 @@ def undo_recheck(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(claim_module, "_fence", fence)
 
 
+def undo_look_after_listing_again(patch: pytest.MonkeyPatch) -> None:
+    """Put the fence behind whatever the second listing shows, though it may be a newer owner's."""
+    original = claim_module._fence
+
+    def fence(place: Place, wal: WalLog, claimed: Manifest, *, next_id: int) -> int:
+        if next_id <= claimed.replay_after_wal_id:
+            next_id = wal.last_id(claimed.replay_after_wal_id) + 1
+        return original(place, wal, msgspec.structs.replace(claimed, replay_after_wal_id=0), next_id=next_id)
+
+    patch.setattr(claim_module, "_fence", fence)
+
+
 def undo_second_look(patch: pytest.MonkeyPatch) -> None:
     """Believe the fence without a look at the newest epoch."""
 
@@ -375,7 +409,15 @@ def undo_epoch_of_takers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WalLog, "append", append)
 
 
-REPAIRS = (undo_recheck, undo_second_look, undo_fence, undo_kept_fences, undo_boundary, undo_epoch_of_takers)
+REPAIRS = (
+    undo_fence,
+    undo_kept_fences,
+    undo_recheck,
+    undo_look_after_listing_again,
+    undo_second_look,
+    undo_boundary,
+    undo_epoch_of_takers,
+)
 
 
 @pytest.mark.parametrize("undo", REPAIRS, ids=lambda undo: undo.__name__.removeprefix("undo_"))
@@ -460,7 +502,7 @@ def test_creators_at_once() -> None:
     assert met["open fenced"] + met["put fenced"]
 
 
-@pytest.mark.parametrize("undo", REPAIRS[2:4], ids=lambda undo: undo.__name__.removeprefix("undo_"))
+@pytest.mark.parametrize("undo", REPAIRS[:2], ids=lambda undo: undo.__name__.removeprefix("undo_"))
 def test_the_simulation_misses_repairs(
     undo: Callable[[pytest.MonkeyPatch], None],
     monkeypatch: pytest.MonkeyPatch,
