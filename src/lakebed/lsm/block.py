@@ -195,9 +195,7 @@ class Block:
 
 
 def offsets_of(array: pa.BinaryArray) -> npt.NDArray[np.int32]:
-    """Where each element of an array begins in its data buffer, and where the last ends: a view, one longer."""
-    if not len(array):
-        return np.zeros(1, np.int32)
+    """Where each element of an array that is not empty begins in its data buffer, and where the last ends: a view."""
     return np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, 4 * array.offset)
 
 
@@ -272,7 +270,7 @@ def decode_block(body: memoryview, *, entry: BlockEntry, path: str) -> Block:
             path=path,
             offset=entry.offset,
         ) from error
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, EOFError) as error:
         raise _damaged(path, entry, f"it cannot be decoded ({error})") from error
     if batch.num_rows != entry.row_count:
         raise _damaged(path, entry, f"it has {batch.num_rows} rows, and the index says {entry.row_count}")

@@ -257,7 +257,7 @@ def _tail(
     try:
         with pa.ipc.open_stream(pa.py_buffer(index_body)) as reader:
             index = reader.read_next_batch()
-    except (pa.ArrowException, OSError, StopIteration) as error:
+    except (pa.ArrowException, OSError, EOFError, StopIteration) as error:
         _corrupt(path, offset, f"its index cannot be read ({error})", cause=error)
     if not index.schema.equals(INDEX_SCHEMA) or not index.num_rows:
         _corrupt(path, offset, f"its index has {index.num_rows} rows of {index.schema.names}")
