@@ -34,7 +34,7 @@ class MemoryPublisher:
 
     Args:
         environment: mints ids.
-        at: called with ``before flushed``, ``after flushed``, and so on for ``compacted``.
+        at: called with ``before flushed``, ``after flushed``, likewise for ``compacted``, and ``after refreshed``.
     """
 
     def __init__(self, environment: Environment, *, at: Callable[[str], None] = lambda step: None) -> None:
@@ -65,8 +65,7 @@ class MemoryPublisher:
                 self.file_set = FileSet((file, *self.file_set.l0), self.file_set.runs)
             self.last_sequence = last_sequence
             self.tokens.append(token)
-        self.at("after flushed")
-        return self.file_set
+        return self._answered("after flushed")
 
     def begin_compaction(self, task: CompactionTask) -> CompactionJob:
         """See `VersionPublisher.begin_compaction`."""
@@ -84,8 +83,7 @@ class MemoryPublisher:
                 raise Conflict("the inputs are gone")
             self.file_set = file_set
         self.jobs = []
-        self.at("after compacted")
-        return self.file_set
+        return self._answered("after compacted")
 
     def abandon(self, job: CompactionJob) -> None:
         """See `VersionPublisher.abandon`."""
@@ -94,7 +92,13 @@ class MemoryPublisher:
     def refreshed(self) -> FileSet:
         """See `VersionPublisher.refreshed`."""
         self._check()
-        return self.file_set
+        return self._answered("after refreshed")
+
+    def _answered(self, step: str) -> FileSet:
+        """The set as it is now, though others may go on before the answer arrives."""
+        file_set = self.file_set
+        self.at(step)
+        return file_set
 
     def _check(self) -> None:
         if self.is_fenced:

@@ -251,6 +251,64 @@ def test_a_change_that_lands_while_its_maker_goes_on(verb: str) -> None:
         strike.world.check(strike.model, where=strike.where)
 
 
+def failure_of(run: Callable[[], object]) -> LakebedError | None:
+    """What a call raises; None when it succeeds."""
+    try:
+        run()
+    except LakebedError as error:
+        return error
+    return None
+
+
+class Outage(StoreWrapper):
+    """From the first manifest that is put on, which lands, the store answers nothing, until it is up again."""
+
+    def __init__(self, inner: ObjectStore, *, after_count: int) -> None:
+        super().__init__(inner)
+        self.is_armed = False
+        self.is_down = False
+        self._after_count = after_count
+
+    def intercept(self, call: Call, perform: Callable[[], object]) -> object:  # type: ignore[override]
+        """Pass, land unanswered, or do not answer."""
+        if self.is_down:
+            raise Unavailable("the store does not answer")
+        result = perform()
+        if self.is_armed and call.kind == "put" and call.path.startswith("manifest/"):
+            self._after_count -= 1
+            if self._after_count == 0:
+                self.is_down, self.is_armed = True, False
+                raise OutcomeUnknown("no answer to a manifest", path=call.path)
+        return result
+
+
+@pytest.mark.parametrize("is_compacted_meanwhile", [False, True])
+@pytest.mark.parametrize(("verb", "change"), [("flush", 1), ("compact_inside", 1), ("compact_inside", 2)])
+def test_an_outage_after_a_change_landed(verb: str, change: int, is_compacted_meanwhile: bool) -> None:
+    """A change whose outcome stayed unknown is known again by looking: repeated later, it has taken effect once."""
+    world, model = fresh()
+    store = Outage(world.inner, after_count=change)
+    run = VERBS[verb](world, world.place(store), model)
+    store.is_armed = True
+    with pytest.raises((OutcomeUnknown, Unavailable)):
+        run()
+    assert store.is_down
+    store.is_down = False
+    if is_compacted_meanwhile:
+        Compactor(world.place(), options=OPTIONS).compact_full()
+        world.collect()
+    error = failure_of(run)
+    assert error is None or (verb == "compact_inside" and is_compacted_meanwhile and error.kind == "compactor_fenced")
+    manifest = world.newest()
+    if verb == "flush":
+        expected = (0, 1) if is_compacted_meanwhile else (5, 1)
+    else:
+        expected = (0, 1) if is_compacted_meanwhile else (0, 2)
+    assert (len(manifest.l0), len(manifest.runs)) == expected
+    world.collect()
+    world.check(model, where=f"{verb}, {change}, {is_compacted_meanwhile}")
+
+
 # ---- zombies
 
 
@@ -276,18 +334,9 @@ class Meanwhile(StoreWrapper):
         raise NotImplementedError
 
 
-def failure_of(run: Callable[[], object]) -> LakebedError | None:
-    """What a call raises; None when it succeeds."""
-    try:
-        run()
-    except LakebedError as error:
-        return error
-    return None
-
-
 @pytest.mark.parametrize("verb", ["compact_inside", "compact_outside", "compact_everything"])
 def test_a_fenced_compactor_publishes_nothing(verb: str) -> None:
-    """A compactor that sleeps at any call while another takes over, merges and collects is told, and changes nothing."""
+    """A compactor that sleeps at any call while another takes over, merges, collects is told, and changes nothing."""
     fenced_count = 0
     for index, call in enumerate(trace_of(verb)):
         world, model = fresh()
