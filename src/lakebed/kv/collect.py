@@ -311,7 +311,7 @@ class Collector:
                 done[url] = collect_once(place, options=self._options, dry_run=self._dry_run, progress=self._progress)
             except LakebedError as error:
                 is_gone = isinstance(error, NotFound) and error.kind == "database_not_found"
-                plan = ReclaimPlan(store_name(place), (), (), {}, (str(error),))
+                plan = ReclaimPlan(store_name(place), (), (), {}, (f"{url} was not collected: {error}",))
                 done[url] = Collection(report_of(plan, Sweep(), hidden_count=0, dry_run=self._dry_run), gone=is_gone)
             if done[url].gone:
                 del self._places[url]

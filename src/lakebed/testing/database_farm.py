@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -34,7 +34,7 @@ from lakebed.testing.recording import RecordingStore
 from lakebed.testing.table_model import InlineRuntime
 from lakebed.testing.wrapper import Call
 
-__all__ = ["AT_ONCE", "Farm", "SkewedClock", "Strike", "strike_everywhere", "strikes"]
+__all__ = ["AT_ONCE", "Farm", "Saved", "SkewedClock", "Strike", "strike_everywhere", "strikes"]
 
 AT_ONCE: Final = CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0))
 
@@ -52,14 +52,37 @@ class SkewedClock(ManualClock):
         return self._true.now_ms() + self._offset_ms
 
 
+class _StoreClock(ManualClock):
+    """The store's clock: the farm's, but while objects are put back with the times that they had."""
+
+    def __init__(self, true: ManualClock) -> None:
+        super().__init__()
+        self._true = true
+        self.held_ms: int | None = None
+
+    def now_ms(self) -> int:
+        """When what is put now was put."""
+        return self._true.now_ms() if self.held_ms is None else self.held_ms
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a farm held: body and time (Unix ms) of every object."""
+
+    objects: Mapping[str, tuple[bytes, int]]
+
+
 class Farm:
     """Databases by name, in one memory."""
 
     def __init__(self, seed: int = 7) -> None:
         self.clock = ManualClock()
         self.clock.advance(100_000.0)
+        self._store_clock = _StoreClock(self.clock)
         self.environment = Environment(clock=self.clock, rng=random.Random(seed), runtime=InlineRuntime())
-        self.root: ObjectStore = open_store(f"memory://{uuid.uuid4().hex}/farm", environment=self.environment)
+        self.root: ObjectStore = open_store(
+            f"memory://{uuid.uuid4().hex}/farm", environment=replace(self.environment, clock=self._store_clock)
+        )
 
     def url(self, name: str) -> str:
         """A database's URL."""
@@ -108,12 +131,18 @@ class Farm:
         store = self.root.sub(name) if name else self.root
         return {meta.path: bytes(store.get(meta.path)) for meta in store.list("")}
 
-    def put_back(self, objects: Mapping[str, bytes]) -> None:
-        """Make the memory hold just these objects."""
+    def save(self) -> Saved:
+        """Everything that is there, for `put_back`."""
+        return Saved({meta.path: (bytes(self.root.get(meta.path)), meta.modified_ms) for meta in self.root.list("")})
+
+    def put_back(self, saved: Saved) -> None:
+        """Make the memory hold just these objects, with their times; the clock stays where it is."""
         there = [meta.path for meta in self.root.list("")]
-        self.root.delete([path for path in there if path not in objects])
-        for path, body in objects.items():
+        self.root.delete([path for path in there if path not in saved.objects])
+        for path, (body, modified_ms) in saved.objects.items():
+            self._store_clock.held_ms = modified_ms
             self.root.put(path, body, durable=False)
+        self._store_clock.held_ms = None
 
     def collect(self, *names: str) -> None:
         """Open and close each database (which ends what was under way), then collect it fully."""
@@ -186,7 +215,7 @@ def strike_everywhere(
         verb: takes the place that the faults are on the way to.
         retry: what a user does afterwards, over a sound store.
     """
-    base = farm.objects()
+    base = farm.save()
     recording = RecordingStore(farm.root)
     verb(farm.place(name, way=recording))
     check()

@@ -15,8 +15,9 @@ from lakebed.kv.collect import collect_once
 from lakebed.kv.destroy import destroy
 from lakebed.kv.locations import Locations, file_ids
 from lakebed.kv.manifests import ManifestLog
-from lakebed.kv.options import CheckpointOptions
+from lakebed.kv.options import CheckpointOptions, ReaderOptions
 from lakebed.kv.place import Place
+from lakebed.kv.reader import DatabaseReader
 from lakebed.objects import open_store
 from lakebed.testing import Crashed, Fault, FaultyStore, RecordingStore
 from lakebed.testing.database_farm import AT_ONCE, Farm, strike_everywhere
@@ -228,9 +229,6 @@ def test_another_store_needs_a_copy_which_depends_on_nothing(farm: Farm, tmp_pat
     assert farm.clone_pins("b") == {}
     destroy(farm.place("b"), soft=False, take_over=True)
     destroy(farm.place("a"), soft=False, take_over=True)
-    from lakebed.kv.options import ReaderOptions
-    from lakebed.kv.reader import DatabaseReader
-
     with DatabaseReader.open(target, options=ReaderOptions(follow_latest=True, background=False)) as reader:
         assert dict(reader.scan()) == rows
 
@@ -238,7 +236,7 @@ def test_another_store_needs_a_copy_which_depends_on_nothing(farm: Farm, tmp_pat
 def stop_at_first_manifest(farm: Farm, target: str, parent: str) -> None:
     """Leave a clone just begun: its maker died with the first manifest."""
     recording = RecordingStore(farm.root)
-    base = farm.objects()
+    base = farm.save()
     create_clone(farm.place(target, way=recording), farm.url(parent))
     farm.put_back(base)
     path = f"{target}/manifest/{1:020d}.manifest"
@@ -287,7 +285,7 @@ def test_a_retry_from_a_checkpoint_that_is_gone_says_so(farm: Farm) -> None:
     fill(farm, "parent")
     made = create_checkpoint(farm.place("parent"))
     recording = RecordingStore(farm.root)
-    base = farm.objects()
+    base = farm.save()
     create_clone(farm.place("clone", way=recording), farm.url("parent"), made.id)
     farm.put_back(base)
     path = f"clone/manifest/{1:020d}.manifest"
@@ -310,7 +308,7 @@ def test_a_retry_from_a_checkpoint_that_is_gone_says_so(farm: Farm) -> None:
 def test_a_sleeping_rival_cannot_revive_pins_that_were_found_dead(farm: Farm) -> None:
     """A cloner that sleeps before making its pins permanent wakes after another replaced them: nothing leaks."""
     fill(farm, "parent")
-    base = farm.objects()
+    base = farm.save()
     recording = RecordingStore(farm.root)
     create_clone(farm.place("clone", way=recording), farm.url("parent"))
     for index in range(len(recording.trace)):
@@ -345,7 +343,7 @@ def test_of_rivals_for_one_place_one_wins_and_the_others_leak_nothing(farm: Farm
     """A rival that slips in at any call wins or loses whole: AlreadyExists for one, and no pin of the loser's."""
     fill(farm, "parent")
     fill(farm, "other")
-    base = farm.objects()
+    base = farm.save()
     recording = RecordingStore(farm.root)
     create_clone(farm.place("clone", way=recording), farm.url("parent"))
     winners = set()

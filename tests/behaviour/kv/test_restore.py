@@ -159,9 +159,9 @@ def test_a_clone_is_restored_with_its_ancestors_files(farm: Farm) -> None:
 
 
 def test_a_usurper_at_any_call_fences_the_restore_or_comes_after_it(farm: Farm) -> None:
-    """A writer that opens in the middle of a restore writes on the old state or on the restored one, never a mixture."""
+    """A writer that opens in the middle of a restore writes on the old state or the restored one, never a mixture."""
     checkpoint, before, now = two_states(farm)
-    base = farm.objects()
+    base = farm.save()
     recording = RecordingStore(farm.root)
     restore(farm.place("db", way=recording), checkpoint)
     outcomes = set()
@@ -194,7 +194,7 @@ def test_a_usurper_at_any_call_fences_the_restore_or_comes_after_it(farm: Farm) 
 def test_a_collector_at_any_call_takes_nothing_that_is_needed(farm: Farm) -> None:
     """A checkpoint that is deleted, and collected, in the middle of a restore is restored whole or refused."""
     checkpoint, before, now = two_states(farm)
-    base = farm.objects()
+    base = farm.save()
     recording = RecordingStore(farm.root)
     restore(farm.place("db", way=recording), checkpoint)
     outcomes = set()
@@ -246,7 +246,7 @@ def test_every_fault_at_every_call_of_a_restore(farm: Farm) -> None:
 def test_a_crashed_restore_holds_nothing_for_ever(farm: Farm) -> None:
     """The hold on the wanted version goes with the next writer, so deleting the checkpoint later frees its files."""
     checkpoint, _, _ = two_states(farm)
-    base = farm.objects()
+    base = farm.save()
     recording = RecordingStore(farm.root)
     restore(farm.place("db", way=recording), checkpoint)
     held = set()
