@@ -279,3 +279,28 @@ def test_levels_are_shared(place: Place) -> None:
     )
     assert other.levels is view.levels
     assert other.get(key_of(0)) is not None
+
+
+def test_rows_beyond_the_sequence_are_not_taken_for_plain(place: Place) -> None:
+    """A block of puts alone passes through a scan as it is only where the view sees all of it."""
+    view = place.view(l0=[place.write(puts(0, 500))], sequence=300)
+    expected = [key_of(n) for n in range(300)]
+    assert view.scan_arrow().read_all().column("key").to_pylist() == expected
+    assert [key for key, _ in view.scan()] == expected
+    assert [key for key, _ in view.scan(reverse=True)] == expected[::-1]
+
+
+def test_a_level_asks_each_file_for_its_own_keys(place: Place) -> None:
+    """Keys before, between and behind the files of a run are asked of none."""
+    files = [place.write(puts(low, low + 10)) for low in (10, 30, 50)]
+    (level,) = levels_of(FileSet(runs=(Run("run", tuple(files)),)))
+    keys = [key_of(n) for n in (0, 5, 12, 19, 20, 25, 50, 59, 60, 99)]
+    assert [(file.id, keys[low:high]) for file, low, high in level.of_keys(keys)] == [
+        (files[0].id, [key_of(12), key_of(19)]),
+        (files[2].id, [key_of(50), key_of(59)]),
+    ]
+    assert list(level.of_keys([])) == []
+    assert [level.of_key(key_of(n)) for n in (9, 10, 25, 59, 60)] == [None, files[0], None, files[2], None]
+    assert list(level.of_range(key_of(20), key_of(30))) == []
+    assert list(level.of_range(key_of(19), key_of(31))) == files[:2]
+    assert list(level.of_range(None, None)) == files
