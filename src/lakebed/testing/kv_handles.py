@@ -44,6 +44,7 @@ class Owner:
         settings: DatabaseOptions | None = None,
         take_over: bool = True,
         after_destroy: bool = False,
+        create: bool = True,
     ) -> None:
         self.world = world
         self.folder = folder
@@ -54,7 +55,7 @@ class Owner:
         self.database = Database.open(
             world.place(folder),
             options=settings or options(),
-            create=True,
+            create=create,
             take_over=take_over,
             after_destroy=after_destroy,
         )
@@ -373,15 +374,24 @@ def slowly(
 
 def ask_checkpoint(world: World, folder: str, rng: random.Random) -> None:
     """Ask from outside for a checkpoint: of the latest, or of another one's version."""
-    floor = len(world.known(folder).line.events)
+    floor, now_ms = len(world.known(folder).line.events), world.now_ms()
     live = [one for one in world.promises.values() if one.folder == folder]
     lifetime = timedelta(milliseconds=rng.choice((30, 200))) if rng.random() < 0.4 else None
     if live and rng.random() < 0.4:
         source = rng.choice(live)
         result = world.admin(folder).create_checkpoint(CheckpointOptions(lifetime=lifetime, source=source.id))
-        if world.promise(folder, result.id).index != source.index:
+        promise = world.promise(folder, result.id)
+        if promise.index != source.index:
             raise Violation(f"checkpoint {result.id} of {folder} is not what its source {source.id} is")
-        return
-    result = world.admin(folder).create_checkpoint(CheckpointOptions(lifetime=lifetime))
-    if world.promise(folder, result.id).index < floor:
-        raise Violation(f"checkpoint {result.id} of {folder} misses what was durable before")
+    else:
+        promise = world.promise(folder, world.admin(folder).create_checkpoint(CheckpointOptions(lifetime=lifetime)).id)
+        if promise.index < floor:
+            raise Violation(f"checkpoint {promise.id} of {folder} misses what was durable before")
+    if (lifetime is None) != (promise.expires_at_ms is None):
+        raise Violation(f"checkpoint {promise.id} of {folder} was to live for {lifetime}")
+    if lifetime is not None and promise.expires_at_ms is not None:
+        lifetime_ms = lifetime // timedelta(milliseconds=1)
+        if not now_ms + lifetime_ms <= promise.expires_at_ms <= world.now_ms() + lifetime_ms:
+            raise Violation(
+                f"checkpoint {promise.id} of {folder} ends at {promise.expires_at_ms}, not after {lifetime}"
+            )

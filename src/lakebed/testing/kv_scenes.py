@@ -7,12 +7,13 @@ judged, and how, is the world's.
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Final
 
-from lakebed.errors import Fenced, LakebedError, NotFound, OutcomeUnknown, Unavailable
+from lakebed.errors import Fenced, InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.kv.model import CheckpointScope
 from lakebed.kv.options import CollectorOptions, DatabaseOptions
 from lakebed.testing.kv_handles import Follower, Owner, ask_checkpoint
@@ -78,23 +79,24 @@ def opened(
     *,
     settings: DatabaseOptions | None = None,
     after_destroy: bool = False,
+    create: bool = True,
 ) -> Owner | None:
     """An owner that takes over whoever was there; None when the place cannot be opened."""
     for _ in range(OPEN_TRIES_MAX):
         try:
-            return Owner(world, folder, name, settings=settings, after_destroy=after_destroy)
+            return Owner(world, folder, name, settings=settings, after_destroy=after_destroy, create=create)
         except (Unavailable, OutcomeUnknown, Fenced):
             continue
         except LakebedError as error:
-            world.met(error)
+            world.met(error, *(() if create else (NotFound,)))
             return None
     return None
 
 
-def wait_for(world: World, folder: str) -> None:
-    """Give way until there is a database, for a while."""
-    for _ in range(WAITS_MAX):
-        if world.known(folder).manifest is not None:
+def wait_for(world: World, folder: str, *, times: int = WAITS_MAX) -> None:
+    """Give way until there is a database that can be opened, for a while."""
+    for _ in range(times):
+        if world.known(folder).initial is not None:
             return
         world.scheduler.switch("nothing there yet")
 
@@ -126,6 +128,7 @@ def writer(
     settings: DatabaseOptions | None = None,
     after_destroy: bool = False,
     late: bool = False,
+    create: bool = True,
 ) -> None:
     """A process that opens a database, uses it, and closes it or forgets to."""
     born = iter(range(lives))
@@ -133,7 +136,11 @@ def writer(
     def live(rng: random.Random) -> None:
         for _ in range(rng.randrange(WAITS_MAX) if late else 0):
             world.scheduler.switch("not yet")
-        owner = opened(world, folder, f"{name}/{next(born)}", settings=settings, after_destroy=after_destroy)
+        if not create:
+            wait_for(world, folder, times=10 * WAITS_MAX)
+        owner = opened(
+            world, folder, f"{name}/{next(born)}", settings=settings, after_destroy=after_destroy, create=create
+        )
         if owner is None:
             return
         use(world, owner, rng, verbs, count)
@@ -208,8 +215,10 @@ def checkpointer(world: World, folder: str, name: str, *, count: int = 5) -> Non
             promise = rng.choice(mine)
             del world.promises[promise.id]
             admin.delete_checkpoint(promise.id)
-        else:
+        elif draw < 0.95:
             world.environment.clock.sleep(rng.random() * 0.08)
+        else:
+            refuse_unknown(world, folder, rng)
 
     def live(rng: random.Random) -> None:
         wait_for(world, folder)
@@ -227,6 +236,53 @@ def pin_old(world: World, folder: str, rng: random.Random) -> None:
     world.admin(folder).pin(name, version=str(version))
     if world.promise(folder, name).index != known.contents[version]:
         raise Violation(f"the pin of version {version} of {folder} holds something else")
+
+
+def refuse_unknown(world: World, folder: str, rng: random.Random) -> None:
+    """What nobody made can neither be prolonged nor deleted."""
+    unknown = str(uuid.UUID(int=rng.getrandbits(128), version=4))
+    admin = world.admin(folder)
+    for verb in (
+        lambda: admin.refresh_checkpoint(unknown, timedelta(seconds=1)),
+        lambda: admin.delete_checkpoint(unknown),
+    ):
+        try:
+            verb()
+        except InvalidRequest:
+            continue
+        raise Violation(f"{folder} has no checkpoint {unknown}, and a verb on it was said to be done")
+
+
+def meddler(world: World, folder: str) -> None:
+    """Tries to delete what clones and readers hold; without force nobody may."""
+
+    def live(rng: random.Random) -> None:
+        wait_for(world, folder)
+        for _ in range(6):
+            manifest = world.known(folder).manifest
+            others = [one for one in manifest.checkpoints if one.owner.kind != "user"] if manifest is not None else []
+            if others:
+                world.expecting(partial(world.admin(folder).delete_checkpoint, rng.choice(others).id), NotFound)
+            for _ in range(20):
+                world.scheduler.switch("look for more")
+
+    world.process("meddler", live)
+
+
+def vandal(world: World, folder: str) -> None:
+    """Deletes the manifest that a checkpoint pins, by other means than ours."""
+
+    def live(rng: random.Random) -> None:
+        wait_for(world, folder)
+        for _ in range(rng.randrange(200)):
+            world.scheduler.switch("not yet")
+        newest = world.known(folder).newest_id
+        known = world.known(folder)
+        pinned = sorted({one.manifest_id for one in known.manifest.checkpoints} - {newest}) if known.manifest else []
+        if pinned:
+            world.vandalise(folder, rng.choice(pinned))
+
+    world.process("vandal", live)
 
 
 def reader(
@@ -273,11 +329,8 @@ def cloner(world: World, parent: str, target: str, name: str, *, fixed: bool = F
     chosen: list[str | None] = []  # a retry asks for the same
 
     def live(rng: random.Random) -> None:
+        wait_for(world, parent, times=10 * WAITS_MAX)
         for _ in range(3):
-            known = world.known(parent)
-            if known.manifest is None or known.is_destroyed:
-                world.scheduler.switch("nothing to clone")
-                continue
             if world.expecting(lambda: once(rng), NotFound):
                 return
 
@@ -354,8 +407,8 @@ def begin(world: World, folder: str, *, settings: DatabaseOptions | None = None,
         owner.batch(some(rng, 3))
         owner.put(rng.choice(KEYS))
         owner.flush(memtable=True)
-    owner.put(rng.choice(KEYS))
-    owner.checkpoint(CheckpointScope.ALL)
+        owner.put(rng.choice(KEYS))
+        owner.checkpoint(CheckpointScope.ALL)
     owner.put(rng.choice(KEYS))
     if world.rng.random() < 0.5:
         owner.close()
@@ -441,12 +494,35 @@ def clones(world: World) -> None:
     if world.rng.random() < 0.6:
         cloner(world, "b", "c", "cloner 3", lives=3)
     writer(world, "a", "writer a", verbs={"put": 3, "flush memtable": 3, "compact fully": 2}, count=6)
-    writer(
-        world, "b", "writer b", verbs={"put": 3, "flush memtable": 2, "compact fully": 2, "get": 2, "scan": 1}, count=6
-    )
-    collector(world, "a", "b", "c", rounds=8)
+    verbs = {"put": 3, "flush memtable": 2, "compact fully": 2, "get": 2, "scan": 1}
+    writer(world, "b", "writer b", verbs=verbs, count=6, create=False)
+    collector(world, "a", rounds=5)
+    collector(world, "b", "c", rounds=5, name="collector 2")
     if world.rng.random() < 0.3:
         destroyer(world, "b", "destroyer", soft=world.rng.random() < 0.5)
+
+
+def lineages(world: World) -> None:
+    """Clones of clones, while those in the middle let go of their ancestor or are destroyed."""
+    begin(world, "a")
+    cloner(world, "a", "b", "cloner b", lives=2)
+    cloner(world, "b", "c", "cloner c", lives=2)
+    cloner(world, "b", "d", "cloner d", lives=2)
+    writer(world, "a", "writer a", verbs={"put": 2, "flush memtable": 3, "compact fully": 4}, count=6)
+    writer(world, "b", "writer b", verbs={"put": 2, "compact fully": 4}, count=4, create=False)
+    collector(world, "a", rounds=6)
+    collector(world, "b", "c", rounds=6, name="collector 2")
+    meddler(world, "a")
+    if world.rng.random() < 0.5:
+        destroyer(world, "b", "destroyer", soft=world.rng.random() < 0.5)
+
+
+def vandalism(world: World) -> None:
+    """A pinned version is gone, and collections keep all that it may have needed."""
+    begin(world, "a", rounds=3)
+    writer(world, "a", "writer", verbs={"put": 2, "flush memtable": 3, "compact fully": 3, "checkpoint": 2}, count=8)
+    vandal(world, "a")
+    collector(world, "a", rounds=6)
 
 
 def restores(world: World) -> None:
@@ -530,6 +606,8 @@ SCENES: Final[dict[str, Scene]] = {
         checkpoints,
         compactors,
         clones,
+        lineages,
+        vandalism,
         restores,
         destructions,
         logless,

@@ -49,6 +49,10 @@ class Witnessed:
     """Largest epoch in the log."""
     initial: int | None = None
     """Count of events when it was ready to be opened first."""
+    copied: set[int] = field(default_factory=set)
+    """Log objects of a clone that is not ready."""
+    vandalised: set[int] = field(default_factory=set)
+    """Manifests that were taken away by force."""
     is_destroyed: bool = False
     known_l0: set[str] = field(default_factory=set)
 
@@ -132,6 +136,9 @@ class Witness(StoreWrapper):
     def _log(self, database: Witnessed, log_id: int, path: str) -> None:
         if log_id <= max(database.log, default=0) or database.is_destroyed:
             return  # a collected id created again, or a late writer's: nobody may be told that this counts
+        if database.manifest is not None and not database.manifest.initialized:
+            database.copied.add(log_id)  # cloners copy in any order; it counts when the clone is ready
+            return
         record = read_log_record(bytes(self.root.get(path)), path=path)
         database.log[log_id] = None
         if record.epoch < database.epoch:
@@ -171,6 +178,8 @@ class Witness(StoreWrapper):
         if changed or before.replay_after_wal_id != manifest.replay_after_wal_id:  # type: ignore[union-attr]
             self._holds(database, manifest, before)
         if manifest.initialized and database.initial is None:
+            for log_id in sorted(database.copied):
+                self._log(database, log_id, database.path("wal", f"{log_id:020d}"))
             database.initial = len(database.line.events)
         seen = max(manifest.wal_id_last_seen, manifest.replay_after_wal_id)
         database.contents[manifest_id] = (
@@ -300,7 +309,8 @@ class Witness(StoreWrapper):
 
     def _needed_by_checkpoint(self, database: Witnessed, checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
         why = f"checkpoint {checkpoint.id} of {checkpoint.owner}"
-        yield database.path("manifest", f"{checkpoint.manifest_id:020d}"), why
+        if checkpoint.manifest_id not in database.vandalised:
+            yield database.path("manifest", f"{checkpoint.manifest_id:020d}"), why
         manifest = database.manifests.get(checkpoint.manifest_id)
         if manifest is not None:
             yield from self._needed_by(database, manifest, manifest.wal_id_last_seen, why)

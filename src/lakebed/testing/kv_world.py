@@ -158,6 +158,15 @@ class World:
         """The verbs that need no open database."""
         return DatabaseAdmin(self.place(folder))
 
+    def vandalise(self, folder: str, manifest_id: int) -> None:
+        """Take a version's manifest away, behind the witness's back: nobody is to blame for what it loses."""
+        known = self.known(folder)
+        path = known.path("manifest", f"{manifest_id:020d}")
+        known.vandalised.add(manifest_id)
+        self.memory.delete([path])
+        self.witness.paths.discard(path)
+        self.counts["vandalised"] += 1
+
     def promise(self, folder: str, checkpoint_id: str) -> Promise:
         """Somebody was told that a checkpoint is made: from now on it holds."""
         known = self.known(folder)
@@ -274,6 +283,7 @@ class World:
             self.known(folder).line.check_all(list(self.writes.values()))
         for promise in list(self.promises.values()):
             self._check_promise(promise)
+        self._check_pins()
         # In a later millisecond, so that what is written from now on is newer than any file that was left unpublished.
         self.environment.clock.sleep(0.002)
         for folder in sorted(self.witness.databases):
@@ -290,7 +300,7 @@ class World:
         checkpoint = manifest.checkpoint(promise.id)
         if checkpoint is None:
             raise Violation(f"checkpoint {promise.id} of {promise.folder} was promised, and is gone")
-        if known.is_destroyed:
+        if known.is_destroyed or checkpoint.manifest_id in known.vandalised:
             return
         content = self.read_fixed(promise.folder, promise.id)
         expected = visible(known.line.states[promise.index], now_ms)
@@ -335,13 +345,27 @@ class World:
                 )
             self.counts["clones judged"] += 1
 
+    def _check_pins(self) -> None:
+        """A clone's pin is named by the clone; others were given up, or end by themselves when their maker crashed."""
+        faults = self.scheduler.faults
+        is_calm = not (faults.crash or faults.lost_reply or faults.error_before)
+        for folder, known in self.witness.databases.items():
+            for checkpoint in known.manifest.checkpoints if known.manifest is not None else ():
+                if checkpoint.owner.kind != "clone" or checkpoint.owner.url is None:
+                    continue
+                if checkpoint.expires_at_ms is not None and not is_calm:
+                    continue
+                clone = self.known(checkpoint.owner.url.removeprefix(self.memory.root_url).strip("/")).manifest
+                if clone is None or checkpoint.id not in {one.pin for one in clone.external_databases}:
+                    raise Violation(f"{checkpoint.owner} does not know of its pin {checkpoint.id} in {folder}")
+
     def _check_collected(self) -> None:
         """After every temporary pin has ended and collections have run, nothing is left that nothing needs."""
         self.environment.clock.sleep(_LATER.total_seconds())
         folders = [folder for folder, known in sorted(self.witness.databases.items()) if known.manifest is not None]
         settings = CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0))
         for folder in folders:
-            if self.known(folder).is_destroyed:
+            if self.known(folder).is_destroyed or self.known(folder).vandalised:
                 self._let_go(folder)
         for _ in range(3):  # a clone that lets go of its ancestor frees files for the round after
             for folder in folders:
@@ -353,7 +377,7 @@ class World:
             raise Violation(f"after all collections {sorted(strays)[:5]} are left, and nothing needs them")
 
     def _let_go(self, folder: str) -> None:
-        """Delete what users still hold of a destroyed database; only clones keep it from being taken apart then."""
+        """Delete what users hold of a destroyed or damaged database; only clones keep anything of it then."""
         manifest = self.known(folder).manifest
         for checkpoint in manifest.checkpoints if manifest is not None else ():
             if checkpoint.owner.kind == "user":
