@@ -116,7 +116,7 @@ def _store_of(url: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Base:
+class _Start:
     """What a clone starts from: a version of the parent, and a pin in each database that owns a part of it."""
 
     manifest: Manifest
@@ -214,7 +214,7 @@ class _Attempt:
             self._release(base.entries)
             raise
 
-    def _pin(self) -> _Base:
+    def _pin(self) -> _Start:
         """Pins of our own: in the parent, then in every further ancestor that owns a file."""
         made = pin_parent(self._parent, checkpoint=self._asked, clone_url=self._place.url, lifetime=self._lifetime)
         entries = [ExternalDatabase(self._parent.url, self._asked or made.id, made.id, ())]
@@ -231,7 +231,7 @@ class _Attempt:
         except LakebedError:
             self._release(entries)
             raise
-        return _Base(manifest, tuple(entries))
+        return _Start(manifest, tuple(entries))
 
     def _pin_in(self, url: str, *, source: str) -> str:
         return pin_ancestor(self._place.other(url), source=source, clone_url=self._place.url, lifetime=self._lifetime)
@@ -242,7 +242,7 @@ class _Attempt:
             with suppress(LakebedError):
                 release_pin(self._place.other(entry.url), entry.pin)
 
-    def _manifest_on(self, base: _Base, source: CloneSource) -> Manifest:
+    def _manifest_on(self, base: _Start, source: CloneSource) -> Manifest:
         """The unfinished clone's manifest."""
         return msgspec.structs.replace(
             base.manifest,
@@ -286,7 +286,7 @@ class _Attempt:
             self._release(manifest.external_databases)
             raise
 
-    def _rebased(self, manifest: Manifest, base: _Base) -> Manifest:
+    def _rebased(self, manifest: Manifest, base: _Start) -> Manifest:
         assert manifest.source is not None
         return self._manifest_on(base, manifest.source)
 
