@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -12,13 +13,19 @@ from typing import Any
 
 import pytest
 
-from lakebed.errors import Closed, Conflict, Corruption, InvalidRequest, LakebedError, NotFound
+from lakebed.errors import Closed, Conflict, Corruption, InvalidRequest, LakebedError, NotFound, OutcomeUnknown
+from lakebed.kv.admin import DatabaseAdmin
+from lakebed.kv.batch import WriteBatch
 from lakebed.kv.checkpoint import live_checkpoints
+from lakebed.kv.database import Database
 from lakebed.kv.model import Checkpoint
-from lakebed.kv.options import CheckpointOptions, ReaderOptions
+from lakebed.kv.options import CheckpointOptions, CollectorOptions, DatabaseOptions, ReaderOptions
+from lakebed.kv.place import Place
 from lakebed.kv.reader import DatabaseReader
+from lakebed.objects.create_once import TRIES_MAX
+from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
-from lakebed.testing import Call, Crashed, Fault, FaultyStore, RecordingStore, StoreWrapper
+from lakebed.testing import Call, Crashed, Fault, FaultyStore, RecordingStore, Scheduler, StoreWrapper
 from lakebed.testing.kv_shop import Shop, key_of, value_of
 
 MINUTES = timedelta(minutes=1)
@@ -618,3 +625,122 @@ def test_establishing_survives_every_fault(shop: Shop) -> None:
             case.collect()
             assert case.admin.list_checkpoints(expired=True) == []
     assert ended > len(recorded.trace)
+
+
+def test_a_checkpoint_whose_making_was_not_answered_is_found_again(shop: Shop) -> None:
+    """The store fell silent after the append: the next poll goes on with that checkpoint, and none is left over."""
+    filled(shop)
+    silent = 0
+
+    def decide(index: int, call: Call) -> Fault | None:
+        nonlocal silent
+        if not silent or call.kind != "put":
+            return None
+        silent -= 1
+        return Fault.LOST_REPLY if silent == TRIES_MAX - 1 else Fault.ERROR_BEFORE
+
+    place = shop.place(lambda store: FaultyStore(store, faults=decide))
+    options = ReaderOptions(background=False, cache_bytes=0, checkpoint_lifetime=None)
+    with DatabaseReader.open(place, options=options) as reader:
+        shop.write(5)
+        silent = TRIES_MAX
+        with pytest.raises(OutcomeUnknown):
+            reader.poll_once()
+        assert shop.numbers(reader) == [1, 2, 3, 4]
+        assert len(own(shop)) == 2
+        reader.poll_once()
+        assert shop.numbers(reader) == [1, 2, 3, 4, 5]
+        reader.poll_once()
+        assert len(own(shop)) == 1
+    assert own(shop) == []
+
+
+# ---- threads
+
+
+def test_it_polls_by_itself_and_ends_when_closed() -> None:
+    """In the background it finds what was written within a poll, keeps its checkpoint alive, and leaves nothing."""
+    scheduler = Scheduler(5)
+    environment = scheduler.environment()
+    url = f"memory://{uuid.uuid4()}/shop"
+    store = scheduler.store(open_store(url))
+    place = Place(store, environment, lambda other: scheduler.store(open_store(other)))
+    seen: list[list[bytes]] = []
+
+    def act() -> None:
+        options = DatabaseOptions(background=False, compaction=False, cache_bytes=0)
+        with Database.open(place, options=options) as database:
+            reader = DatabaseReader.open(place, options=ReaderOptions(cache_bytes=0))
+            for number in range(4):
+                database.put(key_of(number), value_of(number))
+                database.flush(memtable=number % 2 == 1)
+                environment.clock.sleep(11)
+                seen.append([key for key, _ in reader.scan()])
+                environment.clock.sleep(LIFETIME_S)
+            assert reader.poll_error is None
+            reader.close()
+
+    scheduler.spawn("writer and reader", act)
+    scheduler.run(steps_max=200_000)
+    assert seen == [[key_of(one) for one in range(number + 1)] for number in range(4)]
+    assert [one for one in DatabaseAdmin(place).list_checkpoints() if one.owner.kind == "reader"] == []
+    assert all(actor.is_done for actor in scheduler.actors)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_threads_share_a_reader(seed: int) -> None:
+    """Gets, scans, polls and a close of several threads, beside writer and collector: each answer is one version."""
+    scheduler = Scheduler(seed)
+    environment = scheduler.environment()
+    url = f"memory://{uuid.uuid4()}/shop"
+    store = scheduler.store(open_store(url))
+    place = Place(store, environment, lambda other: scheduler.store(open_store(other)))
+    options = DatabaseOptions(background=False, compaction=False, cache_bytes=0)
+    Database.open(place, options=options).close()
+    reader = DatabaseReader.open(place, options=ReaderOptions(background=False, cache_bytes=0))
+    counts = {"scans": 0, "gets": 0, "closed": 0}
+
+    def write() -> None:
+        with Database.open(place, options=options) as database:
+            for number in range(12):
+                batch = WriteBatch()
+                batch.put(b"a", b"%d" % number)
+                batch.put(b"b", b"%d" % number)
+                database.write(batch)
+                if number % 3 == 0:
+                    database.flush(memtable=True)
+
+    def compact() -> None:
+        for _ in range(3):
+            DatabaseAdmin(place).compact(full=True)
+            DatabaseAdmin(place).collect_garbage(CollectorOptions(min_age=timedelta(0)))
+
+    def read() -> None:
+        newest = -1
+        while True:
+            scheduler.switch("read")  # what is in memory alone is read without any other switching point
+            try:
+                found = dict(reader.scan())
+                counts["scans"] += 1
+                assert found.get(b"a") == found.get(b"b")
+                number = int(found.get(b"a", b"-1"))
+                assert number >= newest
+                newest = number
+                one, other = reader.get_many([b"a", b"b"])
+                assert one == other
+                reader.get(b"a")
+                counts["gets"] += 1
+            except Closed:
+                counts["closed"] += 1
+                return
+
+    def poll() -> None:
+        for _ in range(12):
+            reader.poll_once()
+        reader.close()
+
+    for name, function in (("write", write), ("compact", compact), ("read", read), ("read too", read), ("poll", poll)):
+        scheduler.spawn(name, function)
+    scheduler.run(steps_max=200_000)
+    assert counts["closed"] == 2
+    assert counts["scans"] > 4
