@@ -8,8 +8,8 @@ Files of a task that says `rewrite`, and all files while history is kept, are wr
 
 Invariants:
 - Outputs are cut between keys: all versions of a key are in one file.
-- Memory: `READ_AHEAD_BYTES` of encoded blocks over all sources, what `merge_windows` holds, one encoded output file,
-  and nothing that grows with the inputs. What Arrow has freed goes back to the system after each file.
+- Memory: `READ_AHEAD_BYTES` of encoded blocks over all sources, a few times `WINDOW_BYTES`, twice one encoded output
+  file, and nothing that grows with the inputs. What Arrow has freed goes back to the system after each file.
 - Nothing is published here, and no input is touched: a compaction that fails leaves files that nobody refers to.
 
 Does not know: manifests, jobs, who else compacts.
@@ -36,8 +36,11 @@ from lakebed.lsm.resolve import compacted
 
 __all__ = ["run_compaction"]
 
-READ_AHEAD_BYTES: Final = 32 << 20
+READ_AHEAD_BYTES: Final = 16 << 20
 """Encoded bytes that all sources together read ahead."""
+
+WINDOW_BYTES: Final = 8 << 20
+"""Decoded rows that are merged at once. Each step from merging to encoding holds a copy of about this size."""
 
 _READ_BYTES_MIN: Final = 256 << 10
 """A source reads at least so much at once, however many there are."""
@@ -100,7 +103,7 @@ def run_compaction(
             outputs.append(stretch.files[0][1])
             continue
         cutter = _Cutter(files, next_file_id, run_file_bytes)
-        for window in merge_windows(_sources(files, stretch)):
+        for window in merge_windows(_sources(files, stretch), size_bytes=WINDOW_BYTES):
             row_count += window.num_rows
             cutter.write(
                 compacted(

@@ -164,21 +164,25 @@ class _Source:
         return before, [part.slice(position, count), *self.parts[at:]]
 
 
-def cut_windows(sources: Sequence[Iterable[Part]], *, reverse: bool = False) -> Iterator[Window]:
+def cut_windows(
+    sources: Sequence[Iterable[Part]], *, reverse: bool = False, size_bytes: int | None = None
+) -> Iterator[Window]:
     """Windows over sorted sources, each with all versions of its keys.
 
     Args:
         sources: parts in the order of keys; in reverse the last part first, the rows within a part ascending still.
         reverse: from the largest keys to the smallest.
 
-    Cost: at most `READ_AHEAD_BYTES` and a part a source are held; some 10 us a window and source.
+        size_bytes: what all sources together may show before a cut; None: `READ_AHEAD_BYTES`.
+
+    Cost: at most `size_bytes` and a part a source are held; some 10 us a window and source.
     """
     live = [_Source(source, reverse=reverse) for source in sources]
-    size_bytes = READ_AHEAD_BYTES // max(1, len(live))
+    share_bytes = (size_bytes or READ_AHEAD_BYTES) // max(1, len(live))
     row_count = FIRST_ROW_COUNT
     while True:
         for source in live:
-            source.fill(row_count, size_bytes)
+            source.fill(row_count, share_bytes)
         live = [source for source in live if source.parts]
         if not live:
             return
@@ -195,13 +199,16 @@ def cut_windows(sources: Sequence[Iterable[Part]], *, reverse: bool = False) -> 
         row_count = min(row_count * WINDOW_GROWTH, WINDOW_ROW_COUNT)
 
 
-def merge_windows(sources: Sequence[Iterable[pa.RecordBatch]], *, reverse: bool = False) -> Iterator[pa.Table]:
+def merge_windows(
+    sources: Sequence[Iterable[pa.RecordBatch]], *, reverse: bool = False, size_bytes: int | None = None
+) -> Iterator[pa.Table]:
     """All rows of all sources, sorted by (key ascending, sequence descending).
 
     Args:
         sources: batches of `ROW_SCHEMA`, sorted each and one behind another; in reverse the last batch first, the rows
             within a batch ascending still.
         reverse: tables with the largest keys first; the rows within a table ascend still.
+        size_bytes: as `cut_windows`.
 
     Returns:
         Tables of `ROW_SCHEMA`, none empty, with all versions of a key in one of them. One source alone passes through
@@ -211,5 +218,5 @@ def merge_windows(sources: Sequence[Iterable[pa.RecordBatch]], *, reverse: bool 
     """
     # What the buffers hold may be more than the rows, where they are slices: windows are only smaller then.
     parts = [(Part(rows, False, rows.get_total_buffer_size()) for rows in source) for source in sources]
-    for window in cut_windows(parts, reverse=reverse):
+    for window in cut_windows(parts, reverse=reverse, size_bytes=size_bytes):
         yield window.merged()
