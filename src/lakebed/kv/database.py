@@ -11,73 +11,33 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, get_args
+from typing import get_args
 
 import msgspec
 
-from lakebed.errors import Fenced, InvalidRequest, LakebedError, NotFound
+from lakebed.errors import Fenced, InvalidRequest, LakebedError
 from lakebed.kv.background import Background, Stopped
 from lakebed.kv.checkpoint import create_checkpoint
 from lakebed.kv.claim import Claim, claim_writer
 from lakebed.kv.clone import create_clone
-from lakebed.kv.group_commit import LogGroups, said_again
-from lakebed.kv.holds import Hold, Holds
-from lakebed.kv.layout import sst_path
-from lakebed.kv.locations import Locations
+from lakebed.kv.engine import start_engine
+from lakebed.kv.group_commit import said_again
+from lakebed.kv.holds import Hold
+from lakebed.kv.limits import check_database_options
 from lakebed.kv.model import CheckpointCreateResult, CheckpointScope, Manifest
 from lakebed.kv.options import CheckpointOptions, DatabaseOptions
 from lakebed.kv.place import Place
-from lakebed.kv.publisher import CompactorPublisher, WriterPublisher
-from lakebed.kv.recovery import replay
 from lakebed.kv.snapshot import Snapshot
+from lakebed.kv.stats import DatabaseStats
 from lakebed.kv.transaction import Isolation, Transaction
 from lakebed.kv.verbs import DatabaseVerbs
-from lakebed.kv.wal import WalLog
 from lakebed.kv.writing import Writing
-from lakebed.lsm.cache import BlockCache, shared_cache
-from lakebed.lsm.file_writer import FileOptions
-from lakebed.lsm.files import FileStore
 from lakebed.lsm.model import check_key
 from lakebed.lsm.operators import find_operator
-from lakebed.lsm.tree import Tree
 from lakebed.lsm.view import View
 
-__all__ = ["L0_SST_BYTES_MAX", "Database", "DatabaseStats"]
-
-L0_SST_BYTES_MAX: Final = 1 << 30
-"""A log object holds at most the rows of one memtable and one batch, in Arrow columns that end at 2 GiB."""
-
-
-@dataclass(frozen=True, slots=True)
-class DatabaseStats:
-    """What an open database is made of now. Cost: no request."""
-
-    url: str
-    epoch: int
-    manifest_id: int
-    """The newest version seen."""
-    last_sequence: int
-    """Of the newest write."""
-    durable_sequence: int
-    """Every write up to here is durable."""
-    memtable_bytes: int
-    """Memory of rows that are in no file."""
-    memtables_waiting: int
-    l0_count: int
-    run_count: int
-    file_count: int
-    file_bytes: int
-    log_objects_written: int
-    """Since it was opened."""
-    checkpoint_count: int
-    """In the newest manifest seen, expired ones included."""
-    cache_bytes: int
-    """Of the block cache, which other databases of the process may share."""
-    cache_bytes_max: int
-    fenced: bool
-    """A newer writer owns it: nothing can be written, reads may be out of date."""
+__all__ = ["Database"]
 
 
 class Database(Writing):
@@ -100,7 +60,7 @@ class Database(Writing):
     ) -> Database:
         """Become the writer of the database at a place; arguments and errors as `lakebed.kv.open`."""
         options = options or DatabaseOptions()
-        _check_options(options)
+        check_database_options(options)
         if options.merge_operator is not None:
             find_operator(options.merge_operator)
         claim = claim_writer(place, options=options, create=create, take_over=take_over, after_destroy=after_destroy)
@@ -112,82 +72,29 @@ class Database(Writing):
             raise
 
     def __init__(self, place: Place, claim: Claim, *, options: DatabaseOptions) -> None:
-        manifest, environment = claim.manifest, place.environment
-        operator = None if manifest.merge_operator is None else find_operator(manifest.merge_operator)
-        cache = shared_cache()
-        if options.cache_bytes is not None:
-            cache = BlockCache(options.cache_bytes, runtime=environment.runtime)
-        files = FileStore(
-            place.store,
-            path_of=sst_path,
-            locate=Locations(place, manifest).locate,
-            cache=cache,
-            options=FileOptions(block_bytes=options.block_bytes, bits_per_key=options.filter_bits_per_key),
-            environment=environment,
-        )
-        recovered = replay(
-            place, manifest, through=claim.fence_id, table_bytes_max=options.l0_sst_bytes, epoch=claim.epoch
-        )
-        newest = recovered.pop() if recovered and recovered[-1].size_bytes < options.l0_sst_bytes else None
-        last_sequence = max([manifest.last_sequence, *(table.last_sequence for table in recovered)])
-        holds = Holds(shown=lambda: self._tree.file_set, runtime=environment.runtime)
-        pinned = _pinned(claim)
-        publisher = WriterPublisher(
-            place,
-            log=claim.log,
-            epoch=claim.epoch,
-            manifest=pinned,
-            checkpoint_id=_checkpoint_id(claim),
-            holds=holds,
-            file_count_max=options.file_count_max,
-            compactor=CompactorPublisher(
-                place, log=claim.log, epoch=claim.compactor_epoch if claim.owns_compaction else None
-            ),
-        )
-        tree = Tree(
-            files,
-            file_set=publisher.file_set,
-            first_sequence=last_sequence + 1,
-            options=options,
-            publisher=publisher,
-            operator=operator,
-            environment=environment,
-            recovered=[(table, table.last_wal_id) for table in recovered],
-        )
-        if newest is not None:
-            tree.active = newest  # what a crash interrupted goes on; it is in the log, so nothing has to be flushed
-        groups = None
-        if options.wal_enabled:
-            groups = LogGroups(
-                WalLog(place),
-                epoch=claim.epoch,
-                last_wal_id=claim.fence_id,
-                memtable=tree.active,
-                lock=tree.lock,
-                spacing_ms=options.wal_flush_spacing_ms,
-                environment=environment,
-            )
+        environment = place.environment
+        engine = start_engine(place, claim, options=options)
+        self._operator = engine.operator
+        self._cache = engine.cache
+        self._publisher = engine.publisher
+        self._holds = engine.holds
+        self._place = place
         super().__init__(
             url=place.url,
-            tree=tree,
+            tree=engine.tree,
             claim=claim,
-            groups=groups,
+            groups=engine.groups,
             options=options,
-            operator=operator,
             environment=environment,
         )
-        self._place = place
-        self._cache = cache
-        self._publisher = publisher
-        self._holds = holds
-        self._latest = tree.latest
+        self._latest = engine.tree.latest
         self._polled_s = environment.clock.monotonic_s()
         self._compacted_generation = -1
         self._closing = environment.runtime.lock()
         self._is_finished = False
-        self._background = Background(lock=tree.lock, wanted=self._wanted, report=self._report, environment=environment)
-        if pinned is not manifest:
-            tree.poll_once()  # a compactor published while we opened: stand on that version, not on the one before
+        self._background = Background(
+            lock=engine.tree.lock, wanted=self._wanted, report=self._report, environment=environment
+        )
         if options.background:
             self._start_background()
 
@@ -501,65 +408,3 @@ class Database(Writing):
                 cache_bytes_max=self._cache.bytes_max,
                 fenced=self._commit.fenced is not None,
             )
-
-
-def _checkpoint_id(claim: Claim) -> str:
-    assert claim.checkpoint_id is not None, "only a writer's claim has a checkpoint"
-    return claim.checkpoint_id
-
-
-def _pinned(claim: Claim) -> Manifest:
-    """The manifest that the writer's checkpoint pins: the claim's, unless others have published since."""
-    own = claim.manifest.checkpoint(_checkpoint_id(claim))
-    if own is None or own.manifest_id == claim.manifest.manifest_id:
-        return claim.manifest
-    try:
-        return claim.log.load(own.manifest_id)
-    except NotFound as missing:  # a newer owner has dropped our checkpoint, and a collector has been here since
-        raise Fenced(
-            f"While a database was being opened for writing (epoch {claim.epoch}), another process took it: open it "
-            "again only if that one should end.",
-            epoch=claim.epoch,
-        ) from missing
-
-
-_POSITIVE = (
-    "wal_flush_interval_ms",
-    "wal_bytes_max",
-    "flush_interval_max_ms",
-    "l0_sst_bytes",
-    "unflushed_bytes_max",
-    "l0_count_max",
-    "run_file_bytes",
-    "block_bytes",
-    "file_count_max",
-    "manifest_poll_interval_ms",
-)
-_NOT_NEGATIVE = ("wal_flush_spacing_ms", "filter_bits_per_key", "row_cache_bytes", "transaction_history_bytes_max")
-_MERGES_SEVERAL = ("l0_compaction_count", "run_compaction_count")
-
-
-def _check_options(options: DatabaseOptions) -> None:
-    for names, least in ((_POSITIVE, 1), (_NOT_NEGATIVE, 0), (_MERGES_SEVERAL, 2)):
-        for name in names:
-            value = getattr(options, name)
-            if not isinstance(value, int) or value < least:
-                raise InvalidRequest(
-                    f"The option {name} is a whole number of at least {least}, and {value!r} was given.",
-                    kind="invalid_option",
-                    option=name,
-                )
-    if options.l0_compaction_count > options.l0_count_max:
-        raise InvalidRequest(
-            f"With l0_count_max={options.l0_count_max} writers wait before level 0 is merged, which happens at "
-            f"l0_compaction_count={options.l0_compaction_count}: raise the first or lower the second.",
-            kind="invalid_option",
-            option="l0_count_max",
-        )
-    if not 1 <= options.l0_sst_bytes <= L0_SST_BYTES_MAX:
-        raise InvalidRequest(
-            f"The option l0_sst_bytes is {options.l0_sst_bytes:,}, and {L0_SST_BYTES_MAX:,} are possible: a group of "
-            "the log is one Arrow batch.",
-            kind="invalid_option",
-            option="l0_sst_bytes",
-        )

@@ -1,93 +1,31 @@
-"""The write path of an open database: into the memtable, and when a writer has to wait or to work first.
+"""The verbs that write: put, delete, merge, batches, compare-and-set, and the one way into the memtable.
 
-Owns: the hot path, when a memtable is rotated, what holds writers back, and the steps log -> file -> run.
+Owns: the checks of what is written, and the hot path.
 
-Invariants:
-- A write is refused, or in the memtable whole; what is in the memtable is in the order of its sequences.
-- A writer looks at two numbers only, the *alarm*: rows and bytes of the memtable from which on somebody has to think.
-  Every state in which writes are refused, held back, or have to wake somebody lowers the alarm to zero.
-- Only memtables whose rows are in the log (where there is one) become files.
-- A write that raised `Fenced` or `OutcomeUnknown` after it entered the memtable may be seen by reads here.
+Invariants: a write is refused, or in the memtable whole; rows lie there in the order of their sequences. A write that
+raised `Fenced` or `OutcomeUnknown` after it entered the memtable may be seen by reads here.
 
-Locks: the tree's, short; no request under it. Does not know: who runs the steps in the background.
+Does not know: when anything is flushed (`lakebed.kv.steps`).
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from datetime import timedelta
-from typing import Any, Final
 
-from lakebed.errors import Closed, Conflict, Fenced, InvalidRequest, LakebedError, Unavailable
-from lakebed.kv.batch import BATCH_BYTES_MAX, WriteBatch, lifetime_ms
-from lakebed.kv.claim import Claim
-from lakebed.kv.group_commit import GroupCommit, LogGroups, said_again
-from lakebed.kv.options import DatabaseOptions
-from lakebed.kv.reading import Reading
-from lakebed.kv.transaction import Transaction
-from lakebed.lsm.memtable import ROW_OVERHEAD_BYTES
+from lakebed.errors import Conflict, InvalidRequest, LakebedError
+from lakebed.kv.batch import WriteBatch, lifetime_ms
+from lakebed.kv.steps import Steps
 from lakebed.lsm.model import KEY_BYTES_MAX, VALUE_BYTES_MAX, Kind, check_key, check_value
 from lakebed.lsm.operators import MergeOperator
-from lakebed.lsm.tree import Tree
-from lakebed.runtime import Environment
 
-__all__ = ["LOG_OBJECTS_PER_MEMTABLE_MAX", "ProgressCall", "Writing"]
-
-LOG_OBJECTS_PER_MEMTABLE_MAX: Final = 8192
-"""Log objects after which a memtable is flushed though it is small: recovery reads them one by one."""
-
-ProgressCall = Callable[[int, int], None]
-"""Called with the rows read and the bytes written so far."""
+__all__ = ["Writing"]
 
 
-class Writing(Reading):
-    """Writes, and the steps that make them durable. One room of `Database`, which sets these up."""
+class Writing(Steps):
+    """Writes. One room of `Database`, which sets the operator."""
 
-    def __init__(
-        self,
-        *,
-        url: str,
-        tree: Tree,
-        claim: Claim,
-        groups: LogGroups | None,
-        options: DatabaseOptions,
-        operator: MergeOperator | None,
-        environment: Environment,
-    ) -> None:
-        self._url = url
-        self._tree = tree
-        self._claim = claim
-        self._groups = groups
-        self._options = options
-        self._operator = operator
-        self._environment = environment
-        self._lock: AbstractContextManager[Any] = tree.lock
-        self._room = environment.runtime.condition(tree.lock)
-        """Writers that are held back wait here."""
-        self._wanted = environment.runtime.condition(tree.lock)
-        """Background threads wait here for something to do."""
-        self._alarm_rows = 0
-        self._alarm_bytes = 0
-        self._log_due_s: float | None = None
-        """When what nobody waits for goes into the log (monotonic); None: nothing was pending at the last look."""
-        self._rotated_sequence = tree.active.first_sequence - 1
-        self._rotated_wal_id = claim.fence_id
-        self._has_background = False
-        self._compacts = claim.owns_compaction
-        self._is_closed = False
-        self._trouble: LakebedError | None = None
-        self._histories: list[tuple[weakref.ref[Transaction], int]] = []
-        self._log_interval_ms = options.flush_interval_max_ms if groups is None else options.wal_flush_interval_ms
-        self._commit = GroupCommit(
-            persist=self._append_to_log if groups is not None else self._flush_all,
-            newest=lambda: tree.active.last_sequence,
-            on_fence=self._refuse_writes,
-            lock=tree.lock,
-            durable_sequence=tree.active.last_sequence,
-            environment=environment,
-        )
+    _operator: MergeOperator | None
 
     # ---- writing
 
@@ -253,10 +191,6 @@ class Writing(Reading):
         if await_durable:
             self._commit.wait(sequence)
 
-    def now_ms(self) -> int:
-        """Unix time in milliseconds, UTC."""
-        return self._environment.clock.now_ms()
-
     def required_operator(self) -> MergeOperator:
         """The merge operator. Raises `InvalidRequest` when the database has none."""
         if self._operator is None:
@@ -267,278 +201,6 @@ class Writing(Reading):
             )
         return self._operator
 
-    # ---- the alarm
-
-    def _refuse_writes(self) -> None:
-        """From now on every writer comes by `_make_room` first, and all that wait look again. Under the lock."""
-        self._alarm_rows = self._alarm_bytes = 0
-        self._room.notify_all()
-        self._wanted.notify_all()
-
-    def _make_room(self) -> None:
-        """What a writer that met the alarm does, without the lock: be refused, wake others, wait, or work."""
-        while True:
-            with self._lock:
-                self._check_writable()
-                work = self._work_first()
-                if work is None:
-                    self._set_alarm()
-                    return
-                if self._has_background:
-                    self._wanted.notify_all()
-                    self._room.wait()
-                    continue
-            work()
-
-    def _check_writable(self) -> None:
-        self._check_owned()
-        if self._trouble is not None:
-            trouble, self._trouble = self._trouble, None  # told once for each time that the background failed
-            raise said_again(trouble) from trouble
-
-    def _closed(self) -> Closed:
-        return Closed(f"The database {self._url} was closed: open it again.")
-
-    def _work_first(self) -> Callable[[], object] | None:
-        """What has to happen before the next write; None: nothing. Under the lock."""
-        tree, options = self._tree, self._options
-        if tree.active.size_bytes >= options.l0_sst_bytes or self._log_objects() >= LOG_OBJECTS_PER_MEMTABLE_MAX:
-            self._rotate()
-        if tree.unflushed_bytes > options.unflushed_bytes_max:
-            if not tree.waiting_count:
-                self._rotate()
-            return self.flush_once
-        if tree.l0_count > options.l0_count_max:
-            return self._shrink_l0
-        if self._pending_bytes() >= options.wal_bytes_max:
-            if not self._has_background:
-                return self._make_durable
-            self._want_log(within_ms=0)
-        elif self._has_background and self._log_due_s is None:
-            self._want_log(within_ms=self._log_interval_ms)
-        return None
-
-    def _want_log(self, *, within_ms: int) -> None:
-        due_s = self._environment.clock.monotonic_s() + within_ms / 1000
-        if self._log_due_s is None or due_s < self._log_due_s:
-            self._log_due_s = due_s
-            self._wanted.notify_all()
-
-    def _pending_bytes(self) -> int:
-        """Keys and values of the active memtable that are in no log object and in no group on its way there."""
-        return 0 if self._groups is None else self._tree.active.payload_bytes - self._groups.sealed_bytes
-
-    def _log_objects(self) -> int:
-        """Log objects that hold rows of the active memtable."""
-        return 0 if self._groups is None else self._groups.last_wal_id - self._rotated_wal_id
-
-    def _set_alarm(self) -> None:
-        """Half of the way to the next limit, whatever rows will come; the alarm is set anew there. Under the lock."""
-        active, options = self._tree.active, self._options
-        left = options.l0_sst_bytes - active.size_bytes
-        self._alarm_rows = len(active.keys) + max(1, left // (2 * ROW_OVERHEAD_BYTES))
-        alarm_bytes = active.payload_bytes + max(1, left // 2)
-        if self._groups is not None:
-            pending_max = options.wal_bytes_max - self._pending_bytes()
-            # When the log lags behind, its thread is awake already: do not come by for every row.
-            step = pending_max if pending_max > 0 else max(1, options.wal_bytes_max // 8)
-            alarm_bytes = min(alarm_bytes, active.payload_bytes + step)
-        self._alarm_bytes = alarm_bytes
-
-    def _rotate(self) -> None:
-        """The active memtable waits for its file from now on; its last log id is fixed here. Under the lock."""
-        token = self._claim.fence_id
-        if self._groups is not None:
-            token = self._groups.seal()
-        self._tree.rotate(token)
-        if self._groups is not None:
-            self._groups.follow(self._tree.active)
-        self._rotated_sequence = self._tree.active.first_sequence - 1
-        self._rotated_wal_id = token
-        self._release_histories()
-        self._wanted.notify_all()
-
-    def _keep_history(self, transaction: Transaction, since: int) -> None:
-        """Give the hold of the history since a sequence to a transaction."""
-        with self._lock:
-            self._release_histories()
-            self._histories.append((weakref.ref(transaction), since))
-
-    def _release_histories(self) -> None:
-        """Let go what was kept for transactions that have ended, or were let go by their users. Under the lock."""
-        still_open = []
-        for reference, since in self._histories:
-            transaction = reference()
-            if transaction is not None and transaction.is_open:
-                still_open.append((reference, since))
-            else:
-                self._tree.release_history(since)
-        self._histories = still_open
-
-    # ---- steps
-
-    def _append_to_log(self) -> int:
-        assert self._groups is not None
-        return self._groups.append_oldest()
-
-    def _flush_all(self) -> int:
-        """Where there is no log: everything written so far into files; the sequence up to which it is."""
-        with self._lock:
-            self._rotate()
-            through = self._rotated_sequence
-        while self._tree.flush_once():
-            continue
-        return through
-
-    def _make_durable(self) -> None:
-        """Everything written so far."""
-        with self._lock:
-            sequence = self._tree.active.last_sequence
-        self._commit.wait(sequence)
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise self._closed()
-
-    def _check_owned(self) -> None:
-        """Raise `Closed` or, once a newer owner is known, `Fenced`."""
-        self._check_open()
-        if self._commit.fenced is not None:
-            raise said_again(self._commit.fenced)
-
-    def flush(self, *, memtable: bool = False) -> None:
-        """Return when every write so far is durable.
-
-        Args:
-            memtable: also put them into files, which makes a new version.
-
-        Raises as `put`. Cost: 1 PUT when something is pending; with `memtable` 2 PUT + 1 LIST more.
-        """
-        self._check_owned()
-        self._make_durable()
-        if memtable:
-            with self._lock:
-                self._rotate()
-            while self.flush_once():
-                continue
-
-    def flush_once(self) -> bool:
-        """A step: bring the oldest memtable that waits into a file; False when none waits.
-
-        Raises:
-            Fenced: a newer writer owns the database.
-            Unavailable, OutcomeUnknown: nothing changed here; call again.
-        Cost: 2 PUT + 1 LIST, and 1 PUT when its rows are not in the log yet.
-        """
-        with self._lock:
-            self._check_owned()
-            through = self._rotated_sequence
-            if not self._tree.waiting_count:
-                return False
-        self._commit.wait(through)
-        try:
-            # Where there is no log, waiting has flushed everything already.
-            is_flushed = self._tree.flush_once() or self._groups is None
-        except Fenced as error:
-            self._commit.fence(error)
-            raise
-        self._changed()
-        return is_flushed
-
-    def compact_once(self, progress: ProgressCall | None = None) -> bool:
-        """A step: merge what the planner chooses; False when nothing needs to be merged.
-
-        Raises:
-            Fenced: a newer writer owns the database; kind ``compactor_fenced``: another process compacts it now.
-            Unavailable, OutcomeUnknown: nothing changed; call again.
-        """
-        return self._compact(lambda: self._tree.compact_once(progress))
-
-    def compact(self, *, full: bool = False, progress: ProgressCall | None = None) -> None:
-        """Merge until nothing needs to be merged; with `full`, everything into one run. Raises as `compact_once`."""
-        self.flush(memtable=True)
-        if full:
-            self._compact(lambda: self._tree.compact_full(progress))
-            return
-        while self.compact_once(progress):
-            continue
-
-    def _compact(self, run: Callable[[], bool]) -> bool:
-        self._check_owned()
-        try:
-            return run()
-        except Fenced as error:
-            if error.kind == "compactor_fenced":
-                self._compacts = False  # only that role is over; another process has it now
-            else:
-                self._commit.fence(error)
-            raise
-        finally:
-            self._changed()
-
-    def _shrink_l0(self) -> None:
-        """Back-pressure without a thread of our own: level 0 is too long."""
-        before = self._tree.l0_count
-        if self._compacts:
-            self.compact_once()
-        else:
-            self.poll_once()
-        if self._tree.l0_count >= before:
-            raise Unavailable(
-                f"Level 0 of {self._url} has {before} files, and l0_count_max is {self._options.l0_count_max}: "
-                "compaction is behind. Run `lakebed kv compact`, and write again.",
-                kind="compaction_behind",
-            )
-
-    def poll_once(self) -> bool:
-        """A step: show what a separate compactor has published; False when there is nothing new.
-
-        Raises `Fenced`, `Unavailable`, `OutcomeUnknown`. Cost: 1 LIST, and 1 GET + 1 PUT + 1 LIST for news.
-        """
-        self._check_owned()
-        try:
-            return self._tree.poll_once()
-        except Fenced as error:
-            self._commit.fence(error)
-            raise
-        finally:
-            self._changed()
-
-    def renew_once(self) -> bool:
-        """A step: renew the lease, if that is due; whether it was. Raises `Fenced`, `Unavailable`, `OutcomeUnknown`."""
-        self._check_owned()
-        try:
-            return self._claim.lease.renew_once()
-        except Fenced as error:
-            self._commit.fence(error)
-            raise
-
-    def _changed(self) -> None:
-        """Something was flushed, merged or shown: whoever waits for room or work looks again."""
-        with self._lock:
-            self._room.notify_all()
-            self._wanted.notify_all()
-
-    def _explain(self, error: LakebedError) -> LakebedError:
-        """A file of ours is gone: another writer may have let it go. Cost: 1 LIST, and 1 GET of another manifest."""
-        if self._commit.fenced is not None:
-            return said_again(self._commit.fenced)
-        newest = self._claim.log.latest()
-        if newest.writer_epoch == self._claim.epoch:
-            return error
-        fenced = Fenced(
-            f"The database {self._url} was taken over (epoch {newest.writer_epoch}, ours was {self._claim.epoch}), and "
-            "files that this one reads are gone: open it again.",
-            url=self._url,
-            epoch=self._claim.epoch,
-            new_epoch=newest.writer_epoch,
-        )
-        self._commit.fence(fenced)
-        return fenced
-
 
 class _Overtaken(Exception):  # between two functions of this file
     """The key was written between look and write."""
-
-
-assert BATCH_BYTES_MAX > VALUE_BYTES_MAX + KEY_BYTES_MAX

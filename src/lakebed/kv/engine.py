@@ -1,0 +1,129 @@
+"""The engine under an open database: built from a claim, with what the log holds beyond the files.
+
+Owns: how a claim becomes a tree. Invariants: the tree begins with the very files that the writer's checkpoint pins; the
+rows that only the log holds are in memory before anybody reads. Does not know: who writes, reads or waits.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from lakebed.errors import Fenced, NotFound
+from lakebed.kv.claim import Claim
+from lakebed.kv.group_commit import LogGroups
+from lakebed.kv.holds import Holds
+from lakebed.kv.layout import sst_path
+from lakebed.kv.locations import Locations
+from lakebed.kv.model import Manifest
+from lakebed.kv.options import DatabaseOptions
+from lakebed.kv.place import Place
+from lakebed.kv.publisher import CompactorPublisher, WriterPublisher
+from lakebed.kv.recovery import replay
+from lakebed.kv.wal import WalLog
+from lakebed.lsm.cache import BlockCache, shared_cache
+from lakebed.lsm.file_writer import FileOptions
+from lakebed.lsm.files import FileStore
+from lakebed.lsm.operators import MergeOperator, find_operator
+from lakebed.lsm.tree import Tree
+
+__all__ = ["Engine", "start_engine"]
+
+
+class Engine(NamedTuple):
+    """The parts of an open database that know files and rows."""
+
+    tree: Tree
+    publisher: WriterPublisher
+    holds: Holds
+    groups: LogGroups | None
+    """None: there is no log."""
+    cache: BlockCache
+    operator: MergeOperator | None
+
+
+def start_engine(place: Place, claim: Claim, *, options: DatabaseOptions) -> Engine:
+    """Read what the log holds beyond the files of the claim's manifest, and set the engine up over both.
+
+    Raises:
+        InvalidRequest: the stored merge operator is not registered.
+        Corruption, UnsupportedFormat: the log cannot be read.
+        Fenced, Conflict: another claim was faster.
+    Cost: 1 LIST of the log and 1 GET an object of it that is not in files yet.
+    """
+    manifest, environment = claim.manifest, place.environment
+    recovered = replay(place, manifest, through=claim.fence_id, table_bytes_max=options.l0_sst_bytes)
+    # What a crash interrupted goes on: these rows are in the log, so nothing has to be flushed for them.
+    newest = recovered.pop() if recovered and recovered[-1].size_bytes < options.l0_sst_bytes else None
+    cache = shared_cache()
+    if options.cache_bytes is not None:
+        cache = BlockCache(options.cache_bytes, runtime=environment.runtime)
+    holds = Holds(shown=lambda: tree.file_set, runtime=environment.runtime)
+    pinned = _pinned(claim)
+    publisher = WriterPublisher(
+        place,
+        log=claim.log,
+        epoch=claim.epoch,
+        manifest=pinned,
+        checkpoint_id=_checkpoint_id(claim),
+        holds=holds,
+        file_count_max=options.file_count_max,
+        compactor=CompactorPublisher(
+            place, log=claim.log, epoch=claim.compactor_epoch if claim.owns_compaction else None
+        ),
+    )
+    operator = None if manifest.merge_operator is None else find_operator(manifest.merge_operator)
+    tree = Tree(
+        FileStore(
+            place.store,
+            path_of=sst_path,
+            locate=Locations(place, manifest).locate,
+            cache=cache,
+            options=FileOptions(block_bytes=options.block_bytes, bits_per_key=options.filter_bits_per_key),
+            environment=environment,
+        ),
+        file_set=publisher.file_set,
+        first_sequence=max([manifest.last_sequence, *(table.last_sequence for table in recovered)]) + 1,
+        options=options,
+        publisher=publisher,
+        operator=operator,
+        environment=environment,
+        recovered=[(table, table.last_wal_id) for table in recovered],
+    )
+    if newest is not None:
+        tree.active = newest
+    if pinned is not manifest:
+        tree.poll_once()  # a compactor published while we opened: stand on that version, not on the one before
+    groups = _log_groups(place, claim, tree, options=options) if options.wal_enabled else None
+    return Engine(tree, publisher, holds, groups, cache, operator)
+
+
+def _log_groups(place: Place, claim: Claim, tree: Tree, *, options: DatabaseOptions) -> LogGroups:
+    return LogGroups(
+        WalLog(place),
+        epoch=claim.epoch,
+        last_wal_id=claim.fence_id,
+        memtable=tree.active,
+        lock=tree.lock,
+        spacing_ms=options.wal_flush_spacing_ms,
+        environment=place.environment,
+    )
+
+
+def _checkpoint_id(claim: Claim) -> str:
+    assert claim.checkpoint_id is not None, "only a writer's claim has a checkpoint"
+    return claim.checkpoint_id
+
+
+def _pinned(claim: Claim) -> Manifest:
+    """The manifest that the writer's checkpoint pins: the claim's, unless others have published since."""
+    own = claim.manifest.checkpoint(_checkpoint_id(claim))
+    if own is None or own.manifest_id == claim.manifest.manifest_id:
+        return claim.manifest
+    try:
+        return claim.log.load(own.manifest_id)
+    except NotFound as missing:  # a newer owner has dropped our checkpoint, and a collector has been here since
+        raise Fenced(
+            f"While a database was being opened for writing (epoch {claim.epoch}), another process took it: open it "
+            "again only if that one should end.",
+            epoch=claim.epoch,
+        ) from missing

@@ -1,0 +1,63 @@
+"""What settings of a writer can work, checked before anything is touched. Pure.
+
+Owns: the limits, and the sentence for each setting outside of them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lakebed.errors import InvalidRequest
+from lakebed.kv.options import DatabaseOptions
+
+__all__ = ["L0_SST_BYTES_MAX", "check_database_options"]
+
+L0_SST_BYTES_MAX: Final = 1 << 30
+"""A log object holds at most the rows of one memtable and one batch, in Arrow columns that end at 2 GiB."""
+
+_POSITIVE: Final = (
+    "wal_flush_interval_ms",
+    "wal_bytes_max",
+    "flush_interval_max_ms",
+    "l0_sst_bytes",
+    "unflushed_bytes_max",
+    "l0_count_max",
+    "run_file_bytes",
+    "block_bytes",
+    "file_count_max",
+    "manifest_poll_interval_ms",
+)
+_NOT_NEGATIVE: Final = (
+    "wal_flush_spacing_ms",
+    "filter_bits_per_key",
+    "row_cache_bytes",
+    "transaction_history_bytes_max",
+)
+_MERGES_SEVERAL: Final = ("l0_compaction_count", "run_compaction_count")
+
+
+def check_database_options(options: DatabaseOptions) -> None:
+    """Raise `InvalidRequest`, kind ``invalid_option``, for a setting that cannot work."""
+    for names, least in ((_POSITIVE, 1), (_NOT_NEGATIVE, 0), (_MERGES_SEVERAL, 2)):
+        for name in names:
+            value = getattr(options, name)
+            if not isinstance(value, int) or value < least:
+                raise InvalidRequest(
+                    f"The option {name} is a whole number of at least {least}, and {value!r} was given.",
+                    kind="invalid_option",
+                    option=name,
+                )
+    if options.l0_compaction_count > options.l0_count_max:
+        raise InvalidRequest(
+            f"With l0_count_max={options.l0_count_max} writers wait before level 0 is merged, which happens at "
+            f"l0_compaction_count={options.l0_compaction_count}: raise the first or lower the second.",
+            kind="invalid_option",
+            option="l0_count_max",
+        )
+    if not 1 <= options.l0_sst_bytes <= L0_SST_BYTES_MAX:
+        raise InvalidRequest(
+            f"The option l0_sst_bytes is {options.l0_sst_bytes:,}, and {L0_SST_BYTES_MAX:,} are possible: a group of "
+            "the log is one Arrow batch.",
+            kind="invalid_option",
+            option="l0_sst_bytes",
+        )
