@@ -188,11 +188,11 @@ def collect_garbage(
     Raises:
         LakebedError: the first error, after all databases had their turn.
     """
-    databases = [_at(url, storage_options, environment) for url in urls]
     reports: list[ReclaimReport] = []
     errors: list[LakebedError] = []
-    for database in databases:
+    for url in urls:
         try:
+            database = _at(url, storage_options, environment)
             reports.append(database.collect_garbage(options, dry_run=dry_run, progress=progress))
         except LakebedError as error:
             errors.append(error)

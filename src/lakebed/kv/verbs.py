@@ -285,9 +285,18 @@ class DatabaseVerbs:
         again = next((one for one in live if one.id == begun and one.manifest_id == found), None)
         passing = CheckpointOptions(lifetime=_PASSING_LIFETIME)
         held_id = create_checkpoint(self.place, passing, version=found).id if again is None else again.id
-        yield held_id
-        # After a failure it stays until it expires, so that the same call can go on from it.
-        with suppress(LakebedError):
+        try:
+            yield held_id
+        except LakebedError as error:
+            # What was refused changed nothing. After any other failure the checkpoint stays until it expires: an
+            # unfinished clone may name it, and the same call goes on from there.
+            if isinstance(error, InvalidRequest | AlreadyExists) or error.kind == "owned":
+                self._let_go(held_id)
+            raise
+        self._let_go(held_id)
+
+    def _let_go(self, held_id: str) -> None:
+        with suppress(LakebedError):  # else it expires
             delete_checkpoint(self.place, held_id)
 
     def restore(self, version: str, *, keep_for: timedelta | None = KEEP_FOR, take_over: bool = False) -> Version:
