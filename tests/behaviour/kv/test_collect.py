@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ from lakebed.errors import LakebedError, NotFound
 from lakebed.kv.checkpoint import create_checkpoint, delete_checkpoint, live_checkpoints
 from lakebed.kv.clone import create_clone
 from lakebed.kv.collect import Collector, collect_garbage, collect_once, plan_garbage
+from lakebed.kv.compactor import Compactor
 from lakebed.kv.database import Database
 from lakebed.kv.destroy import destroy
 from lakebed.kv.layout import manifest_path, parse_sst
@@ -180,11 +182,14 @@ def test_a_collector_with_a_wrong_clock_deletes_nothing_that_lives(farm: Farm, o
     assert collect_once(farm.place("other", clock=clock), options=grace).gone
 
 
-def test_a_checkpoint_made_while_a_fast_collector_works_is_not_dropped(farm: Farm) -> None:
+@pytest.mark.parametrize("told", [False, True])
+def test_a_checkpoint_made_while_a_fast_collector_works_is_not_dropped(farm: Farm, told: bool) -> None:
     """A checkpoint that appears at any call of a collection with a fast clock is judged by no clock that is ahead."""
     worn(farm)
     short = create_checkpoint(farm.place("db"), CheckpointOptions(lifetime=timedelta(seconds=1)))
     farm.clock.advance(2)
+    if told:  # what lies there shows the store's time already, so the collector need not write to see it
+        create_checkpoint(farm.place("db"))
     base = farm.save()
     recording = RecordingStore(farm.root)
     clock = SkewedClock(farm.clock, HOUR_MS)
@@ -260,7 +265,15 @@ def other_work(farm: Farm) -> list[tuple[str, Callable[[Any], object]]]:
         with farm.open("db") as db:
             return db.compact(full=True)
 
+    def pin_old(way: Any) -> object:
+        newest = farm.newest("db")
+        for version in range(newest.manifest_id - 1, 0, -1):
+            with suppress(NotFound):
+                return create_checkpoint(farm.place("db"), version=version)
+        return None  # none of them can be read any more, or all are gone
+
     return [
+        ("pin an old version", pin_old),
         ("write", write),
         ("compact", compact),
         ("pin", lambda way: create_checkpoint(farm.place("db"))),
@@ -271,7 +284,7 @@ def other_work(farm: Farm) -> list[tuple[str, Callable[[Any], object]]]:
     ]
 
 
-@pytest.mark.parametrize("which", range(7))
+@pytest.mark.parametrize("which", range(8))
 def test_anything_at_any_call_of_a_collection_loses_nothing(farm: Farm, which: int) -> None:
     """Writes, compactions, pins, clones and a second collector in the middle: every live version reads as it should."""
     _, pinned, _ = worn(farm)
@@ -345,6 +358,44 @@ def test_a_collector_at_any_call_of_others_takes_nothing_that_they_publish(farm:
         assert farm.rows("db") == expected
         for checkpoint in live_checkpoints(farm.newest("db"), farm.clock.now_ms()):
             assert farm.rows("db", checkpoint.id)
+
+
+def test_files_of_a_running_job_survive_though_newer_ones_are_published(farm: Farm) -> None:
+    """A flush in the middle of a separate compaction makes its files look old; the job in the manifest keeps them."""
+    worn(farm)
+    with farm.open("db") as db:
+        for number in range(4):
+            db.put(b"j%d" % number, b"1")
+            db.flush(memtable=True)
+    base = farm.save()
+    recording = RecordingStore(farm.root)
+    Compactor(farm.place("db", way=recording)).compact_once()
+    kept = 0
+    for index in range(len(recording.trace)):
+        farm.put_back(base)
+        met: list[int] = []
+
+        def flush_and_collect(at: int, call: Any, index: int = index, met: list[int] = met) -> None:
+            nonlocal kept
+            if at == index and not met:
+                met.append(at)
+                farm.clock.advance(1)
+                with farm.open("db") as db:
+                    db.put(b"newer", b"1")
+                    db.flush(memtable=True)
+                kept += collect_garbage(farm.place("db"), options=AT_ONCE).kept.get("may be published yet", 0)
+
+        compactor = Compactor(farm.place("db", way=FaultyStore(farm.root, faults=flush_and_collect)))
+        assert compactor.compact_once()
+        assert met
+        rows = farm.rows("db")
+        assert rows[b"newer"] == rows[b"j0"] == rows[b"j3"] == b"1"
+        farm.collect("db")
+        assert farm.rows("db") == rows
+        farm.clock.advance(1)
+        farm.collect("db")
+        assert farm.unreferenced("db") == []
+    assert kept
 
 
 def test_every_fault_at_every_call_of_a_collection(farm: Farm) -> None:

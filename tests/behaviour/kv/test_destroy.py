@@ -274,7 +274,9 @@ def test_an_unfinished_clone_can_be_destroyed_and_its_maker_stops(farm: Farm) ->
                     return
 
         try:
-            create_clone(farm.place("clone", way=FaultyStore(farm.root, faults=strike)), farm.url("parent"))
+            way = FaultyStore(farm.root, faults=strike)
+            made = create_clone(farm.place("clone", way=way), farm.url("parent"))
+            assert made.destroyed_at_ms is None, "a clone that was destroyed before it was finished was not made"
         except AlreadyExists:
             assert met
         if met:
