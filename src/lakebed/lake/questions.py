@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow.compute as pc
 
@@ -17,10 +17,8 @@ from lakebed.kv.options import CollectorOptions
 from lakebed.lake.drop import drop_table, is_dropped
 from lakebed.lake.marker import MARKER_PATH
 from lakebed.lake.names import DATABASE_SUFFIX, StoreName, database_folder, split_path
+from lakebed.lake.stores import Stores
 from lakebed.reclaim.model import Pin, ReclaimReport, Verdict
-
-if TYPE_CHECKING:
-    from lakebed.lake.lake import Lake
 
 __all__ = ["StoreSummary", "clean", "ls", "pins", "why"]
 
@@ -46,7 +44,7 @@ class StoreSummary:
     """Why the store could not be read, in one sentence; the numbers are then zero."""
 
 
-def ls(lake: Lake) -> list[StoreSummary]:
+def ls(lake: Stores) -> list[StoreSummary]:
     """Every store with its newest version, rows, bytes and pins, tables first, sorted by name.
 
     A store that cannot be read is listed with its `problem`.
@@ -56,14 +54,14 @@ def ls(lake: Lake) -> list[StoreSummary]:
     return [summary for summary in found if summary is not None]
 
 
-def _summary(lake: Lake, store: StoreName) -> StoreSummary | None:
+def _summary(lake: Stores, store: StoreName) -> StoreSummary | None:
     try:
         return _of_table(lake, store.name) if store.kind == "table" else _of_database(lake, store.name)
     except LakebedError as problem:
         return StoreSummary(store.kind, store.name, None, None, None, 0, 0, problem=problem.message)
 
 
-def _of_table(lake: Lake, name: str) -> StoreSummary:
+def _of_table(lake: Stores, name: str) -> StoreSummary:
     table = lake.table(name)
     newest = table.latest()
     pin_count = len(table.tags())
@@ -73,7 +71,7 @@ def _of_table(lake: Lake, name: str) -> StoreSummary:
     return StoreSummary("table", name, str(newest.id), newest.time_ms, newest.total_record_count, size_bytes, pin_count)
 
 
-def _of_database(lake: Lake, name: str) -> StoreSummary | None:
+def _of_database(lake: Stores, name: str) -> StoreSummary | None:
     """None for a destroyed one of which nothing is left but the mark that it was there."""
     manifest = lake.database(name).show_manifest()
     if manifest.destroyed_at_ms is not None:
@@ -94,7 +92,7 @@ def _of_database(lake: Lake, name: str) -> StoreSummary | None:
     )
 
 
-def pins(lake: Lake, name: str | None = None) -> list[Pin]:
+def pins(lake: Stores, name: str | None = None) -> list[Pin]:
     """Everything that keeps a version alive, in one store or in all, with the bytes that each one alone holds.
 
     Cost: as `ls`, and the manifests of every pinned version.
@@ -103,14 +101,14 @@ def pins(lake: Lake, name: str | None = None) -> list[Pin]:
     return [pin for found in lake.each(lambda store: _pins(lake, store), stores) for pin in found]
 
 
-def _pins(lake: Lake, store: StoreName) -> list[Pin]:
+def _pins(lake: Stores, store: StoreName) -> list[Pin]:
     if store.kind == "database":
         return lake.database(store.name).pins()
     table = lake.table(store.name)
     return [replace(pin, bytes_alone=table.bytes_alone(pin.name)) if pin.kind == "tag" else pin for pin in table.pins()]
 
 
-def why(lake: Lake, where: str) -> Verdict:
+def why(lake: Stores, where: str) -> Verdict:
     """Who needs an object, or when it may go.
 
     Args:
@@ -141,7 +139,7 @@ def why(lake: Lake, where: str) -> Verdict:
 
 
 def clean(
-    lake: Lake,
+    lake: Stores,
     *,
     dry_run: bool = False,
     orphans_older_than_ms: int | None = None,
