@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from lakebed.kv.admin import DatabaseAdmin
 from lakebed.kv.database import Database
+from lakebed.kv.model import Checkpoint
 from lakebed.kv.options import CollectorOptions, DatabaseOptions, ReaderOptions
 from lakebed.kv.place import Place
 from lakebed.kv.reader import DatabaseReader
@@ -102,6 +103,16 @@ class Shop:
             for number in numbers:
                 database.put(key_of(number), value_of(number))
             database.flush(memtable=files)
+
+    def fill(self) -> None:
+        """Numbers 1 to 3 in two files, 4 in the log."""
+        self.write(1, 2)
+        self.write(3)
+        self.write(4, files=False)
+
+    def reader_pins(self) -> list[Checkpoint]:
+        """Live checkpoints of readers, oldest first."""
+        return [one for one in self.admin.list_checkpoints() if one.owner.kind == "reader"]
 
     def reader(self, checkpoint: str | None = None, **settings: Any) -> DatabaseReader:
         """A reader without a thread and without a cache; `settings` of `ReaderOptions`."""

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import gc
-import os
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from lakebed.errors import Closed, Conflict, Corruption, InvalidRequest, LakebedError, NotFound, OutcomeUnknown
+from lakebed.errors import Closed, Conflict, InvalidRequest, NotFound
 from lakebed.kv.admin import DatabaseAdmin
 from lakebed.kv.batch import WriteBatch
-from lakebed.kv.checkpoint import live_checkpoints
 from lakebed.kv.database import Database
-from lakebed.kv.model import Checkpoint
 from lakebed.kv.options import CheckpointOptions, CollectorOptions, DatabaseOptions, ReaderOptions
 from lakebed.kv.place import Place
 from lakebed.kv.reader import DatabaseReader
-from lakebed.objects.create_once import TRIES_MAX
 from lakebed.objects.open import open_store
-from lakebed.objects.port import ObjectStore
-from lakebed.testing import Call, Crashed, Fault, FaultyStore, RecordingStore, Scheduler, StoreWrapper
+from lakebed.testing import Scheduler
 from lakebed.testing.kv_shop import Shop, key_of, value_of
 
 MINUTES = timedelta(minutes=1)
@@ -38,57 +29,12 @@ def shop() -> Shop:
     return Shop.new()
 
 
-def own(shop: Shop) -> list[Checkpoint]:
-    """Live checkpoints of readers."""
-    return [one for one in shop.admin.list_checkpoints() if one.owner.kind == "reader"]
-
-
-def filled(shop: Shop) -> None:
-    """Numbers 1 to 3 in files, 4 in the log."""
-    shop.write(1, 2)
-    shop.write(3)
-    shop.write(4, files=False)
-
-
-class AfterChanges(StoreWrapper):
-    """Lets something happen after every change of the store."""
-
-    def __init__(self, inner: ObjectStore, happens: Callable[[], None]) -> None:
-        super().__init__(inner)
-        self._happens = happens
-
-    def intercept(self, call: Call, perform: Callable[[], Any]) -> Any:
-        """Perform, then let it happen."""
-        result = perform()
-        if call.changes:
-            self._happens()
-        return result
-
-
-class AtCall(StoreWrapper):
-    """Lets something happen once, right before the call of an index."""
-
-    def __init__(self, inner: ObjectStore, index: int, happens: Callable[[], None]) -> None:
-        super().__init__(inner)
-        self._left = index
-        self._happens = happens
-        self.struck = False
-
-    def intercept(self, call: Call, perform: Callable[[], Any]) -> Any:
-        """Let it happen, or not, and perform."""
-        self._left -= 1
-        if self._left < 0 and not self.struck:
-            self.struck = True
-            self._happens()
-        return perform()
-
-
 # ---- reading
 
 
 def test_every_way_to_read(shop: Shop) -> None:
     """A reader answers as the writer would: single keys, many, ranges both ways, prefixes, Arrow."""
-    filled(shop)
+    shop.fill()
     with shop.reader() as reader:
         assert [reader.get(key_of(number)) for number in (1, 4, 5)] == [value_of(1), value_of(4), None]
         assert reader.get_many([key_of(4), key_of(9), key_of(2)]) == [value_of(4), None, value_of(2)]
@@ -153,7 +99,7 @@ def test_a_table_that_files_take_over_in_part_is_cut(shop: Shop) -> None:
 
 def test_a_call_reads_one_version(shop: Shop) -> None:
     """A scan goes on with the version it began on, while the reader moves on."""
-    filled(shop)
+    shop.fill()
     with shop.reader() as reader:
         scan = reader.scan()
         arrow = reader.scan_arrow()
@@ -167,7 +113,7 @@ def test_a_call_reads_one_version(shop: Shop) -> None:
 
 def test_a_fixed_checkpoint_writes_nothing_and_does_not_move(shop: Shop) -> None:
     """Opened on a checkpoint, a reader reads just that, log and all, and leaves no trace."""
-    filled(shop)
+    shop.fill()
     made = shop.admin.create_checkpoint(CheckpointOptions(name="fixed"))
     shop.write(5)
     shop.collect()
@@ -182,9 +128,9 @@ def test_a_fixed_checkpoint_writes_nothing_and_does_not_move(shop: Shop) -> None
 
 def test_following_the_latest_writes_nothing(shop: Shop) -> None:
     """Without any pin: what is gone is found anew, in the newest version."""
-    filled(shop)
+    shop.fill()
     with shop.reader(follow_latest=True) as reader:
-        assert own(shop) == []
+        assert shop.reader_pins() == []
         assert shop.numbers(reader) == [1, 2, 3, 4]
         shop.write(5)
         shop.admin.compact(full=True)
@@ -208,314 +154,6 @@ def test_following_the_latest_writes_nothing(shop: Shop) -> None:
     assert before.checkpoints == ()
 
 
-# ---- the reader's own checkpoint
-
-
-def test_its_checkpoint_follows_the_files_and_goes_with_it(shop: Shop) -> None:
-    """It says whose it is, moves when files change, and is gone after close; closing again is fine."""
-    filled(shop)
-    reader = shop.reader()
-    first = own(shop)[0]
-    assert (first.owner.kind, first.owner.pid) == ("reader", os.getpid())
-    assert first.owner.host
-    assert first.expires_at_ms == shop.clock.now_ms() + 600_000
-    shop.write(5)
-    reader.poll_once()
-    reader.poll_once()
-    second = own(shop)
-    assert [one.id for one in second] != [first.id]
-    assert len(second) == 1
-    shop.collect()
-    assert shop.numbers(reader) == [1, 2, 3, 4, 5]
-    reader.close()
-    reader.close()
-    assert own(shop) == []
-    for call in (lambda: reader.get(b"k"), lambda: list(reader.scan()), reader.poll_once, lambda: reader.manifest):
-        with pytest.raises(Closed):
-            call()
-
-
-def test_a_scan_holds_the_checkpoint_it_began_on(shop: Shop) -> None:
-    """While a scan is open its files survive compactions, polls and collections; once it ends they go."""
-    filled(shop)
-    with shop.reader() as reader:
-        began_on = own(shop)[0].id
-        scan = reader.scan()
-        assert next(scan)[0] == key_of(1)
-        arrow = reader.scan_arrow()
-        for number in (5, 6):
-            shop.write(number)
-            shop.admin.compact(full=True)
-            reader.poll_once()
-            shop.collect()
-        assert began_on in [one.id for one in own(shop)]
-        assert [key for key, _ in scan] == [key_of(2), key_of(3), key_of(4)]
-        reader.poll_once()
-        assert began_on in [one.id for one in own(shop)]
-        assert arrow.read_all().num_rows == 4
-        del arrow
-        gc.collect()
-        reader.poll_once()
-        assert [one.id for one in own(shop)] != [began_on]
-        assert len(own(shop)) == 1
-        assert shop.numbers(reader) == [1, 2, 3, 4, 5, 6]
-
-
-@pytest.mark.parametrize("end", ["exhausted", "closed", "abandoned", "not begun"])
-def test_however_a_scan_ends(shop: Shop, end: str) -> None:
-    """Read to its end, closed, or just let go: its checkpoint goes with the next poll."""
-    filled(shop)
-    with shop.reader() as reader:
-        began_on = own(shop)[0].id
-        scan: Any = reader.scan()
-        if end != "not begun":
-            next(scan)
-        shop.write(5)
-        reader.poll_once()
-        reader.poll_once()
-        assert began_on in [one.id for one in own(shop)]
-        if end == "exhausted":
-            list(scan)
-        elif end == "closed":
-            scan.close()
-        else:
-            del scan
-            gc.collect()
-        reader.poll_once()
-        assert began_on not in [one.id for one in own(shop)]
-
-
-def test_its_lifetime_is_refreshed_at_half(shop: Shop) -> None:
-    """Before half of it nothing is written; after it, one update gives it a whole lifetime, also under a scan."""
-    filled(shop)
-    with shop.reader() as reader:
-        scan = reader.scan()
-        shop.write(5)
-        reader.poll_once()
-        assert len(own(shop)) == 2
-        before = shop.admin.show_manifest().manifest_id
-        shop.clock.advance(LIFETIME_S / 2 - 1)
-        reader.poll_once()
-        assert shop.admin.show_manifest().manifest_id == before
-        shop.clock.advance(2)
-        reader.poll_once()
-        assert {one.expires_at_ms for one in own(shop)} == {shop.clock.now_ms() + 600_000}
-        for _ in range(5):
-            shop.clock.advance(LIFETIME_S / 2 + 1)
-            reader.poll_once()
-            shop.collect()
-        assert len(list(scan)) == 4
-        assert shop.numbers(reader) == [1, 2, 3, 4, 5]
-
-
-def test_without_a_lifetime_it_never_expires(shop: Shop) -> None:
-    """It stays until it is removed by hand, if its reader dies."""
-    filled(shop)
-    reader = shop.reader(checkpoint_lifetime=None)
-    shop.clock.advance(10 * 365 * 86400)
-    shop.collect()
-    assert shop.numbers(reader) == [1, 2, 3, 4]
-    (left,) = own(shop)
-    shop.admin.delete_checkpoint(left.id, force=True)
-    assert own(shop) == []
-
-
-def test_a_reader_that_slept_too_long_answers_from_a_new_checkpoint(shop: Shop) -> None:
-    """Its checkpoint expired and its files were collected: it stands on the newest version before it answers."""
-    filled(shop)
-    with shop.reader() as reader:
-        assert reader.get(key_of(1)) == value_of(1)
-        with shop.open() as database:
-            database.put(key_of(1), b"changed")
-            database.flush(memtable=True)
-        shop.admin.compact(full=True)
-        shop.clock.advance(LIFETIME_S)
-        shop.collect()
-        assert own(shop) == []
-        assert reader.get(key_of(1)) == b"changed"
-        assert len(own(shop)) == 1
-        shop.clock.advance(LIFETIME_S)
-        shop.collect()
-        assert len(list(reader.scan())) == 4
-        assert reader.get_many([key_of(1)]) == [b"changed"]
-
-
-def test_a_scan_that_slept_too_long_says_so(shop: Shop) -> None:
-    """Half of a scan is no answer: when its files are gone it raises, and a new scan reads the newest version."""
-    filled(shop)
-    with shop.reader() as reader:
-        scan = reader.scan()
-        shop.write(5)
-        shop.admin.compact(full=True)
-        shop.clock.advance(LIFETIME_S)
-        shop.collect()
-        with pytest.raises(Conflict) as error:
-            list(scan)
-        assert error.value.kind == "version_went"
-        assert shop.numbers(reader) == [1, 2, 3, 4, 5]
-
-
-def test_a_fixed_reader_ends_with_its_checkpoint(shop: Shop) -> None:
-    """Expired or deleted: one clear error, never an answer from what may be gone; refreshed elsewhere: it goes on."""
-    filled(shop)
-    made = shop.admin.create_checkpoint(CheckpointOptions(lifetime=timedelta(hours=1)))
-    other = shop.admin.create_checkpoint(CheckpointOptions(lifetime=timedelta(hours=1)))
-    with shop.reader(made.id) as reader, shop.reader(other.id) as second:
-        shop.clock.advance(1800)
-        shop.admin.refresh_checkpoint(made.id, timedelta(hours=1))
-        shop.clock.advance(1800)
-        assert reader.get(key_of(1)) == value_of(1)
-        for call in (lambda: second.get(key_of(1)), lambda: second.scan(), lambda: second.get_many([key_of(1)])):
-            with pytest.raises(InvalidRequest) as error:
-                call()
-            assert error.value.kind == "invalid_db_state"
-        shop.admin.delete_checkpoint(made.id)
-        shop.write(5)
-        shop.admin.compact(full=True)
-        shop.collect()
-        with pytest.raises(InvalidRequest) as error:
-            reader.get(key_of(1))
-        assert error.value.kind == "invalid_db_state"
-
-
-def test_a_pinned_file_that_is_missing_is_corruption(shop: Shop) -> None:
-    """Somebody deleted what a live checkpoint needs: that is said with its path, not taken for an absent key."""
-    filled(shop)
-    shop.admin.create_checkpoint(CheckpointOptions(name="fixed"))
-    with shop.reader("fixed") as fixed, shop.reader() as reader:
-        shop.store.delete([meta.path for meta in shop.store.list("sst")])
-        for one in (fixed, reader):
-            with pytest.raises(Corruption) as error:
-                one.get(key_of(1))
-            assert error.value.facts["path"].startswith("sst/")
-
-
-def test_a_version_that_nothing_pins_is_read_until_it_is_collected(shop: Shop) -> None:
-    """A view of an old version writes nothing; after a collection it says that the version is gone."""
-    shop.write(1)
-    old = shop.admin.show_manifest().manifest_id
-    shop.write(2)
-    shop.admin.compact(full=True)
-    view = DatabaseReader.open(shop.place(), version=old, options=ReaderOptions(cache_bytes=0))
-    assert shop.numbers(view) == [1]
-    shop.collect()
-    with pytest.raises(NotFound) as error:
-        view.get(key_of(1))
-    assert error.value.kind == "version_not_found"
-    with pytest.raises(NotFound):
-        DatabaseReader.open(shop.place(), version=old)
-
-
-# ---- beside others
-
-
-def test_a_restore_under_a_reader_brings_back_no_row(shop: Shop) -> None:
-    """Rows that a restore undid do not come back from a reader's tables, nor below what was written after it."""
-    shop.write(1)
-    kept = shop.admin.create_checkpoint()
-    database = shop.open()
-    database.put(key_of(2), value_of(2))
-    with shop.reader() as reader, shop.reader(follow_latest=True) as latest:
-        assert shop.numbers(reader) == [1, 2]
-        shop.admin.restore(kept.id, take_over=True)
-        shop.write(3, files=False)
-        for one in (reader, latest):
-            one.poll_once()
-            assert shop.numbers(one) == [1, 3]
-
-
-def test_a_poll_between_the_steps_of_a_restore(shop: Shop) -> None:
-    """At whichever store call of restore and reopening a reader looks: it shows one state or the next, no mixture."""
-    shop.write(1)
-    kept = shop.admin.create_checkpoint()
-    shop.write(2, files=False)
-    seen: list[list[int]] = []
-    for follow_latest in (False, True):
-        case = shop.copy()
-        with case.reader(follow_latest=follow_latest) as reader:
-
-            def look(case: Shop = case, reader: DatabaseReader = reader) -> None:
-                reader.poll_once()
-                seen.append(case.numbers(reader))
-
-            watched = replace(case, store=AfterChanges(case.store, look))
-            watched.admin.restore(kept.id, take_over=True)
-            watched.write(3, files=False)
-            watched.write(4)
-    assert len(seen) > 30
-    assert {tuple(one) for one in seen} == {(1, 2), (1,), (1, 3), (1, 3, 4)}
-
-
-def test_a_restore_between_the_steps_of_a_poll(shop: Shop) -> None:
-    """A restore and new writes happen at any store call of a poll: undone rows are never seen below new ones."""
-    shop.write(1)
-    kept = shop.admin.create_checkpoint()
-    shop.write(2, files=False)
-    for follow_latest in (False, True):
-        index, struck = 0, True
-        while struck:
-            case = shop.copy()
-
-            def change(case: Shop = case) -> None:
-                case.admin.restore(kept.id, take_over=True)
-                case.write(3, files=False)
-
-            store = AtCall(case.store, index, change)
-            options = ReaderOptions(background=False, cache_bytes=0, follow_latest=follow_latest)
-            with DatabaseReader.open(case.place(lambda inner, store=store: store), options=options) as reader:
-                assert case.numbers(reader) in ([1, 2], [1, 3])
-                reader.poll_once()
-                assert case.numbers(reader) in ([1, 2], [1, 3])
-                before = store.struck
-                reader.poll_once()
-                assert not before or case.numbers(reader) == [1, 3]
-                struck = before
-            index += 1
-        assert index > 5
-
-
-def test_a_poll_between_the_steps_of_a_collection(shop: Shop) -> None:
-    """Writers flush, compact and collect between any two store calls of a reader's poll: it sees whole versions."""
-    filled(shop)
-    index = 0
-    struck = True
-    while struck:
-        case = shop.copy()
-
-        def change(case: Shop = case) -> None:
-            case.write(5)
-            case.admin.compact(full=True)
-            case.write(6, files=False)
-            case.collect()
-
-        store = AtCall(case.store, index, change)
-        place = case.place(lambda inner, store=store: store)
-        with DatabaseReader.open(place, options=ReaderOptions(background=False, cache_bytes=0)) as reader:
-            case.write(7)
-            reader.poll_once()
-            assert case.numbers(reader) in ([1, 2, 3, 4, 7], [1, 2, 3, 4, 5, 6, 7])
-            before = store.struck
-            reader.poll_once()
-            assert not before or case.numbers(reader) == [1, 2, 3, 4, 5, 6, 7]
-            struck = before
-        index += 1
-    assert index > 15
-
-
-def test_a_destroyed_database_is_read_while_the_checkpoint_lives(shop: Shop) -> None:
-    """The poll says that it is destroyed; what is shown stays right until its end, and then reading says so too."""
-    filled(shop)
-    with shop.reader() as reader:
-        shop.admin.destroy(soft=True)
-        with pytest.raises(InvalidRequest, match="destroyed"):
-            reader.poll_once()
-        assert shop.numbers(reader) == [1, 2, 3, 4]
-        shop.clock.advance(LIFETIME_S)
-        with pytest.raises(InvalidRequest, match="destroyed"):
-            reader.get(key_of(1))
-    assert own(shop) == []
-
-
 # ---- settings
 
 
@@ -529,7 +167,7 @@ def test_a_destroyed_database_is_read_while_the_checkpoint_lives(shop: Shop) -> 
 )
 def test_settings_that_cannot_work(shop: Shop, settings: dict[str, Any], kind: str) -> None:
     """A lifetime of at most two polls, no interval, no table: refused, and nothing is written."""
-    filled(shop)
+    shop.fill()
     before = shop.admin.show_manifest()
     with pytest.raises(InvalidRequest) as error:
         shop.reader(**settings)
@@ -547,7 +185,7 @@ def test_no_database(shop: Shop) -> None:
 
 def test_one_version_at_a_time(shop: Shop) -> None:
     """Following the latest and reading a given version exclude each other."""
-    filled(shop)
+    shop.fill()
     made = shop.admin.create_checkpoint()
     with pytest.raises(InvalidRequest):
         shop.reader(made.id, follow_latest=True)
@@ -555,12 +193,12 @@ def test_one_version_at_a_time(shop: Shop) -> None:
         DatabaseReader.open(shop.place(), made.id, version=1)
 
 
-# ---- requests and faults
+# ---- requests
 
 
 def test_what_it_costs(shop: Shop) -> None:
     """A poll of an idle database is 2 LIST; opening a checkpoint is 3 requests and 1 a log object."""
-    filled(shop)
+    shop.fill()
     made = shop.admin.create_checkpoint()
     place = shop.place()
     with place.store.count() as requests:
@@ -574,85 +212,6 @@ def test_what_it_costs(shop: Shop) -> None:
         with shop.store.count() as requests:
             reader.get(key_of(3))
         assert requests.get <= 2
-
-
-def test_establishing_survives_every_fault(shop: Shop) -> None:
-    """At every store call of opening, polling and closing: right answers, and what is left behind expires."""
-    filled(shop)
-
-    def live(place: Any, middle: Callable[[], None]) -> list[list[int]]:
-        seen = []
-        options = ReaderOptions(background=False, cache_bytes=0)
-        with DatabaseReader.open(place, options=options) as reader:
-            seen.append(shop.numbers(reader))
-            middle()
-            with suppress(LakebedError):
-                reader.poll_once()
-            reader.poll_once()
-            seen.append(shop.numbers(reader))
-        return seen
-
-    def change(case: Shop) -> None:
-        case.write(5)
-        case.admin.compact(full=True)
-
-    recorded_on = shop.copy()
-    recorded = RecordingStore(recorded_on.store)
-    assert live(recorded_on.place(lambda store: recorded), lambda: change(recorded_on)) == [
-        [1, 2, 3, 4],
-        [1, 2, 3, 4, 5],
-    ]
-    ended = 0
-    for index in range(len(recorded.trace)):
-        for fault in (Fault.ERROR_BEFORE, Fault.LOST_REPLY, Fault.LATE, Fault.CRASH_AFTER, Fault.CRASH_LATE):
-            case = shop.copy()
-            faulty = FaultyStore(case.store, faults={index: fault})
-            place = case.place(lambda store, faulty=faulty: faulty)
-            with suppress(LakebedError, Crashed):
-                seen = live(place, lambda case=case: change(case))
-                assert seen == [[1, 2, 3, 4], [1, 2, 3, 4, 5]], (index, fault)
-                ended += 1
-            assert len(faulty.met) == 1
-            faulty.land()
-            manifest = case.admin.show_manifest()
-            left = [one for one in live_checkpoints(manifest, case.clock.now_ms()) if one.owner.kind == "reader"]
-            assert all(one.expires_at_ms is not None for one in left)
-            case.collect()
-            for one in left:
-                with case.reader(one.id) as reader:
-                    assert case.numbers(reader) in ([1, 2, 3, 4], [1, 2, 3, 4, 5])
-            case.clock.advance(LIFETIME_S)
-            case.collect()
-            assert case.admin.list_checkpoints(expired=True) == []
-    assert ended > len(recorded.trace)
-
-
-def test_a_checkpoint_whose_making_was_not_answered_is_found_again(shop: Shop) -> None:
-    """The store fell silent after the append: the next poll goes on with that checkpoint, and none is left over."""
-    filled(shop)
-    silent = 0
-
-    def decide(index: int, call: Call) -> Fault | None:
-        nonlocal silent
-        if not silent or call.kind != "put":
-            return None
-        silent -= 1
-        return Fault.LOST_REPLY if silent == TRIES_MAX - 1 else Fault.ERROR_BEFORE
-
-    place = shop.place(lambda store: FaultyStore(store, faults=decide))
-    options = ReaderOptions(background=False, cache_bytes=0, checkpoint_lifetime=None)
-    with DatabaseReader.open(place, options=options) as reader:
-        shop.write(5)
-        silent = TRIES_MAX
-        with pytest.raises(OutcomeUnknown):
-            reader.poll_once()
-        assert shop.numbers(reader) == [1, 2, 3, 4]
-        assert len(own(shop)) == 2
-        reader.poll_once()
-        assert shop.numbers(reader) == [1, 2, 3, 4, 5]
-        reader.poll_once()
-        assert len(own(shop)) == 1
-    assert own(shop) == []
 
 
 # ---- threads
