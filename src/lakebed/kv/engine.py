@@ -51,7 +51,7 @@ def start_engine(place: Place, claim: Claim, *, options: DatabaseOptions) -> Eng
     Cost: 1 LIST of the log and 1 GET an object of it that is not in files yet.
     """
     manifest, environment = claim.manifest, place.environment
-    recovered = replay(place, manifest, through=claim.fence_id, table_bytes_max=options.l0_sst_bytes)
+    recovered = replay(place, manifest, through=claim.fence_id, table_bytes_max=options.l0_sst_bytes, epoch=claim.epoch)
     # What a crash interrupted goes on: these rows are in the log, so nothing has to be flushed for them.
     newest = recovered.pop() if recovered and recovered[-1].size_bytes < options.l0_sst_bytes else None
     cache = shared_cache()

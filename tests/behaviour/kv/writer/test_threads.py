@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,12 +17,103 @@ from lakebed.runtime import Environment
 
 ACCOUNTS = [b"account %02d" % i for i in range(20)]
 TOTAL = 100 * len(ACCOUNTS)
+CHANGES = 150
+"""Of each thread that changes something."""
 
 
 def amount(value: bytes | None) -> int:
     """Of an account."""
     assert value is not None
     return int(value)
+
+
+class Bank:
+    """Accounts in a database, and what threads do with them. The sum of the accounts never changes."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+        self.stop = threading.Event()
+        self.counts: Counter[str] = Counter()
+        self.errors: list[BaseException] = []
+        for account in ACCOUNTS:
+            db.put(account, b"100", await_durable=False)
+        db.put(b"hits", b"0")
+
+    def transfer(self, seed: int, *, durable: float) -> None:
+        """Move something from one account to another, or meet a conflict."""
+        rng = random.Random(seed)
+        for _ in range(CHANGES):
+            source, target = rng.sample(ACCOUNTS, 2)
+            try:
+                with self.db.transaction("snapshot", await_durable=rng.random() < durable) as t:
+                    moved = rng.randrange(10)
+                    t.put(source, b"%d" % (amount(t.get(source)) - moved))
+                    t.put(target, b"%d" % (amount(t.get(target)) + moved))
+                self.counts["transfers"] += 1
+            except Conflict:
+                self.counts["conflicts"] += 1
+
+    def count_up(self) -> None:
+        """Add one to a counter by compare-and-set, again and again until it succeeds."""
+        for _ in range(CHANGES):
+            while True:
+                there = self.db.get(b"hits")
+                try:
+                    self.db.set_if(b"hits", b"%d" % (amount(there) + 1), expected=there, await_durable=False)
+                    break
+                except Conflict:
+                    self.counts["tried again"] += 1
+
+    def fill(self) -> None:
+        """Keep flushes and compactions busy."""
+        while not self.stop.is_set():
+            self.db.put(b"fill %06d" % (self.counts["fills"] % 3000), b"x" * 40, await_durable=False)
+            self.counts["fills"] += 1
+
+    def scan(self) -> None:
+        """Sum up by both kinds of scan."""
+        while not self.stop.is_set():
+            assert sum(amount(value) for _, value in self.db.scan_prefix(b"account")) == TOTAL
+            assert sum(map(amount, self.db.scan_arrow(prefix=b"account").read_all()["value"].to_pylist())) == TOTAL
+            self.counts["scans"] += 1
+
+    def look(self) -> None:
+        """Sum up by single and bulk reads of one moment."""
+        while not self.stop.is_set():
+            with self.db.snapshot() as snapshot:
+                assert sum(amount(snapshot.get(account)) for account in ACCOUNTS) == TOTAL
+                assert sum(map(amount, self.db.get_many(ACCOUNTS))) == TOTAL
+                assert sum(map(amount, snapshot.get_many(ACCOUNTS))) == TOTAL
+                self.db.get(ACCOUNTS[0], linearizable=True)
+            self.counts["snapshots"] += 1
+
+    def guarded(self, work: Callable[[], None]) -> threading.Thread:
+        """A thread whose error is kept, and stops the others."""
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:
+                self.errors.append(error)
+                self.stop.set()
+
+        return threading.Thread(target=run)
+
+    def run(self, *, durable: float) -> None:
+        """All at once, until the changes are made."""
+        changing = [self.guarded(lambda seed=seed: self.transfer(seed, durable=durable)) for seed in range(3)]  # type: ignore[misc]
+        changing += [self.guarded(self.count_up) for _ in range(2)]
+        others = [self.guarded(work) for work in (self.fill, self.scan, self.look)]
+        for thread in (*changing, *others):
+            thread.start()
+        for thread in changing:
+            thread.join(60)
+        self.stop.set()
+        for thread in (*changing, *others):
+            thread.join(60)
+            assert not thread.is_alive(), "somebody waits for ever"
+        if self.errors:
+            raise self.errors[0]
 
 
 @pytest.mark.parametrize("wal_enabled", [True, False])
@@ -39,87 +131,14 @@ def test_transfers_keep_the_sum(tmp_path: Path, wal_enabled: bool, tell: Callabl
         manifest_poll_interval_ms=20,
     )
     place = Place.at(tmp_path / "bank", environment=Environment(), durable=False)
-    errors: list[BaseException] = []
-    counts = dict.fromkeys(("transfers", "conflicts", "scans", "snapshots", "fills"), 0)
-    stop = threading.Event()
-
     with Database.open(place, options=options) as db:
-        for account in ACCOUNTS:
-            db.put(account, b"100", await_durable=False)
-        db.put(b"hits", b"0")
-
-        def transfer(seed: int) -> None:
-            rng = random.Random(seed)
-            for _ in range(150):
-                source, target = rng.sample(ACCOUNTS, 2)
-                try:
-                    with db.transaction("snapshot", await_durable=rng.random() < 0.2 and wal_enabled) as t:
-                        moved = rng.randrange(10)
-                        t.put(source, b"%d" % (amount(t.get(source)) - moved))
-                        t.put(target, b"%d" % (amount(t.get(target)) + moved))
-                    counts["transfers"] += 1
-                except Conflict:
-                    counts["conflicts"] += 1
-
-        def count_up() -> None:
-            for _ in range(150):
-                while True:
-                    there = db.get(b"hits")
-                    try:
-                        db.set_if(b"hits", b"%d" % (amount(there) + 1), expected=there, await_durable=False)
-                        break
-                    except Conflict:
-                        continue
-
-        def fill() -> None:
-            n = 0
-            while not stop.is_set():
-                n += 1
-                db.put(b"fill %06d" % (n % 3000), b"x" * 40, await_durable=False)
-                counts["fills"] += 1
-
-        def scan() -> None:
-            while not stop.is_set():
-                assert sum(amount(value) for _, value in db.scan_prefix(b"account")) == TOTAL
-                assert sum(map(amount, db.scan_arrow(prefix=b"account").read_all()["value"].to_pylist())) == TOTAL
-                counts["scans"] += 1
-
-        def snapshots() -> None:
-            while not stop.is_set():
-                with db.snapshot() as snapshot:
-                    assert sum(amount(snapshot.get(account)) for account in ACCOUNTS) == TOTAL
-                    assert sum(map(amount, db.get_many(ACCOUNTS))) == TOTAL
-                    assert sum(map(amount, snapshot.get_many(ACCOUNTS))) == TOTAL
-                    db.get(ACCOUNTS[0], linearizable=True)
-                counts["snapshots"] += 1
-
-        def guarded(work: Callable[[], None]) -> Callable[[], None]:
-            def run() -> None:
-                try:
-                    work()
-                except BaseException as error:
-                    errors.append(error)
-                    raise
-
-            return run
-
-        changing = [lambda seed=seed: transfer(seed) for seed in range(3)] + [count_up, count_up]  # type: ignore[misc]
-        threads = [threading.Thread(target=guarded(work)) for work in changing]
-        others = [threading.Thread(target=guarded(work)) for work in (fill, scan, snapshots)]
-        for thread in (*threads, *others):
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        stop.set()
-        for thread in (*threads, *others):
-            thread.join(60)
-            assert not thread.is_alive(), "somebody waits for ever"
-        assert errors == []
-        assert db.get(b"hits") == b"300"
+        bank = Bank(db)
+        bank.run(durable=0.2 if wal_enabled else 0.0)
+        assert db.get(b"hits") == b"%d" % (2 * CHANGES)
         stats = db.stats()
-    assert counts["scans"] > 0
-    assert counts["snapshots"] > 0
+    assert bank.counts["scans"] > 0
+    assert bank.counts["snapshots"] > 0
     with Database.open(place, options=DatabaseOptions(background=False)) as again:
         assert sum(amount(value) for _, value in again.scan_prefix(b"account")) == TOTAL
-        assert again.get(b"hits") == b"300"
-    tell(f"threads, log {wal_enabled}: {counts}, {stats.l0_count} files of level 0, {stats.run_count} runs")
+        assert again.get(b"hits") == b"%d" % (2 * CHANGES)
+    tell(f"threads, log {wal_enabled}: {dict(bank.counts)}, level 0: {stats.l0_count}, runs: {stats.run_count}")
