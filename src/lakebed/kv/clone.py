@@ -82,8 +82,8 @@ def create_clone(
         NotFound: there is no parent.
         Conflict: others are at work on the same clone all the time.
         Corruption: an object of the parent's log is missing or damaged.
-    Cost: about 8 requests, 6 an ancestor that owns files, 1 GET + 1 PUT an object of the log that is not in files yet;
-    with `copy` also 1 GET + 1 PUT a file.
+    Cost: about 17 requests, 8 more an ancestor further up that owns files, and 1 GET + 1 PUT an object of the log that
+    is not in files yet; with `copy` also 1 GET + 1 PUT a file.
     """
     parent = place.other(os.fspath(parent_url))
     _check_places(place, parent, copy=copy)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,13 +14,15 @@ from lakebed.errors import AlreadyExists, InvalidRequest, LakebedError, NotFound
 from lakebed.kv.checkpoint import create_checkpoint, delete_checkpoint
 from lakebed.kv.clone import PIN_LIFETIME, create_clone
 from lakebed.kv.collect import collect_once
+from lakebed.kv.database import Database
 from lakebed.kv.destroy import destroy
 from lakebed.kv.locations import Locations, file_ids
 from lakebed.kv.manifests import ManifestLog
-from lakebed.kv.options import CheckpointOptions, ReaderOptions
+from lakebed.kv.options import CheckpointOptions, DatabaseOptions, ReaderOptions
 from lakebed.kv.place import Place
 from lakebed.kv.reader import DatabaseReader
 from lakebed.objects import open_store
+from lakebed.runtime import Environment
 from lakebed.testing import Crashed, Fault, FaultyStore, RecordingStore
 from lakebed.testing.database_farm import AT_ONCE, Farm, strike_everywhere
 
@@ -438,3 +442,29 @@ def test_a_lifetime_must_be_one(farm: Farm) -> None:
     fill(farm, "parent")
     with pytest.raises(InvalidRequest, match="lifetime"):
         clone(farm, "clone", "parent", pin_lifetime=timedelta(0))
+
+
+def test_many_at_once_in_threads(tmp_path: Path) -> None:
+    """Clones of one parent to many places all succeed; to one place, one is made and nobody leaks a pin."""
+    environment = Environment()
+    parent = Place.at(tmp_path / "parent", environment=environment, durable=False)
+    with Database.open(parent, options=DatabaseOptions(background=False)) as db:
+        for number in range(12):
+            db.put(b"%d" % number, b"1")
+        db.flush()
+
+    def make(target: str) -> str:
+        try:
+            return str(create_clone(parent.other(str(tmp_path / target)), parent.url).initialized)
+        except AlreadyExists:
+            return "AlreadyExists"
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(make, [f"clone{number}" for number in range(8)])) == ["True"] * 8
+        rivals = list(pool.map(make, ["one"] * 8))
+    assert "True" in rivals
+    assert set(rivals) <= {"True", "AlreadyExists"}
+    pins = [one for one in ManifestLog(parent).latest().checkpoints if one.owner.kind == "clone"]
+    assert len(pins) == 9
+    assert {one.expires_at_ms for one in pins} == {None}
+    assert len({one.owner.url for one in pins}) == 9
