@@ -25,34 +25,38 @@ __all__ = ["SCENES", "Scene", "play"]
 
 Scene = Callable[[World], None]
 
-KEYS: Final = [b"k%d" % number for number in range(5)]
 OPEN_TRIES_MAX: Final = 4
 WAITS_MAX: Final = 60
 
 Verb = Callable[[Owner, random.Random], object]
 
 
-def some(rng: random.Random, count: int) -> list[bytes]:
+def one(owner: Owner, rng: random.Random) -> bytes:
+    """Any key of this world."""
+    return rng.choice(owner.world.keys)
+
+
+def some(owner: Owner, rng: random.Random, count: int) -> list[bytes]:
     """Different keys."""
-    return rng.sample(KEYS, count)
+    return rng.sample(owner.world.keys, min(count, len(owner.world.keys)))
 
 
 VERBS: Final[dict[str, Verb]] = {
-    "put": lambda owner, rng: owner.put(rng.choice(KEYS)),
-    "soft put": lambda owner, rng: owner.put(rng.choice(KEYS), durable=False),
-    "delete": lambda owner, rng: owner.delete(rng.choice(KEYS)),
-    "batch": lambda owner, rng: owner.batch(some(rng, 3)),
-    "soft batch": lambda owner, rng: owner.batch(some(rng, 2), durable=False),
-    "set_if": lambda owner, rng: owner.set_if(KEYS[0]),
-    "transaction": lambda owner, rng: owner.transact(some(rng, 2), some(rng, 1), serializable=False),
-    "serializable": lambda owner, rng: owner.transact(some(rng, 2), some(rng, 1), serializable=True),
-    "ttl": lambda owner, rng: owner.put(rng.choice(KEYS), ttl=True),
+    "put": lambda owner, rng: owner.put(one(owner, rng)),
+    "soft put": lambda owner, rng: owner.put(one(owner, rng), durable=False),
+    "delete": lambda owner, rng: owner.delete(one(owner, rng)),
+    "batch": lambda owner, rng: owner.batch(some(owner, rng, 3)),
+    "soft batch": lambda owner, rng: owner.batch(some(owner, rng, 2), durable=False),
+    "set_if": lambda owner, rng: owner.set_if(owner.world.keys[0]),
+    "transaction": lambda owner, rng: owner.transact(some(owner, rng, 2), some(owner, rng, 1), serializable=False),
+    "serializable": lambda owner, rng: owner.transact(some(owner, rng, 2), some(owner, rng, 1), serializable=True),
+    "ttl": lambda owner, rng: owner.put(one(owner, rng), ttl=True),
     "merge": lambda owner, rng: owner.merge(rng.choice((b"m0", b"m1"))),
-    "get": lambda owner, rng: owner.get(rng.choice(KEYS)),
-    "get_many": lambda owner, rng: owner.get_many(some(rng, 3)),
-    "surely": lambda owner, rng: owner.get_surely(rng.choice(KEYS)),
+    "get": lambda owner, rng: owner.get(one(owner, rng)),
+    "get_many": lambda owner, rng: owner.get_many(some(owner, rng, 3)),
+    "surely": lambda owner, rng: owner.get_surely(one(owner, rng)),
     "scan": lambda owner, rng: owner.scan(reverse=rng.random() < 0.4),
-    "snapshot": lambda owner, rng: owner.snapshot(some(rng, 2)),
+    "snapshot": lambda owner, rng: owner.snapshot(some(owner, rng, 2)),
     "flush": lambda owner, rng: owner.flush(),
     "flush memtable": lambda owner, rng: owner.flush(memtable=True),
     "flush_once": lambda owner, rng: owner.database.flush_once(),
@@ -64,7 +68,16 @@ VERBS: Final[dict[str, Verb]] = {
     "sleep": lambda owner, rng: owner.world.environment.clock.sleep(rng.random() * 0.05),
 }
 
-WRITING: Final = {"put": 6, "soft put": 3, "batch": 3, "soft batch": 1, "delete": 2, "flush": 1, "flush memtable": 4}
+WRITING: Final = {
+    "put": 6,
+    "soft put": 4,
+    "batch": 3,
+    "soft batch": 1,
+    "delete": 2,
+    "flush": 1,
+    "flush memtable": 4,
+    "flush_once": 3,
+}
 READING: Final = {"get": 4, "get_many": 1, "scan": 2, "snapshot": 1}
 COMPACTING: Final = {"compact": 3, "compact fully": 1}
 
@@ -110,8 +123,8 @@ def use(world: World, owner: Owner, rng: random.Random, verbs: Mapping[str, int]
             verb(owner, rng)
         except Fenced:
             world.counts["fenced"] += 1
-            world.expecting(lambda: owner.get(rng.choice(KEYS)))
-            world.expecting(lambda: owner.put(rng.choice(KEYS)))
+            world.expecting(lambda: owner.get(rng.choice(world.keys)))
+            world.expecting(lambda: owner.put(rng.choice(world.keys)))
             return
         except LakebedError as error:
             world.met(error)
@@ -127,14 +140,14 @@ def writer(
     lives: int = 1,
     settings: DatabaseOptions | None = None,
     after_destroy: bool = False,
-    late: bool = False,
+    late: int = 0,
     create: bool = True,
 ) -> None:
     """A process that opens a database, uses it, and closes it or forgets to."""
     born = iter(range(lives))
 
     def live(rng: random.Random) -> None:
-        for _ in range(rng.randrange(WAITS_MAX) if late else 0):
+        for _ in range(rng.randrange(late) if late else 0):
             world.scheduler.switch("not yet")
         if not create:
             wait_for(world, folder, times=10 * WAITS_MAX)
@@ -150,11 +163,19 @@ def writer(
     world.process(name, live, lives=lives)
 
 
-def crew(world: World, folder: str, name: str, *, threads: Sequence[Mapping[str, int]], count: int = 6) -> None:
+def crew(
+    world: World,
+    folder: str,
+    name: str,
+    *,
+    threads: Sequence[Mapping[str, int]],
+    count: int = 6,
+    settings: DatabaseOptions | None = None,
+) -> None:
     """A process whose threads share one database."""
 
     def live(rng: random.Random) -> None:
-        owner = opened(world, folder, name)
+        owner = opened(world, folder, name, settings=settings)
         if owner is None:
             return
         for number, verbs in enumerate(threads):
@@ -303,7 +324,7 @@ def reader(
                 follower = find(rng)
                 world.scheduler.switch("look for something to read")
                 continue
-            world.expecting(rng.choice((follower.scan, follower.poll, partial(follower.get, rng.choice(KEYS)))))
+            world.expecting(rng.choice((follower.scan, follower.poll, partial(follower.get, rng.choice(world.keys)))))
         if follower is not None and rng.random() < 0.7:
             world.expecting(follower.close)
 
@@ -404,12 +425,12 @@ def begin(world: World, folder: str, *, settings: DatabaseOptions | None = None,
     owner = Owner(world, folder, f"beginner of {folder}", settings=settings)
     rng = random.Random(f"begin {folder} {world.seed}")
     for _ in range(rounds):
-        owner.batch(some(rng, 3))
-        owner.put(rng.choice(KEYS))
+        owner.batch(some(owner, rng, 3))
+        owner.put(one(owner, rng))
         owner.flush(memtable=True)
-        owner.put(rng.choice(KEYS))
+        owner.put(one(owner, rng))
         owner.checkpoint(CheckpointScope.ALL)
-    owner.put(rng.choice(KEYS))
+    owner.put(one(owner, rng))
     if world.rng.random() < 0.5:
         owner.close()
 
@@ -423,8 +444,37 @@ def takeovers(world: World) -> None:
         begin(world, "a")
     for number in range(3):
         verbs = {**WRITING, "get": 2, "compact": 2}
-        writer(world, "a", f"writer {number}", verbs=verbs, lives=2, late=number > 0)
+        settings = options(l0_sst_bytes=world.rng.choice((500, 1000, 64 << 20)))
+        writer(world, "a", f"writer {number}", verbs=verbs, lives=2, late=WAITS_MAX * number, settings=settings)
     collector(world, "a", rounds=6)
+
+
+def usurpers(world: World) -> None:
+    """Many openings one upon another, each with a few writes that a collector follows closely."""
+    begin(world, "a")
+    for number in range(5):
+        verbs = {"put": 4, "flush memtable": 3, "compact": 1}
+        writer(world, "a", f"writer {number}", verbs=verbs, count=3, late=WAITS_MAX * number)
+    collector(world, "a", rounds=6)
+    collector(world, "a", rounds=6, name="collector 2")
+
+
+def hot(world: World) -> None:
+    """Threads that read few keys again and again while another one writes and flushes them."""
+    world.keys = world.keys[:2]
+    begin(world, "a")
+    reading = {"get": 6, "get_many": 1, "put": 1}
+    writing = {"put": 3, "soft put": 2, "delete": 1, "flush memtable": 4, "flush_once": 2, "compact": 1}
+    crew(world, "a", "crew", threads=(reading, reading, writing), count=10, settings=options(cache_bytes=0))
+
+
+def rivals(world: World) -> None:
+    """Whoever opens the database asks what is there for sure, and replaces just that."""
+    world.keys = world.keys[:1]
+    begin(world, "a", rounds=1)
+    for number in range(4):
+        verbs = {"surely": 5, "put": 2, "set_if": 3}
+        writer(world, "a", f"writer {number}", verbs=verbs, count=6, late=WAITS_MAX * number)
 
 
 def threads(world: World) -> None:
@@ -457,9 +507,9 @@ def scans(world: World) -> None:
     begin(world, "a")
     mixes = (
         {"scan": 5, "snapshot": 2, "put": 1},
-        {"flush memtable": 3, "compact": 2, "compact fully": 2, "put": 3, "delete": 1},
+        {"flush memtable": 3, "compact": 2, "compact fully": 3, "put": 3, "delete": 1},
     )
-    crew(world, "a", "crew", threads=mixes, count=8)
+    crew(world, "a", "crew", threads=mixes, count=8, settings=options(cache_bytes=0))
     collector(world, "a", rounds=6)
     if world.rng.random() < 0.4:
         compactor(world, "a", "compactor")
@@ -514,7 +564,28 @@ def lineages(world: World) -> None:
     collector(world, "b", "c", rounds=6, name="collector 2")
     meddler(world, "a")
     if world.rng.random() < 0.5:
+        checkpointer(world, "b", "checkpointer")
+    if world.rng.random() < 0.5:
         destroyer(world, "b", "destroyer", soft=world.rng.random() < 0.5)
+
+
+def generations(world: World) -> None:
+    """Three generations made in peace; then everybody compacts, is collected, or is destroyed."""
+    begin(world, "a")
+    for parent, target in (("a", "b"), ("b", "c")):
+        world.clones[target, None] = CloneAsked(parent, len(world.known(parent).line.events), None, is_made=True)
+        world.admin(target).create_clone(world.url(parent))
+        if world.rng.random() < 0.5:
+            checkpoint = world.admin(target).create_checkpoint()
+            world.promise(target, checkpoint.id)
+    for folder in ("a", "b", "c"):
+        if world.rng.random() < 0.7:
+            verbs = {"put": 2, "compact fully": 4, "scan": 1}
+            writer(world, folder, f"writer {folder}", verbs=verbs, count=4, create=False)
+        collector(world, folder, rounds=5, name=f"collector {folder}")
+    if world.rng.random() < 0.6:
+        folder = world.rng.choice(("b", "b", "c", "a"))
+        destroyer(world, folder, "destroyer", soft=world.rng.random() < 0.6, lives=2)
 
 
 def vandalism(world: World) -> None:
@@ -534,8 +605,9 @@ def restores(world: World) -> None:
         restorer(world, "a", "restorer 2", count=1)
     writer(world, "a", "writer 2", verbs=WRITING, count=5)
     collector(world, "a", rounds=3)
-    if world.rng.random() < 0.4:
-        reader(world, "a", "own")
+    if world.rng.random() < 0.6:
+        reader(world, "a", "own", count=12)
+        reader(world, "a", "own 2", count=12)
 
 
 def destructions(world: World) -> None:
@@ -600,6 +672,9 @@ SCENES: Final[dict[str, Scene]] = {
     scene.__name__: scene
     for scene in (
         takeovers,
+        usurpers,
+        hot,
+        rivals,
         threads,
         readers,
         scans,
@@ -607,6 +682,7 @@ SCENES: Final[dict[str, Scene]] = {
         compactors,
         clones,
         lineages,
+        generations,
         vandalism,
         restores,
         destructions,

@@ -167,6 +167,9 @@ class Witness(StoreWrapper):
             return  # as for the log
         manifest = decode_manifest(bytes(self.root.get(path)), path=path).manifest
         before, database.manifest = database.manifest, manifest
+        if before is not None and not before.initialized:
+            # A clone that is not ready may still begin from another version, when its pins have died.
+            database.line, before = Line(database.folder), None
         database.newest_id = manifest_id
         database.manifests[manifest_id] = manifest
         if before is not None:

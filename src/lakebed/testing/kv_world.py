@@ -31,6 +31,7 @@ from lakebed.errors import (
 )
 from lakebed.kv.admin import DatabaseAdmin
 from lakebed.kv.database import Database
+from lakebed.kv.model import Checkpoint
 from lakebed.kv.options import CollectorOptions, DatabaseOptions, ReaderOptions
 from lakebed.kv.place import Place
 from lakebed.kv.reader import DatabaseReader
@@ -114,6 +115,8 @@ class World:
         self.writes: dict[int, Write] = {}
         self.promises: dict[str, Promise] = {}
         self.clones: dict[tuple[str, str | None], CloneAsked] = {}
+        self.keys = [b"k%d" % number for number in range(5)]
+        """What scenes write and read."""
         self.has_ttl = False
         self.power_lost_at: int | None = None
         """The step at which the power goes, once."""
@@ -355,9 +358,15 @@ class World:
                     continue
                 if checkpoint.expires_at_ms is not None and not is_calm:
                     continue
-                clone = self.known(checkpoint.owner.url.removeprefix(self.memory.root_url).strip("/")).manifest
+                found = self._clone_of(checkpoint)
+                clone = None if found is None else found.manifest
                 if clone is None or checkpoint.id not in {one.pin for one in clone.external_databases}:
                     raise Violation(f"{checkpoint.owner} does not know of its pin {checkpoint.id} in {folder}")
+
+    def _clone_of(self, checkpoint: Checkpoint) -> Witnessed | None:
+        """The database on whose behalf a pin is held."""
+        url = checkpoint.owner.url
+        return None if url is None else self.witness.databases.get(url.removeprefix(self.memory.root_url).strip("/"))
 
     def _check_collected(self) -> None:
         """After every temporary pin has ended and collections have run, nothing is left that nothing needs."""
@@ -371,6 +380,11 @@ class World:
             for folder in folders:
                 report = self.admin(folder).collect_garbage(options=settings)
                 self.counts["collected"] += report.deleted_count
+        for known in self.witness.databases.values():
+            for checkpoint in known.manifest.checkpoints if known.manifest is not None else ():
+                clone = self._clone_of(checkpoint)
+                if clone is not None and clone.is_destroyed and not clone.is_waiting:
+                    raise Violation(f"{checkpoint.owner} was destroyed, and its pin in {known.folder} stays for ever")
         waiting = tuple(f"{one.folder}/" for one in self.witness.databases.values() if one.is_waiting)
         strays = {path for path in self.witness.strays() if not path.startswith(waiting)}
         if strays:

@@ -1,0 +1,455 @@
+"""Each repair of databases undone, by patching it out here: some race must break a promise within two hundred seeds.
+
+A mutation names the scenes that are dense in what it is about; everything else is as in `test_kv_races`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from lakebed.errors import InvalidRequest, OutcomeUnknown
+from lakebed.kv import checkpoint as checkpoint_module
+from lakebed.kv import claim, clone, collect, database, destroy, footing, publisher, reclaim, restore
+from lakebed.kv import verbs as verbs_module
+from lakebed.kv.group_commit import LogGroups
+from lakebed.kv.holds import Holds
+from lakebed.kv.manifests import ManifestLog
+from lakebed.kv.model import Checkpoint, Manifest, Owner
+from lakebed.kv.pins import find_pin
+from lakebed.kv.place import Place
+from lakebed.kv.tail import LogTail
+from lakebed.kv.wal import WalLog
+from lakebed.lsm import compact as lsm_compact
+from lakebed.lsm import file_id, resolve
+from lakebed.lsm.cache import RowCache
+from lakebed.lsm.model import Kind
+from lakebed.lsm.tree import Tree
+from lakebed.testing.kv_model import Violation
+from lakebed.testing.kv_scenes import play
+
+SEEDS_MAX = 200
+Patch = pytest.MonkeyPatch
+Mutation = Callable[[Patch], None]
+
+MUTATIONS: list[tuple[Mutation, str]] = []
+
+
+def undone_in(scene: str) -> Callable[[Mutation], Mutation]:
+    """Note a mutation and the scene in which it must be found."""
+
+    def note(mutation: Mutation) -> Mutation:
+        MUTATIONS.append((mutation, scene))
+        return mutation
+
+    return note
+
+
+# ---- what a collector rests on
+
+
+def judging(patch: Patch, **changes: Any) -> None:
+    """Let the collector's judgement have other facts than it looked up."""
+    begin = reclaim._Judgement.__init__
+
+    def init(self: Any, *args: Any, **facts: Any) -> None:
+        begin(self, *args, **facts)
+        for name, change in changes.items():
+            setattr(self, name, change(getattr(self, name)))
+
+    patch.setattr(reclaim._Judgement, "__init__", init)
+
+
+@undone_in("compactors")
+def only_pinned_versions_count(patch: Patch) -> None:
+    """Repair 1: the newest manifest is not among those whose files stay."""
+    judging(patch, _named=lambda named: frozenset())
+
+
+@undone_in("checkpoints")
+def no_boundary(patch: Patch) -> None:
+    """Repair 2: manifests go without their numbers being passed first."""
+    patch.setattr(ManifestLog, "raise_boundary", lambda self, below, *, manifest: None)
+
+
+@undone_in("takeovers")
+def fences_are_collected(patch: Patch) -> None:
+    """Repair 2: a fence goes like any other log object."""
+    patch.setattr(reclaim, "FENCE_BYTES", -1)
+
+
+@undone_in("compactors")
+def jobs_protect_nothing(patch: Patch) -> None:
+    """Repair 4: the start of a running job is not in the cutoff."""
+    judging(patch, _first_unpublished=lambda start: None)
+
+
+@undone_in("readers")
+def unpublished_files_are_garbage(patch: Patch) -> None:
+    """Repair 4: what is newer than the newest level-0 file is judged like the rest."""
+    judging(patch, _manifest=lambda manifest: msgspec.structs.replace(manifest, newest_l0_id="Z" * 26))
+
+
+@undone_in("takeovers")
+def ids_in_any_order(patch: Patch) -> None:
+    """Repair 4: a writer's file ids follow the clock alone, not the ids that it has seen."""
+    patch.setattr(
+        publisher, "mint_file_id", lambda after=None, *, environment: file_id.mint_file_id(environment=environment)
+    )
+
+
+@undone_in("checkpoints")
+def old_versions_stay_pinnable(patch: Patch) -> None:
+    """Nobody is told which versions are being taken apart before they are."""
+    patch.setattr(collect, "needs_settling", lambda manifest, **facts: False)
+
+
+@undone_in("vandalism")
+def missing_versions_protect_nothing(patch: Patch) -> None:
+    """Repair 11: a checkpoint whose manifest is missing protects no file."""
+    judging(patch, _protected_ms=lambda time_ms: None)
+
+
+@undone_in("lineages")
+def our_entry_goes_before_their_pin(patch: Patch) -> None:
+    """A clone that lets go of an ancestor forgets it first, and removes its pin there afterwards."""
+
+    def detach(self: Any, entries: Any) -> tuple[tuple[str, ...], list[str]]:
+        released = {entry.pin for entry in entries}
+        if entries:
+            self._log.update(
+                lambda manifest: msgspec.structs.replace(
+                    manifest,
+                    external_databases=tuple(one for one in manifest.external_databases if one.pin not in released),
+                )
+            )
+        for entry in entries:
+            collect.release_pin(self._place.other(entry.url), entry.pin)
+        return (), []
+
+    patch.setattr(collect._Round, "_detach", detach)
+
+
+@undone_in("generations")
+def ancestors_are_let_go_too_early(patch: Patch) -> None:
+    """A clone lets go of ancestors whose files only its pinned versions name."""
+    detachable = collect.detachable
+    patch.setattr(collect, "detachable", lambda manifest, pinned: detachable(manifest, {}))
+
+
+# ---- fencing
+
+
+@undone_in("takeovers")
+def no_fence(patch: Patch) -> None:
+    """Repair 3: the epoch alone must keep older writers out."""
+    patch.setattr(claim, "_fence", lambda place, wal, claimed, *, next_id: next_id - 1)
+
+
+@undone_in("usurpers")
+def no_second_look_at_the_log(patch: Patch) -> None:
+    """Repair 3: the number that was listed before the epoch is taken, though files may cover it since."""
+    fence = claim._fence
+
+    def blind(place: Place, wal: WalLog, claimed: Manifest, *, next_id: int) -> int:
+        return fence(place, wal, msgspec.structs.replace(claimed, replay_after_wal_id=0), next_id=next_id)
+
+    patch.setattr(claim, "_fence", blind)
+
+
+@undone_in("takeovers")
+def flushes_by_anybody(patch: Patch) -> None:
+    """Repair 3: a flush is published whoever the writer is now."""
+    patch.setattr(publisher.WriterPublisher, "_check_epoch", lambda self, manifest: None)
+
+
+@undone_in("rivals")
+def linearizable_by_hearsay(patch: Patch) -> None:
+    """Repair 14: a linearizable get does not look at the fence."""
+    patch.setattr(database.Database, "_check_owner", lambda self: None)
+
+
+@undone_in("compactors")
+def compactions_by_anybody(patch: Patch) -> None:
+    """A compaction is published whoever the compactor is now, and whatever became of its job."""
+    replaced = publisher.CompactorPublisher.replaced
+
+    def anyhow(self: Any, manifest: Manifest, job: Any, task: Any, run: Any) -> Manifest | None:
+        there = [one for one in manifest.jobs if one.id == job.id]
+        if not there:
+            owner = publisher.Job(job.id, "compaction", job._last_id, manifest.compactor_epoch, 0)
+            manifest = msgspec.structs.replace(manifest, jobs=(*manifest.jobs, owner))
+        return replaced(self, manifest, job, task, run)
+
+    patch.setattr(publisher.CompactorPublisher, "replaced", anyhow)
+    patch.setattr(publisher.CompactorPublisher, "check_epoch", lambda self, manifest: None)
+
+
+@undone_in("restores")
+def restores_by_anybody(patch: Patch) -> None:
+    """A restore is published although another writer has come since."""
+    patch.setattr(restore, "_check_ours", lambda manifest, claim, url: None)
+
+
+@undone_in("restores")
+def readers_believe_any_record(patch: Patch) -> None:
+    """A reader applies records of an epoch that its manifest does not know."""
+    follow = LogTail.follow
+
+    def trusting(self: LogTail, newest: Manifest, **facts: Any) -> bool:
+        return follow(self, msgspec.structs.replace(newest, writer_epoch=1 << 60), **facts)
+
+    patch.setattr(LogTail, "follow", trusting)
+
+
+# ---- writing
+
+
+@undone_in("takeovers")
+def unclear_records_are_dropped(patch: Patch) -> None:
+    """A group whose outcome is unclear makes place for the next one."""
+    append = LogGroups.append_oldest
+
+    def dropping(self: LogGroups) -> int:
+        try:
+            return append(self)
+        except OutcomeUnknown:
+            self._sealed.popleft()
+            raise
+
+    patch.setattr(LogGroups, "append_oldest", dropping)
+    patch.setattr("lakebed.objects.create_once.TRIES_MAX", 1)
+
+
+@undone_in("takeovers")
+def files_before_the_log(patch: Patch) -> None:
+    """A memtable is flushed before its rows are in the log."""
+    flush_once = database.Database.flush_once
+
+    def early(self: Any) -> bool:
+        wait, self._commit.wait = self._commit.wait, lambda sequence: None
+        try:
+            return flush_once(self)
+        finally:
+            self._commit.wait = wait
+
+    patch.setattr(database.Database, "flush_once", early)
+
+
+@undone_in("hot")
+def rows_cached_too_late(patch: Patch) -> None:
+    """A row that was read before a flush is cached after it."""
+    put = RowCache.put
+    patch.setattr(
+        RowCache, "put", lambda self, key, value, *, generation: put(self, key, value, generation=self.generation)
+    )
+
+
+@undone_in("scans")
+def scans_hold_nothing(patch: Patch) -> None:
+    """The writer's checkpoint moves on under open scans."""
+    held_ids = Holds.held_ids
+
+    def newest_only(self: Holds) -> frozenset[str]:
+        held_ids(self)
+        return frozenset(hold.checkpoint_id for hold in self._recent)
+
+    patch.setattr(Holds, "held_ids", newest_only)
+
+
+@undone_in("threads")
+def nothing_was_written_since(patch: Patch) -> None:
+    """Transactions and set_if do not look whether others wrote in between."""
+    patch.setattr(Tree, "written_since", lambda self, key, sequence: False)
+
+
+@undone_in("takeovers")
+def nothing_is_replayed(patch: Patch) -> None:
+    """Whoever opens a database takes its files for all."""
+    patch.setattr(database, "replay", lambda *args, **facts: [])
+
+
+@undone_in("endings")
+def what_ended_leaves_no_trace(patch: Patch) -> None:
+    """Repair 13: compaction drops expired rows, also where older versions lie below."""
+    compacted = resolve.compacted
+
+    def dropping(window: pa.Table, *, now_ms: int, **facts: Any) -> pa.Table:
+        kept = compacted(window, now_ms=now_ms, **facts)
+        sequences = pc.if_else(
+            pc.fill_null(pc.less_equal(window["expires_at_ms"], now_ms), False), window["sequence"], None
+        )
+        gone = pc.and_(
+            pc.is_in(kept["sequence"], value_set=pa.array(sequences.drop_null().to_pylist(), pa.uint64())),
+            pc.equal(kept["kind"], pa.scalar(int(Kind.DELETE), pa.uint8())),
+        )
+        return kept.filter(pc.invert(gone))
+
+    for module in (resolve, lsm_compact):
+        patch.setattr(module, "compacted", dropping)
+
+
+# ---- checkpoints
+
+
+@undone_in("checkpoints")
+def the_log_is_not_listed(patch: Patch) -> None:
+    """Repair 7: a checkpoint of the latest from outside takes the manifest's word for where the log ends."""
+
+    def known(place: Place, manifest: Manifest) -> int:
+        return max(manifest.wal_id_last_seen, manifest.replay_after_wal_id)
+
+    for module in (checkpoint_module, footing):
+        patch.setattr(module, "last_durable_wal_id", known)
+
+
+@undone_in("checkpoints")
+def the_dead_are_used(patch: Patch) -> None:
+    """Repair 8: an expired checkpoint is opened, prolonged and taken for a source."""
+    find = checkpoint_module.find_checkpoint
+
+    def timeless(manifest: Manifest, id_or_name: str, *, now_ms: int, url: str) -> Checkpoint:
+        return find(manifest, id_or_name, now_ms=0, url=url)
+
+    for module in (checkpoint_module, footing, restore, clone):
+        patch.setattr(
+            module,
+            "find_checkpoint",
+            lambda manifest, id_or_name, *, now_ms, url: find(manifest, id_or_name, now_ms=0, url=url),
+        )
+
+
+@undone_in("checkpoints")
+def unknown_checkpoints_are_fine(patch: Patch) -> None:
+    """Repair 9: prolonging what is not there succeeds."""
+    refresh = verbs_module.refresh_checkpoint
+
+    def lenient(place: Place, id_or_name: str, *args: Any, **facts: Any) -> Checkpoint:
+        try:
+            return refresh(place, id_or_name, *args, **facts)
+        except InvalidRequest:
+            return Checkpoint(id_or_name, 1, 0, Owner("user"))
+
+    patch.setattr(verbs_module, "refresh_checkpoint", lenient)
+
+
+@undone_in("lineages")
+def pins_of_others_may_go(patch: Patch) -> None:
+    """Repair 9: a clone's pin is deleted without force."""
+    delete = verbs_module.delete_checkpoint
+    patch.setattr(
+        verbs_module, "delete_checkpoint", lambda place, id_or_name, **facts: delete(place, id_or_name, force=True)
+    )
+
+
+@undone_in("checkpoints")
+def lifetimes_in_seconds(patch: Patch) -> None:
+    """Repair 10: what is left of a second is cut off, and nothing is for ever."""
+    in_ms = checkpoint_module.lifetime_in_ms
+
+    def cut(lifetime: timedelta | None) -> int | None:
+        found = in_ms(lifetime)
+        return None if found is None or found < 1000 else found // 1000 * 1000
+
+    patch.setattr(checkpoint_module, "lifetime_in_ms", cut)
+
+
+# ---- clones, destruction
+
+
+@undone_in("clones")
+def clones_pin_last(patch: Patch) -> None:
+    """Repair 5: the clone's manifest stands before its pin in the parent does."""
+    held: dict[str, Checkpoint] = {}
+    pin, keep = clone._Attempt._pin, clone.keep_pin
+
+    def unpinned(self: Any) -> Any:
+        base = pin(self)
+        for entry in base.entries:
+            found = find_pin(ManifestLog(self._place.other(entry.url)).latest(), entry.pin)
+            if found is not None:
+                held[entry.pin] = found
+        self._release(base.entries)
+        return base
+
+    def keep_late(place: Place, pin: str, *, lifetime: timedelta | None, must_be_open: bool) -> Checkpoint | None:
+        def change(manifest: Manifest) -> Manifest | None:
+            if pin not in held or find_pin(manifest, pin) is not None:
+                return None
+            return msgspec.structs.replace(manifest, checkpoints=(*manifest.checkpoints, held[pin]))
+
+        ManifestLog(place).update(change, fresh=True)
+        return keep(place, pin, lifetime=lifetime, must_be_open=must_be_open)
+
+    patch.setattr(clone._Attempt, "_pin", unpinned)
+    patch.setattr(clone, "keep_pin", keep_late)
+
+
+@undone_in("clones")
+def any_clone_will_do(patch: Patch) -> None:
+    """Repair 5: a retry takes whatever clone is there for its own."""
+    patch.setattr(clone._Attempt, "_check_same", lambda self, there: None)
+
+
+@undone_in("generations")
+def one_pin_for_all_generations(patch: Patch) -> None:
+    """Repair 6: a clone of a clone relies on the pin that the one in the middle has."""
+    patch.setattr(clone._Attempt, "_pin_in", lambda self, url, *, source: source)
+
+
+@undone_in("clones")
+def losers_keep_their_pins(patch: Patch) -> None:
+    """Repair 12: who loses the race for a target leaves its pins behind."""
+    patch.setattr(clone._Attempt, "_release", lambda self, entries: None)
+
+
+@undone_in("destructions")
+def destruction_asks_nobody(patch: Patch) -> None:
+    """A hard destruction does not look at the checkpoints that live."""
+    patch.setattr(destroy, "_check_unpinned", lambda manifest, place: None)
+
+
+@undone_in("generations")
+def the_destroyed_keep_their_pins(patch: Patch) -> None:
+    """A destroyed clone leaves its pins in its ancestors."""
+    patch.setattr(destroy, "release_pin", lambda place, pin: True)
+
+
+@undone_in("destructions")
+def the_destroyed_can_be_claimed(patch: Patch) -> None:
+    """A database is opened for writing whatever became of it."""
+    patch.setattr(claim, "check_open", lambda manifest, url: manifest)
+
+
+# ---- the search
+
+
+def first_failing_seed(scene: str) -> tuple[int, str] | None:
+    """The first seed whose race breaks a promise, and which."""
+    for seed in range(SEEDS_MAX):
+        try:
+            play(seed, scene=scene)
+        except Violation as violation:
+            return seed, str(violation)
+    return None
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("mutation", "scene"), MUTATIONS, ids=[mutation.__name__ for mutation, _ in MUTATIONS])
+def test_each_repair_undone_is_found(
+    mutation: Mutation,
+    scene: str,
+    monkeypatch: pytest.MonkeyPatch,
+    found_at_seed: Callable[[str, str, int], None],
+) -> None:
+    """Without this repair some race breaks a promise within two hundred seeds."""
+    mutation(monkeypatch)
+    found = first_failing_seed(scene)
+    assert found is not None, f"{SEEDS_MAX} races of {scene} did not miss the repair"
+    found_at_seed("repairs of databases undone", mutation.__name__, found[0])
