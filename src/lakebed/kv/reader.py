@@ -58,6 +58,14 @@ _MOVED_KINDS: Final = frozenset({LOG_MOVED, "log_collected", "manifest_not_found
 
 def check_reader_options(options: ReaderOptions) -> None:
     """Raise `InvalidRequest` for settings that cannot work."""
+    for setting in ("manifest_poll_interval", "checkpoint_lifetime"):
+        given = getattr(options, setting)
+        if not isinstance(given, timedelta) and (given is not None or setting == "manifest_poll_interval"):
+            raise InvalidRequest(
+                f"The {setting} of a reader is a timedelta, and {type(given).__name__} was given: write "
+                "timedelta(seconds=10).",
+                kind="wrong_type",
+            )
     if options.manifest_poll_interval <= timedelta(0):
         raise InvalidRequest(
             f"A reader cannot poll every {options.manifest_poll_interval}: give an interval above zero.",
@@ -308,13 +316,21 @@ class DatabaseReader(Reading):
     def _advance(self) -> bool:
         """Stand on the newest ground and show it; the caller holds `_polling`, or is alone."""
         moved: LakebedError | None = None
+        looked_at: int | None = None
         for _ in range(_TRIES_MAX):
+            ground = None
             try:
-                return self._show(self._footing.settle())
+                ground = self._footing.settle()
+                return self._show(ground)
             except (Conflict, NotFound) as error:
                 if error.kind not in _MOVED_KINDS or not self._footing.moves:
                     raise
                 moved = error
+            except Corruption as error:
+                # It may be missing because the database moved or was destroyed: so it must be missing twice.
+                if ground is None or ground.newest.manifest_id == looked_at:
+                    raise
+                looked_at, moved = ground.newest.manifest_id, error
         raise self._too_fast() from moved
 
     def _show(self, ground: Ground) -> bool:

@@ -358,6 +358,29 @@ def test_a_poll_between_the_steps_of_a_collection(shop: Shop) -> None:
     assert index > 15
 
 
+def test_a_destruction_between_the_steps_of_a_poll(shop: Shop) -> None:
+    """The database is destroyed at any store call of a poll: that is what is said, not that it is damaged."""
+    shop.fill()
+    index, struck = 0, True
+    while struck:
+        case = shop.copy()
+
+        def change(case: Shop = case) -> None:
+            case.admin.destroy(soft=False)
+
+        store = AtCall(case.store, index, change)
+        options = ReaderOptions(background=False, cache_bytes=0, follow_latest=True)
+        place = case.place(lambda inner, store=store: store)
+        with suppress(InvalidRequest), DatabaseReader.open(place, options=options) as reader:
+            reader.poll_once()
+            if store.struck:
+                with pytest.raises(InvalidRequest, match="destroyed"):
+                    reader.poll_once()
+        struck = store.struck
+        index += 1
+    assert index > 3
+
+
 def test_a_destroyed_database_is_read_while_the_checkpoint_lives(shop: Shop) -> None:
     """The poll says that it is destroyed; what is shown stays right until its end, and then reading says so too."""
     shop.fill()

@@ -163,6 +163,8 @@ def test_following_the_latest_writes_nothing(shop: Shop) -> None:
         ({"manifest_poll_interval": MINUTES, "checkpoint_lifetime": 2 * MINUTES}, "invalid_lifetime"),
         ({"manifest_poll_interval": timedelta(0)}, "invalid_poll_interval"),
         ({"max_memtable_bytes": 0}, "invalid_size"),
+        ({"manifest_poll_interval": 10}, "wrong_type"),
+        ({"checkpoint_lifetime": 600}, "wrong_type"),
     ],
 )
 def test_settings_that_cannot_work(shop: Shop, settings: dict[str, Any], kind: str) -> None:
