@@ -227,7 +227,9 @@ class Tree:
         if kind == _PUT:
             is_there = expires_at_ms is None or self._environment.clock.now_ms() < expires_at_ms
             return memtable.values[row] if is_there else None
-        active, shown = self.active, self._shown
+        shown, active = self._shown, self.active
+        while self._shown is not shown:  # of one moment: an operand that is also in a file would count twice
+            shown, active = self._shown, self.active
         memtables = shown.memtables if active in shown.memtables else (active, *shown.memtables)
         try:
             return self._view_of(memtables, shown.file_set, levels=shown.files_view.levels).get(key)
