@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lakebed.errors import LakebedError, NotFound
+from lakebed.errors import NotFound
 from lakebed.kv.checkpoint import create_checkpoint, delete_checkpoint, live_checkpoints
 from lakebed.kv.clone import create_clone
 from lakebed.kv.collect import Collector, collect_garbage, collect_once, plan_garbage
@@ -22,7 +24,6 @@ from lakebed.kv.options import CheckpointOptions, CollectorOptions, DatabaseOpti
 from lakebed.kv.place import Place
 from lakebed.kv.reader import DatabaseReader
 from lakebed.lsm.file_id import file_id_time_ms
-from lakebed.objects import open_store
 from lakebed.testing import Crashed, FaultyStore, RecordingStore
 from lakebed.testing.database_farm import AT_ONCE, Farm, SkewedClock, strike_everywhere
 
@@ -549,13 +550,18 @@ def test_files_of_a_crashed_writer_go_once_somebody_opens_again(farm: Farm) -> N
     assert farm.rows("db")[b"w"] == b"1"
 
 
-@pytest.mark.parametrize("kind", ["local", "memory"])
-def test_a_database_in_a_folder_is_collected_as_one_in_memory(farm: Farm, kind: str, tmp_path: Any) -> None:
-    """The same on a local folder, whose times are the machine's."""
-    url = str(tmp_path / "db") if kind == "local" else f"{farm.root.root_url}/plain"
-    store = open_store(url, durable=False, environment=farm.environment)
-    place = Place(store, farm.environment, lambda other: open_store(other, environment=farm.environment))
-    with Database.open(place, options=DatabaseOptions(background=False)) as db:
+@pytest.mark.parametrize("kind", ["local", "memory", "s3"])
+def test_every_kind_of_store(farm: Farm, kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Collect, clone, detach and destroy on a local folder and on S3 too, whose times are the machine's."""
+    options: Any = None
+    url = str(tmp_path / "db") if kind == "local" else f"memory://{uuid.uuid4().hex}/db"
+    if kind == "s3":
+        server = request.getfixturevalue("s3_server")
+        url, options = f"{server.url()}/db", server.options
+    place = Place.at(url, storage_options=options, environment=farm.environment, durable=False)
+    clone = place.other(f"{url}-clone")
+    by_hand = DatabaseOptions(background=False)
+    with Database.open(place, options=by_hand) as db:
         for number in range(3):
             db.put(b"a", b"%d" % number)
             db.flush(memtable=True)
@@ -563,10 +569,16 @@ def test_a_database_in_a_folder_is_collected_as_one_in_memory(farm: Farm, kind: 
         db.compact(full=True)
     farm.clock.advance(5)
     assert collect_garbage(place, options=AT_ONCE).deleted_count > 5
-    newest = ManifestLog(place).latest()
-    assert newest.checkpoints == () or all(one.owner.kind == "writer" for one in newest.checkpoints)
-    try:
-        with Database.open(place, options=DatabaseOptions(background=False)) as db:
-            assert dict(db.scan()) == {b"a": b"2"}
-    except LakebedError as error:
-        raise AssertionError(str(error)) from error
+    assert all(one.owner.kind == "writer" for one in ManifestLog(place).latest().checkpoints)
+    create_clone(clone, place.url)
+    with Database.open(clone, options=by_hand) as db:
+        assert dict(db.scan()) == {b"a": b"2"}
+        db.put(b"b", b"1")
+        db.compact(full=True)
+    assert collect_once(clone, options=AT_ONCE).detached == (place.url,)
+    destroy(place, soft=False)
+    with Database.open(clone, options=by_hand) as db:
+        assert dict(db.scan()) == {b"a": b"2", b"b": b"1"}
+    destroy(clone, soft=True)
+    farm.clock.advance(1)
+    assert collect_once(clone, options=AT_ONCE).gone
