@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from lakebed.errors import Closed, Conflict, InvalidRequest
 from lakebed.kv import Database
 from lakebed.kv.place import Place
+from lakebed.lsm.memtable import Memtable
 from lakebed.testing import ManualClock
 
 
@@ -193,8 +195,14 @@ def test_a_transaction_that_outlives_its_history_is_refused(place: Place, open_a
 
 
 def test_forgotten_transactions_hold_no_history(place: Place, open_at: Callable[..., Database]) -> None:
-    """Ended ones, and ones that were let go without an end, keep no flushed memtable for the next to stumble on."""
-    db = open_at(place, transaction_history_bytes_max=8_000)
+    """Flushed memtables stay in memory for an open transaction, and go when it has ended or was let go."""
+    db = open_at(place)
+
+    def memtables() -> int:
+        return sum(isinstance(one, Memtable) for one in gc.get_objects())
+
+    before = memtables()
+    kept = db.transaction()
     for i in range(200):
         t = db.transaction()
         t.put(b"%03d" % i, bytes(50))
@@ -203,10 +211,13 @@ def test_forgotten_transactions_hold_no_history(place: Place, open_at: Callable[
         elif i % 3 == 1:
             t.rollback()
         del t
-    fresh = db.transaction()
-    fresh.put(b"k", b"1")
-    fresh.commit()
-    assert db.get(b"k") == b"1"
+    db.flush(memtable=True)
+    assert memtables() >= before + 3, "the first transaction is still open"
+    del kept
+    for i in range(40):
+        db.put(b"%03d" % i, bytes(50))
+    db.flush(memtable=True)
+    assert memtables() <= before + 1
 
 
 def test_commits_can_be_left_to_the_log(db: Database) -> None:
