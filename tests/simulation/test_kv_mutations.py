@@ -28,6 +28,7 @@ from lakebed.kv.tail import LogTail
 from lakebed.kv.wal import WalLog
 from lakebed.lsm import compact as lsm_compact
 from lakebed.lsm import file_id, resolve
+from lakebed.lsm import flush as lsm_flush
 from lakebed.lsm.cache import RowCache
 from lakebed.lsm.model import Kind
 from lakebed.lsm.tree import Tree
@@ -227,7 +228,7 @@ def unclear_records_are_dropped(patch: Patch) -> None:
     patch.setattr("lakebed.objects.create_once.TRIES_MAX", 1)
 
 
-@undone_in("takeovers")
+@undone_in("hasty")
 def files_before_the_log(patch: Patch) -> None:
     """A memtable is flushed before its rows are in the log."""
     flush_once = database.Database.flush_once
@@ -291,7 +292,7 @@ def what_ended_leaves_no_trace(patch: Patch) -> None:
         )
         return kept.filter(pc.invert(gone))
 
-    for module in (resolve, lsm_compact):
+    for module in (resolve, lsm_compact, lsm_flush):
         patch.setattr(module, "compacted", dropping)
 
 

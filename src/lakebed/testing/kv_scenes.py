@@ -252,10 +252,11 @@ def checkpointer(world: World, folder: str, name: str, *, count: int = 5) -> Non
 def pin_old(world: World, folder: str, rng: random.Random) -> None:
     """Pin a version that may be going."""
     known = world.known(folder)
-    version = rng.randint(max(1, known.newest_id - 3), known.newest_id)
+    version = rng.randint(max(known.ready_id, known.newest_id - 3), known.newest_id)
     name = f"old-{rng.getrandbits(32)}"
     world.admin(folder).pin(name, version=str(version))
-    if world.promise(folder, name).index != known.contents[version]:
+    states = known.line.states
+    if states[world.promise(folder, name).index] != states[known.contents[version]]:
         raise Violation(f"the pin of version {version} of {folder} holds something else")
 
 
@@ -420,8 +421,12 @@ def destroyer(world: World, folder: str, name: str, *, soft: bool, lives: int = 
     world.process(name, live, lives=lives)
 
 
-def begin(world: World, folder: str, *, settings: DatabaseOptions | None = None, rounds: int = 2) -> None:
+def begin(
+    world: World, folder: str, *, settings: DatabaseOptions | None = None, rounds: int = 2, compact: bool = False
+) -> None:
     """A database with some files and a log, made before anybody comes."""
+    if compact:
+        settings = options(run_file_bytes=100)
     owner = Owner(world, folder, f"beginner of {folder}", settings=settings)
     rng = random.Random(f"begin {folder} {world.seed}")
     for _ in range(rounds):
@@ -430,6 +435,8 @@ def begin(world: World, folder: str, *, settings: DatabaseOptions | None = None,
         owner.flush(memtable=True)
         owner.put(one(owner, rng))
         owner.checkpoint(CheckpointScope.ALL)
+    if compact:
+        owner.database.compact(full=True)
     owner.put(one(owner, rng))
     if world.rng.random() < 0.5:
         owner.close()
@@ -457,6 +464,15 @@ def usurpers(world: World) -> None:
         writer(world, "a", f"writer {number}", verbs=verbs, count=3, late=WAITS_MAX * number)
     collector(world, "a", rounds=6)
     collector(world, "a", rounds=6, name="collector 2")
+
+
+def hasty(world: World) -> None:
+    """Writers that wait for nothing: their memtables fill before the log has what is in them."""
+    settings = options(l0_sst_bytes=500)
+    verbs = {"soft put": 8, "soft batch": 2, "flush_once": 4, "flush": 1, "get": 1, "scan": 1}
+    writer(world, "a", "writer 1", verbs=verbs, count=16, lives=3, settings=settings)
+    writer(world, "a", "writer 2", verbs=verbs, count=10, late=600, settings=settings)
+    collector(world, "a", rounds=3)
 
 
 def hot(world: World) -> None:
@@ -504,12 +520,13 @@ def readers(world: World) -> None:
 
 def scans(world: World) -> None:
     """Long scans and snapshots in a writer whose files are compacted and collected."""
-    begin(world, "a")
+    world.keys = [b"k%02d" % number for number in range(14)]
+    begin(world, "a", rounds=5, compact=True)
     mixes = (
         {"scan": 5, "snapshot": 2, "put": 1},
         {"flush memtable": 3, "compact": 2, "compact fully": 3, "put": 3, "delete": 1},
     )
-    crew(world, "a", "crew", threads=mixes, count=8, settings=options(cache_bytes=0))
+    crew(world, "a", "crew", threads=mixes, count=8, settings=options(cache_bytes=0, run_file_bytes=100))
     collector(world, "a", rounds=6)
     if world.rng.random() < 0.4:
         compactor(world, "a", "compactor")
@@ -673,6 +690,7 @@ SCENES: Final[dict[str, Scene]] = {
     for scene in (
         takeovers,
         usurpers,
+        hasty,
         hot,
         rivals,
         threads,

@@ -39,6 +39,8 @@ class Witnessed:
     line: Line
     folder: str
     newest_id: int = 0
+    ready_id: int = 1
+    """The first manifest that could be opened."""
     manifest: Manifest | None = None
     manifests: dict[int, Manifest] = field(default_factory=dict)
     contents: dict[int, int] = field(default_factory=dict)
@@ -184,6 +186,7 @@ class Witness(StoreWrapper):
             for log_id in sorted(database.copied):
                 self._log(database, log_id, database.path("wal", f"{log_id:020d}"))
             database.initial = len(database.line.events)
+            database.ready_id = manifest_id
         seen = max(manifest.wal_id_last_seen, manifest.replay_after_wal_id)
         database.contents[manifest_id] = (
             len(database.line.events) if database.is_logless else database.line.index_at(seen)
