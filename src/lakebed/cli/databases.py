@@ -255,10 +255,11 @@ def compact(
                 if bar is not None:
                     bar(Progress(rows_read, max(row_count, rows_read), bytes_written))
 
-            while compactor.compact_full(tell) if full else compactor.compact_once(tell):
+            if full:
+                count += compactor.compact_full(tell)
+                full = False  # once; with --watch it goes on as the planner sees fit
+            while compactor.compact_once(tell):
                 count += 1
-                if full:
-                    break
         if not watch:
             break
         admin.place.environment.clock.sleep(pause_s)
