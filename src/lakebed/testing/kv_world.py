@@ -132,6 +132,10 @@ class World:
         )
         self.store = self.scheduler.store(self.witness)
 
+    def change_weather(self, faults: FaultRates) -> None:
+        """Other faults for every place asked for from now on."""
+        self.store = self.scheduler.store(self.witness, faults=faults)
+
     # ---- places and time
 
     def place(self, folder: str) -> Place:
