@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from lakebed.errors import Conflict
 from lakebed.kv.batch import WriteBatch
@@ -24,7 +24,9 @@ from lakebed.testing.kv_world import World, options, reader_options
 
 __all__ = ["TTL_MS", "Follower", "Owner", "ask_checkpoint"]
 
-TTL_MS = 40
+TTL_MS: Final = 40
+LIFETIME_MS: Final = 600_000
+"""Of a reader's own checkpoint."""
 
 
 class Owner:
@@ -289,12 +291,15 @@ class Follower:
         self.reader = DatabaseReader.open(
             world.place(folder), checkpoint=checkpoint, options=reader_options(follow_latest=follow_latest)
         )
+        self._seen_ms = world.now_ms()
         world.counts["readers"] += 1
 
     def poll(self) -> None:
         """Look for news: what was durable before must be seen from now on."""
         floor = len(self.line.events)
+        now_ms = self.world.now_ms()
         self.reader.poll_once()
+        self._seen_ms = now_ms
         if self.checkpoint is None:
             self._floor = floor
 
@@ -316,8 +321,9 @@ class Follower:
         try:
             content, began = slowly(self.world, self.reader.scan())
         except Conflict as error:
-            if self.is_mixed or self.checkpoint is not None:
-                raise  # nothing pins it, or somebody else's pin may have ended
+            is_over = self.world.now_ms() - self._seen_ms >= LIFETIME_MS
+            if self.is_mixed or self.checkpoint is not None or is_over:
+                raise  # nothing pins it, or somebody else's pin may have ended, or ours, which nobody refreshed
             raise Violation(f"reader {self.name} of {self.folder} lost the version under its checkpoint") from error
         self.world.counts["reader scans"] += 1
         if self._index is not None:

@@ -37,6 +37,8 @@ STORMY: Final = FaultRates(
 CALM: Final = FaultRates(pause=0.05, pause_steps_max=300)
 SLEEPY: Final = FaultRates(lost_reply=0.004, late=0.004, crash=0.002, pause=0.2, pause_steps_max=500)
 """Nothing is lost, and everybody falls asleep where it hurts."""
+SLOW: Final = FaultRates(lost_reply=0.004, crash=0.003, pause=0.03, slow=0.02, slow_s_max=7200)
+"""Replies take hours, so that whatever has a lifetime ends in the middle of something."""
 
 
 WRITING: Final = {
@@ -193,6 +195,22 @@ def rereading(world: World) -> None:
         reader(world, "a", f"reader {number}", count=16)
 
 
+def ages(world: World) -> None:
+    """Hours pass between two calls: leases, readers' checkpoints and pins of unfinished clones end."""
+    world.change_weather(SLOW)
+    begin(world, "a")
+    cloner(world, "a", "b", "cloner 1", lives=2)
+    cloner(world, "a", "b", "cloner 2")
+    cloner(world, "b", "c", "cloner 3")
+    writer(world, "a", "writer", verbs={"put": 3, "flush memtable": 3, "compact fully": 2, "scan": 2}, count=8)
+    reader(world, "a", "reader", count=10)
+    checkpointer(world, "a", "checkpointer", count=4)
+    collector(world, "a", rounds=5)
+    collector(world, "b", "c", rounds=4, name="collector 2")
+    if world.rng.random() < 0.3:
+        restorer(world, "a", "restorer", count=1)
+
+
 def lineages(world: World) -> None:
     """Clones of clones, while those in the middle let go of their ancestor or are destroyed."""
     begin(world, "a")
@@ -329,6 +347,7 @@ SCENES: Final[dict[str, Scene]] = {
         vandalism,
         restores,
         rereading,
+        ages,
         destructions,
         logless,
         endings,

@@ -109,6 +109,7 @@ class World:
     def __init__(self, seed: int, *, faults: FaultRates = FAULTS) -> None:
         self.seed = seed
         self.rng = random.Random(f"world {seed}")
+        self.faults = faults
         self.scheduler = Scheduler(seed, faults=faults)
         self.environment = self.scheduler.environment()
         self.counts: Counter[str] = Counter()
@@ -134,6 +135,7 @@ class World:
 
     def change_weather(self, faults: FaultRates) -> None:
         """Other faults for every place asked for from now on."""
+        self.faults = faults
         self.store = self.scheduler.store(self.witness, faults=faults)
 
     # ---- places and time
@@ -354,8 +356,7 @@ class World:
 
     def _check_pins(self) -> None:
         """A clone's pin is named by the clone; others were given up, or end by themselves when their maker crashed."""
-        faults = self.scheduler.faults
-        is_calm = not (faults.crash or faults.lost_reply or faults.error_before)
+        is_calm = not (self.faults.crash or self.faults.lost_reply or self.faults.error_before)
         for folder, known in self.witness.databases.items():
             for checkpoint in known.manifest.checkpoints if known.manifest is not None else ():
                 if checkpoint.owner.kind != "clone" or checkpoint.owner.url is None:

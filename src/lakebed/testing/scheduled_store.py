@@ -39,6 +39,10 @@ class FaultRates:
     """The actor stands still between effect and reply, or before the effect."""
     pause_steps_max: int = 200
     """Longest pause, in steps of other actors."""
+    slow: float = 0.0
+    """The reply takes its time, by the clock."""
+    slow_s_max: float = 10.0
+    """Longest time that a slow reply takes, in seconds."""
 
 
 class ScheduledStore(StoreWrapper):
@@ -70,6 +74,8 @@ class ScheduledStore(StoreWrapper):
             # Also an error travels back: its receiver may be gone, or late, when it comes.
             self._strike(actor, call, None)
             loop.switch(f"{call} done")
+        if self._faults.slow and loop.rng.random() < self._faults.slow:
+            loop.wait_until(None, label=f"slow {call}", timeout_s=loop.rng.random() * self._faults.slow_s_max)
         if fault == "lost_reply":
             raise lost(call)
         return result
