@@ -33,8 +33,11 @@ __all__ = ["Level", "View"]
 FEW_ROWS: Final = 128
 """Windows up to this size are merged row by row."""
 
-SCAN_BYTES: Final = 32 << 20
+SCAN_BYTES: Final = 8 << 20
 """Bytes that all files of a scan together read ahead."""
+
+WINDOW_BYTES: Final = 2 << 20
+"""Bytes of all sources that are merged at once: what fits a processor's cache is merged faster, too."""
 
 SLICE_ROW_COUNT: Final = 512
 """Rows of the first slice of a memtable that a scan takes; each further one is four times as large."""
@@ -213,7 +216,7 @@ class View:
     def _pairs(
         self, start: bytes | None, end: bytes | None, *, reverse: bool, now_ms: int
     ) -> Iterator[tuple[bytes, bytes]]:
-        for window in cut_windows(self._sources(start, end, reverse=reverse), reverse=reverse):
+        for window in cut_windows(self._sources(start, end, reverse=reverse), reverse=reverse, size_bytes=WINDOW_BYTES):
             if window.row_count <= FEW_ROWS:
                 pairs = self._few(window, now_ms=now_ms)
                 yield from reversed(pairs) if reverse else pairs
@@ -270,7 +273,7 @@ class View:
     def _batches(
         self, start: bytes | None, end: bytes | None, *, columns: list[str], now_ms: int
     ) -> Iterator[pa.RecordBatch]:
-        for window in cut_windows(self._sources(start, end, reverse=False)):
+        for window in cut_windows(self._sources(start, end, reverse=False), size_bytes=WINDOW_BYTES):
             yield from self._visible(window, columns, now_ms=now_ms)
 
     def _sources(self, start: bytes | None, end: bytes | None, *, reverse: bool) -> list[Iterable[Part]]:
