@@ -86,8 +86,8 @@ class Bench:
         """All rows, in batches."""
         keys = keys or self.keys
         for first in range(0, len(keys), 50_000):
-            batch = WriteBatch()
-            batch.put_many(keys[first : first + 50_000], self.values[first : first + 50_000])
+            batch, part = WriteBatch(), keys[first : first + 50_000]
+            batch.put_many(part, self.values[first : first + len(part)])
             database.write(batch, await_durable=False)
         database.flush()
 
