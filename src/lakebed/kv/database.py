@@ -16,7 +16,7 @@ from typing import get_args
 
 import msgspec
 
-from lakebed.errors import Fenced, InvalidRequest, LakebedError
+from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.kv.background import Background, Stopped
 from lakebed.kv.checkpoint import create_checkpoint
 from lakebed.kv.claim import Claim, claim_writer
@@ -130,39 +130,15 @@ class Database(Writing):
         self._check_open()
         with self._lock:
             view = self._tree.view_locked()
-            last_sequence, durable = self._tree.last_sequence, self._commit.durable_sequence
         try:
             value: bytes | None = view.get(key)
         except LakebedError as error:
             self._raise_better(error)
-        if any((table.newest_sequence(key) or 0) > durable for table in view.memtables):
-            self._commit.wait(last_sequence)
-        self._check_owner()
+        self._confirm(view, key)
         return value
 
     def _has_pending(self) -> bool:
         return self._tree.last_sequence > self._commit.durable_sequence
-
-    def _check_owner(self) -> None:
-        """Raise `Fenced` unless nobody owned the database after us up to some moment during this call."""
-        with self._lock:
-            if self._commit.fenced is not None:
-                raise said_again(self._commit.fenced)
-        groups = self._groups
-        epoch = self._claim.log.latest().writer_epoch if groups is None else groups.newest_epoch()
-        if epoch != self._claim.epoch:
-            raise self._taken_over(epoch)
-
-    def _taken_over(self, epoch: int) -> Fenced:
-        error = Fenced(
-            f"The database {self._url} was taken over by the writer of epoch {epoch} (ours is {self._claim.epoch}): "
-            "what is known here may be out of date. Open it again.",
-            url=self._url,
-            epoch=self._claim.epoch,
-            new_epoch=epoch,
-        )
-        self._commit.fence(error)
-        return error
 
     def _stand(self) -> tuple[View, Hold]:
         self._check_open()

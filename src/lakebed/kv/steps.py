@@ -25,6 +25,7 @@ from lakebed.kv.reading import Reading
 from lakebed.kv.transaction import Transaction
 from lakebed.lsm.memtable import ROW_OVERHEAD_BYTES
 from lakebed.lsm.tree import Tree
+from lakebed.lsm.view import View
 from lakebed.runtime import Environment
 
 __all__ = ["LOG_OBJECTS_PER_MEMTABLE_MAX", "ProgressCall", "Steps"]
@@ -330,6 +331,40 @@ class Steps(Reading):
         except Fenced as error:
             self._commit.fence(error)
             raise
+
+    # ---- whose the database is
+
+    def _confirm(self, view: View, key: bytes) -> None:
+        """Return when what a view shows of a key is durable, and nobody else owned the database when it was taken.
+
+        Raises as `put`. Cost: 1 HEAD (without a log: 1 LIST), and the flush of what is not durable yet.
+        """
+        assert view.sequence is not None, "a view of files alone"
+        newest = max(table.newest_sequence(key) or 0 for table in view.memtables)
+        if newest > self._commit.durable_sequence:
+            self._commit.wait(min(newest, view.sequence))
+        self._check_owner()
+
+    def _check_owner(self) -> None:
+        """Raise `Fenced` unless nobody owned the database after us up to some moment during this call."""
+        with self._lock:
+            if self._commit.fenced is not None:
+                raise said_again(self._commit.fenced)
+        groups = self._groups
+        epoch = self._claim.log.latest().writer_epoch if groups is None else groups.newest_epoch()
+        if epoch != self._claim.epoch:
+            raise self._taken_over(epoch)
+
+    def _taken_over(self, epoch: int) -> Fenced:
+        error = Fenced(
+            f"The database {self._url} was taken over by the writer of epoch {epoch} (ours is {self._claim.epoch}): "
+            "what is known here may be out of date. Open it again.",
+            url=self._url,
+            epoch=self._claim.epoch,
+            new_epoch=epoch,
+        )
+        self._commit.fence(error)
+        return error
 
     def _changed(self) -> None:
         """Something was flushed, merged or shown: whoever waits for room or work looks again."""

@@ -107,10 +107,15 @@ class Writing(Steps):
     ) -> None:
         """Give a key a value (None: delete it), if its value now is `expected` (None: if it has none).
 
+        Either answer is linearizable: after success the write is durable, and with Conflict the value that was met is
+        durable and no other process owned the database then. With ``await_durable=False`` neither is so: a writer that
+        was taken over goes on to answer from what it knew, until it is told.
+
         Raises:
             Conflict: kind ``unexpected_value``; its value is another: read it and decide again.
             Otherwise as `put`.
-        Cost: one `get` and one `put`; the same again each time that another write of this key came between.
+        Cost: one `get` and one `put`; the same again each time that another write of this key came between. With
+        Conflict 1 HEAD (without a log: 1 LIST) for the `put`.
         """
         check_key(key)
         for given in (value, expected):
@@ -128,6 +133,8 @@ class Writing(Steps):
                 except LakebedError as error:
                     self._raise_better(error)
                 if (None if row is None else row.value) != expected:
+                    if await_durable:
+                        self._confirm(view, key)
                     raise Conflict(
                         f"The key {key!r} has another value than the one expected: read it and decide again.",
                         kind="unexpected_value",
