@@ -79,7 +79,7 @@ def no_boundary(patch: Patch) -> None:
     patch.setattr(ManifestLog, "raise_boundary", lambda self, below, *, manifest: None)
 
 
-@undone_in("takeovers")
+@undone_in("usurpers")
 def fences_are_collected(patch: Patch) -> None:
     """Repair 2: a fence goes like any other log object."""
     patch.setattr(reclaim, "FENCE_BYTES", -1)
@@ -190,6 +190,18 @@ def compactions_by_anybody(patch: Patch) -> None:
 
     patch.setattr(publisher.CompactorPublisher, "replaced", anyhow)
     patch.setattr(publisher.CompactorPublisher, "check_epoch", lambda self, manifest: None)
+
+
+@undone_in("restores")
+def sequences_of_the_past(patch: Patch) -> None:
+    """A restore goes on with the sequences of the restored version."""
+    patch.setattr(restore, "_last_sequence", lambda place, manifest, fence_id: 0)
+
+
+@undone_in("rereading")
+def readers_keep_what_was_undone(patch: Patch) -> None:
+    """A reader does not purge the tables of a log that a restore has passed."""
+    patch.setattr(LogTail, "_drop_through", lambda self, wal_id: None)
 
 
 @undone_in("restores")

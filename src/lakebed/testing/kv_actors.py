@@ -79,6 +79,7 @@ VERBS: Final[dict[str, Verb]] = {
     "poll": lambda owner, rng: owner.database.poll_once(),
     "renew": lambda owner, rng: owner.database.renew_once(),
     "checkpoint": lambda owner, rng: owner.checkpoint(rng.choice((CheckpointScope.ALL, CheckpointScope.DURABLE))),
+    "linger": lambda owner, rng: owner.linger(rng.randrange(30)),
     "sleep": lambda owner, rng: owner.world.environment.clock.sleep(rng.random() * 0.05),
 }
 

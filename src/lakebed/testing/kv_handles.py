@@ -244,6 +244,11 @@ class Owner:
 
     # ---- verbs
 
+    def linger(self, steps: int) -> None:
+        """Let others go on for a while."""
+        for _ in range(steps):
+            self.world.scheduler.switch("linger")
+
     def flush(self, *, memtable: bool = False) -> None:
         """Everything that was acknowledged before is durable."""
         before = [one for one in self.writes if one.outcome == "acknowledged"]

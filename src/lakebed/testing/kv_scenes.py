@@ -88,11 +88,14 @@ def hasty(world: World) -> None:
 
 def hot(world: World) -> None:
     """Threads that read few keys again and again while another one writes and flushes them."""
-    world.keys = world.keys[:2]
+    world.keys = world.keys[:3]
     begin(world, "a")
-    reading = {"get": 6, "get_many": 1, "put": 1}
-    writing = {"put": 3, "soft put": 2, "delete": 1, "flush memtable": 4, "flush_once": 2, "compact": 1}
-    crew(world, "a", "crew", threads=(reading, reading, writing), count=10, settings=options(cache_bytes=0))
+    if world.rng.random() < 0.5:
+        world.change_weather(SLEEPY)
+    reading = {"get": 3, "linger": 2}
+    writing = {"put": 2, "soft put": 1, "flush memtable": 3, "compact": 1}
+    threads = (reading, reading, reading, writing)
+    crew(world, "a", "crew", threads=threads, count=20, settings=options(cache_bytes=0))
 
 
 def rivals(world: World) -> None:
@@ -161,8 +164,10 @@ def compactors(world: World) -> None:
         world.change_weather(SLEEPY)
     begin(world, "a", settings=settings, rounds=3)
     writer(world, "a", "writer", verbs={**WRITING, **READING, "poll": 3}, count=10, settings=settings)
-    compactor(world, "a", "compactor 1", lives=2)
-    compactor(world, "a", "compactor 2")
+    if world.rng.random() < 0.5:
+        writer(world, "a", "usurper", verbs={"put": 3, "flush memtable": 4}, count=6, late=300)
+    compactor(world, "a", "compactor 1", lives=2, rounds=4)
+    compactor(world, "a", "compactor 2", rounds=4)
     collector(world, "a", rounds=5)
 
 
@@ -297,19 +302,12 @@ def logless(world: World) -> None:
 def endings(world: World) -> None:
     """Values that end by themselves and operands, through flushes and compactions of every depth."""
     world.has_ttl = True
-    settings = options(merge_operator="append")
-    verbs = {
-        "put": 2,
-        "ttl": 5,
-        "merge": 4,
-        "sleep": 3,
-        "flush memtable": 4,
-        "compact": 4,
-        "compact fully": 1,
-        "get": 2,
-    }
-    writer(world, "a", "writer 1", verbs={**verbs, "scan": 1}, count=14, settings=settings)
-    writer(world, "a", "writer 2", verbs=verbs, count=8, settings=settings)
+    world.keys = world.keys[: world.rng.choice((1, 3))]
+    settings = options(merge_operator="append", run_compaction_count=4)
+    verbs = {"put": 3, "ttl": 5, "merge": 2, "sleep": 3, "flush memtable": 5, "compact": 5, "get": 2}
+    begin(world, "a", settings=settings)
+    writer(world, "a", "writer 1", verbs={**verbs, "scan": 1}, count=20, settings=settings)
+    writer(world, "a", "writer 2", verbs={**verbs, "compact fully": 1}, count=12, settings=settings, late=400)
     if world.rng.random() < 0.5:
         compactor(world, "a", "compactor")
     collector(world, "a", rounds=3)
