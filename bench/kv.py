@@ -31,6 +31,7 @@ from inputs import BATCH_COUNT, MULTIGET_COUNT, keys_of, missing_of, order_of, v
 from lakebed.kv import Database, DatabaseAdmin, DatabaseOptions, WriteBatch
 from lakebed.kv.place import Place
 from lakebed.objects import open_store
+from lakebed.objects.port import ObjectStore
 from lakebed.objects.profile import S3_STANDARD, ProfiledStore, bill
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
@@ -372,14 +373,15 @@ class Bench:
             environment = Environment(clock=clock)
             url = f"memory://bench-{workload}-{self.made}"
             self.made += 1
+            world = ProfiledStore(open_store(url, environment=environment), clock=clock)
 
-            def opened(other: str, environment: Environment = environment) -> ProfiledStore:
-                return ProfiledStore(open_store(other, environment=environment), clock=environment.clock)
+            def opened(other: str, world: ProfiledStore = world) -> ObjectStore:
+                return world.sub(other.removeprefix(f"{world.root_url}/"))
 
-            place = Place(opened(url), environment, opened)
+            place = Place(world.sub("parent"), environment, opened)
             state = prepare(place)
             before_ms = clock.now_ms()
-            with place.store.count() as counts:
+            with world.count() as counts:
                 act(place, state)
             requests = {kind: getattr(counts, kind) for kind in ("get", "head", "put", "list", "delete", "copy")}
             took_ms = float(clock.now_ms() - before_ms)
