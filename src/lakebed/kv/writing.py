@@ -122,6 +122,7 @@ class Writing(Steps):
             if given is not None:
                 check_value(given)
         lifetime = None if ttl is None else lifetime_ms(ttl)
+        self._check_owned()
         while True:
             with self._lock:
                 view = self._tree.view_locked()

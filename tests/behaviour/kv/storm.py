@@ -1,0 +1,407 @@
+"""A storm of real processes on one local folder: ``python storm.py FOLDER SECONDS SEED`` prints what it met as JSON.
+
+Owns: the roles (writers that take over from each other, readers with long scans, the ``lakebed kv`` commands, cloners,
+a restorer, a collector with no minimum age), who is killed, stopped and continued when, and what must be true at the
+end. Each process says what it knows in a file of its own, so a killed one has said all that it was told.
+
+What is written: each writer thread has a *lane*, and its n-th write is one batch that sets the lane's number to n, adds
+row n and deletes row n - `ROWS_KEPT`. So what any version holds of a lane is a function of one number; `numbers_of`
+raises when it is not, and a version's contents are a dictionary from lane to number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from storm_check import check
+
+import lakebed.kv
+import lakebed.kv.collect
+import lakebed.kv.restore
+from lakebed.cli.main import run as run_command
+from lakebed.clock import SystemClock
+from lakebed.errors import Conflict, Corruption, Fenced, InternalError, LakebedError, NotFound
+from lakebed.kv import Database, DatabaseOptions, ReaderOptions, WriteBatch
+from lakebed.kv.admin import DatabaseAdmin
+from lakebed.kv.place import Place
+
+ROWS_KEPT = 20
+VALUE_BYTES = 300
+LANES = 2
+ROLES = ("writer", "writer", "reader", "checkpointer", "cloner", "commander", "collector", "restorer")
+SPARED = ("restorer",)
+"""A killed restorer could not say whether it restored."""
+
+CLOCK = SystemClock()
+SMALL = DatabaseOptions(
+    l0_sst_bytes=40_000,
+    unflushed_bytes_max=200_000,
+    l0_count_max=8,
+    l0_compaction_count=3,
+    run_compaction_count=2,
+    run_file_bytes=60_000,
+    block_bytes=2_000,
+    manifest_poll_interval_ms=200,
+    lease_lifetime_ms=1_000,
+)
+POLLING = ReaderOptions(manifest_poll_interval=timedelta(milliseconds=300), checkpoint_lifetime=timedelta(seconds=2))
+
+Numbers = dict[str, int]
+
+
+class Torn(AssertionError):
+    """A version that never was."""
+
+
+def row_key(lane: str, number: int) -> bytes:
+    """Key of a lane's row."""
+    return f"row/{lane}/{number:06d}".encode()
+
+
+def row_value(lane: str, number: int) -> bytes:
+    """Its value."""
+    return (f"{lane} {number} ".encode() * 40)[:VALUE_BYTES]
+
+
+def batch_of(lane: str, number: int) -> WriteBatch:
+    """The n-th write of a lane."""
+    batch = WriteBatch()
+    batch.put(f"n/{lane}".encode(), str(number).encode())
+    batch.put(row_key(lane, number), row_value(lane, number))
+    if number >= ROWS_KEPT:
+        batch.delete(row_key(lane, number - ROWS_KEPT))
+    return batch
+
+
+def numbers_of(rows: Iterable[tuple[bytes, bytes]]) -> Numbers:
+    """Each lane's number, after a look at every row. Raises `Torn`."""
+    found = dict(rows)
+    numbers = {key[2:].decode(): int(value) for key, value in found.items() if key.startswith(b"n/")}
+    expected = {f"n/{lane}".encode(): str(number).encode() for lane, number in numbers.items()}
+    for lane, number in numbers.items():
+        for row in range(max(0, number - ROWS_KEPT + 1), number + 1):
+            expected[row_key(lane, row)] = row_value(lane, row)
+    if found != expected:
+        wrong = sorted(key for key in found.keys() | expected.keys() if found.get(key) != expected.get(key))
+        raise Torn(f"{len(wrong)} rows are wrong, such as {wrong[:4]}: lanes {numbers}")
+    return numbers
+
+
+class Storm:
+    """The folder, and what is said in it."""
+
+    numbers_of = staticmethod(numbers_of)
+
+    def __init__(self, folder: Path) -> None:
+        self.said = folder / "said"
+        self.main = str(folder / "dbs" / "main")
+        self.clones = folder / "dbs" / "clones"
+
+    def say(self, name: str, **facts: Any) -> None:
+        """Put a line where no death of this process can take it away."""
+        descriptor = os.open(self.said / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            os.write(descriptor, json.dumps(facts).encode() + b"\n")
+        finally:
+            os.close(descriptor)
+
+    def heard(self, kind: str) -> list[Any]:
+        """All lines of a kind, of all processes."""
+        return [
+            json.loads(line) for path in sorted(self.said.glob(f"{kind}.*")) for line in path.read_text().splitlines()
+        ]
+
+    def acknowledged(self) -> Numbers:
+        """The last write of each lane that was acknowledged by now."""
+        said = {path.name.removeprefix("lane."): path.read_text().splitlines() for path in self.said.glob("lane.*")}
+        return {lane: int(numbers[-1]) for lane, numbers in said.items() if numbers}
+
+    def was_restored(self, after: int, through: int) -> bool:
+        """Whether a version in ``(after, through]`` may be a restored one."""
+        restored = self.heard("restored")
+        is_under_way = len(restored) < len(self.heard("restoring"))
+        return is_under_way or any(after < (one.get("manifest_id") or 0) <= through for one in restored)
+
+    # ---- roles
+
+    def write_lane(self, db: Database, lane: str, rng: random.Random, count: int) -> None:
+        """Write a lane until fenced, or so often."""
+        with open(self.said / f"lane.{lane}", "ab", buffering=0) as said:
+            for number in range(count):
+                batch, how = batch_of(lane, number), rng.random()
+                if how < 0.15:
+                    with db.transaction() as transaction:
+                        for key, value in zip(batch.keys, batch.values, strict=True):
+                            transaction.delete(key) if value is None else transaction.put(key, value)
+                elif how < 0.3:
+                    db.write(batch, await_durable=False)
+                    db.flush()
+                else:
+                    db.write(batch)
+                said.write(b"%d\n" % number)
+
+    def writer(self, rng: random.Random) -> None:
+        """Own the database, and write in several threads until somebody takes it away."""
+        db = lakebed.kv.open(self.main, options=SMALL, take_over=rng.random() < 0.3)
+        endings: list[BaseException] = []
+
+        def lane(name: str, lane_rng: random.Random) -> None:
+            try:
+                self.write_lane(db, name, lane_rng, 1_000_000)
+            except BaseException as error:
+                endings.append(error)
+
+        threads = [
+            threading.Thread(target=lane, args=(f"main-{db.epoch:05d}-{one}", random.Random(rng.random())))
+            for one in range(LANES)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        with contextlib.suppress(Fenced):
+            db.close()
+        raise endings[0]
+
+    def reader(self, rng: random.Random) -> None:
+        """Read the latest again and again, slowly, and never see less than before."""
+        with lakebed.kv.open_reader(self.main, options=POLLING) as reader:
+            before, version_before = Numbers(), 0
+            for _ in range(8):
+                version, rows = reader.manifest.manifest_id, reader.scan(reverse=rng.random() < 0.3)
+                is_steady = version == reader.manifest.manifest_id
+                seen = numbers_of(self._slowly(rows, rng))
+                went_back = is_steady and any(seen.get(lane, -1) < number for lane, number in before.items())
+                if went_back and not self.was_restored(version_before, version):
+                    raise Torn(f"a reader saw {before} at {version_before} and then {seen} at {version}")
+                before, version_before = (seen, version) if is_steady else ({}, 0)
+                self.say(f"read.{os.getpid()}", lanes=len(seen))
+
+    def _slowly(self, rows: Iterator[tuple[bytes, bytes]], rng: random.Random) -> Iterator[tuple[bytes, bytes]]:
+        for row in rows:
+            if rng.random() < 0.02:
+                CLOCK.sleep(rng.random() * 0.05)
+            yield row
+
+    def command(self, *words: str) -> tuple[int, Any]:
+        """Run ``lakebed kv`` as a user would; its exit code, and its JSON or its error."""
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = run_command(["kv", *words, "--json"])
+        text = out.getvalue() if code == 0 else err.getvalue()
+        if code in (1, 5):
+            raise InternalError(f"lakebed kv {words} ended with {code}: {text}")
+        self.say(f"ran.{os.getpid()}", words=words, code=code, text=text[-300:] if code else "")
+        try:
+            return code, json.loads(text)
+        except ValueError:
+            return code, text
+
+    def contents(self, url: str, checkpoint: str | None = None) -> Numbers:
+        """What a version holds."""
+        with lakebed.kv.open_reader(url, checkpoint, options=POLLING) as reader:
+            return numbers_of(reader.scan())
+
+    def checkpointer(self, rng: random.Random) -> None:
+        """Make checkpoints, remember what they hold, read them again, let some go."""
+        while True:
+            acknowledged = self.acknowledged()
+            code, made = self.command("--path", self.main, "create-checkpoint")
+            if code == 0:
+                numbers = self.contents(self.main, made["id"])
+                self.say(
+                    f"checkpoint.{os.getpid()}", id=made["id"], manifest_id=made["manifest_id"],
+                    numbers=numbers, acknowledged=acknowledged,
+                )  # fmt: skip
+            kept = self.kept()
+            if kept:
+                one = rng.choice(kept)
+                if self.contents(self.main, one["id"]) != one["numbers"]:
+                    raise Torn(f"the checkpoint {one['id']} changed")
+                if len(kept) > 6 and rng.random() < 0.8:
+                    self.say(f"deleting.{os.getpid()}", id=one["id"])
+                    self.command("--path", self.main, "delete-checkpoint", "-i", one["id"])
+            CLOCK.sleep(rng.random() * 0.4)
+
+    def kept(self) -> list[Any]:
+        """Checkpoints that nobody began to delete."""
+        gone = {one["id"] for one in self.heard("deleting")}
+        return [one for one in self.heard("checkpoint") if one["id"] not in gone]
+
+    def cloner(self, rng: random.Random) -> None:
+        """Clone the latest, checkpoints and clones; write to clones; destroy some."""
+        for count in range(1_000):
+            kept, clones = self.kept(), self.living_clones()
+            parent, checkpoint, expected = self.main, None, None
+            if clones and rng.random() < 0.4:
+                parent = rng.choice(clones)["url"]
+            elif kept and rng.random() < 0.6:
+                one = rng.choice(kept)
+                checkpoint, expected = one["id"], one["numbers"]
+            url = str(self.clones / f"c{os.getpid()}x{count}")
+            words = ["--from", parent, *(["--checkpoint", checkpoint] if checkpoint else [])]
+            code, _ = self.command("--path", url, "create-clone", *words)
+            if code == 0:
+                numbers = self.contents(url)
+                if expected is not None and numbers != expected:
+                    raise Torn(f"the clone {url} of {checkpoint} holds {numbers}, not {expected}")
+                self.say(f"clone.{os.getpid()}", url=url, parent=parent, checkpoint=checkpoint, numbers=numbers)
+                if rng.random() < 0.5:
+                    with lakebed.kv.open(url, options=SMALL, create=False) as db:
+                        lane = f"{Path(url).name}-{db.epoch:05d}-0"
+                        self.write_lane(db, lane, rng, rng.randrange(1, 60))
+            if len(clones) > 4:
+                doomed = rng.choice(clones)["url"]
+                self.say(f"destroying.{os.getpid()}", url=doomed)
+                self.command("--path", doomed, "destroy", rng.choice(("--hard", "--soft")), "--yes")
+            CLOCK.sleep(rng.random() * 0.3)
+
+    def living_clones(self) -> list[Any]:
+        """Clones that were finished, and that nobody began to destroy."""
+        gone = {one["url"] for one in self.heard("destroying")}
+        return [one for one in self.heard("clone") if one["url"] not in gone]
+
+    def commander(self, rng: random.Random) -> None:
+        """Everything else that somebody at a terminal does."""
+        choices = (
+            ("list-checkpoints",), ("list-manifests",), ("stats",), ("scan", "--count"), ("show-manifest",),
+            ("compact",), ("compact", "--full"), ("create-checkpoint", "-l", "1s"),
+        )  # fmt: skip
+        while True:
+            self.command("--path", self.main, *rng.choice(choices))
+            CLOCK.sleep(rng.random() * 0.2)
+
+    def collector(self, rng: random.Random) -> None:
+        """Collect everything, all the time."""
+        options = lakebed.kv.CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0))
+        while True:
+            urls = [self.main, *(one["url"] for one in self.heard("clone"))]
+            for url in [self.main, *rng.sample(urls, min(3, len(urls)))]:
+                try:
+                    report = lakebed.kv.collect.collect_garbage(Place.at(url, create=False), options=options)
+                except NotFound as error:
+                    if error.kind != "database_not_found":
+                        raise
+                else:
+                    self.say(f"collected.{os.getpid()}", count=report.deleted_count)
+            CLOCK.sleep(rng.random() * 0.1)
+
+    def restorer(self, rng: random.Random) -> None:
+        """Bring checkpoints back; what was there stays under another one."""
+        while not (self.said / "calm").exists():
+            CLOCK.sleep(0.5 + rng.random())
+            kept = self.kept()
+            if not kept or rng.random() < 0.4:
+                continue
+            one = rng.choice(kept)
+            self.say("restoring.all", id=one["id"])
+            place = Place.at(self.main)
+            acknowledged = self.acknowledged()
+            try:
+                restored = lakebed.kv.restore.restore(place, one["id"], keep_for=timedelta(minutes=10), take_over=True)
+            except LakebedError as error:
+                self.say("restored.all", epoch=None, error=repr(error))
+                continue
+            present = DatabaseAdmin(place).show_manifest(restored.present.manifest_id)
+            self.say(
+                "restored.all", epoch=present.writer_epoch, manifest_id=restored.manifest_id, numbers=one["numbers"]
+            )
+            held = self.contents(self.main, restored.present.id)
+            self.say("present.all", id=restored.present.id, manifest_id=restored.present.manifest_id, numbers=held,
+                     acknowledged=acknowledged, epoch=present.writer_epoch)  # fmt: skip
+
+    def play(self, role: str, seed: int) -> None:
+        """Be a role until it ends, and say how it ended if that is not one of the usual ways."""
+        try:
+            getattr(self, role)(random.Random(seed))
+        except (Fenced, Conflict) as error:
+            self.say(f"ended.{os.getpid()}", role=role, kind=error.kind, text=str(error))
+        except LakebedError as error:
+            usual = not isinstance(error, Corruption | InternalError) and error.kind != "not_found"
+            self.say(f"{'ended' if usual else 'trouble'}.{os.getpid()}", role=role, kind=error.kind,
+                     text=f"{error}\n{'' if usual else traceback.format_exc()}")  # fmt: skip
+        except BaseException:
+            self.say(f"trouble.{os.getpid()}", role=role, kind="", text=traceback.format_exc())
+
+
+# ---- the weather
+
+
+def fork(role: Callable[[], None]) -> int:
+    """A process; this one has opened nothing and started no thread."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            role()
+        finally:
+            os._exit(0)
+    return pid
+
+
+def blow(storm: Storm, seconds: float, rng: random.Random) -> Counter[str]:
+    """Let all roles run at once; kill, stop and continue them; start anew what ended."""
+    running: dict[int, str] = {}
+    stopped: dict[int, float] = {}
+    counts: Counter[str] = Counter()
+
+    def start(role: str) -> None:
+        seed = rng.randrange(1 << 30)
+        running[fork(lambda: storm.play(role, seed))] = role
+
+    for role in ROLES:
+        start(role)
+    ends = CLOCK.monotonic_s() + seconds
+    while CLOCK.monotonic_s() < ends:
+        CLOCK.sleep(0.02 + rng.random() * 0.1)
+        for pid in list(running):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                role = running.pop(pid)
+                stopped.pop(pid, None)
+                start(role)
+        for pid, until in list(stopped.items()):
+            if CLOCK.monotonic_s() >= until:
+                os.kill(pid, signal.SIGCONT)
+                del stopped[pid]
+        draw, pid = rng.random(), rng.choice([one for one in running if one not in stopped])
+        if draw < 0.12 and running[pid] not in SPARED:
+            os.kill(pid, signal.SIGKILL)
+            counts[f"killed {running[pid]}"] += 1
+        elif draw < 0.24:
+            os.kill(pid, signal.SIGSTOP)
+            stopped[pid] = CLOCK.monotonic_s() + rng.random() * 3
+            counts[f"stopped {running[pid]}"] += 1
+    for pid, role in running.items():
+        os.kill(pid, signal.SIGCONT)
+        if role not in SPARED:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    (storm.said / "calm").touch()
+    for pid, role in running.items():
+        if role in SPARED:
+            os.waitpid(pid, 0)
+    return counts
+
+
+def main(folder: Path, seconds: float, seed: int) -> None:
+    """Blow, then look; prints what was wrong, and counts, as JSON."""
+    storm = Storm(folder)
+    storm.said.mkdir(parents=True)
+    counts = blow(storm, seconds, random.Random(seed))
+    print(json.dumps(check(storm, counts), indent=1))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,179 @@
+"""What must be true after a storm (`storm.py`): checked on what the processes said, and on what lies there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from lakebed.errors import LakebedError
+from lakebed.fsck.check import check_url
+from lakebed.kv import CollectorOptions
+from lakebed.kv.admin import DatabaseAdmin
+from lakebed.kv.layout import BOUNDARY_FOLDER, LEASE_PATH, parse_manifest, parse_wal
+from lakebed.kv.place import Place
+from lakebed.kv.wal_record import FENCE_BYTES
+
+Numbers = dict[str, int]
+
+
+def check(storm: Any, counts: Counter[str]) -> dict[str, Any]:
+    """Everything; a list of wrongs, and counts of what was met."""
+    return _Check(storm, counts).run()
+
+
+def epoch_of(lane: str) -> int:
+    """The epoch of the writer whose lane it is."""
+    return int(lane.split("-")[1])
+
+
+class _Check:
+    def __init__(self, storm: Any, counts: Counter[str]) -> None:
+        self.storm = storm
+        self.counts = counts
+        self.wrongs: list[str] = []
+        self.acknowledged: Numbers = storm.acknowledged()
+        self.restores = [one for one in storm.heard("restored") if one["epoch"] is not None]
+
+    def run(self) -> dict[str, Any]:
+        storm = self.storm
+        for one in storm.heard("trouble"):
+            self.wrongs.append(f"{one['role']}: {one['text']}")
+        for one in storm.heard("ended"):
+            self.counts[f"ended {one['role']} {one['kind']}"] += 1
+        if len(storm.heard("restoring")) != len(storm.heard("restored")):
+            self.wrongs.append(f"a restore did not say how it ended: {storm.heard('ended')}")
+        with DatabaseAdmin(Place.at(storm.main)).open(take_over=True) as db:
+            final = storm.numbers_of(db.scan())
+        self.check_lanes("the database", final, self.restores[-1:], self.acknowledged)
+        self.check_checkpoints()
+        self.check_clones()
+        self.check_sound()
+        self.check_teardown()
+        self.counts.update(
+            lanes=len(self.acknowledged),
+            writes=sum(number + 1 for number in self.acknowledged.values()),
+            restores=len(self.restores),
+            checkpoints=len(storm.heard("checkpoint")),
+            clones=len(storm.heard("clone")),
+            reads=len(storm.heard("read")),
+            collected=sum(one["count"] for one in storm.heard("collected")),
+            commands=len(storm.heard("ran")),
+        )
+        return {"wrongs": self.wrongs, "counts": dict(sorted(self.counts.items()))}
+
+    def check_lanes(self, what: str, found: Numbers, restored: list[Any], acknowledged: Numbers) -> None:
+        """What was acknowledged before is there, unless it was restored away: then what was restored is."""
+        for lane, number in acknowledged.items():
+            if not lane.startswith("main-"):
+                continue
+            seen = found.get(lane, -1)
+            if restored and epoch_of(lane) < restored[0]["epoch"]:
+                wanted = restored[0]["numbers"].get(lane, -1)
+                if seen != wanted:
+                    self.wrongs.append(f"{what}: lane {lane} is at {seen}, and was restored to {wanted}")
+            elif seen < number or (acknowledged is self.acknowledged and seen > number + 1):
+                self.wrongs.append(f"{what}: lane {lane} is at {seen}, and {number} was acknowledged")
+
+    def restored_before(self, manifest_id: int) -> list[Any]:
+        """The last restore below a version."""
+        return [one for one in self.restores if one["manifest_id"] <= manifest_id][-1:]
+
+    def check_checkpoints(self) -> None:
+        for one in [*self.storm.kept(), *self.storm.heard("present")]:
+            restored = self.restored_before(one["manifest_id"])
+            self.check_lanes(f"checkpoint {one['id']}", one["numbers"], restored, one["acknowledged"])
+            try:
+                found = self.storm.contents(self.storm.main, one["id"])
+            except Exception as error:
+                self.wrongs.append(f"checkpoint {one['id']}: {error!r}")
+                continue
+            if found != one["numbers"]:
+                self.wrongs.append(f"checkpoint {one['id']} held {one['numbers']} and holds {found}")
+
+    def check_clones(self) -> None:
+        for one in self.storm.living_clones():
+            own = f"{Path(one['url']).name}-"
+            try:
+                found = self.storm.contents(one["url"])
+            except Exception as error:
+                self.wrongs.append(f"clone {one['url']}: {error!r}")
+                continue
+            shared = {lane: number for lane, number in found.items() if not lane.startswith(own)}
+            if shared != one["numbers"]:
+                self.wrongs.append(f"clone {one['url']} began with {one['numbers']} and holds {shared}")
+            for lane, number in self.acknowledged.items():
+                if lane.startswith(own) and not number <= found.get(lane, -1) <= number + 1:
+                    self.wrongs.append(f"clone {one['url']}: lane {lane} is at {found.get(lane)}, not at {number}")
+
+    # What lies there
+
+    def collect(self, url: str) -> None:
+        everything = CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0))
+        for _ in range(5):  # what ends by time may end in between
+            report = DatabaseAdmin(Place.at(url)).collect_garbage(everything)
+            self.wrongs += [f"collecting {url}: {one}" for one in report.warnings if "not finished" not in one]
+            if not report.deleted_count:
+                return
+
+    def check_sound(self) -> None:
+        """No error; and after a collection nothing that nobody names."""
+        for url in [self.storm.main, *(one["url"] for one in self.storm.living_clones())]:
+            database = DatabaseAdmin(Place.at(url))
+            for one in database.list_checkpoints():
+                if one.owner.kind == "reader":
+                    database.delete_checkpoint(one.id, force=True)
+            database.open(take_over=True).close()
+            self.collect(url)
+            for finding in check_url(url, deep=True).findings:
+                if finding.severity == "error" or finding.kind == "orphan":
+                    self.wrongs.append(f"fsck of {url}: {finding.kind} {finding.path} {finding.sentence}")
+            newest = database.show_manifest()
+            pinned = {one.manifest_id for one in newest.checkpoints}
+            there = {parse_manifest(meta.path) for meta in database.place.store.list("manifest")}
+            if there - pinned - {newest.manifest_id}:
+                self.wrongs.append(f"{url} keeps the manifests {sorted(there - pinned)} for nobody")
+
+    def check_teardown(self) -> None:
+        """When all is destroyed, tombstones are left and nothing else."""
+        urls = [str(path) for path in self.storm.clones.glob("*")] if self.storm.clones.exists() else []
+        for url in urls:
+            database = DatabaseAdmin(Place.at(url))
+            try:
+                database.destroy(soft=True)
+            except LakebedError as error:
+                if error.kind != "database_not_found":
+                    raise
+        for _ in range(len(urls) + 1):  # a clone's clone lets its parent go
+            for url in urls:
+                database = DatabaseAdmin(Place.at(url))
+                if database.place.store.list_with_delimiter("manifest").objects:
+                    self.force(database)
+                    self.collect(url)
+        main = DatabaseAdmin(Place.at(self.storm.main))
+        owners = [
+            str(one.owner) for one in main.list_checkpoints() if one.owner.kind == "clone" and one.expires_at_ms is None
+        ]
+        if owners:
+            self.wrongs.append(f"pins of clones that were destroyed: {owners}")
+        self.force(main)
+        main.destroy(soft=False)
+        for url in [self.storm.main, *urls]:
+            left = [meta for meta in Place.at(url).store.list() if not self.is_tombstone(meta)]
+            manifests = [meta for meta in left if parse_manifest(meta.path)]
+            if len(manifests) > 1 or len(left) > len(manifests):
+                self.wrongs.append(f"destroyed, {url} still has {[meta.path for meta in left]}")
+
+    def force(self, database: DatabaseAdmin) -> None:
+        """Remove every checkpoint of users and of clones that were never finished."""
+        for one in database.list_checkpoints():
+            if one.owner.kind == "clone" and one.expires_at_ms is None:
+                continue
+            database.delete_checkpoint(one.id, force=True)
+
+    @staticmethod
+    def is_tombstone(meta: Any) -> bool:
+        """Whether it stays when a database is destroyed, the newest manifest not counted."""
+        is_fence = parse_wal(meta.path) is not None and meta.size_bytes == FENCE_BYTES
+        return is_fence or meta.path == LEASE_PATH or meta.path.startswith(BOUNDARY_FOLDER)

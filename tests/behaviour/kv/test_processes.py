@@ -1,0 +1,38 @@
+"""Real processes on one local folder, killed, stopped and continued at random: see `storm.py`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+STORM = Path(__file__).with_name("storm.py")
+
+
+def blow(folder: Path, *, seconds: float, seed: int) -> dict[str, int]:
+    """A storm; its counts, after its wrongs were found to be none."""
+    command = [sys.executable, str(STORM), str(folder / "storm"), str(seconds), str(seed)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds * 10 + 120, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    report = json.loads(done.stdout)
+    assert not report["wrongs"], f"seed {seed}: " + "\n".join(report["wrongs"])[:8000]
+    counts: dict[str, int] = report["counts"]
+    for what in ("writes", "reads", "checkpoints", "clones", "commands", "collected"):
+        assert counts[what], f"no {what} in {counts}"
+    return counts
+
+
+def test_a_storm_of_processes(tmp_path: Path, tell: Callable[[str], None]) -> None:
+    """Acknowledged writes are there, pins read what they pinned, fsck is content, and nothing is left over."""
+    tell(f"storm: {blow(tmp_path, seconds=8, seed=1)}")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(2, 12))
+def test_longer_storms_of_processes(tmp_path: Path, tell: Callable[[str], None], seed: int) -> None:
+    """The same for longer, with other weather."""
+    tell(f"storm {seed}: {blow(tmp_path, seconds=30, seed=seed)}")
