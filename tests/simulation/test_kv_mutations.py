@@ -176,7 +176,7 @@ def linearizable_by_hearsay(patch: Patch) -> None:
     patch.setattr(database.Database, "_check_owner", lambda self: None)
 
 
-@undone_in("compactors")
+@undone_in("roles")
 def compactions_by_anybody(patch: Patch) -> None:
     """A compaction is published whoever the compactor is now, and whatever became of its job."""
     replaced = publisher.CompactorPublisher.replaced
@@ -453,7 +453,6 @@ def first_failing_seed(scene: str) -> tuple[int, str] | None:
     return None
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("mutation", "scene"), MUTATIONS, ids=[mutation.__name__ for mutation, _ in MUTATIONS])
 def test_each_repair_undone_is_found(
     mutation: Mutation,

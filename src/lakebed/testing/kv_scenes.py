@@ -157,18 +157,31 @@ def checkpoints(world: World) -> None:
 
 
 def compactors(world: World) -> None:
-    """Two separate compactors, a writer that does not compact, and a collector."""
+    """Separate compactors at work for long, a writer that only writes and flushes, and collectors."""
     settings = options(compaction=False)
-    world.keys = [b"k%02d" % number for number in range(10)]
-    if world.rng.random() < 0.5:
+    world.keys = [b"k%02d" % number for number in range(16)]
+    if world.rng.random() < 0.7:
         world.change_weather(SLEEPY)
-    begin(world, "a", settings=settings, rounds=3)
-    writer(world, "a", "writer", verbs={**WRITING, **READING, "poll": 3}, count=10, settings=settings)
-    if world.rng.random() < 0.5:
-        writer(world, "a", "usurper", verbs={"put": 3, "flush memtable": 4}, count=6, late=300)
+    begin(world, "a", settings=settings, rounds=4)
+    verbs = {"put": 3, "batch": 1, "flush memtable": 4, "get": 1, "scan": 1, "poll": 2}
+    writer(world, "a", "writer", verbs=verbs, count=14, settings=settings)
+    compactor(world, "a", "compactor 1", lives=2, rounds=5)
+    if world.rng.random() < 0.4:
+        compactor(world, "a", "compactor 2", rounds=2)
+    collector(world, "a", rounds=8)
+    collector(world, "a", rounds=8, name="collector 2")
+
+
+def roles(world: World) -> None:
+    """Writers that take the compactor's role over from a separate one, which sleeps."""
+    world.keys = [b"k%02d" % number for number in range(10)]
+    world.change_weather(SLEEPY)
+    begin(world, "a", rounds=3)
+    for number in range(3):
+        writer(world, "a", f"usurper {number}", verbs={"put": 3, "flush memtable": 4}, count=4, late=400)
     compactor(world, "a", "compactor 1", lives=2, rounds=4)
     compactor(world, "a", "compactor 2", rounds=4)
-    collector(world, "a", rounds=5)
+    collector(world, "a", rounds=8)
 
 
 def clones(world: World) -> None:
@@ -339,6 +352,7 @@ SCENES: Final[dict[str, Scene]] = {
         scans,
         checkpoints,
         compactors,
+        roles,
         clones,
         lineages,
         generations,
