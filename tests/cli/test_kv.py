@@ -262,3 +262,69 @@ def test_a_lake_knows_its_databases(cli: Any, kv_cli: Any, orders: str, tmp_path
     assert (report.code, report.json["databases"], report.json["errors"]) == (exits.OK, 1, 0)
     assert cli("ls", lake / "orders.kv").code == exits.USAGE
     assert cli("history", lake, "order").code == exits.NOT_FOUND
+
+
+def test_a_long_scan_comes_row_by_row(kv_cli: Any, tmp_path: Path) -> None:
+    """A table of many rows is aligned by the first of them, and a longer key later on loses nothing."""
+    with kv.open(tmp_path / "lake" / "orders.kv") as database:
+        batch = kv.WriteBatch()
+        for number in range(1200):
+            batch.put(b"%05d" % number, b"[v%d]" % number)
+        batch.put(b"99999 is longer", b"last")
+        database.write(batch)
+    lines = kv_cli("scan").out.splitlines()
+    assert len(lines) == 2 + 1201
+    assert lines[0] == "key     value"
+    assert lines[2:4] == ["00000   [v0]", "00001   [v1]"]
+    assert lines[-2:] == ["01199   [v1199]", "99999 is longer   last"]
+
+
+def test_bytes_are_shown_harmlessly_and_exactly(kv_cli: Any) -> None:
+    """Control characters move no cursor, and tsv can be read back."""
+    assert kv_cli("put", "6b1b00", "0aff5c78666609", "--encoding", "hex").code == exits.OK
+    assert kv_cli("scan").out.splitlines()[2].rstrip() == r"k\x1b\x00   \n\xff\xff\t"
+    assert kv_cli("scan", "--format", "tsv").out == "k\\x1b\\x00\t\\n\\xff\\\\xff\\t\n"
+    assert kv_cli("get", "6b1b00", "--encoding", "hex", "--raw", "--json").code == exits.USAGE
+
+
+def test_a_value_goes_out_as_it_came_in(kv_cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``get --raw`` writes the bytes that ``put -`` read."""
+    kv_cli("put", "00", "0aff00", "--encoding", "hex")
+    out = BytesIO()
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(out))
+    assert kv_cli("get", "00", "--encoding", "hex", "--raw").code == exits.OK
+    assert out.getvalue() == b"\x0a\xff\x00"
+
+
+def test_an_argument_that_is_no_utf8(kv_cli: Any) -> None:
+    """It is a key like any other, and printed with escapes, in JSON and in errors too."""
+    assert kv_cli("put", "\udcff", "v").out == "Wrote '\\xff' (1 B).\n"
+    assert kv_cli("get", "\udcff", "--json").json == {"key": "\\xff", "value": "v"}
+    assert kv_cli("get", "\udcfe").err == "lakebed: There is no key '\\xfe'.\n"
+    assert kv_cli("get", "\udcfe", "--json").error["facts"] == {"key": "\\xfe"}
+
+
+def test_a_lifetime_has_a_unit(kv_cli: Any, orders: str) -> None:
+    """A bare number, which would be milliseconds, is refused with what was meant."""
+    for command in (("create-checkpoint", "-l", "7"), ("put", "k", "v", "--ttl", "7"), ("collect", "--min-age", "7")):
+        answer = kv_cli(*command)
+        assert answer.code == exits.USAGE
+        assert answer.err == "lakebed: '7' has no unit: write '7 d', '7h' or '7min'.\n"
+    assert kv_cli("create-checkpoint", "-n", "weekly", "-l", "7d").out.endswith(" and ends in 7 days.\n")
+
+
+def test_a_soft_destruction_says_what_it_did(kv_cli: Any, orders: str) -> None:
+    """One sentence, of what happened or would."""
+    assert kv_cli("destroy", "--dry-run").out.count("would be marked as destroyed") == 1
+    assert kv_cli("get", "a").code == exits.OK
+    done = kv_cli("destroy", "--yes").out
+    assert "is marked as destroyed" in done
+    assert done.count("\n") == 1
+
+
+def test_slips_are_answered_with_the_way_out(cli: Any, kv_cli: Any) -> None:
+    """``--path`` behind the command, a value that looks like an option, an unknown choice."""
+    assert "before the command: lakebed kv --path ... get ..." in cli("kv", "get", "a", "--path", "x.kv").err
+    assert "behind --: lakebed kv put ... -- -5" in kv_cli("put", "k", "-5").err
+    assert kv_cli("put", "k", "--", "-5").code == exits.OK
+    assert "Value error" not in kv_cli("get", "k", "--encoding", "HEX").err

@@ -87,10 +87,17 @@ def open_table(url: str, name: str, *, branch: str | None = None) -> Table:
 
 
 def duration_ms(text: str | None) -> int | None:
-    """Milliseconds of ``7 d`` or ``P7D``; None for None. Raises `InvalidRequest`."""
+    """Milliseconds of ``7 d`` or ``P7D``; None for None. Raises `InvalidRequest`, also for a number without a unit."""
     from lakebed.duration import parse_duration_ms  # `lakebed --help` needs no table
 
-    return None if text is None else parse_duration_ms(text)
+    if text is None:
+        return None
+    bare = text.strip()
+    if bare.isdecimal() and int(bare):  # milliseconds in stored options; whoever types 7 means days
+        raise InvalidRequest(
+            f"{text!r} has no unit: write '{bare} d', '{bare}h' or '{bare}min'.", kind="invalid_duration", text=text
+        )
+    return parse_duration_ms(text)
 
 
 def time_ms(text: str | None) -> int | None:

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from lakebed.kv.model import Checkpoint
     from lakebed.kv.versions import ManifestSummary
 
-__all__ = ["app"]
+__all__ = ["GROUP_OPTIONS", "app"]
+
+GROUP_OPTIONS = ("--path", "--storage-option")
+"""They stand before the command."""
 
 app = args.new_app("Databases: keys and values with checkpoints, clones, readers, restore and a collector.")
 keys.register(app)
@@ -70,9 +73,12 @@ def create_checkpoint(
     """Pin the current state, or that of another checkpoint."""
     from lakebed.kv.options import CheckpointOptions
 
-    options = CheckpointOptions(lifetime=_lifetime(lifetime), source=source, name=name)
+    lives = _lifetime(lifetime)
+    options = CheckpointOptions(lifetime=lives, source=source, name=name)
     made = keys.database(context).create_checkpoint(options)
-    text = f"The checkpoint {made.id} pins version {made.manifest_id}."
+    shown = made.id if name is None else f"{name} ({made.id})"
+    ends = "never ends" if lives is None else f"ends in {say.span(round(1000 * lives.total_seconds()))}"
+    text = f"The checkpoint {shown} pins version {made.manifest_id} and {ends}."
     say.result(json, {"id": made.id, "manifest_id": made.manifest_id}, text)
 
 
@@ -187,9 +193,11 @@ def destroy(
         say.ask(f"Destroy {admin.place.url} {'now' if hard else 'softly'}?", yes=yes, json=json)
     with say.progress("destroying") as progress:
         report = admin.destroy(soft=not hard, take_over=take_over, dry_run=dry_run, progress=progress)
-    facts.print_reports([report], json=json, single=True)
-    if not hard and not dry_run and not json:
-        say.sentence(f"{admin.place.url} is destroyed: `lakebed kv collect` deletes it when its grace is over.")
+    if hard or json:
+        facts.print_reports([report], json=json, single=True)
+        return
+    stamped = "would be marked as destroyed" if dry_run else "is marked as destroyed"
+    say.sentence(f"{admin.place.url} {stamped}: `lakebed kv collect` deletes its files when its grace is over.")
 
 
 # ---- collecting and compacting

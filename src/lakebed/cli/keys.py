@@ -1,7 +1,8 @@
 """Commands of ``lakebed kv`` on single keys and ranges: get, put, delete, scan, stats; opening what ``--path`` names.
 
 Invariants: reading commands write nothing to the database; keys and values are text on the command line, or hexadecimal
-or base64 with ``--encoding``; what is no UTF-8 is shown with escapes and is exact only in those encodings.
+or base64 with ``--encoding``; what is no UTF-8 is shown with escapes. Those are exact in ``--format tsv``; elsewhere
+only the other encodings are, and ``get --raw``.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -101,13 +102,20 @@ def get(
     key: Key,
     checkpoint: Checkpoint = None,
     encoding: Coding = Encoding.utf8,
+    raw: Annotated[bool, typer.Option("--raw", help="Write the bytes of the value as they are, and no more.")] = False,
     json: Json = False,
 ) -> None:
     """Print the value of a key."""
+    if raw and json:
+        raise InvalidRequest("Give --raw or --json, not both.", kind="two_formats")
     with _reader(context, checkpoint) as reader:
         value = reader.get(_bytes(key, encoding))
     if value is None:
-        raise NotFound(f"There is no key {key!r}.", kind="key_not_found", key=key)
+        raise NotFound(f"There is no key {_quoted(key)}.", kind="key_not_found", key=key)
+    if raw:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(value)
+        return
     say.result(json, {"key": key, "value": _text(value, encoding)}, _text(value, encoding))
 
 
@@ -126,7 +134,7 @@ def put(
     found = None if ttl_ms is None else timedelta(milliseconds=ttl_ms)
     with database(context).open(options=_brief(), take_over=take_over) as opened:
         opened.put(_bytes(key, encoding), body, ttl=found)
-    say.result(json, {"key": key, "bytes": len(body)}, f"Wrote {key!r} ({say.size(len(body))}).")
+    say.result(json, {"key": key, "bytes": len(body)}, f"Wrote {_quoted(key)} ({say.size(len(body))}).")
 
 
 def delete(
@@ -144,13 +152,13 @@ def delete(
     if dry_run:
         with _reader(context, None) as reader:
             there = reader.get(found) is not None
-        text = f"Would delete {key!r}." if there else f"There is no key {key!r}."
+        text = f"Would delete {_quoted(key)}." if there else f"There is no key {_quoted(key)}."
         say.result(json, {"key": key, "dry_run": True, "there": there}, text)
         return
-    say.ask(f"Delete the key {key!r} of {admin.place.url}?", yes=yes, json=json)
+    say.ask(f"Delete the key {_quoted(key)} of {admin.place.url}?", yes=yes, json=json)
     with admin.open(options=_brief(), take_over=take_over, create=False) as opened:
         opened.delete(found)
-    say.result(json, {"key": key, "dry_run": False}, f"Deleted {key!r}.")
+    say.result(json, {"key": key, "dry_run": False}, f"Deleted {_quoted(key)}.")
 
 
 def scan(
@@ -197,17 +205,18 @@ def _count(reader: Any, prefix: str | None, start: str | None, end: str | None, 
 
 
 def _print_rows(rows: Iterator[tuple[bytes, bytes]], *, format: Format, encoding: Encoding, json: bool) -> None:
-    shown = ((_text(key, encoding), _text(value, encoding)) for key, value in rows)
+    facts = ({"key": _text(key, encoding), "value": _text(value, encoding)} for key, value in rows)
     if json:
-        say.document([{"key": key, "value": value} for key, value in shown])
+        say.document(list(facts))
     elif format is Format.jsonl:
-        for key, value in shown:
-            sys.stdout.write(msgspec.json.encode({"key": key, "value": value}).decode() + "\n")
+        for row in facts:
+            sys.stdout.write(msgspec.json.encode(row).decode() + "\n")
     elif format is Format.tsv:
-        for key, value in shown:
-            sys.stdout.write(f"{_field(key)}\t{_field(value)}\n")
+        for key, value in rows:
+            sys.stdout.write(f"{_escaped(key, encoding, _FIELD)}\t{_escaped(value, encoding, _FIELD)}\n")
     else:
-        say.grid(("key", "value"), shown, empty="No keys.")
+        cells = ((_escaped(key, encoding, _CELL), _escaped(value, encoding, _CELL)) for key, value in rows)
+        say.grid(("key", "value"), cells, empty="No keys.")
 
 
 def stats(context: typer.Context, json: Json = False) -> None:
@@ -280,7 +289,7 @@ def _bytes(text: str, encoding: Encoding) -> bytes:
         if encoding is Encoding.base64:
             return base64.b64decode(text, validate=True)
     except (ValueError, binascii.Error) as error:
-        raise InvalidRequest(f"{text!r} is not {encoding.value}.", kind="invalid_encoding") from error
+        raise InvalidRequest(f"{_quoted(text)} is not {encoding.value}.", kind="invalid_encoding") from error
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -296,5 +305,24 @@ def _text(body: bytes, encoding: Encoding) -> str:
     return body.decode("utf-8", "backslashreplace")
 
 
-_ESCAPES: dict[int, str] = {ord("\\"): "\\\\", ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r"}
-_field: Callable[[str], str] = lambda text: text.translate(_ESCAPES)  # noqa: E731
+def _quoted(argument: str) -> str:
+    return f"'{say.printable(argument)}'"
+
+
+# Control characters would move a terminal's cursor, and end a line of a file. Bytes that are no UTF-8 are decoded to
+# the code points from 0xDC80 on, which no text has.
+_CELL: dict[int, str] = {
+    **{code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F)},
+    **{code: f"\\u{code:04x}" for code in range(0x80, 0xA0)},
+    **{0xDC00 + code: f"\\x{code:02x}" for code in range(0x80, 0x100)},
+    ord("\t"): "\\t",
+    ord("\n"): "\\n",
+    ord("\r"): "\\r",
+}
+_FIELD: dict[int, str] = {**_CELL, ord("\\"): "\\\\"}
+
+
+def _escaped(body: bytes, encoding: Encoding, escapes: dict[int, str]) -> str:
+    if encoding is not Encoding.utf8:
+        return _text(body, encoding)
+    return body.decode("utf-8", "surrogateescape").translate(escapes)

@@ -87,16 +87,26 @@ def run(arguments: list[str]) -> int:
 def _usage(wrong: Any, *, json: bool) -> int:
     """One sentence about a command that cannot be understood, and where its help is."""
     context = getattr(wrong, "ctx", None)
-    message = wrong.format_message().strip()
+    message = wrong.format_message().strip().replace("Value error, ", "")
     if not message:  # a group without a command has printed its help
         return exits.USAGE
     if message.startswith("Usage:"):  # newer releases of the library hand the help over instead
         sys.stderr.write(f"{message}\n")
         return exits.USAGE
-    hint = f" Try: {context.command_path} --help" if context is not None else ""
+    hint = "" if context is None else _hint(context, option=str(getattr(wrong, "option_name", "")))
     problem = LakebedError(f"{message if message.endswith(('.', '?')) else message + '.'}{hint}", kind="usage")
     say.error(problem, json=json)
     return exits.USAGE
+
+
+def _hint(context: Any, *, option: str) -> str:
+    """What to try; `option` is the one that the command does not know, or empty."""
+    command: str = context.command_path
+    if option in databases.GROUP_OPTIONS and command.startswith("lakebed kv "):
+        return f" It stands before the command: lakebed kv {option} ... {context.info_name} ..."
+    if option[1:2].isdecimal():
+        return f" A value that begins with - stands behind --: {command} ... -- {option}"
+    return f" Try: {command} --help"
 
 
 def _silence_stdout() -> None:

@@ -1,8 +1,8 @@
-"""What the command line prints, and how: tables and sentences for people, JSON for programs.
+r"""What the command line prints, and how: tables and sentences for people, JSON for programs.
 
 Invariants: results go to standard output, everything else (progress, questions, errors) to standard error; with
 ``--json`` standard output is one JSON document with stable keys, times in Unix milliseconds, sizes in bytes. Progress
-bars appear only when standard error is a terminal.
+bars appear only when standard error is a terminal. Bytes of an argument that are no UTF-8 are printed as ``\xff``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain, islice
 from typing import Any
 
 import msgspec
@@ -26,6 +27,7 @@ __all__ = [
     "document",
     "error",
     "grid",
+    "printable",
     "progress",
     "result",
     "sentence",
@@ -34,17 +36,41 @@ __all__ = [
 ]
 
 _CLOCK = SystemClock()
+_MEASURED_ROW_COUNT = 500
+"""A table of more rows is as wide as the first of them need, and is printed as the rows come."""
 _SPANS = (("year", 31_557_600), ("month", 2_629_800), ("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1))
 
 
 def document(value: Any) -> None:
     """Print one JSON document."""
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value, enc_hook=str)).decode() + "\n")
+    sys.stdout.write(msgspec.json.format(_json(value)).decode() + "\n")
 
 
 def sentence(text: str) -> None:
     """Print one line for a person."""
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(printable(text) + "\n")
+
+
+def printable(text: str) -> str:
+    r"""An argument or a path of this system as it can be printed: bytes that are no UTF-8 become ``\xff``."""
+    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _json(value: Any) -> bytes:
+    try:
+        return msgspec.json.encode(value, enc_hook=str)
+    except UnicodeEncodeError:  # an argument that is no UTF-8 stands in it
+        return msgspec.json.encode(_printable_parts(msgspec.to_builtins(value, enc_hook=str, str_keys=True)))
+
+
+def _printable_parts(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, list):
+        return [_printable_parts(part) for part in value]
+    if isinstance(value, dict):
+        return {printable(key): _printable_parts(part) for key, part in value.items()}
+    return value
 
 
 def result(json: bool, facts: Any, text: str) -> None:
@@ -60,21 +86,49 @@ def grid(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterab
 
     Args:
         columns: headings.
-        rows: cells, as many as headings.
+        rows: cells, as many as headings. Any number: few are held at a time.
         right: headings of columns that are aligned to the right.
         empty: the sentence that stands in place of a table without rows.
     """
+    coming = iter(rows)
+    cells = [tuple(row) for row in islice(coming, _MEASURED_ROW_COUNT + 1)]
+    if not cells:
+        sentence(empty)
+    elif len(cells) > _MEASURED_ROW_COUNT:
+        _print_long(columns, chain(cells, coming), measured=cells, right=set(right))
+    else:
+        _print_short(columns, cells, right=set(right))
+
+
+def _print_long(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, measured: Sequence[Sequence[str]], right: set[str]
+) -> None:
+    """Row by row, in columns as wide as the measured rows need; a longer cell moves the rest of its line."""
+    from rich.cells import cell_len
+
+    widths = [max(map(cell_len, cells)) for cells in zip(columns, *measured, strict=True)]
+    last = len(columns) - 1
+
+    def line(cells: Sequence[str]) -> str:
+        parts = []
+        for position, (column, cell, width) in enumerate(zip(columns, cells, widths, strict=True)):
+            blank = " " * (width - (len(cell) if cell.isascii() else cell_len(cell)))
+            parts.append(blank + cell if column in right else cell if position == last else cell + blank)
+        return "   ".join(parts) + "\n"
+
+    sys.stdout.write(line(columns) + "─" * (sum(widths) + 3 * last) + "\n")
+    for row in rows:
+        sys.stdout.write(line(row))
+
+
+def _print_short(columns: Sequence[str], cells: Sequence[Sequence[str]], *, right: set[str]) -> None:
     from rich import box  # rich takes a third of the start-up time, and only tables need it
     from rich.console import Console
     from rich.table import Table
 
-    cells = [tuple(row) for row in rows]
-    if not cells:
-        sentence(empty)
-        return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column, justify="right" if column in set(right) else "left", overflow="fold")
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in cells:
         table.add_row(*(_escape(cell) for cell in row))
     # Into a pipe there is no width to fold at; rich would assume 80 columns.
@@ -86,9 +140,9 @@ def error(problem: LakebedError, *, json: bool) -> None:
     """Print an error: one sentence, or ``{"error": {"kind", "message", "facts"}}``."""
     if json:
         body = {"error": {"kind": problem.kind, "message": problem.message, "facts": problem.facts}}
-        sys.stderr.write(msgspec.json.encode(body, enc_hook=str).decode() + "\n")
+        sys.stderr.write(_json(body).decode() + "\n")
     else:
-        sys.stderr.write(f"lakebed: {problem.message}\n")
+        sys.stderr.write(f"lakebed: {printable(problem.message)}\n")
 
 
 def ask(question: str, *, yes: bool, json: bool) -> None:
@@ -168,4 +222,4 @@ def options_text(options: Mapping[str, str]) -> str:
 
 
 def _escape(text: str) -> str:
-    return text.replace("[", r"\[")
+    return printable(text).replace("[", r"\[")
