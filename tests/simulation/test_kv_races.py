@@ -18,7 +18,7 @@ import pytest
 from lakebed.testing import seed_count
 from lakebed.testing.kv_scenes import SCENES, play
 
-SEEDS_DEFAULT = 312
+SEEDS_DEFAULT = 1200
 CHUNK_COUNT = 6
 
 

@@ -1,0 +1,124 @@
+"""The model of databases notices what it is there to notice."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakebed.lsm.model import Kind
+from lakebed.testing.kv_model import Change, Event, Line, Observation, Violation, Write, value_of
+
+NOW_MS = 1_000
+
+
+def put(number: int, *keys: bytes, started: int = 0, **facts: object) -> Write:
+    """A write of one value under each key."""
+    changes = tuple(Change(key, Kind.PUT, value_of(number, place)) for place, key in enumerate(keys))
+    return Write(number, changes, "owner", started, **facts)  # type: ignore[arg-type]
+
+
+def line_of(*writes: Write) -> Line:
+    """A line on which these became durable, each in a log object of its own."""
+    line = Line("memory://model")
+    for place, write in enumerate(writes, start=1):
+        line.add(Event(10 * place, write, write.changes, place), now_ms=NOW_MS)
+    return line
+
+
+def seen(content: dict[bytes, bytes | None], *, floor: int = 0, ended: int = 100, whole: bool = True) -> Observation:
+    """What somebody read who sees only what is durable."""
+    return Observation("scan", "reader", floor, 0, ended, NOW_MS, NOW_MS, content, is_durable=True, is_whole=whole)
+
+
+def check(line: Line, observation: Observation, writes: list[Write]) -> None:
+    """Judge one observation."""
+    line.observations.append(observation)
+    line.check_all(writes)
+
+
+def test_an_acknowledged_write_must_be_durable() -> None:
+    """Whoever is told that a write is durable can rely on it."""
+    first, second = put(1, b"a"), put(2, b"b")
+    line = line_of(first)
+    line.check_acknowledged(first)
+    with pytest.raises(Violation, match="is not durable"):
+        line.check_acknowledged(second)
+
+
+def test_half_a_write_is_noticed() -> None:
+    """A write is durable whole, or not at all."""
+    write = put(1, b"a", b"b")
+    line = Line("memory://model")
+    line.add(Event(1, write, write.changes[:1], 1), now_ms=NOW_MS)
+    with pytest.raises(Violation, match="only 1 changes"):
+        line.check_acknowledged(write)
+
+
+def test_stale_reads_are_noticed() -> None:
+    """A read shows nothing older than what its reader was told of."""
+    line = line_of(put(1, b"a"), put(2, b"a"))
+    line.check_read(b"a", value_of(1, 0), floor=1, now_ms=NOW_MS, until_ms=NOW_MS)
+    with pytest.raises(Violation, match="could be"):
+        line.check_read(b"a", value_of(1, 0), floor=2, now_ms=NOW_MS, until_ms=NOW_MS)
+
+
+def test_a_forgotten_own_write_is_noticed() -> None:
+    """What a handle wrote before, durable or not, it reads."""
+    own = put(2, b"a", durable=False)
+    line = line_of(put(1, b"a"))
+    line.check_read(b"a", value_of(2, 0), floor=1, now_ms=NOW_MS, until_ms=NOW_MS, own=[own], before={2})
+    with pytest.raises(Violation, match="had been written before"):
+        line.check_read(b"a", value_of(1, 0), floor=1, now_ms=NOW_MS, until_ms=NOW_MS, own=[own], before={2})
+
+
+def test_a_torn_view_is_noticed() -> None:
+    """Several keys are seen as they were at one moment."""
+    writes = [put(1, b"a", b"b"), put(2, b"a", b"b")]
+    check(line_of(*writes), seen({b"a": value_of(2, 0), b"b": value_of(2, 1)}), writes)
+    with pytest.raises(Violation, match="never so"):
+        check(line_of(*writes), seen({b"a": value_of(2, 0), b"b": value_of(1, 1)}), writes)
+
+
+def test_a_view_of_the_future_is_noticed() -> None:
+    """Nobody sees as durable what became so later."""
+    writes = [put(1, b"a"), put(2, b"a")]
+    with pytest.raises(Violation, match="never so"):
+        check(line_of(*writes), seen({b"a": value_of(2, 0)}, ended=15), writes)
+
+
+def test_what_was_refused_must_not_happen() -> None:
+    """A refused compare-and-set leaves nothing."""
+    write = put(1, b"a", outcome="refused")
+    with pytest.raises(Violation, match="was refused"):
+        line_of(write).check_all([write])
+
+
+def test_a_compare_and_set_replaces_what_it_expected() -> None:
+    """Between look and write nothing comes."""
+    writes = [put(1, b"a"), put(2, b"a"), put(3, b"a", expected=(b"a", value_of(1, 0)))]
+    with pytest.raises(Violation, match="was to replace"):
+        line_of(*writes).check_all(writes)
+
+
+@pytest.mark.parametrize(("serializable", "found"), [(False, False), (True, True)])
+def test_transactions_are_isolated_as_asked(serializable: bool, found: bool) -> None:
+    """A snapshot transaction guards what it writes, a serializable one what it reads too."""
+    read = {b"a": value_of(1, 0)}
+    late = put(3, b"b", began=5, read=read, is_serializable=serializable)
+    writes = [put(1, b"a"), put(2, b"a"), late]
+    line = line_of(*writes)
+    if not found:
+        line.check_all(writes)
+        return
+    with pytest.raises(Violation, match="no moment before it"):
+        line.check_all(writes)
+
+
+def test_endings_are_known() -> None:
+    """What ends by itself may be there or not while it ends, and not afterwards."""
+    line = Line("memory://model")
+    change = Change(b"a", Kind.PUT, value_of(1, 0), NOW_MS + 5)
+    line.add(Event(1, Write(1, (change,), "owner", 0), (change,), 1), now_ms=NOW_MS)
+    for value in (None, value_of(1, 0)):
+        line.check_read(b"a", value, floor=1, now_ms=NOW_MS, until_ms=NOW_MS + 5)
+    with pytest.raises(Violation, match="could be"):
+        line.check_read(b"a", value_of(1, 0), floor=1, now_ms=NOW_MS + 5, until_ms=NOW_MS + 6)
