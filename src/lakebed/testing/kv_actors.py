@@ -350,8 +350,9 @@ def reader(
 
 
 def cloner(world: World, parent: str, target: str, name: str, *, fixed: bool = False, lives: int = 1) -> None:
-    """Clones a database; tries again after errors and crashes."""
+    """Clones a database, now and then with copies of its files; tries again after errors and crashes."""
     chosen: list[str | None] = []  # a retry asks for the same
+    copy = world.rng.random() < 0.2
 
     def live(rng: random.Random) -> None:
         wait_for(world, parent, times=10 * WAITS_MAX)
@@ -370,7 +371,7 @@ def cloner(world: World, parent: str, target: str, name: str, *, fixed: bool = F
         asked = world.clones.setdefault(
             (target, source), CloneAsked(parent, len(world.known(parent).line.events), index)
         )
-        world.admin(target).create_clone(world.url(parent), source)
+        world.admin(target).create_clone(world.url(parent), source, copy=copy)
         asked.is_made = True
         world.counts["clones"] += 1
 

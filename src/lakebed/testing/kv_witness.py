@@ -180,7 +180,8 @@ class Witness(StoreWrapper):
             database.is_destroyed = True
         changed = before is None or before.file_set != manifest.file_set
         database.line.keeps_all = manifest.wal_enabled
-        if changed or before.replay_after_wal_id != manifest.replay_after_wal_id:  # type: ignore[union-attr]
+        changed = changed or before.replay_after_wal_id != manifest.replay_after_wal_id  # type: ignore[union-attr]
+        if changed and manifest.initialized:  # else its files may still be on their way
             self._holds(database, manifest, before)
         if manifest.initialized and database.initial is None:
             for log_id in sorted(database.copied):
