@@ -118,7 +118,7 @@ def test_every_way_of_reading_gives_what_was_written(
     for sequence in sequences:
         expected = {key: expected_of(rows, key, sequence) for key in near}
         assert {key: reader.get(key, sequence=sequence) for key in near} == expected
-        many = reader.get_many(near, hashes=hash_keys(near).tolist(), sequence=sequence)
+        many = reader.get_many(near, hashes=hash_keys(near), sequence=sequence)
         assert many == {key: found for key, found in expected.items() if found}
 
     start, end = (data.draw(st.one_of(st.none(), st.sampled_from(near))) for _ in range(2))
@@ -150,10 +150,14 @@ def test_flags_of_blocks_are_true(rows: list[Row], options: FileOptions) -> None
 @settings(max_examples=100, deadline=None)
 @given(keys=st.sets(st.binary(min_size=1, max_size=40), min_size=1, max_size=500), bits=st.integers(1, 20))
 def test_filter_has_no_false_negatives(keys: set[bytes], bits: int) -> None:
-    """Every key that was put into a filter is found in it."""
+    """Every key that was put into a filter is found in it; asked one by one or together, it says the same."""
     hashes = hash_keys(sorted(keys))
     asked = Filter(build_filter(hashes, bits_per_key=bits))
     assert all(asked.may_contain(probe_hash(number)) for number in hashes.tolist())
+    others = hash_keys([key + b"?" for key in keys])
+    each = [asked.may_contain(probe_hash(number)) for number in others.tolist()]
+    assert asked.may_contain_each(others).tolist() == each
+    assert Filter(b"").may_contain_each(others).all()
 
 
 def test_filter_rarely_lies(tell: Callable[[str], None]) -> None:

@@ -5,7 +5,8 @@ whole) and finding a key in a decoded one. Invariants: rows are sorted by (key a
 is immutable, and so is its batch, of which slices are views.
 
 The message is compressed as a whole, not column by column as Arrow would: one call and one allocation instead of eight.
-Finding bisects over the offsets of the keys: rows do not become Python objects but for those that are returned.
+Finding bisects over the offsets of the keys: rows do not become Python objects but for those that are returned. Who
+searches a block a second time gets every sixteenth key as an object, and bisects over those first.
 Does not know: files, indexes.
 """
 
@@ -54,7 +55,14 @@ _CODECS: Final = {1: pa.Codec("lz4_raw"), 2: pa.Codec("zstd")}
 _PYTHON_BYTES_OF_BLOCK: Final = 4096
 """What stands around the columns of one block: the message's metadata, batch, buffers, views."""
 
+_MARK_ROWS: Final = 16
+"""Rows from one mark to the next."""
+_PYTHON_BYTES_OF_MARK: Final = 48
+"""What a mark costs beside its letters: a bytes object and its place in a list."""
+
+_PUT: Final = int(Kind.PUT)
 _MERGE: Final = int(Kind.MERGE)
+_NOTHING: Final = memoryview(b"")
 _new_row: Final = tuple.__new__
 
 
@@ -86,7 +94,9 @@ class _Point(NamedTuple):
     values: memoryview
     expires: memoryview
     ends: bytes
-    """One byte a row: whether `expires` holds for it. Empty when no row of the block ends by itself."""
+    """One byte a row: whether `expires` holds for it. Both are empty when no row of the block ends by itself."""
+    key_bytes: int
+    """Of all keys together, which are copied."""
 
 
 class Block:
@@ -98,14 +108,16 @@ class Block:
         min_sequence, max_sequence: bounds of the sequences in the whole block, inclusive.
     """
 
-    __slots__ = ("_point", "batch", "flags", "max_sequence", "min_sequence")
+    __slots__ = ("_first_row", "_marks", "_point", "batch", "flags", "max_sequence", "min_sequence")
 
     def __init__(self, batch: pa.RecordBatch, *, flags: int, min_sequence: int, max_sequence: int) -> None:
         self.batch = batch
         self.flags = flags
         self.min_sequence = min_sequence
         self.max_sequence = max_sequence
+        self._first_row = 0  # where the rows begin in the buffers of the batch
         self._point: _Point | None = None
+        self._marks: list[bytes] | None = None
 
     @property
     def plain(self) -> bool:
@@ -124,25 +136,28 @@ class Block:
 
     @property
     def size_bytes(self) -> int:
-        """What it holds in memory, the copy of its keys included that searching makes."""
-        keys = self.batch.column(0).buffers()[2]
-        return int(self.batch.get_total_buffer_size()) + (keys.size if keys else 0) + _PYTHON_BYTES_OF_BLOCK
+        """What it holds in memory, what searching makes of it included: the copy of its keys, and the marks."""
+        point = self._point or self._make_point()
+        marks_bytes = (point.key_bytes + len(point.rows) * _PYTHON_BYTES_OF_MARK) // _MARK_ROWS
+        return int(self.batch.get_total_buffer_size()) + point.key_bytes + marks_bytes + _PYTHON_BYTES_OF_BLOCK
 
     def slice(self, start: int, end: int) -> Block:
         """Rows [start, end), without a copy."""
         if start == 0 and end == self.batch.num_rows:
             return self
-        return Block(
+        block = Block(
             self.batch.slice(start, end - start),
             flags=self.flags,
             min_sequence=self.min_sequence,
             max_sequence=self.max_sequence,
         )
+        block._first_row = self._first_row + start
+        return block
 
     def find(self, key: bytes) -> int:
         """Position of the first row whose key is `key` or greater; the row count when there is none."""
         point = self._point or self._make_point()
-        return bisect_left(point.rows, key, key=point.key_at)
+        return self._seek(key, point)
 
     def rows_of(self, key: bytes, *, sequence: int | None = None) -> tuple[list[Row], bool]:
         """Rows of one key, newest first, down to the first that is no MERGE.
@@ -154,42 +169,67 @@ class Block:
             The rows, and whether more of them may stand in the next block: this one ended before that first row.
         """
         point = self._point or self._make_point()
-        rows, key_at, sequences, kinds, value_offsets, values, expires, ends = point
-        position = bisect_left(rows, key, key=key_at)
+        rows, key_at, sequences, kinds, value_offsets, values, expires, ends, _ = point
+        position = self._seek(key, point)
         found: list[Row] = []
         count = len(rows)
+        is_plain = self.flags & PLAIN
         while position < count:
             if key_at(position) != key:
                 return found, False
             number = sequences[position]
+            if is_plain and (sequence is None or number <= sequence):
+                # What `Row(...)` does, without its Python-level constructor: a third of the time of a lookup.
+                value = values[value_offsets[position] : value_offsets[position + 1]].tobytes()
+                return [_new_row(Row, (key, number, _PUT, value, None))], False
             if sequence is None or number <= sequence:
                 kind = kinds[position]
                 value = values[value_offsets[position] : value_offsets[position + 1]].tobytes()
                 end = expires[position] if ends and ends[position] else None
-                # What `Row(...)` does, without its Python-level constructor: a third of the time of a lookup.
                 found.append(_new_row(Row, (key, number, kind, value, end)))
                 if kind != _MERGE:
                     return found, False
             position += 1
         return found, True
 
+    def _seek(self, key: bytes, point: _Point) -> int:
+        """As `find`. The first search of a block may be the last, and bisects over all rows; the second makes marks."""
+        rows, marks = point.rows, self._marks
+        if not marks:
+            if marks is None:
+                self._marks = []
+                return bisect_left(rows, key, key=point.key_at)
+            self._marks = marks = list(map(point.key_at, rows[::_MARK_ROWS]))
+        high = bisect_left(marks, key) * _MARK_ROWS
+        # The mark before is smaller, and the one found is not; behind the last one the rows end sooner.
+        return bisect_left(rows, key, high - _MARK_ROWS + 1 if high else 0, min(high, len(rows)), key=point.key_at)
+
     def _make_point(self) -> _Point:
         """The views, kept for the next search. Two threads may both make them: they are equal, and one stays."""
-        keys, sequences, kinds, values, expires = self.batch.columns
-        text, key_offsets = _letters(keys)
-        value_buffer = values.buffers()[2]
+        batch, first = self.batch, self._first_row
+        last = first + batch.num_rows
+        # Validity, offsets and content of all columns by one call: to ask each column takes five times as long.
+        (_, _, key_offsets, keys, _, sequences, _, kinds, _, value_offsets, values, _, expires) = (
+            batch.to_struct_array().buffers()
+        )
+        offsets = memoryview(key_offsets).cast("i")
+        start, end = offsets[first], offsets[last]
+        text = keys.slice(start, end - start).to_pybytes() if end > start else b""
+        if start or first:
+            offsets = (np.asarray(offsets[first : last + 1]) - start).data
         ends = b""
-        if not self.flags & (PLAIN | TOMBSTONES_ONLY) and expires.null_count < len(expires):
-            ends = np.asarray(expires.is_valid()).tobytes()
+        if not self.flags & (PLAIN | TOMBSTONES_ONLY) and batch.column(4).null_count < last - first:
+            ends = np.asarray(batch.column(4).is_valid()).tobytes()
         self._point = point = _Point(
-            range(len(keys)),
-            _reader_of(text, key_offsets),
-            _numbers(sequences, "Q"),
-            _numbers(kinds, "B"),
-            _numbers(values, "i"),
-            memoryview(value_buffer) if value_buffer else memoryview(b""),
-            _numbers(expires, "q"),
+            range(last - first),
+            lambda row: text[offsets[row] : offsets[row + 1]],
+            memoryview(sequences).cast("Q")[first:],
+            memoryview(kinds).cast("B")[first:],
+            memoryview(value_offsets).cast("i")[first:],
+            memoryview(values or b""),
+            memoryview(expires).cast("q")[first:] if ends else _NOTHING,
             ends,
+            end - start,
         )
         return point
 
@@ -203,28 +243,6 @@ def keys_of(array: pa.BinaryArray) -> list[bytes]:
     """The elements of an array without nulls, as Python bytes; about 35 ns each, where `to_pylist` takes 600."""
     keys: list[bytes] = array.to_numpy(zero_copy_only=False).tolist()
     return keys
-
-
-def _letters(array: pa.BinaryArray) -> tuple[bytes, memoryview]:
-    """The elements of an array one after the other, copied, and where each begins there, and where the last ends."""
-    offsets = offsets_of(array)
-    first, last = int(offsets[0]), int(offsets[-1])
-    text = array.buffers()[2].slice(first, last - first).to_pybytes() if last > first else b""
-    return text, (offsets - offsets[0]).data if first else _numbers(array, "i")
-
-
-def _reader_of(text: bytes, offsets: memoryview) -> Callable[[int], bytes]:
-    """The way from a row to its key. Keys of one length, which are common, are found without their offsets."""
-    length = offsets[1] - offsets[0]
-    if len(text) == length * (len(offsets) - 1) and (np.diff(np.asarray(offsets)) == length).all():
-        return lambda row: text[row * length : row * length + length]
-    return lambda row: text[offsets[row] : offsets[row + 1]]
-
-
-def _numbers(array: pa.Array, code: Literal["Q", "q", "B", "i"]) -> memoryview:
-    """The elements of an array of numbers (what stands under a null is anything), or the offsets of one of bytes."""
-    view: memoryview = memoryview(array.buffers()[1]).cast(code)
-    return view[array.offset : array.offset + len(array) + (code == "i")]
 
 
 def encode_block(batch: pa.RecordBatch, *, compression: Compression | None) -> tuple[Buffer, int, int]:

@@ -198,18 +198,13 @@ class RowCache:
             return value
 
     def _add(self, key: bytes, value: bytes) -> None:
-        size_bytes = _row_bytes(key, value)
-        for rows in (self._young, self._old):
-            replaced = rows.pop(key, None)
-            if replaced is None:
-                continue
-            if rows is self._young:
-                self._young_bytes -= _row_bytes(key, replaced)
-            else:
-                self._old_bytes -= _row_bytes(key, replaced)
-        if size_bytes > self._half_bytes_max:
-            return
+        if key in self._young or key in self._old:
+            self._young_bytes -= _discarded(self._young, (key,))
+            self._old_bytes -= _discarded(self._old, (key,))
+        size_bytes = len(key) + len(value) + _ROW_BYTES
         if self._young_bytes + size_bytes > self._half_bytes_max:
+            if size_bytes > self._half_bytes_max:
+                return
             self._old, self._old_bytes = self._young, self._young_bytes
             self._young, self._young_bytes = {}, 0
         self._young[key] = value

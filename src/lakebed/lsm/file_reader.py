@@ -9,10 +9,13 @@ Does not know: other files; what is visible.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import compress
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 from typing_extensions import Buffer
 
 from lakebed.errors import Corruption, InvalidRequest
@@ -27,6 +30,9 @@ __all__ = ["AHEAD_BYTES_DEFAULT", "FileReader"]
 
 AHEAD_BYTES_DEFAULT: Final = 4 << 20
 """Most bytes that a scan reads at once."""
+
+_FEW_KEYS: Final = 16
+"""So many keys are asked of a filter one by one: setting up arrays would take longer."""
 
 _TAIL: Final = -1
 """The tail's number in the cache, where blocks count from 0."""
@@ -97,25 +103,28 @@ class FileReader:
         Raises: as `tail`.
         Cost: nothing when the filter says no, or from the cache; 1 GET otherwise.
         """
-        tail = self.tail()
+        tail: Tail = self._cache.get(self._name, _TAIL) or self.tail()
         if not tail.filter.may_contain(probe or probe_key(key)):
             return []
-        number = _first_block(tail, key)
+        number = bisect_right(tail.first_keys, key) - 1
         if number < 0:
             return []
-        rows, unfinished = self._block(tail, number).rows_of(key, sequence=sequence)
+        if tail.flags[number] & CONTINUES:
+            number = _first_block(tail, key)
+        block: Block = self._cache.get(self._name, number) or self._load(tail, number)
+        rows, unfinished = block.rows_of(key, sequence=sequence)
         if unfinished:
             self._go_on(tail, number + 1, key, sequence=sequence, rows=rows)
         return rows
 
     def get_many(
-        self, keys: Sequence[bytes], *, hashes: Sequence[int], sequence: int | None = None
+        self, keys: Sequence[bytes], *, hashes: npt.NDArray[np.uint64], sequence: int | None = None
     ) -> dict[bytes, list[Row]]:
         """`get` of many keys.
 
         Args:
             keys: ascending.
-            hashes: theirs, in order (`hash_keys`, as Python numbers).
+            hashes: theirs, in order (`hash_keys`).
 
         Returns:
             The rows of the keys that are here.
@@ -123,23 +132,36 @@ class FileReader:
         Cost: 1 GET a run of neighbouring blocks; about `AHEAD_BYTES_DEFAULT` are held at once.
         """
         tail = self.tail()
-        wanted: dict[int, list[bytes]] = {}
-        may_contain = tail.filter.may_contain
-        for key, key_hash in zip(keys, hashes, strict=True):
-            if may_contain(probe_hash(key_hash)):
-                number = _first_block(tail, key)
-                if number >= 0:
-                    wanted.setdefault(number, []).append(key)
         found: dict[bytes, list[Row]] = {}
-        for numbers in _groups(tail, list(wanted), ahead_bytes=AHEAD_BYTES_DEFAULT):
+        missing: dict[int, list[bytes]] = {}
+        for number, some in _by_block(tail, keys, hashes):
+            block: Block | None = self._cache.get(self._name, number)
+            if block is None:
+                missing[number] = some
+            else:
+                self._find_each(tail, number, block, some, sequence=sequence, found=found)
+        for numbers in _groups(tail, list(missing), ahead_bytes=AHEAD_BYTES_DEFAULT):
             for number, block in zip(numbers, self._blocks(tail, numbers, fill_cache=True), strict=True):
-                for key in wanted[number]:
-                    rows, unfinished = block.rows_of(key, sequence=sequence)
-                    if unfinished:
-                        self._go_on(tail, number + 1, key, sequence=sequence, rows=rows)
-                    if rows:
-                        found[key] = rows
+                self._find_each(tail, number, block, missing[number], sequence=sequence, found=found)
         return found
+
+    def _find_each(
+        self,
+        tail: Tail,
+        number: int,
+        block: Block,
+        keys: Sequence[bytes],
+        *,
+        sequence: int | None,
+        found: dict[bytes, list[Row]],
+    ) -> None:
+        """Add the rows of keys whose first rows can only be in this block."""
+        for key in keys:
+            rows, unfinished = block.rows_of(key, sequence=sequence)
+            if unfinished:
+                self._go_on(tail, number + 1, key, sequence=sequence, rows=rows)
+            if rows:
+                found[key] = rows
 
     def _go_on(self, tail: Tail, number: int, key: bytes, *, sequence: int | None, rows: list[Row]) -> None:
         """Add the rows of a key that stand in the blocks from `number` on."""
@@ -193,9 +215,14 @@ class FileReader:
 
     def _block(self, tail: Tail, number: int) -> Block:
         """One block, which stays in the cache."""
-        block: Block | None = self._cache.get(self._name, number)
-        if block is None:
-            (block,) = self._blocks(tail, [number], fill_cache=True)
+        return self._cache.get(self._name, number) or self._load(tail, number)
+
+    def _load(self, tail: Tail, number: int) -> Block:
+        """Read one block into the cache."""
+        entry = tail.block(number)
+        body = self._read(entry.offset, entry.offset + entry.length)
+        block = decode_block(body, entry=entry, path=self._path)
+        self._cache.put(self._name, number, block, size_bytes=block.size_bytes)
         return block
 
     def _blocks(self, tail: Tail, numbers: Sequence[int], *, fill_cache: bool) -> Iterator[Block]:
@@ -269,6 +296,29 @@ def _first_block(tail: Tail, key: bytes) -> int:
     if number < len(tail.first_keys) and tail.first_keys[number] == key and not tail.flags[number] & CONTINUES:
         return number
     return number - 1
+
+
+def _by_block(tail: Tail, keys: Sequence[bytes], hashes: npt.NDArray[np.uint64]) -> Iterator[tuple[int, list[bytes]]]:
+    """The blocks in which some of the keys, ascending, may be, in their order, each with its keys."""
+    first_keys, flags = tail.first_keys, tail.flags
+    if len(keys) < _FEW_KEYS:
+        may_contain = tail.filter.may_contain
+        keys = [key for key, key_hash in zip(keys, hashes.tolist(), strict=True) if may_contain(probe_hash(key_hash))]
+    else:
+        keys = list(compress(keys, tail.filter.may_contain_each(hashes).tolist()))
+    number = -1
+    some: list[bytes] = []
+    for key in keys:
+        at = bisect_right(first_keys, key, max(number, 0)) - 1
+        if at >= 0 and flags[at] & CONTINUES:
+            at = _first_block(tail, key)
+        if at != number:
+            if some and number >= 0:
+                yield number, some
+            number, some = at, []
+        some.append(key)
+    if some and number >= 0:
+        yield number, some
 
 
 def _groups(tail: Tail, numbers: Sequence[int], *, ahead_bytes: int, growing: bool = False) -> Iterator[Sequence[int]]:

@@ -95,16 +95,22 @@ class FileWriter:
         Raises:
             AlreadyExists: another file lies there.
             Unavailable, OutcomeUnknown: as the store says; with OutcomeUnknown the file may be there.
-        Cost: 1 PUT; 1 GET more when the store says that the file is there already, after a reply was lost.
+        Cost: 1 PUT; after a reply that was lost 1 PUT more, and 1 GET when the store says that the file is there.
         """
         if self._finished is None:
             self._finished = self._formed()
         meta = self._finished
-        try:
-            self._store.put(self._path, self._body, create_only=True, durable=True)
-        except AlreadyExists:
-            if memoryview(self._store.get(self._path)) != memoryview(self._body):
-                raise
+        for tries_left in reversed(range(_CREATE_TRIES_MAX)):
+            try:
+                self._store.put(self._path, self._body, create_only=True, durable=True)
+            except OutcomeUnknown:
+                if not tries_left:
+                    raise
+                continue  # only its name can be in doubt, for nobody else has this id: the same bytes again
+            except AlreadyExists:
+                if memoryview(self._store.get(self._path)) != memoryview(self._body):
+                    raise
+            break
         self.abandon()
         return meta
 

@@ -139,7 +139,17 @@ class Tail:
 
     def block(self, number: int) -> BlockEntry:
         """What the index says of a block."""
-        return next(self.entries(number, number + 1))
+        return BlockEntry(
+            self.offsets[number],
+            self.lengths[number],
+            self.row_counts[number],
+            self.checksums[number],
+            self.min_sequences[number],
+            self.max_sequences[number],
+            self.flags[number],
+            self.codecs[number],
+            self.raw_lengths[number],
+        )
 
     def entries(self, first: int, last: int) -> Iterator[BlockEntry]:
         """What the index says of the blocks [first, last)."""

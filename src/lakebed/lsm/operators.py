@@ -135,7 +135,7 @@ def find_operator(name: str) -> MergeOperator:
     if operator is None:
         raise InvalidRequest(
             f"No merge operator {name!r} is registered in this process, which knows {', '.join(sorted(OPERATORS))}: "
-            "call lakebed.lsm.operators.register_operator before the database is opened.",
+            "call lakebed.kv.register_operator before the database is opened.",
             kind="unknown_operator",
             operator=name,
         )

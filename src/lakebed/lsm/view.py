@@ -151,21 +151,25 @@ class View:
                 if found and found[-1].kind != MERGE:
                     return self._resolved(found)
         probe = probe_key(key)
-        for level in self.levels:
+        reader_of = self._files.reader
+        for level in self._levels or self.levels:
             file = level.of_key(key)
-            if file is not None and (sequence is None or file.min_sequence <= sequence):
-                found += self._files.reader(file).get(key, sequence=sequence, probe=probe)
-                if found and found[-1].kind != MERGE:
+            if file is None or (sequence is not None and file.min_sequence > sequence):
+                continue
+            rows = reader_of(file).get(key, sequence=sequence, probe=probe)
+            if rows:
+                found = found + rows if found else rows
+                if rows[-1].kind != MERGE:
                     break
         return self._resolved(found) if found else None
 
-    def _resolved(self, rows: list[Row]) -> Row | None:
+    def _resolved(self, rows: list[Row], *, now_ms: int | None = None) -> Row | None:
         newest = rows[0]
         if newest.kind == PUT and newest.expires_at_ms is None:
             return newest
         if len(rows) > 1:
             newest_first(rows)
-        return resolve_row(rows, now_ms=self._clock.now_ms(), operator=self._operator)
+        return resolve_row(rows, now_ms=self._clock.now_ms() if now_ms is None else now_ms, operator=self._operator)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values of many keys, in the order asked; None where there is none. Keys may repeat.
@@ -175,26 +179,32 @@ class View:
         """
         now_ms = self._clock.now_ms()
         found: dict[bytes, list[Row]] = {}
+        sequence = self.sequence
         wanted = sorted(set(keys))
         for memtable in self.memtables:
             index = memtable.index
-            rows = {key: memtable.rows_of(key, self.sequence) for key in wanted if key in index}
+            rows = {key: some for key in wanted if key in index and (some := memtable.rows_of(key, sequence))}
             wanted = _still_wanted(wanted, rows, found)
-        hashes = dict(zip(wanted, hash_keys(wanted).tolist(), strict=True))
+        hashes = hash_keys(wanted)
         for level in self.levels:
             rows = {}
             for file, low, high in level.of_keys(wanted):
-                some = wanted[low:high]
-                reader = self._files.reader(file)
-                rows.update(reader.get_many(some, hashes=[hashes[key] for key in some], sequence=self.sequence))
-            wanted = _still_wanted(wanted, rows, found)
-        values: dict[bytes, bytes | None] = {}
+                if sequence is None or file.min_sequence <= sequence:
+                    reader = self._files.reader(file)
+                    rows |= reader.get_many(wanted[low:high], hashes=hashes[low:high], sequence=sequence)
+            if rows:
+                wanted = _still_wanted(wanted, rows, found)
+                if not wanted:
+                    break
+                hashes = hash_keys(wanted)
+        values: dict[bytes, bytes] = {}
         for key, versions in found.items():
-            if len(versions) > 1:
-                newest_first(versions)
-            row = resolve_row(versions, now_ms=now_ms, operator=self._operator)
-            values[key] = None if row is None else row.value
-        return [values.get(key) for key in keys]
+            newest = versions[0]
+            if newest.kind == PUT and newest.expires_at_ms is None:
+                values[key] = newest.value
+            elif (row := self._resolved(versions, now_ms=now_ms)) is not None:
+                values[key] = row.value
+        return list(map(values.get, keys))
 
     # ---- ranges
 
@@ -311,7 +321,7 @@ def _still_wanted(wanted: list[bytes], rows: dict[bytes, list[Row]], found: dict
         return wanted
     for key, versions in rows.items():
         found[key] = found[key] + versions if key in found else versions
-    done = {key for key, versions in rows.items() if versions and versions[-1].kind != MERGE}
+    done = {key for key, versions in rows.items() if versions[-1].kind != MERGE}
     return [key for key in wanted if key not in done]
 
 

@@ -120,13 +120,13 @@ def test_requests_of_many_keys(memory: ObjectStore) -> None:
     reader.tail()
     keys = [key_of(number) for number in range(400, 500)]
     with memory.count() as requests:
-        assert reader.get_many(keys, hashes=hash_keys(keys).tolist()) == {
+        assert reader.get_many(keys, hashes=hash_keys(keys)) == {
             key_of(number): [put_of(number)] for number in range(400, 500)
         }
     assert (requests.get, requests.total) == (1, 1)
     with memory.count() as requests:
-        reader.get_many(keys, hashes=hash_keys(keys).tolist())
-        assert reader.get_many([], hashes=[]) == {}
+        reader.get_many(keys, hashes=hash_keys(keys))
+        assert reader.get_many([], hashes=hash_keys([])) == {}
     assert requests.total == 0
 
 

@@ -1,0 +1,83 @@
+"""Finding keys in a block: the first time, when it was searched before, and in a run of its rows."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+
+import pyarrow as pa
+import pytest
+from xxhash import xxh3_64_intdigest
+
+from lakebed.lsm.block import PLAIN, Block, BlockEntry, decode_block, encode_block
+from lakebed.lsm.memtable import batch_of
+from lakebed.lsm.model import Kind, Row
+
+
+def stored(rows: list[Row], *, flags: int = 0) -> Block:
+    """A block of these rows, as it comes out of a file."""
+    body, codec, raw_length = encode_block(batch_of(rows), compression="lz4")
+    view = memoryview(body).cast("B")
+    entry = BlockEntry(0, len(view), len(rows), xxh3_64_intdigest(view, seed=0), 0, 1 << 60, flags, codec, raw_length)
+    return decode_block(view, entry=entry, path="sst/x")
+
+
+def mixed_rows(count: int) -> list[Row]:
+    """Sorted rows of keys of many lengths, with up to four versions each, of every kind, some of which end."""
+    rng = random.Random(count)
+    rows = []
+    for key in sorted({rng.randbytes(rng.randrange(1, 20)) for _ in range(count)}):
+        for sequence in sorted(rng.sample(range(1, 1000), rng.randrange(1, 5)), reverse=True):
+            kind = rng.choice(list(Kind))
+            end = rng.choice([None, None, 5])
+            rows.append(Row(key, sequence, int(kind), b"" if kind == Kind.DELETE else rng.randbytes(9), end))
+    return rows
+
+
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 33, 200])
+def test_finding_again_and_in_runs(count: int) -> None:
+    """A key is found at the same place by the first search, the later ones, and in any run of the rows."""
+    rows = mixed_rows(count)
+    asked = [key + tail for key in {row.key for row in rows} for tail in (b"", b"\0")] + [b"\0", b"\xff" * 30]
+    whole = stored(rows)
+    for start, end in (
+        (0, len(rows)),
+        (len(rows) // 3, len(rows)),
+        (0, len(rows) // 2 + 1),
+        (len(rows) - 1, len(rows)),
+    ):
+        inside = rows[start:end]
+        block = whole.slice(start, end)
+        for key in asked:
+            expected = sum(row.key < key for row in inside)
+            versions = [row for row in inside if row.key == key]
+            newest = versions[
+                : 1 + next((at for at, row in enumerate(versions) if row.kind != Kind.MERGE), len(versions))
+            ]
+            fresh = Block(whole.batch, flags=0, min_sequence=0, max_sequence=0).slice(start, end)
+            assert fresh.find(key) == block.find(key) == block.find(key) == expected
+            found, unfinished = block.rows_of(key)
+            assert found == newest
+            assert unfinished == (
+                not (newest and newest[-1].kind != Kind.MERGE) and all(row.key <= key for row in inside)
+            )
+            assert block.rows_of(key, sequence=0)[0] == []
+
+
+def test_what_a_search_makes_is_accounted() -> None:
+    """A block that was searched often holds no more than it says, and no less than two thirds of it."""
+    rows = [Row(b"%016d" % number, number, int(Kind.PUT), b"v" * 20, None) for number in range(1200)]
+    pool = pa.default_memory_pool()
+    stored(rows, flags=PLAIN).find(b"x")  # what is made once a process
+    tracemalloc.start()
+    try:
+        held, before = tracemalloc.get_traced_memory()[0], pool.bytes_allocated()
+        blocks = [stored(rows, flags=PLAIN) for _ in range(20)]
+        for block in blocks:
+            for row in rows[::100]:
+                assert block.rows_of(row.key) == ([row], False)
+        held = tracemalloc.get_traced_memory()[0] - held + pool.bytes_allocated() - before
+    finally:
+        tracemalloc.stop()
+    said = sum(block.size_bytes for block in blocks)
+    assert 2 / 3 * said < held < said, (held, said)
