@@ -56,7 +56,7 @@ def test_no_promise_rests_on_patience(scene: str, monkeypatch: pytest.MonkeyPatc
     counts: Counter[str] = Counter()
     for seed in range(2, 3 * IMPATIENT_SEEDS, 3):  # the stormy ones
         counts += play(seed, scene=scene).counts
-    assert counts["opened"] >= IMPATIENT_SEEDS
+    assert counts["databases reopened"] > 0
 
 
 @pytest.mark.parametrize("scene", sorted(SCENES))
