@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -328,3 +329,15 @@ def test_slips_are_answered_with_the_way_out(cli: Any, kv_cli: Any) -> None:
     assert "behind --: lakebed kv put ... -- -5" in kv_cli("put", "k", "-5").err
     assert kv_cli("put", "k", "--", "-5").code == exits.OK
     assert "Value error" not in kv_cli("get", "k", "--encoding", "HEX").err
+
+
+def test_a_lake_says_what_it_has_not(cli: Any, kv_cli: Any, orders: str, tmp_path: Path) -> None:
+    """A name that is no store, a database taken for a table, and what a version is made of, in words."""
+    lake = tmp_path / "lake"
+    assert "has no table or database nope. It has orders." in cli("history", lake, "nope").err
+    assert "has no database nope. It has orders." in cli("history", lake, "database:nope").err
+    assert "has a database of this name: database:orders" in cli("table", "describe", lake, "orders").err
+    kv_cli("put", "b", "1")
+    kv_cli("create-checkpoint")
+    *_, newest = cli("history", lake, "orders", "--json").json
+    assert re.fullmatch(r"1 file, [0-9,]+ bytes, (1 log object|[2-9] log objects)", newest["summary"])

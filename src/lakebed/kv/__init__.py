@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lakebed.kv.reader import DatabaseReader
     from lakebed.kv.snapshot import Snapshot
     from lakebed.kv.transaction import Transaction
+    from lakebed.lsm.operators import MergeOperator, register_operator
 
 __all__ = [
     "CheckpointCreateResult",
@@ -30,6 +31,7 @@ __all__ = [
     "DatabaseAdmin",
     "DatabaseOptions",
     "DatabaseReader",
+    "MergeOperator",
     "ReaderOptions",
     "Snapshot",
     "Transaction",
@@ -38,6 +40,7 @@ __all__ = [
     "open",
     "open_from_checkpoint",
     "open_reader",
+    "register_operator",
 ]
 
 _HOMES = {
@@ -49,6 +52,7 @@ _HOMES = {
     "DatabaseAdmin": ("lakebed.kv.admin", "DatabaseAdmin"),
     "DatabaseOptions": ("lakebed.kv.options", "DatabaseOptions"),
     "DatabaseReader": ("lakebed.kv.reader", "DatabaseReader"),
+    "MergeOperator": ("lakebed.lsm.operators", "MergeOperator"),
     "ReaderOptions": ("lakebed.kv.options", "ReaderOptions"),
     "Snapshot": ("lakebed.kv.snapshot", "Snapshot"),
     "Transaction": ("lakebed.kv.transaction", "Transaction"),
@@ -56,6 +60,7 @@ _HOMES = {
     "open": ("lakebed.kv.opening", "open_database"),
     "open_from_checkpoint": ("lakebed.kv.opening", "open_from_checkpoint"),
     "open_reader": ("lakebed.kv.opening", "open_reader"),
+    "register_operator": ("lakebed.lsm.operators", "register_operator"),
 }
 
 

@@ -59,6 +59,9 @@ class WriteBatch:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def __repr__(self) -> str:
+        return f"WriteBatch({len(self.keys)} rows)"
+
     def put(self, key: bytes, value: bytes, *, ttl: timedelta | None = None) -> None:
         """Give a key a value, for a time if `ttl` says so. Raises `InvalidRequest`. Cost: about 0.2 us."""
         if type(key) is not bytes or not 0 < len(key) <= KEY_BYTES_MAX:

@@ -27,6 +27,7 @@ import msgspec
 from lakebed.duration import format_duration
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.ids import new_uuid
+from lakebed.kv.limits import check_type
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Checkpoint, CheckpointCreateResult, Manifest, Owner
 from lakebed.kv.options import CheckpointOptions
@@ -353,7 +354,8 @@ def create_checkpoint(
     Cost: 1 GET + 1 PUT + at most 3 LIST (manifests, log, boundary); of an old version 1 GET more and 1 LIST less; each
     lost race the same again. Source: "Creating a Checkpoint".
     """
-    made = make_checkpoint(place, options or CheckpointOptions(), owner=owner, version=version, id=id)
+    wanted = CheckpointOptions() if options is None else check_type(options, CheckpointOptions)
+    made = make_checkpoint(place, wanted, owner=owner, version=version, id=id)
     return CheckpointCreateResult(made.id, made.manifest_id)
 
 

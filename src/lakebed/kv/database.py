@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from types import TracebackType
-from typing import get_args
+from typing import NoReturn, get_args
 
 import msgspec
 
@@ -22,9 +22,10 @@ from lakebed.kv.checkpoint import create_checkpoint
 from lakebed.kv.claim import Claim, claim_writer
 from lakebed.kv.clone import create_clone
 from lakebed.kv.engine import start_engine
+from lakebed.kv.forked import close_in_forks
 from lakebed.kv.group_commit import said_again
 from lakebed.kv.holds import Hold
-from lakebed.kv.limits import check_database_options
+from lakebed.kv.limits import check_database_options, check_type
 from lakebed.kv.model import CheckpointCreateResult, CheckpointScope, Manifest
 from lakebed.kv.options import CheckpointOptions, DatabaseOptions
 from lakebed.kv.place import Place
@@ -59,7 +60,7 @@ class Database(Writing):
         after_destroy: bool = False,
     ) -> Database:
         """Become the writer of the database at a place; arguments and errors as `lakebed.kv.open`."""
-        options = options or DatabaseOptions()
+        options = DatabaseOptions() if options is None else options
         check_database_options(options)
         if options.merge_operator is not None:
             find_operator(options.merge_operator)
@@ -95,6 +96,7 @@ class Database(Writing):
         self._background = Background(
             lock=engine.tree.lock, wanted=self._wanted, report=self._report, environment=environment
         )
+        close_in_forks(self)
         if options.background:
             self._start_background()
 
@@ -199,7 +201,7 @@ class Database(Writing):
         Cost: 1 GET + 1 PUT + at most 3 LIST, and the flush. Source: "Creating a Checkpoint", `CheckpointScope`.
         """
         self._check_owned()
-        options = options or CheckpointOptions()
+        options = CheckpointOptions() if options is None else check_type(options, CheckpointOptions)
         if options.source is None:
             self._settle(scope)
         return create_checkpoint(self._place, options)
@@ -337,7 +339,25 @@ class Database(Writing):
         except LakebedError as failure:
             error.add_note(f"and closing {self._url} failed: {failure}")
 
+    def leave_to_parent(self) -> None:
+        """Be closed, without a lock or a request: in the child of a fork (`lakebed.kv.forked`), and nowhere else."""
+        self._lock = self._environment.runtime.lock()  # the one before may be held by a thread that is not here
+        self._closing = self._environment.runtime.lock()
+        self._why_closed = "belongs to the process that this one was forked from: open a reader here"
+        self._is_closed = self._is_finished = True
+        self._latest = self._refused
+        self._alarm_rows = self._alarm_bytes = 0
+
     # ---- what it is
+
+    def __repr__(self) -> str:
+        return f"Database({self._url!r}, epoch={self.epoch}{', closed' if self._is_closed else ''})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"An open database cannot be copied or sent to another process: open a reader there, "
+            f"lakebed.kv.open_reader({self._url!r})."
+        )
 
     @property
     def admin(self) -> DatabaseVerbs:

@@ -1,16 +1,18 @@
 """What settings of a writer can work, checked before anything is touched. Pure.
 
-Owns: the limits, and the sentence for each setting outside of them.
+Owns: the limits, and the sentence for each setting outside of them, and for options of another type.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from lakebed.errors import InvalidRequest
 from lakebed.kv.options import DatabaseOptions
 
-__all__ = ["L0_SST_BYTES_MAX", "check_database_options"]
+__all__ = ["L0_SST_BYTES_MAX", "check_database_options", "check_type"]
+
+T = TypeVar("T")
 
 L0_SST_BYTES_MAX: Final = 1 << 30
 """A log object holds at most the rows of one memtable and one batch, in Arrow columns that end at 2 GiB."""
@@ -36,8 +38,20 @@ _NOT_NEGATIVE: Final = (
 _MERGES_SEVERAL: Final = ("l0_compaction_count", "run_compaction_count")
 
 
+def check_type(options: Any, expected: type[T]) -> T:
+    """The options, when they are of that type. Raises `InvalidRequest`, kind ``wrong_type``."""
+    if not isinstance(options, expected):
+        raise InvalidRequest(
+            f"These options are {expected.__name__}, and {type(options).__name__} was given: write "
+            f"kv.{expected.__name__}(...).",
+            kind="wrong_type",
+        )
+    return options
+
+
 def check_database_options(options: DatabaseOptions) -> None:
     """Raise `InvalidRequest`, kind ``invalid_option``, for a setting that cannot work."""
+    check_type(options, DatabaseOptions)
     for names, least in ((_POSITIVE, 1), (_NOT_NEGATIVE, 0), (_MERGES_SEVERAL, 2)):
         for name in names:
             value = getattr(options, name)

@@ -52,6 +52,9 @@ class Snapshot(Reading):
         """Let its version go; again is fine. Scans that have begun go on."""
         self._standing = None
 
+    def __repr__(self) -> str:
+        return f"Snapshot(sequence={self.sequence}{', closed' if self._standing is None else ''})"
+
     def __enter__(self) -> Snapshot:
         return self
 

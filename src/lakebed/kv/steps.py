@@ -70,6 +70,7 @@ class Steps(Reading):
         self._has_background = False
         self._compacts = claim.owns_compaction
         self._is_closed = False
+        self._why_closed = "was closed: open it again"
         self._trouble: LakebedError | None = None
         self._histories: list[tuple[weakref.ref[Transaction], int]] = []
         self._log_interval_ms = options.flush_interval_max_ms if groups is None else options.wal_flush_interval_ms
@@ -116,7 +117,7 @@ class Steps(Reading):
             raise said_again(trouble) from trouble
 
     def _closed(self) -> Closed:
-        return Closed(f"The database {self._url} was closed: open it again.")
+        return Closed(f"The database {self._url} {self._why_closed}.")
 
     def _work_first(self) -> Callable[[], object] | None:
         """What has to happen before the next write; None: nothing. Under the lock."""

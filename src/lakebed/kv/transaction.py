@@ -283,6 +283,11 @@ class Transaction(Reading):
         """Whether it has neither committed nor been rolled back."""
         return self._standing is not None
 
+    def __repr__(self) -> str:
+        isolation = "serializable" if self._serializable else "snapshot"
+        state = f"keys_written={len(self._writes)}" if self.is_open else "ended"
+        return f"Transaction({isolation!r}, sequence={self.sequence}, {state})"
+
     def __enter__(self) -> Transaction:
         return self
 

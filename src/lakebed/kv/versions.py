@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lakebed.duration import format_size
 from lakebed.errors import NotFound
 from lakebed.kv.checkpoint import live_checkpoints
 from lakebed.kv.layout import MANIFEST_FOLDER, parse_manifest
@@ -63,12 +62,12 @@ def version_of(manifest: Manifest, *, store: str) -> Version:
     files = manifest.file_set.files()
     unflushed = max(0, manifest.wal_id_last_seen - manifest.replay_after_wal_id)
     count = "1 file" if len(files) == 1 else f"{len(files):,} files"
+    log = "1 log object" if unflushed == 1 else f"{unflushed:,} log objects"
     return Version(
         store=store,
         id=str(manifest.content_since),
         created_ms=manifest.created_at_ms,
-        summary=f"{count}, {format_size(manifest.file_set.size_bytes)}"
-        + (f", {unflushed} log objects" * bool(unflushed)),
+        summary=f"{count}, {manifest.file_set.size_bytes:,} bytes" + (f", {log}" if unflushed else ""),
         facts={
             "manifest_id": manifest.manifest_id,
             "writer_epoch": manifest.writer_epoch,

@@ -158,7 +158,7 @@ class Stores:
                 return StoreName("database", plain)
         if kind != "database" and self.has_table(plain):
             return StoreName("table", str(parse_table_name(plain)))
-        raise self._absent(plain)
+        raise self._absent(plain, kind or "table or database")
 
     def open_store_named(self, store: StoreName) -> Table | DatabaseAdmin:
         """A store of either kind, by what `find` or `stores` said; answers the `Versioned` contract."""
@@ -189,15 +189,19 @@ class Stores:
         """Folders of tables whose drop did not finish. Cost: as `tables`, and 1 HEAD each."""
         return [name for name in self._folders() if not self.has_table(str(name)) and is_dropped(self.store, name)]
 
-    def _absent(self, name: str) -> NotFound:
-        names = self.tables()
+    def _absent(self, name: str, kind: str = "table") -> NotFound:
+        """The error for a store that is not there; `kind` says what was looked for."""
+        databases = self.databases()
+        names = ([] if kind == "database" else self.tables()) + ([] if kind == "table" else databases)
         near = nearest_names(name, names)
         if near:
             there = f"Did you mean {' or '.join(near)}?"
         elif names:
             there = f"It has {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}."
         else:
-            there = "It has no table yet."
+            there = f"It has no {kind} yet."
+        if kind == "table" and name in databases:
+            there = f"It has a database of this name: database:{name}, or lakebed kv --path {self.url}/{name}.kv."
         return NotFound(
-            f"The lake {self.url} has no table {name}. {there}", kind="table_not_found", table=name, nearest=near
+            f"The lake {self.url} has no {kind} {name}. {there}", kind="table_not_found", table=name, nearest=near
         )

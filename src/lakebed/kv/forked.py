@@ -1,0 +1,40 @@
+"""What a fork of the process does to open databases: in the child they are closed.
+
+Lease, log ids and threads are the parent's, which goes on writing. A child that wrote too would put records under its
+parent's name, and the parent's next write would meet one of them and end.
+
+Invariant: nothing here takes a lock or sends a request: a thread that the child does not have may hold that lock.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Protocol
+
+__all__ = ["Forkable", "close_in_forks"]
+
+
+class Forkable(Protocol):
+    """Something that is open in this process."""
+
+    def leave_to_parent(self) -> None:
+        """Be closed, in the child."""
+        ...
+
+
+_OPEN: weakref.WeakSet[Forkable] = weakref.WeakSet()
+
+
+def close_in_forks(opened: Forkable) -> None:
+    """Let every fork of this process close it; it may be let go as before. Cost: nothing but at a fork."""
+    _OPEN.add(opened)
+
+
+def _leave_all() -> None:
+    for opened in list(_OPEN):
+        opened.leave_to_parent()
+    _OPEN.clear()
+
+
+os.register_at_fork(after_in_child=_leave_all)
