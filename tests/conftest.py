@@ -106,7 +106,11 @@ def running(command: list[str], port: int, log: Path) -> Iterator[None]:
             yield
         finally:
             process.terminate()
-            process.wait(30)
+            try:
+                process.wait(2)
+            except subprocess.TimeoutExpired:  # it waits for clients that keep their connections
+                process.kill()
+                process.wait(30)
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lakebed.errors import Fenced, InternalError, LakebedError, NotFound
+from lakebed.errors import Fenced, InternalError, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.kv.wal import WalLog
 from lakebed.lsm.memtable import Memtable
 from lakebed.runtime import Environment
@@ -81,7 +81,7 @@ class GroupCommit:
         Raises:
             Fenced: a newer owner; the rows are lost unless they were durable.
             OutcomeUnknown, LakebedError: the attempt that held these rows failed; they stay first in line and a later
-                attempt may still make them durable.
+                attempt may still make them durable. Never `Unavailable`, which would say that nothing happened.
         """
         failures_before = self._failure_count
         me = object()
@@ -124,14 +124,27 @@ class GroupCommit:
         except Fenced as error:
             self.fence(error)
             raise
+        except Unavailable as error:
+            # That the store did nothing is not what a writer asks: his rows stay first in line.
+            unknown = OutcomeUnknown(
+                f"What was written is not durable yet, and may become so with a later write: {error}",
+                kind=error.kind,
+                **error.facts,
+            )
+            self._note_failure(unknown, newest)
+            raise unknown from error
         except Exception as error:
-            with self._lock:
-                self._failure = error
-                self._failure_count += 1
-                self._failed_through = newest
+            self._note_failure(error, newest)
             raise
         with self._lock:
             self.durable_sequence = max(self.durable_sequence, durable)
+
+    def _note_failure(self, error: Exception, newest: int) -> None:
+        """What those are told whose rows, up to `newest`, were in the attempt or behind it."""
+        with self._lock:
+            self._failure = error
+            self._failure_count += 1
+            self._failed_through = newest
 
     def fence(self, error: Fenced) -> None:
         """A newer owner is known: everybody who waits, now or later, is told. The first to say so is believed."""

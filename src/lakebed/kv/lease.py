@@ -246,9 +246,12 @@ class Lease:
         return True
 
     def give_up(self) -> None:
-        """End it now, so that the next writer need not wait; another's lease is left alone. Cost: 1 GET + 1 PUT."""
+        """End it now, so that the next writer need not wait; a newer writer's lease is left alone.
+
+        One of an older writer, which overslept and wrote over ours, goes with it. Cost: 1 GET + 1 PUT.
+        """
         there = self._there()
-        if there is not None and there.epoch == self.epoch:
+        if there is not None and there.epoch <= self.epoch:
             self._write(expires_at_ms=0)
 
     def _there(self) -> _LeaseJson | None:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from typing_extensions import Buffer
 from xxhash import xxh3_64_intdigest
 
-from lakebed.errors import AlreadyExists, InternalError
+from lakebed.errors import AlreadyExists, InternalError, OutcomeUnknown
 from lakebed.lsm.block import CONTINUES, PLAIN, TOMBSTONES_ONLY, Compression, encode_block, keys_of, offsets_of
 from lakebed.lsm.filter import build_filter, hash_keys
 from lakebed.lsm.format import INDEX_SCHEMA, encode_tail
@@ -26,6 +26,9 @@ from lakebed.lsm.model import ROW_SCHEMA, FileMeta, Kind
 from lakebed.objects.port import ObjectStore
 
 __all__ = ["FileOptions", "FileWriter"]
+
+_CREATE_TRIES_MAX: Final = 4
+"""Creates of one file whose replies were lost, at once: whoever calls again waits first."""
 
 _ROW_BYTES: Final = 8 + 1 + 8 + 2 * 4
 """Of a row beside key and value: sequence, kind, end, and two offsets."""

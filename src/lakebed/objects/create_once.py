@@ -66,6 +66,7 @@ def create_once(
 
     Raises:
         AlreadyExists: something else is there.
+        Unavailable: kind ``disk_full``; no attempt had an effect, and waiting would not help.
         OutcomeUnknown: the store gave no clear answer `TRIES_MAX` times; the object may be there, or still land.
     Cost: 1 PUT; after an unclear answer 1 PUT a try, and 1 GET when the place was taken.
     """
@@ -76,6 +77,8 @@ def create_once(
         try:
             store.put(path, body, create_only=True, durable=durable)
         except (Unavailable, OutcomeUnknown) as error:
+            if error.kind == "disk_full" and unclear is None:
+                raise
             unclear = error
         except AlreadyExists:
             # Even at the first try it may be ours: a proxy or a client below may have repeated the request.

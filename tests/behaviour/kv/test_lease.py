@@ -128,6 +128,19 @@ def test_an_unreadable_lease_is_not_in_the_way(body: bytes) -> None:
     lease.give_up()
 
 
+def test_a_lease_that_came_late_goes_with_its_successors() -> None:
+    """A claimant that overslept writes its lease over a newer one: nobody is kept out once that owner is done."""
+    place, _ = fresh()
+    newer, _ = take_lease(place, process=HERE, epoch=2, lifetime_ms=LIFETIME_MS)
+    older, _ = take_lease(place, process=HERE, epoch=1, lifetime_ms=LIFETIME_MS)
+    newer.give_up()
+    assert read_lease(place, process=THERE).owner is None
+    take_lease(place, process=HERE, epoch=3, lifetime_ms=LIFETIME_MS)
+    older.give_up()
+    newer.give_up()
+    assert read_lease(place, process=THERE).owner is not None
+
+
 def test_a_lease_without_end_is_not_in_the_way() -> None:
     """One that ends later than any lease may was written by a wrong clock."""
     place, clock = fresh()
