@@ -60,7 +60,7 @@ def test_bytes_that_are_no_text(kv_cli: Any) -> None:
     assert kv_cli("scan", "--encoding", "hex", "--format", "tsv", "--limit", 1).out == "00ff\tdeadbeef\n"
     wrong = kv_cli("get", "xyz", "--encoding", "hex")
     assert wrong.code == exits.USAGE
-    assert wrong.err == "lakebed: 'xyz' is not hex.\n"
+    assert wrong.err == "lakebed: 'xyz' is not written as hex: write it so, or choose another --encoding.\n"
 
 
 def test_a_value_from_standard_input(kv_cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,11 +129,19 @@ def put(
     json: Json = False,
 ) -> None:
     """Write one key; makes the database when there is none."""
+    from lakebed.kv.batch import lifetime_ms
+    from lakebed.lsm.model import check_key, check_value
+
     body = sys.stdin.buffer.read() if value == "-" else _bytes(value, encoding)
     ttl_ms = args.duration_ms(ttl)
     found = None if ttl_ms is None else timedelta(milliseconds=ttl_ms)
+    # Before anybody's database is opened, which changes it.
+    named = check_key(_bytes(key, encoding))
+    check_value(body)
+    if found is not None:
+        lifetime_ms(found)
     with database(context).open(options=_brief(), take_over=take_over) as opened:
-        opened.put(_bytes(key, encoding), body, ttl=found)
+        opened.put(named, body, ttl=found)
     say.result(json, {"key": key, "bytes": len(body)}, f"Wrote {_quoted(key)} ({say.size(len(body))}).")
 
 
@@ -147,7 +155,9 @@ def delete(
     json: Json = False,
 ) -> None:
     """Delete one key; one that is not there is fine."""
-    found = _bytes(key, encoding)
+    from lakebed.lsm.model import check_key
+
+    found = check_key(_bytes(key, encoding))
     admin = database(context)
     if dry_run:
         with _reader(context, None) as reader:
@@ -289,7 +299,10 @@ def _bytes(text: str, encoding: Encoding) -> bytes:
         if encoding is Encoding.base64:
             return base64.b64decode(text, validate=True)
     except (ValueError, binascii.Error) as error:
-        raise InvalidRequest(f"{_quoted(text)} is not {encoding.value}.", kind="invalid_encoding") from error
+        raise InvalidRequest(
+            f"{_quoted(text)} is not written as {encoding.value}: write it so, or choose another --encoding.",
+            kind="invalid_encoding",
+        ) from error
     return text.encode("utf-8", "surrogateescape")
 
 

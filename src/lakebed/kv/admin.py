@@ -73,10 +73,8 @@ class DatabaseAdmin(DatabaseVerbs):
         )
 
 
-def _at(url: Url, storage_options: Options, environment: Environment | None, *, create: bool = False) -> DatabaseAdmin:
-    return DatabaseAdmin(
-        Place.at(url, storage_options=storage_options, environment=environment or Environment(), create=create)
-    )
+def _at(url: Url, storage_options: Options, environment: Environment | None) -> DatabaseAdmin:
+    return DatabaseAdmin(Place.at(url, storage_options=storage_options, environment=environment))
 
 
 def create_checkpoint(
@@ -140,7 +138,7 @@ def create_clone(
     environment: Environment | None = None,
 ) -> Manifest:
     """Make a database at `clone_url` that starts from a version of another. As `lakebed.kv.clone.create_clone`."""
-    clone = _at(clone_url, storage_options, environment, create=True)
+    clone = _at(clone_url, storage_options, environment)
     return clone.create_clone(parent_url, checkpoint, copy=copy)
 
 

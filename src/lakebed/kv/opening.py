@@ -52,7 +52,7 @@ def open_database(
         Unavailable, OutcomeUnknown: the store failed; try again.
     Cost: about 12 requests, and 1 GET an object of the log that is not in files yet; no matter how many rows there are.
     """
-    place = Place.at(url, storage_options=storage_options, environment=environment, durable=durable, create=create)
+    place = Place.at(url, storage_options=storage_options, environment=environment, durable=durable)
     return Database.open(place, options=options, create=create, take_over=take_over, after_destroy=after_destroy)
 
 
@@ -95,5 +95,5 @@ def open_reader(
 
     Raises, cost: as `DatabaseReader.open`. Source: "Readers".
     """
-    place = Place.at(url, storage_options=storage_options, environment=environment, durable=durable, create=False)
+    place = Place.at(url, storage_options=storage_options, environment=environment, durable=durable)
     return DatabaseReader.open(place, checkpoint, options=options, version=version)
