@@ -69,6 +69,20 @@ _EXAMPLES: Final = {
 }
 
 
+class _Threads:
+    """The client's threads, which the first request starts, and which no fork of this process has."""
+
+    are_started = False
+    are_lost = False
+
+
+def _lose_threads() -> None:
+    _Threads.are_lost = _Threads.are_lost or _Threads.are_started
+
+
+os.register_at_fork(after_in_child=_lose_threads)
+
+
 class VendorDriver:
     """`Driver` of one bucket or container, below a prefix."""
 
@@ -185,6 +199,13 @@ class VendorDriver:
         return ObjectMeta(meta["path"][len(self._prefix) :], meta["size"], modified_ms, meta["e_tag"])
 
     def _ask(self, path: str, request: Callable[[], R], *, unclear: bool = False) -> R:
+        if _Threads.are_lost:  # it would wait for an answer for ever
+            raise InvalidRequest(
+                f"This process was forked from one that had used a remote store, so it cannot reach {self.root_url}: "
+                "start processes by multiprocessing's 'spawn' or 'forkserver'.",
+                kind="forked_process",
+            )
+        _Threads.are_started = True
         try:
             return request()
         except (exceptions.BaseError, OSError, ValueError) as error:

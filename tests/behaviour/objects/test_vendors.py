@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
 import re
@@ -162,3 +163,26 @@ def test_signed_urls(store: Any) -> None:
     url = store.signed_url("a b", expires_in_s=60)
     assert url.startswith("http://127.0.0.1:")
     assert "a%20b?" in url
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_is_told_that_its_client_is_dead(s3_server: Any) -> None:
+    """A child of a process that has used a remote store would wait for ever: it is refused at once."""
+    store = open_store(s3_server.url(), storage_options=s3_server.options)
+    store.put("a", b"1")
+    receiver, sender = os.pipe()
+    child = os.fork()
+    if child == 0:
+        told = b"nothing"
+        try:
+            store.get("a")
+        except InvalidRequest as error:
+            told = error.kind.encode()
+        finally:
+            os.write(sender, told)
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(receiver, 100) == b"forked_process"
+    os.close(receiver)
+    os.close(sender)
+    assert bytes(store.get("a")) == b"1"
