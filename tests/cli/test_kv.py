@@ -14,6 +14,7 @@ import pytest
 import lakebed
 from lakebed import kv
 from lakebed.cli import exits
+from lakebed.clock import SystemClock
 
 
 @pytest.fixture
@@ -341,3 +342,19 @@ def test_a_lake_says_what_it_has_not(cli: Any, kv_cli: Any, orders: str, tmp_pat
     kv_cli("create-checkpoint")
     *_, newest = cli("history", lake, "orders", "--json").json
     assert re.fullmatch(r"1 file, [0-9,]+ bytes, (1 log object|[2-9] log objects)", newest["summary"])
+
+
+def test_a_watch_tells_what_happened_and_no_more(kv_cli: Any, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collection that deletes something is reported, idle ones are not; an interrupt ends it with its own code."""
+
+    def interrupted(clock: SystemClock, seconds: float) -> None:
+        if seconds == 60:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(SystemClock, "sleep", interrupted)
+    first = kv_cli("collect", "--min-age", "0s", "--watch", "--interval", "1min")
+    assert first.code == exits.INTERRUPTED
+    assert "deleted" in first.out
+    assert kv_cli("collect", "--min-age", "0s").out.startswith("orders.kv: nothing to delete.")
+    again = kv_cli("collect", "--min-age", "0s", "--watch", "--interval", "1min")
+    assert (again.code, again.out) == (exits.INTERRUPTED, "")

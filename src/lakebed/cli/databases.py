@@ -5,6 +5,7 @@ Names of commands and options are those of the checkpoints and clones proposal; 
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -233,9 +234,11 @@ def collect(
                     raise
                 places.remove(admin)  # it was destroyed and is gone: nothing to watch any more
                 continue
-            facts.print_reports([report], json=json, single=True)
+            if not watch or not facts.is_idle(report):  # a log of a watch tells what happened
+                facts.print_reports([report], json=json, single=True)
         if not watch or not places:
             return
+        sys.stdout.flush()
         places[0].place.environment.clock.sleep(pause_s)
 
 
