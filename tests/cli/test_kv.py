@@ -248,7 +248,7 @@ def test_the_path_has_to_be_given(cli: Any) -> None:
         assert "--path URL" in answer.err
 
 
-def test_a_lake_knows_its_databases(cli: Any, kv_cli: Any, orders: str, tmp_path: Path) -> None:
+def test_a_lake_knows_its_databases(cli: Any, orders: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """ls, pins, history, why, clean and fsck of a lake hold for databases as for tables."""
     lake = tmp_path / "lake"
     (listed,) = cli("ls", lake, "--json").json
@@ -259,6 +259,8 @@ def test_a_lake_knows_its_databases(cli: Any, kv_cli: Any, orders: str, tmp_path
     assert cli("history", lake, "database:orders", "--json").json
     file = next(path for path in (lake / "orders.kv" / "sst").iterdir())
     assert cli("why", lake, f"orders.kv/sst/{file.name}", "--json").json["sentence"]
+    monkeypatch.chdir(tmp_path)
+    assert cli("why", "lake", f"lake/orders.kv/sst/{file.name}", "--json").json["path"] == f"sst/{file.name}"
     assert cli("clean", lake, "--dry-run").code == exits.OK
     report = cli("fsck", lake, "--deep", "--json")
     assert (report.code, report.json["databases"], report.json["errors"]) == (exits.OK, 1, 0)

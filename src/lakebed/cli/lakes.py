@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -121,7 +122,9 @@ def why(
     json: Json = False,
 ) -> None:
     """Say which pins and versions need an object, or when it may go."""
-    verdict = args.open_lake(lake).why(object)
+    opened = args.open_lake(lake)
+    here = os.path.abspath(object)  # as a shell completes it, from the folder one is in
+    verdict = opened.why(here if os.path.exists(here) and f"file://{here}".startswith(f"{opened.url}/") else object)
     if json:
         say.document(
             {"path": verdict.path, "sentence": verdict.sentence, "pins": [facts.of_pin(pin) for pin in verdict.pins]}
