@@ -1,4 +1,4 @@
-"""A storm of real processes on one local folder: ``python storm.py FOLDER SECONDS SEED`` prints what it met as JSON.
+"""A storm of real processes on one store: ``python storm.py FOLDER URL SECONDS SEED`` prints what it met as JSON.
 
 Owns: the roles (writers that take over from each other, readers with long scans, the ``lakebed kv`` commands, cloners,
 a restorer, a collector with no minimum age), who is killed, stopped and continued when, and what must be true at the
@@ -105,10 +105,10 @@ class Storm:
 
     numbers_of = staticmethod(numbers_of)
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, url: str) -> None:
         self.said = folder / "said"
-        self.main = str(folder / "dbs" / "main")
-        self.clones = folder / "dbs" / "clones"
+        self.url = url
+        self.main = f"{url}/main"
 
     def say(self, name: str, **facts: Any) -> None:
         """Put a line where no death of this process can take it away."""
@@ -251,7 +251,8 @@ class Storm:
             elif kept and rng.random() < 0.6:
                 one = rng.choice(kept)
                 checkpoint, expected = one["id"], one["numbers"]
-            url = str(self.clones / f"c{os.getpid()}x{count}")
+            url = f"{self.url}/clones/c{os.getpid()}x{count}"
+            self.say(f"begun.{os.getpid()}", url=url)
             words = ["--from", parent, *(["--checkpoint", checkpoint] if checkpoint else [])]
             code, _ = self.command("--path", url, "create-clone", *words)
             if code == 0:
@@ -395,13 +396,13 @@ def blow(storm: Storm, seconds: float, rng: random.Random) -> Counter[str]:
     return counts
 
 
-def main(folder: Path, seconds: float, seed: int) -> None:
+def main(folder: Path, url: str, seconds: float, seed: int) -> None:
     """Blow, then look; prints what was wrong, and counts, as JSON."""
-    storm = Storm(folder)
+    storm = Storm(folder, url)
     storm.said.mkdir(parents=True)
     counts = blow(storm, seconds, random.Random(seed))
     print(json.dumps(check(storm, counts), indent=1))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]), int(sys.argv[4]))

@@ -137,7 +137,7 @@ class _Check:
 
     def check_teardown(self) -> None:
         """When all is destroyed, tombstones are left and nothing else."""
-        urls = [str(path) for path in self.storm.clones.glob("*")] if self.storm.clones.exists() else []
+        urls = [one["url"] for one in self.storm.heard("begun")]
         for url in urls:
             database = DatabaseAdmin(Place.at(url))
             try:
