@@ -61,7 +61,7 @@ class Bench:
 
     def options(self, place: str) -> DatabaseOptions:
         """The peers' memtable and, of blocks and rows together, their cache."""
-        rows = self.cache_bytes[place] // 8
+        rows = self.cache_bytes[place] // 2
         return DatabaseOptions(
             l0_sst_bytes=1 << 30 if place == "memtable" else 64 << 20,
             unflushed_bytes_max=4 << 30 if place == "memtable" else 256 << 20,

@@ -24,6 +24,13 @@ CACHE_BYTES_MAX_DEFAULT: Final = 64 << 20
 _ENTRY_BYTES: Final = 400
 """What one entry costs beside its value: key, node of the ordered dictionary, entry, place in its file's set."""
 
+_FULL_SHARE: Final = 0.9
+"""Of the setting: from here on a cache counts as full."""
+
+_MET_COUNT_MIN: Final = 1024
+_MET_PER_ENTRY: Final = 4
+"""Blocks remembered as read once: so many for each that is kept, 150 bytes each."""
+
 _ROW_BYTES: Final = 200
 """What one row costs beside its letters: two bytes objects and its place in a dictionary that has just grown."""
 
@@ -42,7 +49,8 @@ class _Entry:
 class BlockCache:
     """A bounded map from (file, number) to what was decoded from there. Thread-safe.
 
-    What was used since the hand last passed it gets a second chance; of the others the oldest goes first.
+    What was used since the hand last passed it gets a second chance; of the others the oldest goes first. Once full,
+    `wants` keeps out what was read for a single key until it is read again: most such blocks never are.
 
     Args:
         bytes_max: bound of the sum of sizes; 0 keeps nothing. A cache smaller than the tail of a file reads that tail
@@ -54,6 +62,8 @@ class BlockCache:
         self._bytes_max = bytes_max
         self._entries: OrderedDict[tuple[str, int], _Entry] = OrderedDict()
         self._numbers: dict[str, set[int]] = {}
+        self._met: set[tuple[str, int]] = set()
+        """What was read lately and not kept."""
         self._size_bytes = 0
         self._lock = (runtime or ThreadRuntime()).lock()
 
@@ -90,6 +100,18 @@ class BlockCache:
             self._entries[key] = _Entry(value, size_bytes)
             self._numbers.setdefault(file, set()).add(number)
             self._size_bytes += size_bytes
+
+    def wants(self, file: str, number: int) -> bool:
+        """Whether to put in what was just read for a single key: while there is room, and at its second reading."""
+        if self._size_bytes < self._bytes_max * _FULL_SHARE:
+            return True
+        key, met = (file, number), self._met
+        if key in met:
+            return True
+        if len(met) >= max(_MET_COUNT_MIN, _MET_PER_ENTRY * len(self._entries)):
+            met.clear()
+        met.add(key)
+        return False
 
     def forget(self, file: str) -> None:
         """Drop all that is kept of a file."""

@@ -218,11 +218,12 @@ class FileReader:
         return self._cache.get(self._name, number) or self._load(tail, number)
 
     def _load(self, tail: Tail, number: int) -> Block:
-        """Read one block into the cache."""
+        """Read one block for one key, into the cache if that wants it."""
         entry = tail.block(number)
         body = self._read(entry.offset, entry.offset + entry.length)
         block = decode_block(body, entry=entry, path=self._path)
-        self._cache.put(self._name, number, block, size_bytes=block.size_bytes)
+        if self._cache.wants(self._name, number):
+            self._cache.put(self._name, number, block, size_bytes=block.size_bytes)
         return block
 
     def _blocks(self, tail: Tail, numbers: Sequence[int], *, fill_cache: bool) -> Iterator[Block]:

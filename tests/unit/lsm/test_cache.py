@@ -64,6 +64,18 @@ def test_too_large_and_no_budget() -> None:
     assert nothing.get("file", 1) is None
 
 
+def test_a_full_cache_wants_what_is_read_twice() -> None:
+    """While there is room everything is wanted; then only what was read before: one reading evicts nothing."""
+    cache = BlockCache(100_000)
+    assert cache.wants("f", 1)
+    for number in range(10):
+        cache.put("f", number, object(), size_bytes=9_500)
+    assert not cache.wants("f", 77)
+    assert cache.wants("f", 77)
+    assert not any(cache.wants("f", number) for number in range(1000, 4000))
+    assert not cache.wants("f", 77), "what was read once is not remembered for ever"
+
+
 def test_forget_and_resize() -> None:
     """A file's entries can be dropped alone, and a smaller setting holds at once."""
     cache = BlockCache(64 * KIB)

@@ -193,7 +193,7 @@ def test_slices_are_views(memory: ObjectStore) -> None:
 
 def test_large_values(memory: ObjectStore) -> None:
     """A value larger than a block has a block of its own, and its neighbours are not read with it."""
-    files = files_in(memory)
+    files = files_in(memory, cache_bytes=8 << 20)
     rows = [put_of(1), put_of(2, bytes(range(256)) * 4000), put_of(3), put_of(4)]
     reader = files.reader(write(files, rows))
     assert [block.row_count for block in reader.batches()] == [1, 1, 2]
