@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from io import BytesIO, TextIOWrapper
@@ -137,6 +138,9 @@ def test_a_clone_and_its_pin(cli: Any, kv_cli: Any, orders: str, tmp_path: Path)
     gone = cli("kv", "--path", clone, "get", "a", "--json")
     assert (gone.code, gone.error["kind"]) == (exits.USAGE, "invalid_db_state")
     assert kv_cli("destroy", "--hard", "--yes").code == exits.OK
+    assert kv_cli("put", "a", "1").code == exits.USAGE
+    assert kv_cli("put", "a", "1", "--after-destroy").code == exits.OK
+    assert kv_cli("scan", "--count").out == "1\n"
 
 
 def test_restore_brings_the_past_back(kv_cli: Any, orders: str) -> None:
@@ -188,6 +192,7 @@ def test_manifests_can_be_looked_at(kv_cli: Any, orders: str) -> None:
 def test_a_live_owner_is_not_disturbed(kv_cli: Any, orders: str) -> None:
     """Writing beside an open database is refused, with its owner's name; admin commands and reads work."""
     with kv.open(orders) as database:
+        assert kv_cli("stats", "--json").json["owner"].startswith(f"process {os.getpid()} on ")
         refused = kv_cli("put", "a", "mine", "--json")
         assert (refused.code, refused.error["kind"]) == (exits.CONFLICT, "owned")
         database.put(b"a", b"still mine")

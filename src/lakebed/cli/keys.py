@@ -126,6 +126,9 @@ def put(
     ttl: Annotated[str | None, typer.Option("--ttl", help="It ends after this time: '1h', '7days'.")] = None,
     encoding: Coding = Encoding.utf8,
     take_over: TakeOver = False,
+    after_destroy: Annotated[
+        bool, typer.Option("--after-destroy", help="Make a new database where one was destroyed.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Write one key; makes the database when there is none."""
@@ -140,7 +143,7 @@ def put(
     check_value(body)
     if found is not None:
         lifetime_ms(found)
-    with database(context).open(options=_brief(), take_over=take_over) as opened:
+    with database(context).open(options=_brief(), take_over=take_over, after_destroy=after_destroy) as opened:
         opened.put(named, body, ttl=found)
     say.result(json, {"key": key, "bytes": len(body)}, f"Wrote {_quoted(key)} ({say.size(len(body))}).")
 
@@ -232,10 +235,12 @@ def _print_rows(rows: Iterator[tuple[bytes, bytes]], *, format: Format, encoding
 def stats(context: typer.Context, json: Json = False) -> None:
     """Show what the newest version is made of: files, rows, log, checkpoints, owner."""
     from lakebed.kv.checkpoint import live_checkpoints
+    from lakebed.kv.lease import read_lease, this_process
     from lakebed.kv.wal import WalLog
 
     admin = database(context)
     manifest = admin.show_manifest()
+    owner = read_lease(admin.place, process=this_process()).owner
     files, log = manifest.file_set, WalLog(admin.place).entries(manifest.replay_after_wal_id)
     found = {
         "url": admin.place.url,
@@ -250,6 +255,7 @@ def stats(context: typer.Context, json: Json = False) -> None:
         "log_objects": sum(not entry.is_fence for entry in log),
         "log_bytes": sum(entry.size_bytes for entry in log if not entry.is_fence),
         "last_sequence_in_files": manifest.last_sequence,
+        "owner": None if owner is None else f"process {owner.pid} on {owner.host}",
         "writer_epoch": manifest.writer_epoch,
         "compactor_epoch": manifest.compactor_epoch,
         "checkpoints": len(live_checkpoints(manifest, admin.place.environment.clock.now_ms())),

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 
-from lakebed.errors import LakebedError
+from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.kv.database import Database
 from lakebed.kv.model import Checkpoint, CheckpointCreateResult, Manifest
 from lakebed.kv.options import CheckpointOptions, CollectorOptions, DatabaseOptions
@@ -158,7 +158,7 @@ def restore(
 def destroy(
     url: Url,
     *,
-    soft: bool,
+    soft: bool = True,
     take_over: bool = False,
     dry_run: bool = False,
     progress: Callable[[Progress], None] | None = None,
@@ -186,6 +186,9 @@ def collect_garbage(
     Raises:
         LakebedError: the first error, after all databases had their turn.
     """
+    for url in urls:
+        if isinstance(url, CollectorOptions):
+            raise InvalidRequest("Databases are named one after another, by URL; settings are given as options=...")
     reports: list[ReclaimReport] = []
     errors: list[LakebedError] = []
     for url in urls:

@@ -122,7 +122,7 @@ class DatabaseVerbs:
     def destroy(
         self,
         *,
-        soft: bool,
+        soft: bool = True,
         take_over: bool = False,
         dry_run: bool = False,
         progress: Callable[[Progress], None] | None = None,

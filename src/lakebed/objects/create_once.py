@@ -95,6 +95,7 @@ def create_once(
         else:
             return
     raise OutcomeUnknown(
-        f"{store.root_url} did not say whether {path} was created, {TRIES_MAX} times: look before you retry ({unclear})",
+        f"{store.root_url} did not say whether {path} was created, {TRIES_MAX} times: look before you retry "
+        f"({unclear})",
         path=path,
     ) from unclear

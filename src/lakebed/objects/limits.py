@@ -43,8 +43,8 @@ class StoreLimits:
     """Bound of every wait between two tries."""
 
     coalesce_gap_bytes_max: int = 1 << 20
-    """Ranges of one object nearer than this are read by one GET of a remote store. A larger gap saves requests and reads
-    more bytes. Local folders join ranges at most 4 KiB apart."""
+    """Ranges of one object nearer than this are read by one GET of a remote store. A larger gap saves requests and
+    reads more bytes. Local folders join ranges at most 4 KiB apart."""
 
     list_page_count: int = 1000
     """Names of one page of a listing: what the large stores return for one request."""

@@ -281,7 +281,7 @@ def test_remembered_folders_are_bounded(tmp_path: Path) -> None:
 
 
 def test_unfinished_files_of_a_crash_are_removed_a_day_later(tmp_path: Path) -> None:
-    """A put that died leaves a hidden file; the next store that replaces an object there takes it away, if it is old."""
+    """A put that died leaves a hidden file; the next store that replaces an object there takes it away, if old."""
     store = open_store(tmp_path)
     store.put("a/lease", b"1")
     old, young = tmp_path / "a/.lakebed-00000000000000aa.tmp", tmp_path / "a/.lakebed-00000000000000bb.tmp"
