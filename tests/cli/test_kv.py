@@ -365,3 +365,23 @@ def test_a_watch_tells_what_happened_and_no_more(kv_cli: Any, orders: str, monke
     assert kv_cli("collect", "--min-age", "0s").out.startswith("orders.kv: nothing to delete.")
     again = kv_cli("collect", "--min-age", "0s", "--watch", "--interval", "1min")
     assert (again.code, again.out) == (exits.INTERRUPTED, "")
+
+
+def test_a_server_of_ones_own(cli: Any, s3_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Address and region come from ``--storage-option``, secrets from the environment, for every command."""
+    secrets = {name: value for name, value in s3_server.options.items() if "key" in name}
+    for name, value in secrets.items():
+        monkeypatch.setenv(name.upper(), value)
+    words = []
+    for name, value in s3_server.options.items():
+        if name not in secrets:
+            words += ["--storage-option", f"{name}={value}"]
+    lake = s3_server.url()
+    assert cli(*words, "kv", "--path", f"{lake}/orders.kv", "put", "k", "v").code == exits.OK
+    assert cli(*words, "kv", "--path", f"{lake}/orders.kv", "get", "k").out == "v\n"
+    assert [one["name"] for one in cli(*words, "ls", lake, "--json").json] == ["orders"]
+    assert cli(*words, "fsck", lake).code == exits.OK
+    behind = cli("ls", lake, *words)
+    assert behind.code == exits.USAGE
+    assert "before all others" in behind.err
+    assert cli("--storage-option", "aws_region", "ls", lake).code == exits.USAGE

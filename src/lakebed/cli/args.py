@@ -21,17 +21,20 @@ __all__ = [
     "Json",
     "LakeUrl",
     "Lifetime",
+    "StorageOptions",
     "TableName",
     "TagName",
     "Timestamp",
     "Version",
     "Yes",
+    "choose_storage",
     "duration_ms",
     "new_app",
     "open_lake",
     "open_table",
     "pairs",
     "predicate",
+    "storage_options",
     "time_ms",
     "version_of",
 ]
@@ -45,6 +48,14 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, even at a terminal.")]
 TagName = Annotated[str, typer.Option("--name", help="The tag's name.")]
 Branch = Annotated[str | None, typer.Option("--branch", help="A branch of the table, instead of main.")]
+StorageOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage-option",
+        metavar="KEY=VALUE",
+        help="A setting of the store, such as aws_endpoint=...; secrets belong into environment variables.",
+    ),
+]
 Lifetime = Annotated[
     str | None, typer.Option("--lifetime", help="Delete the tag after this time: '7 d', '12h', 'P7D'. Default: never.")
 ]
@@ -76,9 +87,24 @@ def new_app(help: str) -> typer.Typer:
     )
 
 
+_STORAGE_OPTIONS: dict[str, str] = {}
+"""Of the command that runs; a process runs one at a time."""
+
+
+def choose_storage(texts: list[str] | None) -> None:
+    """Remember what ``lakebed --storage-option KEY=VALUE ...`` says. Raises `InvalidRequest`."""
+    _STORAGE_OPTIONS.clear()
+    _STORAGE_OPTIONS.update(pairs(texts, like="aws_region=eu-central-1"))
+
+
+def storage_options() -> dict[str, str] | None:
+    """What the command was told of the store; None: nothing."""
+    return dict(_STORAGE_OPTIONS) or None
+
+
 def open_lake(url: str, *, create: bool = False) -> Lake:
     """The lake at a URL; only `create` makes one where there is none."""
-    return lakebed.open(url, create=create)
+    return lakebed.open(url, create=create, storage_options=storage_options())
 
 
 def open_table(url: str, name: str, *, branch: str | None = None) -> Table:

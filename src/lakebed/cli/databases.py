@@ -19,10 +19,7 @@ if TYPE_CHECKING:
     from lakebed.kv.model import Checkpoint
     from lakebed.kv.versions import ManifestSummary
 
-__all__ = ["GROUP_OPTIONS", "app"]
-
-GROUP_OPTIONS = ("--path", "--storage-option")
-"""They stand before the command."""
+__all__ = ["app"]
 
 app = args.new_app("Databases: keys and values with checkpoints, clones, readers, restore and a collector.")
 keys.register(app)
@@ -45,17 +42,9 @@ def choose(
     path: Annotated[
         str | None, typer.Option("--path", help="Where the database is: a folder or a URL such as s3://bucket/orders.")
     ] = None,
-    storage_option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--storage-option",
-            metavar="KEY=VALUE",
-            help="A setting of the store, such as aws_endpoint=...; secrets belong into environment variables.",
-        ),
-    ] = None,
 ) -> None:
     """Remember which database the command is about."""
-    context.obj = keys.Chosen(path, args.pairs(storage_option, like="aws_region=eu-central-1"))
+    context.obj = path
 
 
 # ---- checkpoints
@@ -218,8 +207,8 @@ def collect(
     """Delete what nobody needs any more: expired checkpoints, old versions, files, log objects."""
     from lakebed.kv.options import CollectorOptions
 
-    chosen = keys.chosen(context)
-    places = [keys.database_at(url, chosen) for url in [*([chosen.url] if chosen.url else []), *(urls or [])]]
+    own = keys.chosen(context)
+    places = [keys.database_at(url) for url in [*([own] if own else []), *(urls or [])]]
     if not places:
         raise keys.no_path("collect")
     options = CollectorOptions(min_age=_span(min_age), db_delete_grace=_span(grace))

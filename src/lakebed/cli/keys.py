@@ -11,7 +11,6 @@ import base64
 import binascii
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from itertools import islice
@@ -27,7 +26,7 @@ from lakebed.errors import InvalidRequest, NotFound
 if TYPE_CHECKING:
     from lakebed.kv.admin import DatabaseAdmin
 
-__all__ = ["Chosen", "chosen", "database", "database_at", "no_path", "register"]
+__all__ = ["chosen", "database", "database_at", "no_path", "register"]
 
 
 class Encoding(StrEnum):
@@ -56,18 +55,10 @@ Checkpoint = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """What stands between ``kv`` and the command."""
-
-    url: str | None
-    storage_options: dict[str, str]
-
-
-def chosen(context: typer.Context) -> Chosen:
-    """What ``--path`` and ``--storage-option`` say."""
-    found = context.obj
-    return found if isinstance(found, Chosen) else Chosen(None, {})
+def chosen(context: typer.Context) -> str | None:
+    """What ``--path`` says."""
+    url: str | None = context.obj
+    return url
 
 
 def no_path(command: str) -> InvalidRequest:
@@ -77,18 +68,18 @@ def no_path(command: str) -> InvalidRequest:
 
 def database(context: typer.Context) -> DatabaseAdmin:
     """The database that ``--path`` names, not opened."""
-    found = chosen(context)
-    if found.url is None:
+    url = chosen(context)
+    if url is None:
         raise no_path(str(context.info_name))
-    return database_at(found.url, found)
+    return database_at(url)
 
 
-def database_at(url: str, found: Chosen) -> DatabaseAdmin:
-    """A database at a URL, with the group's storage options."""
+def database_at(url: str) -> DatabaseAdmin:
+    """A database at a URL, not opened."""
     from lakebed.kv.admin import DatabaseAdmin
     from lakebed.kv.place import Place
 
-    return DatabaseAdmin(Place.at(url, storage_options=found.storage_options or None))
+    return DatabaseAdmin(Place.at(url, storage_options=args.storage_options()))
 
 
 def register(app: typer.Typer) -> None:

@@ -173,7 +173,7 @@ def fsck(
     from lakebed.fsck.check import check_url  # Arrow is loaded only by commands that read data
 
     with say.progress("checking") as progress:
-        report = check_url(lake, store=store, deep=deep, progress=progress)
+        report = check_url(lake, store=store, deep=deep, storage_options=args.storage_options(), progress=progress)
     facts.print_check(report, json=json)
     if report.error_count:
         raise typer.Exit(exits.FAULTY)

@@ -27,6 +27,13 @@ app = args.new_app(
 )
 lakes.register(app)
 
+
+@app.callback()
+def choose(storage_option: args.StorageOptions = None) -> None:
+    """Remember how stores are reached."""
+    args.choose_storage(storage_option)
+
+
 table = args.new_app("Tables: make, read, write, tag, travel, roll back, expire.")
 for room in (schemas, rows, tags, versions):
     room.register(table)
@@ -102,8 +109,10 @@ def _usage(wrong: Any, *, json: bool) -> int:
 def _hint(context: Any, *, option: str) -> str:
     """What to try; `option` is the one that the command does not know, or empty."""
     command: str = context.command_path
-    if option in databases.GROUP_OPTIONS and command.startswith("lakebed kv "):
-        return f" It stands before the command: lakebed kv {option} ... {context.info_name} ..."
+    if option == "--path" and command.startswith("lakebed kv "):
+        return f" It stands before the command: lakebed kv --path ... {context.info_name} ..."
+    if option == "--storage-option":
+        return f" It stands before all others: lakebed --storage-option ... {command.removeprefix('lakebed ')} ..."
     if option[1:2].isdecimal():
         return f" A value that begins with - stands behind --: {command} ... -- {option}"
     return f" Try: {command} --help"

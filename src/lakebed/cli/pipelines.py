@@ -43,7 +43,9 @@ def run(
         )
         return
     progress = pipeline.console_progress(Console(stderr=True))
-    summary = pipeline.run_file(file, variables=variables, run_id=run, progress=progress)
+    summary = pipeline.run_file(
+        file, variables=variables, run_id=run, progress=progress, storage_options=args.storage_options()
+    )
     say.result(
         json,
         msgspec.to_builtins(summary),
@@ -57,7 +59,7 @@ def status(lake: LakeUrl, run: RunId = None, json: Json = False) -> None:
     """List the runs in a lake, newest first, and how far each is."""
     from lakebed.spark import pipeline
 
-    runs = pipeline.status(lake, run_id=run)
+    runs = pipeline.status(lake, run_id=run, storage_options=args.storage_options())
     if json:
         say.document(msgspec.to_builtins(runs))
         return
@@ -88,5 +90,5 @@ def report(
     """Write a page with plots about the runs in a lake."""
     from lakebed.spark import pipeline
 
-    files = pipeline.write_report(lake, path=output, run_id=run, title=title)
+    files = pipeline.write_report(lake, path=output, run_id=run, title=title, storage_options=args.storage_options())
     say.result(json, {"html": str(files.html), "json": str(files.json)}, f"Wrote {files.html} and {files.json}.")

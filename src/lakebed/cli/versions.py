@@ -241,7 +241,7 @@ def fsck(
     from lakebed.fsck.check import check_url
 
     with say.progress("checking") as progress:
-        report = check_url(lake, store=table, deep=deep, progress=progress)
+        report = check_url(lake, store=table, deep=deep, storage_options=args.storage_options(), progress=progress)
     facts.print_check(report, json=json)
     if report.error_count:
         raise typer.Exit(exits.FAULTY)
