@@ -376,7 +376,10 @@ def blow(storm: Storm, seconds: float, rng: random.Random) -> Counter[str]:
             if CLOCK.monotonic_s() >= until:
                 os.kill(pid, signal.SIGCONT)
                 del stopped[pid]
-        draw, pid = rng.random(), rng.choice([one for one in running if one not in stopped])
+        awake = [one for one in running if one not in stopped]
+        if not awake:
+            continue
+        draw, pid = rng.random(), rng.choice(awake)
         if draw < 0.12 and running[pid] not in SPARED:
             os.kill(pid, signal.SIGKILL)
             counts[f"killed {running[pid]}"] += 1
