@@ -27,7 +27,7 @@ from typing import Final
 
 from typing_extensions import Buffer
 
-from lakebed.errors import InvalidRequest, LakebedError, NotFound, Unavailable
+from lakebed.errors import InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.objects.memory import absent, check_range, occupied
 from lakebed.objects.path import join_path
 from lakebed.objects.port import ByteRange, Listing, ObjectMeta
@@ -160,7 +160,16 @@ class LocalDriver:
                 self._make_folder(folder)  # or another program removed it meanwhile: make it again
                 continue
             except FileExistsError as error:
+                if durable:
+                    self._sync_place(folder)  # whoever is told that a name is taken may rely on what is there
                 raise occupied(path, self.root_url) from error
+            except _NamedError as named:
+                raise OutcomeUnknown(
+                    f"{self.root_url}/{path} was written, but its folder could not be synced ({named.__cause__}): it "
+                    "is there now, and may be gone after a power loss",
+                    kind="unsynced",
+                    path=path,
+                ) from named.__cause__
             except OSError as error:
                 if create_only and self._nameless and error.errno in _NO_NAMELESS and os.path.isdir(place):
                     self._nameless = False  # this file system has no files without names
@@ -186,7 +195,7 @@ class LocalDriver:
             finally:
                 os.close(descriptor)
             if durable:
-                _flush(parent)
+                _flush_named(parent)
         finally:
             os.close(parent)
 
@@ -212,7 +221,11 @@ class LocalDriver:
             _unlink_if_there(hidden)
             raise
         if durable:
-            _sync_folder(place)
+            descriptor = os.open(place, _OPEN_FOLDER)
+            try:
+                _flush_named(descriptor)
+            finally:
+                os.close(descriptor)
 
     def _make_folder(self, folder: str) -> None:
         """Make a folder and those above it; their durability is settled by `_sync_parents`."""
@@ -456,6 +469,18 @@ def _flush(descriptor: int) -> None:
         os.fsync(descriptor)
     else:
         fcntl.fcntl(descriptor, _F_FULLFSYNC)
+
+
+class _NamedError(Exception):
+    """The folder could not be synced after the file had got its name: it is too late to say that nothing happened."""
+
+
+def _flush_named(descriptor: int) -> None:
+    """Sync a folder in which a file has just got its name."""
+    try:
+        _flush(descriptor)
+    except OSError as error:
+        raise _NamedError from error
 
 
 def _sync_folder(place: str) -> None:

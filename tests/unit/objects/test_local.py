@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lakebed.errors import AlreadyExists, InvalidRequest, NotFound, Unavailable
+from lakebed.errors import AlreadyExists, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
 from lakebed.objects import StoreLimits, open_store
 from lakebed.objects.local import LocalDriver
 
@@ -117,6 +118,31 @@ def test_a_file_is_whole_when_it_appears(tmp_path: Path, with_names: bool, monke
             store.put("c", b"z", create_only=create_only)
         assert caught.value.kind == "disk_full"
     assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("with_names", [False, True])
+def test_a_folder_that_cannot_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_names: bool) -> None:
+    """Once a file has its name nobody is told that nothing happened; a name that is told to be taken is durable."""
+    store = open_named(tmp_path, with_names=with_names)
+    store.put("warm", b"x", create_only=True)
+    real, synced = os.fsync, []
+
+    def sync(descriptor: int) -> None:
+        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        synced.append(is_folder)
+        if is_folder and len(synced) == 2:
+            raise OSError(errno.ENOSPC, "full")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    with pytest.raises(OutcomeUnknown) as caught:
+        store.put("a", b"1", create_only=True)
+    assert caught.value.kind == "unsynced"
+    synced += [False, False]
+    with pytest.raises(AlreadyExists):
+        store.put("a", b"1", create_only=True)
+    assert synced[-1], "the folder was synced before the name was called taken"
+    assert bytes(store.get("a")) == b"1"
 
 
 @pytest.mark.parametrize("with_names", [False, True])
