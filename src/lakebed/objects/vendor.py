@@ -48,10 +48,11 @@ _NO_RIGHT: Final = re.compile(
 )
 _NOT_SENT: Final = re.compile(r"tcp connect|dns error|Connect\b|error trying to connect|SlowDown|status: 429|Too Many")
 _BAD_RANGE: Final = re.compile(
-    r"InvalidRange|416|Requested range|OutOfRange|out of range|StartTooLarge|start too large"
+    r"InvalidRange|status: 416|\b416 (Range|Requested)|Requested range|OutOfRange|out of range|StartTooLarge|start too large"
 )
 
 _NAMES: Final = re.compile(r"https?://\S+|path: \".*\"|(at location|for path) .*?(?= not found| already exists|: )")
+_TIMES: Final = re.compile(r"\b\d+(\.\d+)?(n|µ|u|m)?s\b")
 _SECRET_NAME: Final = re.compile(
     r"secret|token|sas|password|(account|access|master|shared|customer)_key\Z", re.IGNORECASE
 )
@@ -222,7 +223,7 @@ class VendorDriver:
 
     def _translated(self, error: Exception, path: str, *, unclear: bool) -> LakebedError:
         """The one error for a failed request. The vendor's text stays in ``__cause__`` and out of the sentence."""
-        text = _NAMES.sub("", str(error))  # an object's own name may look like a sign
+        text = _TIMES.sub("", _NAMES.sub("", str(error)))  # a name, or how long it took, may look like a sign
         place = self.metrics_label
         if _NO_PLACE.search(text):
             return NotFound(

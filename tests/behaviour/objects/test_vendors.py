@@ -11,6 +11,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from obstore.exceptions import GenericError
 
 from lakebed.errors import InvalidRequest, NotFound, OutcomeUnknown, Unavailable
 from lakebed.objects import StoreLimits, open_store
@@ -186,3 +187,18 @@ def test_a_fork_is_told_that_its_client_is_dead(s3_server: Any) -> None:
     os.close(receiver)
     os.close(sender)
     assert bytes(store.get("a")) == b"1"
+
+
+@pytest.mark.parametrize("elapsed", ["29.416495ms", "1.403s", "401.3ms", "416ns"])
+def test_how_long_a_request_took_says_nothing_about_it(elapsed: str) -> None:
+    """A number in the client's message that looks like a status is not taken for one: the outcome stays unknown."""
+    store = open_store(
+        "s3://bucket/prefix", storage_options={"aws_region": "us-east-1", "aws_endpoint": "http://127.0.0.1:9"}
+    )
+    text = (
+        f"Generic S3 error: Error performing PUT http://127.0.0.1:9/bucket/wal/416.wal in {elapsed} - HTTP error: "
+        f"error sending request\n\nDebug source: elapsed: {elapsed}, IncompleteMessage"
+    )
+    error = GenericError(text)
+    assert isinstance(store._driver._translated(error, "wal/416.wal", unclear=True), OutcomeUnknown)
+    assert isinstance(store._driver._translated(error, "wal/416.wal", unclear=False), Unavailable)
