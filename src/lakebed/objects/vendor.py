@@ -48,7 +48,8 @@ _NO_RIGHT: Final = re.compile(
 )
 _NOT_SENT: Final = re.compile(r"tcp connect|dns error|Connect\b|error trying to connect|SlowDown|status: 429|Too Many")
 _BAD_RANGE: Final = re.compile(
-    r"InvalidRange|status: 416|\b416 (Range|Requested)|Requested range|OutOfRange|out of range|StartTooLarge|start too large"
+    r"InvalidRange|status: 416|\b416 (Range|Requested)|Requested range|OutOfRange|out of range|StartTooLarge|"
+    r"start too large"
 )
 
 _NAMES: Final = re.compile(r"https?://\S+|path: \".*\"|(at location|for path) .*?(?= not found| already exists|: )")
