@@ -82,6 +82,10 @@ def alternate(
 
 def rss_peak_mb() -> float:
     """Peak resident memory of this process so far, in megabytes (2**20)."""
+    status = Path("/proc/self/status")
+    if status.exists():  # where `getrusage` of a fresh program begins with the peak of whoever started it
+        peak = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return round(int(peak.split()[1]) / 1024, 1)
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return round(kilobytes / (1024 if sys.platform != "darwin" else 1024 * 1024), 1)
 
@@ -158,16 +162,26 @@ def commit_id() -> str:
 
 
 def write_results(suite: str, results: list[Result], *, scale: float, versions: Mapping[str, str]) -> Path:
-    """Merge `results` into ``bench/results/<suite>.json`` and rewrite ``bench/RESULTS.md``."""
+    """Write ``bench/results/<suite>.json`` and rewrite ``bench/RESULTS.md``.
+
+    Workloads of an earlier run at the same scale stay, in their place, unless `results` has them anew: ``--only``
+    measures a part again.
+    """
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{suite}.json"
+    taken = {result.workload: asdict(result) for result in results}
+    if path.exists():
+        earlier = json.loads(path.read_text())
+        if earlier["scale"] == scale:
+            kept = {row["workload"]: row for row in earlier["results"]}
+            taken = {name: taken.get(name, row) for name, row in kept.items()} | taken
     document: dict[str, Any] = {
         "scale": scale,
         "commit": commit_id(),
         "date": datetime.date.today().isoformat(),
         "machine": machine(),
         "versions": dict(versions),
-        "results": [asdict(result) for result in results],
+        "results": list(taken.values()),
     }
     path.write_text(json.dumps(document, indent=1) + "\n")
     write_tables()
