@@ -38,6 +38,22 @@ def test_what_was_closed_opens_with_everything(place: Place, open_at: Opener) ->
     assert open_at(place).stats().file_count > 0
 
 
+def test_closing_leaves_no_fences_to_look_through(place: Place, open_at: Opener) -> None:
+    """Where files have every row, the fences of earlier openings are settled; rows in the log are not."""
+    db = open_at(place)
+    db.put(b"a", b"1")
+    db.flush(memtable=True)
+    db.close()
+    for _ in range(3):
+        open_at(place).close()
+    assert ManifestLog(place).latest().replay_after_wal_id == WalLog(place).last_id()
+    db = open_at(place)
+    db.put(b"b", b"2")
+    db.close()
+    assert ManifestLog(place).latest().replay_after_wal_id < WalLog(place).last_id()
+    assert dict(open_at(place).scan()) == {b"a": b"1", b"b": b"2"}
+
+
 def test_a_crash_keeps_what_was_durable_and_drops_the_rest(place: Place, open_at: Opener) -> None:
     """The log is replayed; what nobody waited for and no flush took is gone; new writes come after the old."""
     db = open_at(place)
