@@ -348,10 +348,12 @@ class LocalDriver:
             raise self._translated(error, "list", folder) from error
         named: list[tuple[str, os.DirEntry[str]]] = []
         for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                named.append((entry.name + "/", entry))
-            elif entry.is_file(follow_symlinks=False) and _TEMPORARY.fullmatch(entry.name) is None:
-                named.append((entry.name, entry))
+            name = entry.name
+            if entry.is_file(follow_symlinks=False):
+                if name[0] != "." or _TEMPORARY.fullmatch(name) is None:
+                    named.append((name, entry))
+            elif entry.is_dir(follow_symlinks=False):
+                named.append((name + "/", entry))
         named.sort(key=_first)
         return named
 

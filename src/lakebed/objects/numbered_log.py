@@ -112,10 +112,16 @@ class NumberedLog:
 
     def _latest_padded(self) -> int | None:
         if self._seen is not None and self._seen > 0:
-            ids = self._ids(start_after=self.path(self._seen - 1))
-            if ids:
-                return ids[-1]
-        return self._latest_listed()
+            number = self._last_listed(start_after=self.path(self._seen - 1))
+            if number is not None:
+                return number
+        return self._last_listed()
+
+    def _last_listed(self, *, start_after: str | None = None) -> int | None:
+        """The last number of a padded log's listing; only strangers behind it are looked at one by one."""
+        paths = [meta.path for meta in self._store.list(self._folder, start_after=start_after)]
+        numbers = (self._id_of(path.rpartition("/")[2]) for path in reversed(paths))
+        return next((number for number in numbers if number is not None), None)
 
     def _latest_probed(self, exact: bool) -> int | None:
         start = self._start()
