@@ -1,0 +1,64 @@
+"""Every setting of repositories. Pure data; each says what it costs to change it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+__all__ = ["CollectionOptions", "RangeOptions", "RepositoryOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class RangeOptions:
+    """Where ranges break. Stored nowhere; when it changes, the next commits rewrite what they touch."""
+
+    entry_count_min: int = 2_048
+    """A range never breaks before it has so many entries."""
+    raggedness: int = 16_384
+    """A range breaks behind a path whose hash this divides: about so many entries a range. Smaller: a commit rewrites
+    less around each change, and reads and lists more objects."""
+    entry_count_max: int = 131_072
+    """A range always breaks here."""
+    bytes_max: int = 32 << 20
+    """And where its paths and values reach this size."""
+    block_bytes: int = 64 << 10
+    """Block size before compression. Smaller: less is read for one path, the index grows."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryOptions:
+    """Settings of an open home of repositories."""
+
+    ranges: RangeOptions = field(default_factory=RangeOptions)
+    cache_bytes: int | None = None
+    """Bytes of the cache of range blocks; None: the process's shared cache (`lakebed.lsm.cache`)."""
+    write_tries_max: int = 3
+    """Tries of a write whose token was sealed meanwhile."""
+    publish_tries_max: int = 8
+    """Tries of an operation that moves a branch and lost the race for its record."""
+    sealed_tokens_max: int = 64
+    """Above it a commit compacts first. Every read of an uncommitted path looks into each."""
+    compaction_staged_min: int = 10_000
+    """Staged entries of a branch at which the sensor asks for compaction."""
+    compaction_tombstones_min: int = 1_000
+    """Tombstones of a branch at which it does."""
+    compaction_sealed_min: int = 8
+    """Sealed tokens at which it does."""
+    compaction_cooldown_ms: int = 60_000
+    """Shortest time between the starts of two compactions of one branch, by any process."""
+    background: bool = True
+    """Compact and clean up in a thread of our own. False: the caller runs `step_once`."""
+    undelete_days: int = 7
+    """How long a deleted branch can be brought back; its head is kept as long."""
+    diff_cache_count: int = 64
+    """Differences of two metaranges kept, of the small ones."""
+    committer: str = ""
+    """Who commits, when nobody is named; empty: the user that runs the process."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionOptions:
+    """What a collection may take."""
+
+    min_age: timedelta = timedelta(days=1)
+    """Uploads younger than this are left alone; a slower upload is refused when it is staged."""
