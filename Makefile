@@ -6,6 +6,7 @@ SHELL := /bin/sh
 
 VENV := .venv
 PEERS := .venv-peers
+CLIENTS := .venv-clients
 NODE := tests/servers
 RUN := $(VENV)/bin/python
 SEEDS ?= 300
@@ -17,7 +18,7 @@ ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-long check bench bench-table bench-kv simulate clean
+.PHONY: help demo test test-long check bench bench-table bench-kv bench-repo simulate clean
 
 help: ## this list
 	@echo "lakebed: make TARGET"
@@ -26,10 +27,10 @@ help: ## this list
 demo: java $(VENV)/.demo ## a year of real flights, through Spark: merge, tag, audit, roll back, expire, report
 	@$(RUN) -m demo
 
-test: java check $(PEERS)/.ready $(NODE)/.ready ## everything continuous integration runs, in at most 25 minutes
+test: java check $(PEERS)/.ready $(CLIENTS)/.ready $(NODE)/.ready ## everything continuous integration runs, in at most 25 minutes
 	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup -m "not long" $(ARGS)
 
-test-long: java $(VENV)/.ready $(PEERS)/.ready $(NODE)/.ready ## the long property tests and simulations
+test-long: java $(VENV)/.ready $(PEERS)/.ready $(CLIENTS)/.ready $(NODE)/.ready ## the long property tests and simulations
 	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup -m long -s $(ARGS)
 
 check: $(VENV)/.ready ## lint, format and types
@@ -37,7 +38,7 @@ check: $(VENV)/.ready ## lint, format and types
 	@$(RUN) -m ruff format --quiet --check . || { echo "Some files are not formatted: run $(RUN) -m ruff format ."; exit 1; }
 	@$(RUN) -m mypy --no-error-summary
 
-bench: bench-table bench-kv ## all benchmarks; SCALE=0.1 for a quick look
+bench: bench-table bench-kv bench-repo ## all benchmarks; SCALE=0.1 for a quick look
 
 bench-table: java $(VENV)/.ready $(PEERS)/.ready ## tables against pypaimon, deltalake and plain Spark
 	@$(RUN) bench/table.py --scale $(SCALE)
@@ -45,11 +46,14 @@ bench-table: java $(VENV)/.ready $(PEERS)/.ready ## tables against pypaimon, del
 bench-kv: $(VENV)/.ready $(PEERS)/.ready ## databases against rocksdict, slatedb and Arrow files
 	@$(RUN) bench/kv.py --scale $(SCALE)
 
+bench-repo: $(VENV)/.ready ## repositories against their own uncompacted state, and their server
+	@$(RUN) bench/repo.py --scale $(SCALE)
+
 simulate: $(VENV)/.ready ## seeded simulations with faults; SEEDS=300
 	@LAKEBED_SEEDS=$(SEEDS) $(RUN) -m pytest -q -n $(WORKERS) -s tests/simulation $(ARGS)
 
 clean: ## remove every environment, cache and output
-	rm -rf $(VENV) $(PEERS) $(NODE)/node_modules $(NODE)/.ready $(NODE)/npm.log build dist out \
+	rm -rf $(VENV) $(PEERS) $(CLIENTS) $(NODE)/node_modules $(NODE)/.ready $(NODE)/npm.log build dist out \
 		.pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -59,11 +63,15 @@ $(VENV)/.demo: pyproject.toml tools/setup.sh
 	@touch $@
 
 $(VENV)/.ready: pyproject.toml tools/setup.sh
-	@PYTHON="$(PYTHON)" tools/setup.sh venv $(VENV) dev spark,testing
+	@PYTHON="$(PYTHON)" tools/setup.sh venv $(VENV) dev spark,testing,server
 	@touch $@
 
 $(PEERS)/.ready: pyproject.toml tools/setup.sh
 	@PYTHON="$(PYTHON)" tools/setup.sh venv $(PEERS) peers
+	@touch $@
+
+$(CLIENTS)/.ready: pyproject.toml tools/setup.sh
+	@PYTHON="$(PYTHON)" tools/setup.sh venv $(CLIENTS) clients
 	@touch $@
 
 $(NODE)/.ready: $(wildcard $(NODE)/package.json) tools/setup.sh

@@ -1,0 +1,1 @@
+"""The key-value store under repositories: one port, and what can stand behind it."""
