@@ -1,0 +1,59 @@
+"""Home: what every verb of one repository stands on.
+
+Owns: nothing but the bundle. Every verb is a function whose first argument is a home; all else comes by keyword.
+Invariants: it never changes, and neither does the record in it but for `RepositoryRecord.metadata` and ``read_only``,
+which are as they were when the repository was opened. Does not know: any verb. What it holds (the committed data, the
+sensor's counters, the hooks) names it for type checkers only, so that imports stay without a cycle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lakebed.objects.port import ObjectStore
+from lakebed.repo.layout import Keys
+from lakebed.repo.model import RepositoryRecord
+from lakebed.repo.options import RepositoryOptions
+from lakebed.runtime import Environment
+
+if TYPE_CHECKING:
+    from lakebed.repo.committed.store import Committed
+    from lakebed.repo.hooks import Hooks
+    from lakebed.repo.key_value.port import KeyValue
+    from lakebed.repo.staging.counters import Counters
+
+__all__ = ["Home"]
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """One open repository.
+
+    Attributes:
+        name: the repository's.
+        record: as it was when the repository was opened.
+        keys: of its records.
+        key_value: where they are; shared by all repositories of a home, whose owner closes it.
+        store: its storage namespace.
+        committed: its ranges and metaranges.
+        options: settings.
+        environment: clock, randomness and concurrency.
+        counters: what the sensor of staging compaction counts.
+        hooks: what runs before and after commits and merges.
+    """
+
+    name: str
+    record: RepositoryRecord
+    keys: Keys
+    key_value: KeyValue
+    store: ObjectStore
+    committed: Committed
+    options: RepositoryOptions
+    environment: Environment
+    counters: Counters
+    hooks: Hooks
+
+    def now_ms(self) -> int:
+        """Unix time in milliseconds, UTC."""
+        return self.environment.clock.now_ms()
