@@ -21,13 +21,13 @@ import pyarrow as pa
 
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.lake import questions
+from lakebed.lake.answers.port import Cleaning, StoreSummary
 from lakebed.lake.drop import drop_table, is_dropped, leftover
 from lakebed.lake.marker import MARKER_PATH, check_marker, encode_marker
 from lakebed.lake.names import (
     DATABASE_SUFFIX,
     parse_table_name,
 )
-from lakebed.lake.questions import StoreSummary
 from lakebed.lake.stores import WAREHOUSE_SUFFIX, Stores
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
@@ -242,8 +242,18 @@ class Lake(Stores):
         orphans_older_than_ms: int | None = None,
         progress: Callable[[Any], None] | None = None,
     ) -> list[ReclaimReport]:
-        """Delete what nobody needs any more, by each store's own retention settings. As `questions.clean`."""
-        return questions.clean(self, dry_run=dry_run, orphans_older_than_ms=orphans_older_than_ms, progress=progress)
+        """Delete what nobody needs any more, by each store's own retention settings.
+
+        Args:
+            dry_run: only say what would go.
+            orphans_older_than_ms: files of tables that nobody names go when last changed before this Unix time (ms,
+                UTC); None is a day ago, so that a running writer keeps the files that it is about to commit.
+            progress: called after each batch of deletes.
+
+        Returns:
+            One report a deleting step.
+        """
+        return questions.clean(self, Cleaning(dry_run, orphans_older_than_ms, progress))
 
     # ---- inside
 

@@ -25,6 +25,7 @@ __all__ = [
     "parse_store_name",
     "parse_table_name",
     "split_path",
+    "split_top",
 ]
 
 DEFAULT_DATABASE: Final = "default"
@@ -113,6 +114,14 @@ def split_path(path: str) -> tuple[TableName, str] | None:
     if not database.endswith(_SUFFIX) or database == _SUFFIX or not table:
         return None
     return TableName(database.removesuffix(_SUFFIX), table), inside
+
+
+def split_top(path: str, suffix: str) -> tuple[str, str] | None:
+    """``(name, path inside it)`` of a path inside a folder ``<name><suffix>`` of a lake; None when it lies in none."""
+    top, _, inside = path.partition("/")
+    if not top.endswith(suffix) or top == suffix or not inside:
+        return None
+    return top.removesuffix(suffix), inside
 
 
 def nearest_names(name: str, names: Iterable[str]) -> list[str]:

@@ -1,0 +1,59 @@
+"""What databases answer: their newest manifest, checkpoints of people and clones, what the collector finds."""
+
+from __future__ import annotations
+
+from lakebed.errors import NotFound
+from lakebed.kv.options import CollectorOptions
+from lakebed.lake.answers.port import Cleaning, StoreSummary
+from lakebed.lake.names import DATABASE_SUFFIX, database_folder, split_top
+from lakebed.lake.stores import Stores
+from lakebed.reclaim.model import Pin, ReclaimReport, Verdict
+
+__all__ = ["DatabaseAnswers"]
+
+
+class DatabaseAnswers:
+    """As `Answers`."""
+
+    def summary(self, lake: Stores, name: str) -> StoreSummary | None:
+        """Cost: 1 LIST + 1 GET."""
+        manifest = lake.database(name).show_manifest()
+        if manifest.destroyed_at_ms is not None:
+            remains = list(lake.store.list(f"{database_folder(name)}/sst"))
+            size_bytes = sum(meta.size_bytes for meta in remains)
+            summary = StoreSummary("database", name, "destroyed", manifest.destroyed_at_ms, None, size_bytes, 0)
+            return summary if remains else None
+        now_ms = lake.environment.clock.now_ms()
+        pin_count = sum(one.is_live(now_ms) and one.owner.kind in ("user", "clone") for one in manifest.checkpoints)
+        return StoreSummary(
+            "database",
+            name,
+            str(manifest.manifest_id),
+            manifest.created_at_ms,
+            None,
+            manifest.file_set.size_bytes,
+            pin_count,
+        )
+
+    def pins(self, lake: Stores, name: str) -> list[Pin]:
+        """Cost: 1 LIST + 1 GET, and the manifest of every pinned version."""
+        return lake.database(name).pins()
+
+    def why(self, lake: Stores, path: str) -> Verdict | None:
+        """Cost: as `DatabaseAdmin.why`."""
+        found = split_top(path, DATABASE_SUFFIX)
+        if found is None:
+            return None
+        try:
+            return lake.database(found[0]).why(found[1])
+        except NotFound:
+            return None
+
+    def clean(self, lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:
+        """What the collector of each finds, by its default settings."""
+        return [
+            lake.database(name).collect_garbage(
+                CollectorOptions(), dry_run=cleaning.dry_run, progress=cleaning.progress
+            )
+            for name in lake.databases()
+        ]

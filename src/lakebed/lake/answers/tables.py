@@ -1,0 +1,65 @@
+"""What tables answer: newest snapshot, tags, and what expiry, the orphan search and dropped tables leave to clean."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow.compute as pc
+
+from lakebed.lake.answers.port import Cleaning, StoreSummary
+from lakebed.lake.drop import drop_table, is_dropped
+from lakebed.lake.names import split_path
+from lakebed.lake.stores import Stores
+from lakebed.reclaim.model import Pin, ReclaimReport, Verdict
+
+__all__ = ["TableAnswers"]
+
+
+class TableAnswers:
+    """As `Answers`."""
+
+    def summary(self, lake: Stores, name: str) -> StoreSummary:
+        """Cost: 3 LIST + 2 GET, and 1 GET for each manifest that is not cached."""
+        table = lake.table(name)
+        newest = table.latest()
+        pin_count = len(table.tags())
+        if newest is None:
+            return StoreSummary("table", name, None, None, 0, 0, pin_count)
+        size_bytes = pc.sum(table.reader.live_entries(newest).column("file_size")).as_py() or 0
+        return StoreSummary(
+            "table", name, str(newest.id), newest.time_ms, newest.total_record_count, size_bytes, pin_count
+        )
+
+    def pins(self, lake: Stores, name: str) -> list[Pin]:
+        """Cost: the manifests of every pinned version."""
+        table = lake.table(name)
+        return [
+            replace(pin, bytes_alone=table.bytes_alone(pin.name)) if pin.kind == "tag" else pin for pin in table.pins()
+        ]
+
+    def why(self, lake: Stores, path: str) -> Verdict | None:
+        """Cost: as `Table.why`."""
+        found = split_path(path)
+        if found is None or not found[1]:
+            return None
+        name, inside = found
+        if lake.has_table(str(name)):
+            return lake.table(str(name)).why(inside)
+        if is_dropped(lake.store, name):
+            return Verdict(path, (), "Its table was dropped: the next cleaning deletes it.")
+        return None
+
+    def clean(self, lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:
+        """Of each table: tags whose lifetime is over, snapshots, orphans. Then the remains of dropped ones."""
+        dry_run, progress = cleaning.dry_run, cleaning.progress
+        reports: list[ReclaimReport] = []
+        for name in lake.tables():
+            table = lake.table(name)
+            reports.append(table.expire_tags(dry_run=dry_run))
+            reports.append(table.expire(dry_run=dry_run, progress=progress))
+            reports.append(table.remove_orphan_files(older_than_ms=cleaning.orphans_older_than_ms, dry_run=dry_run))
+        for dropped in lake.dropped_tables():
+            reports.append(
+                drop_table(lake.store, dropped, environment=lake.environment, dry_run=dry_run, progress=progress)
+            )
+        return reports
