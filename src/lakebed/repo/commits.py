@@ -1,0 +1,202 @@
+"""Commits: their ids, how they are loaded, and how they descend from one another.
+
+Owns: `commit_id`, and every walk over parents. Invariants: a commit never changes; its generation is greater than that
+of each of its parents, so a walk by falling generation meets a commit after all that descend from it. Does not know:
+what a commit holds, or which reference names it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+import msgspec
+
+from lakebed.errors import Corruption, InvalidRequest, NotFound
+from lakebed.repo.home import Home
+from lakebed.repo.model import Commit
+from lakebed.repo.records import decode_record
+
+__all__ = [
+    "COMMIT_ID_CHARACTERS",
+    "Records",
+    "ancestors",
+    "commit_id",
+    "find_commit",
+    "is_ancestor",
+    "is_commit_id",
+    "load_commit",
+    "merge_base",
+]
+
+COMMIT_ID_CHARACTERS: Final = 64
+"""Length of an id: a SHA-256, in hexadecimal."""
+
+_HEXADECIMAL: Final = frozenset("0123456789abcdef")
+
+
+class Records(Protocol):
+    """Where records are read: a key-value store, or a snapshot of it."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The record, or None."""
+        ...
+
+
+def commit_id(commit: Commit) -> str:
+    """The id of a commit: SHA-256 over what it says; which objects hold its metarange does not matter.
+
+    Raises:
+        InvalidRequest: kind ``invalid_text``: its message, committer or metadata is no Unicode.
+    """
+    said = (
+        "lakebed commit 1",  # what is hashed is stored in every id: DO NOT CHANGE it or what follows
+        commit.parents,
+        commit.metarange.id,
+        commit.message,
+        commit.committer,
+        sorted(commit.metadata.items()),
+        commit.created_at_ms,
+        commit.generation,
+    )
+    try:
+        return hashlib.sha256(msgspec.json.encode(said)).hexdigest()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            f"The message, committer or metadata of a commit is no Unicode ({error.reason} at {error.start}): use text "
+            "that can be written as UTF-8.",
+            kind="invalid_text",
+        ) from error
+
+
+def is_commit_id(text: str) -> bool:
+    """Whether a text has the form of a whole commit id."""
+    return len(text) == COMMIT_ID_CHARACTERS and _HEXADECIMAL.issuperset(text)
+
+
+def find_commit(home: Home, id: str, *, snapshot: Records | None = None) -> Commit | None:
+    """A commit by its whole id; None when there is none.
+
+    Raises:
+        Corruption: its record is damaged.
+    Cost: 1 read of the key-value store; without `snapshot` what this process knows is enough, for commits never change.
+    """
+    key = home.keys.commit(id)
+    if snapshot is not None:
+        raw = snapshot.get(key)
+    else:
+        raw = home.key_value.peek(key)
+        if raw is None:
+            raw = home.key_value.get(key)
+    return None if raw is None else decode_record(raw, Commit, key=key)
+
+
+def load_commit(home: Home, id: str, *, snapshot: Records | None = None) -> Commit:
+    """A commit by its whole id.
+
+    Raises:
+        NotFound: kind ``commit_not_found``.
+        Corruption: its record is damaged.
+    Cost: 1 read of the key-value store.
+    """
+    commit = find_commit(home, id, snapshot=snapshot)
+    if commit is None:
+        raise NotFound(
+            f"There is no commit {id!r} in repository {home.name}.",
+            kind="commit_not_found",
+            repository=home.name,
+            commit=id,
+        )
+    return commit
+
+
+def _load_parent(home: Home, id: str, *, child: str, snapshot: Records | None) -> Commit:
+    """A commit that another one names: it is there, or something is lost."""
+    commit = find_commit(home, id, snapshot=snapshot)
+    if commit is None:
+        raise Corruption(
+            f"Commit {child} of repository {home.name} names a parent {id} that is not there: restore the database of "
+            "records.",
+            path=home.keys.commit(id).decode(),
+        )
+    return commit
+
+
+def ancestors(
+    home: Home, id: str, *, first_parent: bool = False, snapshot: Records | None = None
+) -> Iterator[tuple[str, Commit]]:
+    """A commit and everything it descends from, lazily, each once.
+
+    Order: by falling generation, of one generation the later first, then by id; so a commit stands before its parents.
+
+    Args:
+        first_parent: follow only the first parent of each.
+
+    Raises:
+        NotFound: kind ``commit_not_found``: there is no commit `id`.
+        Corruption: a record is damaged, or a parent is missing.
+    Cost: 1 read of the key-value store a commit.
+    """
+    first = load_commit(home, id, snapshot=snapshot)
+    waiting = [(-first.generation, -first.created_at_ms, id, first)]
+    seen = {id}
+    while waiting:
+        _, _, here, commit = heapq.heappop(waiting)
+        for parent_id in commit.parents[:1] if first_parent else commit.parents:
+            if parent_id not in seen:
+                seen.add(parent_id)
+                parent = _load_parent(home, parent_id, child=here, snapshot=snapshot)
+                heapq.heappush(waiting, (-parent.generation, -parent.created_at_ms, parent_id, parent))
+        yield here, commit
+
+
+_LEFT: Final = 1
+_RIGHT: Final = 2
+
+
+def merge_base(home: Home, left: str, right: str, *, snapshot: Records | None = None) -> str | None:
+    """The best common ancestor of two commits; one that descends from no other.
+
+    Of several as good (after merges crosswise) that of the greatest generation, then the later, then the smaller id:
+    the same whichever side is named first, and in every process.
+
+    Returns:
+        A commit id, which may be one of the two; None: they have no ancestor in common.
+
+    Raises as `ancestors`. Cost: 1 read of the key-value store for each commit that is newer than the answer.
+    """
+    if left == right:
+        load_commit(home, left, snapshot=snapshot)
+        return left
+    sides = {left: _LEFT, right: _RIGHT}
+    known = {id: load_commit(home, id, snapshot=snapshot) for id in (left, right)}
+    waiting = [(-commit.generation, -commit.created_at_ms, id) for id, commit in known.items()]
+    heapq.heapify(waiting)
+    while waiting:
+        _, _, here = heapq.heappop(waiting)
+        if sides[here] == _LEFT | _RIGHT:
+            return here  # everything that descends from it was met before: none of that is common
+        for parent_id in known[here].parents:
+            if parent_id not in known:
+                parent = known[parent_id] = _load_parent(home, parent_id, child=here, snapshot=snapshot)
+                heapq.heappush(waiting, (-parent.generation, -parent.created_at_ms, parent_id))
+            sides[parent_id] = sides.get(parent_id, 0) | sides[here]
+    return None
+
+
+def is_ancestor(home: Home, ancestor: str, descendant: str, *, snapshot: Records | None = None) -> bool:
+    """Whether a commit descends from another, or is it.
+
+    Raises as `ancestors`. Cost: 1 read of the key-value store for each commit of a generation not below the ancestor's.
+    """
+    if ancestor == descendant:
+        return True
+    oldest = load_commit(home, ancestor, snapshot=snapshot).generation
+    for id, commit in ancestors(home, descendant, snapshot=snapshot):
+        if id == ancestor:
+            return True
+        if commit.generation < oldest:
+            return False
+    return False

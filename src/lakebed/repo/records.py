@@ -1,0 +1,95 @@
+"""Records of the key-value store, written and read: one JSON object each.
+
+Owns: their encoding, `read_records` (a page of one kind, in the order of keys), and the token of now. Invariants: equal
+records have equal bytes, so that a record can be compared whole; fields that are unknown are ignored, for a newer
+lakebed adds them at the end with a default; stored bytes that are not a record are `Corruption`. Does not know: which
+key holds what (`lakebed.repo.layout`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+import msgspec
+
+from lakebed.errors import Corruption, InvalidRequest
+from lakebed.kv.reading import prefix_end
+from lakebed.lsm.file_id import mint_file_id
+from lakebed.repo.key_value.port import KeyValueSnapshot
+from lakebed.repo.model import StagingToken
+from lakebed.runtime import Environment
+
+__all__ = ["decode_record", "encode_record", "new_token", "read_records"]
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+_ENCODER = msgspec.json.Encoder()
+
+
+def encode_record(record: msgspec.Struct) -> bytes:
+    """The bytes of a record.
+
+    Raises:
+        InvalidRequest: kind ``invalid_text``: some text in it is no Unicode (half a surrogate pair).
+    """
+    try:
+        return _ENCODER.encode(record)
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            f"A {type(record).__name__.lower()} holds text that is no Unicode ({error.reason} at {error.start}): "
+            "use text that can be written as UTF-8.",
+            kind="invalid_text",
+        ) from error
+
+
+def decode_record(raw: bytes, kind: type[R], *, key: bytes) -> R:
+    """The record in some bytes.
+
+    Args:
+        kind: which record it is.
+        key: where it was found, for the error.
+
+    Raises:
+        Corruption: the bytes are no such record.
+    """
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, OverflowError, RecursionError) as error:
+        shown = key.decode(errors="backslashreplace")
+        raise Corruption(
+            f"The record at {shown} is no {kind.__name__.lower()}: {error}. Restore the database of records.",
+            path=shown,
+        ) from error
+
+
+def read_records(
+    snapshot: KeyValueSnapshot, prefix: bytes, kind: type[R], *, begins_with: str = "", after: str | None = None
+) -> Iterator[tuple[str, R]]:
+    """Records below a prefix of keys, lazily, in the order of their names' bytes.
+
+    Args:
+        prefix: of the keys, such as ``keys.branch()``; what follows it is the name.
+        begins_with: only names that begin so.
+        after: only names greater than this.
+
+    Raises:
+        Corruption: a record is damaged.
+    """
+    start = prefix + begins_with.encode()
+    end = prefix_end(start)
+    if after is not None:
+        start = max(start, prefix + after.encode() + b"\x00")
+    if end is not None and start >= end:
+        return
+    for key, raw in snapshot.scan(start, end):
+        yield key[len(prefix) :].decode(), decode_record(raw, kind, key=key)
+
+
+def new_token(environment: Environment, *, clears: str | None = None) -> StagingToken:
+    """A staging token that never was before.
+
+    Args:
+        clears: the prefix that it hides in every older layer; None: nothing.
+    """
+    return StagingToken(mint_file_id(environment=environment), clears)
