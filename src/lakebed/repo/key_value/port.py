@@ -1,0 +1,297 @@
+"""The port: what repositories need of the store that holds their records and staged rows.
+
+Owns: the two protocols, the limits of keys, values and writes, and the checks that every implementation makes, so that
+what one refuses all refuse, with one sentence. Invariants, which one contract suite holds for all implementations:
+
+- Keys are ordered as unsigned bytes.
+- A write is atomic, and durable when it returns; a write with ``expected`` happens only if every expected key has that
+  value at the very moment at which the write takes effect.
+- `KeyValue.get` and `KeyValue.snapshot` are linearizable: they show every write that was acknowledged before the call,
+  by anybody, and nothing that can still be lost. After `OutcomeUnknown`, the next of them by the same handle settles
+  what became of that write: it did happen, or never will.
+- `KeyValue.peek` is at least as new as any write of this handle that has succeeded.
+- Every implementation may be called by many threads at once.
+
+Does not know: what keys mean (`lakebed.repo.layout`), or any implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Protocol, Self
+
+import pyarrow as pa
+
+from lakebed.errors import Conflict, InvalidRequest
+
+__all__ = [
+    "KEY_BYTES_MAX",
+    "PAIR_SCHEMA",
+    "VALUE_BYTES_MAX",
+    "WRITE_BYTES_MAX",
+    "Change",
+    "KeyValue",
+    "KeyValueSnapshot",
+    "check_key",
+    "checked_bounds",
+    "checked_change",
+    "checked_columns",
+    "unexpected_value",
+]
+
+KEY_BYTES_MAX: Final = 2_048
+"""Longest key: a path of 1,024 bytes behind a prefix. A page of PostgreSQL's index holds three keys, which is the limit
+behind this one."""
+
+VALUE_BYTES_MAX: Final = 16 << 20
+"""Longest value: records and entries are small; whatever is large is an object."""
+
+WRITE_BYTES_MAX: Final = 256 << 20
+"""Most keys and values, in bytes, of one write."""
+
+PAIR_SCHEMA: Final = pa.schema(
+    [pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)]
+)
+"""Columns of `KeyValueSnapshot.scan_arrow`."""
+
+
+class KeyValueSnapshot(Protocol):
+    """All keys and values of one moment. Thread-safe. Use it in a ``with``, or close it."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key; None when there is none. Raises `InvalidRequest`, `Closed`."""
+        ...
+
+    def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
+        """The values of many keys, in the order asked; they may repeat. Raises as `get`."""
+        ...
+
+    def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values of ``[start, end)``, keys ascending, read as they are asked for.
+
+        Args:
+            start: first key; None: from the smallest.
+            end: key behind the last; None: to the largest.
+
+        Raises `InvalidRequest`, `Closed`; while it goes on also `Unavailable`. A range that ends before it starts is
+        empty. A scan that goes on when the snapshot is closed may end with `Closed`.
+        """
+        ...
+
+    def scan_arrow(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[pa.RecordBatch]:
+        """The same rows as batches of `PAIR_SCHEMA`, none of them empty."""
+        ...
+
+    def close(self) -> None:
+        """Let the moment go; again is fine."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+
+class KeyValue(Protocol):
+    """An ordered map from bytes to bytes. Every call raises `Closed` after `close`.
+
+    Every call may raise `Unavailable` (nothing happened; try again) and `Fenced` (another process owns the store now:
+    stop); every write also `OutcomeUnknown` (it may have happened, or may happen yet; `get` tells).
+    """
+
+    is_local: bool
+    """Whether `get` and `peek` answer without leaving this machine, in microseconds: a server may call them inline."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key, None when there is none: true, durable and ours at some moment during the call.
+
+        Raises `InvalidRequest` for what cannot be a key.
+        """
+        ...
+
+    def peek(self, key: bytes) -> bytes | None:
+        """The value of a key as this process knows it, None when there is none.
+
+        At least as new as every write by this handle that succeeded; maybe not durable yet, or overtaken by another
+        process. Good for whatever a conditional write proves later. Raises `InvalidRequest`.
+        """
+        ...
+
+    def snapshot(self) -> KeyValueSnapshot:
+        """Everything as it is at one moment during the call, durable and unchanging."""
+        ...
+
+    def set(self, key: bytes, value: bytes) -> None:
+        """Give a key a value. Raises `InvalidRequest`."""
+        ...
+
+    def set_if(self, key: bytes, value: bytes | None, *, expected: bytes | None) -> None:
+        """Give a key a value (None: delete it) if its value is `expected` (None: if it has none).
+
+        Raises `Conflict`, kind ``unexpected_value``, with ``key=``; then nothing was written. And `InvalidRequest`.
+        """
+        ...
+
+    def delete(self, key: bytes) -> None:
+        """Take a key away; one that is not there is fine. Raises `InvalidRequest`."""
+        ...
+
+    def write(
+        self,
+        puts: Sequence[tuple[bytes, bytes]] = (),
+        deletes: Iterable[bytes] = (),
+        *,
+        expected: Mapping[bytes, bytes | None] = {},
+    ) -> None:
+        """One atomic change, if every expected key has that value (None: is absent) when it happens.
+
+        Args:
+            puts: keys with their new values; of one key that repeats the last counts.
+            deletes: keys to take away; they may be absent. A key that is also put is put.
+            expected: may name keys that are not written. With nothing to write this is a linearizable check.
+
+        Raises:
+            Conflict: kind ``unexpected_value``, ``key=`` is one that differs; nothing was written.
+            InvalidRequest: a key or value cannot be, or all together are more than `WRITE_BYTES_MAX`.
+        """
+        ...
+
+    def put_columns(self, keys: Any, values: Any, *, expected: Mapping[bytes, bytes | None] = {}) -> None:
+        """As `write` with many puts, given as two columns of one length: Arrow binary arrays, or sequences of bytes."""
+        ...
+
+    def close(self) -> None:
+        """End; what was acknowledged is durable. Again is fine."""
+        ...
+
+
+class Change(NamedTuple):
+    """A write that was checked. No key is both put and deleted."""
+
+    puts: Mapping[bytes, bytes]
+    deletes: Sequence[bytes]
+    expected: Mapping[bytes, bytes | None]
+
+
+def check_key(key: object) -> bytes:
+    """The key, if it can be one. Raises `InvalidRequest`."""
+    if not isinstance(key, bytes):
+        raise InvalidRequest(f"A key is bytes, and {type(key).__name__} was given: encode it first.", kind="wrong_type")
+    if not key:
+        raise InvalidRequest("The key is empty: a key has at least one byte.", kind="empty_key")
+    if len(key) > KEY_BYTES_MAX:
+        raise InvalidRequest(
+            f"The key has {len(key):,} bytes, and {KEY_BYTES_MAX:,} are possible: use a shorter path.",
+            kind="oversized_key",
+        )
+    return key
+
+
+def _check_value(value: object) -> bytes:
+    if not isinstance(value, bytes):
+        raise InvalidRequest(
+            f"A value is bytes, and {type(value).__name__} was given: encode it first.", kind="wrong_type"
+        )
+    if len(value) > VALUE_BYTES_MAX:
+        raise InvalidRequest(
+            f"The value has {len(value):,} bytes, and {VALUE_BYTES_MAX:,} are possible: put what is long into an "
+            "object.",
+            kind="oversized_value",
+        )
+    return value
+
+
+def checked_change(
+    puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes], expected: Mapping[bytes, bytes | None]
+) -> Change:
+    """The change, if it can be one. Raises `InvalidRequest`. Cost: 1 us, and 0.3 us a row."""
+    _check_expected(expected)
+    if isinstance(deletes, bytes | str):
+        raise InvalidRequest("deletes is one key: give a list of keys.", kind="wrong_type")
+    new = dict(puts)
+    size = 0
+    for key, value in new.items():
+        if type(key) is not bytes or not 0 < len(key) <= KEY_BYTES_MAX:
+            check_key(key)
+        if type(value) is not bytes or len(value) > VALUE_BYTES_MAX:
+            _check_value(value)
+        size += len(key) + len(value)
+    gone = [check_key(key) for key in dict.fromkeys(deletes) if key not in new]
+    _check_size(size + sum(map(len, gone)))
+    return Change(new, gone, expected)
+
+
+def checked_columns(keys: Any, values: Any, expected: Mapping[bytes, bytes | None]) -> tuple[list[bytes], list[bytes]]:
+    """Two columns as lists, if they can be a change. Raises `InvalidRequest`. Cost: about 0.15 us a row."""
+    _check_expected(expected)
+    new_keys, new_values = _listed(keys, "keys"), _listed(values, "values")
+    if len(new_keys) != len(new_values):
+        raise InvalidRequest(
+            f"There are {len(new_keys):,} keys and {len(new_values):,} values: give one value for each key.",
+            kind="unequal_lengths",
+        )
+    if not new_keys:
+        return new_keys, new_values
+    # Passes in C for what nearly always holds; only when it does not, row by row for the sentence.
+    if set(map(type, new_keys)) != {bytes} or not all(new_keys) or max(map(len, new_keys)) > KEY_BYTES_MAX:
+        for key in new_keys:
+            check_key(key)
+    if set(map(type, new_values)) != {bytes} or max(map(len, new_values)) > VALUE_BYTES_MAX:
+        for value in new_values:
+            _check_value(value)
+    _check_size(sum(map(len, new_keys)) + sum(map(len, new_values)))
+    return new_keys, new_values
+
+
+def _check_expected(expected: Mapping[bytes, bytes | None]) -> None:
+    for key, value in expected.items():
+        if type(key) is not bytes or not 0 < len(key) <= KEY_BYTES_MAX:
+            check_key(key)
+        if value is not None and type(value) is not bytes:
+            _check_value(value)
+
+
+def _check_size(size: int) -> None:
+    if size > WRITE_BYTES_MAX:
+        raise InvalidRequest(
+            f"The write has {size:,} bytes, and {WRITE_BYTES_MAX:,} are possible at once: make several.",
+            kind="oversized_write",
+        )
+
+
+def _listed(column: Any, name: str) -> list[Any]:
+    if isinstance(column, pa.Array | pa.ChunkedArray):
+        listed: list[Any] = column.to_pylist()
+        return listed
+    if isinstance(column, bytes | str) or not isinstance(column, Iterable):
+        raise InvalidRequest(
+            f"The {name} are one {type(column).__name__}: give a sequence of bytes or an Arrow column.",
+            kind="wrong_type",
+        )
+    return list(column)
+
+
+def checked_bounds(start: object, end: object) -> tuple[bytes | None, bytes | None] | None:
+    """Both ends of ``[start, end)``; None for an empty range. Raises `InvalidRequest` for ends that are not bytes."""
+    for name, bound in (("start", start), ("end", end)):
+        if bound is not None and not isinstance(bound, bytes):
+            raise InvalidRequest(
+                f"The {name} of a scan is bytes or None, and {type(bound).__name__} was given: encode it first.",
+                kind="wrong_type",
+            )
+    assert start is None or isinstance(start, bytes)
+    assert end is None or isinstance(end, bytes)
+    if end is not None and end <= (start or b""):
+        return None
+    return start or None, end
+
+
+def unexpected_value(key: bytes) -> Conflict:
+    """The error of a conditional write that met another value."""
+    return Conflict(
+        f"The key {key!r} has another value than the one expected: read it and decide again.",
+        kind="unexpected_value",
+        key=key,
+    )
