@@ -1,7 +1,8 @@
 """Names of stores and where they lie. Pure.
 
 Tables: ``flights`` is ``default.db/flights``, ``db.flights`` is ``db.db/flights``. Databases: ``serving`` is
-``serving.kv``. Where a name may be of either kind, ``database:serving`` and ``table:serving`` say which.
+``serving.kv``. Repositories: ``analytics`` is ``analytics.repo``, and the records of all of them are a database in
+`REPOSITORIES_FOLDER`. Where a name may be of several kinds, ``database:serving`` or ``table:serving`` says which.
 
 Invariants: a name never leaves its lake (no separators, no ``..``) and never reads as a system table (no ``$``).
 """
@@ -18,6 +19,8 @@ from lakebed.errors import InvalidRequest
 __all__ = [
     "DATABASE_SUFFIX",
     "DEFAULT_DATABASE",
+    "KINDS",
+    "REPOSITORY_SUFFIX",
     "StoreName",
     "TableName",
     "database_folder",
@@ -31,6 +34,11 @@ __all__ = [
 DEFAULT_DATABASE: Final = "default"
 DATABASE_SUFFIX: Final = ".kv"
 """Ends the folder of a database (key-value); other clients of a warehouse look at ``.db`` folders only."""
+REPOSITORY_SUFFIX: Final = ".repo"
+"""Ends the folder of a repository's objects, unless it was told to keep them elsewhere."""
+StoreKind = Literal["table", "database", "repository"]
+KINDS: Final[tuple[StoreKind, ...]] = ("table", "database", "repository")
+"""In the order in which a name without a kind is looked for."""
 _SUFFIX: Final = ".db"
 _FORBIDDEN: Final = frozenset('$#?%*:"<>|@')
 _PART_BYTES_MAX: Final = 200
@@ -74,23 +82,30 @@ def parse_table_name(text: str) -> TableName:
 class StoreName:
     """A store's kind and name."""
 
-    kind: Literal["table", "database"]
+    kind: StoreKind
     name: str
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"
 
 
-def parse_store_name(text: str) -> tuple[str | None, str]:
+def parse_store_name(text: str) -> tuple[StoreKind | None, str]:
     """``(kind or None, name)`` of ``flights``, ``table:flights`` or ``database:serving``. Raises `InvalidRequest`."""
     kind, colon, name = text.partition(":")
     if not colon:
         return None, text
-    if kind not in ("table", "database"):
-        raise InvalidRequest(
-            f"{text!r} names no kind of store: write table:{name} or database:{name}.", kind="invalid_store_name"
-        )
-    return kind, name
+    for known in KINDS:
+        if kind == known:
+            return known, name
+    shown = [f"{known}:{name}" for known in KINDS]
+    raise InvalidRequest(
+        f"{text!r} names no kind of store: write {', '.join(shown[:-1])} or {shown[-1]}.", kind="invalid_store_name"
+    )
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether a text can be the name of a store whose folder is the name and a suffix."""
+    return not any(mark in name for mark in ("/", "\\", "..", ".")) and _problem(name) is None
 
 
 def database_folder(name: str) -> str:
