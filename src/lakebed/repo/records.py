@@ -1,6 +1,7 @@
 """Records of the key-value store, written and read: one JSON object each.
 
-Owns: their encoding, `read_records` (a page of one kind, in the order of keys), and the token of now. Invariants: equal
+Owns: their encoding, `read_records` (of one kind, in the order of keys), new tokens,
+and `write_unique`. Invariants: equal
 records have equal bytes, so that a record can be compared whole; fields that are unknown are ignored, for a newer
 lakebed adds them at the end with a default; stored bytes that are not a record are `Corruption`. Does not know: which
 key holds what (`lakebed.repo.layout`).
@@ -8,19 +9,19 @@ key holds what (`lakebed.repo.layout`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 
-from lakebed.errors import Corruption, InvalidRequest
+from lakebed.errors import Conflict, Corruption, InvalidRequest, OutcomeUnknown
 from lakebed.kv.reading import prefix_end
 from lakebed.lsm.file_id import mint_file_id
-from lakebed.repo.key_value.port import KeyValueSnapshot
+from lakebed.repo.key_value.port import KeyValue, KeyValueSnapshot
 from lakebed.repo.model import StagingToken
 from lakebed.runtime import Environment
 
-__all__ = ["decode_record", "encode_record", "new_token", "read_records"]
+__all__ = ["decode_record", "encode_record", "new_token", "read_records", "write_unique"]
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -93,3 +94,29 @@ def new_token(environment: Environment, *, clears: str | None = None) -> Staging
         clears: the prefix that it hides in every older layer; None: nothing.
     """
     return StagingToken(mint_file_id(environment=environment), clears)
+
+
+def write_unique(
+    key_value: KeyValue,
+    puts: Sequence[tuple[bytes, bytes]],
+    deletes: Iterable[bytes] = (),
+    *,
+    expected: Mapping[bytes, bytes | None],
+) -> None:
+    """One atomic write that says by itself whether it happened: its first put is of a value that nobody else writes.
+
+    Args:
+        puts: the first holds something unique, such as a new token, under a key that only changes by comparison.
+        deletes, expected: as `KeyValue.write`.
+
+    Raises:
+        Conflict: kind ``unexpected_value``; nothing was written.
+        OutcomeUnknown: it may still happen.
+    Cost: 1 write; after an unclear reply or a conflict 1 linearizable read more.
+    """
+    try:
+        key_value.write(puts, deletes, expected=expected)
+    except (Conflict, OutcomeUnknown):
+        key, value = puts[0]
+        if key_value.get(key) != value:
+            raise

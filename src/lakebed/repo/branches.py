@@ -1,0 +1,226 @@
+"""Branches: made, listed, deleted, brought back.
+
+Owns: the record of a branch from its beginning to its end; in between its head moves in `lakebed.repo.heads` and its
+tokens in staging. Invariants: a branch's record, the line of the reference log and the marks of tokens that it drops
+are written at once, by comparing the record whole; so a seal or a commit that races with a delete either is seen by
+it or fails, and no token is forgotten. A new branch has a token that never was before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
+from lakebed.repo.commits import is_commit_id, load_commit
+from lakebed.repo.home import Home
+from lakebed.repo.key_value.port import KeyValueSnapshot
+from lakebed.repo.model import Branch
+from lakebed.repo.names import check_branch_name, parse_reference
+from lakebed.repo.protection import check_deletable, check_not_read_only
+from lakebed.repo.records import decode_record, encode_record, new_token, read_records, write_unique
+from lakebed.repo.reflog import reflog, reflog_line
+from lakebed.repo.refs import resolve
+from lakebed.repo.tags import find_tag, refuse_expired
+
+__all__ = [
+    "create_branch",
+    "delete_branch",
+    "find_branch",
+    "list_branches",
+    "load_branch",
+    "undelete_branch",
+]
+
+_DAY_MS: Final = 86_400_000
+
+
+def find_branch(home: Home, name: str, *, snapshot: KeyValueSnapshot | None = None) -> tuple[Branch, bytes] | None:
+    """A branch's record and its bytes; None when there is none. Raises `Corruption`. Cost: 1 linearizable read."""
+    key = home.keys.branch(name)
+    raw = (home.key_value if snapshot is None else snapshot).get(key)
+    return None if raw is None else (decode_record(raw, Branch, key=key), raw)
+
+
+def load_branch(home: Home, name: str, *, snapshot: KeyValueSnapshot | None = None) -> tuple[Branch, bytes]:
+    """A branch's record, and its bytes to compare it by.
+
+    Raises:
+        NotFound: kind ``branch_not_found``.
+        InvalidRequest: kind ``invalid_branch_name``.
+        Corruption: the record is damaged.
+    Cost: 1 linearizable read of the key-value store, none with a snapshot.
+    """
+    found = find_branch(home, check_branch_name(name), snapshot=snapshot)
+    if found is None:
+        raise _missing(home, name)
+    return found
+
+
+def create_branch(home: Home, name: str, *, source: str, hidden: bool = False, committer: str = "") -> Branch:
+    """Make a branch whose head is the commit that a reference leads to.
+
+    What is staged on a source branch is not in it: the new branch begins with the commit.
+
+    Args:
+        source: a reference; ``branch$`` is refused, for there is no commit of what is staged.
+        hidden: not listed by default; for branches of a transaction.
+        committer: who is named in the reference log.
+
+    Raises:
+        AlreadyExists: kind ``branch_exists`` or ``tag_exists``: the name is taken.
+        NotFound: kind ``reference_not_found``: of `source`.
+        InvalidRequest: kind ``invalid_branch_name``, ``invalid_source``, ``read_only_repository``; ``commit_expired``:
+            the objects of the source were collected.
+        OutcomeUnknown: look before you retry.
+    Cost: about 5 reads and 1 write of the key-value store.
+    """
+    check_not_read_only(home)
+    if is_commit_id(check_branch_name(name)):
+        raise InvalidRequest(
+            f"The branch {name!r} would look like a commit's id: choose another name.", kind="invalid_branch_name"
+        )
+    if parse_reference(source).mode == "$":
+        raise InvalidRequest(
+            f"A branch cannot begin with what is staged, as {source!r} asks: commit it first, or leave out the $.",
+            kind="invalid_source",
+            reference=source,
+        )
+    commit_id = resolve(home, source).commit_id
+    return _create(home, name, commit_id=commit_id, hidden=hidden, what="create", committer=committer)
+
+
+def _create(home: Home, name: str, *, commit_id: str, hidden: bool, what: str, committer: str) -> Branch:
+    """Put record and line at once, where no branch or tag has the name and the commit has not expired."""
+    branch = Branch(commit_id, new_token(home.environment), hidden=hidden, created_at_ms=home.now_ms())
+    key = home.keys.branch(name)
+    line = reflog_line(home, name, before=None, after=commit_id, what=what, committer=committer)
+    tag_key = home.keys.tag(name)
+    _refuse_taken(home, name)
+    expired_tag = home.key_value.get(tag_key)  # one that lives was refused
+    try:
+        write_unique(
+            home.key_value,
+            [line, (key, encode_record(branch))],
+            expected={key: None, tag_key: expired_tag, home.keys.expired(commit_id): None},
+        )
+    except Conflict:
+        refuse_expired(home, commit_id)
+        _refuse_taken(home, name)
+        raise
+    return branch
+
+
+def _refuse_taken(home: Home, name: str) -> None:
+    is_branch = find_branch(home, name) is not None
+    if is_branch or find_tag(home, name) is not None:
+        what = "branch" if is_branch else "tag"
+        raise AlreadyExists(
+            f"Repository {home.name} has a {what} {name!r} already: choose another name, or delete that one first.",
+            kind=f"{what}_exists",
+            repository=home.name,
+            name=name,
+        )
+
+
+def delete_branch(home: Home, name: str, *, committer: str = "") -> Branch:
+    """Delete a branch with what is staged on it; the commit at its head can be brought back (`undelete_branch`).
+
+    Returns:
+        The record that went.
+
+    Raises:
+        NotFound: kind ``branch_not_found``.
+        InvalidRequest: kind ``default_branch``, ``protected_branch``, ``read_only_repository``.
+        Conflict: it kept changing, `RepositoryOptions.publish_tries_max` times.
+        OutcomeUnknown: look before you retry.
+    Cost: 1 read and 1 write of the key-value store; what was staged is removed later, in the background.
+    """
+    load_branch(home, name)
+    if name == home.record.default_branch:
+        raise InvalidRequest(
+            f"{name} is the default branch of repository {home.name} and cannot be deleted.",
+            kind="default_branch",
+            branch=name,
+        )
+    check_deletable(home, name)
+    tries = 0
+    while True:
+        tries += 1
+        branch, raw = load_branch(home, name)
+        dropped = str(home.now_ms()).encode()
+        puts = [reflog_line(home, name, before=branch.commit_id, after=None, what="delete", committer=committer)]
+        puts += [(home.keys.cleanup(token.id), dropped) for token in (branch.staging, *branch.sealed)]
+        key = home.keys.branch(name)
+        try:
+            write_unique(home.key_value, puts, [key], expected={key: raw})
+        except Conflict:
+            if tries == home.options.publish_tries_max:
+                raise
+        else:
+            return branch
+
+
+def undelete_branch(home: Home, name: str, *, committer: str = "") -> Branch:
+    """Bring a deleted branch back, with the head it had; what was staged on it is gone.
+
+    Raises:
+        NotFound: kind ``branch_not_deleted``: no branch of that name was deleted in the last
+            `RepositoryOptions.undelete_days`.
+        AlreadyExists: kind ``branch_exists`` or ``tag_exists``: the name is taken again.
+        InvalidRequest: kind ``invalid_branch_name``, ``read_only_repository``, ``commit_expired``.
+        OutcomeUnknown: look before you retry.
+    Cost: 1 scan, 3 reads and 1 write of the key-value store.
+    """
+    check_not_read_only(home)
+    _refuse_taken(home, check_branch_name(name))
+    days = home.options.undelete_days
+    lines = list(reflog(home, branch=name, since_ms=home.now_ms() - days * _DAY_MS))
+    head = next((line.before for line in reversed(lines) if line.after is None and line.before is not None), None)
+    if head is None:
+        raise NotFound(
+            f"No branch {name!r} of repository {home.name} was deleted in the last {days} days. Its commits may still "
+            "be there: make a branch from one of them.",
+            kind="branch_not_deleted",
+            branch=name,
+        )
+    load_commit(home, head)
+    return _create(home, name, commit_id=head, hidden=False, what="undelete", committer=committer)
+
+
+def list_branches(
+    home: Home,
+    *,
+    prefix: str = "",
+    after: str | None = None,
+    hidden: bool = False,
+    snapshot: KeyValueSnapshot | None = None,
+) -> Iterator[tuple[str, Branch]]:
+    """Names and records, in the order of names, lazily.
+
+    Args:
+        prefix: only names that begin so.
+        after: only names greater than this.
+        hidden: hidden ones too.
+        snapshot: the moment; None: now.
+
+    Raises:
+        Corruption: a record is damaged.
+    Cost: 1 scan.
+    """
+    if snapshot is None:
+        with home.key_value.snapshot() as own:
+            yield from list_branches(home, prefix=prefix, after=after, hidden=hidden, snapshot=own)
+        return
+    for name, branch in read_records(snapshot, home.keys.branch(), Branch, begins_with=prefix, after=after):
+        if hidden or not branch.hidden:
+            yield name, branch
+
+
+def _missing(home: Home, name: str) -> NotFound:
+    return NotFound(
+        f"Repository {home.name} has no branch {name!r}: list them with branches().",
+        kind="branch_not_found",
+        repository=home.name,
+        branch=name,
+    )

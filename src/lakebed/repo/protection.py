@@ -1,0 +1,199 @@
+"""Protected branches: which branches may not be written, committed to or deleted directly.
+
+Owns: the setting, and the checks that verbs ask before they change a branch. Invariants: a merge into a protected
+branch is allowed, whatever is blocked there. A branch's rules are those of every pattern that it matches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from itertools import pairwise
+from typing import Final, Literal, get_args
+
+import msgspec
+
+from lakebed.errors import Conflict, InvalidRequest, NotFound
+from lakebed.repo.home import Home
+from lakebed.repo.key_value.port import KeyValueSnapshot
+from lakebed.repo.names import NAME_CHARACTERS_MAX
+from lakebed.repo.records import decode_record, encode_record
+
+__all__ = [
+    "Blocked",
+    "ProtectionRule",
+    "check_committable",
+    "check_deletable",
+    "check_not_read_only",
+    "check_writable",
+    "protect",
+    "protected",
+    "set_protected",
+    "unprotect",
+]
+
+Blocked = Literal["staging_write", "commit", "delete"]
+"""What a rule refuses: writes to the staging area, commits of it, deleting the branch."""
+
+_SETTING: Final = "protected_branches"
+_TRIES_MAX: Final = 8
+_VERBS: Final[dict[Blocked, str]] = {
+    "staging_write": "written directly",
+    "commit": "committed to directly",
+    "delete": "deleted",
+}
+
+
+class ProtectionRule(msgspec.Struct, frozen=True):
+    """What is refused on the branches that a pattern matches. Stored: DO NOT CHANGE its fields."""
+
+    pattern: str
+    """A name, with ``*`` for any characters, ``?`` for one, ``[ab]`` for one of several."""
+    blocked: tuple[Blocked, ...] = get_args(Blocked)
+
+
+class _Rules(msgspec.Struct, frozen=True):
+    rules: tuple[ProtectionRule, ...] = ()
+
+
+def check_writable(home: Home, branch: str) -> None:
+    """Raise `InvalidRequest` when nothing may be staged on a branch (``protected_branch``, ``read_only_repository``).
+
+    Cost: what this process knows is looked at; no request.
+    """
+    _check(home, branch, "staging_write")
+
+
+def check_committable(home: Home, branch: str) -> None:
+    """Raise `InvalidRequest` when a branch takes no direct commits. As `check_writable`."""
+    _check(home, branch, "commit")
+
+
+def check_deletable(home: Home, branch: str) -> None:
+    """Raise `InvalidRequest` when a branch may not be deleted. As `check_writable`."""
+    _check(home, branch, "delete")
+
+
+def check_not_read_only(home: Home) -> None:
+    """Raise `InvalidRequest` (``read_only_repository``) when nothing in the repository may change. Cost: no request."""
+    if home.record.read_only:
+        raise InvalidRequest(
+            f"Repository {home.name} is read-only: nothing in it can be changed.",
+            kind="read_only_repository",
+            repository=home.name,
+        )
+
+
+def _check(home: Home, branch: str, what: Blocked) -> None:
+    check_not_read_only(home)
+    key = home.keys.setting(_SETTING)
+    for rule in _decoded(home.key_value.peek(key), key).rules:
+        if what in rule.blocked and fnmatchcase(branch, rule.pattern):
+            raise InvalidRequest(
+                f"Branch {branch} of repository {home.name} is protected (by the pattern {rule.pattern!r}) and cannot "
+                f"be {_VERBS[what]}: work on another branch and merge it.",
+                kind="protected_branch",
+                branch=branch,
+                pattern=rule.pattern,
+            )
+
+
+@lru_cache(maxsize=256)
+def _decoded(raw: bytes | None, key: bytes) -> _Rules:
+    return _Rules() if raw is None else decode_record(raw, _Rules, key=key)
+
+
+def protected(home: Home, *, snapshot: KeyValueSnapshot | None = None) -> tuple[ProtectionRule, ...]:
+    """The rules, sorted by pattern. Raises `Corruption`. Cost: 1 read of the key-value store."""
+    key = home.keys.setting(_SETTING)
+    return _decoded((home.key_value if snapshot is None else snapshot).get(key), key).rules
+
+
+def set_protected(home: Home, rules: tuple[ProtectionRule, ...]) -> tuple[ProtectionRule, ...]:
+    """Replace all rules.
+
+    Returns:
+        The rules, sorted by pattern.
+
+    Raises:
+        InvalidRequest: kind ``invalid_protection``: a pattern is empty, too long or there twice, or something unknown
+            is blocked.
+    Cost: 1 write of the key-value store.
+    """
+    checked = _checked(rules)
+    home.key_value.set(home.keys.setting(_SETTING), encode_record(_Rules(checked)))
+    return checked
+
+
+def protect(home: Home, pattern: str, *, blocked: tuple[Blocked, ...] = get_args(Blocked)) -> ProtectionRule:
+    """Protect the branches that a pattern matches; a rule of the same pattern is replaced.
+
+    Raises:
+        InvalidRequest: kind ``invalid_protection``.
+        Conflict: others changed the rules at the same time, again and again.
+    Cost: 1 read and 1 write of the key-value store.
+    """
+    rule = ProtectionRule(pattern, blocked)
+    _change(home, lambda rules: (*(one for one in rules if one.pattern != pattern), rule))
+    return rule
+
+
+def unprotect(home: Home, pattern: str) -> None:
+    """Remove the rule of a pattern.
+
+    Raises:
+        NotFound: kind ``protection_not_found``: there is no such rule.
+        Conflict: others changed the rules at the same time, again and again.
+    Cost: 1 read and 1 write of the key-value store.
+    """
+
+    def without(rules: tuple[ProtectionRule, ...]) -> tuple[ProtectionRule, ...]:
+        kept = tuple(one for one in rules if one.pattern != pattern)
+        if len(kept) == len(rules):
+            there = ", ".join(one.pattern for one in rules) or "there are none"
+            raise NotFound(
+                f"Repository {home.name} protects no branches by the pattern {pattern!r}; its patterns: {there}.",
+                kind="protection_not_found",
+                pattern=pattern,
+            )
+        return kept
+
+    _change(home, without)
+
+
+def _change(home: Home, change: Callable[[tuple[ProtectionRule, ...]], tuple[ProtectionRule, ...]]) -> None:
+    """Read, change, compare and set."""
+    key = home.keys.setting(_SETTING)
+    for tries in range(1, _TRIES_MAX + 1):
+        raw = home.key_value.get(key)
+        changed = encode_record(_Rules(_checked(change(_decoded(raw, key).rules))))
+        try:
+            home.key_value.set_if(key, changed, expected=raw)
+        except Conflict:
+            if tries == _TRIES_MAX:
+                raise
+        else:
+            return
+
+
+def _checked(rules: tuple[ProtectionRule, ...]) -> tuple[ProtectionRule, ...]:
+    """The rules in the order of patterns."""
+    known = get_args(Blocked)
+    for rule in rules:
+        if not isinstance(rule.pattern, str) or not 0 < len(rule.pattern) <= NAME_CHARACTERS_MAX:
+            raise _invalid(
+                f"A pattern of branches has 1 to {NAME_CHARACTERS_MAX} characters: {rule.pattern!r} has not."
+            )
+        if not rule.blocked or not set(rule.blocked) <= set(known):
+            asked = ", ".join(map(str, rule.blocked)) or "nothing"
+            raise _invalid(f"The pattern {rule.pattern!r} cannot block {asked}: choose of {', '.join(known)}.")
+    ordered = sorted(rules, key=lambda rule: rule.pattern)
+    for one, other in pairwise(ordered):
+        if one.pattern == other.pattern:
+            raise _invalid(f"The pattern {one.pattern!r} is there twice: give each once.")
+    return tuple(ordered)
+
+
+def _invalid(sentence: str) -> InvalidRequest:
+    return InvalidRequest(sentence, kind="invalid_protection")

@@ -1,0 +1,105 @@
+"""The reference log: where each branch has been, so that what was deleted or moved can be brought back.
+
+Owns: `ReflogLine` and its place. Invariants: a line is written in the same atomic change as the branch record it tells
+of; lines of one branch sort by time; a head that a line younger than `RepositoryOptions.undelete_days` names stays
+collectable by nobody. Does not know: how a branch is made (`lakebed.repo.branches`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from lakebed.kv.reading import prefix_end
+from lakebed.lsm.file_id import FILE_ID_CHARACTERS, file_id_at, file_id_time_ms, is_file_id, mint_file_id
+from lakebed.repo.home import Home
+from lakebed.repo.key_value.port import KeyValueSnapshot
+from lakebed.repo.records import decode_record, encode_record
+
+__all__ = ["ReflogLine", "reflog", "reflog_line", "trim_reflog"]
+
+_DAY_MS: Final = 86_400_000
+_TRIM_COUNT_MAX: Final = 10_000
+
+
+class ReflogLine(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One move of one branch. Stored: DO NOT CHANGE its fields; add at the end, with a default."""
+
+    branch: str
+    before: str | None
+    """The head before; None: the branch was created."""
+    after: str | None
+    """The head after; None: the branch was deleted."""
+    what: str
+    """The verb, such as ``commit``."""
+    at_ms: int
+    """Unix time in milliseconds, UTC."""
+    committer: str = ""
+
+
+def reflog_line(
+    home: Home, branch: str, *, before: str | None, after: str | None, what: str, committer: str = ""
+) -> tuple[bytes, bytes]:
+    """Key and value of a new line, to be put in the same write as the branch record. Cost: no request."""
+    line = ReflogLine(branch, before, after, what, home.now_ms(), committer)
+    return home.keys.reflog(branch, mint_file_id(environment=home.environment)), encode_record(line)
+
+
+def reflog(
+    home: Home, *, branch: str | None = None, since_ms: int | None = None, snapshot: KeyValueSnapshot | None = None
+) -> Iterator[ReflogLine]:
+    """Lines, oldest first for each branch.
+
+    Args:
+        branch: only of this one; None: of all, also of deleted ones.
+        since_ms: only lines that are not older. Unix milliseconds, UTC.
+        snapshot: what to read; None: what is there now.
+
+    Raises:
+        Corruption: a line is damaged.
+    Cost: 1 scan.
+    """
+    if snapshot is None:
+        with home.key_value.snapshot() as own:
+            yield from _lines(home, own, branch=branch, since_ms=since_ms)
+    else:
+        yield from _lines(home, snapshot, branch=branch, since_ms=since_ms)
+
+
+def _lines(home: Home, snapshot: KeyValueSnapshot, *, branch: str | None, since_ms: int | None) -> Iterator[ReflogLine]:
+    prefix = home.keys.reflog() if branch is None else home.keys.reflog(branch)
+    start = prefix
+    if branch is not None and since_ms is not None:
+        start = home.keys.reflog(branch, file_id_at(since_ms))
+    for key, raw in snapshot.scan(start, prefix_end(prefix)):
+        line = decode_record(raw, ReflogLine, key=key)
+        if since_ms is None or line.at_ms >= since_ms:
+            yield line
+
+
+def trim_reflog(home: Home, *, older_than_days: int | None = None) -> int:
+    """Remove lines that are too old to bring anything back; a step of the background.
+
+    Args:
+        older_than_days: by default `RepositoryOptions.undelete_days`.
+
+    Returns:
+        How many went; at most 10,000 a call.
+    Cost: 1 scan, and 1 write when there are some.
+    """
+    days = home.options.undelete_days if older_than_days is None else older_than_days
+    before_ms = home.now_ms() - days * _DAY_MS
+    prefix = home.keys.reflog()
+    old: list[bytes] = []
+    with home.key_value.snapshot() as snapshot:
+        for key, _ in snapshot.scan(prefix, prefix_end(prefix)):
+            id = key[-FILE_ID_CHARACTERS:].decode(errors="replace")
+            if is_file_id(id) and file_id_time_ms(id) < before_ms:
+                old.append(key)
+                if len(old) == _TRIM_COUNT_MAX:
+                    break
+    if old:
+        home.key_value.write(deletes=old)
+    return len(old)

@@ -1,0 +1,176 @@
+"""References: from what a person writes to a commit, and to a branch's staging area where that is meant.
+
+Owns: `resolve`. A name is looked for among branches, then tags, then commits (whole, or the beginning of exactly one).
+Invariants: with one snapshot, one answer. What is written how: `lakebed.repo.names.parse_reference`. Does not know: how
+anything is read at a reference.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, Literal
+
+from lakebed.errors import InvalidRequest, NotFound
+from lakebed.kv.reading import prefix_end
+from lakebed.repo.commits import COMMIT_ID_CHARACTERS, find_commit, is_commit_id, load_commit
+from lakebed.repo.home import Home
+from lakebed.repo.key_value.port import KeyValueSnapshot
+from lakebed.repo.model import Branch, Commit, Tag
+from lakebed.repo.names import ReferenceStep, parse_reference
+from lakebed.repo.records import decode_record
+from lakebed.repo.tags import is_live
+
+__all__ = ["ABBREVIATION_CHARACTERS_MIN", "ResolvedReference", "resolve", "resolve_commit"]
+
+ABBREVIATION_CHARACTERS_MIN: Final = 6
+"""Shortest beginning of a commit id that stands for it."""
+
+_HEXADECIMAL: Final = frozenset("0123456789abcdef")
+_SHOWN_MAX: Final = 5
+_NAMES_LOOKED_AT_MAX: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedReference:
+    """What a reference meant at one moment.
+
+    Attributes:
+        text: as it was written.
+        kind: what its name named.
+        name: of the branch or tag; of a commit its whole id.
+        commit_id: the commit it leads to; of a branch the head.
+        commit: its record.
+        branch: the branch's record when what is staged there is meant too, else None: only the commit.
+    """
+
+    text: str
+    kind: Literal["branch", "tag", "commit"]
+    name: str
+    commit_id: str
+    commit: Commit
+    branch: Branch | None = None
+
+
+def resolve(home: Home, text: str, *, snapshot: KeyValueSnapshot | None = None) -> ResolvedReference:
+    """What a reference means.
+
+    A branch alone, or with ``$``, means its head with what is staged; with ``@`` or any step only what is committed.
+
+    Args:
+        snapshot: the moment; None: now.
+
+    Raises:
+        InvalidRequest: kind ``invalid_reference``: it cannot be read, or has ``$`` behind what is no branch;
+            ``ambiguous_reference``: several commits begin so.
+        NotFound: kind ``reference_not_found``: nothing has that name, or there is no such commit before it.
+        Corruption: a record on the way is damaged.
+    Cost: 2 to 4 reads of the key-value store, and 1 a step; 1 snapshot when none is given.
+    """
+    if snapshot is None:
+        with home.key_value.snapshot() as own:
+            return resolve(home, text, snapshot=own)
+    parsed = parse_reference(text)
+    kind, name, commit_id, branch = _named(home, parsed.name, text=text, snapshot=snapshot)
+    if parsed.mode == "$" and (branch is None or parsed.steps):
+        raise InvalidRequest(
+            f"{text!r} asks for what is staged, and only a branch itself has that: leave out the $.",
+            kind="invalid_reference",
+            reference=text,
+        )
+    commit = load_commit(home, commit_id, snapshot=snapshot)
+    for step in parsed.steps:
+        commit_id, commit = _step(home, commit_id, commit, step=step, text=text, snapshot=snapshot)
+    if parsed.steps or parsed.mode == "@":
+        branch = None
+    return ResolvedReference(text, kind, name, commit_id, commit, branch)
+
+
+def resolve_commit(home: Home, text: str, *, snapshot: KeyValueSnapshot | None = None) -> tuple[str, Commit]:
+    """Id and record of the commit that a reference leads to; what is staged does not matter. As `resolve`."""
+    resolved = resolve(home, text, snapshot=snapshot)
+    return resolved.commit_id, resolved.commit
+
+
+def _named(
+    home: Home, name: str, *, text: str, snapshot: KeyValueSnapshot
+) -> tuple[Literal["branch", "tag", "commit"], str, str, Branch | None]:
+    """Kind, whole name, commit id and branch record of a name."""
+    key = home.keys.branch(name)
+    raw = snapshot.get(key)
+    if raw is not None:
+        branch = decode_record(raw, Branch, key=key)
+        return "branch", name, branch.commit_id, branch
+    key = home.keys.tag(name)
+    raw = snapshot.get(key)
+    if raw is not None:
+        tag = decode_record(raw, Tag, key=key)
+        if is_live(tag, home.now_ms()):
+            return "tag", name, tag.commit_id, None
+    if is_commit_id(name):
+        if find_commit(home, name, snapshot=snapshot) is not None:
+            return "commit", name, name, None
+    elif _HEXADECIMAL.issuperset(name) and ABBREVIATION_CHARACTERS_MIN <= len(name) < COMMIT_ID_CHARACTERS:
+        found = _abbreviated(home, name, snapshot=snapshot)
+        if found is not None:
+            return "commit", found, found, None
+    raise _not_found(home, name, text=text, snapshot=snapshot)
+
+
+def _abbreviated(home: Home, beginning: str, *, snapshot: KeyValueSnapshot) -> str | None:
+    """The one commit whose id begins so; None: there is none."""
+    start = home.keys.commit(beginning)
+    begin = len(home.keys.commit())
+    found = [key[begin:].decode() for key, _ in islice(snapshot.scan(start, prefix_end(start)), _SHOWN_MAX + 1)]
+    if len(found) > 1:
+        shown = ", ".join(id[: len(beginning) + 6] for id in found[:_SHOWN_MAX])
+        raise InvalidRequest(
+            f"Several commits of repository {home.name} begin with {beginning!r}: {shown}"
+            f"{', ...' if len(found) > _SHOWN_MAX else ''}. Give more characters.",
+            kind="ambiguous_reference",
+            reference=beginning,
+            commits=found[:_SHOWN_MAX],
+        )
+    return found[0] if found else None
+
+
+def _step(
+    home: Home, id: str, commit: Commit, *, step: ReferenceStep, text: str, snapshot: KeyValueSnapshot
+) -> tuple[str, Commit]:
+    """The commit one step of a reference leads to."""
+    if step.kind == "^":
+        if step.count == 0:
+            return id, commit
+        if step.count > len(commit.parents):
+            has = {0: "no parent", 1: "one parent"}.get(len(commit.parents), f"{len(commit.parents)} parents")
+            raise _no_such_commit(home, f"{text!r}: commit {id} has {has}, and number {step.count} was asked for.")
+        parent = commit.parents[step.count - 1]
+        return parent, load_commit(home, parent, snapshot=snapshot)
+    for _ in range(step.count):
+        if not commit.parents:
+            raise _no_such_commit(home, f"{text!r} goes back behind the first commit of repository {home.name}.")
+        id = commit.parents[0]
+        commit = load_commit(home, id, snapshot=snapshot)
+    return id, commit
+
+
+def _no_such_commit(home: Home, sentence: str) -> NotFound:
+    return NotFound(sentence, kind="reference_not_found", repository=home.name)
+
+
+def _not_found(home: Home, name: str, *, text: str, snapshot: KeyValueSnapshot) -> NotFound:
+    """The error of a name that nothing has, with the nearest that something has."""
+    names: list[str] = []
+    for prefix in (home.keys.branch(), home.keys.tag()):
+        keys = islice(snapshot.scan(prefix, prefix_end(prefix)), _NAMES_LOOKED_AT_MAX)
+        names += [key[len(prefix) :].decode(errors="replace") for key, _ in keys]
+    near = difflib.get_close_matches(name, dict.fromkeys(names), n=3)
+    hint = f" Did you mean {' or '.join(near)}?" if near else " List what is there with branches() and tags()."
+    return NotFound(
+        f"Repository {home.name} has no branch, tag or commit {name!r}.{hint}",
+        kind="reference_not_found",
+        repository=home.name,
+        reference=text,
+        near=near,
+    )

@@ -1,0 +1,83 @@
+"""Rules of retention: for how many days commits stay active, by branch.
+
+Owns: the setting. Invariants: without rules nothing is ever expired. What the rules make of the history, and what is
+collected, is in `lakebed.repo.mark`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Final
+
+import msgspec
+
+from lakebed.errors import InvalidRequest
+from lakebed.repo.home import Home
+from lakebed.repo.key_value.port import KeyValueSnapshot
+from lakebed.repo.names import NAME_CHARACTERS_MAX
+from lakebed.repo.records import decode_record, encode_record
+
+__all__ = ["DAYS_MAX", "RetentionRules", "delete_retention", "load_retention", "store_retention"]
+
+DAYS_MAX: Final = 36_500
+"""Longest retention: a hundred years; for ever is no rule at all."""
+
+_SETTING: Final = "retention"
+
+
+class RetentionRules(msgspec.Struct, frozen=True, omit_defaults=True):
+    """For how long commits that no branch or tag names keep their objects. Stored: DO NOT CHANGE its fields."""
+
+    default_days: int
+    """Of every branch without a rule of its own."""
+    branch_days: dict[str, int] = {}
+    """By name, or by a pattern with ``*``, ``?`` and ``[ab]``; a name counts before patterns, of these the longest."""
+
+    def days_of(self, branch: str) -> int:
+        """Days for which a branch's commits stay active behind its head."""
+        if branch in self.branch_days:
+            return self.branch_days[branch]
+        matching = [pattern for pattern in self.branch_days if fnmatchcase(branch, pattern)]
+        return self.branch_days[max(matching, key=lambda one: (len(one), one))] if matching else self.default_days
+
+
+def load_retention(home: Home, *, snapshot: KeyValueSnapshot | None = None) -> RetentionRules | None:
+    """The rules; None: there are none, and nothing expires. Raises `Corruption`. Cost: 1 read."""
+    key = home.keys.setting(_SETTING)
+    raw = (home.key_value if snapshot is None else snapshot).get(key)
+    return None if raw is None else decode_record(raw, RetentionRules, key=key)
+
+
+def store_retention(home: Home, *, default_days: int, branch_days: Mapping[str, int] = {}) -> RetentionRules:
+    """Set the rules, all at once.
+
+    Args:
+        default_days: 0 to 36,500.
+        branch_days: by branch name or pattern; each 0 to 36,500.
+
+    Raises:
+        InvalidRequest: kind ``invalid_retention``.
+        OutcomeUnknown: look before you retry.
+    Cost: 1 write of the key-value store.
+    """
+    for name, days in {"default_days": default_days, **branch_days}.items():
+        if not isinstance(days, int) or isinstance(days, bool) or not 0 <= days <= DAYS_MAX:
+            raise InvalidRequest(
+                f"The retention of {name} is a whole number of days from 0 to {DAYS_MAX:,}, and {days!r} was given.",
+                kind="invalid_retention",
+            )
+    for pattern in branch_days:
+        if not isinstance(pattern, str) or not 0 < len(pattern) <= NAME_CHARACTERS_MAX:
+            raise InvalidRequest(
+                f"A branch or pattern has 1 to {NAME_CHARACTERS_MAX} characters, and {pattern!r} has not.",
+                kind="invalid_retention",
+            )
+    rules = RetentionRules(default_days, dict(sorted(branch_days.items())))
+    home.key_value.set(home.keys.setting(_SETTING), encode_record(rules))
+    return rules
+
+
+def delete_retention(home: Home) -> None:
+    """Remove the rules: nothing expires any more. Again is fine. Cost: 1 write of the key-value store."""
+    home.key_value.delete(home.keys.setting(_SETTING))

@@ -1,0 +1,172 @@
+"""Tags: names of commits that stay where they are.
+
+Owns: their records. Invariants: a tag never moves; a tag and a branch do not share a name; a tag is not made of a
+commit whose objects were collected; one whose lifetime is over is not there any more, though its record may be. Does
+not know: what a commit holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
+from lakebed.repo.commits import is_commit_id, load_commit
+from lakebed.repo.home import Home
+from lakebed.repo.key_value.port import KeyValueSnapshot
+from lakebed.repo.model import Tag
+from lakebed.repo.names import check_tag_name
+from lakebed.repo.protection import check_not_read_only
+from lakebed.repo.records import decode_record, encode_record, read_records
+
+__all__ = ["create_tag", "delete_tag", "find_tag", "is_live", "list_tags", "load_tag", "refuse_expired"]
+
+
+def is_live(tag: Tag, now_ms: int) -> bool:
+    """Whether the tag's lifetime goes on; without one it always does."""
+    return tag.expires_at_ms is None or now_ms < tag.expires_at_ms
+
+
+def find_tag(home: Home, name: str, *, snapshot: KeyValueSnapshot | None = None) -> Tag | None:
+    """A tag, or None when there is none or its lifetime is over. Raises `Corruption`. Cost: 1 read."""
+    key = home.keys.tag(name)
+    raw = (home.key_value if snapshot is None else snapshot).get(key)
+    tag = None if raw is None else decode_record(raw, Tag, key=key)
+    return tag if tag is not None and is_live(tag, home.now_ms()) else None
+
+
+def load_tag(home: Home, name: str, *, snapshot: KeyValueSnapshot | None = None) -> Tag:
+    """A tag.
+
+    Raises:
+        NotFound: kind ``tag_not_found``.
+        InvalidRequest: no tag can have that name.
+    Cost: 1 read of the key-value store.
+    """
+    tag = find_tag(home, check_tag_name(name), snapshot=snapshot)
+    if tag is None:
+        raise _missing(home, name)
+    return tag
+
+
+def create_tag(home: Home, name: str, *, commit_id: str, owner: str = "", lifetime_ms: int | None = None) -> Tag:
+    """Give a commit a name.
+
+    Args:
+        commit_id: whole.
+        owner: who wants it; shown with pins.
+        lifetime_ms: after that it is gone by itself; None: never.
+
+    Raises:
+        AlreadyExists: kind ``tag_exists`` or ``branch_exists``: the name is taken.
+        NotFound: kind ``commit_not_found``.
+        InvalidRequest: kind ``invalid_tag_name``, ``invalid_lifetime``; ``commit_expired``: the commit's objects were
+            collected.
+        OutcomeUnknown: look before you retry.
+    Cost: 2 reads and 1 write of the key-value store.
+    """
+    check_not_read_only(home)
+    if is_commit_id(check_tag_name(name)):
+        raise InvalidRequest(
+            f"The tag {name!r} would look like a commit's id: choose another name.", kind="invalid_tag_name"
+        )
+    if lifetime_ms is not None and lifetime_ms <= 0:
+        raise InvalidRequest(
+            f"The lifetime of a tag is more than 0 ms, and {lifetime_ms} was asked for.", kind="invalid_lifetime"
+        )
+    load_commit(home, commit_id)
+    now_ms = home.now_ms()
+    tag = Tag(commit_id, now_ms, owner, None if lifetime_ms is None else now_ms + lifetime_ms)
+    key = home.keys.tag(name)
+    before = home.key_value.get(key)
+    if before is not None and is_live(decode_record(before, Tag, key=key), now_ms):
+        raise _taken(home, name, "tag")
+    if home.key_value.get(home.keys.branch(name)) is not None:
+        raise _taken(home, name, "branch")
+    expected = {key: before, home.keys.branch(name): None, home.keys.expired(commit_id): None}
+    try:
+        home.key_value.write([(key, encode_record(tag))], expected=expected)
+    except Conflict:
+        refuse_expired(home, commit_id)
+        if find_tag(home, name) is not None:
+            raise _taken(home, name, "tag") from None
+        if home.key_value.get(home.keys.branch(name)) is not None:
+            raise _taken(home, name, "branch") from None
+        raise
+    return tag
+
+
+def delete_tag(home: Home, name: str) -> Tag:
+    """Remove a tag; what only it kept may be collected.
+
+    Returns:
+        The tag that went.
+
+    Raises:
+        NotFound: kind ``tag_not_found``.
+        InvalidRequest: no tag can have that name, or the repository is read-only.
+        OutcomeUnknown: look before you retry.
+    Cost: 1 read and 1 write of the key-value store.
+    """
+    check_not_read_only(home)
+    key = home.keys.tag(check_tag_name(name))
+    raw = home.key_value.get(key)
+    tag = None if raw is None else decode_record(raw, Tag, key=key)
+    if tag is None or not is_live(tag, home.now_ms()):
+        raise _missing(home, name)
+    try:
+        home.key_value.write(deletes=[key], expected={key: raw})
+    except Conflict:
+        raise _missing(home, name) from None  # another one deleted it first
+    return tag
+
+
+def list_tags(
+    home: Home,
+    *,
+    prefix: str = "",
+    after: str | None = None,
+    snapshot: KeyValueSnapshot | None = None,
+) -> Iterator[tuple[str, Tag]]:
+    """Names and tags, in the order of names, lazily.
+
+    Args:
+        prefix: only names that begin so.
+        after: only names greater than this.
+        snapshot: the moment; None: now.
+
+    Raises:
+        Corruption: a record is damaged.
+    Cost: 1 scan.
+    """
+    if snapshot is None:
+        with home.key_value.snapshot() as own:
+            yield from list_tags(home, prefix=prefix, after=after, snapshot=own)
+        return
+    now_ms = home.now_ms()
+    for name, tag in read_records(snapshot, home.keys.tag(), Tag, begins_with=prefix, after=after):
+        if is_live(tag, now_ms):
+            yield name, tag
+
+
+def refuse_expired(home: Home, commit_id: str) -> None:
+    """Raise `InvalidRequest` (``commit_expired``) when a commit's objects may be gone. Cost: 1 read."""
+    if home.key_value.get(home.keys.expired(commit_id)) is not None:
+        raise InvalidRequest(
+            f"Commit {commit_id} of repository {home.name} was expired by the rules of retention, and its objects may "
+            "be gone: nothing new can refer to it. Choose a younger commit.",
+            kind="commit_expired",
+            commit=commit_id,
+        )
+
+
+def _taken(home: Home, name: str, what: str) -> AlreadyExists:
+    return AlreadyExists(
+        f"Repository {home.name} has a {what} {name!r} already: choose another name, or delete that one first.",
+        kind=f"{what}_exists",
+        repository=home.name,
+        name=name,
+    )
+
+
+def _missing(home: Home, name: str) -> NotFound:
+    return NotFound(f"Repository {home.name} has no tag {name!r}.", kind="tag_not_found", tag=name)
