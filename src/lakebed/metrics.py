@@ -1,7 +1,7 @@
 """Process-wide counters and their Prometheus text.
 
-Owns: the registry of counters and histograms. Invariants: values never go down; label values never hold a path or a
-secret; nothing is called while the lock is held, so a real lock is right even under a simulated runtime. Exporting is
+Owns: the registry of counters, gauges and histograms. Invariants: only gauges go down; label values never hold a path or
+a secret; nothing is called while the lock is held, so a real lock is right even under a simulated runtime. Exporting is
 the caller's: `render()` returns the text for a scrape.
 """
 
@@ -11,9 +11,20 @@ import threading
 from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-__all__ = ["LATENCY_BOUNDS_S", "Counter", "Histogram", "Registry", "counting_lock", "default_registry", "render"]
+__all__ = [
+    "LATENCY_BOUNDS_S",
+    "Counter",
+    "Gauge",
+    "Histogram",
+    "Registry",
+    "counting_lock",
+    "default_registry",
+    "render",
+]
+
+M = TypeVar("M", "Counter", "Gauge", "Histogram")
 
 LATENCY_BOUNDS_S: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
 """Upper bounds of latency buckets, in seconds: from a local read to a request that times out."""
@@ -49,6 +60,39 @@ class Counter:
         with self._lock:
             values = sorted(self._values.items())
         head = [f"# HELP {self.name} {self.help_text}", f"# TYPE {self.name} counter"]
+        return head + [f"{self.name}{_labels(self.label_names, labels)} {_number(value)}" for labels, value in values]
+
+
+class Gauge:
+    """A family of numbers that go up and down, one for each combination of label values."""
+
+    def __init__(self, name: str, *, help_text: str, label_names: Sequence[str] = ()) -> None:
+        self.name = name
+        self.help_text = help_text
+        self.label_names = tuple(label_names)
+        self._values: dict[tuple[str, ...], float] = {}
+        self._lock = threading.Lock()
+
+    def set(self, value: float, *labels: str) -> None:
+        """Make the number with these label values `value`."""
+        with self._lock:
+            self._values[labels] = value
+
+    def remove(self, *labels: str) -> None:
+        """Export the number with these label values no longer: what it was about is gone."""
+        with self._lock:
+            self._values.pop(labels, None)
+
+    def value(self, *labels: str) -> float:
+        """The number with these label values; 0 when there is none."""
+        with self._lock:
+            return self._values.get(labels, 0)
+
+    def lines(self) -> list[str]:
+        """The family as Prometheus text."""
+        with self._lock:
+            values = sorted(self._values.items())
+        head = [f"# HELP {self.name} {self.help_text}", f"# TYPE {self.name} gauge"]
         return head + [f"{self.name}{_labels(self.label_names, labels)} {_number(value)}" for labels, value in values]
 
 
@@ -100,27 +144,28 @@ class Registry:
     """Metrics that are exported together."""
 
     def __init__(self) -> None:
-        self._metrics: dict[str, Counter | Histogram] = {}
+        self._metrics: dict[str, Counter | Gauge | Histogram] = {}
         self._lock = threading.Lock()
 
     def counter(self, name: str, *, help_text: str, label_names: Sequence[str] = ()) -> Counter:
         """The counter of that name, made on first use."""
-        with self._lock:
-            metric = self._metrics.get(name)
-            if metric is None:
-                metric = self._metrics[name] = Counter(name, help_text=help_text, label_names=label_names)
-        if not isinstance(metric, Counter):
-            raise TypeError(f"{name} is already a histogram")
-        return metric
+        return self._named(Counter, name, help_text, label_names)
+
+    def gauge(self, name: str, *, help_text: str, label_names: Sequence[str] = ()) -> Gauge:
+        """The gauge of that name, made on first use."""
+        return self._named(Gauge, name, help_text, label_names)
 
     def histogram(self, name: str, *, help_text: str, label_names: Sequence[str] = ()) -> Histogram:
         """The histogram of that name, made on first use."""
+        return self._named(Histogram, name, help_text, label_names)
+
+    def _named(self, kind: type[M], name: str, help_text: str, label_names: Sequence[str]) -> M:
         with self._lock:
             metric = self._metrics.get(name)
             if metric is None:
-                metric = self._metrics[name] = Histogram(name, help_text=help_text, label_names=label_names)
-        if not isinstance(metric, Histogram):
-            raise TypeError(f"{name} is already a counter")
+                metric = self._metrics[name] = kind(name, help_text=help_text, label_names=label_names)
+        if not isinstance(metric, kind):
+            raise TypeError(f"{name} is already a {type(metric).__name__.lower()}")
         return metric
 
     def render(self) -> str:
