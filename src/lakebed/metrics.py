@@ -1,8 +1,8 @@
 """Process-wide counters and their Prometheus text.
 
-Owns: the registry of counters, gauges and histograms. Invariants: only gauges go down; label values never hold a path or
-a secret; nothing is called while the lock is held, so a real lock is right even under a simulated runtime. Exporting is
-the caller's: `render()` returns the text for a scrape.
+Owns: the registry of counters, gauges and histograms. Invariants: only gauges go down; label values never hold a path
+or a secret; nothing is called while the lock is held, so a real lock is right even under a simulated runtime.
+Exporting is the caller's: `render()` returns the text for a scrape.
 """
 
 from __future__ import annotations
