@@ -14,7 +14,7 @@ Does not know: vendors.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -24,34 +24,19 @@ from typing_extensions import Buffer
 
 from lakebed.errors import AlreadyExists, InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.objects.counting import Kind, RequestCounter
-from lakebed.objects.driver import Driver
+from lakebed.objects.driver import Driver, Upload
 from lakebed.objects.limits import StoreLimits
 from lakebed.objects.path import check_folder, check_path, join_path
-from lakebed.objects.port import ByteRange, Listing, ObjectMeta, ObjectStore, RequestCounts
+from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, Listing, ObjectMeta, ObjectStore, RequestCounts
+from lakebed.objects.streaming import byte_view, stream_ranges, take_first
 from lakebed.runtime import Condition, Environment
 
-__all__ = ["AccountedStore", "byte_view", "coalesce"]
+__all__ = ["AccountedStore", "coalesce"]
 
 R = TypeVar("R")
 
 _ANSWERS = (NotFound, AlreadyExists)
 """Errors that are the store working as it should: not counted as errors."""
-
-
-def byte_view(body: Buffer) -> memoryview:
-    """A read-only one-dimensional view of a buffer's bytes.
-
-    Raises:
-        InvalidRequest: not a buffer, or not contiguous.
-    """
-    try:
-        view = memoryview(body)
-        return (view if view.format == "B" and view.ndim == 1 else view.cast("B")).toreadonly()
-    except TypeError as error:
-        raise InvalidRequest(
-            f"a body must be contiguous bytes, not {type(body).__name__}: pass bytes, a memoryview or an Arrow buffer",
-            kind="invalid_body",
-        ) from error
 
 
 def coalesce(ranges: Sequence[ByteRange], *, gap_bytes_max: int) -> list[ByteRange]:
@@ -198,6 +183,69 @@ class AccountedStore:
             size_bytes=size_bytes,
             repeatable=not create_only,
         )
+
+    def put_stream(self, path: str, chunks: Iterable[Buffer], *, durable: bool = True) -> int:
+        """See `ObjectStore.put_stream`."""
+        full = self._full(path)
+        taken = take_first(chunks, bytes_max=self._shared.limits.upload_part_bytes)
+        if isinstance(taken, bytearray):
+            self.put(path, taken, durable=durable)
+            return len(taken)
+        return self._upload(full, taken, durable=durable and self._shared.durable)
+
+    def _upload(self, full: str, chunks: Iterator[memoryview], *, durable: bool) -> int:
+        """One upload, counted as one call. No slot is held while the next chunk is made: that may need one itself."""
+        clock, driver = self._shared.environment.clock, self._driver
+        upload = self._call(
+            "put",
+            lambda: driver.open_upload(full, durable=durable),
+            _nothing,
+            repeatable=True,
+            requests_of=lambda _: 0,
+        )
+        started_s, size_bytes = clock.monotonic_s(), 0
+        is_whole = is_asking = False  # is_asking: the store is at work, not the maker of the chunks
+        try:
+            for chunk in chunks:
+                is_asking = True
+                self._write(upload, chunk)
+                is_asking = False
+                size_bytes += len(chunk)
+            is_asking = True
+            upload.finish()
+            is_whole = True
+        finally:
+            if not is_whole:
+                with suppress(LakebedError):  # what failed first is what the caller should hear of
+                    upload.abandon()
+            self._shared.counter.add(
+                "put",
+                self._folder,
+                seconds=clock.monotonic_s() - started_s,
+                requests=upload.request_count,
+                bytes_written=size_bytes if is_whole else 0,
+                failed=is_asking and not is_whole,
+            )
+        return size_bytes
+
+    def _write(self, upload: Upload, chunk: memoryview) -> None:
+        gate, step = self._shared.gate, self._shared.limits.upload_part_bytes
+        for start in range(0, len(chunk), step):
+            part = chunk[start : start + step]
+            if gate is None:
+                upload.write(part)
+                continue
+            gate.enter(len(part))
+            try:
+                upload.write(part)
+            finally:
+                gate.leave(len(part))
+
+    def get_stream(
+        self, path: str, *, byte_range: ByteRange | None = None, chunk_bytes: int = STREAM_CHUNK_BYTES
+    ) -> Iterator[Buffer]:
+        """See `ObjectStore.get_stream`."""
+        return stream_ranges(self, path, byte_range=byte_range, chunk_bytes=chunk_bytes)
 
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectMeta]:
         """See `ObjectStore.list`."""

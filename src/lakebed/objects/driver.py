@@ -18,7 +18,28 @@ from typing_extensions import Buffer
 
 from lakebed.objects.port import ByteRange, Listing, ObjectMeta
 
-__all__ = ["Driver"]
+__all__ = ["Driver", "Upload"]
+
+
+class Upload(Protocol):
+    """An object on its way, that nobody sees before `finish`. One thread uses it; it ends by `finish` or `abandon`."""
+
+    @property
+    def request_count(self) -> int:
+        """Requests made so far, as well as the driver can know."""
+        ...
+
+    def write(self, part: memoryview) -> None:
+        """Append bytes, which are the caller's again when it returns."""
+        ...
+
+    def finish(self) -> None:
+        """Show the object, in place of what was there. After an error the upload still wants to be abandoned."""
+        ...
+
+    def abandon(self) -> None:
+        """Take back what was written; nothing is left that anybody sees."""
+        ...
 
 
 class Driver(Protocol):
@@ -63,6 +84,10 @@ class Driver(Protocol):
 
     def put(self, path: str, body: memoryview, *, create_only: bool, durable: bool) -> None:
         """One PUT of a one-dimensional byte view."""
+        ...
+
+    def open_upload(self, path: str, *, durable: bool) -> Upload:
+        """Begin an object of a size not known yet, that replaces what is there."""
         ...
 
     def list_pages(self, prefix: str, start_after: str | None, page_count: int) -> Iterator[Sequence[ObjectMeta]]:

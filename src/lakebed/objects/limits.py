@@ -6,10 +6,14 @@ Each setting has its unit in its name and says what it costs to change it.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Final
 
 from lakebed.errors import InvalidRequest
 
-__all__ = ["StoreLimits"]
+__all__ = ["UPLOAD_PART_BYTES_MIN", "StoreLimits"]
+
+UPLOAD_PART_BYTES_MIN: Final = 5 << 20
+"""S3 takes no smaller part, but for the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,10 @@ class StoreLimits:
 
     get_bytes_assumed: int = 8 << 20
     """What a GET without a range is taken for, in `inflight_bytes_max`: its size is not known before it arrives."""
+
+    upload_part_bytes: int = 8 << 20
+    """Size of the parts of a streamed object. A stream holds two in memory, and the large stores take 10 000 of them,
+    so this allows 78 GiB; at least 5 MiB, which is S3's smallest part."""
 
     request_timeout_ms: int = 30_000
     """A remote request without an answer after this time has failed (and may have had its effect). A lower value finds
@@ -58,6 +66,8 @@ class StoreLimits:
         zero_is_fine = {"retry_count_max", "retry_wait_first_ms", "retry_wait_max_ms", "coalesce_gap_bytes_max"}
         for setting in fields(self):
             value, least = getattr(self, setting.name), 0 if setting.name in zero_is_fine else 1
+            if setting.name == "upload_part_bytes":
+                least = UPLOAD_PART_BYTES_MIN
             if not isinstance(value, int) or value < least:
                 raise InvalidRequest(
                     f"the limit {setting.name} is {value!r}: it must be a whole number of at least {least}",

@@ -23,6 +23,7 @@ import random
 import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from typing_extensions import Buffer
@@ -58,6 +59,45 @@ _ABANDONED_S: Final = 86_400
 
 # On macOS fsync stops at the drive's cache, and this goes through it.
 _F_FULLFSYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
+
+
+class _LocalUpload:
+    """A hidden file that is renamed into place when it is whole."""
+
+    request_count = 1
+
+    def __init__(self, driver: LocalDriver, path: str, hidden: str, descriptor: int, *, durable: bool) -> None:
+        self._driver = driver
+        self._path = path
+        self._hidden = hidden
+        self._descriptor = descriptor
+        self._durable = durable
+
+    def write(self, part: memoryview) -> None:
+        with self._driver.writing(self._path):
+            _write_all(self._descriptor, part)
+
+    def finish(self) -> None:
+        folder, _, name = self._path.rpartition("/")
+        place = os.path.dirname(self._hidden)
+        with self._driver.writing(self._path):
+            if self._durable:
+                _flush(self._descriptor)
+            self._close()
+            os.rename(self._hidden, f"{place}/{name}")
+            if self._durable:
+                _flush_place_named(place)
+        if self._durable:
+            self._driver.settle_parents(folder)
+
+    def abandon(self) -> None:
+        self._close()
+        _unlink_if_there(self._hidden)
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 class LocalDriver:
@@ -164,23 +204,49 @@ class LocalDriver:
                     self._sync_place(folder)  # whoever is told that a name is taken may rely on what is there
                 raise occupied(path, self.root_url) from error
             except _NamedError as named:
-                raise OutcomeUnknown(
-                    f"{self.root_url}/{path} was written, but its folder could not be synced ({named.__cause__}): it "
-                    "is there now, and may be gone after a power loss",
-                    kind="unsynced",
-                    path=path,
-                ) from named.__cause__
+                raise self._unsynced(named, path) from named.__cause__
             except OSError as error:
                 if create_only and self._nameless and error.errno in _NO_NAMELESS and os.path.isdir(place):
                     self._nameless = False  # this file system has no files without names
                     continue
                 raise self._translated(error, "write", path) from error
-            if durable and folder not in self._durable:
-                self._sync_parents(folder)
+            if durable:
+                self.settle_parents(folder)
             return
-        raise Unavailable(
-            f"{self.root_url}/{folder} vanishes as fast as it is made; is somebody removing it?", path=path
-        )
+        raise self._vanishing(path)
+
+    def open_upload(self, path: str, *, durable: bool) -> _LocalUpload:
+        """Open a hidden file beside the object's place."""
+        self._check(path)
+        folder = path.rpartition("/")[0]
+        place = self._place(folder)
+        for _ in range(_PUT_TRIES_MAX):
+            try:
+                hidden, descriptor = self._open_hidden(place)
+            except FileNotFoundError:
+                self._make_folder(folder)
+                continue
+            except OSError as error:
+                raise self._translated(error, "write", path) from error
+            return _LocalUpload(self, path, hidden, descriptor, durable=durable)
+        raise self._vanishing(path)
+
+    @contextmanager
+    def writing(self, path: str) -> Iterator[None]:
+        """Translate the failures of system calls of an upload."""
+        try:
+            yield
+        except _NamedError as named:
+            raise self._unsynced(named, path) from named.__cause__
+        except FileNotFoundError as error:
+            raise self._vanishing(path) from error
+        except OSError as error:
+            raise self._translated(error, "write", path) from error
+
+    def settle_parents(self, folder: str) -> None:
+        """Make the folders above an object durable, once in the life of the driver."""
+        if folder not in self._durable:
+            self._sync_parents(folder)
 
     def _link_nameless(self, place: str, name: str, body: memoryview, durable: bool) -> None:
         parent = os.open(place, _OPEN_FOLDER)
@@ -200,11 +266,7 @@ class LocalDriver:
             os.close(parent)
 
     def _write_hidden(self, place: str, name: str, body: memoryview, create_only: bool, durable: bool) -> None:
-        if place not in self._tidied:
-            self._tidied.add(place)
-            _remove_abandoned(place)
-        hidden = f"{place}/.lakebed-{self._rng.getrandbits(64):016x}.tmp"
-        descriptor = os.open(hidden, _OPEN_NEW, 0o666)
+        hidden, descriptor = self._open_hidden(place)
         try:
             try:
                 _write_all(descriptor, body)
@@ -221,11 +283,14 @@ class LocalDriver:
             _unlink_if_there(hidden)
             raise
         if durable:
-            descriptor = os.open(place, _OPEN_FOLDER)
-            try:
-                _flush_named(descriptor)
-            finally:
-                os.close(descriptor)
+            _flush_place_named(place)
+
+    def _open_hidden(self, place: str) -> tuple[str, int]:
+        if place not in self._tidied:
+            self._tidied.add(place)
+            _remove_abandoned(place)
+        hidden = f"{place}/.lakebed-{self._rng.getrandbits(64):016x}.tmp"
+        return hidden, os.open(hidden, _OPEN_NEW, 0o666)
 
     def _make_folder(self, folder: str) -> None:
         """Make a folder and those above it; their durability is settled by `_sync_parents`."""
@@ -264,8 +329,7 @@ class LocalDriver:
             folders[path.rpartition("/")[0]] = None
         for folder in folders:
             self._sync_place(folder)
-            if folder not in self._durable:
-                self._sync_parents(folder)
+            self.settle_parents(folder)
 
     def copy(self, source: str, target: str, *, durable: bool) -> None:
         """Read, then put. Not a hard link: other engines write some files in place."""
@@ -391,6 +455,19 @@ class LocalDriver:
         if os.path.isdir(place):
             _remember(self._checked, folder, self._memory_count_max)
 
+    def _vanishing(self, path: str) -> Unavailable:
+        return Unavailable(
+            f"the folder of {self.root_url}/{path} vanishes as fast as it is made; is somebody removing it?", path=path
+        )
+
+    def _unsynced(self, named: _NamedError, path: str) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"{self.root_url}/{path} was written, but its folder could not be synced ({named.__cause__}): it is there "
+            "now, and may be gone after a power loss",
+            kind="unsynced",
+            path=path,
+        )
+
     def _translated(self, error: OSError, verb: str, path: str) -> LakebedError:
         """The one error for a failed system call."""
         what = f"{self.root_url}/{path}" if path else self.root_url
@@ -483,6 +560,14 @@ def _flush_named(descriptor: int) -> None:
         _flush(descriptor)
     except OSError as error:
         raise _NamedError from error
+
+
+def _flush_place_named(place: str) -> None:
+    descriptor = os.open(place, _OPEN_FOLDER)
+    try:
+        _flush_named(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _sync_folder(place: str) -> None:

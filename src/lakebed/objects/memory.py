@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from typing_extensions import Buffer
@@ -67,6 +67,25 @@ def level_of(metas: Sequence[ObjectMeta], prefix: str) -> Listing:
     return Listing(tuple(objects), tuple(folders))
 
 
+class _MemoryUpload:
+    """Parts that become one body."""
+
+    request_count = 1
+
+    def __init__(self, store: Callable[[bytes], None]) -> None:
+        self._store = store
+        self._parts: list[bytes] = []
+
+    def write(self, part: memoryview) -> None:
+        self._parts.append(bytes(part))
+
+    def finish(self) -> None:
+        self._store(b"".join(self._parts))
+
+    def abandon(self) -> None:
+        self._parts.clear()
+
+
 class MemoryDriver:
     """`Driver` of one memory name."""
 
@@ -120,6 +139,10 @@ class MemoryDriver:
             self._objects[self._prefix + path] = entry
         elif self._objects.setdefault(self._prefix + path, entry) is not entry:
             raise occupied(path, self.root_url)
+
+    def open_upload(self, path: str, *, durable: bool) -> _MemoryUpload:
+        """Collect the parts; memory is where the object will be anyway."""
+        return _MemoryUpload(lambda body: self.put(path, memoryview(body), create_only=False, durable=durable))
 
     def _metas(self, prefix: str, start_after: str | None) -> Iterator[ObjectMeta]:
         keys = sorted(self._objects.copy())

@@ -7,6 +7,7 @@ Invariants:
 - Every operation is synchronous and thread-safe, and raises only `lakebed.errors`.
 - ``put(create_only=True)`` has exactly one winner; all others get `AlreadyExists`.
 - An object put with ``durable=True`` survives power loss once the call returned.
+- A streamed object is there whole or not at all, and a stream holds a few parts in memory, however large it is.
 - A listing never shows a half-written object.
 """
 
@@ -15,11 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from typing_extensions import Buffer
 
-__all__ = ["ByteRange", "Listing", "ObjectMeta", "ObjectStore", "RequestCounts"]
+__all__ = ["STREAM_CHUNK_BYTES", "ByteRange", "Listing", "ObjectMeta", "ObjectStore", "RequestCounts"]
+
+STREAM_CHUNK_BYTES: Final = 8 << 20
+"""What a stream reads at a time, unless it is told otherwise."""
 
 ByteRange = tuple[int, int]
 """Half-open ``(start, end)`` in bytes."""
@@ -48,7 +52,8 @@ class Listing:
 class RequestCounts:
     """Requests and bytes of one store (or of one ``with store.count()`` block), by kind.
 
-    A LIST counts one for each page of 1000 names, a DELETE one for each batch of 1000 paths (Azure: 256, Google: 1).
+    A LIST counts one for each page of 1000 names, a DELETE one for each batch of 1000 paths (Azure: 256, Google: 1),
+    a streamed PUT one for each part and those that open and close it.
     `errors` counts calls that the store did not answer or refused; a missing or existing object is an answer.
     """
 
@@ -109,6 +114,32 @@ class ObjectStore(Protocol):
             AlreadyExists: ``create_only`` and the object is there. After a lost reply it may be ours (`create_once`).
             Unavailable, OutcomeUnknown: the store failed; with OutcomeUnknown the object may be there.
         Cost: 1 PUT.
+        """
+        ...
+
+    def put_stream(self, path: str, chunks: Iterable[Buffer], *, durable: bool = True) -> int:
+        """Write one object of any size, chunk by chunk, over what is there; its size in bytes.
+
+        Never create-only: give a stream a name of its own. An error of the iterator, or a crash, leaves no object and
+        what was there before. About two parts (`StoreLimits.upload_part_bytes`) and one chunk are in memory.
+
+        Raises:
+            InvalidRequest: a chunk is not bytes, or the vendor takes no object so large in parts of this size.
+            Unavailable: the store failed; the iterator is spent, so nothing is tried again but single parts.
+        Cost: a body of at most one part 1 PUT; else a PUT a part, and 2 more (Azure: 1).
+        """
+        ...
+
+    def get_stream(
+        self, path: str, *, byte_range: ByteRange | None = None, chunk_bytes: int = STREAM_CHUNK_BYTES
+    ) -> Iterator[Buffer]:
+        """An object's bytes in order, in chunks of `chunk_bytes` (the last may be shorter; of nothing there are none).
+
+        The first chunk is read by the call itself, so that its errors come before any byte does.
+
+        Raises:
+            NotFound, InvalidRequest: as `get`.
+        Cost: 1 GET a chunk, each when it is asked for; without a range 1 HEAD.
         """
         ...
 

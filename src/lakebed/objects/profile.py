@@ -16,7 +16,8 @@ from typing import Final, Self, TypeVar
 from typing_extensions import Buffer
 
 from lakebed.clock import Clock
-from lakebed.objects.port import ByteRange, Listing, ObjectMeta, ObjectStore, RequestCounts
+from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, Listing, ObjectMeta, ObjectStore, RequestCounts
+from lakebed.objects.streaming import stream_ranges
 
 __all__ = ["S3_STANDARD", "Bill", "ProfiledStore", "StoreProfile", "bill"]
 
@@ -108,6 +109,16 @@ class ProfiledStore:
     def put(self, path: str, body: Buffer, *, create_only: bool = False, durable: bool = True) -> None:
         """See `ObjectStore.put`."""
         self._ask(lambda: self._inner.put(path, body, create_only=create_only, durable=durable))
+
+    def put_stream(self, path: str, chunks: Iterable[Buffer], *, durable: bool = True) -> int:
+        """See `ObjectStore.put_stream`."""
+        return self._ask(lambda: self._inner.put_stream(path, chunks, durable=durable))
+
+    def get_stream(
+        self, path: str, *, byte_range: ByteRange | None = None, chunk_bytes: int = STREAM_CHUNK_BYTES
+    ) -> Iterator[Buffer]:
+        """See `ObjectStore.get_stream`."""
+        return stream_ranges(self, path, byte_range=byte_range, chunk_bytes=chunk_bytes)
 
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectMeta]:
         """See `ObjectStore.list`."""

@@ -1,7 +1,8 @@
 """S3, Google Cloud Storage and Azure, through obstore: the only module that imports it.
 
 Owns: settings handed to the vendor's client, and the one translation of its errors. Invariants: the client retries
-nothing by itself (so that every request is counted and waits come from the injected clock); no secret reaches an error:
+nothing by itself (so that every request is counted and waits come from the injected clock), but for the parts of a
+stream, which are its own by then; no secret reaches an error:
 the vendor's text is searched for known signs and not quoted, and where it stays as the cause its secrets are blotted
 out. Does not know: counting, retries, views.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -39,6 +41,10 @@ R = TypeVar("R")
 
 _DELETE_BATCH_COUNT_MAX: Final = {"s3": 1000, "gs": 1, "az": 256}
 """What one request deletes: Google has no batch in this client, Azure's takes 256."""
+
+_PART_COUNT_MAX: Final = {"s3": 10_000, "gs": 10_000, "az": 50_000}
+_FRAME_REQUEST_COUNT: Final = {"s3": 2, "gs": 2, "az": 1}
+_UPLOAD_CONCURRENCY_MAX: Final = 2
 
 _NO_PLACE: Final = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist|InvalidBucketName")
 _NO_RIGHT: Final = re.compile(
@@ -71,6 +77,16 @@ _EXAMPLES: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """How a vendor takes an object in parts."""
+
+    part_bytes: int
+    part_count_max: int
+    frame_request_count: int
+    """Requests beside the parts: to begin and to end."""
+
+
 class _Threads:
     """The client's threads, which the first request starts, and which no fork of this process has."""
 
@@ -83,6 +99,39 @@ def _lose_threads() -> None:
 
 
 os.register_at_fork(after_in_child=_lose_threads)
+
+
+class _VendorUpload:
+    """A multipart upload by the client's writer, which tries a failed part again by itself: the bytes are gone here."""
+
+    def __init__(self, ask: Callable[[Callable[[], Any]], Any], open_writer: Callable[[], Any], shape: _Shape) -> None:
+        self._ask = ask
+        self._writer = ask(open_writer)
+        self._shape = shape
+        self._size_bytes = 0
+
+    @property
+    def request_count(self) -> int:
+        return -(-self._size_bytes // self._shape.part_bytes) + self._shape.frame_request_count
+
+    def write(self, part: memoryview) -> None:
+        shape = self._shape
+        if self._size_bytes + len(part) > shape.part_bytes * shape.part_count_max:
+            raise InvalidRequest(
+                f"a stream is larger than {shape.part_count_max} parts of {shape.part_bytes} bytes, which is what the "
+                "store takes: raise the limit upload_part_bytes",
+                kind="stream_too_large",
+            )
+        kept = bytes(part)  # the writer keeps what it is given until it is sent, and the part is the caller's again
+        self._ask(lambda: self._writer.write(kept))
+        self._size_bytes += len(part)
+
+    def finish(self) -> None:
+        self._ask(self._writer.close)
+
+    def abandon(self) -> None:
+        # Leaving the writer's block with an error aborts the upload, so that its parts cost nothing any more.
+        self._ask(lambda: self._writer.__exit__(Unavailable, Unavailable("abandoned"), None))
 
 
 class VendorDriver:
@@ -100,7 +149,10 @@ class VendorDriver:
         ]
         self._secrets = sorted({secret for secret in given + ambient if secret}, key=len, reverse=True)
         self.delete_batch_count_max = _DELETE_BATCH_COUNT_MAX[url.scheme]
-        self._store = _client(url, dict(options), limits)
+        self._store = _client(url, dict(options), limits, _retries(limits, 0))
+        # Parts are gone from here when they fail, so this client alone tries again by itself.
+        self._uploads = _client(url, dict(options), limits, _retries(limits, limits.retry_count_max))
+        self._shape = _Shape(limits.upload_part_bytes, _PART_COUNT_MAX[url.scheme], _FRAME_REQUEST_COUNT[url.scheme])
 
     @property
     def root_url(self) -> str:
@@ -139,6 +191,19 @@ class VendorDriver:
             path,
             lambda: obstore.put(self._store, self._prefix + path, bytes(body), mode=mode, use_multipart=False),
             unclear=create_only,
+        )
+
+    def open_upload(self, path: str, *, durable: bool) -> _VendorUpload:
+        """A multipart upload, or what the vendor calls it; a part is sent when the next one begins."""
+        return _VendorUpload(
+            lambda request: self._ask(path, request),
+            lambda: obstore.open_writer(
+                self._uploads,
+                self._prefix + path,
+                buffer_size=self._shape.part_bytes,
+                max_concurrency=_UPLOAD_CONCURRENCY_MAX,
+            ),
+            self._shape,
         )
 
     def list_pages(self, prefix: str, start_after: str | None, page_count: int) -> Iterator[Sequence[ObjectMeta]]:
@@ -262,7 +327,20 @@ def _endpoints(url: StoreUrl, options: Mapping[str, Any]) -> list[str]:
     return given or [os.environ[name] for name in _ENDPOINT_VARIABLES[url.scheme] if os.environ.get(name)]
 
 
-def _client(url: StoreUrl, options: dict[str, Any], limits: StoreLimits) -> Any:
+def _retries(limits: StoreLimits, count_max: int) -> dict[str, Any]:
+    """The client's own retries, with the waits of ours."""
+    return {
+        "max_retries": count_max,
+        "retry_timeout": timedelta(milliseconds=limits.request_timeout_ms),
+        "backoff": {
+            "init_backoff": timedelta(milliseconds=max(1, limits.retry_wait_first_ms)),
+            "max_backoff": timedelta(milliseconds=max(1, limits.retry_wait_max_ms)),
+            "base": 2,
+        },
+    }
+
+
+def _client(url: StoreUrl, options: dict[str, Any], limits: StoreLimits, retry_config: Any) -> Any:
     """The vendor's client, which reads the vendor's environment variables for what `options` leave open."""
     endpoints = _endpoints(url, options)
     for endpoint in endpoints:
@@ -277,7 +355,6 @@ def _client(url: StoreUrl, options: dict[str, Any], limits: StoreLimits) -> Any:
         "timeout": timedelta(milliseconds=limits.request_timeout_ms),
         "connect_timeout": timedelta(milliseconds=limits.connect_timeout_ms),
     }
-    retry_config = {"max_retries": 0, "retry_timeout": timedelta(milliseconds=limits.request_timeout_ms)}
     kinds: dict[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
     try:
         return kinds[url.scheme](url.place, config=options, client_options=client_options, retry_config=retry_config)

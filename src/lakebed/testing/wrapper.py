@@ -19,7 +19,8 @@ from typing import Literal, Self, TypeVar
 from typing_extensions import Buffer
 
 from lakebed.objects.path import join_path
-from lakebed.objects.port import ByteRange, Listing, ObjectMeta, ObjectStore, RequestCounts
+from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, Listing, ObjectMeta, ObjectStore, RequestCounts
+from lakebed.objects.streaming import stream_ranges
 
 __all__ = ["Call", "CallKind", "StoreWrapper"]
 
@@ -101,6 +102,18 @@ class StoreWrapper:
         kept = bytes(body)  # the call may land after its caller reused the buffer
         call = Call("put", self._at(path), size_bytes=len(kept), create_only=create_only, durable=durable)
         self.intercept(call, lambda: self._inner.put(path, kept, create_only=create_only, durable=durable))
+
+    def put_stream(self, path: str, chunks: Iterable[Buffer], *, durable: bool = True) -> int:
+        """See `ObjectStore.put_stream`. One call of a put: its chunks are kept, for it may land when they are gone."""
+        kept = b"".join(bytes(chunk) for chunk in chunks)
+        call = Call("put", self._at(path), size_bytes=len(kept), durable=durable)
+        return self.intercept(call, lambda: self._inner.put_stream(path, [kept], durable=durable))
+
+    def get_stream(
+        self, path: str, *, byte_range: ByteRange | None = None, chunk_bytes: int = STREAM_CHUNK_BYTES
+    ) -> Iterator[Buffer]:
+        """See `ObjectStore.get_stream`. One call a chunk."""
+        return stream_ranges(self, path, byte_range=byte_range, chunk_bytes=chunk_bytes)
 
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectMeta]:
         """See `ObjectStore.list`."""
