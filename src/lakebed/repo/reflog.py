@@ -1,8 +1,9 @@
 """The reference log: where each branch has been, so that what was deleted or moved can be brought back.
 
 Owns: `ReflogLine` and its place. Invariants: a line is written in the same atomic change as the branch record it tells
-of; lines of one branch sort by time; a head that a line younger than `RepositoryOptions.undelete_days` names stays
-collectable by nobody. Does not know: how a branch is made (`lakebed.repo.branches`).
+of; lines of one branch sort by time (those of one millisecond in no order); a head that a line younger than
+`RepositoryOptions.undelete_days` names is collected by nobody. Does not know: how a branch is made
+(`lakebed.repo.branches`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,93 @@
+"""Blame: which commit a path's entry comes from.
+
+Owns: the walk. Invariants: a path is followed into the first parent that has the same entry, by identity; the commit
+where no parent has it is the answer, so a merge is blamed only for what it decided itself. Does not know: how
+metaranges are compared; equal ranges are not read.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.errors import NotFound
+from lakebed.repo.commits import load_commit
+from lakebed.repo.committed.diff import diff_metaranges
+from lakebed.repo.home import Home
+from lakebed.repo.model import Commit, MetarangeRef
+from lakebed.repo.names import check_path
+from lakebed.repo.refs import resolve
+
+__all__ = ["blame"]
+
+
+def blame(home: Home, ref: str, *, paths: Sequence[str]) -> dict[str, tuple[str, Commit]]:
+    """For each path the commit, its id and record, that made it what it is at a reference.
+
+    What is staged does not matter.
+
+    Args:
+        paths: in any order.
+
+    Returns:
+        By path, in the order asked.
+
+    Raises:
+        NotFound: kind ``path_not_found``: a path is not in the commit; ``reference_not_found``.
+        InvalidRequest: kind ``invalid_path``, ``invalid_reference``.
+        Corruption: a record or range is damaged.
+    Cost: for each commit back to the oldest answer 1 read of the key-value store, its metarange, the parents', and of
+    their ranges those that differ between the smallest path and the largest.
+    """
+    keys = {check_path(path): path for path in paths}
+    found: dict[bytes, tuple[str, Commit]] = {}
+    with home.key_value.snapshot() as snapshot:
+        resolved = resolve(home, ref, snapshot=snapshot)
+        _check_there(home, resolved.commit.metarange, keys, ref=ref)
+        pending = {resolved.commit_id: set(keys)}
+        known = {resolved.commit_id: resolved.commit}
+        waiting = [(-resolved.commit.generation, resolved.commit_id)] if keys else []
+        while waiting:
+            _, id = heapq.heappop(waiting)  # by falling generation: all that leads to it was met before
+            commit, left = known.pop(id), pending.pop(id)
+            for parent_id in commit.parents:
+                if not left:
+                    break
+                parent = known.get(parent_id) or load_commit(home, parent_id, snapshot=snapshot)
+                changed = _changed(home, parent.metarange, commit.metarange, left)
+                unchanged = left - changed
+                if unchanged:
+                    if parent_id not in known:
+                        known[parent_id], pending[parent_id] = parent, set()
+                        heapq.heappush(waiting, (-parent.generation, parent_id))
+                    pending[parent_id] |= unchanged
+                left = left & changed
+            found.update((key, (id, commit)) for key in left)
+    return {path: found[key] for key, path in keys.items()}
+
+
+def _check_there(home: Home, metarange: MetarangeRef, keys: dict[bytes, str], *, ref: str) -> None:
+    ordered = sorted(keys)
+    for key, value in zip(ordered, home.committed.open(metarange).get_many(ordered), strict=True):
+        if value is None:
+            raise NotFound(
+                f"There is no {keys[key]!r} in the commit at {ref!r} of repository {home.name}.",
+                kind="path_not_found",
+                path=keys[key],
+            )
+
+
+def _changed(home: Home, before: MetarangeRef, after: MetarangeRef, keys: set[bytes]) -> set[bytes]:
+    """Which of some paths differ between two metaranges."""
+    if before.id == after.id:
+        return set()
+    wanted = pa.array(sorted(keys), pa.binary())
+    start, end = wanted[0].as_py(), wanted[-1].as_py() + b"\0"
+    changed: set[bytes] = set()
+    for batch in diff_metaranges(home.committed, before, after, start=start, end=end):
+        paths = batch.column(0)
+        changed.update(paths.filter(pc.is_in(paths, value_set=wanted)).to_pylist())
+    return changed
