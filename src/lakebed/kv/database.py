@@ -25,6 +25,7 @@ from lakebed.kv.engine import start_engine
 from lakebed.kv.forked import close_in_forks
 from lakebed.kv.group_commit import said_again
 from lakebed.kv.holds import Hold
+from lakebed.kv.lease import this_process
 from lakebed.kv.limits import check_database_options, check_type
 from lakebed.kv.model import CheckpointCreateResult, CheckpointScope, Manifest
 from lakebed.kv.options import CheckpointOptions, DatabaseOptions
@@ -58,13 +59,21 @@ class Database(Writing):
         create: bool = True,
         take_over: bool = False,
         after_destroy: bool = False,
+        endpoint: str | None = None,
     ) -> Database:
         """Become the writer of the database at a place; arguments and errors as `lakebed.kv.open`."""
         options = DatabaseOptions() if options is None else options
         check_database_options(options)
         if options.merge_operator is not None:
             find_operator(options.merge_operator)
-        claim = claim_writer(place, options=options, create=create, take_over=take_over, after_destroy=after_destroy)
+        claim = claim_writer(
+            place,
+            options=options,
+            create=create,
+            take_over=take_over,
+            after_destroy=after_destroy,
+            process=this_process(endpoint=endpoint),
+        )
         try:
             return cls(place, claim, options=options)
         except Exception:
@@ -150,9 +159,36 @@ class Database(Writing):
             if hold is not None:  # else another set was shown between the two: take that one
                 return view, hold
 
-    def snapshot(self) -> Snapshot:
-        """What is there now, to be read as often as one likes. Close it, or use it in a ``with``. Cost: no request."""
-        view, hold = self._stand()
+    def _stand_durable(self) -> tuple[View, Hold]:
+        """What is durable now, once it is known what became of writes without a clear answer, and still ours."""
+        self._check_owned()
+        while True:
+            with self._lock:
+                unclear = self._commit.unclear_sequence
+                view = self._tree.view_locked(through=self._commit.durable_sequence)
+            if unclear is not None:
+                self._commit.wait(unclear)
+                continue
+            hold = self._holds.of(view.file_set)
+            if hold is not None:
+                self._check_owner()
+                return view, hold
+
+    def snapshot(self, *, linearizable: bool = False) -> Snapshot:
+        """What is there now, to be read as often as one likes. Close it, or use it in a ``with``.
+
+        Args:
+            linearizable: only what is durable, and only when no other process owned the database at that moment. What
+                nobody has waited for may be missing; what was acknowledged is there.
+
+        Raises:
+            Closed: after `close`.
+            Fenced: `linearizable`, and another process owns the database.
+            OutcomeUnknown, Unavailable: `linearizable`, and the store did not answer.
+        Cost: no request; `linearizable`: 1 HEAD (without a log: 1 LIST), and no flush, but of writes whose outcome was
+        unclear.
+        """
+        view, hold = self._stand_durable() if linearizable else self._stand()
         return Snapshot(view, hold, explain=self._explain)
 
     def transaction(self, isolation: Isolation = "snapshot", *, await_durable: bool = True) -> Transaction:

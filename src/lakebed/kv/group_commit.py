@@ -108,6 +108,11 @@ class GroupCommit:
                         self._leader = None
                         self._changed.notify_all()
 
+    @property
+    def unclear_sequence(self) -> int | None:
+        """Up to here rows were in an attempt, or behind one, whose outcome is not known yet; None: in none."""
+        return self._failed_through if self._failed_through > self.durable_sequence else None
+
     def wait_for_others(self, sequence: int, *, timeout_s: float) -> None:
         """Return when every row up to `sequence` is durable, or cannot become so, or time is over; never leads."""
         clock = self._environment.clock

@@ -29,6 +29,7 @@ def open_database(
     take_over: bool = False,
     durable: bool = True,
     after_destroy: bool = False,
+    endpoint: str | None = None,
 ) -> Database:
     """Open a database for writing and reading: become its one writer.
 
@@ -42,6 +43,7 @@ def open_database(
             acknowledged.
         durable: False does not wait for the disk, on local folders: after a power loss writes may be missing.
         after_destroy: make a new database where one was destroyed.
+        endpoint: where this process can be reached, if it serves others: whom the lease turns away is told.
 
     Raises:
         Conflict: kind ``owned``; another process owns it, and says who.
@@ -53,7 +55,9 @@ def open_database(
     Cost: about 12 requests, and 1 GET an object of the log that is not in files yet; no matter how many rows there are.
     """
     place = Place.at(url, storage_options=storage_options, environment=environment, durable=durable)
-    return Database.open(place, options=options, create=create, take_over=take_over, after_destroy=after_destroy)
+    return Database.open(
+        place, options=options, create=create, take_over=take_over, after_destroy=after_destroy, endpoint=endpoint
+    )
 
 
 def open_from_checkpoint(

@@ -335,13 +335,13 @@ class Steps(Reading):
 
     # ---- whose the database is
 
-    def _confirm(self, view: View, key: bytes) -> None:
-        """Return when what a view shows of a key is durable, and nobody else owned the database when it was taken.
+    def _confirm(self, view: View, *keys: bytes) -> None:
+        """Return when what a view shows of the keys is durable, and nobody else owned the database when it was taken.
 
         Raises as `put`. Cost: 1 HEAD (without a log: 1 LIST), and the flush of what is not durable yet.
         """
         assert view.sequence is not None, "a view of files alone"
-        newest = max(table.newest_sequence(key) or 0 for table in view.memtables)
+        newest = max((table.newest_sequence(key) or 0 for key in keys for table in view.memtables), default=0)
         if newest > self._commit.durable_sequence:
             self._commit.wait(min(newest, view.sequence))
         self._check_owner()

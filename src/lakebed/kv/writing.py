@@ -10,14 +10,16 @@ Does not know: when anything is flushed (`lakebed.kv.steps`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 
 from lakebed.errors import Conflict, InvalidRequest, LakebedError
 from lakebed.kv.batch import WriteBatch, lifetime_ms
 from lakebed.kv.steps import Steps
 from lakebed.lsm.model import KEY_BYTES_MAX, VALUE_BYTES_MAX, Kind, check_key, check_value
 from lakebed.lsm.operators import MergeOperator
+from lakebed.lsm.view import View
 
 __all__ = ["Writing"]
 
@@ -86,15 +88,20 @@ class Writing(Steps):
         Raises as `put`, and `InvalidRequest` for a batch of more than `BATCH_BYTES_MAX` bytes. Cost: as one `put`, and
         about 0.1 us a row.
         """
-        if not isinstance(batch, WriteBatch):
-            raise InvalidRequest(f"write takes a WriteBatch, and {type(batch).__name__} was given.", kind="wrong_type")
+        self._check_batch(batch)
         if not batch.keys:
             return
+        self._append(batch, check=None, await_durable=await_durable)
+
+    def _check_batch(self, batch: WriteBatch) -> None:
+        if not isinstance(batch, WriteBatch):
+            raise InvalidRequest(
+                f"A WriteBatch is written, and {type(batch).__name__} was given: gather the rows in one.",
+                kind="wrong_type",
+            )
         batch.check_size()
         for operand in batch.operands():
             self.required_operator().check(operand)
-        kinds, expires = batch.columns(self.now_ms())
-        self.append_rows(batch.keys, batch.values, kinds, expires, check=None, await_durable=await_durable)
 
     def set_if(
         self,
@@ -117,63 +124,108 @@ class Writing(Steps):
         Cost: one `get` and one `put`; the same again each time that another write of this key came between. With
         Conflict 1 HEAD (without a log: 1 LIST) for the `put`.
         """
-        check_key(key)
-        for given in (value, expected):
-            if given is not None:
-                check_value(given)
-        lifetime = None if ttl is None else lifetime_ms(ttl)
+        batch = WriteBatch()
+        if value is None:
+            batch.delete(key)
+        else:
+            batch.put(key, value, ttl=ttl)
+        if expected is not None:
+            check_value(expected)
+        self._write_if(batch, {key: expected}, await_durable=await_durable)
+
+    def write_if(
+        self, batch: WriteBatch, *, expected: Mapping[bytes, bytes | None], await_durable: bool = True
+    ) -> None:
+        """Write a batch, if every key of `expected` has that value (None: no value) when the batch becomes visible.
+
+        Either answer is linearizable, as that of `set_if`, which is the case of one key. Expected keys need not be
+        written; an empty batch asks whether all of them have these values at one moment, durably.
+
+        Raises:
+            Conflict: kind ``unexpected_value``; the value of ``key`` (a fact) is another, and nothing was written.
+            Otherwise as `write`.
+        Cost: one `get` for each expected key, and one `write`; the same again each time that another write of an
+        expected key came between. With Conflict, or nothing to write, 1 HEAD (without a log: 1 LIST) for the `write`.
+        """
+        self._check_batch(batch)
+        for key, value in expected.items():
+            check_key(key)
+            if value is not None:
+                check_value(value)
+        self._write_if(batch, expected, await_durable=await_durable)
+
+    def _write_if(self, batch: WriteBatch, expected: Mapping[bytes, bytes | None], *, await_durable: bool) -> None:
         self._check_owned()
+        if batch.keys:
+            try:  # nearly always the expected keys were just read
+                self._append(batch, check=partial(self._check_at_hand, expected), await_durable=await_durable)
+                return
+            except _Overtaken:
+                pass
         while True:
             with self._lock:
                 view = self._tree.view_locked()
                 since = self._tree.last_sequence
                 self._tree.hold_history(since)
+                unsure = {key: value for key, value in expected.items() if not self._tree.surely_is(key, value)}
             try:
-                try:
-                    row = view.get_row(key)
-                except LakebedError as error:
-                    self._raise_better(error)
-                if (None if row is None else row.value) != expected:
+                ends_ms = self._met(view, unsure, await_durable=await_durable)
+                if not batch.keys:
                     if await_durable:
-                        self._confirm(view, key)
-                    raise Conflict(
-                        f"The key {key!r} has another value than the one expected: read it and decide again.",
-                        kind="unexpected_value",
-                        key=key,
-                    )
-                ends = None if row is None else row.expires_at_ms
-                if self._set(key, value, lifetime, since=since, ends=ends, await_durable=await_durable):
+                        self._confirm(view, *expected)
                     return
+                check = partial(self._check_unchanged, expected, since, ends_ms)
+                self._append(batch, check=check, await_durable=await_durable)
+                return
+            except _Overtaken:
+                continue
             finally:
                 with self._lock:
                     self._tree.release_history(since)
 
-    def _set(
-        self,
-        key: bytes,
-        value: bytes | None,
-        lifetime: int | None,
-        *,
-        since: int,
-        ends: int | None,
-        await_durable: bool,
-    ) -> bool:
-        """Write, unless the key was written since a sequence or its value has ended; whether it was written."""
-        overtaken = False
+    def _append(self, batch: WriteBatch, *, check: Callable[[], None] | None, await_durable: bool) -> None:
+        kinds, expires = batch.columns(self.now_ms())
+        self.append_rows(batch.keys, batch.values, kinds, expires, check=check, await_durable=await_durable)
 
-        def check() -> None:
-            nonlocal overtaken
-            overtaken = self._tree.written_since(key, since) or (ends is not None and self.now_ms() >= ends)
-            if overtaken:
+    def _check_at_hand(self, expected: Mapping[bytes, bytes | None]) -> None:
+        """Under the lock: raise `_Overtaken` unless memory tells that every key has the value expected."""
+        surely_is = self._tree.surely_is
+        for key, value in expected.items():
+            if not surely_is(key, value):
                 raise _Overtaken
 
-        expires = None if lifetime is None or value is None else [self.now_ms() + lifetime]
-        kinds = None if expires is None else [Kind.PUT]
+    def _met(self, view: View, expected: Mapping[bytes, bytes | None], *, await_durable: bool) -> int | None:
+        """When the first of the expected values ends (Unix ms; None: never), if all are met. Raises `Conflict`."""
+        ends_ms: int | None = None
+        for key, value in expected.items():
+            try:
+                row = view.get_row(key)
+            except LakebedError as error:
+                self._raise_better(error)
+            if (None if row is None else row.value) != value:
+                if await_durable:
+                    self._confirm(view, key)
+                raise Conflict(
+                    f"The key {key!r} has another value than the one expected: read it and decide again.",
+                    kind="unexpected_value",
+                    key=key,
+                )
+            if row is not None and row.expires_at_ms is not None:
+                ends_ms = row.expires_at_ms if ends_ms is None else min(ends_ms, row.expires_at_ms)
+        return ends_ms
+
+    def _check_unchanged(self, expected: Iterable[bytes], since: int, ends_ms: int | None) -> None:
+        """Under the lock: raise `_Overtaken` when a key was written since a sequence, or one of their values has ended.
+
+        Also when what was written since is not in memory any more: then all is to be looked up anew.
+        """
+        if ends_ms is not None and self.now_ms() >= ends_ms:
+            raise _Overtaken
         try:
-            self.append_rows([key], [value], kinds, expires, check=check, await_durable=await_durable)
-        except _Overtaken:
-            return False
-        return True
+            if any(self._tree.written_since(key, since) for key in expected):
+                raise _Overtaken
+        except Conflict as forgotten:
+            raise _Overtaken from forgotten
 
     def append_rows(
         self,
@@ -211,4 +263,4 @@ class Writing(Steps):
 
 
 class _Overtaken(Exception):  # between two functions of this file
-    """The key was written between look and write."""
+    """An expected key may have another value than the one that was looked up: look again."""

@@ -261,13 +261,18 @@ class Tree:
         with self.lock:
             return self.view_locked()
 
-    def view_locked(self) -> View:
-        """As `view`, for a caller that holds `lock`."""
+    def view_locked(self, *, through: int | None = None) -> View:
+        """As `view`, for a caller that holds `lock`.
+
+        Args:
+            through: of the rows that are in no file yet, the newest sequence that counts; None: all.
+        """
         shown = self._shown
+        memtables = (self.active, *shown.memtables)
         return self._view_of(
-            (self.active, *shown.memtables),
+            memtables,
             shown.file_set,
-            sequence=self.active.last_sequence,
+            sequence=memtables[0].last_sequence if through is None else max(through, memtables[-1].first_sequence - 1),
             levels=shown.files_view.levels,
         )
 
@@ -459,6 +464,20 @@ class Tree:
         return task
 
     # ---- for transactions; the caller holds `lock`
+
+    def surely_is(self, key: bytes, value: bytes | None) -> bool:
+        """Whether memory alone tells that a key's value is this one (None: that it has none), with no end of its own.
+
+        False says nothing: a read knows. Cost: as `latest` from memory.
+        """
+        shown = self._shown
+        for memtable in (self.active, *shown.memtables):
+            row = memtable.index.get(key)
+            if row is not None:
+                return row not in memtable.special and memtable.values[row] == value
+        if value is None:
+            return not shown.file_set.l0 and not shown.file_set.runs
+        return self._rows.get(key) == value
 
     def hold_history(self, since: int) -> None:
         """Keep what is written after sequence `since` in memory, within the limit, until `release_history`."""

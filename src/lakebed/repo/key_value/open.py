@@ -1,0 +1,84 @@
+"""`open_key_value`: from a URL or a store to a key-value store.
+
+Owns: which implementation serves which URL, and what is said to whom a living owner turns away. Does not know: how any
+implementation works.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+
+from lakebed.errors import Conflict, InvalidRequest
+from lakebed.kv import Database, DatabaseOptions
+from lakebed.kv.place import Place
+from lakebed.objects.open import open_store
+from lakebed.objects.path import parse_url
+from lakebed.objects.port import ObjectStore
+from lakebed.repo.key_value.database import DATABASE_OPTIONS, DatabaseKeyValue
+from lakebed.repo.key_value.port import KeyValue
+from lakebed.runtime import Environment
+
+__all__ = ["open_key_value"]
+
+
+def open_key_value(
+    url: str | os.PathLike[str] | ObjectStore,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    environment: Environment | None = None,
+    create: bool = True,
+    take_over: bool = False,
+    durable: bool = True,
+    endpoint: str | None = None,
+    options: DatabaseOptions | None = None,
+) -> KeyValue:
+    """Open the key-value store of repositories, for one process on a folder or bucket.
+
+    Args:
+        url: a database's folder: a path, a URL such as ``s3://bucket/folder``, or a store of objects.
+        storage_options: credentials and endpoints, as `lakebed.objects.open_store` takes them.
+        environment: clock, randomness and threads; for tests.
+        create: make it when nothing is there.
+        take_over: also when another process owns it; that one is over then, and loses nothing that it acknowledged.
+        durable: False does not wait for the disk, on local folders.
+        endpoint: where this process serves others; whom its ownership turns away is told.
+        options: settings of the database; None: those that suit repositories.
+
+    Raises:
+        Conflict: kind ``owned``; another process owns it: its ``host``, ``pid`` and ``endpoint`` are facts.
+        NotFound, InvalidRequest, Fenced, Unavailable, OutcomeUnknown: as `lakebed.kv.open`.
+    Cost: as `lakebed.kv.open`.
+    """
+    environment = environment or Environment()
+    if isinstance(url, str | os.PathLike):
+        place = Place.at(url, storage_options=storage_options, environment=environment, durable=durable)
+    else:
+        if storage_options:
+            raise InvalidRequest(
+                "A store has its credentials already: give storage_options with a URL.", kind="two_credentials"
+            )
+        place = Place(url, environment, partial(open_store, environment=environment, durable=durable))
+    try:
+        database = Database.open(
+            place, options=options or DATABASE_OPTIONS, create=create, take_over=take_over, endpoint=endpoint
+        )
+    except Conflict as error:
+        raise _with_endpoint(error, place.url) from error
+    return DatabaseKeyValue(database, is_local=parse_url(place.url).scheme in ("file", "memory"))
+
+
+def _with_endpoint(error: Conflict, url: str) -> Conflict:
+    """The error of whom an owner turns away, with the way that is open, where the owner serves others."""
+    served_at = error.facts.get("endpoint")
+    if error.kind != "owned" or not served_at:
+        return error
+    facts = error.facts
+    return Conflict(
+        f"The repositories at {url} are served by process {facts['pid']} on {facts['host']} at {served_at}: ask that "
+        f"server (lakebed.repo.open({served_at + '/<repository>'!r}, ...)), stop it, or open with take_over=True to "
+        "end its ownership.",
+        kind=error.kind,
+        **error.facts,
+    )
