@@ -8,10 +8,11 @@ sensor's counters, the hooks) names it for type checkers only, so that imports s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lakebed.objects.port import ObjectStore
+from lakebed.repo.foreign import ForeignStores
 from lakebed.repo.layout import Keys
 from lakebed.repo.model import RepositoryRecord
 from lakebed.repo.options import RepositoryOptions
@@ -41,6 +42,7 @@ class Home:
         environment: clock, randomness and concurrency.
         counters: what the sensor of staging compaction counts.
         hooks: what runs before and after commits and merges.
+        foreign: where imported objects are read.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Home:
     environment: Environment
     counters: Counters
     hooks: Hooks
+    foreign: ForeignStores = field(default_factory=ForeignStores)
 
     def now_ms(self) -> int:
         """Unix time in milliseconds, UTC."""

@@ -1,0 +1,342 @@
+"""The bytes of entries: uploaded once, under a name of their own, and read from wherever an entry says they are.
+
+Owns: uploads, downloads, copies and signed URLs. Invariants: an entry is made only of bytes that are durable, so
+whoever stages it never refers to nothing; a name is used once (``data/<ulid>``), so a failed or repeated upload
+overwrites nobody; a copy is a copy of the bytes; imported objects are read where they are, never written. However large
+an object is, a stream holds a few parts of it. Does not know: paths, branches, staging.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, cast
+
+import msgspec
+from typing_extensions import Buffer
+
+from lakebed.errors import InvalidRequest, NotFound
+from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, ObjectStore
+from lakebed.objects.streaming import byte_view
+from lakebed.repo.entry import address_ulid, new_address
+from lakebed.repo.foreign import is_foreign
+from lakebed.repo.home import Home
+from lakebed.repo.model import Entry
+
+__all__ = [
+    "CONTENT_TYPE",
+    "METADATA_BYTES_MAX",
+    "READ_AHEAD_BYTES",
+    "address_of",
+    "check_metadata",
+    "copy",
+    "linked",
+    "open_file",
+    "physical_url",
+    "read",
+    "signed_get",
+    "signed_put",
+    "stream",
+    "upload",
+]
+
+CONTENT_TYPE: Final = "application/octet-stream"
+"""What an object is when nobody says."""
+
+METADATA_BYTES_MAX: Final = 64 << 10
+"""Of an entry's metadata and content type, in UTF-8: they lie in every range and every listing."""
+
+READ_AHEAD_BYTES: Final = 1 << 20
+"""What an open file reads at least, and keeps."""
+
+
+def upload(
+    home: Home,
+    content: Buffer | Iterable[Buffer],
+    *,
+    content_type: str = CONTENT_TYPE,
+    metadata: Mapping[str, str] | None = None,
+) -> Entry:
+    """Store bytes under a new address.
+
+    Args:
+        content: the whole body, or its chunks in order; an error of the iterator leaves nothing and comes out as it is.
+        content_type: of the object, such as ``text/csv``.
+        metadata: the user's own names and values.
+
+    Returns:
+        The entry, to be staged: its bytes survive power loss by now. Until it is staged nobody refers to them, and a
+        collection takes them when they are old enough.
+
+    Raises:
+        InvalidRequest: kind ``invalid_body``, ``invalid_metadata``.
+        Unavailable: the store failed; nothing is left but perhaps bytes that a collection finds.
+    Cost: 1 PUT; of chunks that are larger than a part, as `ObjectStore.put_stream`. Memory: about two parts.
+    """
+    kept = check_metadata(metadata, content_type=content_type)
+    address = new_address(home.environment)
+    digest = hashlib.md5(usedforsecurity=False)
+    whole = _whole(content)
+    if whole is not None:
+        digest.update(whole)
+        home.store.put(address, whole)
+        size_bytes = len(whole)
+    else:
+        size_bytes = home.store.put_stream(address, _digested(cast(Iterable[Buffer], content), digest.update))
+    return Entry(address, size_bytes, digest.hexdigest(), home.now_ms(), content_type, kept)
+
+
+def _whole(content: Buffer | Iterable[Buffer]) -> memoryview | None:
+    """The body, when it is one; else None: its chunks."""
+    try:
+        memoryview(content)  # type: ignore[arg-type]  # that is the question
+    except TypeError:
+        return None
+    return byte_view(cast(Buffer, content))
+
+
+def _digested(chunks: Iterable[Buffer], update: Callable[[Buffer], None]) -> Iterator[Buffer]:
+    for chunk in chunks:
+        view = byte_view(chunk)
+        update(view)
+        yield view
+
+
+def check_metadata(metadata: Mapping[str, str] | None, *, content_type: str = CONTENT_TYPE) -> dict[str, str]:
+    """The metadata, if an entry can have it. Raises `InvalidRequest` (``invalid_metadata``)."""
+    kept = {} if metadata is None else dict(metadata)
+    texts = [content_type, *kept, *kept.values()]
+    if not all(isinstance(text, str) for text in texts):
+        raise InvalidRequest(
+            "An object's metadata and content type are text, names and values alike.", kind="invalid_metadata"
+        )
+    try:
+        size_bytes = sum(len(text.encode()) for text in texts)
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            "An object's metadata holds half a character: give valid Unicode.", kind="invalid_metadata"
+        ) from error
+    if size_bytes > METADATA_BYTES_MAX:
+        raise InvalidRequest(
+            f"The metadata of an object has {size_bytes:,} bytes, and {METADATA_BYTES_MAX:,} are possible: put what is "
+            "larger into an object of its own.",
+            kind="invalid_metadata",
+        )
+    return kept
+
+
+def read(home: Home, entry: Entry, *, byte_range: ByteRange | None = None) -> Buffer:
+    """The bytes of an entry, or a part of them: read-only, as `ObjectStore.get`.
+
+    Raises:
+        InvalidRequest: kind ``invalid_range``: the range is empty or starts past the end; ``import_not_allowed``.
+        NotFound: kind ``object_gone``: the bytes are not there any more; ``import_gone``: an imported object is not.
+    Cost: 1 GET.
+    """
+    if byte_range is not None:
+        _check_range(byte_range, entry)
+    store, path = _locate(home, entry)
+    with _explained(home, entry):
+        return store.get(path, byte_range=byte_range)
+
+
+def stream(
+    home: Home, entry: Entry, *, byte_range: ByteRange | None = None, chunk_bytes: int = STREAM_CHUNK_BYTES
+) -> Iterator[Buffer]:
+    """The bytes of an entry in chunks; the first is read by the call, so that its errors come first.
+
+    Raises:
+        As `read`.
+    Cost: 1 GET a chunk, each when it is asked for. Memory: 1 chunk.
+    """
+    if byte_range is not None:
+        _check_range(byte_range, entry)
+    store, path = _locate(home, entry)
+    start, end = byte_range or (0, entry.size_bytes)
+    with _explained(home, entry):
+        if entry.size_bytes == 0:
+            store.head(path)
+            return iter(())
+        return store.get_stream(path, byte_range=(start, min(end, entry.size_bytes)), chunk_bytes=chunk_bytes)
+
+
+def open_file(home: Home, entry: Entry, *, read_ahead_bytes: int = READ_AHEAD_BYTES) -> io.BufferedReader:
+    """The bytes of an entry as a file that can be read and sought, for libraries that want one.
+
+    Args:
+        read_ahead_bytes: what is read at least, and kept until it is read elsewhere.
+
+    Cost: 1 GET for every `read_ahead_bytes` read in order, and 1 a larger read; nothing to open it.
+    """
+    return io.BufferedReader(_EntryFile(home, entry), buffer_size=max(1, read_ahead_bytes))
+
+
+class _EntryFile(io.RawIOBase):
+    """Ranges of an entry's bytes, as a file without a buffer."""
+
+    def __init__(self, home: Home, entry: Entry) -> None:
+        super().__init__()
+        self._home = home
+        self._entry = entry
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        origins = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._entry.size_bytes}
+        if whence not in origins or origins[whence] + offset < 0:
+            raise InvalidRequest(f"A file cannot be sought to {offset} from {whence}.", kind="invalid_seek")
+        self._position = origins[whence] + offset
+        return self._position
+
+    def readinto(self, buffer: Any, /) -> int:
+        body = self._take(len(memoryview(buffer).cast("B")))
+        memoryview(buffer).cast("B")[: len(body)] = body
+        return len(body)
+
+    def readall(self) -> bytes:
+        return bytes(self._take(self._entry.size_bytes))
+
+    def _take(self, size_bytes: int) -> memoryview:
+        end = min(self._position + size_bytes, self._entry.size_bytes)
+        if end <= self._position:
+            return memoryview(b"")
+        body = memoryview(read(self._home, self._entry, byte_range=(self._position, end)))
+        self._position += len(body)
+        return body
+
+
+def copy(home: Home, entry: Entry) -> Entry:
+    """A copy of the bytes under an address of its own, and its entry: all else is as it was, but for the time.
+
+    Raises:
+        NotFound: as `read`.
+    Cost: 1 COPY inside the store; of an imported object a download and an upload, as streams.
+    """
+    if is_foreign(entry.address):
+        return upload(home, stream(home, entry), content_type=entry.content_type, metadata=entry.metadata)
+    address = new_address(home.environment)
+    with _explained(home, entry):
+        home.store.copy(entry.address, address)
+    return msgspec.structs.replace(entry, address=address, modified_ms=home.now_ms())
+
+
+def physical_url(home: Home, entry: Entry) -> str:
+    """Where the bytes are, for another engine; it holds no credential."""
+    return entry.address if is_foreign(entry.address) else home.store.url(entry.address)
+
+
+def signed_get(home: Home, entry: Entry, *, expires_in_s: int) -> str:
+    """A URL that lets whoever has it read the bytes for a while. Raises `InvalidRequest` where the store has none."""
+    store, path = _locate(home, entry)
+    return store.signed_url(path, expires_in_s=expires_in_s)
+
+
+def signed_put(home: Home, *, expires_in_s: int) -> tuple[str, str]:
+    """A new address, and a URL that lets whoever has it put the bytes there, which `linked` makes an entry of.
+
+    Raises `InvalidRequest` where the store has no signed URLs.
+    """
+    address = new_address(home.environment)
+    return address, home.store.signed_url(address, expires_in_s=expires_in_s, method="PUT")
+
+
+def address_of(home: Home, url: str) -> str:
+    """The address of an entry whose bytes are at a URL: of ours the path in the namespace, else the URL itself.
+
+    Raises:
+        InvalidRequest: kind ``invalid_address``: the repository keeps other things there; ``invalid_url``,
+            ``import_not_allowed``.
+    Cost: none.
+    """
+    inside = url.removeprefix(home.store.root_url + "/")
+    if is_foreign(inside):
+        home.foreign.locate(inside)
+        return inside
+    if address_ulid(inside) is None:
+        raise InvalidRequest(
+            f"{url!r} is no address of an object of repository {home.name}: link what was uploaded to an address that "
+            "it gave, or import from outside of its namespace.",
+            kind="invalid_address",
+            address=url,
+        )
+    return inside
+
+
+def linked(
+    home: Home,
+    url: str,
+    *,
+    checksum: str | None = None,
+    content_type: str = CONTENT_TYPE,
+    metadata: Mapping[str, str] | None = None,
+) -> Entry:
+    """An entry of bytes that somebody else has put somewhere: at an address of `signed_put`, or outside.
+
+    Args:
+        url: an address, or a URL.
+        checksum: of the bytes, as who put them says; None: what the store calls their etag.
+
+    Returns:
+        The entry, with the size that the store has.
+
+    Raises:
+        InvalidRequest: as `address_of`.
+        NotFound: nothing is there.
+    Cost: 1 HEAD; on a local folder its fsync.
+    """
+    kept = check_metadata(metadata, content_type=content_type)
+    address = address_of(home, url)
+    entry = Entry(address, 0, checksum or "", home.now_ms(), content_type, kept)
+    store, path = _locate(home, entry)
+    with _explained(home, entry):
+        meta = store.head(path)
+        if not is_foreign(address):
+            store.sync([path])
+    etag = (meta.etag or "").strip('"')
+    return msgspec.structs.replace(entry, size_bytes=meta.size_bytes, checksum=checksum or etag)
+
+
+def _locate(home: Home, entry: Entry) -> tuple[ObjectStore, str]:
+    return home.foreign.locate(entry.address) if is_foreign(entry.address) else (home.store, entry.address)
+
+
+def _check_range(byte_range: ByteRange, entry: Entry) -> None:
+    start, end = byte_range
+    if not 0 <= start < end or start >= entry.size_bytes:
+        raise InvalidRequest(
+            f"Bytes {start} to {end} were asked for of an object of {entry.size_bytes:,} bytes: a range starts before "
+            "its end and holds at least a byte.",
+            kind="invalid_range",
+            size_bytes=entry.size_bytes,
+        )
+
+
+@contextmanager
+def _explained(home: Home, entry: Entry) -> Iterator[None]:
+    """Say of missing bytes what became of them."""
+    try:
+        yield
+    except NotFound as missing:
+        if is_foreign(entry.address):
+            raise NotFound(
+                f"The object was imported from {entry.address}, and it is not there any more: put it back, or import "
+                "it again.",
+                kind="import_gone",
+                address=entry.address,
+            ) from missing
+        raise NotFound(
+            f"The bytes at {entry.address} of repository {home.name} are not in its storage: a collection takes those "
+            "of expired commits, and of uploads that were never staged.",
+            kind="object_gone",
+            address=entry.address,
+        ) from missing
