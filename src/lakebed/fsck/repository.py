@@ -1,0 +1,214 @@
+"""The check of one repository: branches, tags, commits, metaranges, ranges, objects, orphans.
+
+Owns: what a sound repository is.
+
+- Every branch, tag and line of the reference log names a commit that is there and decodes, and so does every commit
+  before it.
+- Every commit's metarange, and the compacted one of every branch, is there, of the size stated, and so are its ranges;
+  they decode, and every object of ours that they name, and every staged one, is there with its size, unless retention
+  took the commit's objects.
+- With ``deep`` every range says what its name promises: the hash of its contents.
+
+Objects that nobody names are orphans, which a collection takes. Imported objects are not looked at. Invariants: reads
+only; what many versions share is read once and reported once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, TypeVar
+
+import pyarrow as pa
+
+from lakebed.errors import Corruption
+from lakebed.fsck.model import Findings
+from lakebed.kv.reading import prefix_end
+from lakebed.lsm.block import keys_of
+from lakebed.lsm.model import FileMeta
+from lakebed.objects.port import ObjectMeta
+from lakebed.repo.committed.content_hash import range_hash
+from lakebed.repo.entry import address_ulid, decode_entry
+from lakebed.repo.home import Home
+from lakebed.repo.key_value.port import KeyValueSnapshot
+from lakebed.repo.layout import DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDER, metarange_path, range_path
+from lakebed.repo.model import TOMBSTONE, Branch, Commit, Entry, MetarangeRef, RangeMeta, Tag
+from lakebed.repo.records import decode_record, read_records
+from lakebed.repo.reflog import reflog
+
+__all__ = ["check_repository"]
+
+R = TypeVar("R", Branch, Tag)
+
+_SHORT: Final = 12
+"""Characters of a commit's id that a person reads."""
+
+
+def check_repository(home: Home, findings: Findings) -> None:
+    """Check a repository and report into `findings`.
+
+    Cost: 1 snapshot of the records, 1 LIST a thousand objects, 1 GET a metarange; deep: every range once.
+    """
+    with home.key_value.snapshot() as snapshot:
+        _Check(home, findings, snapshot).run()
+
+
+class _Check:
+    def __init__(self, home: Home, findings: Findings, snapshot: KeyValueSnapshot) -> None:
+        self._home = home
+        self._findings = findings
+        self._snapshot = snapshot
+        self._listed: dict[str, ObjectMeta] = {}
+        self._commits: dict[str, Commit | None] = {}
+        self._metaranges: dict[str, tuple[RangeMeta, ...]] = {}
+        self._tokens: list[tuple[str, str]] = []
+        self._read: set[str] = set()
+        self._named: set[str] = set()
+
+    def run(self) -> None:
+        """Check everything."""
+        # Objects first: what is staged or committed after the listing is in the snapshot or in neither.
+        for folder in (DATA_FOLDER, RANGE_FOLDER, METARANGE_FOLDER):
+            self._listed.update((meta.path, meta) for meta in self._home.store.list(folder))
+        heads = self._heads()
+        expired = self._expired()
+        for commit_id, called in heads:
+            self._check_history(commit_id, called)
+        for commit_id, commit in self._commits.items():
+            if commit is not None:
+                called = f"the commit {commit_id[:_SHORT]}"
+                self._check_metarange(commit.metarange, called, objects_there=commit_id not in expired)
+        self._findings.report.version_count += sum(commit is not None for commit in self._commits.values())
+        self._check_staged()
+        self._report_orphans()
+
+    # ---- records
+
+    def _heads(self) -> list[tuple[str, str]]:
+        """Commits that something names, and what does."""
+        keys, heads = self._home.keys, []
+        for name, branch in self._records(keys.branch(), Branch):
+            heads.append((branch.commit_id, f"the branch {name}"))
+            self._tokens += [(token.id, f"the branch {name}") for token in (branch.staging, *branch.sealed)]
+            if branch.compacted is not None:
+                self._check_metarange(branch.compacted, f"the staging area of {name}", objects_there=True)
+        heads += [(tag.commit_id, f"the tag {name}") for name, tag in self._records(keys.tag(), Tag)]
+        with self._findings.reading("reflog", needed_by="undelete"):
+            for line in reflog(self._home, snapshot=self._snapshot):
+                heads += [(one, f"the reference log of {line.branch}") for one in (line.before, line.after) if one]
+        if not any(called.startswith("the branch ") for _, called in heads):
+            self._findings.error("missing", "branches", "has no branch at all.")
+        return heads
+
+    def _records(self, prefix: bytes, kind: type[R]) -> Iterable[tuple[str, R]]:
+        with self._findings.reading(prefix.decode(), needed_by="the repository"):
+            yield from read_records(self._snapshot, prefix, kind)
+
+    def _expired(self) -> set[str]:
+        prefix = self._home.keys.expired()
+        return {key[len(prefix) :].decode() for key, _ in self._snapshot.scan(prefix, prefix_end(prefix))}
+
+    def _check_history(self, commit_id: str, called: str) -> None:
+        """A commit and everything before it."""
+        waiting = [(commit_id, called)]
+        while waiting:
+            one, needed_by = waiting.pop()
+            if one in self._commits:
+                continue
+            commit = self._commits[one] = self._load(one, needed_by)
+            if commit is not None:
+                waiting += [(parent, f"the commit {one[:_SHORT]}") for parent in commit.parents]
+
+    def _load(self, commit_id: str, needed_by: str) -> Commit | None:
+        key = self._home.keys.commit(commit_id)
+        shown = f"commits/{commit_id}"
+        raw = self._snapshot.get(key)
+        if raw is None:
+            self._findings.error("missing", shown, f"is missing, but {needed_by} needs it.", needed_by=needed_by)
+            return None
+        with self._findings.reading(shown, needed_by=needed_by):
+            return decode_record(raw, Commit, key=key)
+        return None
+
+    # ---- committed data
+
+    def _check_metarange(self, ref: MetarangeRef, called: str, *, objects_there: bool) -> None:
+        if ref.file is None:
+            return
+        path = metarange_path(ref.file.id)
+        if ref.file.id not in self._metaranges:
+            self._metaranges[ref.file.id] = ()
+            if self._is_there(path, ref.file, called):
+                with self._findings.reading(path, needed_by=called):
+                    self._metaranges[ref.file.id] = self._home.committed.open(ref).ranges()
+        for one in self._metaranges[ref.file.id]:
+            self._check_range(one, ref, called, objects_there=objects_there)
+
+    def _is_there(self, path: str, file: FileMeta, called: str) -> bool:
+        """Whether an object is there with its size; each is looked at, and counted, once."""
+        if path in self._named:
+            return True
+        self._named.add(path)
+        there = self._listed.get(path)
+        self._findings.report.file_count += 1
+        self._findings.report.size_bytes += file.size_bytes
+        self._findings.step(len(self._listed))
+        if there is None:
+            self._findings.error("missing", path, f"is missing, but {called} needs it.", needed_by=called)
+        elif there.size_bytes != file.size_bytes:
+            sentence = f"has {there.size_bytes:,} bytes; {called} says {file.size_bytes:,}."
+            self._findings.error("wrong_size", path, sentence)
+        return there is not None
+
+    def _check_range(self, one: RangeMeta, ref: MetarangeRef, called: str, *, objects_there: bool) -> None:
+        path = range_path(one.file.id)
+        if not self._is_there(path, one.file, called) or one.file.id in self._read or not objects_there:
+            return
+        self._read.add(one.file.id)
+        with self._findings.reading(path, needed_by=called):
+            batches = list(self._home.committed.open(ref).rows_of(one))
+            if self._findings.report.deep and range_hash(pa.concat_batches(batches)) != one.id:
+                raise Corruption(f"{path} does not hold what its name says.", path=path)
+            for batch in batches:
+                for key, value in zip(keys_of(batch.column(0)), keys_of(batch.column(1)), strict=True):
+                    self._check_object(key, decode_entry(value, where=path), called)
+
+    def _check_object(self, path: bytes, entry: Entry, called: str) -> None:
+        if address_ulid(entry.address) is None or entry.address in self._named:
+            return
+        self._named.add(entry.address)
+        there = self._listed.get(entry.address)
+        shown = path.decode(errors="backslashreplace")
+        self._findings.report.file_count += 1
+        self._findings.report.size_bytes += entry.size_bytes
+        if there is None:
+            sentence = f"is missing, but it is {shown} of {called}."
+            self._findings.error("missing", entry.address, sentence, needed_by=called)
+        elif there.size_bytes != entry.size_bytes:
+            sentence = f"has {there.size_bytes:,} bytes; {shown} of {called} says {entry.size_bytes:,}."
+            self._findings.error("wrong_size", entry.address, sentence)
+
+    # ---- the rest
+
+    def _check_staged(self) -> None:
+        """Entries under tokens that a branch has; those of dropped tokens wait for the cleanup."""
+        for token, called in self._tokens:
+            prefix = self._home.keys.token(token)
+            for key, value in self._snapshot.scan(prefix, prefix_end(prefix)):
+                if value != TOMBSTONE:
+                    shown = f"staging/{token}"
+                    with self._findings.reading(shown, needed_by=called):
+                        self._check_object(key[len(prefix) :], decode_entry(value, where=shown), called)
+
+    def _report_orphans(self) -> None:
+        """Left by crashes, resets and dropped branches, or of commits whose objects retention takes."""
+        for path, meta in self._listed.items():
+            if path not in self._named:
+                self._findings.report.orphan_bytes += meta.size_bytes
+                self._findings.add(
+                    "info",
+                    "orphan",
+                    path,
+                    "is named by no kept version and nothing staged.",
+                    modified_ms=meta.modified_ms,
+                    size_bytes=meta.size_bytes,
+                )
