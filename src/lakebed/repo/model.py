@@ -23,9 +23,11 @@ __all__ = [
     "TOMBSTONE",
     "Branch",
     "Commit",
+    "DeletedRepository",
     "Difference",
     "DiffKind",
     "Entry",
+    "HomeRecord",
     "MetarangeRef",
     "RangeMeta",
     "RepositoryRecord",
@@ -107,6 +109,8 @@ class RangeMeta(msgspec.Struct, frozen=True):
     """Its sorted file, whose id is ``<hash>-<ulid>``; first and last key are its smallest and largest path."""
     size_bytes: int
     """Sum of the sizes of the objects."""
+    ends_open: bool = False
+    """It is the last of a metarange and ended for want of rows: rows behind it would go into it, up to a break."""
 
     @property
     def entry_count(self) -> int:
@@ -161,6 +165,23 @@ class RepositoryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     created_at_ms: int
     read_only: bool = False
     metadata: dict[str, str] = {}
+
+
+class DeletedRepository(msgspec.Struct, frozen=True):
+    """What is left to be cleaned up of a deleted repository: its objects, then its records."""
+
+    name: str
+    record: RepositoryRecord
+    deleted_at_ms: int
+
+
+class HomeRecord(msgspec.Struct, frozen=True):
+    """The record of a home of repositories."""
+
+    id: str
+    """A ULID: markers in storage name it, so that two homes over one storage never take each other's namespace."""
+    created_count: int = 0
+    """Repositories made so far: who makes one looks at all others, and this tells whether one came meanwhile."""
 
 
 class Difference(msgspec.Struct, frozen=True):

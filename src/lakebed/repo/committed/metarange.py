@@ -1,0 +1,203 @@
+"""Reading a metarange: a sorted list of ranges, and through it single paths, many paths, and stretches of rows.
+
+Owns: which ranges a question touches. Invariants: ranges do not overlap and are sorted by path; a metarange is
+immutable, so its decoded list of ranges is kept in the cache and nothing here changes; a path costs at most one block
+of one range beside its tail. Does not know: branches, commits, what entries say.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from lakebed.errors import Corruption, NotFound
+from lakebed.lsm.block import keys_of
+from lakebed.lsm.filter import hash_keys
+from lakebed.repo.committed.range_files import RangeFiles, missing
+from lakebed.repo.layout import metarange_path, range_path
+from lakebed.repo.model import MetarangeRef, RangeMeta
+
+__all__ = ["Metarange", "encode_range_meta"]
+
+_LISTED: Final = -2
+"""The number of a metarange's decoded list of ranges in the cache, where its tail is -1 and blocks count from 0."""
+_PYTHON_BYTES_OF_RANGE: Final = 1_000
+"""What one range costs in a decoded list beside its paths."""
+_LAZY_COUNT: Final = 2
+"""So many ranges of a scan are read block by block; whoever goes on gets whole ranges, read ahead."""
+_DENSE: Final = 8
+"""Looking up more than one path for so many entries of a range, all its rows are read instead."""
+
+encode_range_meta: Final = msgspec.msgpack.Encoder(order="deterministic").encode
+_decode_range_meta: Final = msgspec.msgpack.Decoder(RangeMeta).decode
+
+
+class _Listed(NamedTuple):
+    """A decoded list of ranges."""
+
+    last_paths: list[bytes]
+    ranges: tuple[RangeMeta, ...]
+
+
+class Metarange:
+    """One state of all paths. Thread-safe; holds nothing but its reference.
+
+    Args:
+        ref: as a commit or a branch names it.
+        files: where it is.
+    """
+
+    __slots__ = ("_files", "_name", "ref")
+
+    def __init__(self, ref: MetarangeRef, *, files: RangeFiles) -> None:
+        self.ref = ref
+        self._files = files
+        self._name = "" if ref.file is None else f"{files.store.root_url}/{metarange_path(ref.file.id)}"
+
+    def ranges(self) -> tuple[RangeMeta, ...]:
+        """All ranges, by path. Raises `Corruption`. Cost: 1 GET when they are not in the cache, 2 us a range."""
+        return self._listed().ranges
+
+    def get(self, path: bytes) -> bytes | None:
+        """The encoded entry of a path; None: there is none.
+
+        Raises:
+            Corruption: a file is damaged, or gone.
+        Cost: about 10 us from the cache; else at most 1 GET for each: the list of ranges, a range's tail, a block.
+        """
+        last_paths, ranges = self._listed()
+        number = bisect_left(last_paths, path)
+        if number == len(ranges) or path < ranges[number].file.first_key:
+            return None
+        one = ranges[number]
+        try:
+            rows = self._files.reader(one).get(path)
+        except NotFound as error:
+            raise missing(one.file, range_path(one.file.id)) from error
+        return rows[0].value if rows else None
+
+    def get_many(self, paths: Sequence[bytes]) -> list[bytes | None]:
+        """`get` of many paths.
+
+        Args:
+            paths: ascending.
+
+        Cost: 1 GET for a run of neighbouring blocks, each range's tail once; 3 us a path, and 1 us where paths are
+        close to one another.
+        """
+        last_paths, ranges = self._listed()
+        found: dict[bytes, bytes] = {}
+        start = 0
+        while start < len(paths):
+            number = bisect_left(last_paths, paths[start])
+            if number == len(ranges):
+                break
+            end = bisect_right(paths, last_paths[number], start)
+            first = bisect_left(paths, ranges[number].file.first_key, start, end)
+            if first < end:
+                found.update(self._found_in(ranges[number], paths[first:end]))
+            start = end
+        return list(map(found.get, paths))
+
+    def rows(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows with paths in [start, end), None: open; batches of `ROWS_SCHEMA`, none empty, views of blocks.
+
+        Raises:
+            Corruption: a file is damaged, or gone.
+        Cost: lazily: the first ranges block by block, with reads that grow; from the third on 1 GET a range, read ahead
+        of what is asked for. Ranges that lie outside are not opened.
+        """
+        if start is not None and end is not None and start >= end:
+            return
+        last_paths, ranges = self._listed()
+        first = 0 if start is None else bisect_left(last_paths, start)
+        last = len(ranges)
+        if end is not None:
+            last = bisect_left(ranges, end, first, key=lambda one: one.file.first_key)
+        if first >= last:
+            return
+        lazy_end = min(first + _LAZY_COUNT, last)
+        for number in range(first, lazy_end):
+            is_first, is_last = number == first, number == last - 1
+            yield from self._files.rows_of(
+                ranges[number], start=start if is_first else None, end=end if is_last else None
+            )
+        is_cut = end is not None and last_paths[last - 1] >= end
+        whole_end = max(lazy_end, last - 1 if is_cut else last)
+        for batches in self._files.each_whole(ranges[lazy_end:whole_end]):
+            yield from batches
+        if whole_end < last:
+            yield from self._files.rows_of(ranges[whole_end], end=end)
+
+    def rows_of(
+        self, range_meta: RangeMeta, start: bytes | None = None, end: bytes | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of one range with paths in [start, end); as `rows`. All of it costs 1 GET."""
+        file = range_meta.file
+        if (start is None or start <= file.first_key) and (end is None or end > file.last_key):
+            yield from self._files.whole(range_meta)
+        else:
+            yield from self._files.rows_of(range_meta, start=start, end=end)
+
+    def _found_in(self, one: RangeMeta, paths: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Those of these paths that a range has."""
+        if len(paths) * _DENSE > one.entry_count:
+            return {
+                path: value
+                for batch in self._files.rows_of(one, start=paths[0], end=paths[-1] + b"\0")
+                for path, value in zip(keys_of(batch.column(0)), keys_of(batch.column(1)), strict=True)
+            }
+        try:
+            rows = self._files.reader(one).get_many(paths, hashes=hash_keys(paths))
+        except NotFound as error:
+            raise missing(one.file, range_path(one.file.id)) from error
+        return {path: versions[0].value for path, versions in rows.items()}
+
+    def _listed(self) -> _Listed:
+        file = self.ref.file
+        if file is None:
+            return _EMPTY
+        listed: _Listed | None = self._files.cache.get(self._name, _LISTED)
+        if listed is None:
+            listed = self._decoded()
+            size_bytes = sum(2 * len(path) for path in listed.last_paths) + len(listed.ranges) * _PYTHON_BYTES_OF_RANGE
+            self._files.cache.put(self._name, _LISTED, listed, size_bytes=size_bytes)
+        return listed
+
+    def _decoded(self) -> _Listed:
+        """Read and check the list of ranges."""
+        file = self.ref.file
+        assert file is not None
+        path = metarange_path(file.id)
+        last_paths: list[bytes] = []
+        values: list[bytes] = []
+        for batch in self._files.metarange_rows(file):
+            last_paths += keys_of(batch.column(0))
+            values += keys_of(batch.column(1))
+        try:
+            ranges = tuple(map(_decode_range_meta, values))
+        except msgspec.DecodeError as error:
+            raise Corruption(f"{path} is damaged: one of its ranges cannot be read ({error}).", path=path) from error
+        before: bytes | None = None
+        for last_path, one in zip(last_paths, ranges, strict=True):
+            is_behind = before is None or before < one.file.first_key
+            if one.file.last_key != last_path or one.file.first_key > last_path or not is_behind:
+                raise Corruption(
+                    f"{path} is damaged: its range {one.file.id} is said to go from {one.file.first_key!r} to "
+                    f"{one.file.last_key!r}, and stands behind {before!r} and up to {last_path!r}.",
+                    path=path,
+                )
+            before = last_path
+        if len(ranges) != self.ref.range_count:
+            raise Corruption(
+                f"{path} is damaged: it has {len(ranges):,} ranges, and {self.ref.range_count:,} were written to it.",
+                path=path,
+            )
+        return _Listed(last_paths, ranges)
+
+
+_EMPTY: Final = _Listed([], ())

@@ -1,0 +1,187 @@
+"""The sorted files of committed data: reading ranges whole or in part, and counting what is read and written.
+
+Owns: the way from a range to its rows, the reading ahead, and what a missing object is called. Invariants: files are
+immutable, so any number of threads may read; whoever reads a range from its beginning to its end asks the store once;
+at most `AHEAD_COUNT` ranges are held for one reader who goes through many. Does not know: which ranges there are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import pyarrow as pa
+
+from lakebed.errors import Corruption, NotFound
+from lakebed.lsm.block import decode_block
+from lakebed.lsm.cache import BlockCache
+from lakebed.lsm.file_reader import FileReader
+from lakebed.lsm.file_writer import FileOptions
+from lakebed.lsm.files import FileStore
+from lakebed.lsm.format import decode_tail
+from lakebed.lsm.model import FileMeta
+from lakebed.objects.port import ObjectStore
+from lakebed.repo.layout import metarange_path, range_path
+from lakebed.repo.model import RangeMeta
+from lakebed.repo.options import RangeOptions
+from lakebed.repo.rows import path_rows
+from lakebed.runtime import Environment
+
+__all__ = ["AHEAD_COUNT", "RangeCounts", "RangeFiles"]
+
+AHEAD_COUNT: Final = 3
+"""Ranges that are read before they are asked for, by one who reads many."""
+
+_WORKERS_MAX: Final = 8
+"""Ranges that are read or written at once, by all who share the committed data of a repository."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class RangeCounts:
+    """Distinct ranges that were read, and ranges that were written, inside a ``with committed.count()`` block."""
+
+    read_ids: set[str] = field(default_factory=set)
+    written_ids: set[str] = field(default_factory=set)
+
+    @property
+    def ranges_read(self) -> int:
+        """Ranges of which a row was looked for: by reading it, or by asking it for a path."""
+        return len(self.read_ids)
+
+    @property
+    def ranges_written(self) -> int:
+        """Ranges whose files were written."""
+        return len(self.written_ids)
+
+
+class RangeFiles:
+    """Files of ranges and metaranges in the storage namespace of one repository. Thread-safe.
+
+    Args:
+        store: the namespace.
+        cache: where tails, blocks and lists of ranges are kept.
+    """
+
+    def __init__(
+        self, store: ObjectStore, *, options: RangeOptions, cache: BlockCache, environment: Environment
+    ) -> None:
+        self.store = store
+        self.options = options
+        self.cache = cache
+        self.environment = environment
+        self.pool = environment.runtime.pool(_WORKERS_MAX)
+        file_options = FileOptions(block_bytes=options.block_bytes)
+        self.ranges = FileStore(store, path_of=range_path, cache=cache, options=file_options, environment=environment)
+        self.metaranges = FileStore(
+            store, path_of=metarange_path, cache=cache, options=file_options, environment=environment
+        )
+        self._counting: tuple[RangeCounts, ...] = ()
+
+    @contextmanager
+    def count(self) -> Iterator[RangeCounts]:
+        """Count what is read and written inside the block, by all threads."""
+        counts = RangeCounts()
+        self._counting += (counts,)
+        try:
+            yield counts
+        finally:
+            self._counting = tuple(one for one in self._counting if one is not counts)
+
+    def note_read(self, one: RangeMeta) -> None:
+        """Something of a range is read."""
+        for counts in self._counting:
+            counts.read_ids.add(one.file.id)
+
+    def note_written(self, file_id: str) -> None:
+        """A range's file is there."""
+        for counts in self._counting:
+            counts.written_ids.add(file_id)
+
+    def reader(self, one: RangeMeta) -> FileReader:
+        """To look for single paths of a range. Cost: no request."""
+        if self._counting:
+            self.note_read(one)
+        return self.ranges.reader(one.file)
+
+    def rows_of(self, one: RangeMeta, start: bytes | None = None, end: bytes | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows of a range with paths in [start, end), block by block: views of what is cached or was read.
+
+        Raises:
+            Corruption: it is damaged, or gone.
+        Cost: lazily, as `FileReader.batches`.
+        """
+        try:
+            for block in self.reader(one).batches(start, end):
+                yield path_rows(block.batch)
+        except NotFound as error:
+            raise missing(one.file, range_path(one.file.id)) from error
+
+    def whole(self, one: RangeMeta) -> list[pa.RecordBatch]:
+        """All rows of a range, block by block, from one request and past the cache.
+
+        Raises:
+            Corruption: it is damaged, or gone.
+        Cost: 1 GET, however much of it is in the cache; its rows are held.
+        """
+        if self._counting:
+            self.note_read(one)
+        return [path_rows(batch) for batch in self._loaded(one.file, range_path(one.file.id))]
+
+    def metarange_rows(self, file: FileMeta) -> list[pa.RecordBatch]:
+        """All rows of a metarange's file: batches of `ROWS_SCHEMA`. Raises and costs as `whole`."""
+        return [path_rows(batch) for batch in self._loaded(file, metarange_path(file.id))]
+
+    def each_whole(self, ranges: Iterable[RangeMeta]) -> Iterator[list[pa.RecordBatch]]:
+        """`whole` of many ranges, in order: the next `AHEAD_COUNT` are read meanwhile."""
+        return self.ahead(self.whole, ranges)
+
+    def ahead(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """Results in the order of `items`, of which the next `AHEAD_COUNT` are worked on meanwhile."""
+        waiting: deque[Iterator[R]] = deque()
+        for item in items:
+            waiting.append(self.pool.map(function, (item,)))
+            if len(waiting) > AHEAD_COUNT:
+                yield next(waiting.popleft())
+        while waiting:
+            yield next(waiting.popleft())
+
+    def _loaded(self, file: FileMeta, path: str) -> list[pa.RecordBatch]:
+        """The rows of a whole file, of `ROW_SCHEMA`, a batch a block."""
+        try:
+            body = memoryview(self.store.get(path)).cast("B")
+        except NotFound as error:
+            raise missing(file, path) from error
+        if len(body) != file.size_bytes:
+            raise Corruption(
+                f"{path} is damaged: it has {len(body):,} bytes, and {file.size_bytes:,} were written to it.",
+                path=path,
+                offset=min(len(body), file.size_bytes),
+            )
+        tail = decode_tail(body[file.tail_offset :], meta=file, path=path)
+        return [
+            decode_block(body[entry.offset : entry.offset + entry.length], entry=entry, path=path).batch
+            for entry in tail.entries(0, tail.block_count)
+        ]
+
+
+def missing(file: FileMeta, path: str) -> Corruption:
+    """What is said of a file that is referred to and not there: never that its paths do not exist."""
+    return Corruption(
+        f"{path}, which holds {file.row_count:,} entries from {shown(file.first_key)} to {shown(file.last_key)}, is "
+        "not in the store: if what is read was replaced by a newer state of its branch, open that; otherwise something "
+        "other than the repository's own collection has deleted it, so restore the object from a backup or an older "
+        "version of the bucket.",
+        kind="missing_range",
+        path=path,
+    )
+
+
+def shown(path: bytes) -> str:
+    """A path for a sentence."""
+    return repr(path.decode(errors="backslashreplace"))

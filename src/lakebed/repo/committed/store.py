@@ -1,0 +1,91 @@
+"""The committed data of one repository: metaranges to read, and writers of new ones.
+
+Owns: nothing but the way in. Invariants: everything below it is immutable and named by what it says; nothing is
+deleted here. Does not know: commits, branches, which metaranges are still referred to.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Final
+
+from lakebed.lsm.cache import BlockCache, shared_cache
+from lakebed.objects.port import ObjectStore
+from lakebed.repo.committed.content_hash import EMPTY_METARANGE_ID
+from lakebed.repo.committed.metarange import Metarange
+from lakebed.repo.committed.range_files import RangeCounts, RangeFiles
+from lakebed.repo.committed.range_writer import MetarangeWriter
+from lakebed.repo.model import MetarangeRef
+from lakebed.repo.options import RangeOptions
+from lakebed.runtime import Environment
+
+__all__ = ["EMPTY_METARANGE", "Committed"]
+
+EMPTY_METARANGE: Final = MetarangeRef(EMPTY_METARANGE_ID)
+"""No entries: what the first commit of a repository names."""
+
+
+class Committed:
+    """Ranges and metaranges. Thread-safe.
+
+    Args:
+        store: the repository's storage namespace.
+        options: where ranges break.
+        cache: where tails, blocks and lists of ranges are kept; None: the process's shared cache.
+        environment: chance for names, threads for reading ahead and writing.
+
+    Example:
+        >>> from lakebed.objects import open_store
+        >>> from lakebed.repo.entry import encode_entry
+        >>> from lakebed.repo.model import Entry
+        >>> from lakebed.repo.rows import rows_of
+        >>> committed = Committed(open_store("memory://a-repository"), environment=Environment())
+        >>> writer = committed.writer()
+        >>> writer.write_rows(rows_of([b"a/b"], [encode_entry(Entry("s3://elsewhere/b", 4, "", 0))]))
+        >>> ref = writer.finish()
+        >>> ref.entry_count, committed.open(ref).get(b"a/c")
+        (1, None)
+        >>> committed.close()
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        options: RangeOptions | None = None,
+        cache: BlockCache | None = None,
+        environment: Environment,
+    ) -> None:
+        self.files: Final = RangeFiles(
+            store,
+            options=options or RangeOptions(),
+            cache=shared_cache() if cache is None else cache,
+            environment=environment,
+        )
+
+    @property
+    def empty(self) -> MetarangeRef:
+        """The metarange without entries, which has no file."""
+        return EMPTY_METARANGE
+
+    def open(self, ref: MetarangeRef) -> Metarange:
+        """Read a metarange. Cost: no request; what is read of it stays in the cache."""
+        return Metarange(ref, files=self.files)
+
+    def writer(self, *, base: MetarangeRef | None = None) -> MetarangeWriter:
+        """Write a metarange.
+
+        Args:
+            base: what it is a change of: ranges that come out equal to one of its are taken over; None: nothing.
+
+        Cost: no request; the base's list of ranges is read with the first range that is written.
+        """
+        return MetarangeWriter(self.files, base=self.open(base or EMPTY_METARANGE))
+
+    def count(self) -> AbstractContextManager[RangeCounts]:
+        """Count ranges read and written inside the ``with`` block, by all threads."""
+        return self.files.count()
+
+    def close(self) -> None:
+        """Release the threads; nothing can be written or read ahead any more."""
+        self.files.pool.close()
