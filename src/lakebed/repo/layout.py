@@ -2,7 +2,9 @@
 
 Keys (UTF-8 but for the paths in staging, which are any bytes):
 
+    home                                             HomeRecord: which home this is
     repos/<name>                                     RepositoryRecord
+    deleted/<uid>                                    DeletedRepository: to be cleaned up
     r/<uid>/branches/<name>                          Branch
     r/<uid>/tags/<name>                              Tag
     r/<uid>/commits/<id>                             Commit
@@ -25,6 +27,8 @@ from typing import Final
 
 __all__ = [
     "DATA_FOLDER",
+    "DELETED_PREFIX",
+    "HOME_KEY",
     "MARKER_PATH",
     "METARANGE_FOLDER",
     "RANGE_FOLDER",
@@ -32,6 +36,7 @@ __all__ = [
     "Keys",
     "access_key_key",
     "audit_key",
+    "deleted_key",
     "metarange_path",
     "range_path",
     "repository_key",
@@ -44,11 +49,19 @@ MARKER_PATH: Final = "_repository.json"
 """Says whose namespace it is; created first, so that no second repository takes it."""
 
 REPOSITORY_PREFIX: Final = b"repos/"
+DELETED_PREFIX: Final = b"deleted/"
+HOME_KEY: Final = b"home"
+"""What makes this home different from every other; changes with each repository that is made."""
 
 
 def repository_key(name: str) -> bytes:
     """The record of a repository."""
     return REPOSITORY_PREFIX + name.encode()
+
+
+def deleted_key(uid: str) -> bytes:
+    """What is remembered of a deleted repository until its objects and records are gone."""
+    return DELETED_PREFIX + uid.encode()
 
 
 def access_key_key(access_key: str) -> bytes:
