@@ -1,9 +1,8 @@
 """Home: what every verb of one repository stands on.
 
-Owns: nothing but the bundle. Every verb is a function whose first argument is a home; all else comes by keyword.
-Invariants: it never changes, and neither does the record in it but for `RepositoryRecord.metadata` and ``read_only``,
-which are as they were when the repository was opened. Does not know: any verb. What it holds (the committed data, the
-sensor's counters, the hooks) names it for type checkers only, so that imports stay without a cycle.
+Owns: nothing but the bundle, and how it is put together. Every verb is a function whose first argument is a home; all
+else comes by keyword. Invariants: it never changes. What it holds (the committed data, the sensor's counters, the
+hooks) does not know it, so that imports stay without a cycle. Does not know: any verb.
 """
 
 from __future__ import annotations
@@ -60,3 +59,43 @@ class Home:
     def now_ms(self) -> int:
         """Unix time in milliseconds, UTC."""
         return self.environment.clock.now_ms()
+
+
+def make_home(
+    name: str,
+    record: RepositoryRecord,
+    *,
+    store: ObjectStore,
+    key_value: KeyValue,
+    options: RepositoryOptions | None = None,
+    environment: Environment | None = None,
+    cache: BlockCache | None = None,
+) -> Home:
+    """A home of a repository, whether it is recorded or about to be.
+
+    Args:
+        name: the repository's.
+        record: its record.
+        store: its storage namespace.
+        key_value: where the records of all repositories are.
+        options: settings; None: the defaults.
+        environment: clock, randomness and concurrency.
+        cache: of range blocks; None: the process's shared cache.
+
+    Cost: no request.
+    """
+    options = options or RepositoryOptions()
+    environment = environment or Environment()
+    keys = Keys(record.uid)
+    return Home(
+        name=name,
+        record=record,
+        keys=keys,
+        key_value=key_value,
+        store=store,
+        committed=Committed(store, options=options.ranges, cache=cache, environment=environment),
+        options=options,
+        environment=environment,
+        counters=Counters(runtime=environment.runtime),
+        hooks=Hooks(key_value=key_value, keys=keys),
+    )
