@@ -116,6 +116,7 @@ def of_report(report: ReclaimReport) -> dict[str, Any]:
         "bytes": plan.bytes_freed if report.dry_run and plan else report.deleted_bytes,
         "kept": dict(report.kept),
         "warnings": list(report.warnings),
+        "notes": list(report.notes),
         "objects": [
             {"path": doomed.path, "bytes": doomed.size_bytes, "why": doomed.why}
             for doomed in (plan.doomed if plan else ())
@@ -161,6 +162,8 @@ def print_reports(reports: Sequence[ReclaimReport], *, json: bool, single: bool 
             say.sentence(f"  {say.count(number, 'file')} kept: {reason}")
         for warning in report.warnings:
             say.sentence(f"  warning: {warning}")
+        for note in report.notes:
+            say.sentence(f"  {note}")
 
 
 def _doomed_lines(hide: Iterable[str], doomed: Iterable[Any]) -> list[str]:

@@ -15,7 +15,7 @@ from lakebed.errors import AlreadyExists, NotFound
 from lakebed.lake.names import TableName
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import Doomed, ReclaimPlan, ReclaimReport
-from lakebed.reclaim.sweep import Sweeper
+from lakebed.reclaim.sweep import Sweeper, notes_on
 from lakebed.runtime import Environment
 
 __all__ = ["drop_table", "is_dropped", "leftover", "plan_drop"]
@@ -51,7 +51,7 @@ def plan_drop(store: ObjectStore, name: TableName) -> ReclaimPlan:
             hide.append(meta.path)
         elif meta.path != _MARK:
             doomed.append(Doomed(meta.path, meta.size_bytes, "the table is dropped"))
-    return ReclaimPlan(store=str(name), hide=tuple(hide), doomed=tuple(doomed))
+    return ReclaimPlan(store=str(name), hide=tuple(hide), doomed=tuple(doomed), notes=notes_on(store, doomed))
 
 
 def drop_table(

@@ -142,6 +142,11 @@ class AccountedStore:
         """The URL of this view's root."""
         return self._driver.url(self._folder) if self._folder else self._driver.root_url
 
+    @property
+    def is_versioned(self) -> bool:
+        """False: a deletion here is one."""
+        return False
+
     def get(self, path: str, *, byte_range: ByteRange | None = None) -> Buffer:
         """See `ObjectStore.get`."""
         full = self._full(path)

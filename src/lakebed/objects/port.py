@@ -85,6 +85,15 @@ class ObjectStore(Protocol):
         """The URL of this store's root, without credentials and without final slash."""
         ...
 
+    @property
+    def is_versioned(self) -> bool:
+        """Whether what is deleted or replaced here lives on in versions of the whole store.
+
+        So it is in a branch of a repository: a deletion frees no bytes by itself, and every object that nobody needs
+        is one more difference between versions, so hints are better not written. False for a store of its own.
+        """
+        ...
+
     def get(self, path: str, *, byte_range: ByteRange | None = None) -> Buffer:
         """The object's bytes (a read-only buffer; ``memoryview(x)``, ``pa.py_buffer(x)`` and ``bytes(x)`` work).
 

@@ -94,6 +94,11 @@ class ProfiledStore:
         """See `ObjectStore.root_url`."""
         return self._inner.root_url
 
+    @property
+    def is_versioned(self) -> bool:
+        """See `ObjectStore.is_versioned`."""
+        return self._inner.is_versioned
+
     def get(self, path: str, *, byte_range: ByteRange | None = None) -> Buffer:
         """See `ObjectStore.get`."""
         return self._ask(lambda: self._inner.get(path, byte_range=byte_range))

@@ -65,6 +65,8 @@ class ReclaimPlan:
     """Count of candidates kept, by reason."""
     warnings: tuple[str, ...] = ()
     """Such as an unreadable manifest, with what was therefore kept."""
+    notes: tuple[str, ...] = ()
+    """What else whoever asked should know, though nothing is wrong: such as when the bytes come back."""
 
     @property
     def bytes_freed(self) -> int:
@@ -84,6 +86,8 @@ class ReclaimReport:
     warnings: tuple[str, ...]
     dry_run: bool
     plan: ReclaimPlan | None = None
+    notes: tuple[str, ...] = ()
+    """As the plan's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import Doomed, ReclaimPlan, ReclaimReport
 from lakebed.runtime import Environment
 
-__all__ = ["BATCH_COUNT_MAX", "Progress", "Sweep", "Sweeper"]
+__all__ = ["BATCH_COUNT_MAX", "Progress", "Sweep", "Sweeper", "notes_on"]
 
 BATCH_COUNT_MAX = 1000
 """Objects in one request: what the large stores take."""
@@ -122,6 +122,17 @@ def report_of(plan: ReclaimPlan, sweep: Sweep, *, hidden_count: int, dry_run: bo
         warnings=(*plan.warnings, *sweep.errors),
         dry_run=dry_run,
         plan=plan,
+        notes=plan.notes,
+    )
+
+
+def notes_on(store: ObjectStore, doomed: Sequence[Doomed]) -> tuple[str, ...]:
+    """What a plan's owner should know about deletions in `store`; nothing when there are none, or they are final."""
+    if not doomed or not store.is_versioned:
+        return ()
+    return (
+        f"{store.root_url} is a branch of a repository: what is deleted there lives on in its commits, and the bytes "
+        "come back only by the repository's collection.",
     )
 
 

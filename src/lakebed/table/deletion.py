@@ -19,7 +19,7 @@ Does not know: why the versions go, or how candidates of a walk are gathered.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from lakebed.errors import Corruption, NotFound
 from lakebed.reclaim.model import Doomed, ReclaimPlan, ReclaimReport
-from lakebed.reclaim.sweep import Progress, Sweep, Sweeper, report_of
+from lakebed.reclaim.sweep import Progress, Sweep, Sweeper, notes_on, report_of
 from lakebed.table.holders import Holders, Line, note_expired_below, read_holders
 from lakebed.table.judge import Unreadable, judge
 from lakebed.table.names import Names
@@ -87,7 +87,14 @@ def carry_out(
     doomed = doomed_of(judgement.doomed)
     sweeper = Sweeper(line.store, line.environment, progress)
     sweep = sweeper.delete_all(doomed)
-    plan = ReclaimPlan(line.name, hide_paths(line, deletion), doomed, judgement.kept, (*warnings, *judgement.warnings))
+    plan = ReclaimPlan(
+        line.name,
+        hide_paths(line, deletion),
+        doomed,
+        judgement.kept,
+        (*warnings, *judgement.warnings),
+        notes_on(line.store, doomed),
+    )
     _withdraw_tags(line, deletion, holders)
     if judgement.complete and sweep.complete:
         sweeper.delete_all([Doomed(path_of(line.layout, deletion), 0, "finished")], into=Sweep())
@@ -207,6 +214,7 @@ def merge_reports(reports: list[ReclaimReport], *, store: str) -> ReclaimReport:
         tuple(doomed for plan in plans for doomed in plan.doomed),
         kept,
         tuple(warning for plan in plans for warning in plan.warnings),
+        _once(note for plan in plans for note in plan.notes),
     )
     return ReclaimReport(
         store=store,
@@ -217,4 +225,9 @@ def merge_reports(reports: list[ReclaimReport], *, store: str) -> ReclaimReport:
         warnings=tuple(warning for report in reports for warning in report.warnings),
         dry_run=any(report.dry_run for report in reports),
         plan=plan,
+        notes=_once(note for report in reports for note in report.notes),
     )
+
+
+def _once(notes: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(notes))

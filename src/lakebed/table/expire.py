@@ -21,7 +21,7 @@ import numpy as np
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.ids import new_uuid
 from lakebed.reclaim.model import ReclaimPlan, ReclaimReport
-from lakebed.reclaim.sweep import Sweep, report_of
+from lakebed.reclaim.sweep import Sweep, notes_on, report_of
 from lakebed.table.deletion import (
     ProgressCall,
     carry_out,
@@ -169,12 +169,14 @@ def foretell(line: Line, deletion: Deletion, names: Names) -> ReclaimReport:
         walk_end=deletion.walk_end,
         is_open=deletion.kind == "delete-tag",
     )
+    doomed = doomed_of(judgement.doomed)
     plan = ReclaimPlan(
         line.name,
         hide_paths(line, deletion),
-        doomed_of(judgement.doomed),
+        doomed,
         judgement.kept,
         (*warnings, *judgement.warnings),
+        notes_on(line.store, doomed),
     )
     return report_of(plan, Sweep(), hidden_count=0, dry_run=True)
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 from lakebed.errors import Corruption, InvalidRequest, NotFound, UnsupportedFormat
 from lakebed.objects.port import ObjectMeta
 from lakebed.reclaim.model import Doomed, ReclaimPlan, ReclaimReport
-from lakebed.reclaim.sweep import Sweep, Sweeper, report_of
+from lakebed.reclaim.sweep import Sweep, Sweeper, notes_on, report_of
 from lakebed.table.deletion import ProgressCall, merge_reports
 from lakebed.table.expire import release
 from lakebed.table.holders import Line, read_holders
@@ -158,7 +158,7 @@ def remove_orphan_files(
         Doomed(path, size, "no snapshot, tag or branch names it")
         for path, size in zip(orphans["path"].to_pylist(), orphans["size_bytes"].to_pylist(), strict=True)
     )
-    plan = ReclaimPlan(main.name, (), doomed, {"used": used_count})
+    plan = ReclaimPlan(main.name, (), doomed, {"used": used_count}, notes=notes_on(main.store, doomed))
     reports.append(Sweeper(main.store, main.environment, progress).sweep(plan, dry_run=dry_run))
     return merge_reports(reports, store=main.name)
 

@@ -8,7 +8,8 @@ Invariants:
 - An id is never used twice by lakebed: ids below the boundary are fenced. Gaps between ids are legal (rollbacks,
   expiry).
 - ``LATEST`` and ``EARLIEST`` are hints for other clients and for a first look; they are written after the commit, not
-  durably, best effort, and never trusted alone.
+  durably, best effort, and never trusted alone. In a store that is versioned as a whole there are none: there they
+  would be a difference between any two versions.
 - Commit times never decrease along ids that lakebed wrote, so time is searched by bisection.
 
 Does not know: manifests, tags, retention. Other clients of the format write snapshots too; they ignore the boundary,
@@ -53,7 +54,7 @@ class SnapshotLog:
             id_of=lambda name: parse_snapshot(f"{layout.snapshot_folder}/{name}"),
             write_id_of=_write_id_of,
             boundary_folder=layout.boundary_folder,
-            latest_hint_path=layout.latest_hint,
+            latest_hint_path=None if store.is_versioned else layout.latest_hint,
             environment=environment,
         )
 
@@ -187,6 +188,8 @@ class SnapshotLog:
 
     def store_earliest_hint(self, snapshot_id: int) -> None:
         """Tell other clients where the oldest snapshot is; best effort, they check it. Cost: 1 PUT."""
+        if self._store.is_versioned:
+            return
         try:
             self._store.put(self._layout.earliest_hint, str(snapshot_id).encode(), durable=False)
         except (Unavailable, OutcomeUnknown):

@@ -5,7 +5,8 @@ other, sorted by the second: key, snapshot id, expiry time in Unix ms (-1: never
 what the listing says of a tag's file (name, size, modification time, etag): a listed tag with a known key is unchanged.
 
 Invariants: a hint only. Without the listing it says nothing; entries it lacks are read; anything unreadable is as if it
-were not there. Whoever found it stale writes it anew (a plain overwriting put; the last one wins, each is right).
+were not there. Whoever found it stale writes it anew (a plain overwriting put; the last one wins, each is right), but
+not in a store that is versioned as a whole, where it would be one more difference between versions.
 About 10 bytes a tag, so that expiring with a thousand tags reads little more than with none.
 
 Does not know: what tags are for.
@@ -81,7 +82,7 @@ class TagIndex:
                 entry = TagEntry(snapshot_id=row[0], name=name, expires_ms=None if row[1] < 0 else row[1])
             entries.append(entry)
         entries.sort(key=lambda entry: (entry.snapshot_id, entry.name))
-        if stale:
+        if stale and not store.is_versioned:
             now_ms = environment.clock.now_ms()
             lasting = [entry for entry in entries if _is_settled(listed[entry.name], now_ms)]
             _store_known(store, layout.tag_index, [(keys[entry.name], entry) for entry in lasting])
