@@ -8,22 +8,20 @@ hooks) does not know it, so that imports stay without a cycle. Does not know: an
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from lakebed.lsm.cache import BlockCache
 from lakebed.objects.port import ObjectStore
+from lakebed.repo.committed.store import Committed
 from lakebed.repo.foreign import ForeignStores
+from lakebed.repo.hooks import Hooks
+from lakebed.repo.key_value.port import KeyValue
 from lakebed.repo.layout import Keys
 from lakebed.repo.model import RepositoryRecord
 from lakebed.repo.options import RepositoryOptions
+from lakebed.repo.staging.counters import Counters
 from lakebed.runtime import Environment
 
-if TYPE_CHECKING:
-    from lakebed.repo.committed.store import Committed
-    from lakebed.repo.hooks import Hooks
-    from lakebed.repo.key_value.port import KeyValue
-    from lakebed.repo.staging.counters import Counters
-
-__all__ = ["Home"]
+__all__ = ["Home", "make_home"]
 
 
 @dataclass(frozen=True, slots=True)
