@@ -1,0 +1,271 @@
+"""Commits of what is staged: all of it, or chosen paths.
+
+Owns: `commit`, and what a commit may say (`new_commit`: message, metadata, committer, generation). Invariants: a commit
+holds exactly what was acknowledged before its seal, on the branch's compacted metarange where there is one; what is not
+chosen stays uncommitted, as the difference of the compacted metarange and the new head; ranges that nobody touched are
+reused unread. Does not know: how a head moves (`lakebed.repo.heads`).
+"""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.errors import InvalidRequest, Rejected
+from lakebed.repo.commits import commit_id
+from lakebed.repo.committed.apply import Changes, apply_changes
+from lakebed.repo.committed.diff import diff_metaranges
+from lakebed.repo.heads import (
+    CommitWithId,
+    Move,
+    SealedBranch,
+    applied_state,
+    keep_applied,
+    move_branch,
+    same_state,
+)
+from lakebed.repo.home import Home
+from lakebed.repo.hooks import HookCall, HookEvent
+from lakebed.repo.model import ROWS_SCHEMA, TOMBSTONE, Commit, MetarangeRef
+from lakebed.repo.names import check_path, check_prefix
+from lakebed.repo.protection import check_committable
+from lakebed.repo.rows import prefix_range
+
+__all__ = [
+    "MESSAGE_BYTES_MAX",
+    "METADATA_BYTES_MAX",
+    "METADATA_COUNT_MAX",
+    "Interval",
+    "check_says",
+    "chosen_intervals",
+    "commit",
+    "hook_call",
+    "new_commit",
+    "no_changes",
+    "with_paths_of",
+]
+
+MESSAGE_BYTES_MAX: Final = 64 << 10
+"""Longest message, in UTF-8."""
+METADATA_BYTES_MAX: Final = 64 << 10
+"""Most metadata of a commit: its keys and values together, in UTF-8."""
+METADATA_COUNT_MAX: Final = 1_000
+"""Most keys of it."""
+
+Interval = tuple[bytes, bytes | None]
+"""Half-open range of paths; None: up to the last."""
+
+
+def commit(
+    home: Home,
+    branch: str,
+    *,
+    message: str,
+    metadata: Mapping[str, str] | None = None,
+    committer: str | None = None,
+    created_at_ms: int | None = None,
+    allow_empty: bool = False,
+    allow_empty_message: bool = False,
+    paths: Iterable[str] = (),
+    prefixes: Iterable[str] = (),
+) -> CommitWithId:
+    """Commit what is staged on a branch.
+
+    Args:
+        metadata: the user's own, at most `METADATA_COUNT_MAX` keys and `METADATA_BYTES_MAX` bytes.
+        committer: who; by default `RepositoryOptions.committer`, or the user that runs the process.
+        created_at_ms: Unix time in milliseconds, UTC; by default now.
+        allow_empty: commit even when nothing differs from the head.
+        paths: only these paths; all else stays uncommitted.
+        prefixes: and the paths that begin so. Neither: everything.
+
+    Returns:
+        The new commit.
+
+    Raises:
+        InvalidRequest: ``no_changes``, ``empty_message``, ``oversized_message``, ``oversized_metadata``,
+            ``protected_branch``, ``read_only_repository``.
+        NotFound: ``branch_not_found``.
+        Rejected: ``hook_rejected``: a hook refused; nothing has moved.
+        Conflict: ``branch_moved``: it lost too many races.
+    Cost: 2 durable writes of the key-value store; reads and writes the ranges that changed, 1 metarange.
+    """
+    check_committable(home, branch)
+    check_says(message, metadata, allow_empty_message=allow_empty_message)
+    chosen = chosen_intervals(paths, prefixes)
+
+    def plan(sealed: SealedBranch) -> Move:
+        state = applied_state(home, sealed)
+        before = sealed.head.metarange
+        target = state if chosen is None else with_paths_of(home, before, source=state, chosen=chosen)
+        if same_state(home, before, target):
+            if not allow_empty:
+                keep_applied(home, sealed, state=state, operation="commit")
+                raise no_changes(home, branch, "The commit")
+            target = before
+        new = new_commit(
+            home,
+            parents=[(sealed.record.commit_id, sealed.head)],
+            metarange=target,
+            message=message,
+            metadata=metadata,
+            committer=committer,
+            created_at_ms=created_at_ms,
+        )
+        try:
+            home.hooks.run_before(hook_call(home, "pre-commit", branch, new))
+        except Rejected:
+            keep_applied(home, sealed, state=state, operation="commit")
+            raise
+        return Move(new.id, compacted=None if same_state(home, target, state) else state, commits=[new])
+
+    [new] = move_branch(home, branch, operation="commit", plan=plan).commits
+    home.hooks.run_after(hook_call(home, "post-commit", branch, new))
+    return new
+
+
+def new_commit(
+    home: Home,
+    *,
+    parents: Sequence[tuple[str, Commit]],
+    metarange: MetarangeRef,
+    message: str,
+    metadata: Mapping[str, str] | None,
+    committer: str | None,
+    created_at_ms: int | None = None,
+) -> CommitWithId:
+    """A commit that says this, stored nowhere yet. Arguments as `commit`; parents in order, with their ids."""
+    made = Commit(
+        parents=tuple(id for id, _ in parents),
+        metarange=metarange,
+        message=message,
+        committer=committer or home.options.committer or _user(),
+        created_at_ms=home.now_ms() if created_at_ms is None else created_at_ms,
+        generation=1 + max((parent.generation for _, parent in parents), default=0),
+        metadata=dict(metadata or {}),
+    )
+    return CommitWithId(commit_id(made), made)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return "unknown"  # a container may run as a number that no file of users names
+
+
+def check_says(message: str, metadata: Mapping[str, str] | None, *, allow_empty_message: bool = False) -> None:
+    """Refuse what no commit can say, before anything is sealed. Raises `InvalidRequest`."""
+    if not isinstance(message, str):
+        raise InvalidRequest(f"A message is text, and {type(message).__name__} was given.", kind="wrong_type")
+    if not message.strip() and not allow_empty_message:
+        raise InvalidRequest(
+            "The commit has no message: say what changed, or allow an empty message.", kind="empty_message"
+        )
+    size = _bytes_of(message)
+    if size > MESSAGE_BYTES_MAX:
+        raise InvalidRequest(
+            f"The message has {size:,} bytes, and {MESSAGE_BYTES_MAX:,} are possible: shorten it.",
+            kind="oversized_message",
+        )
+    if metadata is None:
+        return
+    for key, value in metadata.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise InvalidRequest(
+                f"The metadata of a commit is text to text, and {key!r} has {type(value).__name__}: write it as text.",
+                kind="wrong_type",
+            )
+    total = sum(_bytes_of(key) + _bytes_of(value) for key, value in metadata.items())
+    if len(metadata) > METADATA_COUNT_MAX or total > METADATA_BYTES_MAX:
+        raise InvalidRequest(
+            f"The metadata has {len(metadata):,} keys and {total:,} bytes, and {METADATA_COUNT_MAX:,} keys and "
+            f"{METADATA_BYTES_MAX:,} bytes are possible: put what is long into an object.",
+            kind="oversized_metadata",
+        )
+
+
+def _bytes_of(text: str) -> int:
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(
+            f"The message or metadata is no Unicode ({error.reason} at {error.start}): use text that can be written as "
+            "UTF-8.",
+            kind="invalid_text",
+        ) from error
+
+
+def no_changes(home: Home, branch: str, what: str) -> InvalidRequest:
+    """The error of an operation that would make an empty commit."""
+    return InvalidRequest(
+        f"{what} has no changes: branch {branch} of repository {home.name} would stay as it is.",
+        kind="no_changes",
+        repository=home.name,
+        branch=branch,
+    )
+
+
+def hook_call(home: Home, event: HookEvent, branch: str, new: CommitWithId, *, source: str = "") -> HookCall:
+    """What a hook is told of a commit."""
+    return HookCall(
+        event=event,
+        repository=home.name,
+        branch=branch,
+        commit_id=new.id,
+        parents=new.commit.parents,
+        metarange_id=new.commit.metarange.id,
+        message=new.commit.message,
+        committer=new.commit.committer,
+        metadata=new.commit.metadata,
+        source=source,
+    )
+
+
+def chosen_intervals(paths: Iterable[str], prefixes: Iterable[str]) -> list[Interval] | None:
+    """Paths and prefixes as half-open ranges, sorted and disjoint; None: nothing was named, so all is meant.
+
+    Raises:
+        InvalidRequest: something cannot be a path.
+    """
+    ranges: list[Interval] = []
+    for path in paths:
+        key = check_path(path)
+        ranges.append((key, key + b"\0"))
+    ranges += [prefix_range(check_prefix(prefix)) for prefix in prefixes]
+    if not ranges:
+        return None
+    joined: list[Interval] = []
+    for start, end in sorted(ranges, key=lambda interval: interval[0]):
+        if joined and (joined[-1][1] is None or start <= joined[-1][1]):
+            last_start, last_end = joined[-1]
+            joined[-1] = (last_start, None if last_end is None or end is None else max(last_end, end))
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def with_paths_of(home: Home, onto: MetarangeRef, *, source: MetarangeRef, chosen: Sequence[Interval]) -> MetarangeRef:
+    """A metarange whose chosen paths are as another one has them.
+
+    Args:
+        onto: all other paths are as here.
+        source: the chosen ones are as here, or gone when they are not here.
+        chosen: half-open ranges, sorted and disjoint.
+
+    Cost: reads the ranges in which the two differ, and writes what changes.
+    """
+    if onto.id == source.id:
+        return onto
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for start, end in chosen:
+            for batch in diff_metaranges(home.committed, onto, source, start=start, end=end):
+                values = pc.fill_null(batch.column("right"), TOMBSTONE)
+                yield pa.RecordBatch.from_arrays([batch.column("path"), values], schema=ROWS_SCHEMA)
+
+    return apply_changes(home.committed, onto, Changes(clears=(), rows=rows)).ref

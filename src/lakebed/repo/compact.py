@@ -1,0 +1,172 @@
+"""Staging compaction: what is staged on a branch becomes its compacted metarange.
+
+So reads stay as fast as those of a commit, however much was staged, deleted or sealed. Owns: the compactor
+(`compact_once`), the step that runs it where the sensor wants it (`run_compactor_once`), and the metrics. Invariants: no read changes; exactly the tokens that were applied are dropped; when the branch moved in
+any other way than by gaining tokens, the compactor gives up, and nothing but collectable ranges is left behind; two
+compactions of a branch begin no closer than the cooldown, whoever asks. A compacted metarange that says the same as the
+head is not kept.
+
+Does not know: how a head moves (`lakebed.repo.heads`), who counts (`lakebed.repo.staging.counters`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import nlargest
+from typing import Final, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from lakebed.errors import LakebedError, NotFound
+from lakebed.lsm.block import offsets_of
+from lakebed.metrics import default_registry
+from lakebed.repo.committed.apply import Changes, apply_changes
+from lakebed.repo.heads import Move, SealedBranch, compacted_or_none, publish, seal_for_compaction
+from lakebed.repo.home import Home
+from lakebed.repo.model import MetarangeRef
+from lakebed.repo.protection import check_not_read_only
+from lakebed.repo.staging.changes import changes_of
+from lakebed.repo.staging.counters import wanted_compactions
+
+__all__ = ["Compaction", "compact_once", "run_compactor_once", "show_counts"]
+
+SHOWN_BRANCHES_MAX: Final = 100
+"""Branches of a repository that have gauges of their own: those with the most staged. There may be any number of
+branches, and a label for each would have no bound."""
+
+DURATION: Final = default_registry.histogram(
+    "lakebed_repo_compaction_seconds",
+    help_text="How long compactions of staged changes took.",
+    label_names=("outcome",),
+)
+ROWS: Final = default_registry.counter(
+    "lakebed_repo_compacted_rows_total", help_text="Staged rows that compactions applied.", label_names=("kind",)
+)
+"""``kind`` is ``entry`` or ``tombstone``."""
+GAUGES: Final = tuple(
+    default_registry.gauge(f"lakebed_repo_{name}", help_text=help_text, label_names=("repository", "branch"))
+    for name, help_text in (
+        ("staged_entries", "Entries staged on a branch, as far as this process has counted."),
+        ("staged_tombstones", "Tombstones staged on a branch, as far as this process has counted."),
+        ("sealed_tokens", "Sealed tokens of a branch."),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """What became of one compaction."""
+
+    branch: str
+    outcome: Literal["published", "idle", "gave_up"]
+    """``idle``: nothing was staged, or another one began within the cooldown. ``gave_up``: the branch moved."""
+    entry_count: int = 0
+    """Staged entries that were applied."""
+    tombstone_count: int = 0
+    """Staged tombstones that were."""
+
+
+def compact_once(home: Home, branch: str, *, force: bool = False) -> Compaction:
+    """Apply what is staged on a branch to its compacted metarange, or its head's, and publish that.
+
+    Args:
+        force: also within the cooldown.
+
+    Raises:
+        NotFound: ``branch_not_found``.
+        InvalidRequest: ``read_only_repository``.
+    Cost: 2 durable writes of the key-value store; reads and writes the ranges that changed.
+    """
+    check_not_read_only(home)
+    begun_s = home.environment.clock.monotonic_s()
+    outcome = "failed"
+    try:
+        done = _compact(home, branch, cooldown_ms=0 if force else home.options.compaction_cooldown_ms)
+        outcome = done.outcome
+    finally:
+        DURATION.observe(home.environment.clock.monotonic_s() - begun_s, outcome)
+    ROWS.add(done.entry_count, "entry")
+    ROWS.add(done.tombstone_count, "tombstone")
+    return done
+
+
+def _compact(home: Home, branch: str, *, cooldown_ms: int) -> Compaction:
+    sealed = seal_for_compaction(home, branch, cooldown_ms=cooldown_ms)
+    if sealed is None:
+        return Compaction(branch, "idle")
+    state, entry_count, tombstone_count = _applied(home, sealed)
+    move = Move(sealed.record.commit_id, compacted=compacted_or_none(home, sealed, state))
+    if not publish(home, sealed, move=move, operation="compaction"):
+        return Compaction(branch, "gave_up")
+    return Compaction(branch, "published", entry_count, tombstone_count)
+
+
+def _applied(home: Home, sealed: SealedBranch) -> tuple[MetarangeRef, int, int]:
+    """What the sealed tokens make of what lies below them; how many entries and tombstones they hold."""
+    counts = [0, 0]
+    with home.key_value.snapshot() as snapshot:
+        changes = changes_of(home, snapshot, sealed.record.sealed)
+
+        def counted() -> Iterator[pa.RecordBatch]:
+            counts[:] = [0, 0]
+            for batch in changes.rows():
+                entry_count = int(np.count_nonzero(np.diff(offsets_of(batch.column(1)))))
+                counts[0] += entry_count
+                counts[1] += batch.num_rows - entry_count
+                yield batch
+
+        applied = apply_changes(home.committed, sealed.base, Changes(clears=changes.clears, rows=counted))
+    return applied.ref, counts[0], counts[1]
+
+
+def run_compactor_once(home: Home) -> list[Compaction]:
+    """Compact every branch of a repository that wants it; the step of the background.
+
+    A branch that fails, because it was deleted or its store does not answer, does not keep the others waiting; it is
+    tried again with the next step.
+
+    Returns:
+        What became of those that were tried.
+
+    Raises:
+        What the first branch that failed raised, after all others were tried.
+    Cost: 1 scan of the branches' records, and a compaction for each that wants one and is not cooling down.
+    """
+    done: list[Compaction] = []
+    failure: LakebedError | None = None
+    for branch, _ in wanted_compactions(home):
+        try:
+            done.append(compact_once(home, branch))
+        except NotFound:
+            home.counters.forget(branch)
+        except LakebedError as error:
+            failure = failure or error
+    show_counts(home)
+    if failure is not None:
+        raise failure
+    return done
+
+
+_shown: dict[str, set[str]] = {}
+"""By repository, the branches that have gauges; as the metrics, it is the process's."""
+
+
+def show_counts(home: Home) -> None:
+    """Set the gauges of the branches with the most staged, and remove those of all others."""
+    counted = home.counters.all_counts().items()
+    most = nlargest(
+        SHOWN_BRANCHES_MAX,
+        counted,
+        key=lambda pair: (pair[1].staged_entries + pair[1].tombstones, pair[1].sealed_tokens),
+    )
+    for branch, counts in most:
+        numbers = (counts.staged_entries, counts.tombstones, counts.sealed_tokens)
+        for gauge, number in zip(GAUGES, numbers, strict=True):
+            gauge.set(number, home.name, branch)
+    shown = {branch for branch, _ in most}
+    for branch in _shown.get(home.name, set()) - shown:
+        for gauge in GAUGES:
+            gauge.remove(home.name, branch)
+    _shown[home.name] = shown

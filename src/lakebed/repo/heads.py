@@ -1,0 +1,390 @@
+"""Moving a branch: seal, work on what is sealed, publish. The one way by which a head or a compacted metarange changes.
+
+Owns: the order of steps, every retry, what becomes of an unclear outcome, and what is written beside the record:
+commits, the line of the reference log, the marks of dropped tokens. An operation is a `plan`: from a `SealedBranch` it makes a
+`Move`, writing nothing but collectable ranges; `move_branch` does the rest.
+
+Invariants:
+- A plan reads only what was sealed before it looked: the sealed tokens, the compacted metarange, the head. What is
+  staged later stays staged.
+- A publish drops exactly the tokens that the plan has seen. It goes through only while head, compacted metarange and
+  those tokens are as the plan has seen them, no collection has begun since (boundary), and no commit that becomes
+  referenced has expired: all of that is expected in one atomic write.
+- A failed or empty operation leaves no growing list: a token without rows is not sealed, what amounts to nothing is
+  dropped, and what was applied before an operation was refused is kept as the branch's compacted metarange.
+
+Does not know: which operation it serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import msgspec
+
+from lakebed.errors import Conflict, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
+from lakebed.metrics import default_registry
+from lakebed.repo.branches import load_branch
+from lakebed.repo.commits import load_commit
+from lakebed.repo.committed.apply import apply_changes
+from lakebed.repo.committed.diff import has_difference
+from lakebed.repo.home import Home
+from lakebed.repo.model import Branch, Commit, MetarangeRef
+from lakebed.repo.records import encode_record, new_token
+from lakebed.repo.reflog import reflog_line
+from lakebed.repo.rows import prefix_range
+from lakebed.repo.staging.changes import changes_of
+from lakebed.repo.staging.uncommitted import is_dirty
+from lakebed.repo.tags import refuse_expired
+
+__all__ = [
+    "CommitWithId",
+    "Move",
+    "Plan",
+    "SealedBranch",
+    "applied_state",
+    "check_clean",
+    "compacted_or_none",
+    "fold",
+    "keep_applied",
+    "move_branch",
+    "publish",
+    "same_state",
+    "seal",
+    "seal_for_compaction",
+]
+
+RETRIES: Final = default_registry.counter(
+    "lakebed_repo_retries_total",
+    help_text="Times an operation on a branch began again because the branch changed meanwhile.",
+    label_names=("operation",),
+)
+"""Operations are few and named by the code; branches have no label, for their number has no bound."""
+
+
+class CommitWithId(NamedTuple):
+    """A commit and what it is called."""
+
+    id: str
+    commit: Commit
+
+
+@dataclass(frozen=True, slots=True)
+class SealedBranch:
+    """A branch as an operation sees it, once what was staged is sealed."""
+
+    name: str
+    record: Branch
+    raw: bytes
+    """The record as it is stored."""
+    boundary: bytes | None
+    """The collection's boundary at the same moment."""
+    head: Commit
+
+    @property
+    def base(self) -> MetarangeRef:
+        """What the sealed tokens lie upon."""
+        return self.record.compacted if self.record.compacted is not None else self.head.metarange
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether anything may differ from the head: some token is sealed, or something is compacted."""
+        return bool(self.record.sealed) or self.record.compacted is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What a plan wants a branch to become. The sealed tokens it has seen are dropped."""
+
+    commit_id: str
+    """The head; the same as before when only staged data changes."""
+    compacted: MetarangeRef | None = None
+    """What stays uncommitted; None: nothing."""
+    commits: Sequence[CommitWithId] = ()
+    """New ones, written with the record."""
+    relies_on: Sequence[str] = ()
+    """Commits that become referenced, or whose entries do, beside the branch's own: their objects must be there."""
+    puts: Sequence[tuple[bytes, bytes]] = ()
+    """What else is written in the same moment."""
+    expected: Mapping[bytes, bytes | None] = field(default_factory=dict)
+    """What else must be as it was."""
+
+
+Plan = Callable[[SealedBranch], Move]
+
+
+def move_branch(home: Home, branch: str, *, operation: str, plan: Plan, fresh_token: bool = False) -> Move:
+    """Seal a branch, make a plan and publish it, as often as it takes.
+
+    Args:
+        operation: a word for metrics, the reference log and errors.
+        plan: called for each try; what it raises ends the operation, and nothing has moved.
+        fresh_token: take a new staging token even when nothing is staged.
+
+    Returns:
+        The move that was published.
+
+    Raises:
+        NotFound: there is no such branch.
+        Conflict: ``branch_moved``: others were faster each of ``publish_tries_max`` times.
+        InvalidRequest: ``commit_expired``: a commit it relies on has lost its objects.
+    Cost: 1 snapshot and 2 durable writes of the key-value store beside what the plan costs.
+    """
+    for _ in range(home.options.publish_tries_max):
+        sealed = seal(home, branch, fresh_token=fresh_token)
+        move = plan(sealed)
+        if publish(home, sealed, move=move, operation=operation):
+            return move
+        RETRIES.add(1, operation)
+    raise branch_moved(home, branch, operation)
+
+
+def branch_moved(home: Home, branch: str, operation: str) -> Conflict:
+    """The error of an operation that lost every race."""
+    return Conflict(
+        f"The {operation} lost {home.options.publish_tries_max} races for branch {branch} of repository {home.name} "
+        "against other commits, merges or resets, and changed nothing: try again.",
+        kind="branch_moved",
+        repository=home.name,
+        branch=branch,
+    )
+
+
+def seal(home: Home, branch: str, *, fresh_token: bool = False) -> SealedBranch:
+    """Seal what is staged: from now on it can only be read, and new writes go to a fresh token.
+
+    A token without rows is left in place: the snapshot that shows it empty is as good a moment as its sealing would
+    be, and an operation that fails again and again seals nothing. A branch with too many sealed tokens is compacted
+    first.
+
+    Raises as `move_branch`.
+    """
+    for _ in range(home.options.publish_tries_max):
+        boundary, record, raw, is_empty = _look(home, branch)
+        if len(record.sealed) >= home.options.sealed_tokens_max and fold(home, branch, operation="seal"):
+            continue
+        if is_empty and not fresh_token:
+            head = load_commit(home, record.commit_id)
+            return SealedBranch(branch, record, raw, boundary, head)
+        after = _with_fresh_token(home, record)
+        if _replace(home, branch, raw, after):
+            home.counters.count_seal(branch)
+            head = load_commit(home, record.commit_id)
+            return SealedBranch(branch, after, encode_record(after), boundary, head)
+        RETRIES.add(1, "seal")
+    raise branch_moved(home, branch, "seal")
+
+
+def seal_for_compaction(home: Home, branch: str, *, cooldown_ms: int) -> SealedBranch | None:
+    """The same in one step with the stamp of a compaction's start.
+
+    Args:
+        cooldown_ms: shortest time since the last start.
+
+    Returns:
+        None: nothing is to be compacted, a compaction began less than `cooldown_ms` ago, or the record changed.
+    """
+    boundary, record, raw, is_empty = _look(home, branch)
+    started = record.compaction_started_at_ms
+    now_ms = home.now_ms()
+    if is_empty and not record.sealed:
+        return None
+    if started is not None and 0 <= now_ms - started < cooldown_ms:
+        return None
+    after = record if is_empty else _with_fresh_token(home, record)
+    after = msgspec.structs.replace(after, compaction_started_at_ms=now_ms)
+    if not _replace(home, branch, raw, after):
+        return None
+    if not is_empty:
+        home.counters.count_seal(branch)
+    return SealedBranch(branch, after, encode_record(after), boundary, load_commit(home, after.commit_id))
+
+
+def _look(home: Home, branch: str) -> tuple[bytes | None, Branch, bytes, bool]:
+    """Boundary, record, its bytes, and whether its staging token says nothing, all of one moment."""
+    with home.key_value.snapshot() as snapshot:
+        record, raw = load_branch(home, branch, snapshot=snapshot)
+        is_empty = record.staging.clears is None
+        if is_empty:
+            rows = snapshot.scan(*prefix_range(home.keys.token(record.staging.id)))
+            is_empty = next(iter(rows), None) is None
+        return snapshot.get(home.keys.boundary), record, raw, is_empty
+
+
+def _with_fresh_token(home: Home, record: Branch) -> Branch:
+    token = new_token(home.environment)
+    return msgspec.structs.replace(record, staging=token, sealed=(record.staging, *record.sealed))
+
+
+def _replace(home: Home, branch: str, raw: bytes, after: Branch) -> bool:
+    """Set the record if it is still `raw`. After an unclear outcome the record says what happened."""
+    key, encoded = home.keys.branch(branch), encode_record(after)
+    try:
+        home.key_value.set_if(key, encoded, expected=raw)
+    except Conflict:
+        return False
+    except OutcomeUnknown:
+        return home.key_value.get(key) == encoded
+    return True
+
+
+def publish(home: Home, sealed: SealedBranch, *, move: Move, operation: str) -> bool:
+    """Make a move, in one atomic write.
+
+    When the record has only gained tokens meanwhile, the move is made upon it: those tokens lie above all that the
+    plan has seen. An unclear outcome is settled by looking: a move of the head has its own line in the reference log.
+
+    Returns:
+        False: the branch changed in another way, or a collection began: nothing was moved; begin again.
+
+    Raises:
+        NotFound: the branch was deleted.
+        InvalidRequest: ``commit_expired``.
+    """
+    key = home.keys.branch(sealed.name)
+    record, raw = sealed.record, sealed.raw
+    beside, witness = _beside(home, sealed, move, operation)
+    guards = _guards(home, sealed, move)
+    for _ in range(home.options.publish_tries_max):
+        unclear = False
+        after = _moved(record, sealed, move)
+        encoded = encode_record(after)
+        try:
+            home.key_value.write([(key, encoded), *beside], expected={**guards, key: raw})
+        except Conflict:
+            pass
+        except OutcomeUnknown:
+            unclear = True
+        else:
+            return _published(home, sealed, after)
+        if unclear and witness is not None and home.key_value.get(witness) is not None:
+            return _published(home, sealed, after)
+        record, seen = load_branch(home, sealed.name)
+        if unclear and seen == encoded:
+            return _published(home, sealed, after)
+        if seen == raw and not unclear:  # not the record, but something beside it: a collection, or the plan's own
+            for id in (move.commit_id, *move.relies_on):
+                refuse_expired(home, id)
+            return False
+        if not _only_gained(record, sealed.record):
+            return False
+        raw = seen
+    return False
+
+
+def _beside(
+    home: Home, sealed: SealedBranch, move: Move, operation: str
+) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
+    """What is written beside the record, and the key that nobody else writes."""
+    now = str(home.now_ms()).encode()
+    puts = [(home.keys.commit(commit.id), encode_record(commit.commit)) for commit in move.commits]
+    puts += [(home.keys.cleanup(token.id), now) for token in sealed.record.sealed]
+    puts += move.puts
+    if move.commit_id == sealed.record.commit_id:
+        return puts, None
+    committer = move.commits[-1].commit.committer if move.commits else ""
+    before = sealed.record.commit_id
+    line = reflog_line(home, sealed.name, before=before, after=move.commit_id, what=operation, committer=committer)
+    return [*puts, line], line[0]
+
+
+def _guards(home: Home, sealed: SealedBranch, move: Move) -> dict[bytes, bytes | None]:
+    """What must be as it was, beside the record."""
+    guards: dict[bytes, bytes | None] = dict(move.expected)
+    guards[home.keys.boundary] = sealed.boundary
+    for id in (move.commit_id, *move.relies_on):
+        guards[home.keys.expired(id)] = None
+    return guards
+
+
+def _moved(record: Branch, sealed: SealedBranch, move: Move) -> Branch:
+    """The record after a move; it keeps the tokens that it has gained."""
+    gained = record.sealed[: len(record.sealed) - len(sealed.record.sealed)]
+    return msgspec.structs.replace(record, commit_id=move.commit_id, compacted=move.compacted, sealed=gained)
+
+
+def _only_gained(record: Branch, before: Branch) -> bool:
+    """Whether a record is an earlier one with more tokens on top (and perhaps another stamp)."""
+    tail = record.sealed[len(record.sealed) - len(before.sealed) :] if before.sealed else ()
+    return record.commit_id == before.commit_id and record.compacted == before.compacted and tail == before.sealed
+
+
+def _published(home: Home, sealed: SealedBranch, after: Branch) -> bool:
+    tokens = [token.id for token in (after.staging, *after.sealed)]
+    home.counters.reset(sealed.name, sealed_count=len(after.sealed), tokens=tokens)
+    return True
+
+
+def applied_state(home: Home, sealed: SealedBranch) -> MetarangeRef:
+    """The metarange of everything a branch shows: its sealed tokens applied to what they lie upon.
+
+    Cost: reads and writes the ranges that changed, and nothing when no token is sealed.
+    """
+    if not sealed.record.sealed:
+        return sealed.base
+    with home.key_value.snapshot() as snapshot:
+        changes = changes_of(home, snapshot, sealed.record.sealed)
+        return apply_changes(home.committed, sealed.base, changes).ref
+
+
+def same_state(home: Home, left: MetarangeRef, right: MetarangeRef) -> bool:
+    """Whether two metaranges hold the same entries at the same paths; where their bytes are does not matter.
+
+    Equal ids are equal states, but not the other way round: what was changed and changed back has another address.
+    """
+    return left.id == right.id or not has_difference(home.committed, left, right)
+
+
+def compacted_or_none(home: Home, sealed: SealedBranch, state: MetarangeRef) -> MetarangeRef | None:
+    """What a branch keeps of a state: nothing when its head says the same."""
+    return None if same_state(home, sealed.head.metarange, state) else state
+
+
+def check_clean(home: Home, sealed: SealedBranch, *, operation: str) -> None:
+    """Whether everything sealed amounts to nothing.
+
+    Raises:
+        InvalidRequest: ``dirty_branch``.
+    Cost: until the first difference; reads no range when the branch has no uncommitted layer.
+    """
+    if not sealed.has_changes:
+        return
+    with home.key_value.snapshot() as snapshot:
+        if not is_dirty(home, snapshot, sealed.record, tokens=sealed.record.sealed):
+            return
+    raise InvalidRequest(
+        f"Branch {sealed.name} of repository {home.name} has uncommitted changes, and a {operation} needs a branch "
+        "without: commit or reset them first.",
+        kind="dirty_branch",
+        repository=home.name,
+        branch=sealed.name,
+    )
+
+
+def fold(home: Home, branch: str, *, operation: str) -> bool:
+    """Apply what is sealed, and keep it as the branch's compacted metarange, so that the list of tokens is short.
+
+    Returns:
+        Whether it was published; no matter when not, for nothing is lost.
+    """
+    boundary, record, raw, _ = _look(home, branch)
+    sealed = SealedBranch(branch, record, raw, boundary, load_commit(home, record.commit_id))
+    state = applied_state(home, sealed)
+    move = Move(record.commit_id, compacted=compacted_or_none(home, sealed, state))
+    return publish(home, sealed, move=move, operation=operation)
+
+
+def keep_applied(home: Home, sealed: SealedBranch, *, state: MetarangeRef, operation: str) -> None:
+    """Of an operation that ends in an error, keep what was applied for it: its tokens are dropped, no read changes.
+
+    The error is what the caller has to hear, so a failure here is left to the next operation.
+    """
+    if not sealed.record.sealed:
+        return
+    move = Move(sealed.record.commit_id, compacted=compacted_or_none(home, sealed, state))
+    try:
+        publish(home, sealed, move=move, operation=operation)
+    except (NotFound, Unavailable, OutcomeUnknown):
+        RETRIES.add(1, operation)

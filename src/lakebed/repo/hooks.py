@@ -1,0 +1,255 @@
+"""Hooks: what runs before and after commits and merges, as a Python callable or as a webhook.
+
+Owns: `HookCall`, the calls in process (`Hooks`) and the webhooks, which are a setting of the repository. Invariants: a
+hook that runs before may refuse, and then nothing has moved; one that runs after cannot, and its failure is reported
+(`Hooks.failures`, a metric), not raised; no error shows more of a webhook's URL than scheme, host and path, for what is
+left may hold a secret. Hooks run outside every lock, and before ones run again when the operation begins again.
+
+Does not know: branches and commits, but for what a call says of them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, NamedTuple, get_args
+from urllib.parse import urlsplit
+
+import msgspec
+import urllib3
+from urllib3.exceptions import HTTPError
+
+from lakebed.errors import InvalidRequest, Rejected
+from lakebed.metrics import default_registry
+from lakebed.repo.key_value.port import KeyValue
+from lakebed.repo.layout import Keys
+from lakebed.repo.records import decode_record, encode_record
+
+__all__ = ["HookCall", "HookEvent", "HookFailure", "Hooks", "Webhook", "set_webhooks", "webhooks"]
+
+HookEvent = Literal["pre-commit", "post-commit", "pre-merge", "post-merge"]
+"""``pre-``: before anything moves, and it may refuse. ``post-``: after it has moved."""
+
+_SETTING: Final = "webhooks"
+_WEBHOOK_COUNT_MAX: Final = 32
+_TIMEOUT_MS_MAX: Final = 60_000
+_FAILURE_COUNT_MAX: Final = 100
+_ANSWER_CHARACTERS_MAX: Final = 200
+
+FAILURES: Final = default_registry.counter(
+    "lakebed_repo_hook_failures_total",
+    help_text="Hooks that refused, failed or did not answer.",
+    label_names=("event",),
+)
+
+
+class HookCall(msgspec.Struct, frozen=True):
+    """What a hook is told; the JSON that a webhook gets."""
+
+    event: str
+    repository: str
+    branch: str
+    """Where the commit or merge goes."""
+    commit_id: str
+    """The new commit: of a hook before, what it will be."""
+    parents: tuple[str, ...]
+    metarange_id: str
+    """Content hash of what the commit holds."""
+    message: str
+    committer: str
+    metadata: dict[str, str]
+    source: str = ""
+    """Of a merge, the reference that is merged."""
+
+
+class HookFailure(NamedTuple):
+    """A hook that ran after, and failed."""
+
+    hook: str
+    call: HookCall
+    reason: str
+
+
+class Webhook(msgspec.Struct, frozen=True):
+    """A webhook. Stored: DO NOT CHANGE its fields; add at the end, with a default."""
+
+    name: str
+    url: str
+    """``http://`` or ``https://``."""
+    events: tuple[HookEvent, ...]
+    timeout_ms: int = 10_000
+
+
+class _Webhooks(msgspec.Struct, frozen=True):
+    webhooks: tuple[Webhook, ...] = ()
+
+
+Hook = Callable[[HookCall], None]
+
+
+class Hooks:
+    """The hooks of one open repository.
+
+    Args:
+        key_value: where its settings are; None: there are no webhooks.
+        keys: of its records.
+    """
+
+    def __init__(self, *, key_value: KeyValue | None = None, keys: Keys | None = None) -> None:
+        self._key_value = key_value
+        self._keys = keys
+        self._registered: tuple[tuple[HookEvent, str, Hook], ...] = ()
+        self.failures: deque[HookFailure] = deque(maxlen=_FAILURE_COUNT_MAX)
+        """The last failures of hooks that ran after."""
+
+    def register(self, event: HookEvent, hook: Hook, *, name: str | None = None) -> None:
+        """Call a function at an event, in this process only. A function that raises before an event refuses it.
+
+        Args:
+            name: what errors call it; by default the function's own.
+
+        Raises:
+            InvalidRequest: kind ``invalid_hook``: there is no such event.
+        """
+        _check_event(event)
+        shown = name or getattr(hook, "__name__", type(hook).__name__)
+        self._registered = (*self._registered, (event, shown, hook))
+
+    def remove(self, hook: Hook) -> None:
+        """Call a function no more, at no event."""
+        self._registered = tuple(entry for entry in self._registered if entry[2] is not hook)
+
+    def run_before(self, call: HookCall) -> None:
+        """Ask every hook of an event, in the order in which they were registered, then the webhooks.
+
+        Raises:
+            Rejected: kind ``hook_rejected``: one refused, failed or did not answer in time.
+        Cost: no request when there is none.
+        """
+        for name, reason, error in self._run(call, until_failure=True):
+            raise Rejected(
+                f"The {call.event} hook {name!r} refused it: {reason}. Nothing was changed; mend what it asks for and "
+                "try again.",
+                kind="hook_rejected",
+                hook=name,
+                event=call.event,
+                branch=call.branch,
+            ) from error
+
+    def run_after(self, call: HookCall) -> list[HookFailure]:
+        """Tell every hook of an event what has happened. Never raises.
+
+        Returns:
+            Those that failed, which are kept in `failures` too.
+        """
+        failed = [HookFailure(name, call, reason) for name, reason, _ in self._run(call, until_failure=False)]
+        self.failures.extend(failed)
+        return failed
+
+    def _run(self, call: HookCall, *, until_failure: bool) -> list[tuple[str, str, BaseException | None]]:
+        failed: list[tuple[str, str, BaseException | None]] = []
+        for event, name, hook in self._registered:
+            if event == call.event and not (failed and until_failure):
+                error = _raised_by(hook, call)
+                if error is not None:
+                    failed.append((name, str(error) or type(error).__name__, error))
+        for webhook in self._webhooks():
+            if call.event in webhook.events and not (failed and until_failure):
+                reason = _post(webhook, call)
+                if reason is not None:
+                    failed.append((webhook.name, reason, None))
+        FAILURES.add(len(failed), call.event)
+        return failed
+
+    def _webhooks(self) -> tuple[Webhook, ...]:
+        if self._key_value is None or self._keys is None:
+            return ()
+        return webhooks(self._key_value, keys=self._keys)
+
+
+def _raised_by(hook: Hook, call: HookCall) -> Exception | None:
+    """What a hook raised. Its code is not ours, so anything may come, and all of it is handed on."""
+    try:
+        hook(call)
+    except Exception as error:
+        return error
+    return None
+
+
+def _post(webhook: Webhook, call: HookCall) -> str | None:
+    """Why a webhook did not agree; None: it did. Neither retried nor redirected: it may have effects."""
+    timeout = urllib3.Timeout(total=webhook.timeout_ms / 1000)
+    shown = _shown(webhook.url)
+    with urllib3.PoolManager(num_pools=1, retries=False, timeout=timeout) as pool:
+        try:
+            response = pool.request(
+                "POST",
+                webhook.url,
+                body=msgspec.json.encode(call),
+                headers={"Content-Type": "application/json", "User-Agent": "lakebed"},
+                redirect=False,
+            )
+        except HTTPError as error:
+            return f"{shown} did not answer within {webhook.timeout_ms:,} ms ({type(error).__name__})"
+        if 200 <= response.status < 300:
+            return None
+        said = response.data.decode(errors="replace").strip()[:_ANSWER_CHARACTERS_MAX]
+        return f"{shown} answered {response.status}" + (f", {said!r}" if said else "")
+
+
+def webhooks(key_value: KeyValue, *, keys: Keys) -> tuple[Webhook, ...]:
+    """The webhooks of a repository. Raises `Corruption`. Cost: no request: what this process knows."""
+    key = keys.setting(_SETTING)
+    raw = key_value.peek(key)
+    return () if raw is None else decode_record(raw, _Webhooks, key=key).webhooks
+
+
+def set_webhooks(key_value: KeyValue, *, keys: Keys, hooks: Sequence[Webhook]) -> None:
+    """Replace all webhooks of a repository.
+
+    Raises:
+        InvalidRequest: kind ``invalid_hook``: a URL, an event or a timeout cannot be, a name is there twice, or there
+            are too many.
+    Cost: 1 write of the key-value store.
+    """
+    if len(hooks) > _WEBHOOK_COUNT_MAX:
+        raise _invalid(f"{len(hooks)} webhooks were given, and a repository has at most {_WEBHOOK_COUNT_MAX}")
+    for hook in hooks:
+        _check_webhook(hook)
+    if len({hook.name for hook in hooks}) < len(hooks):
+        raise _invalid("Two webhooks have one name: give each its own")
+    key_value.set(keys.setting(_SETTING), encode_record(_Webhooks(tuple(hooks))))
+
+
+def _check_webhook(hook: Webhook) -> None:
+    try:
+        parts = urlsplit(hook.url)
+        is_usable = (
+            parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        )
+    except ValueError:
+        is_usable = False
+    if not hook.name or not is_usable:
+        raise _invalid("A webhook has a name and a URL that begins with http:// or https:// and a host")
+    if not 0 < hook.timeout_ms <= _TIMEOUT_MS_MAX:
+        raise _invalid(f"The webhook {hook.name!r} waits {hook.timeout_ms:,} ms: give 1 to {_TIMEOUT_MS_MAX:,}")
+    if not hook.events:
+        raise _invalid(f"The webhook {hook.name!r} has no event: give some of {', '.join(get_args(HookEvent))}")
+    for event in hook.events:
+        _check_event(event)
+
+
+def _check_event(event: str) -> None:
+    if event not in get_args(HookEvent):
+        raise _invalid(f"There is no event {event!r}: a hook runs at one of {', '.join(get_args(HookEvent))}")
+
+
+def _invalid(sentence: str) -> InvalidRequest:
+    return InvalidRequest(f"{sentence}.", kind="invalid_hook")
+
+
+def _shown(url: str) -> str:
+    """A URL without what may be secret: user, password and query."""
+    parts = urlsplit(url)
+    port = f":{parts.port}" if parts.port is not None else ""
+    return f"{parts.scheme}://{parts.hostname}{port}{parts.path}"

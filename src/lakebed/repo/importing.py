@@ -1,0 +1,327 @@
+"""Imports: objects of another place become entries of a branch, in one commit, without a copy of their bytes.
+
+Owns: the record of an import (``imports/<id>``), and its steps: `start_import` writes what is asked, `run_import`
+lists, applies and publishes, `import_status` tells, `cancel_import` stops it. Invariants: an import is done when its
+record says so, and that is written in the same change as the commit, so it happens once, whoever runs it how often; a
+cancelled one never moves the branch. Imported objects are named by URL, are nobody's of ours, and are never deleted. Credentials are
+never stored: who runs an import brings them.
+
+Does not know: how a head moves (`lakebed.repo.heads`), or who runs the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Final, Literal
+
+import msgspec
+import pyarrow as pa
+
+from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound, OutcomeUnknown
+from lakebed.ids import new_uuid
+from lakebed.objects.open import open_store
+from lakebed.objects.path import parse_url
+from lakebed.objects.port import ObjectMeta, ObjectStore
+from lakebed.repo.branches import load_branch
+from lakebed.repo.commit import check_says, chosen_intervals, hook_call, new_commit
+from lakebed.repo.committed.apply import Changes, apply_changes
+from lakebed.repo.entry import encode_entries, encode_entry
+from lakebed.repo.heads import Move, SealedBranch, check_clean, move_branch
+from lakebed.repo.home import Home
+from lakebed.repo.model import Entry
+from lakebed.repo.names import check_path, check_prefix
+from lakebed.repo.protection import check_committable
+from lakebed.repo.records import decode_record, encode_record, read_records
+from lakebed.repo.rows import overlay, rows_of
+
+__all__ = [
+    "Import",
+    "ImportSource",
+    "cancel_import",
+    "import_status",
+    "run_import",
+    "start_import",
+    "unfinished_imports",
+]
+
+SOURCE_COUNT_MAX: Final = 10_000
+_BATCH_ROW_COUNT: Final = 16_384
+_PROGRESS_ROW_COUNT: Final = 100_000
+"""Rows between two looks at whether the import was cancelled; each is a write of the key-value store."""
+
+
+class ImportSource(msgspec.Struct, frozen=True):
+    """What is imported. Stored: DO NOT CHANGE its fields; add at the end, with a default."""
+
+    url: str
+    """Of an object or a folder: a path, ``file://``, ``memory://``, ``s3://``, ``gs://`` or ``az://``."""
+    destination: str
+    """Of an object its path on the branch; of a folder the prefix that its objects get instead of the folder's."""
+    kind: Literal["prefix", "object"] = "prefix"
+
+
+class Import(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The record of an import. Stored: DO NOT CHANGE its fields; add at the end, with a default."""
+
+    id: str
+    branch: str
+    sources: tuple[ImportSource, ...]
+    message: str
+    committer: str | None
+    metadata: dict[str, str]
+    replace: bool
+    updated_at_ms: int
+    state: Literal["running", "completed", "failed", "cancelled"] = "running"
+    ingested_count: int = 0
+    """Objects so far."""
+    commit_id: str | None = None
+    """The commit, once it is completed."""
+    error: str | None = None
+    """Why it failed."""
+
+
+def start_import(
+    home: Home,
+    branch: str,
+    *,
+    sources: Sequence[ImportSource],
+    message: str = "Import objects",
+    metadata: Mapping[str, str] | None = None,
+    committer: str | None = None,
+    replace: bool = False,
+) -> str:
+    """Write down what is to be imported; `run_import` does it.
+
+    Args:
+        sources: of one destination an object wins over a folder, and a later folder over an earlier one.
+        replace: what the branch has below the destinations of folders goes, so that they become as the folders are.
+
+    Returns:
+        The id of the import.
+
+    Raises:
+        NotFound: ``branch_not_found``.
+        InvalidRequest: ``no_sources``, ``invalid_url``, ``invalid_path``, and as `lakebed.repo.commit.commit`.
+    Cost: 1 durable write of the key-value store.
+    """
+    check_committable(home, branch)
+    check_says(message, metadata)
+    load_branch(home, branch)
+    if not 0 < len(sources) <= SOURCE_COUNT_MAX:
+        raise InvalidRequest(
+            f"An import has 1 to {SOURCE_COUNT_MAX:,} sources, and {len(sources):,} were given.", kind="no_sources"
+        )
+    for source in sources:
+        parse_url(source.url)
+        if source.kind == "object":
+            check_path(source.destination, writing=True)
+            _folder_and_name(source.url)
+        else:
+            check_prefix(source.destination, writing=True)
+    id = new_uuid(home.environment.rng)
+    record = Import(
+        id, branch, tuple(sources), message, committer, dict(metadata or {}), replace, updated_at_ms=home.now_ms()
+    )
+    home.key_value.set(home.keys.imported(id), encode_record(record))
+    return id
+
+
+def import_status(home: Home, id: str) -> Import:
+    """How far an import is. Raises `NotFound` (``import_not_found``). Cost: 1 read of the key-value store."""
+    return _load(home, id)[0]
+
+
+def unfinished_imports(home: Home) -> list[Import]:
+    """Imports that are running, or were when their process ended: run them again. Cost: 1 scan."""
+    with home.key_value.snapshot() as snapshot:
+        found = read_records(snapshot, home.keys.imported(), Import)
+        return [record for _, record in found if record.state == "running"]
+
+
+def cancel_import(home: Home, id: str) -> Import:
+    """Stop an import; the branch stays as it is.
+
+    Returns:
+        Its record, cancelled.
+
+    Raises:
+        NotFound: ``import_not_found``.
+        Conflict: ``import_ended``: it has completed, failed or was cancelled already.
+    Cost: 1 durable write of the key-value store, more while it goes on.
+    """
+    for _ in range(home.options.publish_tries_max):
+        record, raw = _load(home, id)
+        if record.state != "running":
+            raise Conflict(
+                f"Import {id} is {record.state} already and cannot be cancelled.", kind="import_ended", id=id
+            )
+        cancelled = msgspec.structs.replace(record, state="cancelled", updated_at_ms=home.now_ms())
+        if _set(home, raw, cancelled):
+            return cancelled
+    raise Conflict(f"Import {id} goes on too fast to be cancelled: try again.", kind="import_busy", id=id)
+
+
+def run_import(home: Home, id: str, *, storage_options: Mapping[str, str] | None = None) -> Import:
+    """Do an import, or do it again after a crash. Of two that run at once one completes it.
+
+    Args:
+        storage_options: settings and credentials of the places that are imported.
+
+    Returns:
+        Its record: completed, or what somebody else made of it meanwhile.
+
+    Raises:
+        Whatever went wrong, which is also in the record, then failed: `NotFound` (``source_not_found``),
+        `InvalidRequest` (``dirty_branch``), `Conflict` (``branch_moved``), `Rejected` (``hook_rejected``).
+    Cost: 1 LIST a 1000 objects, 1 HEAD a single object; reads and writes the ranges that change.
+    """
+    try:
+        return _Run(home, id, storage_options).complete()
+    except LakebedError as error:
+        record, raw = _load(home, id)
+        if record.state != "running":
+            return record  # it was cancelled, or another run completed it: that is how it ended
+        _set(home, raw, msgspec.structs.replace(record, state="failed", error=str(error), updated_at_ms=home.now_ms()))
+        raise
+
+
+class _Run:
+    """One run of an import: what it reads, and how far it is."""
+
+    def __init__(self, home: Home, id: str, storage_options: Mapping[str, str] | None) -> None:
+        self._home = home
+        self._storage_options = storage_options
+        self._record, self._raw = _load(home, id)
+
+    def complete(self) -> Import:
+        record = self._record
+        if record.state != "running":
+            return record
+        [new] = move_branch(self._home, record.branch, operation="import", plan=self._plan).commits
+        self._home.hooks.run_after(hook_call(self._home, "post-commit", record.branch, new))
+        return import_status(self._home, record.id)
+
+    def _plan(self, sealed: SealedBranch) -> Move:
+        home, record = self._home, self._record
+        check_committable(home, record.branch)
+        check_clean(home, sealed, operation="import")
+        folders = [source for source in record.sources if source.kind == "prefix"]
+        cleared = chosen_intervals((), [_folder(source.destination) for source in folders]) if record.replace else None
+        changes = Changes(clears=tuple(cleared or ()), rows=self._rows)
+        applied = apply_changes(home.committed, sealed.head.metarange, changes)
+        new = new_commit(
+            home,
+            parents=[(sealed.record.commit_id, sealed.head)],
+            metarange=applied.ref,
+            message=record.message,
+            metadata=record.metadata,
+            committer=record.committer,
+        )
+        home.hooks.run_before(hook_call(home, "pre-commit", record.branch, new))
+        done = msgspec.structs.replace(self._record, state="completed", commit_id=new.id, updated_at_ms=home.now_ms())
+        key = home.keys.imported(record.id)
+        return Move(new.id, commits=[new], puts=[(key, encode_record(done))], expected={key: self._raw})
+
+    def _rows(self) -> Iterator[pa.RecordBatch]:
+        """What the sources hold, as rows; the record follows."""
+        self._go_on(0)
+        count = reported = 0
+        sources = self._record.sources
+        layers = [self._objects([source for source in sources if source.kind == "object"])]
+        layers += [self._folder(source) for source in reversed(sources) if source.kind == "prefix"]
+        for batch in overlay(layers):
+            count += batch.num_rows
+            if count - reported >= _PROGRESS_ROW_COUNT:
+                reported = count
+                self._go_on(count)
+            yield batch
+        self._go_on(count)
+
+    def _go_on(self, count: int) -> None:
+        """Write how far it is. Raises `Conflict` when the import has ended meanwhile."""
+        home = self._home
+        for _ in range(home.options.publish_tries_max):
+            after = msgspec.structs.replace(self._record, ingested_count=count, updated_at_ms=home.now_ms())
+            if _set(home, self._raw, after):
+                self._record, self._raw = after, encode_record(after)
+                return
+            self._record, self._raw = _load(home, after.id)
+            if self._record.state != "running":
+                break
+        raise Conflict(f"Import {self._record.id} is {self._record.state}.", kind="import_ended", id=self._record.id)
+
+    def _objects(self, sources: Sequence[ImportSource]) -> Iterator[pa.RecordBatch]:
+        """Single objects, as one batch."""
+        rows: dict[bytes, bytes] = {}
+        for source in sources:
+            folder, name = _folder_and_name(source.url)
+            store = self._open(folder)
+            entry = _entry(store, store.head(name))
+            rows[check_path(source.destination, writing=True)] = encode_entry(entry)
+        if rows:
+            yield rows_of(*zip(*sorted(rows.items()), strict=True))
+
+    def _folder(self, source: ImportSource) -> Iterator[pa.RecordBatch]:
+        """The objects of a folder, in the order of their paths, which is that of the listing."""
+        store = self._open(source.url)
+        found: Iterable[ObjectMeta] = store.list()
+        destination = _folder(source.destination)
+        for metas in _batched(found, _BATCH_ROW_COUNT):
+            paths = [check_path(destination + meta.path, writing=True) for meta in metas]
+            yield rows_of(paths, encode_entries([_entry(store, meta) for meta in metas]))
+
+    def _open(self, url: str) -> ObjectStore:
+        options = self._storage_options if parse_url(url).scheme not in ("file", "memory") else None
+        return open_store(url, storage_options=options, environment=self._home.environment, create=False)
+
+
+def _entry(store: ObjectStore, meta: ObjectMeta) -> Entry:
+    return Entry(
+        address=store.url(meta.path),
+        size_bytes=meta.size_bytes,
+        checksum=(meta.etag or "").strip('"'),
+        modified_ms=meta.modified_ms,
+    )
+
+
+def _batched(items: Iterable[ObjectMeta], count: int) -> Iterator[list[ObjectMeta]]:
+    rest = iter(items)
+    while batch := list(islice(rest, count)):
+        yield batch
+
+
+def _folder(destination: str) -> str:
+    """A destination as the beginning of paths."""
+    return destination if not destination or destination.endswith("/") else destination + "/"
+
+
+def _folder_and_name(url: str) -> tuple[str, str]:
+    """Where an object is, and its name there."""
+    parsed = parse_url(url)
+    folder, _, name = str(parsed).rpartition("/")
+    if not parsed.prefix or not name or url.endswith("/"):
+        raise InvalidRequest(
+            f"{url!r} names no object: write the folder's URL, a slash and a name.", kind="invalid_url"
+        )
+    return folder, name
+
+
+def _load(home: Home, id: str) -> tuple[Import, bytes]:
+    key = home.keys.imported(id)
+    raw = home.key_value.get(key)
+    if raw is None:
+        raise NotFound(f"Repository {home.name} has no import {id!r}.", kind="import_not_found", id=id)
+    return decode_record(raw, Import, key=key), raw
+
+
+def _set(home: Home, raw: bytes, record: Import) -> bool:
+    """Set the record if it is still `raw`."""
+    key, encoded = home.keys.imported(record.id), encode_record(record)
+    try:
+        home.key_value.set_if(key, encoded, expected=raw)
+    except Conflict:
+        return False
+    except OutcomeUnknown:
+        return home.key_value.get(key) == encoded
+    return True

@@ -1,0 +1,114 @@
+"""Rebases: a branch's own commits, made again one by one upon another reference.
+
+Owns: `rebase`. Invariants: all new commits and the head are written at once, so a conflict anywhere leaves the branch
+where it was; a commit whose changes are there already is left out; a merge commit is made again as what it changed
+against its first parent. Does not know: how a head moves (`lakebed.repo.heads`).
+"""
+
+from __future__ import annotations
+
+from lakebed.errors import InvalidRequest
+from lakebed.repo.commit import hook_call, new_commit, no_changes
+from lakebed.repo.commits import ancestors, load_commit, merge_base
+from lakebed.repo.committed.merge import Strategy
+from lakebed.repo.heads import CommitWithId, Move, SealedBranch, check_clean, move_branch
+from lakebed.repo.home import Home
+from lakebed.repo.merge import check_strategy, merged
+from lakebed.repo.protection import check_committable
+from lakebed.repo.refs import resolve_commit
+
+__all__ = ["REBASE_COMMIT_COUNT_MAX", "rebase"]
+
+REBASE_COMMIT_COUNT_MAX = 1_000
+"""Most commits of one rebase: they are written in one change."""
+
+
+def rebase(
+    home: Home,
+    branch: str,
+    *,
+    onto: str,
+    committer: str | None = None,
+    strategy: Strategy | None = None,
+) -> CommitWithId:
+    """Make a branch's own commits, those since its merge base with `onto`, again upon `onto`.
+
+    Args:
+        onto: any reference; of a branch what is committed there.
+        committer: who; by default each commit's own.
+        strategy: "source-wins" takes the branch's own commits where both changed; None: that is a conflict.
+
+    Returns:
+        The new head.
+
+    Raises:
+        Conflict: ``merge_conflict`` (it names the commit), ``branch_moved``; nothing has moved.
+        InvalidRequest: ``no_changes``: the branch stands on `onto` already; ``dirty_branch``, ``too_many_commits``,
+            ``commit_expired``, ``protected_branch``, ``unrelated_histories``.
+        NotFound: ``branch_not_found``, ``reference_not_found``.
+    Cost: a merge for each commit, and 1 durable write for all.
+    """
+    check_committable(home, branch)
+    check_strategy(strategy)
+    onto_id, onto_commit = resolve_commit(home, onto)
+
+    def plan(sealed: SealedBranch) -> Move:
+        check_clean(home, sealed, operation="rebase")
+        own = _own_commits(home, sealed, onto_id)
+        made: list[CommitWithId] = []
+        last = CommitWithId(onto_id, onto_commit)
+        for id, commit in own:
+            before = load_commit(home, commit.parents[0]).metarange if commit.parents else home.committed.empty
+            state = merged(
+                home,
+                base=before,
+                source=commit.metarange,
+                destination=last.commit.metarange,
+                strategy=strategy,
+                what=f"rebase of {branch} onto {onto}, at commit {id},",
+            )
+            if state.id == last.commit.metarange.id:
+                continue
+            last = new_commit(
+                home,
+                parents=[last],
+                metarange=state,
+                message=commit.message,
+                metadata=commit.metadata,
+                committer=committer or commit.committer,
+            )
+            made.append(last)
+            home.hooks.run_before(hook_call(home, "pre-commit", branch, last))
+        return Move(last.id, commits=made, relies_on=[onto_id, *(id for id, _ in own)])
+
+    move = move_branch(home, branch, operation="rebase", plan=plan)
+    for new in move.commits:
+        home.hooks.run_after(hook_call(home, "post-commit", branch, new))
+    return move.commits[-1] if move.commits else CommitWithId(onto_id, onto_commit)
+
+
+def _own_commits(home: Home, sealed: SealedBranch, onto_id: str) -> list[CommitWithId]:
+    """The branch's commits since the merge base, along first parents, oldest first."""
+    head_id = sealed.record.commit_id
+    base_id = merge_base(home, head_id, onto_id)
+    if base_id is None:
+        raise InvalidRequest(
+            f"Branch {sealed.name} of repository {home.name} and commit {onto_id} have no commit in common: nothing "
+            "can be rebased; merge instead.",
+            kind="unrelated_histories",
+        )
+    if base_id == onto_id:
+        raise no_changes(home, sealed.name, "The rebase")
+    stop = load_commit(home, base_id).generation
+    own: list[CommitWithId] = []
+    for id, commit in ancestors(home, head_id, first_parent=True):
+        if id == base_id or commit.generation <= stop:
+            break
+        if len(own) == REBASE_COMMIT_COUNT_MAX:
+            raise InvalidRequest(
+                f"Branch {sealed.name} of repository {home.name} has more than {REBASE_COMMIT_COUNT_MAX:,} commits of "
+                "its own: merge instead.",
+                kind="too_many_commits",
+            )
+        own.append(CommitWithId(id, commit))
+    return own[::-1]

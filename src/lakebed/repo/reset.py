@@ -1,0 +1,104 @@
+"""Resets: staged changes are given up, all of them or those of some paths, or a branch goes to another commit.
+
+Owns: `reset`, `reset_path`, `reset_prefix`, `hard_reset`. Invariants: what is reset is what was acknowledged before the
+seal; a write that is acknowledged later, or elsewhere than in what is reset, stays. A reset of paths is computed
+against the commit: those paths come back as the head has them, whatever token or compacted metarange had changed them.
+Does not know: how a head moves (`lakebed.repo.heads`).
+"""
+
+from __future__ import annotations
+
+from lakebed.repo.commit import Interval, chosen_intervals, with_paths_of
+from lakebed.repo.commits import load_commit
+from lakebed.repo.heads import (
+    CommitWithId,
+    Move,
+    Plan,
+    SealedBranch,
+    applied_state,
+    check_clean,
+    compacted_or_none,
+    move_branch,
+)
+from lakebed.repo.home import Home
+from lakebed.repo.protection import check_committable, check_writable
+from lakebed.repo.refs import resolve_commit
+
+__all__ = ["hard_reset", "reset", "reset_path", "reset_prefix"]
+
+
+def reset(home: Home, branch: str) -> CommitWithId:
+    """Give up everything that is uncommitted on a branch: staged, sealed and compacted.
+
+    Returns:
+        The head, which stays where it is.
+
+    Raises:
+        NotFound: ``branch_not_found``.
+        InvalidRequest: ``protected_branch``, ``read_only_repository``.
+        Conflict: ``branch_moved``.
+    Cost: 2 durable writes of the key-value store; no range is read. Its tokens are removed in the background.
+    """
+    check_writable(home, branch)
+    return _moved(home, branch, lambda sealed: Move(sealed.record.commit_id))
+
+
+def reset_path(home: Home, branch: str, *, path: str) -> CommitWithId:
+    """Give up what is uncommitted at one path: it is as the head has it. As `reset_prefix`."""
+    return _reset_chosen(home, branch, chosen_intervals([path], ()))
+
+
+def reset_prefix(home: Home, branch: str, *, prefix: str) -> CommitWithId:
+    """Give up what is uncommitted below a prefix: those paths are as the head has them.
+
+    Returns and raises as `reset`; `InvalidRequest` also for what cannot be a path.
+    Cost: that of a compaction: all that is sealed is applied, and the branch's compacted metarange is written anew.
+    """
+    return _reset_chosen(home, branch, chosen_intervals((), [prefix]))
+
+
+def _reset_chosen(home: Home, branch: str, chosen: list[Interval] | None) -> CommitWithId:
+    check_writable(home, branch)
+
+    def plan(sealed: SealedBranch) -> Move:
+        if not sealed.has_changes:
+            return Move(sealed.record.commit_id)
+        state = applied_state(home, sealed)
+        kept = with_paths_of(home, state, source=sealed.head.metarange, chosen=chosen or ())
+        return Move(sealed.record.commit_id, compacted=compacted_or_none(home, sealed, kept))
+
+    return _moved(home, branch, plan)
+
+
+def hard_reset(home: Home, branch: str, *, ref: str, force: bool = False) -> CommitWithId:
+    """Let a branch go to another commit.
+
+    Args:
+        ref: of the commit; staged data of a branch that it names is not looked at.
+        force: give up what is uncommitted; else a branch with such changes is refused.
+
+    Returns:
+        The new head.
+
+    Raises:
+        NotFound: ``branch_not_found``, ``reference_not_found``.
+        InvalidRequest: ``dirty_branch``, ``commit_expired``, ``protected_branch``, ``read_only_repository``.
+        Conflict: ``branch_moved``.
+    Cost: 2 durable writes of the key-value store.
+    """
+    check_committable(home, branch)
+    id, commit = resolve_commit(home, ref)
+
+    def plan(sealed: SealedBranch) -> Move:
+        if not force:
+            check_clean(home, sealed, operation="hard reset")
+        return Move(id, relies_on=[id])
+
+    # A token of its own: a head that comes back to where it was must not make a record that was there before.
+    move_branch(home, branch, operation="hard reset", plan=plan, fresh_token=True)
+    return CommitWithId(id, commit)
+
+
+def _moved(home: Home, branch: str, plan: Plan) -> CommitWithId:
+    move = move_branch(home, branch, operation="reset", plan=plan)
+    return CommitWithId(move.commit_id, load_commit(home, move.commit_id))
