@@ -1,0 +1,168 @@
+"""The difference of two metaranges.
+
+Owns: which rows differ. Invariants: paths are compared by path and identity, never by address or time; ranges that
+both sides have in common are not read; the difference is made while it is taken, window by window, in bounded memory,
+so whoever wants to know only whether there is one reads one window. Does not know: commits, staging.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from lakebed.repo.committed.diff_cache import DIFF_BYTES_MAX, DiffCache
+from lakebed.repo.committed.metarange import Metarange
+from lakebed.repo.committed.segments import Segment, cut_segments
+from lakebed.repo.committed.store import Committed
+from lakebed.repo.committed.windows import FIRST_ROW_COUNT, Positions, match_paths, order_of, same, side_by_side
+from lakebed.repo.model import DIFF_SCHEMA, DiffKind, MetarangeRef, RangeMeta
+from lakebed.repo.rows import clip_rows
+
+__all__ = ["diff_metaranges", "diff_rows", "has_difference", "rows_of_ranges"]
+
+
+def diff_metaranges(
+    committed: Committed,
+    left: MetarangeRef,
+    right: MetarangeRef,
+    *,
+    start: bytes | None = None,
+    end: bytes | None = None,
+    cache: DiffCache | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """What changed from left to right.
+
+    Args:
+        start, end: only paths in [start, end); None: open.
+        cache: where complete, small differences are kept, and looked for first.
+
+    Returns:
+        Batches of `DIFF_SCHEMA`, none empty, sorted by path, each path once, made while they are taken.
+
+    Raises:
+        NotFound: an object of one of them is gone.
+        Corruption: one is damaged.
+    Cost: the ranges that only one side has, and of those only the blocks with paths in [start, end); nothing when the
+        ids are equal. About 0.5 us a row that is read; a window of rows a side is held.
+    """
+    if left.id == right.id:
+        return
+    kept = None if cache is None else cache.get(left.id, right.id)
+    if kept is not None:
+        yield from _clipped(kept, start, end)
+        return
+    found = _differences(committed.open(left), committed.open(right), start=start, end=end)
+    if cache is None or start is not None or end is not None:
+        yield from found
+    else:
+        yield from _remembered(found, cache, left.id, right.id)
+
+
+def has_difference(
+    committed: Committed,
+    left: MetarangeRef,
+    right: MetarangeRef,
+    *,
+    start: bytes | None = None,
+    end: bytes | None = None,
+) -> bool:
+    """Whether anything differs in [start, end), None: open. Cost: as `diff_metaranges` up to its first row."""
+    return next(diff_metaranges(committed, left, right, start=start, end=end), None) is not None
+
+
+def _clipped(batches: Iterable[pa.RecordBatch], start: bytes | None, end: bytes | None) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        rows = batch if start is None and end is None else clip_rows(batch, start=start, end=end)
+        if rows.num_rows:
+            yield rows
+
+
+def _remembered(
+    found: Iterator[pa.RecordBatch], cache: DiffCache, left_id: str, right_id: str
+) -> Iterator[pa.RecordBatch]:
+    """The batches, and when all were taken and they are small, they are kept."""
+    held: list[pa.RecordBatch] | None = []
+    size_bytes = 0
+    for batch in found:
+        if held is not None:
+            size_bytes += batch.get_total_buffer_size()
+            held = None if size_bytes > DIFF_BYTES_MAX else [*held, batch]
+        yield batch
+    if held is not None:
+        cache.put(left_id, right_id, tuple(held))
+
+
+def _differences(
+    left: Metarange, right: Metarange, *, start: bytes | None, end: bytes | None
+) -> Iterator[pa.RecordBatch]:
+    """Segment by segment; windows go on growing from one segment to the next."""
+    row_count = FIRST_ROW_COUNT
+    for segment in cut_segments([left.ranges(), right.ranges()]):
+        if segment.ids[0] == segment.ids[1] or not segment.overlaps(start, end):
+            continue
+        for before, behind in side_by_side(_rows(segment, (left, right), start, end), first_row_count=row_count):
+            row_count = max(row_count, before.num_rows, behind.num_rows)
+            batch = diff_rows(before, behind)
+            if batch.num_rows:
+                yield batch
+
+
+def _rows(
+    segment: Segment, metaranges: Sequence[Metarange], start: bytes | None, end: bytes | None
+) -> list[Iterator[pa.RecordBatch]]:
+    """The rows of every side of a segment, each lazily."""
+    return [
+        rows_of_ranges(metarange, ranges, start=start, end=end)
+        for metarange, ranges in zip(metaranges, segment.ranges, strict=True)
+    ]
+
+
+def rows_of_ranges(
+    metarange: Metarange, ranges: Iterable[RangeMeta], *, start: bytes | None = None, end: bytes | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of some ranges, one behind another, with paths in [start, end); each is opened when it is due."""
+    for meta in ranges:
+        if (end is None or meta.file.first_key < end) and (start is None or meta.file.last_key >= start):
+            yield from metarange.rows_of(meta, start=start, end=end)
+
+
+def diff_rows(left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+    """What changed from one batch of `ROWS_SCHEMA`, sorted, each path once, to another.
+
+    Returns:
+        A batch of `DIFF_SCHEMA`, sorted, perhaps empty. Cost: about 0.1 us a row where all paths are the same, 0.4 us
+        where they are not.
+    """
+    at = match_paths(left.column(0), right.column(0))
+    found = at >= 0
+    changed = np.flatnonzero(found & ~same(left, right, at))
+    removed = np.flatnonzero(~found)
+    alone = np.ones(right.num_rows, np.bool_)
+    alone[at[found]] = False
+    added = np.flatnonzero(alone)
+    left_rows = np.concatenate([changed, removed, np.full(len(added), -1)])
+    right_rows = np.concatenate([at[changed], np.full(len(removed), -1), added])
+    kinds = np.repeat(
+        np.array([DiffKind.CHANGED, DiffKind.REMOVED, DiffKind.ADDED], np.uint8),
+        [len(changed), len(removed), len(added)],
+    )
+    parts = [left.column(0).take(pa.array(np.concatenate([changed, removed]))), right.column(0).take(pa.array(added))]
+    paths = pa.concat_arrays(parts)
+    order = None if _one_kind(changed, removed, added) else order_of(paths)
+    if order is not None:
+        paths = paths.take(pa.array(order))
+        kinds, left_rows, right_rows = kinds[order], left_rows[order], right_rows[order]
+    columns = [paths, pa.array(kinds), _taken(left, left_rows), _taken(right, right_rows)]
+    return pa.RecordBatch.from_arrays(columns, schema=DIFF_SCHEMA)
+
+
+def _one_kind(*parts: Positions) -> bool:
+    """Whether at most one has rows: then they are in order."""
+    return sum(len(part) > 0 for part in parts) <= 1
+
+
+def _taken(rows: pa.RecordBatch, at: Positions) -> pa.BinaryArray:
+    """The values of these rows, null where there is none."""
+    return rows.column(1).take(pa.array(at, mask=at < 0))

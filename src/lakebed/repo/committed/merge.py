@@ -1,0 +1,380 @@
+"""Merging two metaranges that have a third as their base.
+
+Owns: what becomes of every path. Invariants: it is decided by what base, source and destination have *at that path*,
+absent or an entry, compared by identity: an entry that the base has at another path never counts, so files that are
+all alike, such as markers of finished jobs, are never taken for one another. What only one side changed is that side's;
+what both made the same is the destination's; the rest is a conflict, or the winner's. Where two of the three have the
+same ranges, the ranges of the third are taken over unread. Units (`lakebed.repo.committed.units`) are never mixed.
+
+Does not know: commits, branches. Why it works in segments and windows: docs/design/0015-merge.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, get_args
+
+import numpy as np
+import pyarrow as pa
+
+from lakebed.errors import InvalidRequest
+from lakebed.lsm.block import keys_of
+from lakebed.lsm.sort import KeyColumn
+from lakebed.repo.committed.diff import rows_of_ranges
+from lakebed.repo.committed.range_writer import MetarangeWriter
+from lakebed.repo.committed.segments import Segment, cut_segments
+from lakebed.repo.committed.store import Committed
+from lakebed.repo.committed.units import (
+    UnitJudge,
+    changed_folders,
+    check_prefix,
+    folders_of,
+    outermost,
+    roots_among,
+    shown_root,
+)
+from lakebed.repo.committed.windows import WINDOW_ROW_COUNT, Flags, Positions, match_paths, order_of, same, side_by_side
+from lakebed.repo.model import MetarangeRef, RangeMeta
+from lakebed.repo.rows import prefix_range
+
+__all__ = ["CONFLICTS_MAX_DEFAULT", "MergeOutcome", "Strategy", "merge_metaranges"]
+
+Strategy = Literal["source-wins", "dest-wins"]
+"""Whose entry, or absence of one, is taken where both sides changed a path differently."""
+
+CONFLICTS_MAX_DEFAULT: Final = 1_000
+
+_FEW: Final = 64
+"""So many rows are put in their places one by one: sorting all would take longer."""
+
+Side = Literal["source", "destination"]
+_Forced = tuple[bytes, bytes | None, Side]
+"""All paths in [start, end) are one side's."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeOutcome:
+    """What a merge came to.
+
+    Attributes:
+        ref: the merged state; None: there are conflicts, and no strategy was given.
+        added, changed, removed: paths of the destination, among those that were compared one by one.
+        ranges_taken: ranges that were taken over from the source unread: their paths are not in the three counts. What
+            a merge did exactly is the difference of the destination and `ref`.
+        conflicts: the first paths that both sides changed differently, sorted; of a unit its root, with a slash at its
+            end. None with a strategy: its winner was taken.
+        conflict_count: how many there are in all.
+    """
+
+    ref: MetarangeRef | None
+    added: int = 0
+    changed: int = 0
+    removed: int = 0
+    ranges_taken: int = 0
+    conflicts: list[str] = field(default_factory=list)
+    conflict_count: int = 0
+
+
+def merge_metaranges(
+    committed: Committed,
+    *,
+    base: MetarangeRef,
+    source: MetarangeRef,
+    destination: MetarangeRef,
+    strategy: Strategy | None = None,
+    prefix: bytes = b"",
+    units: bool = True,
+    conflicts_max: int = CONFLICTS_MAX_DEFAULT,
+) -> MergeOutcome:
+    """What source and destination come to, of which base is the last common state.
+
+    Args:
+        strategy: whose entry wins a conflict; None: a conflict is reported, and nothing comes of the merge.
+        prefix: only paths that begin with it are taken from the source; all else stays as it is in the destination.
+        units: whether roots of tables and databases are merged whole. Only False for data that has none.
+        conflicts_max: so many conflicts are listed; all are counted.
+
+    Raises:
+        InvalidRequest: an unknown strategy; or the prefix lies inside a unit (``kind="prefix_cuts_unit"``, ``root=``).
+        NotFound, Corruption: an object of one of them is gone or damaged.
+    Cost: reads the ranges of segments in which all three differ, about 1 us a row; writes the ranges that come out
+        different. Without a strategy what was written before the first conflict is left to the collector.
+    """
+    if strategy is not None and strategy not in get_args(Strategy):
+        raise InvalidRequest(
+            f"A merge was asked for with the strategy {strategy!r}: there are {' and '.join(get_args(Strategy))}; "
+            "without one, conflicts are reported.",
+            kind="unknown_strategy",
+        )
+    if prefix and units:
+        check_prefix([committed.open(ref) for ref in (base, source, destination)], prefix)
+    if source.id in (base.id, destination.id):
+        return MergeOutcome(destination)
+    if base.id == destination.id and not prefix:
+        return MergeOutcome(source, ranges_taken=source.range_count)
+    three = (base, source, destination)
+    segments = list(cut_segments([committed.open(ref).ranges() for ref in three]))
+    judge = (
+        UnitJudge(committed, base=base, source=source, destination=destination, segments=segments) if units else None
+    )
+    return _Merge(committed, three, strategy=strategy, prefix=prefix, judge=judge, conflicts_max=conflicts_max).run(
+        segments
+    )
+
+
+class _Merge:
+    """One merge, going through its segments."""
+
+    def __init__(
+        self,
+        committed: Committed,
+        three: tuple[MetarangeRef, MetarangeRef, MetarangeRef],
+        *,
+        strategy: Strategy | None,
+        prefix: bytes,
+        judge: UnitJudge | None,
+        conflicts_max: int,
+    ) -> None:
+        self._three = three
+        self._metaranges = [committed.open(ref) for ref in three]
+        self._strategy = strategy
+        self._prefix = prefix
+        self._inside = prefix_range(prefix)
+        self._judge = judge
+        self._conflicts_max = conflicts_max
+        self._writer: MetarangeWriter | None = committed.writer(base=three[2])
+        self._counts = np.zeros(3, np.int64)
+        self._ranges_taken = 0
+        self._units: set[bytes] = set()  # conflicting ones
+        self._paths: list[bytes] = []  # the first that conflict
+        self._path_count = 0
+
+    def run(self, segments: Sequence[Segment]) -> MergeOutcome:
+        """Merge every segment."""
+        for segment in segments:
+            side = self._side_of(segment)
+            if side is None:
+                self._compare(segment)
+            else:
+                self._take(segment, side)
+        if self._writer is None:
+            conflicts = sorted([*self._units, *self._paths])[: self._conflicts_max]
+            return MergeOutcome(
+                None, conflicts=list(map(shown_root, conflicts)), conflict_count=len(self._units) + self._path_count
+            )
+        ref = self._writer.finish()
+        for known in self._three:
+            if known.id == ref.id:
+                ref = known  # the same state, and its file is there already
+        added, changed, removed = self._counts.tolist()
+        return MergeOutcome(ref, added=added, changed=changed, removed=removed, ranges_taken=self._ranges_taken)
+
+    # Whole segments
+
+    def _side_of(self, segment: Segment) -> Side | None:
+        """Whose ranges a segment comes to, told from their ids alone; None: rows must be compared."""
+        base, source, destination = segment.ids
+        if source == destination or not segment.overlaps(*self._inside):
+            return "destination"
+        if base not in (source, destination):
+            return None
+        side: Side = "destination" if source == base else "source"
+        forced = self._forced(segment.first, segment.last)
+        sides = {forced_side for _, _, forced_side in forced}
+        if sides <= {side}:
+            return side
+        # What the prefix leaves out, or a unit, is the other side's: all of the segment, or a part of its rows.
+        covered = len(sides) == 1 and any(segment.inside(start, end) for start, end, _ in forced)
+        return sides.pop() if covered else None
+
+    def _take(self, segment: Segment, side: Side) -> None:
+        """Take over the ranges of one side, unread."""
+        ranges: tuple[RangeMeta, ...] = segment.ranges[1 if side == "source" else 2]
+        if side == "source":
+            self._ranges_taken += len(ranges)
+        if self._writer is not None:
+            for meta in ranges:
+                self._writer.reuse(meta)
+
+    # Rows
+
+    def _compare(self, segment: Segment) -> None:
+        """Merge a segment row by row, in windows."""
+        sources = [
+            rows_of_ranges(metarange, ranges)
+            for metarange, ranges in zip(self._metaranges, segment.ranges, strict=True)
+        ]
+        for base, source, destination in side_by_side(sources, first_row_count=WINDOW_ROW_COUNT):
+            merged = MergedRows(base, source, destination)
+            for start, end, side in self._forced(*_bounds(base, source, destination), merged):
+                merged.force(start, end, side)
+            self._report(merged.settle(self._strategy))
+            if self._writer is not None:
+                self._counts += merged.counts()
+                self._writer.write_rows(merged.rows())
+
+    def _forced(self, first: bytes, last: bytes, merged: MergedRows | None = None) -> list[_Forced]:
+        """Which paths from first to last are one side's without comparing: what the prefix leaves out, and units."""
+        forced: list[_Forced] = []
+        start, end = self._inside
+        if first < start:
+            forced.append((b"", start, "destination"))
+        if end is not None and last >= end:
+            forced.append((end, None, "destination"))
+        winner: Side = "source" if self._strategy == "source-wins" else "destination"
+        roots = self._conflicting_roots(first, last, merged)
+        self._units.update(roots)
+        if roots and self._strategy is None:
+            self._writer = None
+        return [*forced, *((*prefix_range(root), winner) for root in roots)]
+
+    def _conflicting_roots(self, first: bytes, last: bytes, merged: MergedRows | None) -> list[bytes]:
+        """The conflicting units that have paths between first and last, as far as it matters there."""
+        judge = self._judge
+        if judge is None:
+            return []
+        found = {root for path in (first, last) if (root := judge.around(path)) is not None}
+        if merged is not None:
+            inner = merged.folders_of_both().difference(folders_of(first), folders_of(last))
+            if inner:
+                found.update(filter(judge.conflicts, inner & roots_among(merged.paths())))
+        # No prefix lies inside a unit: each is inside the prefix or outside of it.
+        return [root for root in outermost(found) if root.startswith(self._prefix)]
+
+    def _report(self, clashes: Sequence[pa.BinaryArray]) -> None:
+        """Note conflicts of paths; from the first on nothing is written any more."""
+        count = sum(map(len, clashes))
+        if not count:
+            return
+        self._writer = None
+        self._path_count += count
+        left = self._conflicts_max - len(self._paths)
+        if left > 0:
+            # The first of a window are among the first of each column.
+            self._paths += sorted(path for column in clashes for path in keys_of(column.slice(0, left)))[:left]
+
+
+class MergedRows:
+    """One window of a merge: what becomes of each of its paths. Pure.
+
+    Of every path either the source has a row, and it is taken or clashes or neither; or only the destination has, and
+    it is dropped or clashes or stays. All else follows from these columns of truths, one a row of that side.
+
+    Args:
+        base, source, destination: everything they have of some stretch of paths; batches of `ROWS_SCHEMA`, sorted.
+    """
+
+    def __init__(self, base: pa.RecordBatch, source: pa.RecordBatch, destination: pa.RecordBatch) -> None:
+        self._base, self._source, self._destination = base, source, destination
+        in_base = match_paths(source.column(0), base.column(0))
+        self._at = match_paths(source.column(0), destination.column(0))
+        destination_in_base = match_paths(destination.column(0), base.column(0))
+        self._differs = ~same(source, destination, self._at)
+        self._source_changed = ~same(source, base, in_base)
+        self._destination_changed = ~same(destination, base, destination_in_base)
+        self._in_source = _hit(self._at, destination.num_rows)
+        self._removed = (~_hit(in_base, base.num_rows), ~_hit(destination_in_base, base.num_rows))
+        """Rows of the base that source and destination do not have."""
+        met = self._at >= 0
+        destination_moved = in_base >= 0  # where it has no row: it removed what the base has
+        destination_moved[met] = self._destination_changed[self._at[met]]
+        news = self._source_changed & self._differs
+        gone = ~self._in_source & (destination_in_base >= 0)
+        self._taken: Flags = news & ~destination_moved
+        self._clashing: Flags = news & destination_moved
+        self._dropped: Flags = gone & ~self._destination_changed
+        self._clashing_gone: Flags = gone & self._destination_changed
+
+    def paths(self) -> list[pa.BinaryArray]:
+        """All paths; those that several sides have, several times."""
+        return [rows.column(0) for rows in (self._base, self._source, self._destination)]
+
+    def folders_of_both(self) -> set[bytes]:
+        """The folders, at any depth, in which both sides changed something."""
+        sides = [
+            [_chosen(self._source, self._source_changed), _chosen(self._base, self._removed[0])],
+            [_chosen(self._destination, self._destination_changed), _chosen(self._base, self._removed[1])],
+        ]
+        if not all(sum(map(len, columns)) for columns in sides):
+            return set()
+        return changed_folders(sides[0]) & changed_folders(sides[1])
+
+    def force(self, start: bytes, end: bytes | None, side: Side) -> None:
+        """Decide all paths in [start, end), None: open, for one side."""
+        mine, other = _stretch(self._source, start, end), _stretch(self._destination, start, end)
+        is_source = side == "source"
+        self._taken[mine] = self._differs[mine] & is_source
+        self._dropped[other] = ~self._in_source[other] & is_source
+        self._clashing[mine] = False
+        self._clashing_gone[other] = False
+
+    def settle(self, strategy: Strategy | None) -> list[pa.BinaryArray]:
+        """Give clashing paths to the winner.
+
+        Returns:
+            Without a strategy the clashing paths, in columns sorted each: those that the source has, those it removed.
+        """
+        if strategy is None:
+            return [_chosen(self._source, self._clashing), _chosen(self._destination, self._clashing_gone)]
+        if strategy == "source-wins":
+            self._taken |= self._clashing
+            self._dropped |= self._clashing_gone
+        return []
+
+    def counts(self) -> Positions:
+        """Paths that are added to the destination, changed in it, and removed."""
+        inserted = int((self._taken & (self._at < 0)).sum())
+        return np.array([inserted, int(self._taken.sum()) - inserted, int(self._dropped.sum())])
+
+    def rows(self) -> pa.RecordBatch:
+        """The merged rows, of `ROWS_SCHEMA`; the destination's own batch where nothing changed in it."""
+        taken = np.flatnonzero(self._taken)
+        kept = ~self._dropped
+        if not len(taken) and kept.all():
+            return self._destination
+        count = self._destination.num_rows
+        at = self._at[taken]
+        order = np.arange(count)
+        order[at[at >= 0]] = count + taken[at >= 0]
+        inserted = taken[at < 0]
+        if len(inserted):
+            places = _places(self._destination.column(0), self._source.column(0).take(pa.array(inserted)))
+            order = np.insert(order, places, count + inserted)
+            kept = np.insert(kept, places, True)
+        both = pa.concat_batches([self._destination, self._source])
+        return both.take(pa.array(order[kept]))
+
+
+def _bounds(*windows: pa.RecordBatch) -> tuple[bytes, bytes]:
+    """The smallest and the largest path of a window, of which one side has rows."""
+    columns = [rows.column(0) for rows in windows if rows.num_rows]
+    return min(column[0].as_py() for column in columns), max(column[-1].as_py() for column in columns)
+
+
+def _hit(at: Positions, count: int) -> Flags:
+    """Which of so many rows are among these; -1 is none."""
+    found = np.zeros(count, np.bool_)
+    found[at[at >= 0]] = True
+    return found
+
+
+def _chosen(rows: pa.RecordBatch, flags: Flags) -> pa.BinaryArray:
+    return rows.column(0).filter(pa.array(flags))
+
+
+def _stretch(rows: pa.RecordBatch, start: bytes, end: bytes | None) -> slice:
+    """The rows with paths in [start, end)."""
+    paths = KeyColumn(rows.column(0))
+    return slice(paths.lower_bound(start), rows.num_rows if end is None else paths.lower_bound(end))
+
+
+def _places(paths: pa.BinaryArray, inserted: pa.BinaryArray) -> Positions:
+    """For each of some other paths, sorted as these are, how many of these stand before it."""
+    if len(inserted) < _FEW:
+        column = KeyColumn(paths)
+        return np.array([column.lower_bound(path) for path in keys_of(inserted)])
+    order = order_of(pa.concat_arrays([paths, inserted]))
+    if order is None:
+        return np.full(len(inserted), len(paths))
+    return np.flatnonzero(order >= len(paths)) - np.arange(len(inserted))

@@ -1,0 +1,83 @@
+"""Segments: where several sorted lists of ranges can be cut, so that no range lies on both sides of a cut. Pure.
+
+Owns: the cuts. Invariants: segments follow one another in the order of paths and do not overlap; every range of every
+list is in exactly one segment, beside all ranges of the other lists that it overlaps; the cuts are the finest there
+are, so a range that two lists have in common, where the third has nothing else, is a segment by itself. What is equal
+in a segment can be told from the ids of its ranges, unread. Does not know: rows, files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import merge
+from itertools import repeat
+
+from lakebed.repo.model import RangeMeta
+
+__all__ = ["Segment", "cut_segments"]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of paths that no range straddles.
+
+    Attributes:
+        first, last: the smallest and the largest path of its ranges, both inclusive.
+        ranges: for each list, in the order of the lists, its ranges in here; at least one list has some.
+        ids: for each list the ids of these ranges: equal ids are equal rows.
+    """
+
+    first: bytes
+    last: bytes
+    ranges: tuple[tuple[RangeMeta, ...], ...]
+    ids: tuple[tuple[str, ...], ...]
+
+    def overlaps(self, start: bytes | None, end: bytes | None) -> bool:
+        """Whether some path of it can be in [start, end), None: open."""
+        return (start is None or self.last >= start) and (end is None or self.first < end)
+
+    def inside(self, start: bytes, end: bytes | None) -> bool:
+        """Whether all its paths are in [start, end), None: open."""
+        return self.first >= start and (end is None or self.last < end)
+
+
+def cut_segments(lists: Sequence[Sequence[RangeMeta]]) -> Iterator[Segment]:
+    """The segments of sorted lists of ranges.
+
+    Args:
+        lists: each sorted by path, its ranges not overlapping one another.
+
+    Returns:
+        Segments in the order of paths, none without ranges.
+    Cost: about 2 us a range; lazily.
+    """
+    sources = [zip(repeat(number), ranges) for number, ranges in enumerate(lists)]
+    held: list[list[RangeMeta]] = [[] for _ in lists]
+    first = last = b""
+    is_open = False
+    for number, meta in merge(*sources, key=_by_first_path):
+        start = meta.file.first_key
+        if is_open and start > last:
+            yield _segment(first, last, held)
+            held = [[] for _ in lists]
+            is_open = False
+        if not is_open:
+            first, last, is_open = start, meta.file.last_key, True
+        held[number].append(meta)
+        last = max(last, meta.file.last_key)
+    if is_open:
+        yield _segment(first, last, held)
+
+
+def _by_first_path(item: tuple[int, RangeMeta]) -> bytes:
+    return item[1].file.first_key
+
+
+def _segment(first: bytes, last: bytes, held: list[list[RangeMeta]]) -> Segment:
+    return Segment(
+        first=first,
+        last=last,
+        ranges=tuple(tuple(ranges) for ranges in held),
+        ids=tuple(tuple(meta.id for meta in ranges) for ranges in held),
+    )

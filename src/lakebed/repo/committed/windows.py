@@ -1,0 +1,161 @@
+"""Windows: the same stretch of paths of several sorted sources, side by side, and which rows of them match.
+
+Owns: cutting sources into stretches that are complete in all of them, and matching two sorted columns of paths.
+Invariants: windows follow one another in the order of paths and do not overlap; every row of every source is in one;
+memory is bounded by what is read ahead. Columns are matched as columns: no row becomes a Python object.
+Does not know: what values mean, beyond their identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.lsm.sort import KeyColumn, sort_rows
+from lakebed.repo.entry import identities
+from lakebed.repo.model import ROWS_SCHEMA
+
+__all__ = [
+    "FIRST_ROW_COUNT",
+    "WINDOW_ROW_COUNT",
+    "Flags",
+    "Positions",
+    "match_paths",
+    "order_of",
+    "same",
+    "side_by_side",
+]
+
+Positions = npt.NDArray[np.int64]
+"""Row numbers; -1 for none."""
+Flags = npt.NDArray[np.bool_]
+"""One truth a row."""
+
+FIRST_ROW_COUNT: Final = 64
+"""Rows that a source shows before the first window, where the first result is wanted soon."""
+WINDOW_ROW_COUNT: Final = 65_536
+"""Rows that a source shows before a window, once windows have grown."""
+WINDOW_GROWTH: Final = 8
+READ_AHEAD_BYTES: Final = 24 << 20
+"""Bytes that all sources together show before a window; each shows at least one batch."""
+
+_NO_ROWS: Final = pa.RecordBatch.from_arrays([pa.array([], pa.binary())] * 2, schema=ROWS_SCHEMA)
+
+
+class _Source:
+    """What one source has shown and no window has taken yet."""
+
+    __slots__ = ("_batches", "_bytes", "_iterator", "_row_count", "exhausted")
+
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self._iterator = iter(batches)
+        self._batches: list[pa.RecordBatch] = []
+        self._row_count = 0
+        self._bytes = 0
+        self.exhausted = False
+
+    def fill(self, row_count: int, size_bytes: int) -> None:
+        """Show more until there are so many rows or bytes, or no more rows."""
+        while not self.exhausted and (not self._batches or (self._row_count < row_count and self._bytes < size_bytes)):
+            batch = next(self._iterator, None)
+            if batch is None:
+                self.exhausted = True
+            elif batch.num_rows:
+                self._batches.append(batch)
+                self._row_count += batch.num_rows
+                self._bytes += batch.nbytes
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether something shown is left."""
+        return bool(self._batches)
+
+    def last(self) -> bytes:
+        """The largest path shown: up to it, inclusive, this source is complete."""
+        path: bytes = self._batches[-1].column(0)[-1].as_py()
+        return path
+
+    def take(self, bound: bytes | None) -> pa.RecordBatch:
+        """Remove and return the rows up to the bound, inclusive; None: all."""
+        taken, self._batches = self._batches, []
+        if bound is not None:
+            while taken and taken[-1].column(0)[0].as_py() > bound:
+                self._batches.insert(0, taken.pop())
+            if taken:
+                batch = taken.pop()
+                count = KeyColumn(batch.column(0)).lower_bound(bound + b"\0")
+                if count:
+                    taken.append(batch.slice(0, count))
+                if count < batch.num_rows:
+                    self._batches.insert(0, batch.slice(count))
+        self._row_count = sum(batch.num_rows for batch in self._batches)
+        self._bytes = sum(batch.nbytes for batch in self._batches)
+        if not taken:
+            return _NO_ROWS
+        return taken[0] if len(taken) == 1 else pa.concat_batches(taken)
+
+
+def side_by_side(
+    sources: Sequence[Iterable[pa.RecordBatch]], *, first_row_count: int = FIRST_ROW_COUNT
+) -> Iterator[list[pa.RecordBatch]]:
+    """Windows over sorted sources.
+
+    Args:
+        sources: batches of `ROWS_SCHEMA`, sorted each and one behind another, each path once in a source.
+        first_row_count: how many rows of each source the first window looks at: few, and the first result comes soon;
+            windows then grow to `WINDOW_ROW_COUNT`.
+
+    Returns:
+        For each window one batch a source, perhaps empty, not all empty: everything the sources have up to some path.
+    Cost: at most `READ_AHEAD_BYTES` and a batch a source are held, and a copy of the window.
+    """
+    live = [_Source(source) for source in sources]
+    share_bytes = READ_AHEAD_BYTES // len(live)
+    row_count = first_row_count
+    while True:
+        for source in live:
+            source.fill(row_count, share_bytes)
+        if not any(source.has_rows for source in live):
+            return
+        bounds = [source.last() for source in live if not source.exhausted]
+        bound = min(bounds, default=None)
+        yield [source.take(bound) for source in live]
+        row_count = min(row_count * WINDOW_GROWTH, WINDOW_ROW_COUNT)
+
+
+def match_paths(left: pa.BinaryArray, right: pa.BinaryArray) -> Positions:
+    """For each path on the left its row on the right, -1 for none. Paths are there once on each side.
+
+    Cost: 2 ns a row where the columns are equal, else about 0.1 us a row of both.
+    """
+    if not len(left) or not len(right):
+        return np.full(len(left), -1, np.int64)
+    if len(left) == len(right) and left.equals(right):
+        return np.arange(len(left))
+    found: Positions = pc.index_in(left, value_set=right).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return found
+
+
+def same(left: pa.RecordBatch, right: pa.RecordBatch, at: Positions) -> Flags:
+    """For each row on the left whether the row `at` on the right is there and its entry is the same, by identity.
+
+    Raises:
+        Corruption: a value is no entry.
+    """
+    found: Flags = at >= 0
+    if not found.any():
+        return found
+    mine, other = identities(left.column(1)), identities(right.column(1))
+    found &= (mine == other[at]).all(axis=1)  # -1 meets the last row, and stays as it is: not found
+    return found
+
+
+def order_of(paths: pa.BinaryArray) -> Positions | None:
+    """In which order paths, each there once, are sorted; None: they are. Cost: 0.1 us a path and more for long ones."""
+    zeros = pa.array(np.zeros(len(paths), np.uint64))
+    return sort_rows(pa.RecordBatch.from_arrays([paths, zeros], names=["key", "sequence"]))
