@@ -1,12 +1,12 @@
 """Staging compaction: what is staged on a branch becomes its compacted metarange.
 
 So reads stay as fast as those of a commit, however much was staged, deleted or sealed. Owns: the compactor
-(`compact_once`), the step that runs it where the sensor wants it (`run_compactor_once`), and the metrics. Invariants: no read changes; exactly the tokens that were applied are dropped; when the branch moved in
-any other way than by gaining tokens, the compactor gives up, and nothing but collectable ranges is left behind; two
-compactions of a branch begin no closer than the cooldown, whoever asks. A compacted metarange that says the same as the
-head is not kept.
+(`compact_once`), the step that runs it where the sensor wants it (`run_compactor_once`), and the metrics. Invariants:
+no read changes; exactly the tokens that were applied are dropped; when the branch moved in any other way than by
+gaining tokens, the compactor gives up, and nothing but collectable ranges is left behind; two compactions of a branch
+begin no closer than the cooldown, whoever asks. A compacted metarange that says the same as the head is not kept.
 
-Does not know: how a head moves (`lakebed.repo.heads`), who counts (`lakebed.repo.staging.counters`).
+Does not know: how a head moves (`lakebed.repo.heads`), who counts (`lakebed.repo.staging.sensor`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lakebed.repo.home import Home
 from lakebed.repo.model import MetarangeRef
 from lakebed.repo.protection import check_not_read_only
 from lakebed.repo.staging.changes import changes_of
-from lakebed.repo.staging.counters import wanted_compactions
+from lakebed.repo.staging.sensor import wanted_compactions
 
 __all__ = ["Compaction", "compact_once", "run_compactor_once", "show_counts"]
 

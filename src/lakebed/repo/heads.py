@@ -1,8 +1,8 @@
-"""Moving a branch: seal, work on what is sealed, publish. The one way by which a head or a compacted metarange changes.
+"""Moving a branch, the one way: seal, work on what is sealed, publish.
 
 Owns: the order of steps, every retry, what becomes of an unclear outcome, and what is written beside the record:
-commits, the line of the reference log, the marks of dropped tokens. An operation is a `plan`: from a `SealedBranch` it makes a
-`Move`, writing nothing but collectable ranges; `move_branch` does the rest.
+commits, the line of the reference log, the marks of dropped tokens. An operation is a `plan`: from a `SealedBranch`
+it makes a `Move`, writing nothing but collectable ranges; `move_branch` does the rest.
 
 Invariants:
 - A plan reads only what was sealed before it looked: the sealed tokens, the compacted metarange, the head. What is

@@ -112,7 +112,7 @@ class Hooks:
             InvalidRequest: kind ``invalid_hook``: there is no such event.
         """
         _check_event(event)
-        shown = name or getattr(hook, "__name__", type(hook).__name__)
+        shown = name or str(getattr(hook, "__name__", type(hook).__name__))
         self._registered = (*self._registered, (event, shown, hook))
 
     def remove(self, hook: Hook) -> None:

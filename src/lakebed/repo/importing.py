@@ -3,8 +3,8 @@
 Owns: the record of an import (``imports/<id>``), and its steps: `start_import` writes what is asked, `run_import`
 lists, applies and publishes, `import_status` tells, `cancel_import` stops it. Invariants: an import is done when its
 record says so, and that is written in the same change as the commit, so it happens once, whoever runs it how often; a
-cancelled one never moves the branch. Imported objects are named by URL, are nobody's of ours, and are never deleted. Credentials are
-never stored: who runs an import brings them.
+cancelled one never moves the branch. Imported objects are named by URL, are nobody's of ours, and are never deleted.
+Credentials are never stored: who runs an import brings them.
 
 Does not know: how a head moves (`lakebed.repo.heads`), or who runs the steps.
 """

@@ -1,10 +1,10 @@
 """Merges: what one reference changed since the merge base, brought onto a branch.
 
-Owns: `merge`, and `merged`, the three-way merge that reverts, cherry-picks and rebases use too. Invariants: a merge is
-decided path by path (a table inside a branch is one unit) from base, source and destination, by
+Owns: `merge`, and `merged`, the three-way merge that reverts, cherry-picks and rebases use too. Invariants: a merge
+is decided path by path (a table inside a branch is one unit) from base, source and destination, by
 `lakebed.repo.committed.merge`; it needs a branch without uncommitted changes; with a conflict nothing has moved. A
-merge of everything has two parents, so that the next one has a newer base; one that is squashed or partial has one, for it
-does not hold all of its source, and says in its metadata where it came from.
+merge of everything has two parents, so that the next one has a newer base; one that is squashed or partial has one,
+for it does not hold all of its source, and says in its metadata where it came from.
 
 Does not know: how a head moves (`lakebed.repo.heads`).
 """

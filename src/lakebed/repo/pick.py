@@ -1,8 +1,8 @@
 """Reverts and cherry-picks: one commit's changes, undone on a branch or made again on it.
 
-Owns: `revert`, `cherry_pick`. Invariants: both are three-way merges. A revert merges the commit's parent, a cherry-pick
-the commit, with the other of the two as base, so what the branch changed elsewhere stays and what it changed in the
-same paths is a conflict. Of a merge commit somebody has to say against which parent.
+Owns: `revert`, `cherry_pick`. Invariants: both are three-way merges. A revert merges the commit's parent, a
+cherry-pick the commit, with the other of the two as base, so what the branch changed elsewhere stays and what it
+changed in the same paths is a conflict. Of a merge commit somebody has to say against which parent.
 
 Does not know: how a head moves (`lakebed.repo.heads`).
 """

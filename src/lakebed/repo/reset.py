@@ -1,9 +1,9 @@
 """Resets: staged changes are given up, all of them or those of some paths, or a branch goes to another commit.
 
-Owns: `reset`, `reset_path`, `reset_prefix`, `hard_reset`. Invariants: what is reset is what was acknowledged before the
-seal; a write that is acknowledged later, or elsewhere than in what is reset, stays. A reset of paths is computed
-against the commit: those paths come back as the head has them, whatever token or compacted metarange had changed them.
-Does not know: how a head moves (`lakebed.repo.heads`).
+Owns: `reset`, `reset_path`, `reset_prefix`, `hard_reset`. Invariants: what is reset is what was acknowledged before
+the seal; a write that is acknowledged later, or elsewhere than in what is reset, stays. A reset of paths is computed
+against the commit: those paths come back as the head has them, whatever token or compacted metarange had changed
+them. Does not know: how a head moves (`lakebed.repo.heads`).
 """
 
 from __future__ import annotations
