@@ -155,15 +155,22 @@ class Registry:
         """The gauge of that name, made on first use."""
         return self._named(Gauge, name, help_text, label_names)
 
-    def histogram(self, name: str, *, help_text: str, label_names: Sequence[str] = ()) -> Histogram:
-        """The histogram of that name, made on first use."""
-        return self._named(Histogram, name, help_text, label_names)
+    def histogram(
+        self,
+        name: str,
+        *,
+        help_text: str,
+        label_names: Sequence[str] = (),
+        bounds: Sequence[float] = LATENCY_BOUNDS_S,
+    ) -> Histogram:
+        """The histogram of that name, made on first use; `bounds` are the upper bounds of its buckets."""
+        return self._named(Histogram, name, help_text, label_names, bounds=bounds)
 
-    def _named(self, kind: type[M], name: str, help_text: str, label_names: Sequence[str]) -> M:
+    def _named(self, kind: type[M], name: str, help_text: str, label_names: Sequence[str], **settings: Any) -> M:
         with self._lock:
             metric = self._metrics.get(name)
             if metric is None:
-                metric = self._metrics[name] = kind(name, help_text=help_text, label_names=label_names)
+                metric = self._metrics[name] = kind(name, help_text=help_text, label_names=label_names, **settings)
         if not isinstance(metric, kind):
             raise TypeError(f"{name} is already a {type(metric).__name__.lower()}")
         return metric

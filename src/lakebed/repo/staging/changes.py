@@ -1,0 +1,142 @@
+"""What tokens hold, and what they amount to together: layers of staged rows, newest first.
+
+Owns: reading a token's rows out of a snapshot, and what a ``clears`` hides: everything below its prefix in every older
+layer, and nothing of its own token. Cleared stretches are never read: they are cut out of the ranges that older layers
+are asked for. Invariants: rows are those of one key-value snapshot; they are columns, and no row becomes a Python
+object. Does not know: what lies below the tokens, or why somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.repo.committed.apply import Changes
+from lakebed.repo.home import Home
+from lakebed.repo.key_value.port import KeyValueSnapshot
+from lakebed.repo.model import ROWS_SCHEMA, StagingToken
+from lakebed.repo.rows import overlay, prefix_range
+
+__all__ = [
+    "Bounds",
+    "Interval",
+    "Rows",
+    "changes_of",
+    "cleared_by",
+    "is_cleared",
+    "left_of",
+    "staged_rows",
+    "token_sources",
+]
+
+Interval = tuple[bytes, bytes | None]
+"""Half-open range of paths; an end of None: up to the last path."""
+
+Bounds = tuple[bytes | None, bytes | None]
+"""The same, a start of None: from the first path."""
+
+Rows = Callable[[bytes | None, bytes | None], Iterator[pa.RecordBatch]]
+"""Rows of a range ``[start, end)``, as batches of `ROWS_SCHEMA`, sorted, each path once."""
+
+
+def cleared_by(tokens: Iterable[StagingToken]) -> tuple[Interval, ...]:
+    """What tokens hide in the layers below them: sorted, disjoint. Cost: a sort."""
+    merged: list[Interval] = []
+    for start, end in sorted(prefix_range(token.clears.encode()) for token in tokens if token.clears is not None):
+        if merged and (merged[-1][1] is None or start <= merged[-1][1]):
+            before = merged[-1][1]
+            merged[-1] = (merged[-1][0], None if before is None or end is None else max(before, end))
+        else:
+            merged.append((start, end))
+    return tuple(merged)
+
+
+def left_of(start: bytes | None, end: bytes | None, cleared: Sequence[Interval]) -> list[Bounds]:
+    """What is left of a range when sorted, disjoint intervals are cut out of it: ranges, in order, none empty."""
+    left: list[Bounds] = []
+    for low, high in cleared:
+        if end is not None and low >= end:
+            break
+        if low > (start or b""):
+            left.append((start, low))
+        if high is None:
+            return left
+        start = max(start or b"", high)
+    if end is None or (start or b"") < end:
+        left.append((start, end))
+    return left
+
+
+def is_cleared(path: bytes, cleared: Sequence[Interval]) -> bool:
+    """Whether a path lies in one of the intervals."""
+    return any(low <= path and (high is None or path < high) for low, high in cleared)
+
+
+def staged_rows(
+    home: Home, snapshot: KeyValueSnapshot, token: StagingToken, *, start: bytes | None = None, end: bytes | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one token with paths in ``[start, end)``, tombstones among them; batches of `ROWS_SCHEMA`.
+
+    Cost: 1 scan of the key-value store, about 15 ns a row.
+    """
+    first, last = prefix_range(home.keys.token(token.id))
+    for batch in snapshot.scan_arrow(first + (start or b""), last if end is None else first + end):
+        paths = pc.binary_slice(batch.column(0), len(first))
+        yield pa.RecordBatch.from_arrays([paths, batch.column(1)], schema=ROWS_SCHEMA)
+
+
+def token_sources(
+    home: Home,
+    snapshot: KeyValueSnapshot,
+    tokens: Sequence[StagingToken],
+    *,
+    below: Rows | None = None,
+    start: bytes | None = None,
+    end: bytes | None = None,
+) -> list[Iterator[pa.RecordBatch]]:
+    """The rows of every layer that the layers above it do not hide, in ``[start, end)``.
+
+    Args:
+        tokens: newest first.
+        below: what lies under them; None: nothing is asked.
+
+    Returns:
+        One source a token, newest first, then that of `below`; for `lakebed.repo.rows.overlay`. Nothing is read yet.
+    """
+
+    def of_token(token: StagingToken) -> Rows:
+        return lambda low, high: staged_rows(home, snapshot, token, start=low, end=high)
+
+    sources: list[Iterator[pa.RecordBatch]] = []
+    clearing: list[StagingToken] = []
+    left = left_of(start, end, ())
+    for token in tokens:
+        sources.append(_of_ranges(of_token(token), left))
+        if token.clears is not None:
+            clearing.append(token)
+            left = left_of(start, end, cleared_by(clearing))
+    if below is not None:
+        sources.append(_of_ranges(below, left))
+    return sources
+
+
+def _of_ranges(rows: Rows, ranges: Sequence[Bounds]) -> Iterator[pa.RecordBatch]:
+    for start, end in ranges:
+        yield from rows(start, end)
+
+
+def changes_of(home: Home, snapshot: KeyValueSnapshot, tokens: Sequence[StagingToken]) -> Changes:
+    """What tokens do together to whatever lies below them.
+
+    Args:
+        snapshot: taken after the tokens were sealed, if they are to be complete. Keep it open while rows are read.
+        tokens: newest first.
+
+    Cost: none until the rows are read; they can be read more than once.
+    """
+    return Changes(
+        clears=cleared_by(tokens),
+        rows=lambda: overlay(token_sources(home, snapshot, tokens)),
+    )

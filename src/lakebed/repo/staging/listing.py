@@ -1,0 +1,204 @@
+"""Listings: rows as entries and common prefixes, many at a time.
+
+Owns: folding by a delimiter, pages, and decoding a column of entries at once. Invariants: pages of any size, one behind
+another, are one listing; a common prefix is listed once, and only when something below it is there; behind it the rows
+are sought again, so that what it holds is not read through.
+
+Rows stay columns until they are listed: a window is folded by numpy, and only what is listed becomes Python objects.
+Does not know: where rows come from.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.errors import Corruption, InvalidRequest
+from lakebed.lsm.block import keys_of, offsets_of
+from lakebed.lsm.sort import KeyColumn
+from lakebed.repo.entry import IDENTITY_BYTES, decode_entry
+from lakebed.repo.model import Entry
+from lakebed.repo.rows import prefix_range
+
+__all__ = ["Listed", "decode_entries", "list_entries", "texts_of"]
+
+CHUNK_ROW_COUNT: Final = 4_096
+"""Rows that become Python objects at once."""
+
+SEEK_ROW_COUNT: Final = 512
+"""So many rows of one common prefix are read through before its end is sought in every layer: a seek costs about as
+much as reading them."""
+
+_ARRAY_32: Final = b"\xdd"
+"""First byte of a MessagePack array whose length has 32 bits."""
+
+_decode_list: Final = msgspec.msgpack.Decoder(list[Entry]).decode
+
+RowsFrom = Callable[[bytes | None, bytes | None], Iterator[pa.RecordBatch]]
+"""Rows of ``[start, end)`` without tombstones, batches of `ROWS_SCHEMA`."""
+
+
+class Listed(msgspec.Struct, frozen=True, gc=False):
+    """One line of a listing."""
+
+    path: str
+    entry: Entry | None = None
+    """None: a common prefix, which ends with the delimiter."""
+
+    @property
+    def is_prefix(self) -> bool:
+        """Whether it stands for all that begins so."""
+        return self.entry is None
+
+
+def list_entries(
+    rows: RowsFrom, *, prefix: bytes, after: str = "", delimiter: str = "", amount: int | None = None
+) -> Iterator[Listed]:
+    """Entries and common prefixes, in the order of the paths' bytes; see `lakebed.repo.staging.view.View.list`.
+
+    Args:
+        rows: called for each stretch that is read; behind a common prefix again.
+
+    Raises:
+        InvalidRequest: kind ``invalid_amount``, ``invalid_path``.
+    """
+    if amount is not None and (not isinstance(amount, int) or isinstance(amount, bool) or amount < 0):
+        raise InvalidRequest(
+            f"A listing has an amount of 0 or more, and {amount!r} was asked for.", kind="invalid_amount"
+        )
+    try:
+        behind, mark = after.encode(), delimiter.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest("A listing's after or delimiter holds half a character.", kind="invalid_path") from error
+    first, end = prefix_range(prefix)
+    start = _start_behind(behind, prefix, mark) if behind >= first else first
+    if amount == 0 or start is None or (end is not None and start >= end):
+        return iter(())
+    listed = _folded(rows, start, end, prefix, mark) if mark else _plain(rows, start, end, amount)
+    return listed if amount is None else islice(listed, amount)
+
+
+def _start_behind(after: bytes, prefix: bytes, mark: bytes) -> bytes | None:
+    """Where a listing goes on; None: nowhere. A common prefix that `after` is, or lies in, was listed before."""
+    if mark and after.startswith(prefix):
+        at = after.find(mark, len(prefix))
+        if at >= 0:
+            return prefix_range(after[: at + len(mark)])[1]
+    return after + b"\0"
+
+
+def _plain(rows: RowsFrom, start: bytes, end: bytes | None, amount: int | None) -> Iterator[Listed]:
+    """Every row."""
+    for batch in rows(start or None, end):
+        if amount is not None:
+            batch = batch.slice(0, amount)
+            amount -= batch.num_rows
+        for at in range(0, batch.num_rows, CHUNK_ROW_COUNT):
+            yield from _listed(batch.slice(at, CHUNK_ROW_COUNT))
+        if amount == 0:
+            return
+
+
+def _folded(rows: RowsFrom, start: bytes, end: bytes | None, prefix: bytes, mark: bytes) -> Iterator[Listed]:
+    """Rows, with common prefixes in place of what they hold."""
+    position: bytes | None = start
+    behind: bytes | None = None
+    while position is not None:
+        reading = rows(position or None, end)
+        position, inside = None, 0
+        for batch in reading:
+            for at in range(0, batch.num_rows, CHUNK_ROW_COUNT):
+                chunk = batch.slice(at, CHUNK_ROW_COUNT)
+                if behind is not None:  # the chunk before has ended inside of a common prefix
+                    skipped = KeyColumn(chunk.column(0)).lower_bound(behind)
+                    inside += skipped
+                    chunk = chunk.slice(skipped)
+                if chunk.num_rows:
+                    lines, behind, inside = _fold(chunk, prefix, mark)
+                    yield from lines
+            if behind is not None and inside >= max(SEEK_ROW_COUNT, batch.num_rows // 2):
+                position = behind
+                break
+
+
+def _fold(chunk: pa.RecordBatch, prefix: bytes, mark: bytes) -> tuple[list[Listed], bytes | None, int]:
+    """The lines of some rows; then of the common prefix in which the last row lies, where it ends and its rows here."""
+    found = pc.find_substring(pc.binary_slice(chunk.column(0), len(prefix)), mark).to_numpy()
+    hits = np.flatnonzero(found >= 0).tolist()
+    if not hits:
+        return _listed(chunk), None, 0
+    paths = keys_of(chunk.column(0))
+    kept = np.ones(len(paths), np.bool_)
+    commons: list[tuple[int, bytes]] = []
+    hit, row, behind, inside = 0, 0, None, 0
+    while hit < len(hits):
+        row = hits[hit]
+        common = paths[row][: len(prefix) + int(found[row]) + len(mark)]
+        behind = prefix_range(common)[1]
+        assert behind is not None  # text in UTF-8 never consists of 0xff
+        past = bisect_left(paths, behind, row + 1)
+        kept[row:past] = False
+        commons.append((row, common))
+        inside = past - row
+        hit = bisect_left(hits, past, hit + 1)
+        row = past
+    entries = iter(_listed(chunk.filter(pa.array(kept))) if kept.any() else ())
+    lines: list[Listed] = []
+    begin = 0
+    for at, common in commons:
+        lines += islice(entries, int(np.count_nonzero(kept[begin:at])))
+        lines.append(Listed(_text(common)))
+        begin = at
+    lines += entries
+    return (lines, behind, inside) if row == len(paths) else (lines, None, 0)
+
+
+def _listed(rows: pa.RecordBatch) -> list[Listed]:
+    """The lines of rows that are not folded."""
+    paths = texts_of(rows.column(0))
+    return list(map(Listed, paths, decode_entries(rows.column(1), paths=paths)))
+
+
+def texts_of(paths: pa.BinaryArray) -> list[str]:
+    """A column of paths as text. Raises `Corruption`. Cost: about 0.1 us each."""
+    listed = keys_of(paths)
+    try:
+        return list(map(bytes.decode, listed))
+    except UnicodeDecodeError:
+        return [_text(path) for path in listed]
+
+
+def _text(path: bytes) -> str:
+    try:
+        return path.decode()
+    except UnicodeDecodeError as error:
+        raise Corruption(f"A stored path is no text: {path!r}.", path=repr(path)) from error
+
+
+def decode_entries(values: pa.BinaryArray, *, paths: Sequence[str]) -> list[Entry]:
+    """The entries of a column of values, none of them a tombstone or null.
+
+    Args:
+        paths: whose values they are, for the error.
+
+    Raises:
+        Corruption: a value is no entry.
+    Cost: about 0.5 us each: without their identities the values are one MessagePack array, which is decoded at once.
+    """
+    count = len(values)
+    if not count:
+        return []
+    entries = pc.binary_slice(values, IDENTITY_BYTES)
+    offsets = offsets_of(entries)
+    content = memoryview(entries.buffers()[2])[offsets[0] : offsets[-1]]
+    try:
+        return _decode_list(b"".join((_ARRAY_32, count.to_bytes(4, "big"), content)))
+    except msgspec.DecodeError:
+        return [decode_entry(value, where=path) for path, value in zip(paths, keys_of(values), strict=True)]

@@ -1,0 +1,171 @@
+"""What a branch has that its head has not: the layers of staging over the difference of compacted metarange and head.
+
+Owns: composing the two, so that later layers override. Invariants: a path differs exactly when what the branch shows at
+it and what the head has at it are not the same entry, whatever happened in between: what was added and deleted again,
+changed and changed back, or removed and restored is no difference, in whichever layers it happened.
+
+How: only paths that some layer touches can differ. They come from three sources, side by side: rows of the tokens; the
+difference of head and compacted metarange; and the head's own rows where a ``clears`` hides them. For each window of
+paths both states are put together, as columns, and compared. Of the head only what is touched is read: the ranges that
+hold a staged path, and those below a cleared prefix. Does not know: who asks, and what becomes of the difference.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import tee
+from typing import Final
+
+import pyarrow as pa
+
+from lakebed.lsm.block import keys_of
+from lakebed.repo.commits import load_commit
+from lakebed.repo.committed.diff import diff_metaranges, diff_rows
+from lakebed.repo.committed.metarange import Metarange
+from lakebed.repo.committed.windows import match_paths, order_of, side_by_side
+from lakebed.repo.home import Home
+from lakebed.repo.key_value.port import KeyValueSnapshot
+from lakebed.repo.model import ROWS_SCHEMA, Branch, MetarangeRef, StagingToken
+from lakebed.repo.rows import overlay, rows_of, without_tombstones
+from lakebed.repo.staging.changes import Bounds, Interval, cleared_by, left_of, token_sources
+
+__all__ = ["is_dirty", "uncommitted"]
+
+DENSE: Final = 8
+"""Of a range, one staged path for so many entries, and its rows are read as columns instead of path by path."""
+
+
+def uncommitted(
+    home: Home,
+    snapshot: KeyValueSnapshot,
+    record: Branch,
+    *,
+    tokens: Sequence[StagingToken] | None = None,
+    start: bytes | None = None,
+    end: bytes | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """What changed from a branch's head to what the branch shows.
+
+    Args:
+        snapshot: of a moment at which the record was as given. Keep it open while this is read.
+        record: the branch's.
+        tokens: which count, newest first; None: all, staging and sealed. The compacted metarange always counts.
+        start, end: only paths in ``[start, end)``; None: open.
+
+    Returns:
+        Batches of `DIFF_SCHEMA`, none empty, sorted by path, each path once. ``left`` is the head's entry.
+
+    Raises:
+        Corruption: something stored is damaged.
+    Cost: 1 scan a token, the ranges of the head that hold touched paths (3 us a path, 0.5 us where they are dense), and
+        the difference of compacted metarange and head, which is kept when it is small.
+    """
+    if tokens is None:
+        tokens = (record.staging, *record.sealed)
+    head = load_commit(home, record.commit_id, snapshot=snapshot).metarange
+    cleared = cleared_by(tokens)
+    metarange = home.committed.open(head)
+    between, again = tee(_compacted(home, head, record.compacted, left_of(start, end, cleared)))
+    sources = (
+        overlay(token_sources(home, snapshot, tokens, start=start, end=end)),
+        (_side(batch, "left") for batch in between),
+        (_side(batch, "right") for batch in again),
+        _below(metarange, cleared, start, end),
+    )
+    for staged, before, compacted, hidden in side_by_side(sources):
+        known = _sorted([before, hidden])
+        unknown = _without_paths_of(staged, before)
+        looked_up = _of_head(metarange, _outside(unknown, cleared))
+        left = _sorted([known, looked_up])
+        right = _sorted([staged, _without_paths_of(compacted, staged)])
+        batch = diff_rows(without_tombstones(left), without_tombstones(right))
+        if batch.num_rows:
+            yield batch
+
+
+def is_dirty(
+    home: Home, snapshot: KeyValueSnapshot, record: Branch, *, tokens: Sequence[StagingToken] | None = None
+) -> bool:
+    """Whether there is any difference; arguments and errors as `uncommitted`.
+
+    Cost: until the first one; nothing is read of a branch that has nothing staged, sealed or compacted but its tokens.
+    """
+    return next(uncommitted(home, snapshot, record, tokens=tokens), None) is not None
+
+
+def _compacted(
+    home: Home, head: MetarangeRef, compacted: MetarangeRef | None, ranges: Sequence[Bounds]
+) -> Iterator[pa.RecordBatch]:
+    """The difference of head and compacted metarange, where nothing hides it."""
+    if compacted is not None:
+        for start, end in ranges:
+            yield from diff_metaranges(home.committed, head, compacted, start=start, end=end)
+
+
+def _side(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
+    """One side of a difference as rows; a tombstone where it has nothing."""
+    return pa.RecordBatch.from_arrays([batch.column("path"), batch.column(name).fill_null(b"")], schema=ROWS_SCHEMA)
+
+
+def _below(
+    metarange: Metarange, cleared: Sequence[Interval], start: bytes | None, end: bytes | None
+) -> Iterator[pa.RecordBatch]:
+    """The head's rows that a ``clears`` hides."""
+    for low, high in cleared:
+        first = low if start is None else max(low, start)
+        last = high if end is None else end if high is None else min(high, end)
+        if last is None or first < last:
+            yield from metarange.rows(first or None, last)
+
+
+def _without_paths_of(rows: pa.RecordBatch, others: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows whose path the others do not have."""
+    if not rows.num_rows or not others.num_rows:
+        return rows
+    return rows.filter(pa.array(match_paths(rows.column(0), others.column(0)) < 0))
+
+
+def _outside(rows: pa.RecordBatch, cleared: Sequence[Interval]) -> list[bytes]:
+    """The paths of rows that lie in no interval, ascending."""
+    paths = keys_of(rows.column(0)) if rows.num_rows else []
+    for low, high in reversed(cleared):
+        del paths[bisect_left(paths, low) : len(paths) if high is None else bisect_left(paths, high)]
+    return paths
+
+
+def _of_head(metarange: Metarange, paths: list[bytes]) -> pa.RecordBatch:
+    """The rows of some paths, ascending; those that are not there are left out. Only ranges around a path are read."""
+    found: list[pa.RecordBatch] = []
+    at = 0
+    ranges = metarange.ranges() if paths else ()
+    last_paths = [one.file.last_key for one in ranges]
+    while at < len(paths):
+        number = bisect_left(last_paths, paths[at])
+        if number == len(ranges):
+            break
+        one = ranges[number]
+        first = bisect_left(paths, one.file.first_key, at)
+        at = bisect_right(paths, one.file.last_key, at)
+        some = paths[first:at]
+        if len(some) * DENSE > one.entry_count:
+            wanted = pa.array(some, pa.binary())
+            for batch in metarange.rows_of(one, start=some[0], end=some[-1] + b"\0"):
+                found.append(batch.filter(pa.array(match_paths(batch.column(0), wanted) >= 0)))
+        elif some:
+            values = metarange.get_many(some)
+            there = [(path, value) for path, value in zip(some, values, strict=True) if value is not None]
+            found.append(rows_of([path for path, _ in there], [value for _, value in there]))
+    return pa.concat_batches(found) if found else rows_of((), ())
+
+
+def _sorted(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Rows of batches that have no path in common, in order."""
+    batches = [batch for batch in batches if batch.num_rows]
+    if not batches:
+        return rows_of((), ())
+    if len(batches) == 1:
+        return batches[0]
+    rows = pa.concat_batches(batches)
+    order = order_of(rows.column(0))
+    return rows if order is None else rows.take(pa.array(order))

@@ -1,0 +1,254 @@
+"""What a reference shows: staged rows over sealed ones over the compacted metarange, or else the head's.
+
+Owns: `View`, one moment of one reference. Invariants: record, tokens and staged rows are those of one key-value
+snapshot, and committed data never changes, so a view answers the same for ever; of a path the newest layer that says
+anything decides, be it by a row or by a ``clears`` above. Does not know: how entries are folded into common prefixes
+(`lakebed.repo.staging.listing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Final
+
+import pyarrow as pa
+
+from lakebed.metrics import default_registry
+from lakebed.repo.branches import load_branch
+from lakebed.repo.commits import load_commit
+from lakebed.repo.entry import decode_entry
+from lakebed.repo.home import Home
+from lakebed.repo.key_value.port import KeyValueSnapshot
+from lakebed.repo.model import TOMBSTONE, Branch, Entry, MetarangeRef, StagingToken
+from lakebed.repo.names import check_path, check_prefix
+from lakebed.repo.refs import ResolvedReference
+from lakebed.repo.rows import overlay, without_tombstones
+from lakebed.repo.staging.changes import cleared_by, is_cleared, token_sources
+from lakebed.repo.staging.listing import Listed, list_entries
+
+__all__ = ["READ_LAYERS", "View", "branch_view", "open_view"]
+
+READ_LAYERS: Final = default_registry.histogram(
+    "lakebed_repo_read_layers",
+    help_text="Staging tokens that a read of a branch has looked into.",
+    label_names=("operation",),
+    bounds=(0, 1, 2, 4, 8, 16, 32, 64, 128),
+)
+
+_ONE_BY_ONE_MAX: Final = 2
+"""Up to so many tokens are asked one after another for a path: the newest mostly has it. More are asked at once."""
+
+
+class View:
+    """One moment of a reference. Close it, or use it in a ``with``. Thread-safe.
+
+    Args:
+        snapshot: the moment.
+        base: what the tokens lie upon.
+        tokens: newest first; none: only committed data is shown.
+        owns_snapshot: close it with the view.
+    """
+
+    __slots__ = ("_home", "_metarange", "_owns_snapshot", "_snapshot", "base", "tokens")
+
+    def __init__(
+        self,
+        home: Home,
+        *,
+        snapshot: KeyValueSnapshot,
+        base: MetarangeRef,
+        tokens: Sequence[StagingToken] = (),
+        owns_snapshot: bool = False,
+    ) -> None:
+        self._home = home
+        self._snapshot = snapshot
+        self._owns_snapshot = owns_snapshot
+        self._metarange = home.committed.open(base)
+        self.base = base
+        self.tokens = tuple(tokens)
+
+    # ---- single paths
+
+    def get(self, path: str) -> Entry | None:
+        """The entry of a path; None when there is none.
+
+        Raises:
+            InvalidRequest: kind ``invalid_path``.
+            Corruption: what is stored there is damaged.
+        Cost: 1 read of the key-value store a token down to the newest that says something; then at most 1 block of 1
+            range, which is mostly cached.
+        """
+        key = check_path(path)
+        value = self.value(key)
+        return None if value is None else decode_entry(value, where=path)
+
+    def value(self, path: bytes) -> bytes | None:
+        """The encoded entry of a path, as `get`."""
+        said, touched = self._staged(path, self.tokens)
+        READ_LAYERS.observe(touched, "get")
+        if said is None:
+            return self._metarange.get(path)
+        return said or None
+
+    def layers_of(self, paths: Sequence[bytes]) -> list[tuple[bytes | None, bytes | None]]:
+        """What the newest token holds of each path, and what the path would read as without that row.
+
+        Args:
+            paths: each once.
+
+        Returns:
+            Encoded entries. The first: None without a row, `TOMBSTONE` for one; the second: None when there is nothing.
+
+        Cost: as `values`.
+        """
+        newest, older = self.tokens[0], self.tokens[1:]
+        prefix = self._home.keys.token(newest.id)
+        own = self._snapshot.get_many([prefix + path for path in paths])
+        hidden = cleared_by([newest])
+        open_paths = [path for path in paths if not is_cleared(path, hidden)] if hidden else paths
+        lower = View(self._home, snapshot=self._snapshot, base=self.base, tokens=older)
+        below = dict(zip(open_paths, lower.values(open_paths), strict=True))
+        return [(row, below.get(path)) for path, row in zip(paths, own, strict=True)]
+
+    def _staged(self, path: bytes, tokens: Sequence[StagingToken]) -> tuple[bytes | None, int]:
+        """What the newest token that says something says, None when none does; and how many were looked into."""
+        keys: list[bytes] = []
+        is_hidden = False
+        for token in tokens:
+            keys.append(self._home.keys.token(token.id) + path)
+            is_hidden = token.clears is not None and path.startswith(token.clears.encode())
+            if is_hidden:
+                break
+        if len(keys) <= _ONE_BY_ONE_MAX:
+            for number, key in enumerate(keys, 1):
+                value = self._snapshot.get(key)
+                if value is not None:
+                    return value, number
+        else:
+            for number, value in enumerate(self._snapshot.get_many(keys), 1):
+                if value is not None:
+                    return value, number
+        return (TOMBSTONE if is_hidden else None), len(keys)
+
+    def get_many(self, paths: Sequence[str]) -> list[Entry | None]:
+        """The entries of many paths, in the order asked; None where there is none. Raises as `get`."""
+        values = self.values([check_path(path) for path in paths])
+        return [
+            None if value is None else decode_entry(value, where=path)
+            for path, value in zip(paths, values, strict=True)
+        ]
+
+    def values(self, paths: Sequence[bytes]) -> list[bytes | None]:
+        """The encoded entries of many paths, in the order asked, as `get_many`.
+
+        Cost: 1 read a token for all paths together, then the blocks of the ranges that hold the rest.
+        """
+        found: dict[bytes, bytes] = {}
+        wanted = sorted(set(paths))
+        touched = 0
+        for token in self.tokens:
+            if not wanted:
+                break
+            touched += 1
+            prefix = self._home.keys.token(token.id)
+            rows = self._snapshot.get_many([prefix + path for path in wanted])
+            found.update((path, row) for path, row in zip(wanted, rows, strict=True) if row is not None)
+            if token.clears is not None:
+                hidden = cleared_by([token])
+                found.update((path, TOMBSTONE) for path in wanted if path not in found and is_cleared(path, hidden))
+            wanted = [path for path in wanted if path not in found]
+        READ_LAYERS.observe(touched, "get_many")
+        rows = self._metarange.get_many(wanted) if wanted else []
+        found.update((path, row) for path, row in zip(wanted, rows, strict=True) if row is not None)
+        return [found.get(path) or None for path in paths]
+
+    # ---- ranges
+
+    def rows(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows of ``[start, end)``, None: open.
+
+        Returns:
+            Batches of `ROWS_SCHEMA`, none empty, sorted, each path once, without tombstones. The first come after a few
+            rows of every layer.
+
+        Cost: 1 scan a token, and the blocks of ranges that overlap; what is cleared is not read. Where layers overlap
+            0.3 us a row.
+        """
+        READ_LAYERS.observe(len(self.tokens), "rows")
+        metarange = self._metarange
+        if not self.tokens:
+            yield from (batch for batch in metarange.rows(start, end) if batch.num_rows)
+            return
+        sources = token_sources(self._home, self._snapshot, self.tokens, below=metarange.rows, start=start, end=end)
+        for batch in overlay(sources):
+            batch = without_tombstones(batch)
+            if batch.num_rows:
+                yield batch
+
+    def list(
+        self, prefix: str = "", *, after: str = "", delimiter: str = "", amount: int | None = None
+    ) -> Iterator[Listed]:
+        """What is there below a prefix, in the order of the paths' bytes.
+
+        Args:
+            after: only what sorts behind this; the last result of a page, to go on with the next.
+            delimiter: fold paths that hold it behind the prefix into one common prefix, up to and with it.
+            amount: at most so many; None: all.
+
+        Raises:
+            InvalidRequest: kind ``invalid_path``: the prefix cannot begin a path; ``invalid_amount``.
+        Cost: as `rows`, and about 1 us an entry; 1 seek in every layer behind a large common prefix.
+        """
+        return list_entries(self.rows, prefix=check_prefix(prefix), after=after, delimiter=delimiter, amount=amount)
+
+    # ---- the end
+
+    def close(self) -> None:
+        """Let the moment go; again is fine."""
+        if self._owns_snapshot:
+            self._snapshot.close()
+
+    def __enter__(self) -> View:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def branch_view(home: Home, record: Branch, *, snapshot: KeyValueSnapshot) -> View:
+    """What a branch shows, staged rows included; record and snapshot are of one moment. The snapshot stays yours."""
+    base = record.compacted
+    if base is None:
+        base = load_commit(home, record.commit_id, snapshot=snapshot).metarange
+    return View(home, snapshot=snapshot, base=base, tokens=(record.staging, *record.sealed))
+
+
+def open_view(home: Home, resolved: ResolvedReference, *, snapshot: KeyValueSnapshot | None = None) -> View:
+    """What a reference shows.
+
+    Args:
+        snapshot: the moment at which the reference was resolved; it stays yours. None: now, and of a branch with what
+            is staged the record is read again, for what an older record names may be gone.
+
+    Raises:
+        NotFound: kind ``branch_not_found``: the branch was deleted since it was resolved.
+    Cost: 1 snapshot and 2 reads of the key-value store, when none is given.
+    """
+    if snapshot is not None:
+        if resolved.branch is not None:
+            return branch_view(home, resolved.branch, snapshot=snapshot)
+        return View(home, snapshot=snapshot, base=resolved.commit.metarange)
+    snapshot = home.key_value.snapshot()
+    try:
+        if resolved.branch is None:
+            return View(home, snapshot=snapshot, base=resolved.commit.metarange, owns_snapshot=True)
+        record, _ = load_branch(home, resolved.name, snapshot=snapshot)
+        view = branch_view(home, record, snapshot=snapshot)
+        view._owns_snapshot = True
+        return view
+    except BaseException:
+        snapshot.close()
+        raise
