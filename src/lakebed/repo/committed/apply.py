@@ -11,11 +11,9 @@ is durable, and is the base itself when nothing changed. Does not know: tokens, 
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
 import numpy as np
@@ -23,43 +21,25 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.errors import InternalError
 from lakebed.lsm.block import offsets_of
 from lakebed.lsm.merge import first_key, last_key
 from lakebed.lsm.sort import KeyColumn, sort_rows
+from lakebed.repo.committed.change_rows import ChangeRows, Changes, Clearing, Clears
 from lakebed.repo.committed.range_files import AHEAD_COUNT, RangeFiles
 from lakebed.repo.committed.range_writer import MetarangeWriter
 from lakebed.repo.committed.store import Committed
 from lakebed.repo.entry import identities
-from lakebed.repo.model import ROWS_SCHEMA, MetarangeRef, RangeMeta
+from lakebed.repo.model import MetarangeRef, RangeMeta
 from lakebed.repo.rows import without_tombstones
 
 __all__ = ["Applied", "Changes", "apply_changes"]
 
-Clear = tuple[bytes, bytes | None]
 Mask = npt.NDArray[np.bool_]
 
 _BISECTED_COUNT: Final = 16
 """So few changes are looked for one by one; more are sorted with the rows they change."""
 _JOINED_SHARE: Final = 2
 """With more changes than one for so many blocks of a range, its blocks are joined before they are changed."""
-_BATCH_ROWS_MAX: Final = 65_536
-"""Rows of changes that are looked at together."""
-
-
-@dataclass(frozen=True)
-class Changes:
-    """What to do to a metarange.
-
-    Attributes:
-        clears: half-open stretches of paths, sorted, disjoint; an end of None is open. What the base has there goes,
-            but for what `rows` put.
-        rows: makes batches of `ROWS_SCHEMA`, sorted, each path once, a tombstone for what goes. Called once for each
-            time the changes are applied.
-    """
-
-    clears: tuple[Clear, ...]
-    rows: Callable[[], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True)
@@ -98,8 +78,8 @@ class _Application:
     """Goes through the base's ranges and the changes side by side."""
 
     def __init__(self, committed: Committed, base: MetarangeRef, changes: Changes) -> None:
-        self._clears = _Clears(changes.clears)
-        self._changes = _ChangeRows(changes.rows())
+        self._clears = Clears(changes.clears)
+        self._changes = ChangeRows(changes.rows())
         self._ranges = committed.open(base).ranges()
         self._writer: MetarangeWriter = committed.writer(base=base)
         self._loads = _Loads(committed.files, self._ranges, self._changes, self._clears)
@@ -122,12 +102,12 @@ class _Application:
         for batch in self._changes.take_before(first):
             self._add(batch)
         clearing = self._clears.over(first, last)
-        if clearing is _Clearing.ALL:
+        if clearing is Clearing.ALL:
             self._changes.drop_tombstones(last)
         path = self._changes.next_path()
-        if clearing is _Clearing.SOME or (path is not None and path <= last):
+        if clearing is Clearing.SOME or (path is not None and path <= last):
             self._merge_range(number, one)
-        elif clearing is _Clearing.NONE:
+        elif clearing is Clearing.NONE:
             self._writer.reuse(one)
         else:
             self._removed += one.entry_count
@@ -145,9 +125,8 @@ class _Application:
     def _merge_block(self, block: pa.RecordBatch) -> None:
         """Rows of the base that follow each other, with the changes from the first to the last of them."""
         last = last_key(block)
-        while (path := self._changes.next_path()) is not None and path <= last:
+        while (some := self._changes.take_through(last)) is not None:
             # Changes come as they come: rows behind the last one at hand wait for the next.
-            some = self._changes.take_batch(last)
             end = KeyColumn(block.column(0)).lower_bound(last_key(some) + b"\0")
             self._write(self._merged(block.slice(0, end), some))
             block = block.slice(end)
@@ -195,98 +174,10 @@ class _Application:
         return both.take(pa.array(order[np.concatenate([kept, written])[order]]))
 
 
-class _ChangeRows:
-    """The rows of changes, taken from the front."""
-
-    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
-        self._batches = batches
-        self._head: pa.RecordBatch | None = None
-        self._paths: KeyColumn | None = None
-        self._place = 0
-        self._next: bytes | None = None
-        self._last: bytes | None = None
-        self._waiting: deque[pa.RecordBatch] = deque()
-        self._advance()
-
-    def next_path(self) -> bytes | None:
-        """The path of the first row that is left; None: none is."""
-        return self._next
-
-    def ready_count(self, last: bytes) -> int:
-        """How many rows up to a path are at hand; there may be more."""
-        return 0 if self._paths is None else self._paths.lower_bound(last + b"\0") - self._place
-
-    def path_behind(self, last: bytes) -> bytes | None:
-        """The first path behind another, as far as rows are at hand; None: none is known of."""
-        if self._paths is None:
-            return None
-        at = self._paths.lower_bound(last + b"\0")
-        return self._paths[at] if at < self._paths.count else None
-
-    def take_batch(self, last: bytes) -> pa.RecordBatch:
-        """Some rows up to a path, inclusive; there must be one."""
-        assert self._head is not None and self._paths is not None
-        return self._taken(self._paths.lower_bound(last + b"\0"))
-
-    def drop_tombstones(self, last: bytes) -> None:
-        """Take the tombstones that come next, up to a path, inclusive."""
-        while self._next is not None and self._next <= last:
-            assert self._head is not None and self._paths is not None
-            end = self._paths.lower_bound(last + b"\0")
-            values = self._head.column(1).slice(self._place, end - self._place)
-            puts = np.flatnonzero(np.diff(offsets_of(values)))
-            if not len(puts):
-                self._taken(end)
-                continue
-            if puts[0]:
-                self._taken(self._place + int(puts[0]))
-            return
-
-    def take_before(self, path: bytes) -> Iterator[pa.RecordBatch]:
-        """All rows before a path."""
-        while self._next is not None and self._next < path:
-            assert self._paths is not None
-            yield self._taken(self._paths.lower_bound(path))
-
-    def take_rest(self) -> Iterator[pa.RecordBatch]:
-        """All rows that are left."""
-        while self._paths is not None:
-            yield self._taken(self._paths.count)
-
-    def _taken(self, end: int) -> pa.RecordBatch:
-        assert self._head is not None and self._paths is not None
-        taken = self._head.slice(self._place, end - self._place)
-        self._place = end
-        if end == self._paths.count:
-            self._advance()
-        else:
-            self._next = self._paths[end]
-        return taken
-
-    def _advance(self) -> None:
-        """Go on to the next batch that has rows."""
-        self._head = self._paths = self._next = None
-        while not self._waiting:
-            batch = next(self._batches, None)
-            if batch is None:
-                return
-            if not batch.schema.equals(ROWS_SCHEMA):
-                raise InternalError(f"changes have the columns {batch.schema}, and need {ROWS_SCHEMA}")
-            self._waiting.extend(
-                batch.slice(start, _BATCH_ROWS_MAX) for start in range(0, batch.num_rows, _BATCH_ROWS_MAX)
-            )
-        self._head = self._waiting.popleft()
-        self._paths = KeyColumn(self._head.column(0))
-        self._place, self._next = 0, self._paths[0]
-        if self._last is not None and self._next <= self._last:
-            raise InternalError(f"changes are not sorted: {self._next!r} came after {self._last!r}")
-        self._last = self._paths[self._paths.count - 1]
-
-
 class _Loads:
     """Rows of ranges in which paths are changed, read before they are asked for as far as changes are at hand."""
 
-    def __init__(self, files: RangeFiles, ranges: Sequence[RangeMeta], changes: _ChangeRows, clears: _Clears) -> None:
+    def __init__(self, files: RangeFiles, ranges: Sequence[RangeMeta], changes: ChangeRows, clears: Clears) -> None:
         self._files = files
         self._ranges = ranges
         self._last_paths = [one.file.last_key for one in ranges]
@@ -312,59 +203,8 @@ class _Loads:
                 return None
             self._looked = number
             file = self._ranges[number].file
-            if path >= file.first_key and self._clears.over(file.first_key, file.last_key) is not _Clearing.ALL:
+            if path >= file.first_key and self._clears.over(file.first_key, file.last_key) is not Clearing.ALL:
                 return number
-
-
-class _Clearing(Enum):
-    """How much of a stretch of paths is cleared."""
-
-    NONE = "none"
-    SOME = "some"
-    ALL = "all"
-
-
-class _Clears:
-    """Stretches of paths that are cleared; those that touch each other are one."""
-
-    def __init__(self, clears: Sequence[Clear]) -> None:
-        self._starts: list[bytes] = []
-        self._ends: list[bytes | None] = []
-        for start, end in sorted(clears, key=lambda clear: clear[0]):
-            if end is not None and start >= end:
-                continue
-            before = self._ends[-1] if self._ends else b""
-            if self._ends and (before is None or start <= before):
-                self._ends[-1] = None if before is None or end is None else max(before, end)
-            else:
-                self._starts.append(start)
-                self._ends.append(end)
-
-    def over(self, first: bytes, last: bytes) -> _Clearing:
-        """How much of the paths from the first to the last, inclusive, is cleared."""
-        at = bisect_right(self._starts, first) - 1
-        if at >= 0:
-            end = self._ends[at]
-            if end is None or end > last:
-                return _Clearing.ALL
-            if end > first:
-                return _Clearing.SOME
-        return _Clearing.SOME if bisect_right(self._starts, last) > at + 1 else _Clearing.NONE
-
-    def mask(self, rows: pa.RecordBatch) -> Mask | None:
-        """Which rows are cleared; None: none is."""
-        if not self._starts or not rows.num_rows:
-            return None
-        first, last = first_key(rows), last_key(rows)
-        if self.over(first, last) is _Clearing.NONE:
-            return None
-        cleared = np.zeros(rows.num_rows, np.bool_)
-        paths = KeyColumn(rows.column(0))
-        low = max(bisect_right(self._starts, first) - 1, 0)
-        for at in range(low, bisect_right(self._starts, last)):
-            end = self._ends[at]
-            cleared[paths.lower_bound(self._starts[at]) : paths.count if end is None else paths.lower_bound(end)] = True
-        return cleared
 
 
 def _places(rows: pa.RecordBatch, changes: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], Mask]:
@@ -377,6 +217,8 @@ def _places(rows: pa.RecordBatch, changes: pa.RecordBatch) -> tuple[npt.NDArray[
         paths, wanted = KeyColumn(rows.column(0)), KeyColumn(changes.column(0))
         for number in range(change_count):
             at[number] = paths.lower_bound(wanted[number])
+    elif count == change_count and rows.column(0).equals(changes.column(0)):
+        at = np.arange(count)
     else:
         ages = np.zeros(change_count + count, np.uint64)
         ages[:change_count] = 1

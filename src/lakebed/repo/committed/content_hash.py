@@ -8,34 +8,42 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from lakebed.lsm.block import offsets_of
-from lakebed.repo.model import RangeMeta
+from lakebed.repo.model import ROWS_SCHEMA, RangeMeta
 
 __all__ = ["EMPTY_METARANGE_ID", "metarange_hash", "range_hash"]
 
 _COUNT: Final = struct.Struct("<Q")
 _LENGTH: Final = struct.Struct("<I")
+_FIRST_OFFSET: Final = bytes(4)
 
 
-def range_hash(rows: pa.RecordBatch) -> str:
+def range_hash(batches: Sequence[pa.RecordBatch]) -> str:
     """The hash of the rows of a range: 64 hexadecimal digits.
 
     Args:
-        rows: all of it, of `ROWS_SCHEMA`, sorted.
+        batches: all of them, of `ROWS_SCHEMA`, sorted, none empty; how they are cut makes no difference.
 
     Cost: about 0.1 us a row, outside of the interpreter's lock.
     """
-    digest = hashlib.sha256(_COUNT.pack(rows.num_rows))
-    for column in rows.columns if rows.num_rows else ():
-        offsets = offsets_of(column)
-        first, last = int(offsets[0]), int(offsets[-1])
-        digest.update((offsets - offsets[0]).astype("<i4", copy=False).data)
-        digest.update(memoryview(column.buffers()[2] or b"")[first:last])
+    digest = hashlib.sha256(_COUNT.pack(sum(batch.num_rows for batch in batches)))
+    for number in range(len(ROWS_SCHEMA)):
+        columns = [batch.column(number) for batch in batches]
+        digest.update(_FIRST_OFFSET)
+        end = 0
+        for column in columns:
+            offsets = offsets_of(column)
+            digest.update((offsets[1:] + np.int32(end - int(offsets[0]))).astype("<i4", copy=False).data)
+            end += int(offsets[-1]) - int(offsets[0])
+        for column in columns:
+            offsets = offsets_of(column)
+            digest.update(memoryview(column.buffers()[2] or b"")[int(offsets[0]) : int(offsets[-1])])
     return digest.hexdigest()
 
 

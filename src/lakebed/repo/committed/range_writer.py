@@ -41,6 +41,8 @@ _WAITING_COUNT_MAX: Final = 4
 """Ranges that are encoded and put while the next rows come."""
 _WAITING_BYTES_MAX: Final = 64 << 20
 """And at most so many bytes of their rows, or one range."""
+_BATCH_ROWS_MIN: Final = 4_096
+"""Smaller batches are joined before they are encoded."""
 
 
 class _Piece(NamedTuple):
@@ -200,15 +202,18 @@ class MetarangeWriter:
     def _written(self, piece: _Piece) -> RangeMeta:
         """The range of some rows: the base's, when it has an equal one, or a new one, durably."""
         batches = piece.batches
-        rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-        range_id = range_hash(rows)
+        if sum(batch.num_rows for batch in batches) < _BATCH_ROWS_MIN * len(batches):
+            batches = [pa.concat_batches(batches)]
+        range_id = range_hash(batches)
         known = (self._base_ranges or {}).get(range_id)
         if known is not None:
             return msgspec.structs.replace(known, ends_open=piece.ends_open)
         file_id = f"{range_id}-{piece.ulid}"
-        size_bytes = int(sizes_of(rows.column(1), where=range_path(file_id)).sum())
         writer = self._files.ranges.writer(file_id)
-        writer.write(lsm_rows(rows))
+        size_bytes = 0
+        for batch in batches:
+            size_bytes += int(sizes_of(batch.column(1), where=range_path(file_id)).sum())
+            writer.write(lsm_rows(batch))
         file = writer.finish()
         self._files.note_written(file_id)
         return RangeMeta(id=range_id, file=file, size_bytes=size_bytes, ends_open=piece.ends_open)

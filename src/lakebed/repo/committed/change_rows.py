@@ -1,0 +1,196 @@
+"""Changes as `lakebed.repo.committed.apply` reads them: rows taken from the front, and stretches that are cleared.
+
+Owns: the order of changes, checked, and the pieces in which they are handed out. Invariants: rows are handed out once,
+as views, and at most one batch of them is held. Does not know: what is changed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakebed.errors import InternalError
+from lakebed.lsm.block import offsets_of
+from lakebed.lsm.merge import first_key, last_key
+from lakebed.lsm.sort import KeyColumn
+from lakebed.repo.model import ROWS_SCHEMA
+
+__all__ = ["ChangeRows", "Changes", "Clear", "Clearing", "Clears"]
+
+Clear = tuple[bytes, bytes | None]
+"""A half-open stretch of paths; an end of None is open."""
+
+_BATCH_ROWS_MAX: Final = 65_536
+"""Rows of changes that are looked at together."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What to do to a metarange.
+
+    Attributes:
+        clears: half-open stretches of paths, sorted, disjoint; an end of None is open. What the base has there goes,
+            but for what `rows` put.
+        rows: makes batches of `ROWS_SCHEMA`, sorted, each path once, a tombstone for what goes. Called once for each
+            time the changes are applied.
+    """
+
+    clears: tuple[Clear, ...]
+    rows: Callable[[], Iterator[pa.RecordBatch]]
+
+
+class _Head(NamedTuple):
+    """The batch whose rows are handed out."""
+
+    batch: pa.RecordBatch
+    paths: KeyColumn
+
+
+class ChangeRows:
+    """The rows of changes, taken from the front.
+
+    Args:
+        batches: of `ROWS_SCHEMA`, sorted, each path once.
+    """
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._pieces = _pieces(batches)
+        self._head: _Head | None = None
+        self._place = 0  # of the first row of the head that is left
+        self._next: bytes | None = None
+        self._advance(None)
+
+    def next_path(self) -> bytes | None:
+        """The path of the first row that is left; None: none is."""
+        return self._next
+
+    def ready_count(self, last: bytes) -> int:
+        """How many rows up to a path, inclusive, are at hand; there may be more."""
+        return 0 if self._head is None else _through(self._head, last) - self._place
+
+    def path_behind(self, last: bytes) -> bytes | None:
+        """The first path behind another, as far as rows are at hand; None: none is known of."""
+        if self._head is None:
+            return None
+        at = _through(self._head, last)
+        return self._head.paths[at] if at < self._head.paths.count else None
+
+    def take_before(self, path: bytes) -> Iterator[pa.RecordBatch]:
+        """All rows before a path."""
+        while self._head is not None and self._next is not None and self._next < path:
+            yield self._taken(self._head, self._head.paths.lower_bound(path))
+
+    def take_through(self, last: bytes) -> pa.RecordBatch | None:
+        """Some rows up to a path, inclusive; None when none is left there."""
+        if self._head is None or self._next is None or self._next > last:
+            return None
+        return self._taken(self._head, _through(self._head, last))
+
+    def take_rest(self) -> Iterator[pa.RecordBatch]:
+        """All rows that are left."""
+        while self._head is not None:
+            yield self._taken(self._head, self._head.paths.count)
+
+    def drop_tombstones(self, last: bytes) -> None:
+        """Take the tombstones that come next, up to a path, inclusive."""
+        while self._head is not None and self._next is not None and self._next <= last:
+            end = _through(self._head, last)
+            values = self._head.batch.column(1).slice(self._place, end - self._place)
+            puts = np.flatnonzero(np.diff(offsets_of(values)))
+            if len(puts):
+                if puts[0]:
+                    self._taken(self._head, self._place + int(puts[0]))
+                return
+            self._taken(self._head, end)
+
+    def _taken(self, head: _Head, end: int) -> pa.RecordBatch:
+        """The rows of the head up to a position, behind which there is at least one more or the next batch."""
+        taken = head.batch.slice(self._place, end - self._place)
+        if end == head.paths.count:
+            self._advance(head)
+        else:
+            self._place, self._next = end, head.paths[end]
+        return taken
+
+    def _advance(self, before: _Head | None) -> None:
+        """Go on to the next batch."""
+        batch = next(self._pieces, None)
+        if batch is None:
+            self._head = self._next = None
+            return
+        self._head = _Head(batch, KeyColumn(batch.column(0)))
+        self._place, self._next = 0, self._head.paths[0]
+        if before is not None and self._next <= before.paths[before.paths.count - 1]:
+            raise InternalError(f"changes are not sorted: {self._next!r} came behind a path that is not smaller")
+
+
+def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows in batches that are neither empty nor large."""
+    for batch in batches:
+        if not batch.schema.equals(ROWS_SCHEMA):
+            raise InternalError(f"changes have the columns {batch.schema}, and need {ROWS_SCHEMA}")
+        for start in range(0, batch.num_rows, _BATCH_ROWS_MAX):
+            yield batch.slice(start, _BATCH_ROWS_MAX)
+
+
+def _through(head: _Head, last: bytes) -> int:
+    """How many rows of a head have paths up to one, inclusive."""
+    return head.paths.lower_bound(last + b"\0")
+
+
+class Clearing(Enum):
+    """How much of a stretch of paths is cleared."""
+
+    NONE = "none"
+    SOME = "some"
+    ALL = "all"
+
+
+class Clears:
+    """Stretches of paths that are cleared; those that touch each other are one."""
+
+    def __init__(self, clears: Sequence[Clear]) -> None:
+        self._starts: list[bytes] = []
+        self._ends: list[bytes | None] = []
+        for start, end in sorted(clears, key=lambda clear: clear[0]):
+            if end is not None and start >= end:
+                continue
+            before = self._ends[-1] if self._ends else b""
+            if self._ends and (before is None or start <= before):
+                self._ends[-1] = None if before is None or end is None else max(before, end)
+            else:
+                self._starts.append(start)
+                self._ends.append(end)
+
+    def over(self, first: bytes, last: bytes) -> Clearing:
+        """How much of the paths from the first to the last, inclusive, is cleared."""
+        at = bisect_right(self._starts, first) - 1
+        if at >= 0:
+            end = self._ends[at]
+            if end is None or end > last:
+                return Clearing.ALL
+            if end > first:
+                return Clearing.SOME
+        return Clearing.SOME if bisect_right(self._starts, last) > at + 1 else Clearing.NONE
+
+    def mask(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_] | None:
+        """Which rows are cleared; None: none is."""
+        if not self._starts or not rows.num_rows:
+            return None
+        first, last = first_key(rows), last_key(rows)
+        if self.over(first, last) is Clearing.NONE:
+            return None
+        cleared = np.zeros(rows.num_rows, np.bool_)
+        paths = KeyColumn(rows.column(0))
+        low = max(bisect_right(self._starts, first) - 1, 0)
+        for at in range(low, bisect_right(self._starts, last)):
+            end = self._ends[at]
+            cleared[paths.lower_bound(self._starts[at]) : paths.count if end is None else paths.lower_bound(end)] = True
+        return cleared
