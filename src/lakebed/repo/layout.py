@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Final
 
 __all__ = [
+    "CLOCK_PATH",
     "DATA_FOLDER",
     "DELETED_PREFIX",
     "HOME_KEY",
@@ -42,6 +43,8 @@ __all__ = [
     "repository_key",
 ]
 
+CLOCK_PATH: Final = "_clock"
+"""Put anew by each collection, to be told the store's time."""
 DATA_FOLDER: Final = "data"
 RANGE_FOLDER: Final = "ranges"
 METARANGE_FOLDER: Final = "metaranges"

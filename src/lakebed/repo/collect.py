@@ -1,0 +1,314 @@
+"""The collection of a repository: list, look, subtract, expire, look again, sweep.
+
+Owns: the order of its steps, which is what makes it safe:
+
+1. The *boundary* is raised to `CollectionOptions.min_age` ago. From now on no older upload can be staged: staging and
+   publishing expect the boundary that they have read.
+2. Objects whose names are older than the boundary are listed.
+3. What is needed is marked in one snapshot of the records (`lakebed.repo.mark`), and commits that lose their objects
+   get an ``expired`` mark. From now on nothing can be made that refers to them.
+4. A second snapshot is marked. What was referred to between 3's snapshot and its marks is seen here: its mark goes.
+   What 3 has kept is kept, for it has no mark.
+5. What the listing has and neither needs is swept, by the shared sweeper; then the marks are made final.
+
+So an object goes only if nothing refers to it at 4, and nothing can begin to: a new upload has a younger name, an old
+one is refused, an old commit is marked, and a copy is a copy of bytes. A mark says which collection made it until it is
+final: of two that run at once, neither takes away what the other relies on.
+
+Invariants: a collector may sleep or die anywhere, and any number may run; what cannot be read protects everything;
+imported objects are never deleted. A clock that is ahead refuses uploads and expires commits early by what it is ahead
+of the store's: of the two clocks the earlier counts. Does not know: how to subtract (`Subtraction`), or to delete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+
+from lakebed.errors import Conflict, Corruption, InvalidRequest, NotFound, UnsupportedFormat
+from lakebed.kv.reading import prefix_end
+from lakebed.lsm.file_id import FILE_ID_CHARACTERS, is_file_id, mint_file_id
+from lakebed.objects.port import ObjectMeta
+from lakebed.reclaim.model import Doomed, ReclaimPlan, ReclaimReport
+from lakebed.reclaim.sweep import Sweep, Sweeper, report_of
+from lakebed.repo.addresses import ADDRESS_SCHEMA, LISTED_SCHEMA, addresses_of, addresses_of_ranges, unnamed
+from lakebed.repo.entry import ulid_at
+from lakebed.repo.home import Home
+from lakebed.repo.key_value.port import KeyValueSnapshot
+from lakebed.repo.layout import CLOCK_PATH, DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDER, metarange_path, range_path
+from lakebed.repo.mark import Marked, mark
+from lakebed.repo.model import MetarangeRef, RangeMeta
+from lakebed.repo.options import CollectionOptions
+
+__all__ = ["Subtraction", "collect_garbage", "plan_collection", "subtract_here"]
+
+_LISTED_COUNT: Final = 65_536
+"""Objects of a listing that become one batch."""
+
+_WRITE_COUNT_MAX: Final = 10_000
+
+
+class Subtraction(Protocol):
+    """Which listed objects no range and nothing staged names. One process does it here; Spark by the same columns."""
+
+    def __call__(
+        self, home: Home, listed: pa.Table, *, ranges: Sequence[tuple[MetarangeRef, RangeMeta]], staged: pa.ChunkedArray
+    ) -> pa.Table:
+        """The garbage.
+
+        Args:
+            listed: of `LISTED_SCHEMA`.
+            ranges: every range whose objects are needed, once, with a metarange that has it.
+            staged: ULIDs that staged entries name.
+        """
+        ...
+
+
+def subtract_here(
+    home: Home, listed: pa.Table, *, ranges: Sequence[tuple[MetarangeRef, RangeMeta]], staged: pa.ChunkedArray
+) -> pa.Table:
+    """`Subtraction` in this process. Cost: 1 GET a range; memory for what is listed and what one range names."""
+    left = unnamed(listed, staged)
+    for ref, one in ranges:
+        if not left.num_rows:
+            break
+        named = list(addresses_of_ranges(home.committed.open(ref), [one]))
+        left = unnamed(left, pa.Table.from_batches(named, schema=ADDRESS_SCHEMA).column("ulid"))
+    return left
+
+
+def collect_garbage(
+    home: Home,
+    *,
+    options: CollectionOptions | None = None,
+    dry_run: bool = False,
+    subtract: Subtraction = subtract_here,
+    progress: Callable[[Any], None] | None = None,
+) -> ReclaimReport:
+    """Delete the objects, ranges and metaranges of a repository that nothing needs.
+
+    Args:
+        options: how old garbage has to be.
+        dry_run: only say what would go; nothing is written.
+        subtract: who compares the listing with the ranges.
+        progress: called after each batch of deletes.
+
+    Raises:
+        InvalidRequest: a minimum age below zero.
+        Unavailable, OutcomeUnknown: the store failed; what was deleted was garbage.
+    Cost: 1 LIST a thousand objects, 2 snapshots, 1 GET a range of kept commits, 1 DELETE a thousand. Source: lakeFS
+    garbage collection, committed and uncommitted; docs/design/0018-collection.md.
+    """
+    collection = _Collection(home, options or CollectionOptions(), subtract=subtract)
+    if dry_run:
+        return report_of(collection.plan(), Sweep(), hidden_count=0, dry_run=True)
+    plan = collection.prepare()
+    report = Sweeper(home.store, home.environment, progress).sweep(plan)
+    if len(report.warnings) == len(plan.warnings):
+        collection.settle()
+    return report
+
+
+def plan_collection(home: Home, *, options: CollectionOptions | None = None) -> ReclaimPlan:
+    """What a collection would delete now; writes nothing. Cost: as `collect_garbage`, without what it writes."""
+    return _Collection(home, options or CollectionOptions(), subtract=subtract_here).plan()
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """What lies below the boundary."""
+
+    objects: pa.Table
+    """Of `LISTED_SCHEMA`."""
+    files: tuple[ObjectMeta, ...]
+    """Ranges and metaranges."""
+
+
+class _Collection:
+    """One run."""
+
+    def __init__(self, home: Home, options: CollectionOptions, *, subtract: Subtraction) -> None:
+        if options.min_age.total_seconds() < 0:
+            raise InvalidRequest(
+                f"A minimum age of {options.min_age} lies in the future: give zero or more.", kind="invalid_min_age"
+            )
+        self._home = home
+        self._min_age_ms = round(options.min_age.total_seconds() * 1000)
+        self._subtract = subtract
+        self._run_id = mint_file_id(environment=home.environment).encode()
+        self._marked: list[str] = []
+        self._gone: list[str] = []
+
+    def plan(self) -> ReclaimPlan:
+        """As if the boundary were raised and nothing happened meanwhile."""
+        now_ms = self._home.now_ms()
+        listed = self._list(self._boundary(now_ms))
+        with self._home.key_value.snapshot() as snapshot:
+            return self._guarded(lambda: self._doomed(listed, mark(self._home, snapshot, now_ms=now_ms), snapshot))
+
+    def prepare(self) -> ReclaimPlan:
+        """Steps 1 to 4."""
+        now_ms = self._now_ms()
+        boundary = self._raise_boundary(self._boundary(now_ms))
+        listed = self._list(boundary)
+        return self._guarded(lambda: self._judge(listed, now_ms=now_ms))
+
+    def settle(self) -> None:
+        """Make the marks final, and forget commits that nothing can reach; the marks stay, for who still has an id."""
+        keys, key_value = self._home.keys, self._home.key_value
+        for one in self._marked:
+            self._change_mark(one, b"")
+        for first in range(0, len(self._gone), _WRITE_COUNT_MAX):
+            key_value.write(deletes=[keys.commit(one) for one in self._gone[first : first + _WRITE_COUNT_MAX]])
+
+    def _guarded(self, judge: Callable[[], ReclaimPlan]) -> ReclaimPlan:
+        """What cannot be read protects everything."""
+        try:
+            return judge()
+        except (Corruption, NotFound, UnsupportedFormat) as problem:
+            return ReclaimPlan(self._home.name, (), (), warnings=(f"Nothing is deleted: {problem.message}",))
+
+    # ---- the boundary
+
+    def _now_ms(self) -> int:
+        """The earlier of our time and the store's."""
+        self._home.store.put(CLOCK_PATH, b"", durable=False)
+        return min(self._home.now_ms(), self._home.store.head(CLOCK_PATH).modified_ms)
+
+    def _boundary(self, now_ms: int) -> str:
+        raw = self._home.key_value.get(self._home.keys.boundary)
+        return max(ulid_at(max(0, now_ms - self._min_age_ms)), "" if raw is None else raw.decode())
+
+    def _raise_boundary(self, wanted: str) -> str:
+        """Never backwards, whoever else collects."""
+        key_value, key = self._home.key_value, self._home.keys.boundary
+        while True:
+            raw = key_value.get(key)
+            if raw is not None and raw.decode() >= wanted:
+                return raw.decode()
+            try:
+                key_value.set_if(key, wanted.encode(), expected=raw)
+            except Conflict:
+                continue
+            return wanted
+
+    # ---- the listing
+
+    def _list(self, boundary: str) -> _Listed:
+        store = self._home.store
+        files = [
+            meta
+            for folder in (RANGE_FOLDER, METARANGE_FOLDER)
+            for meta in store.list(folder)
+            if _is_older(meta.path[-FILE_ID_CHARACTERS:], boundary)
+        ]
+        return _Listed(pa.Table.from_batches(self._objects(boundary), schema=LISTED_SCHEMA), tuple(files))
+
+    def _objects(self, boundary: str) -> Iterator[pa.RecordBatch]:
+        ulids: list[str] = []
+        sizes: list[int] = []
+        for meta in self._home.store.list(DATA_FOLDER):
+            ulid = meta.path[len(DATA_FOLDER) + 1 :]
+            if ulid >= boundary:
+                break  # names are in the order of their times
+            if is_file_id(ulid):
+                ulids.append(ulid)
+                sizes.append(meta.size_bytes)
+            if len(ulids) == _LISTED_COUNT:
+                yield _listed_batch(ulids, sizes)
+                ulids, sizes = [], []
+        yield _listed_batch(ulids, sizes)
+
+    # ---- the judgement
+
+    def _judge(self, listed: _Listed, *, now_ms: int) -> ReclaimPlan:
+        home = self._home
+        with home.key_value.snapshot() as snapshot:
+            first = mark(home, snapshot, now_ms=now_ms)
+            final = _final_marks(home, snapshot)
+        self._marked = sorted(first.expired - final)
+        self._write_marks()
+        with home.key_value.snapshot() as snapshot:
+            second = mark(home, snapshot, now_ms=now_ms)
+            for one in self._marked:
+                if one in second.active:
+                    self._change_mark(one, None)  # named before it was marked, and its objects are there still
+            second.commits = first.commits | second.commits
+            second.active |= first.active
+            second.remembered |= first.remembered
+            self._gone = sorted(set(second.commits) - second.remembered)
+            return self._doomed(listed, second, snapshot)
+
+    def _write_marks(self) -> None:
+        """Ours, also over those of a collection that died, or that runs too."""
+        keys, key_value = self._home.keys, self._home.key_value
+        for first in range(0, len(self._marked), _WRITE_COUNT_MAX):
+            some = self._marked[first : first + _WRITE_COUNT_MAX]
+            key_value.write([(keys.expired(one), self._run_id) for one in some])
+
+    def _change_mark(self, commit_id: str, value: bytes | None) -> None:
+        """Take a mark of ours away, or make it final; another collection's is its own concern."""
+        with suppress(Conflict):
+            self._home.key_value.set_if(self._home.keys.expired(commit_id), value, expected=self._run_id)
+
+    def _doomed(self, listed: _Listed, marked: Marked, snapshot: KeyValueSnapshot) -> ReclaimPlan:
+        """Listed minus needed."""
+        home = self._home
+        files: set[str] = set()
+        for ref in marked.kept_metaranges():
+            if ref.file is not None:
+                files.add(metarange_path(ref.file.id))
+                files.update(range_path(one.file.id) for one in home.committed.open(ref).ranges())
+        needed: dict[str, tuple[MetarangeRef, RangeMeta]] = {}
+        for ref in marked.metaranges_with_objects():
+            needed.update((one.file.id, (ref, one)) for one in home.committed.open(ref).ranges())
+        garbage = self._subtract(
+            home, listed.objects, ranges=list(needed.values()), staged=_staged(home, marked, snapshot)
+        )
+        doomed = [
+            Doomed(f"{DATA_FOLDER}/{ulid}", size_bytes, "no kept commit and nothing staged names it")
+            for ulid, size_bytes in zip(
+                *(garbage.column(name).to_pylist() for name in garbage.column_names), strict=True
+            )
+        ]
+        doomed += [
+            Doomed(meta.path, meta.size_bytes, "no commit and no compacted staging area has it")
+            for meta in listed.files
+            if meta.path not in files
+        ]
+        kept = {"named": listed.objects.num_rows - garbage.num_rows}
+        plan = ReclaimPlan(home.name, (), tuple(doomed), {reason: count for reason, count in kept.items() if count})
+        lost = len(marked.expired & marked.remembered)
+        if not lost:
+            return plan
+        sentence = (
+            f"{lost:,} commits are older than the rules of retention: they stay in the log without their objects."
+        )
+        return replace(plan, warnings=(sentence,))
+
+
+def _is_older(ulid: str, boundary: str) -> bool:
+    return is_file_id(ulid) and ulid < boundary
+
+
+def _listed_batch(ulids: list[str], sizes: list[int]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(ulids, pa.string()), pa.array(sizes, pa.int64())], schema=LISTED_SCHEMA)
+
+
+def _final_marks(home: Home, snapshot: KeyValueSnapshot) -> set[str]:
+    prefix = home.keys.expired()
+    return {key[len(prefix) :].decode() for key, value in snapshot.scan(prefix, prefix_end(prefix)) if not value}
+
+
+def _staged(home: Home, marked: Marked, snapshot: KeyValueSnapshot) -> pa.ChunkedArray:
+    """What entries under the branches' tokens name."""
+    found: list[pa.Array] = [pa.array([], pa.string())]
+    for token in marked.tokens:
+        prefix = home.keys.token(token.id)
+        for batch in snapshot.scan_arrow(prefix, prefix_end(prefix)):
+            found.append(addresses_of(batch.column(1), where=f"the staging token {token.id}").column(0))
+    return pa.chunked_array(found, pa.string())

@@ -1,0 +1,145 @@
+"""What a repository still needs: commits that keep their objects, commits that are remembered, live tokens.
+
+Owns: the rules. Pure over one snapshot of the records; reads no object.
+
+- A head, of a branch or a tag, keeps its objects; so does every head that the reference log names, for
+  `RepositoryOptions.undelete_days`.
+- Behind the head of a branch a commit keeps its objects as long as one that follows it is younger than the branch's
+  rule: so long it was what a reader of the branch saw. Without rules every commit that can be reached does.
+- A commit that can be reached is remembered, with its ranges, whether or not its objects are kept: logs, differences
+  and merge bases need it. One that cannot is remembered, and keeps its objects, while it is younger than the
+  reference log goes back.
+
+Does not know: objects, or who deletes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from lakebed.errors import Corruption
+from lakebed.repo.home import Home
+from lakebed.repo.key_value.port import KeyValueSnapshot
+from lakebed.repo.model import Branch, Commit, MetarangeRef, StagingToken
+from lakebed.repo.records import read_records
+from lakebed.repo.reflog import reflog
+from lakebed.repo.retention import load_retention
+from lakebed.repo.tags import list_tags
+
+__all__ = ["Marked", "mark"]
+
+_DAY_MS: Final = 86_400_000
+
+
+@dataclass(slots=True)
+class Marked:
+    """What one moment needs."""
+
+    commits: dict[str, Commit] = field(default_factory=dict)
+    """Every commit with a record, by id."""
+    active: set[str] = field(default_factory=set)
+    """Commits that keep their objects."""
+    remembered: set[str] = field(default_factory=set)
+    """Commits whose records and ranges stay; the active ones are among them."""
+    compacted: list[MetarangeRef] = field(default_factory=list)
+    """What staging compactions have made, of every branch."""
+    tokens: list[StagingToken] = field(default_factory=list)
+    """Of every branch."""
+
+    @property
+    def expired(self) -> set[str]:
+        """Commits that lose their objects."""
+        return set(self.commits) - self.active
+
+    def kept_metaranges(self) -> list[MetarangeRef]:
+        """Whose files stay."""
+        return [self.commits[one].metarange for one in sorted(self.remembered)] + self.compacted
+
+    def metaranges_with_objects(self) -> list[MetarangeRef]:
+        """Whose entries' objects stay too."""
+        return [self.commits[one].metarange for one in sorted(self.active)] + self.compacted
+
+
+def mark(home: Home, snapshot: KeyValueSnapshot, *, now_ms: int) -> Marked:
+    """What is needed at the moment of a snapshot.
+
+    Args:
+        now_ms: Unix time in milliseconds, UTC.
+
+    Raises:
+        Corruption: a record is damaged, or a commit that something names is not there: then nothing may be deleted.
+    Cost: 1 scan of branches, tags, reference log and commits; 2 us a commit.
+    """
+    marked = Marked(commits=dict(read_records(snapshot, home.keys.commit(), Commit)))
+    rules = load_retention(home, snapshot=snapshot)
+    undelete_ms = now_ms - home.options.undelete_days * _DAY_MS
+    heads: list[str] = []
+    horizons: dict[str, int | None] = {}  # by head: until when commits behind it are kept; None: for ever
+    for name, branch in read_records(snapshot, home.keys.branch(), Branch):
+        heads.append(branch.commit_id)
+        marked.tokens += [branch.staging, *branch.sealed]
+        if branch.compacted is not None:
+            marked.compacted.append(branch.compacted)
+        until_ms = None if rules is None else now_ms - rules.days_of(name) * _DAY_MS
+        _keep_longest(horizons, branch.commit_id, until_ms)
+    for _, tag in list_tags(home, snapshot=snapshot):
+        heads.append(tag.commit_id)
+        if rules is None:
+            _keep_longest(horizons, tag.commit_id, None)
+    for line in reflog(home, since_ms=undelete_ms, snapshot=snapshot):
+        heads += [one for one in (line.before, line.after) if one is not None]
+    marked.remembered.update(one for one, _ in _reached(marked, heads))
+    young = {one for one, commit in marked.commits.items() if commit.created_at_ms >= undelete_ms}
+    marked.remembered |= young - marked.remembered
+    # What a young commit without a name descends from is remembered with it, or its log would end in nothing.
+    marked.remembered.update(one for one, _ in _reached(marked, sorted(young)))
+    marked.active.update(heads)
+    marked.active |= young - {one for one, _ in _reached(marked, heads)}
+    for head, until_ms in horizons.items():
+        marked.active |= _kept_behind(marked, head, until_ms=until_ms)
+    return marked
+
+
+def _keep_longest(horizons: dict[str, int | None], head: str, until_ms: int | None) -> None:
+    """Two branches at one commit: the longer rule counts."""
+    known = horizons.get(head, until_ms)
+    horizons[head] = None if known is None or until_ms is None else min(known, until_ms)
+
+
+def _reached(marked: Marked, heads: list[str]) -> Iterator[tuple[str, Commit]]:
+    """Heads and everything before them, each once."""
+    seen: set[str] = set()
+    waiting = list(heads)
+    while waiting:
+        one = waiting.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        commit = marked.commits.get(one)
+        if commit is None:
+            raise Corruption(
+                f"The commit {one} is not there, and something names it: restore the database of records. Until then "
+                "nothing is deleted.",
+                path=f"commits/{one}",
+            )
+        yield one, commit
+        waiting += commit.parents
+
+
+def _kept_behind(marked: Marked, head: str, *, until_ms: int | None) -> set[str]:
+    """The head, and each commit behind it whose follower is younger than the rule."""
+    if until_ms is None:
+        return {one for one, _ in _reached(marked, [head])}
+    kept: set[str] = set()
+    waiting = [head]
+    while waiting:
+        one = waiting.pop()
+        if one in kept:
+            continue
+        kept.add(one)
+        commit = marked.commits[one]
+        if commit.created_at_ms > until_ms:
+            waiting += commit.parents
+    return kept
