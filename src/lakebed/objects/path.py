@@ -17,7 +17,7 @@ from typing import Final, Literal, cast
 
 from lakebed.errors import InvalidRequest
 
-__all__ = ["Scheme", "StoreUrl", "check_folder", "check_path", "join_path", "parse_url"]
+__all__ = ["Scheme", "StoreUrl", "check_folder", "check_path", "is_path", "join_path", "parse_url"]
 
 Scheme = Literal["file", "memory", "s3", "gs", "az"]
 
@@ -68,6 +68,11 @@ def check_path(path: str) -> str:
             path=path,
         )
     return path
+
+
+def is_path(path: str) -> bool:
+    """Whether `path` may name an object; see `check_path`."""
+    return _WRONG_SEGMENT.search(path) is None
 
 
 def check_folder(prefix: str) -> str:

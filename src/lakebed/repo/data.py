@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, cast
 
@@ -36,6 +36,7 @@ __all__ = [
     "open_file",
     "physical_url",
     "read",
+    "read_ranges",
     "signed_get",
     "signed_put",
     "stream",
@@ -140,6 +141,18 @@ def read(home: Home, entry: Entry, *, byte_range: ByteRange | None = None) -> Bu
     store, path = _locate(home, entry)
     with _explained(home, entry):
         return store.get(path, byte_range=byte_range)
+
+
+def read_ranges(home: Home, entry: Entry, *, ranges: Sequence[ByteRange]) -> list[Buffer]:
+    """Several parts of an entry's bytes, in the order asked; near ones are read together. Raises as `read`.
+
+    Cost: 1 GET a joined range.
+    """
+    for byte_range in ranges:
+        _check_range(byte_range, entry)
+    store, path = _locate(home, entry)
+    with _explained(home, entry):
+        return store.get_ranges(path, ranges)
 
 
 def stream(
