@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from lakebed.repo.committed.apply import Changes
 from lakebed.repo.home import Home
-from lakebed.repo.key_value.port import KeyValueSnapshot
+from lakebed.repo.key_value.port import KEY_BYTES_MAX, KeyValueSnapshot
 from lakebed.repo.model import ROWS_SCHEMA, StagingToken
 from lakebed.repo.rows import overlay, prefix_range
 
@@ -83,7 +83,8 @@ def staged_rows(
     """
     first, last = prefix_range(home.keys.token(token.id))
     for batch in snapshot.scan_arrow(first + (start or b""), last if end is None else first + end):
-        paths = pc.binary_slice(batch.column(0), len(first))
+        # Without a stop, pyarrow 26 computes a negative size for columns whose values are little more than the prefix.
+        paths = pc.binary_slice(batch.column(0), len(first), KEY_BYTES_MAX)
         yield pa.RecordBatch.from_arrays([paths, batch.column(1)], schema=ROWS_SCHEMA)
 
 

@@ -24,6 +24,7 @@ from lakebed.errors import Corruption, InvalidRequest
 from lakebed.lsm.block import keys_of, offsets_of
 from lakebed.lsm.sort import KeyColumn
 from lakebed.repo.entry import IDENTITY_BYTES, decode_entry
+from lakebed.repo.key_value.port import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from lakebed.repo.model import Entry
 from lakebed.repo.rows import prefix_range
 
@@ -130,7 +131,7 @@ def _folded(rows: RowsFrom, start: bytes, end: bytes | None, prefix: bytes, mark
 
 def _fold(chunk: pa.RecordBatch, prefix: bytes, mark: bytes) -> tuple[list[Listed], bytes | None, int]:
     """The lines of some rows; then of the common prefix in which the last row lies, where it ends and its rows here."""
-    found = pc.find_substring(pc.binary_slice(chunk.column(0), len(prefix)), mark).to_numpy()
+    found = pc.find_substring(pc.binary_slice(chunk.column(0), len(prefix), KEY_BYTES_MAX), mark).to_numpy()
     hits = np.flatnonzero(found >= 0).tolist()
     if not hits:
         return _listed(chunk), None, 0
@@ -195,7 +196,7 @@ def decode_entries(values: pa.BinaryArray, *, paths: Sequence[str]) -> list[Entr
     count = len(values)
     if not count:
         return []
-    entries = pc.binary_slice(values, IDENTITY_BYTES)
+    entries = pc.binary_slice(values, IDENTITY_BYTES, VALUE_BYTES_MAX)
     offsets = offsets_of(entries)
     content = memoryview(entries.buffers()[2])[offsets[0] : offsets[-1]]
     try:
