@@ -7,20 +7,20 @@ so whoever wants to know only whether there is one reads one window. Does not kn
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
 
 from lakebed.repo.committed.diff_cache import DIFF_BYTES_MAX, DiffCache
-from lakebed.repo.committed.metarange import Metarange
-from lakebed.repo.committed.segments import Segment, cut_segments
+from lakebed.repo.committed.segment_rows import rows_of_segments
+from lakebed.repo.committed.segments import cut_segments
 from lakebed.repo.committed.store import Committed
 from lakebed.repo.committed.windows import FIRST_ROW_COUNT, Positions, match_paths, order_of, same, side_by_side
-from lakebed.repo.model import DIFF_SCHEMA, DiffKind, MetarangeRef, RangeMeta
+from lakebed.repo.model import DIFF_SCHEMA, DiffKind, MetarangeRef
 from lakebed.repo.rows import clip_rows
 
-__all__ = ["diff_metaranges", "diff_rows", "has_difference", "rows_of_ranges"]
+__all__ = ["diff_metaranges", "diff_rows", "has_difference"]
 
 
 def diff_metaranges(
@@ -30,13 +30,11 @@ def diff_metaranges(
     *,
     start: bytes | None = None,
     end: bytes | None = None,
-    cache: DiffCache | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """What changed from left to right.
 
     Args:
         start, end: only paths in [start, end); None: open.
-        cache: where complete, small differences are kept, and looked for first.
 
     Returns:
         Batches of `DIFF_SCHEMA`, none empty, sorted by path, each path once, made while they are taken.
@@ -45,19 +43,20 @@ def diff_metaranges(
         NotFound: an object of one of them is gone.
         Corruption: one is damaged.
     Cost: the ranges that only one side has, and of those only the blocks with paths in [start, end); nothing when the
-        ids are equal. About 0.5 us a row that is read; a window of rows a side is held.
+        ids are equal, or when a small difference of the same two was taken to its end before (`Committed.diffs`).
+        About 0.4 us a row that is read; a window of rows a side and a few ranges read ahead are held.
     """
     if left.id == right.id:
         return
-    kept = None if cache is None else cache.get(left.id, right.id)
+    kept = committed.diffs.get(left.id, right.id)
     if kept is not None:
         yield from _clipped(kept, start, end)
         return
-    found = _differences(committed.open(left), committed.open(right), start=start, end=end)
-    if cache is None or start is not None or end is not None:
+    found = _differences(committed, (left, right), start=start, end=end)
+    if start is not None or end is not None:
         yield from found
     else:
-        yield from _remembered(found, cache, left.id, right.id)
+        yield from _remembered(found, committed.diffs, left.id, right.id)
 
 
 def has_difference(
@@ -95,37 +94,22 @@ def _remembered(
 
 
 def _differences(
-    left: Metarange, right: Metarange, *, start: bytes | None, end: bytes | None
+    committed: Committed, sides: tuple[MetarangeRef, MetarangeRef], *, start: bytes | None, end: bytes | None
 ) -> Iterator[pa.RecordBatch]:
     """Segment by segment; windows go on growing from one segment to the next."""
+    metaranges = [committed.open(ref) for ref in sides]
+    segments = (
+        segment
+        for segment in cut_segments([metarange.ranges() for metarange in metaranges])
+        if segment.ids[0] != segment.ids[1] and segment.overlaps(start, end)
+    )
     row_count = FIRST_ROW_COUNT
-    for segment in cut_segments([left.ranges(), right.ranges()]):
-        if segment.ids[0] == segment.ids[1] or not segment.overlaps(start, end):
-            continue
-        for before, behind in side_by_side(_rows(segment, (left, right), start, end), first_row_count=row_count):
-            row_count = max(row_count, before.num_rows, behind.num_rows)
-            batch = diff_rows(before, behind)
+    for _, rows in rows_of_segments(committed.files, metaranges, segments, start=start, end=end):
+        for left, right in side_by_side(rows, first_row_count=row_count):
+            row_count = max(row_count, left.num_rows, right.num_rows)
+            batch = diff_rows(left, right)
             if batch.num_rows:
                 yield batch
-
-
-def _rows(
-    segment: Segment, metaranges: Sequence[Metarange], start: bytes | None, end: bytes | None
-) -> list[Iterator[pa.RecordBatch]]:
-    """The rows of every side of a segment, each lazily."""
-    return [
-        rows_of_ranges(metarange, ranges, start=start, end=end)
-        for metarange, ranges in zip(metaranges, segment.ranges, strict=True)
-    ]
-
-
-def rows_of_ranges(
-    metarange: Metarange, ranges: Iterable[RangeMeta], *, start: bytes | None = None, end: bytes | None = None
-) -> Iterator[pa.RecordBatch]:
-    """The rows of some ranges, one behind another, with paths in [start, end); each is opened when it is due."""
-    for meta in ranges:
-        if (end is None or meta.file.first_key < end) and (start is None or meta.file.last_key >= start):
-            yield from metarange.rows_of(meta, start=start, end=end)
 
 
 def diff_rows(left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:

@@ -11,7 +11,7 @@ Does not know: commits, branches. Why it works in segments and windows: docs/des
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
@@ -21,8 +21,8 @@ import pyarrow as pa
 from lakebed.errors import InvalidRequest
 from lakebed.lsm.block import keys_of
 from lakebed.lsm.sort import KeyColumn
-from lakebed.repo.committed.diff import rows_of_ranges
 from lakebed.repo.committed.range_writer import MetarangeWriter
+from lakebed.repo.committed.segment_rows import rows_of_segments
 from lakebed.repo.committed.segments import Segment, cut_segments
 from lakebed.repo.committed.store import Committed
 from lakebed.repo.committed.units import (
@@ -137,6 +137,7 @@ class _Merge:
         conflicts_max: int,
     ) -> None:
         self._three = three
+        self._files = committed.files
         self._metaranges = [committed.open(ref) for ref in three]
         self._strategy = strategy
         self._prefix = prefix
@@ -152,10 +153,13 @@ class _Merge:
 
     def run(self, segments: Sequence[Segment]) -> MergeOutcome:
         """Merge every segment."""
-        for segment in segments:
-            side = self._side_of(segment)
+        sides = [self._side_of(segment) for segment in segments]
+        compared = [segment for segment, side in zip(segments, sides, strict=True) if side is None]
+        rows_of_next = rows_of_segments(self._files, self._metaranges, compared)
+        for segment, side in zip(segments, sides, strict=True):
             if side is None:
-                self._compare(segment)
+                _, rows = next(rows_of_next)
+                self._compare(rows)
             else:
                 self._take(segment, side)
         if self._writer is None:
@@ -199,13 +203,9 @@ class _Merge:
 
     # Rows
 
-    def _compare(self, segment: Segment) -> None:
-        """Merge a segment row by row, in windows."""
-        sources = [
-            rows_of_ranges(metarange, ranges)
-            for metarange, ranges in zip(self._metaranges, segment.ranges, strict=True)
-        ]
-        for base, source, destination in side_by_side(sources, first_row_count=WINDOW_ROW_COUNT):
+    def _compare(self, sides: Sequence[Iterable[pa.RecordBatch]]) -> None:
+        """Merge the rows of a segment, in windows."""
+        for base, source, destination in side_by_side(sides, first_row_count=WINDOW_ROW_COUNT):
             merged = MergedRows(base, source, destination)
             for start, end, side in self._forced(*_bounds(base, source, destination), merged):
                 merged.force(start, end, side)

@@ -12,6 +12,7 @@ from typing import Final
 from lakebed.lsm.cache import BlockCache, shared_cache
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.committed.content_hash import EMPTY_METARANGE_ID
+from lakebed.repo.committed.diff_cache import DiffCache
 from lakebed.repo.committed.metarange import Metarange
 from lakebed.repo.committed.range_files import RangeCounts, RangeFiles
 from lakebed.repo.committed.range_writer import MetarangeWriter
@@ -32,6 +33,7 @@ class Committed:
         store: the repository's storage namespace.
         options: where ranges break.
         cache: where tails, blocks and lists of ranges are kept; None: the process's shared cache.
+        diff_cache_count: differences of two metaranges kept, of the small ones (`RepositoryOptions.diff_cache_count`).
         environment: chance for names, threads for reading ahead and writing.
 
     Example:
@@ -54,8 +56,10 @@ class Committed:
         *,
         options: RangeOptions | None = None,
         cache: BlockCache | None = None,
+        diff_cache_count: int = 64,
         environment: Environment,
     ) -> None:
+        self.diffs: Final = DiffCache(count_max=diff_cache_count, runtime=environment.runtime)
         self.files: Final = RangeFiles(
             store,
             options=options or RangeOptions(),
