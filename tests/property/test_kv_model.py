@@ -148,6 +148,34 @@ class History:
             assert expected == there
             self.note([("delete" if value is None else "put", key, value or b"", None)])
 
+    def write_conditionally(self) -> None:
+        """Several at once, with the right or a wrong expectation of several keys, absent ones included."""
+        batch, writes = WriteBatch(), [self.some_write() for _ in range(self.rng.randrange(5))]
+        fill(batch, writes)
+        there = visible(self.model, self.now())
+        expected = {key: there.get(key) for key in self.rng.sample(KEYS, self.rng.randrange(4))}
+        if expected and self.rng.random() < 0.3:
+            expected[self.rng.choice(list(expected))] = b"wrong"
+        wrong = {key for key, value in expected.items() if there.get(key) != value}
+        refused: set[bytes] = set()
+        try:
+            self.db.write_if(batch, expected=expected, await_durable=self.rng.random() < 0.3)
+        except Conflict as told:
+            refused = {told.facts["key"]}
+            self.met["write_if refused"] += 1
+        else:
+            self.note(writes)
+        assert refused <= wrong
+        assert bool(refused) == bool(wrong)
+
+    def look_durably(self) -> None:
+        """A linearizable snapshot shows what is durable, and nothing else."""
+        durable_sequence = self.db.stats().durable_sequence
+        state: dict[bytes, Any] = [model for at, model in self.undurable if at <= durable_sequence][-1]
+        with self.db.snapshot(linearizable=True) as proved:
+            assert dict(proved.scan()) == visible(state, self.now())
+        self.met["pending rows not shown"] += state != self.model
+
     def transact(self) -> None:
         """Reads and writes of a transaction, writes of others between, and exactly the conflicts that there are."""
         isolation: Any = self.rng.choice(["snapshot", "serializable"])
@@ -272,6 +300,8 @@ STEP_WEIGHTS: dict[Callable[[History], None], int] = {
     History.write: 40,
     History.write_batch: 10,
     History.compare_and_set: 6,
+    History.write_conditionally: 8,
+    History.look_durably: 4,
     History.transact: 8,
     History.flush: 6,
     History.compact: 6,
@@ -326,7 +356,15 @@ def test_a_database_is_a_dictionary(tell: Callable[[str], None]) -> None:
         clock = ManualClock()
         environment = Environment(clock=clock, rng=random.Random(seed))
         run(Place.at(f"memory://kv-model-{seed}", environment=environment), clock, seed, met)
-    for name in ("crashes that lost writes", "commits refused", "values ended", "reads of snapshots", "set_if refused"):
+    for name in (
+        "crashes that lost writes",
+        "commits refused",
+        "values ended",
+        "reads of snapshots",
+        "set_if refused",
+        "write_if refused",
+        "pending rows not shown",
+    ):
         assert met[name] >= seed_count(SEEDS) // 2, f"{name}: only {met[name]} times"
     tell(f"a database against a dictionary: {dict(sorted(met.items()))}")
 

@@ -173,7 +173,7 @@ def flushes_by_anybody(patch: Patch) -> None:
 @undone_in("rivals")
 def linearizable_by_hearsay(patch: Patch) -> None:
     """Repair 14: a linearizable get does not look at the fence."""
-    patch.setattr(database.Database, "_check_owner", lambda self: None)
+    patch.setattr(database.Database, "_check_owner", lambda self: self._commit.durable_sequence)
 
 
 @undone_in("roles")
@@ -280,6 +280,19 @@ def scans_hold_nothing(patch: Patch) -> None:
 def nothing_was_written_since(patch: Patch) -> None:
     """Transactions and set_if do not look whether others wrote in between."""
     patch.setattr(Tree, "written_since", lambda self, key, sequence: False)
+
+
+@undone_in("threads")
+def anything_is_expected(patch: Patch) -> None:
+    """A conditional write takes what memory has of the expected keys for what was expected."""
+    patch.setattr(Tree, "surely_is", lambda self, key, value: True)
+
+
+@undone_in("threads")
+def snapshots_show_what_is_pending(patch: Patch) -> None:
+    """A linearizable snapshot shows rows that are not durable yet."""
+    view_locked = Tree.view_locked
+    patch.setattr(Tree, "view_locked", lambda self, **through: view_locked(self))
 
 
 @undone_in("takeovers")

@@ -160,18 +160,17 @@ class Database(Writing):
                 return view, hold
 
     def _stand_durable(self) -> tuple[View, Hold]:
-        """What is durable now, once it is known what became of writes without a clear answer, and still ours."""
+        """What is durable and ours now, once it is known what became of writes without a clear answer."""
         self._check_owned()
+        while (unclear := self._commit.unclear_sequence) is not None:
+            self._commit.wait(unclear)
+        durable_sequence = self._check_owner()
         while True:
+            # What became durable since, by files, is shown too: then it is a later moment, still before any new owner.
             with self._lock:
-                unclear = self._commit.unclear_sequence
-                view = self._tree.view_locked(through=self._commit.durable_sequence)
-            if unclear is not None:
-                self._commit.wait(unclear)
-                continue
+                view = self._tree.view_locked(through=durable_sequence)
             hold = self._holds.of(view.file_set)
             if hold is not None:
-                self._check_owner()
                 return view, hold
 
     def snapshot(self, *, linearizable: bool = False) -> Snapshot:

@@ -172,6 +172,10 @@ class _Group:
     """Encoded at the first attempt, and kept until it is in the log."""
 
     @property
+    def first_sequence(self) -> int:
+        return self.memtable.first_sequence + self.start
+
+    @property
     def last_sequence(self) -> int:
         return self.memtable.first_sequence + self.end - 1
 
@@ -240,15 +244,21 @@ class LogGroups:
 
     # Without the lock
 
-    def newest_epoch(self) -> int:
-        """The epoch of whoever owned the log at some moment during this call: ours, or that of a newer writer.
+    def newest_owner(self) -> tuple[int, int]:
+        """Whoever owned the log at some moment during this call, and what of ours was in it at that moment.
+
+        Returns:
+            The owner's epoch: ours, or that of a newer writer. And the sequence up to which rows were in the log, also
+            those whose writers have not been told yet; true only where the epoch is ours.
 
         Cost: 1 HEAD; while an append is under way 2 HEAD, and 1 GET when it has landed.
         """
         while True:
             with self._lock:
-                first = self._sealed[0].wal_id if self._sealed else self.last_wal_id + 1
-                is_tried = bool(self._sealed) and self._sealed[0].body is not None
+                group = self._sealed[0] if self._sealed else None
+                first = self.last_wal_id + 1 if group is None else group.wal_id
+                landed = self._landed_sequence() if group is None else group.first_sequence - 1
+            is_tried = group is not None and group.body is not None
             # A fence takes the next free id, and stays for ever. What is under way may have landed, and may even have
             # been collected by a newer owner since, whose fence lies right behind it then.
             try:
@@ -256,10 +266,18 @@ class LogGroups:
                     if self._wal.exists(wal_id):
                         epoch = self._wal.read(wal_id).epoch
                         if epoch != self._epoch:
-                            return epoch
-                return self._epoch  # nobody's fence, or an append of ours that succeeded meanwhile
+                            return epoch, landed
+                        if group is None or wal_id > first:
+                            break  # an append that began and succeeded meanwhile: how far the log goes is not known
+                        landed = group.last_sequence
+                else:
+                    return self._epoch, landed  # nobody's fence
             except NotFound:
                 continue  # landed, flushed and collected while we looked
+
+    def _landed_sequence(self) -> int:
+        """Of the last row that is surely in the log when no group is sealed. Under the lock."""
+        return self._memtable.first_sequence + self._start - 1
 
     def append_oldest(self) -> int:
         """Put the oldest group into the log; returns its last sequence. By one thread at a time.

@@ -346,15 +346,23 @@ class Steps(Reading):
             self._commit.wait(min(newest, view.sequence))
         self._check_owner()
 
-    def _check_owner(self) -> None:
-        """Raise `Fenced` unless nobody owned the database after us up to some moment during this call."""
+    def _check_owner(self) -> int:
+        """Raise `Fenced` unless nobody owned the database after us up to some moment during this call.
+
+        Returns:
+            The sequence up to which rows were durable at that moment, whether or not their writers know it already.
+        """
         with self._lock:
             if self._commit.fenced is not None:
                 raise said_again(self._commit.fenced)
-        groups = self._groups
-        epoch = self._claim.log.latest().writer_epoch if groups is None else groups.newest_epoch()
+        if self._groups is None:
+            manifest = self._claim.log.latest()
+            epoch, durable_sequence = manifest.writer_epoch, manifest.last_sequence
+        else:
+            epoch, durable_sequence = self._groups.newest_owner()
         if epoch != self._claim.epoch:
             raise self._taken_over(epoch)
+        return durable_sequence
 
     def _taken_over(self, epoch: int) -> Fenced:
         error = Fenced(

@@ -121,8 +121,20 @@ class Owner:
     def set_if(self, key: bytes) -> None:
         """Read what is there for sure, and replace just that."""
         expected = self.get_surely(key)
-        write = self._note(lambda n: (Change(key, Kind.PUT, value_of(n, 0)),), expected=(key, expected))
+        write = self._note(lambda n: (Change(key, Kind.PUT, value_of(n, 0)),), expected={key: expected})
         self._unless_refused(write, lambda: self.database.set_if(key, write.changes[0].value, expected=expected))
+
+    def write_if(self, keys: list[bytes]) -> None:
+        """Read some keys at one moment, for sure, and write all but the last if all are still so."""
+        expected = self.snapshot_surely(keys)
+        write = self._note(
+            lambda n: tuple(Change(key, Kind.PUT, value_of(n, place)) for place, key in enumerate(keys[:-1] or keys)),
+            expected=expected,
+        )
+        batch = WriteBatch()
+        for change in write.changes:
+            batch.put(change.key, change.value)
+        self._unless_refused(write, lambda: self.database.write_if(batch, expected=expected))
 
     def _unless_refused(self, write: Write, call: Callable[[], object]) -> None:
         try:
@@ -199,9 +211,22 @@ class Owner:
         self.world.counts["linearizable gets"] += 1
         return value
 
-    def _watch(self, what: str, *, is_whole: bool = True) -> Callable[..., None]:
+    def snapshot_surely(self, keys: list[bytes]) -> dict[bytes, bytes | None]:
+        """A linearizable snapshot: what is durable now of all keys, whoever wrote it; the values of some."""
+        watch = self._watch("linearizable snapshot", is_durable=True)
+        with self.database.snapshot(linearizable=True) as snapshot:
+            began = self.world.tick()
+            values = dict(zip(keys, snapshot.get_many(keys), strict=True))
+            content, _ = slowly(self.world, snapshot.scan())
+        if any(content.get(key) != value for key, value in values.items()) and not self.world.has_ttl:
+            raise Violation(f"a snapshot of {self.folder} held {values}, and then {content}")
+        watch(content, began)
+        return values
+
+    def _watch(self, what: str, *, is_whole: bool = True, is_durable: bool = False) -> Callable[..., None]:
         """Begin to look; the returned call notes what was seen."""
-        floor, started, now_ms = max(self._floor(), self._opened_after), self.world.tick(), self.world.now_ms()
+        floor = len(self.line.events) if is_durable else max(self._floor(), self._opened_after)
+        started, now_ms = self.world.tick(), self.world.now_ms()
 
         def note(content: Mapping[bytes, Any], ended: int | None = None) -> None:
             self.line.observations.append(
@@ -214,7 +239,7 @@ class Owner:
                     now_ms=now_ms,
                     until_ms=self.world.now_ms(),
                     content=content,
-                    is_durable=False,
+                    is_durable=is_durable,
                     is_whole=is_whole,
                 )
             )

@@ -61,8 +61,8 @@ class Write:
     ended: int | None = None
     outcome: Literal["open", "acknowledged", "refused"] = "open"
     """An open one may have happened, happen later, or never."""
-    expected: tuple[bytes, bytes | None] | None = None
-    """Compare-and-set: the key, and what it had to hold."""
+    expected: Mapping[bytes, bytes | None] = field(default_factory=dict)
+    """Conditional writes: keys, and what each had to hold."""
     began: int | None = None
     """Transaction: the tick at which it began."""
     read: Mapping[bytes, bytes | None] = field(default_factory=dict)
@@ -252,7 +252,7 @@ class Line:
             if write.outcome == "refused" and write.id in self.landed:
                 raise Violation(f"{self.url}: write {write.id} was refused, and became durable")
         for index, event in enumerate(self.events):
-            if event.write is not None and event.write.expected is not None:
+            if event.write is not None:
                 self._check_expected(event.write, index)
             if event.write is not None and event.write.began is not None:
                 self._check_transaction(event.write, index)
@@ -260,11 +260,10 @@ class Line:
             self._check_observation(observation, writes)
 
     def _check_expected(self, write: Write, index: int) -> None:
-        assert write.expected is not None
-        key, value = write.expected
-        before = self.states[index].get(key, (None, None))[0]
-        if before != value:
-            raise Violation(f"{self.url}: {write.id} was to replace {value!r}, and replaced {before!r} of {key!r}")
+        for key, value in write.expected.items():
+            before = self.states[index].get(key, (None, None))[0]
+            if before != value:
+                raise Violation(f"{self.url}: {write.id} expected {value!r}, and happened on {before!r} of {key!r}")
 
     def _check_transaction(self, write: Write, index: int) -> None:
         """What it read was true at one moment since it began, and nobody wrote in between what it wrote (or read)."""

@@ -103,20 +103,20 @@ def rivals(world: World) -> None:
     world.keys = world.keys[:1]
     begin(world, "a", rounds=1)
     for number in range(4):
-        verbs = {"surely": 5, "put": 2, "set_if": 3}
+        verbs = {"surely": 4, "snapshot surely": 2, "put": 2, "set_if": 2, "write_if": 2}
         writer(world, "a", f"writer {number}", verbs=verbs, count=6, late=WAITS_MAX * number)
 
 
 def threads(world: World) -> None:
     """Threads share a database object; another process takes it over, perhaps."""
     mixes = (
-        {"put": 4, "batch": 2, "transaction": 3, "set_if": 2, "get": 2, "delete": 1},
-        {"put": 2, "soft put": 2, "serializable": 4, "scan": 1, "snapshot": 2, "set_if": 2},
+        {"put": 4, "batch": 2, "transaction": 3, "set_if": 2, "write_if": 3, "get": 2, "delete": 1},
+        {"put": 2, "soft put": 2, "serializable": 4, "scan": 1, "snapshot": 2, "set_if": 2, "snapshot surely": 2},
         {"flush memtable": 3, "flush_once": 2, "compact": 2, "compact fully": 1, "get": 3, "surely": 2, "get_many": 2},
     )
     crew(world, "a", "crew", threads=mixes)
     if world.rng.random() < 0.5:
-        writer(world, "a", "usurper", verbs={"put": 3, "set_if": 2, "surely": 2}, count=4)
+        writer(world, "a", "usurper", verbs={"put": 3, "set_if": 1, "write_if": 2, "surely": 2}, count=4)
     if world.rng.random() < 0.5:
         collector(world, "a", rounds=2)
 
