@@ -1,0 +1,312 @@
+"""Collections: what nothing needs goes, what anything needs stays, and nobody can begin to need what goes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from itertools import count
+
+import pytest
+
+from lakebed.errors import Conflict, InvalidRequest, LakebedError
+from lakebed.repo import data
+from lakebed.repo.branches import create_branch, delete_branch
+from lakebed.repo.collect import collect_garbage, plan_collection
+from lakebed.repo.commit import commit
+from lakebed.repo.compact import compact_once
+from lakebed.repo.home import Home
+from lakebed.repo.layout import DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDER
+from lakebed.repo.model import Entry
+from lakebed.repo.options import CollectionOptions
+from lakebed.repo.pick import cherry_pick
+from lakebed.repo.refs import resolve
+from lakebed.repo.reset import hard_reset, reset
+from lakebed.repo.retention import store_retention
+from lakebed.repo.staging.view import open_view
+from lakebed.repo.staging.write import delete, stage
+from lakebed.repo.tags import create_tag
+from lakebed.repo.why import why
+from lakebed.runtime import Environment
+from lakebed.testing.clock import ManualClock
+from lakebed.testing.faulty import Crashed
+from lakebed.testing.repo_homes import Place, Trap, open_home
+
+_SEEDS = count(1)
+"""A place in memory is named by chance: each test has one of its own."""
+
+
+class Lab:
+    """A repository whose clock is moved by hand."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.place = Place(environment=Environment(clock=self.clock, rng=random.Random(next(_SEEDS))))
+
+    def put(self, home: Home, path: str, body: bytes, *, branch: str = "main") -> Entry:
+        """Upload and stage."""
+        self.clock.advance(1)
+        entry = data.upload(home, body)
+        stage(home, branch=branch, path=path, entry=entry)
+        return entry
+
+    def days(self, number: float) -> None:
+        """Let time pass."""
+        self.clock.advance(number * 86_400)
+
+
+@pytest.fixture
+def lab() -> Lab:
+    """A repository at the beginning of a day."""
+    return Lab()
+
+
+@pytest.fixture
+def home(lab: Lab) -> Iterator[Home]:
+    """Its only process."""
+    with open_home(lab.place) as opened:
+        yield opened
+
+
+def objects(home: Home) -> set[str]:
+    """Addresses of all objects."""
+    return {meta.path for meta in home.store.list(DATA_FOLDER)}
+
+
+def files(home: Home) -> set[str]:
+    """Ranges and metaranges."""
+    return {meta.path for folder in (RANGE_FOLDER, METARANGE_FOLDER) for meta in home.store.list(folder)}
+
+
+def readable(home: Home, reference: str) -> dict[str, bytes]:
+    """Every object at a reference, read."""
+    with open_view(home, resolve(home, reference)) as view:
+        return {one.path: bytes(data.read(home, one.entry)) for one in view.list() if one.entry is not None}
+
+
+def test_what_was_overwritten_before_a_commit_goes(lab: Lab, home: Home) -> None:
+    """Uncommitted garbage: an overwritten, a deleted and a never staged upload; what is staged and committed stays."""
+    first = lab.put(home, "a", b"one")
+    kept = lab.put(home, "a", b"two")
+    removed = lab.put(home, "b", b"three")
+    delete(home, branch="main", path="b")
+    commit(home, "main", message="a")
+    staged = lab.put(home, "c", b"four")
+    never = data.upload(home, b"five")
+    lab.days(2)
+    plan = plan_collection(home)
+    expected = {first.address, removed.address, never.address}
+    assert {one.path for one in plan.doomed if one.path.startswith(DATA_FOLDER)} == expected
+    assert objects(home) == expected | {kept.address, staged.address}
+    report = collect_garbage(home)
+    assert objects(home) == {kept.address, staged.address}
+    assert report.deleted_bytes >= len(b"onethreefive")
+    assert readable(home, "main") == {"a": b"two", "c": b"four"}
+    assert collect_garbage(home).deleted_count == 0
+
+
+def test_a_dry_run_changes_nothing(lab: Lab, home: Home) -> None:
+    """Neither an object nor a record is touched, and the plan is the real one."""
+    lab.put(home, "a", b"one")
+    lab.put(home, "a", b"two")
+    lab.days(2)
+    with home.key_value.snapshot() as snapshot:
+        before = list(snapshot.scan())
+    paths = {meta.path for meta in home.store.list()}
+    shown = collect_garbage(home, dry_run=True)
+    with home.key_value.snapshot() as snapshot:
+        assert list(snapshot.scan()) == before
+    assert {meta.path for meta in home.store.list()} == paths
+    assert shown.dry_run
+    assert shown.plan is not None
+    real = collect_garbage(home)
+    assert real.plan is not None
+    assert [one.path for one in shown.plan.doomed] == [one.path for one in real.plan.doomed] != []
+
+
+def test_young_uploads_stay_and_late_ones_are_refused(lab: Lab, home: Home) -> None:
+    """An upload within the minimum age survives; one staged after the boundary passed it is a Conflict, not a hole."""
+    slow = data.upload(home, b"slow")
+    lab.days(0.9)
+    collect_garbage(home)
+    assert slow.address in objects(home)
+    lab.days(0.2)
+    collect_garbage(home)
+    assert slow.address not in objects(home)
+    with pytest.raises(Conflict) as caught:
+        stage(home, branch="main", path="slow", entry=slow)
+    assert caught.value.kind == "upload_expired"
+    assert readable(home, "main") == {}
+
+
+def test_retention_takes_objects_and_leaves_the_log(lab: Lab, home: Home) -> None:
+    """Behind the rule a commit loses its objects; head, tag and what was visible within the rule keep theirs."""
+    old = lab.put(home, "a", b"old")
+    first = commit(home, "main", message="1")
+    lab.days(1)
+    middle = lab.put(home, "a", b"middle")
+    tagged = commit(home, "main", message="2")
+    create_tag(home, "keep", commit_id=tagged.id)
+    lab.days(1)
+    later = lab.put(home, "a", b"later")
+    third = commit(home, "main", message="3")
+    lab.days(10)
+    newest = lab.put(home, "a", b"newest")
+    commit(home, "main", message="4")
+    lab.days(2)
+    collect_garbage(home)
+    assert objects(home) == {old.address, middle.address, later.address, newest.address}  # no rule: for ever
+    store_retention(home, default_days=5)
+    collect_garbage(home)
+    # Commit 3 was the head until two days ago; commit 2 is tagged; commit 1 is neither.
+    assert objects(home) == {middle.address, later.address, newest.address}
+    assert readable(home, third.id) == {"a": b"later"}
+    assert readable(home, "keep") == {"a": b"middle"}
+    with pytest.raises(LakebedError) as caught:
+        readable(home, first.id)
+    assert caught.value.kind == "object_gone"
+
+
+def test_nothing_new_refers_to_an_expired_commit(lab: Lab, home: Home) -> None:
+    """Tag, branch, reset and pick of a commit without objects are refused with a sentence."""
+    lab.put(home, "a", b"old")
+    first = commit(home, "main", message="1")
+    delete(home, branch="main", path="a")
+    lab.put(home, "b", b"new")
+    commit(home, "main", message="2")
+    lab.days(30)
+    store_retention(home, default_days=5)
+    collect_garbage(home)
+    attempts: list[Callable[[], object]] = [
+        lambda: create_tag(home, "late", commit_id=first.id),
+        lambda: create_branch(home, "late", source=first.id),
+        lambda: hard_reset(home, "main", ref=first.id),
+        lambda: cherry_pick(home, "main", ref=first.id),
+    ]
+    for attempt in attempts:
+        with pytest.raises(InvalidRequest) as caught:
+            attempt()
+        assert caught.value.kind == "commit_expired"
+
+
+def test_a_deleted_branch_can_come_back_for_days(lab: Lab, home: Home) -> None:
+    """The reference log keeps a deleted branch's commits; then they go, records and ranges too."""
+    create_branch(home, "dev", source="main")
+    only_there = lab.put(home, "d", b"dev", branch="dev")
+    at = commit(home, "dev", message="dev")
+    before = files(home)
+    delete_branch(home, "dev")
+    lab.days(3)
+    collect_garbage(home)
+    assert only_there.address in objects(home)
+    assert files(home) == before
+    lab.days(10)
+    collect_garbage(home)
+    assert only_there.address not in objects(home)
+    assert files(home) == set()
+    assert home.key_value.get(home.keys.commit(at.id)) is None
+    with pytest.raises(LakebedError):
+        create_tag(home, "late", commit_id=at.id)
+
+
+def test_compacted_and_superseded_metaranges(lab: Lab, home: Home) -> None:
+    """What a compaction made stays while a branch has it; what a later one or a reset replaced goes."""
+    lab.put(home, "a", b"1")
+    compact_once(home, "main", force=True)
+    first = files(home)
+    lab.put(home, "b", b"2")
+    compact_once(home, "main", force=True)
+    lab.days(2)
+    collect_garbage(home)
+    second = files(home)
+    assert second
+    assert not (second & first)
+    assert readable(home, "main") == {"a": b"1", "b": b"2"}
+    reset(home, "main")
+    collect_garbage(home)
+    assert files(home) == set()
+    assert objects(home) == set()
+
+
+def test_imported_objects_are_never_deleted(lab: Lab, home: Home) -> None:
+    """An entry whose bytes lie elsewhere is no business of a collection."""
+    stage(home, branch="main", path="far", entry=Entry("https://example.org/far", 4, "etag", 0))
+    near = lab.put(home, "near", b"near")
+    commit(home, "main", message="both")
+    lab.days(2)
+    report = collect_garbage(home)
+    assert report.deleted_count == 0
+    assert objects(home) == {near.address}
+
+
+def test_what_cannot_be_read_protects_everything(lab: Lab, home: Home) -> None:
+    """A range that is gone: nothing is deleted, and the report says why."""
+    lab.put(home, "a", b"1")
+    commit(home, "main", message="1")
+    garbage = data.upload(home, b"garbage")
+    lab.days(2)
+    lost = next(meta.path for meta in home.store.list(RANGE_FOLDER))
+    home.store.delete([lost])
+    with open_home(lab.place) as fresh:
+        report = collect_garbage(fresh)
+    assert report.deleted_count == 0
+    assert "Nothing is deleted" in report.warnings[0]
+    assert garbage.address in objects(home)
+
+
+def test_why_says_who_needs_an_object(lab: Lab, home: Home) -> None:
+    """Head, tag and staging area are named; garbage is told as such."""
+    kept = lab.put(home, "a", b"1")
+    made = commit(home, "main", message="1")
+    create_tag(home, "v1", commit_id=made.id)
+    staged = lab.put(home, "b", b"2")
+    garbage = data.upload(home, b"3")
+    assert {(pin.kind, pin.name) for pin in why(home, kept.address).pins} == {("branch", "main"), ("tag", "v1")}
+    assert [(pin.kind, pin.name) for pin in why(home, staged.address).pins] == [("branch", "main")]
+    verdict = why(home, garbage.address)
+    assert verdict.pins == ()
+    assert "collection deletes it" in verdict.sentence
+    a_range = next(meta.path for meta in home.store.list(RANGE_FOLDER))
+    assert {pin.name for pin in why(home, a_range).pins} == {"main", "v1"}
+    assert "made no such object" in why(home, "data/readme").sentence
+
+
+def test_negative_ages_are_refused(home: Home) -> None:
+    """A minimum age in the future is a mistake."""
+    with pytest.raises(InvalidRequest):
+        collect_garbage(home, options=CollectionOptions(min_age=timedelta(seconds=-1)))
+
+
+@pytest.mark.parametrize("mode", ["crash before", "crash after"])
+def test_a_collector_may_die_at_every_call(mode: str) -> None:
+    """Wherever it dies, everything that is referred to reads as before, and the next one finishes the work."""
+    at = 0
+    while True:
+        lab = Lab()
+        with open_home(lab.place) as home:
+            old = lab.put(home, "a", b"old")
+            commit(home, "main", message="1")
+            lab.put(home, "a", b"new")
+            commit(home, "main", message="2")
+            lab.put(home, "b", b"staged")
+            data.upload(home, b"garbage")
+            create_branch(home, "dev", source="main")
+            lab.put(home, "d", b"dev", branch="dev")
+            commit(home, "dev", message="dev")
+            lab.days(30)
+            store_retention(home, default_days=5)
+            trap = Trap(at, mode)  # type: ignore[arg-type]
+            with suppress(Crashed), open_home(lab.place, trap=trap) as dying:
+                collect_garbage(dying)
+            assert readable(home, "main") == {"a": b"new", "b": b"staged"}
+            assert readable(home, "dev") == {"a": b"new", "d": b"dev"}
+            collect_garbage(home)
+            assert old.address not in objects(home)
+            assert len(objects(home)) == 3
+            assert readable(home, "main") == {"a": b"new", "b": b"staged"}
+            assert readable(home, "dev") == {"a": b"new", "d": b"dev"}
+        if not trap.has_sprung:
+            break
+        at += 1
+    assert at > 15
