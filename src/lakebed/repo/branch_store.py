@@ -27,7 +27,9 @@ from typing import Final, TypeVar
 from typing_extensions import Buffer
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound, Unavailable
+from lakebed.objects.accounting import coalesce
 from lakebed.objects.counting import Kind, RequestCounter
+from lakebed.objects.limits import StoreLimits
 from lakebed.objects.memory import absent, occupied
 from lakebed.objects.path import check_folder, check_path, is_path, join_path
 from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, Listing, ObjectMeta, RequestCounts
@@ -36,6 +38,8 @@ from lakebed.repo import data
 from lakebed.repo.branches import load_branch
 from lakebed.repo.home import Home
 from lakebed.repo.model import Entry, MetarangeRef
+from lakebed.repo.names import check_path as check_branch_path
+from lakebed.repo.protection import check_writable
 from lakebed.repo.refs import resolve
 from lakebed.repo.staging.listing import Listed
 from lakebed.repo.staging.view import View, branch_view
@@ -51,6 +55,7 @@ PAGE_COUNT: Final = 1000
 _ANSWERS: Final = (NotFound, AlreadyExists)
 _TRIES_MAX: Final = 8
 _WAIT_FIRST_MS: Final = 20
+_GAP_BYTES_MAX: Final = StoreLimits().coalesce_gap_bytes_max
 _PASSING: Final = ("branch_moved", "upload_expired")
 """Kinds of conflicts that say nothing of the object: the branch moved at every try, or the upload took too long."""
 
@@ -135,7 +140,8 @@ class BranchStore:
                 _check_range(byte_range, entry, path)
             return data.read_ranges(home, entry, ranges=ranges)
 
-        return self._counted("get", read, read_bytes=lambda bodies: sum(map(_size_of, bodies)))
+        requests = len(coalesce(ranges, gap_bytes_max=_GAP_BYTES_MAX))
+        return self._counted("get", read, requests=requests, read_bytes=lambda bodies: sum(map(_size_of, bodies)))
 
     def get_stream(
         self, path: str, *, byte_range: ByteRange | None = None, chunk_bytes: int = STREAM_CHUNK_BYTES
@@ -204,7 +210,7 @@ class BranchStore:
     def put(self, path: str, body: Buffer, *, create_only: bool = False, durable: bool = True) -> None:
         """See `ObjectStore.put`. Always durable. A create-only put that loses uploads nothing where it can see that."""
         full, view = self._full(path), byte_view(body)
-        branch, home = self._writable(), self._shared.home
+        branch, home = self._writable(full), self._shared.home
 
         def write() -> None:
             if create_only:
@@ -215,7 +221,8 @@ class BranchStore:
 
     def put_stream(self, path: str, chunks: Iterable[Buffer], *, durable: bool = True) -> int:
         """See `ObjectStore.put_stream`. Always durable."""
-        full, branch, home = self._full(path), self._writable(), self._shared.home
+        full, home = self._full(path), self._shared.home
+        branch = self._writable(full)
         if isinstance(chunks, bytes | bytearray | memoryview):
             raise InvalidRequest(
                 f"a stream is an iterable of chunks, not {type(chunks).__name__}: put whole bodies with put",
@@ -239,7 +246,7 @@ class BranchStore:
     def copy(self, source: str, target: str, *, create_only: bool = False) -> None:
         """See `ObjectStore.copy`. Content type and metadata are copied too."""
         full_source, full_target = self._full(source), self._full(target)
-        branch, home = self._writable(), self._shared.home
+        branch, home = self._writable(full_target), self._shared.home
 
         def write() -> None:
             entry = self._entry(full_source, source)
@@ -300,7 +307,8 @@ class BranchStore:
     def _shown(self, path: str) -> str:
         return path[len(self._folder) + 1 :] if self._folder else path
 
-    def _writable(self) -> str:
+    def _writable(self, full: str | None = None) -> str:
+        """The branch, when it may be written: asked before bytes are uploaded, and again when they are staged."""
         branch = self._shared.branch
         if branch is None:
             raise InvalidRequest(
@@ -308,6 +316,9 @@ class BranchStore:
                 kind="read_only",
                 reference=self._shared.reference,
             )
+        check_writable(self._shared.home, branch)
+        if full is not None:
+            check_branch_path(full, writing=True)
         return branch
 
     @contextmanager
@@ -364,6 +375,7 @@ class BranchStore:
         kind: Kind,
         request: Callable[[], R],
         *,
+        requests: int = 1,
         read_bytes: Callable[[R], int] | None = None,
         written_bytes: Callable[[R], int] | None = None,
     ) -> R:
@@ -373,12 +385,14 @@ class BranchStore:
             result = request()
         except LakebedError as error:
             seconds = clock.monotonic_s() - started_s
-            counter.add(kind, self._folder, seconds=seconds, failed=not isinstance(error, _ANSWERS))
+            failed = not isinstance(error, _ANSWERS)
+            counter.add(kind, self._folder, seconds=seconds, requests=requests, failed=failed)
             raise
         counter.add(
             kind,
             self._folder,
             seconds=clock.monotonic_s() - started_s,
+            requests=requests,
             bytes_read=read_bytes(result) if read_bytes is not None else 0,
             bytes_written=written_bytes(result) if written_bytes is not None else 0,
         )

@@ -242,9 +242,14 @@ def test_strange_names_are_taken_literally(store: Any, name: str) -> None:
     assert bytes(store.get("copied")) == name.encode()
     folder, _, rest = name.rpartition("/")
     assert bytes(store.sub(folder).get(rest)) == name.encode()
-    assert store.url(name) == f"{store.root_url}/{name}"
     store.delete([name])
     assert paths(store.list()) == ["copied"]
+
+
+@pytest.mark.parametrize("name", STRANGE_NAMES)
+def test_a_url_is_the_root_and_the_name(store: Any, name: str) -> None:
+    """An object's URL is its name behind the store's, taken literally."""
+    assert store.url(name) == f"{store.root_url}/{name}"
 
 
 @pytest.mark.parametrize("path", ESCAPES)
