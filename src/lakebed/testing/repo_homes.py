@@ -1,0 +1,299 @@
+"""Repositories in memory for tests: homes, what branches hold as dictionaries, and traps that spring at one call.
+
+Owns: `memory_home`, the small words in which tests write and read paths, and `Trap`, which counts the calls of a home's
+key-value store and object store and makes exactly one of them fail. Invariants: after a crash every later call of that
+home fails too and has no effect, so that nothing cleans up for it; what was stored stays for the next home of the same
+`Place`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+import pyarrow as pa
+
+from lakebed.errors import OutcomeUnknown
+from lakebed.metrics import counting_lock
+from lakebed.objects.open import open_store
+from lakebed.repo.branches import load_branch
+from lakebed.repo.commit import new_commit
+from lakebed.repo.commits import load_commit
+from lakebed.repo.committed.store import EMPTY_METARANGE
+from lakebed.repo.entry import decode_entry, new_address
+from lakebed.repo.home import Home, make_home
+from lakebed.repo.key_value.memory import MemoryKeyValue, MemorySpace
+from lakebed.repo.key_value.port import KeyValue, KeyValueSnapshot
+from lakebed.repo.model import Branch, DiffKind, Entry, MetarangeRef, RepositoryRecord
+from lakebed.repo.options import RangeOptions, RepositoryOptions
+from lakebed.repo.records import encode_record, new_token
+from lakebed.repo.refs import resolve
+from lakebed.repo.staging.uncommitted import uncommitted
+from lakebed.repo.staging.view import open_view
+from lakebed.repo.staging.write import delete, stage, stage_many
+from lakebed.runtime import Environment
+from lakebed.testing.faulty import Crashed
+from lakebed.testing.wrapper import Call, StoreWrapper
+
+__all__ = [
+    "Place",
+    "Trap",
+    "TrapMode",
+    "committed_contents",
+    "contents",
+    "entry_of",
+    "make_branch",
+    "open_home",
+    "put",
+    "put_many",
+    "remove",
+    "uncommitted_of",
+]
+
+R = TypeVar("R")
+
+TrapMode = Literal["crash before", "crash after", "reply lost", "request lost"]
+"""What the call does. The first two end the process; the last two raise `OutcomeUnknown` from a write."""
+
+SMALL_RANGES = RangeOptions(entry_count_min=2, raggedness=4, entry_count_max=8)
+"""Ranges of a few entries, so that small tests have many."""
+
+
+class Trap:
+    """Counts calls, and springs at one of them.
+
+    Args:
+        at: the call, from 0; None: never, only count.
+        mode: what happens there.
+    """
+
+    def __init__(self, at: int | None = None, mode: TrapMode = "crash before") -> None:
+        self._at = at
+        self._mode = mode
+        self._lock = counting_lock()
+        self.call_count = 0
+        self.is_dead = False
+        self.has_sprung = False
+
+    def pass_by(self, perform: Callable[[], R], *, changes: bool) -> R:
+        """Make a call, or not, or die. `changes`: it is a write, whose outcome can be unknown."""
+        with self._lock:
+            if self.is_dead:
+                raise Crashed("the process is dead")
+            springs = self.call_count == self._at
+            self.call_count += 1
+            self.has_sprung |= springs
+            self.is_dead = springs and self._mode in ("crash before", "crash after")
+        if not springs or (not changes and not self.is_dead):
+            return perform()
+        if self._mode in ("crash before", "request lost"):
+            raise Crashed("crash") if self.is_dead else OutcomeUnknown("no reply", kind="outcome_unknown")
+        perform()
+        raise Crashed("crash") if self.is_dead else OutcomeUnknown("no reply", kind="outcome_unknown")
+
+
+class TrappedStore(StoreWrapper):
+    """An object store behind a trap. A put whose reply is lost is what the store's own retries are for: it passes."""
+
+    def __init__(self, inner: Any, trap: Trap) -> None:
+        super().__init__(inner)
+        self._trap = trap
+
+    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
+        """Make the call past the trap."""
+        return self._trap.pass_by(perform, changes=False)
+
+
+class TrappedSnapshot:
+    """A snapshot behind a trap; a scan is one call."""
+
+    def __init__(self, inner: KeyValueSnapshot, trap: Trap) -> None:
+        self._inner = inner
+        self._trap = trap
+
+    def get(self, key: bytes) -> bytes | None:
+        """See `KeyValueSnapshot.get`."""
+        return self._trap.pass_by(lambda: self._inner.get(key), changes=False)
+
+    def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
+        """See `KeyValueSnapshot.get_many`."""
+        return self._trap.pass_by(lambda: self._inner.get_many(keys), changes=False)
+
+    def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """See `KeyValueSnapshot.scan`."""
+        return self._trap.pass_by(lambda: self._inner.scan(start, end), changes=False)
+
+    def scan_arrow(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[pa.RecordBatch]:
+        """See `KeyValueSnapshot.scan_arrow`."""
+        return self._trap.pass_by(lambda: self._inner.scan_arrow(start, end), changes=False)
+
+    def close(self) -> None:
+        """See `KeyValueSnapshot.close`."""
+        self._inner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class TrappedKeyValue:
+    """A key-value store behind a trap."""
+
+    def __init__(self, inner: KeyValue, trap: Trap) -> None:
+        self._inner = inner
+        self._trap = trap
+        self.is_local = inner.is_local
+
+    def get(self, key: bytes) -> bytes | None:
+        """See `KeyValue.get`."""
+        return self._trap.pass_by(lambda: self._inner.get(key), changes=False)
+
+    def peek(self, key: bytes) -> bytes | None:
+        """See `KeyValue.peek`."""
+        return self._trap.pass_by(lambda: self._inner.peek(key), changes=False)
+
+    def snapshot(self) -> TrappedSnapshot:
+        """See `KeyValue.snapshot`."""
+        return self._trap.pass_by(lambda: TrappedSnapshot(self._inner.snapshot(), self._trap), changes=False)
+
+    def set(self, key: bytes, value: bytes) -> None:
+        """See `KeyValue.set`."""
+        self._trap.pass_by(lambda: self._inner.set(key, value), changes=True)
+
+    def set_if(self, key: bytes, value: bytes | None, *, expected: bytes | None) -> None:
+        """See `KeyValue.set_if`."""
+        self._trap.pass_by(lambda: self._inner.set_if(key, value, expected=expected), changes=True)
+
+    def delete(self, key: bytes) -> None:
+        """See `KeyValue.delete`."""
+        self._trap.pass_by(lambda: self._inner.delete(key), changes=True)
+
+    def write(
+        self,
+        puts: Sequence[tuple[bytes, bytes]] = (),
+        deletes: Iterable[bytes] = (),
+        *,
+        expected: Mapping[bytes, bytes | None] = {},
+    ) -> None:
+        """See `KeyValue.write`."""
+        self._trap.pass_by(lambda: self._inner.write(puts, deletes, expected=expected), changes=True)
+
+    def put_columns(self, keys: Any, values: Any, *, expected: Mapping[bytes, bytes | None] = {}) -> None:
+        """See `KeyValue.put_columns`."""
+        self._trap.pass_by(lambda: self._inner.put_columns(keys, values, expected=expected), changes=True)
+
+    def close(self) -> None:
+        """See `KeyValue.close`."""
+        self._inner.close()
+
+
+@dataclass
+class Place:
+    """Where a repository is: rows, objects, a clock. Every home of one place is a process of its own."""
+
+    environment: Environment = field(default_factory=Environment)
+    options: RepositoryOptions = field(default_factory=lambda: RepositoryOptions(ranges=SMALL_RANGES, committer="ada"))
+    record: RepositoryRecord = field(init=False)
+    space: MemorySpace = field(init=False)
+    url: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.record = RepositoryRecord("01", "here", "main", self.environment.clock.now_ms())
+        self.space = MemorySpace(environment=self.environment)
+        self.url = f"memory://{uuid.UUID(int=self.environment.rng.getrandbits(128))}"
+        with open_home(self) as home:
+            first = new_commit(
+                home, parents=(), metarange=EMPTY_METARANGE, message="begin", metadata=None, committer="ada"
+            )
+            home.key_value.set(home.keys.commit(first.id), encode_record(first.commit))
+            make_branch(home, "main", first.id)
+
+
+@contextmanager
+def open_home(place: Place, *, trap: Trap | None = None, key_value: KeyValue | None = None) -> Iterator[Home]:
+    """A home of a place, as a process of its own; `key_value` instead of the place's."""
+    store: Any = open_store(place.url, environment=place.environment)
+    inner: Any = key_value or MemoryKeyValue(place.space)
+    home = make_home(
+        "analytics",
+        place.record,
+        store=store if trap is None else TrappedStore(store, trap),
+        key_value=inner if trap is None else TrappedKeyValue(inner, trap),
+        options=place.options,
+        environment=place.environment,
+    )
+    try:
+        yield home
+    finally:
+        home.committed.close()
+
+
+def make_branch(home: Home, name: str, commit_id: str) -> None:
+    """A branch at a commit."""
+    home.key_value.set(home.keys.branch(name), encode_record(Branch(commit_id, new_token(home.environment))))
+
+
+def entry_of(home: Home, text: str) -> Entry:
+    """An entry of a new object that holds a text: entries of equal texts are the same."""
+    checksum = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+    return Entry(new_address(home.environment), len(text), checksum, home.now_ms(), metadata={"text": text})
+
+
+def put(home: Home, branch: str, path: str, text: str) -> None:
+    """Stage a text."""
+    stage(home, branch=branch, path=path, entry=entry_of(home, text))
+
+
+def put_many(home: Home, branch: str, texts: Mapping[str, str]) -> None:
+    """Stage texts by path, in one write."""
+    stage_many(home, branch=branch, entries=[(path, entry_of(home, text)) for path, text in texts.items()])
+
+
+def remove(home: Home, branch: str, path: str) -> None:
+    """Delete a path."""
+    delete(home, branch=branch, path=path)
+
+
+def contents(home: Home, reference: str) -> dict[str, str]:
+    """What a reference shows: texts by path."""
+    with open_view(home, resolve(home, reference)) as view:
+        return _texts(view.rows(None, None))
+
+
+def committed_contents(home: Home, ref: MetarangeRef) -> dict[str, str]:
+    """What a metarange holds."""
+    return _texts(home.committed.open(ref).rows())
+
+
+def _texts(batches: Iterable[pa.RecordBatch]) -> dict[str, str]:
+    return {
+        path.decode(): decode_entry(value, where=path.decode()).metadata["text"]
+        for batch in batches
+        for path, value in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    }
+
+
+def uncommitted_of(home: Home, branch: str) -> dict[str, DiffKind]:
+    """What differs between a branch and its head."""
+    with home.key_value.snapshot() as snapshot:
+        record, _ = load_branch(home, branch, snapshot=snapshot)
+        return {
+            path.decode(): DiffKind(kind)
+            for batch in uncommitted(home, snapshot, record)
+            for path, kind in zip(batch.column("path").to_pylist(), batch.column("kind").to_pylist(), strict=True)
+        }
+
+
+def head_of(home: Home, branch: str) -> dict[str, str]:
+    """What a branch's head holds."""
+    record, _ = load_branch(home, branch)
+    return committed_contents(home, load_commit(home, record.commit_id).metarange)

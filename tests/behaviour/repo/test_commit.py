@@ -1,0 +1,211 @@
+"""Commits: what they hold, what they refuse, and that nothing piles up or is lost on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lakebed.errors import InvalidRequest, NotFound, Rejected
+from lakebed.repo.branches import load_branch
+from lakebed.repo.commit import METADATA_BYTES_MAX, commit
+from lakebed.repo.commits import load_commit
+from lakebed.repo.compact import compact_once
+from lakebed.repo.home import Home
+from lakebed.repo.hooks import HookCall
+from lakebed.repo.model import DiffKind
+from lakebed.repo.protection import protect
+from lakebed.repo.reflog import reflog
+from lakebed.repo.staging.write import delete_prefix
+from lakebed.testing.repo_homes import Place, contents, head_of, open_home, put, put_many, remove, uncommitted_of
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    """A repository with one empty commit."""
+    with open_home(Place()) as opened:
+        yield opened
+
+
+def sealed_count(home: Home) -> int:
+    """Sealed tokens of the branch."""
+    return len(load_branch(home, "main")[0].sealed)
+
+
+def refused(home: Home, kind: str, **arguments: object) -> str:
+    """The sentence of a commit that must be refused with a kind."""
+    before = load_branch(home, "main")[0].commit_id
+    with pytest.raises((InvalidRequest, Rejected)) as caught:
+        commit(home, "main", **{"message": "m", **arguments})  # type: ignore[arg-type]
+    assert caught.value.kind == kind
+    assert load_branch(home, "main")[0].commit_id == before
+    return str(caught.value)
+
+
+def test_a_commit_holds_what_was_staged(home: Home) -> None:
+    """Puts, overwrites and deletes are in the commit; afterwards nothing is uncommitted."""
+    put_many(home, "main", {f"a/{n}": f"{n}" for n in range(40)})
+    first = commit(home, "main", message="first", metadata={"run": "7"}, committer="grace", created_at_ms=5)
+    put(home, "main", "a/3", "three")
+    remove(home, "main", "a/4")
+    second = commit(home, "main", message="second")
+    expected = {f"a/{n}": f"{n}" for n in range(40) if n != 4} | {"a/3": "three"}
+    assert contents(home, "main") == contents(home, second.id) == expected
+    assert uncommitted_of(home, "main") == {}
+    assert second.commit.parents == (first.id,) and second.commit.generation == 3
+    assert (first.commit.committer, first.commit.created_at_ms, first.commit.metadata) == ("grace", 5, {"run": "7"})
+    assert second.commit.committer == "ada"
+    record, _ = load_branch(home, "main")
+    assert record.commit_id == second.id and record.sealed == () and record.compacted is None
+    assert [(line.what, line.after) for line in reflog(home, branch="main")] == [
+        ("commit", first.id),
+        ("commit", second.id),
+    ]
+
+
+def test_only_changed_ranges_are_written(home: Home) -> None:
+    """One changed path among many ranges: few ranges are read and written."""
+    put_many(home, "main", {f"{n:05}": "x" for n in range(3000)})
+    commit(home, "main", message="many")
+    put(home, "main", "01500", "y")
+    with home.committed.count() as counts:
+        commit(home, "main", message="one")
+    assert counts.ranges_read <= 2 and counts.ranges_written <= 2
+
+
+def test_without_changes_there_is_no_commit(home: Home) -> None:
+    """Nothing staged, a change undone, the same content again: no_changes, and no token is left sealed."""
+    put(home, "main", "a", "1")
+    commit(home, "main", message="a")
+    refused(home, "no_changes")
+    for _ in range(5):
+        put(home, "main", "b", "2")
+        remove(home, "main", "b")
+        put(home, "main", "a", "1")
+        sentence = refused(home, "no_changes")
+        assert sealed_count(home) == 0
+    assert "branch main of repository analytics" in sentence
+    assert uncommitted_of(home, "main") == {}
+
+
+def test_an_empty_commit_can_be_asked_for(home: Home) -> None:
+    """allow_empty makes a commit that holds what its parent holds."""
+    put(home, "main", "a", "1")
+    first = commit(home, "main", message="a")
+    empty = commit(home, "main", message="nothing", allow_empty=True)
+    assert empty.commit.parents == (first.id,) and empty.commit.metarange.id == first.commit.metarange.id
+
+
+def test_what_a_commit_cannot_say_is_refused(home: Home) -> None:
+    """Messages and metadata have limits, and nothing is sealed for a commit beyond them."""
+    put(home, "main", "a", "1")
+    refused(home, "empty_message", message=" ")
+    refused(home, "oversized_message", message="m" * 70_000)
+    assert f"{METADATA_BYTES_MAX:,}" in refused(home, "oversized_metadata", metadata={"k": "v" * METADATA_BYTES_MAX})
+    refused(home, "oversized_metadata", metadata={f"{n}": "" for n in range(2000)})
+    refused(home, "wrong_type", metadata={"k": 1})
+    refused(home, "invalid_text", metadata={"k": "\ud800"})
+    assert sealed_count(home) == 0
+    assert commit(home, "main", message="", allow_empty_message=True).commit.message == ""
+
+
+def test_a_branch_that_is_not_there_takes_no_commit(home: Home) -> None:
+    """The error names the branch."""
+    with pytest.raises(NotFound) as caught:
+        commit(home, "mian", message="m")
+    assert caught.value.kind == "branch_not_found"
+
+
+def test_a_protected_branch_takes_no_commit(home: Home) -> None:
+    """A rule refuses it before anything is sealed."""
+    put(home, "main", "a", "1")
+    protect(home, "ma*", blocked=("commit",))
+    refused(home, "protected_branch")
+    assert sealed_count(home) == 0
+
+
+def test_chosen_paths_are_committed_alone(home: Home) -> None:
+    """The rest stays uncommitted, tombstones included, and the next commit takes it."""
+    put_many(home, "main", {f"{n:02}": "old" for n in range(30)})
+    commit(home, "main", message="base")
+    put_many(home, "main", {"05": "new", "06": "new", "in/a": "1", "in/b": "2", "out": "3"})
+    remove(home, "main", "07")
+    remove(home, "main", "08")
+    before = contents(home, "main")
+    part = commit(home, "main", message="part", paths=["05", "07", "not there"], prefixes=["in/"])
+    old = {f"{n:02}": "old" for n in range(30)}
+    held = {path: text for path, text in (old | {"05": "new", "in/a": "1", "in/b": "2"}).items() if path != "07"}
+    assert contents(home, part.id) == held
+    assert contents(home, "main") == before
+    assert uncommitted_of(home, "main") == {"06": DiffKind.CHANGED, "08": DiffKind.REMOVED, "out": DiffKind.ADDED}
+    refused(home, "no_changes", paths=["05"])
+    commit(home, "main", message="rest")
+    assert head_of(home, "main") == before and uncommitted_of(home, "main") == {}
+
+
+def test_a_commit_stands_on_what_was_compacted(home: Home) -> None:
+    """What compaction has made of the staged rows is in the next commit, and the branch keeps nothing compacted."""
+    put_many(home, "main", {"a": "1", "b": "2"})
+    commit(home, "main", message="base")
+    remove(home, "main", "a")
+    put(home, "main", "c", "3")
+    assert compact_once(home, "main", force=True).outcome == "published"
+    put(home, "main", "d", "4")
+    commit(home, "main", message="all")
+    assert head_of(home, "main") == {"b": "2", "c": "3", "d": "4"}
+    assert load_branch(home, "main")[0].compacted is None
+
+
+def test_changed_and_changed_back_over_a_compaction_is_no_change(home: Home) -> None:
+    """The head's own content at another address, staged over a compacted change, makes no commit."""
+    put_many(home, "main", {"a": "1", "b": "2"})
+    commit(home, "main", message="base")
+    put(home, "main", "a", "9")
+    remove(home, "main", "b")
+    compact_once(home, "main", force=True)
+    put_many(home, "main", {"a": "1", "b": "2"})
+    refused(home, "no_changes")
+    record, _ = load_branch(home, "main")
+    assert record.sealed == () and record.compacted is None
+
+
+def test_a_prefix_deleted_and_filled_again_is_committed(home: Home) -> None:
+    """Range tombstones hide what is older, not what came later."""
+    put_many(home, "main", {f"p/{n}": "old" for n in range(20)} | {"q": "1"})
+    commit(home, "main", message="base")
+    delete_prefix(home, branch="main", prefix="p/")
+    put(home, "main", "p/7", "new")
+    commit(home, "main", message="cleared")
+    assert head_of(home, "main") == {"p/7": "new", "q": "1"}
+
+
+def test_a_hook_can_refuse_and_nothing_piles_up(home: Home) -> None:
+    """A pre-commit hook that raises keeps the head where it is; again and again it leaves no sealed tokens."""
+    seen: list[HookCall] = []
+
+    def strict(call: HookCall) -> None:
+        seen.append(call)
+        raise ValueError("no message format")
+
+    home.hooks.register("pre-commit", strict)
+    model = {}
+    for turn in range(6):
+        put(home, "main", f"{turn}", "x")
+        model[f"{turn}"] = "x"
+        assert "no message format" in refused(home, "hook_rejected", metadata={"k": "v"})
+        assert sealed_count(home) == 0
+        assert contents(home, "main") == model
+    assert seen[0].event == "pre-commit" and seen[0].metadata == {"k": "v"}
+    home.hooks.remove(strict)
+    commit(home, "main", message="at last")
+    assert head_of(home, "main") == model
+
+
+def test_hooks_after_a_commit_cannot_undo_it(home: Home) -> None:
+    """A failing post-commit hook is reported with the commit it was told of."""
+    home.hooks.register("post-commit", lambda call: 1 // 0, name="divider")
+    put(home, "main", "a", "1")
+    new = commit(home, "main", message="m")
+    [failure] = home.hooks.failures
+    assert (failure.hook, failure.call.commit_id) == ("divider", new.id)
+    assert load_commit(home, new.id) == new.commit

@@ -1,0 +1,241 @@
+"""A crash, a lost reply or a lost request at every call of every operation that moves a branch: nothing is lost.
+
+Each operation runs once with a trap that only counts; then once for every call that it made, with the trap at that call,
+on a repository set up anew. What the next process finds is compared with a dictionary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import get_args
+
+import pytest
+
+from lakebed.errors import InvalidRequest
+from lakebed.repo.branches import load_branch
+from lakebed.repo.commit import commit
+from lakebed.repo.commits import ancestors
+from lakebed.repo.compact import compact_once
+from lakebed.repo.home import Home
+from lakebed.repo.importing import ImportSource, import_status, run_import, start_import, unfinished_imports
+from lakebed.repo.merge import merge
+from lakebed.repo.pick import revert
+from lakebed.repo.rebase import rebase
+from lakebed.repo.reset import hard_reset, reset, reset_prefix
+from lakebed.repo.staging.cleanup import clean_once
+from lakebed.repo.staging.write import delete_prefix
+from lakebed.testing.faulty import Crashed
+from lakebed.testing.repo_homes import (
+    Place,
+    Trap,
+    TrapMode,
+    contents,
+    head_of,
+    make_branch,
+    open_home,
+    put,
+    put_many,
+    remove,
+    uncommitted_of,
+)
+
+Contents = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operation, and what is there before and after it."""
+
+    set_up: Callable[[Home], None]
+    run: Callable[[Home], object]
+    shown: Contents
+    """By the branch, when it was done."""
+    head: Contents
+    """In its head, when it was done."""
+    moves: bool = True
+    """Whether the head moves: then done twice means two commits at most for two calls, and one for one."""
+
+
+BASE = {f"{n:02}": "old" for n in range(12)}
+STAGED = {**{path: text for path, text in BASE.items() if path not in {"02", "03"}}, "00": "new", "c": "1", "s": "2"}
+
+
+def staged(home: Home) -> None:
+    """A committed base, a compacted layer, a sealed token that clears, a sealed one below it, and staged rows."""
+    put_many(home, "main", BASE)
+    commit(home, "main", message="base")
+    put_many(home, "main", {"c": "1", "gone/1": "x"})
+    remove(home, "main", "02")
+    compact_once(home, "main", force=True)
+    put_many(home, "main", {"gone/2": "x", "00": "newer"})
+    delete_prefix(home, branch="main", prefix="gone/")
+    put_many(home, "main", {"s": "2", "00": "new"})
+    remove(home, "main", "03")
+
+
+def forked(home: Home) -> None:
+    """Two branches that changed different paths, nothing staged."""
+    put_many(home, "main", BASE)
+    base = commit(home, "main", message="base")
+    make_branch(home, "dev", base.id)
+    put(home, "dev", "d", "1")
+    remove(home, "dev", "05")
+    commit(home, "dev", message="dev")
+    put(home, "main", "m", "1")
+    commit(home, "main", message="main")
+
+
+def places(home: Home) -> None:
+    """A clean branch, and objects elsewhere."""
+    put_many(home, "main", BASE)
+    commit(home, "main", message="base")
+
+
+def imported(home: Home) -> None:
+    """Start an import of the home's own ranges, or go on with one that is unfinished."""
+    left = unfinished_imports(home)
+    if left:
+        run_import(home, left[0].id)
+        return
+    source = ImportSource(f"{home.store.root_url}/elsewhere", "in", "prefix")
+    run_import(home, start_import(home, "main", sources=[source]))
+
+
+MERGED = {**{path: text for path, text in BASE.items() if path != "05"}, "d": "1", "m": "1"}
+
+CASES = {
+    "commit": Case(staged, lambda home: commit(home, "main", message="m"), STAGED, STAGED),
+    "commit of paths": Case(
+        staged,
+        lambda home: commit(home, "main", message="m", prefixes=["0"]),
+        STAGED,
+        {**{path: text for path, text in BASE.items() if path not in {"02", "03"}}, "00": "new"},
+    ),
+    "compaction": Case(staged, lambda home: compact_once(home, "main", force=True), STAGED, BASE, moves=False),
+    "reset": Case(staged, lambda home: reset(home, "main"), BASE, BASE, moves=False),
+    "reset of a prefix": Case(
+        staged, lambda home: reset_prefix(home, "main", prefix="0"), {**BASE, "c": "1", "s": "2"}, BASE, moves=False
+    ),
+    "hard reset": Case(staged, lambda home: hard_reset(home, "main", ref="main~1", force=True), {}, {}),
+    "merge": Case(forked, lambda home: merge(home, "dev", into="main"), MERGED, MERGED),
+    "revert": Case(forked, lambda home: revert(home, "main", ref="main"), BASE, BASE),
+    "rebase": Case(forked, lambda home: rebase(home, "main", onto="dev"), MERGED, MERGED),
+}
+
+
+def commit_count(home: Home) -> int:
+    """How long the history of the branch is."""
+    return sum(1 for _ in ancestors(home, load_branch(home, "main")[0].commit_id))
+
+
+def set_up(case: Case) -> tuple[Place, Contents, Contents, int]:
+    """A place with the case's beginning: what is shown, what is in the head, how long the history is."""
+    place = Place()
+    with open_home(place) as home:
+        case.set_up(home)
+        return place, contents(home, "main"), head_of(home, "main"), commit_count(home)
+
+
+def calls_of(case: Case) -> int:
+    """How many calls the operation makes."""
+    place, *_ = set_up(case)
+    trap = Trap()
+    with open_home(place, trap=trap) as home:
+        case.run(home)
+    with open_home(place) as home:
+        assert contents(home, "main") == case.shown
+        assert head_of(home, "main") == case.head
+    return trap.call_count
+
+
+def is_consistent(home: Home) -> bool:
+    """Whether the uncommitted difference is that of what is shown and the head."""
+    shown, head = contents(home, "main"), head_of(home, "main")
+    different = {path for path in shown.keys() | head.keys() if shown.get(path) != head.get(path)}
+    return set(uncommitted_of(home, "main")) == different
+
+
+@pytest.mark.parametrize("mode", get_args(TrapMode))
+@pytest.mark.parametrize("name", CASES)
+def test_every_call_can_fail(name: str, mode: TrapMode) -> None:
+    """Before or after the operation, never in between; another try completes it; an unclear reply is settled."""
+    case = CASES[name]
+    call_count = calls_of(case)
+    sprung = 0
+    for at in range(call_count):
+        place, shown, head, length = set_up(case)
+        trap = Trap(at, mode)
+        is_finished = True
+        with open_home(place, trap=trap) as home:
+            try:
+                case.run(home)
+            except Crashed:
+                is_finished = False
+        sprung += trap.has_sprung
+        with open_home(place) as home:
+            is_done = head_of(home, "main") == case.head and contents(home, "main") == case.shown
+            assert is_done or (contents(home, "main"), head_of(home, "main")) == (shown, head), (at, "in between")
+            assert is_done or not is_finished, (at, "it returned without being done")
+            assert is_consistent(home), at
+            clean_once(home)  # rows of dropped tokens: nothing that is shown is among them
+            if not is_done:
+                case.run(home)
+            if case.moves and name not in ("hard reset", "rebase", "merge"):
+                assert commit_count(home) == length + 1, (at, "not once")
+            assert contents(home, "main") == case.shown and head_of(home, "main") == case.head
+            assert len(load_branch(home, "main")[0].sealed) <= 1
+    assert sprung == call_count  # every call was visited
+
+
+@pytest.mark.parametrize("mode", get_args(TrapMode))
+def test_every_call_of_an_import_can_fail(mode: TrapMode) -> None:
+    """It is done once: the record says it is completed exactly when the branch has the commit."""
+
+    def with_objects() -> Place:
+        place = Place()
+        with open_home(place) as home:
+            places(home)
+            for number in range(5):
+                home.store.put(f"elsewhere/{number}", b"x" * number)
+        return place
+
+    def counted(place: Place, trap: Trap) -> None:
+        with open_home(place, trap=trap) as home:
+            imported(home)
+
+    trap = Trap()
+    counted(with_objects(), trap)
+    for at in range(trap.call_count):
+        place = with_objects()
+        failing = Trap(at, mode)
+        try:
+            counted(place, failing)
+        except Crashed:
+            pass
+        except InvalidRequest as error:
+            pytest.fail(f"{at}: {error}")
+        assert failing.has_sprung
+        with open_home(place) as home:
+            length = commit_count(home)
+            assert length in (2, 3)
+            if length == 2:
+                imported(home)
+            assert commit_count(home) == 3 and unfinished_imports(home) == []
+            assert import_status_of_all(home) == ["completed"]
+            head = home.committed.open(load_head(home)).ref
+            assert head.entry_count == len(BASE) + 5
+
+
+def import_status_of_all(home: Home) -> list[str]:
+    """The states of all imports."""
+    with home.key_value.snapshot() as snapshot:
+        prefix = home.keys.imported()
+        ids = [key[len(prefix) :].decode() for key, _ in snapshot.scan(prefix, prefix + b"\xff")]
+    return [import_status(home, id).state for id in ids]
+
+
+def load_head(home: Home):  # type: ignore[no-untyped-def]
+    """What the head holds."""
+    id = load_branch(home, "main")[0].commit_id
+    return next(ancestors(home, id))[1].metarange

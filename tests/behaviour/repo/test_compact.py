@@ -1,0 +1,263 @@
+"""Staging compaction: no read changes, whoever races; the sensor asks for it; nothing starves for good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from lakebed.errors import LakebedError, NotFound
+from lakebed.metrics import render
+from lakebed.repo import compact
+from lakebed.repo.branches import create_branch, delete_branch, load_branch
+from lakebed.repo.commit import commit
+from lakebed.repo.compact import compact_once, run_compactor_once
+from lakebed.repo.home import Home
+from lakebed.repo.hooks import HookCall
+from lakebed.repo.key_value.memory import MemoryKeyValue
+from lakebed.repo.model import Branch, DiffKind
+from lakebed.repo.reset import reset
+from lakebed.repo.staging.write import delete_prefix
+from lakebed.runtime import Environment
+from lakebed.testing import ManualClock
+from lakebed.testing.repo_homes import Place, contents, head_of, open_home, put, put_many, remove, uncommitted_of
+
+
+@pytest.fixture
+def place() -> Place:
+    """A repository whose clock moves only when told to."""
+    return Place(Environment(clock=ManualClock()))
+
+
+@pytest.fixture
+def home(place: Place) -> Iterator[Home]:
+    """A repository with twenty committed paths."""
+    with open_home(place) as opened:
+        put_many(opened, "main", {f"{n:02}": "old" for n in range(20)})
+        commit(opened, "main", message="base")
+        yield opened
+
+
+def record_of(home: Home) -> Branch:
+    """The record of the branch."""
+    return load_branch(home, "main")[0]
+
+
+def test_no_read_changes(home: Home) -> None:
+    """Contents and differences are the same before and after, layer upon layer, and the head stays."""
+    head = record_of(home).commit_id
+    for turn in range(4):
+        put_many(home, "main", {f"{turn:02}": "new", f"new/{turn}": "x", "same": str(turn)})
+        remove(home, "main", f"{10 + turn:02}")
+        if turn == 2:
+            delete_prefix(home, branch="main", prefix="new/")
+        before = contents(home, "main"), uncommitted_of(home, "main")
+        done = compact_once(home, "main", force=True)
+        assert done.outcome == "published"
+        assert (contents(home, "main"), uncommitted_of(home, "main")) == before
+        record = record_of(home)
+        assert record.sealed == () and record.compacted is not None and record.commit_id == head
+    assert head_of(home, "main") == {f"{n:02}": "old" for n in range(20)}
+
+
+def test_staged_rows_are_counted(home: Home) -> None:
+    """A compaction says how many entries and tombstones it applied, and the process's metrics say so too."""
+    put_many(home, "main", {"a": "1", "b": "2", "c": "3"})
+    remove(home, "main", "05")
+    before = compact.ROWS.value("entry"), compact.ROWS.value("tombstone")
+    done = compact_once(home, "main", force=True)
+    assert (done.entry_count, done.tombstone_count) == (3, 1)
+    assert (compact.ROWS.value("entry"), compact.ROWS.value("tombstone")) == (before[0] + 3, before[1] + 1)
+    assert 'lakebed_repo_compaction_seconds_count{outcome="published"}' in render()
+
+
+def test_the_same_as_the_head_keeps_nothing(home: Home) -> None:
+    """What was added and deleted again, or written with the same content, leaves no compacted metarange."""
+    put_many(home, "main", {"00": "old", "x": "1"})
+    compact_once(home, "main", force=True)
+    assert record_of(home).compacted is not None
+    remove(home, "main", "x")
+    put(home, "main", "00", "old")
+    compact_once(home, "main", force=True)
+    assert record_of(home).compacted is None and record_of(home).sealed == ()
+    assert uncommitted_of(home, "main") == {}
+
+
+def test_the_three_stale_differences(home: Home) -> None:
+    """Added then deleted, changed then changed back, removed then restored over a compaction are no difference."""
+    put(home, "main", "added", "x")
+    put(home, "main", "00", "changed")
+    remove(home, "main", "01")
+    compact_once(home, "main", force=True)
+    assert set(uncommitted_of(home, "main").values()) == {DiffKind.ADDED, DiffKind.CHANGED, DiffKind.REMOVED}
+    remove(home, "main", "added")
+    put(home, "main", "00", "old")
+    put(home, "main", "01", "old")
+    assert uncommitted_of(home, "main") == {}
+    compact_once(home, "main", force=True)
+    assert uncommitted_of(home, "main") == {} and record_of(home).compacted is None
+
+
+def test_two_begin_no_closer_than_the_cooldown(home: Home, place: Place) -> None:
+    """Whoever asks: another process too; a forced one may."""
+    put(home, "main", "a", "1")
+    assert compact_once(home, "main").outcome == "published"
+    put(home, "main", "b", "2")
+    with open_home(place) as other:
+        assert compact_once(other, "main").outcome == "idle"
+    place.environment.clock.sleep(home.options.compaction_cooldown_ms / 1000)
+    assert compact_once(home, "main").outcome == "published"
+    assert compact_once(home, "main", force=True).outcome == "idle"
+    put(home, "main", "c", "3")
+    assert compact_once(home, "main", force=True).outcome == "published"
+
+
+class BetweenWrites(MemoryKeyValue):
+    """Runs something once, right before the n-th conditional write, as another process would."""
+
+    def __init__(self, place: Place, *, before: int, act: Callable[[], object]) -> None:
+        super().__init__(place.space)
+        self.left = before
+        self.act = act
+
+    def write(self, puts=(), deletes=(), *, expected={}):  # type: ignore[no-untyped-def]
+        """Count the write, and let the other process go first when it is the one."""
+        self.left -= 1
+        if self.left == 0:
+            self.act()
+        super().write(puts, deletes, expected=expected)
+
+
+def test_a_commit_in_between_makes_it_give_up(home: Home, place: Place) -> None:
+    """The commit stands, nothing is compacted, and nothing is lost."""
+    put(home, "main", "a", "1")
+    between = BetweenWrites(place, before=2, act=lambda: commit(home, "main", message="faster"))
+    with open_home(place, key_value=between) as other:
+        assert compact_once(other, "main").outcome == "gave_up"
+    assert head_of(home, "main")["a"] == "1"
+    assert record_of(home).compacted is None and uncommitted_of(home, "main") == {}
+
+
+def test_a_reset_in_between_makes_it_give_up(home: Home, place: Place) -> None:
+    """What was reset does not come back."""
+    put(home, "main", "a", "1")
+    between = BetweenWrites(place, before=2, act=lambda: reset(home, "main"))
+    with open_home(place, key_value=between) as other:
+        assert compact_once(other, "main").outcome == "gave_up"
+    assert "a" not in contents(home, "main")
+
+
+def test_tokens_gained_in_between_stay(home: Home, place: Place) -> None:
+    """A prefix that is deleted while a compaction runs, and what is put below it after, are as they were."""
+    put_many(home, "main", {"p/1": "1", "p/2": "2", "q": "3"})
+
+    def clear() -> None:
+        delete_prefix(home, branch="main", prefix="p/")
+        put(home, "main", "p/9", "9")
+
+    with open_home(place, key_value=BetweenWrites(place, before=2, act=clear)) as other:
+        assert compact_once(other, "main").outcome == "published"
+    new = {path: text for path, text in contents(home, "main").items() if text != "old"}
+    assert new == {"p/9": "9", "q": "3"}
+    assert len(record_of(home).sealed) == 1  # the one that the deletion sealed
+
+
+def test_a_write_in_between_stays_staged(home: Home, place: Place) -> None:
+    """What is acknowledged after the seal lies over what was compacted."""
+    put(home, "main", "a", "1")
+    between = BetweenWrites(place, before=2, act=lambda: put(home, "main", "a", "2"))
+    with open_home(place, key_value=between) as other:
+        assert compact_once(other, "main").outcome == "published"
+    assert contents(home, "main")["a"] == "2"
+
+
+def test_a_delete_that_races_brings_nothing_back(home: Home, place: Place) -> None:
+    """An entry that only the token has is taken away without a tombstone, unless it was sealed meanwhile."""
+    put(home, "main", "a", "1")
+    for before in (1, 2):
+        between = BetweenWrites(place, before=before, act=lambda: remove(home, "main", "a"))
+        with open_home(place, key_value=between) as other:
+            compact_once(other, "main", force=True)
+        assert "a" not in contents(home, "main")
+        put(home, "main", "a", "1")
+
+
+def test_a_commit_that_meets_a_compaction_begins_again(home: Home, place: Place) -> None:
+    """It commits the same, on what was compacted."""
+    put(home, "main", "a", "1")
+    between = BetweenWrites(place, before=2, act=lambda: compact_once(home, "main", force=True))
+    with open_home(place, key_value=between) as other:
+        commit(other, "main", message="slower")
+    assert head_of(home, "main")["a"] == "1"
+    assert record_of(home).compacted is None and uncommitted_of(home, "main") == {}
+
+
+def test_the_sensor_compacts_what_wants_it(place: Place) -> None:
+    """Branches past a threshold are compacted, others are left alone, gone ones forgotten; the gauges follow."""
+    place.options = replace(place.options, compaction_staged_min=10, compaction_tombstones_min=5, compaction_sealed_min=3)
+    with open_home(place) as home:
+        put_many(home, "main", {f"{n:02}": "old" for n in range(20)})
+        commit(home, "main", message="base")
+        for name in ("many", "few", "dead", "gone"):
+            create_branch(home, name, source="main")
+        put_many(home, "many", {f"n/{n}": "x" for n in range(10)})
+        put(home, "few", "n", "x")
+        for n in range(5):
+            remove(home, "dead", f"{n:02}")
+        put_many(home, "gone", {f"n/{n}": "x" for n in range(10)})
+        delete_branch(home, "gone")
+        done = {one.branch: one.outcome for one in run_compactor_once(home)}
+        assert done == {"many": "published", "dead": "published"}
+        assert run_compactor_once(home) == []
+        assert 'lakebed_repo_staged_entries{repository="analytics",branch="few"} 1' in render()
+        assert 'lakebed_repo_staged_entries{repository="analytics",branch="many"} 0' in render()
+
+
+def test_the_sensor_counts_what_was_there_before(place: Place) -> None:
+    """A new process finds what an earlier one has staged."""
+    place.options = replace(place.options, compaction_staged_min=10)
+    with open_home(place) as home:
+        put_many(home, "main", {f"{n}": "x" for n in range(12)})
+    with open_home(place) as home:
+        [done] = run_compactor_once(home)
+        assert (done.branch, done.outcome, done.entry_count) == ("main", "published", 12)
+
+
+def test_gauges_have_a_bound(home: Home) -> None:
+    """Of many branches those with the most staged are shown."""
+    for number in range(compact.SHOWN_BRANCHES_MAX + 5):
+        home.counters.reset(f"b{number}", sealed_count=number)
+    compact.show_counts(home)
+    shown = [line for line in render().splitlines() if line.startswith("lakebed_repo_sealed_tokens{")]
+    assert len([line for line in shown if 'repository="analytics"' in line]) == compact.SHOWN_BRANCHES_MAX
+    for number in range(compact.SHOWN_BRANCHES_MAX + 5):
+        home.counters.forget(f"b{number}")
+    compact.show_counts(home)
+    assert 'branch="b7"' not in render()
+
+
+def test_the_list_of_sealed_tokens_is_bounded(place: Place) -> None:
+    """However often operations fail with writes in between, the branch stays short, and so does every read."""
+    place.options = replace(place.options, sealed_tokens_max=4)
+
+    def refuse(call: HookCall) -> None:
+        raise ValueError("no")
+
+    with open_home(place) as home:
+        for turn in range(12):
+            put(home, "main", f"p/{turn}", "x")
+            delete_prefix(home, branch="main", prefix=f"p/{turn}")
+            put(home, "main", f"k/{turn}", "x")
+        assert len(record_of(home).sealed) == 12
+        home.hooks.register("pre-commit", refuse)
+        with pytest.raises(LakebedError):
+            commit(home, "main", message="no")
+        assert len(record_of(home).sealed) == 0
+        assert contents(home, "main") == {f"k/{turn}": "x" for turn in range(12)}
+
+
+def test_a_branch_that_is_gone_cannot_be_compacted(home: Home) -> None:
+    """The error names what is missing."""
+    with pytest.raises(NotFound):
+        compact_once(home, "nowhere")
