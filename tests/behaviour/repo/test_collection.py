@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from itertools import count
+from typing import Any
 
 import pytest
 
 from lakebed.errors import Conflict, InvalidRequest, LakebedError
 from lakebed.repo import data
-from lakebed.repo.branches import create_branch, delete_branch
+from lakebed.repo.branches import create_branch, delete_branch, list_branches, undelete_branch
 from lakebed.repo.collect import collect_garbage, plan_collection
 from lakebed.repo.commit import commit
 from lakebed.repo.compact import compact_once
@@ -26,13 +27,14 @@ from lakebed.repo.reset import hard_reset, reset
 from lakebed.repo.retention import store_retention
 from lakebed.repo.staging.view import open_view
 from lakebed.repo.staging.write import delete, stage
-from lakebed.repo.tags import create_tag
+from lakebed.repo.tags import create_tag, delete_tag, list_tags
 from lakebed.repo.why import why
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed
 from lakebed.testing.repo_homes import Place, Trap, open_home
 
+AT_ONCE = CollectionOptions(min_age=timedelta(0))
 _SEEDS = count(1)
 """A place in memory is named by chance: each test has one of its own."""
 
@@ -307,6 +309,79 @@ def test_a_collector_may_die_at_every_call(mode: str) -> None:
             assert readable(home, "main") == {"a": b"new", "b": b"staged"}
             assert readable(home, "dev") == {"a": b"new", "d": b"dev"}
         if not trap.has_sprung:
+            break
+        at += 1
+    assert at > 15
+
+
+class Interlude(Trap):
+    """Lets somebody else act just before one call of the collector."""
+
+    def __init__(self, at: int, act: Callable[[], object]) -> None:
+        super().__init__(None)
+        self._act_at = at
+        self._act = act
+        self.has_acted = False
+
+    def pass_by(self, perform: Callable[[], Any], *, changes: bool) -> Any:
+        """The call, and before one of them the other's act."""
+        if self.call_count == self._act_at and not self.has_acted:
+            self.has_acted = True
+            with suppress(LakebedError):
+                self._act()
+        return super().pass_by(perform, changes=changes)
+
+
+def acts(lab: Lab, home: Home, *, first_id: str, slow: Entry) -> dict[str, Callable[[], object]]:
+    """What others may do at any moment of a collection."""
+    return {
+        "tag an old commit": lambda: create_tag(home, "late", commit_id=first_id),
+        "branch from an old commit": lambda: create_branch(home, "late", source=first_id),
+        "reset to an old commit": lambda: hard_reset(home, "main", ref=first_id, force=True),
+        "pick an old commit": lambda: cherry_pick(home, "main", ref=first_id),
+        "stage an old upload": lambda: stage(home, branch="main", path="slow", entry=slow),
+        "commit": lambda: commit(home, "main", message="now"),
+        "compact": lambda: compact_once(home, "main", force=True),
+        "drop and make again": lambda: (delete_branch(home, "dev"), create_branch(home, "dev2", source="dev~0")),
+        "undelete": lambda: undelete_branch(home, "gone"),
+        "upload and stage": lambda: lab.put(home, "young", b"young"),
+        "collect": lambda: collect_garbage(home, options=AT_ONCE),
+        "reset": lambda: reset(home, "main"),
+        "untag": lambda: delete_tag(home, "keep"),
+    }
+
+
+@pytest.mark.parametrize("name", sorted(acts(None, None, first_id="", slow=None)))  # type: ignore[arg-type]
+def test_whatever_happens_during_a_collection_what_is_named_can_be_read(name: str) -> None:
+    """Another's act before each single call of a collection: afterwards every reference reads, object by object."""
+    at = 0
+    while True:
+        lab = Lab()
+        with open_home(lab.place) as home:
+            lab.put(home, "a", b"old")
+            first = commit(home, "main", message="1")
+            delete(home, branch="main", path="a")
+            lab.put(home, "b", b"new")
+            second = commit(home, "main", message="2")
+            create_tag(home, "keep", commit_id=second.id)
+            for branch in ("dev", "gone"):
+                create_branch(home, branch, source="main")
+                lab.put(home, branch, branch.encode(), branch=branch)
+                commit(home, branch, message=branch)
+            lab.days(30)
+            delete_branch(home, "gone")
+            slow = data.upload(home, b"slow")
+            lab.days(2)
+            lab.put(home, "c", b"staged")
+            store_retention(home, default_days=5)
+            interlude = Interlude(at, acts(lab, home, first_id=first.id, slow=slow)[name])
+            with open_home(lab.place, trap=interlude) as collecting:
+                collect_garbage(collecting)
+            for branch, _ in list_branches(home):
+                readable(home, branch)
+            for tag, _ in list_tags(home):
+                readable(home, tag)
+        if not interlude.has_acted:
             break
         at += 1
     assert at > 15
