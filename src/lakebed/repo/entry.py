@@ -45,12 +45,16 @@ IDENTITY_BYTES: Final = 16
 
 _ADDRESS_START: Final = f"{DATA_FOLDER}/"
 
-_FIXED_STR: Final = 0xA0
+_ENTRY: Final = 0x90 + len(Entry.__struct_fields__)
+_FIXED_STR: Final = np.uint8(0xA0)
+_FIXED_STR_LENGTH: Final = np.uint8(0x1F)
 _STR_8: Final = 0xD9
 _FIXED_NUMBER_MAX: Final = 0x7F
 _UINT_8: Final = 0xCC
 _UINT_64: Final = 0xCF
-"""First bytes of texts and numbers in MessagePack."""
+"""First bytes of an entry, of texts and numbers in MessagePack."""
+_NUMBER_BYTES: Final = 8
+"""Of the largest number."""
 
 _encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 _decode: Final = msgspec.msgpack.Decoder(Entry).decode
@@ -148,30 +152,39 @@ def sizes_of(values: pa.BinaryArray, *, where: str) -> npt.NDArray[np.uint64]:
     Cost: about 30 ns a value: the sizes are read where msgpack has put them, without decoding the rest.
     """
     sizes = np.zeros(len(values), np.uint64)
-    if not len(values) or values.buffers()[2] is None or values.buffers()[2].size < 8:
+    offsets = offsets_of(values) if len(values) else np.zeros(1, np.int32)
+    lengths = np.diff(offsets)
+    rows = np.flatnonzero(lengths)
+    if not len(rows):
         return sizes
-    offsets = offsets_of(values)
-    content = np.frombuffer(values.buffers()[2], np.uint8)
-    rows = np.flatnonzero(np.diff(offsets))
-    begins = offsets[:-1].astype(np.int64)[rows] + IDENTITY_BYTES
-    # Where the address begins and how long it is, then the number behind it: by the first byte of each (MessagePack).
-    last = len(content) - 1
-    letters = content[np.minimum(begins + 1, last)]
-    ends = begins + 2 + (letters & 31)
-    is_long = letters == _STR_8
-    if is_long.any():
-        ends[is_long] = begins[is_long] + 3 + content[np.minimum(begins[is_long] + 2, last)]
-    kinds = content[np.minimum(ends, last)]
-    is_number = (kinds >= _UINT_8) & (kinds <= _UINT_64)
-    known = ((letters & 0xE0) == _FIXED_STR) | is_long
-    known &= (is_number | (kinds <= _FIXED_NUMBER_MAX)) & (ends + 9 <= offsets[1:][rows])
-    numbers = np.ndarray(len(content) - 7, ">u8", cast(Any, content), 0, (1,))
-    bits = np.where(is_number, 8 << (kinds & 3), 64).astype(np.uint64)
-    found = numbers[np.where(known, ends + 1, 0)].astype(np.uint64) >> (np.uint64(64) - bits)
-    sizes[rows] = np.where(is_number, found, kinds)
+    known = np.zeros(len(rows), np.bool_)
+    if int(lengths[rows].min()) >= IDENTITY_BYTES + _NUMBER_BYTES:
+        sizes[rows], known = _sizes_behind_addresses(values, offsets[:-1][rows], offsets[1:][rows])
     for row in rows[~known].tolist():
         sizes[row] = decode_entry(values[row].as_py(), where=where).size_bytes
     return sizes
+
+
+def _sizes_behind_addresses(
+    values: pa.BinaryArray, starts: npt.NDArray[np.int32], stops: npt.NDArray[np.int32]
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
+    """The second field of values that lie at these places, and of which it is known: of all with common addresses."""
+    content = np.frombuffer(values.buffers()[2], np.uint8)
+    begins, last = starts.astype(np.int64) + IDENTITY_BYTES, len(content) - 1
+    # Where the address begins and how long it is, then the number behind it: by the first byte of each (MessagePack).
+    letters = content[begins + 1]
+    ends = begins + 2 + (letters & _FIXED_STR_LENGTH)
+    is_long = letters == _STR_8
+    if is_long.any():
+        ends[is_long] = begins[is_long] + 3 + content[begins[is_long] + 2]
+    kinds = content[np.minimum(ends, last)]
+    is_number = (kinds >= _UINT_8) & (kinds <= _UINT_64)
+    known = (content[begins] == _ENTRY) & (((letters & ~_FIXED_STR_LENGTH) == _FIXED_STR) | is_long)
+    known &= (is_number | (kinds <= _FIXED_NUMBER_MAX)) & (ends + 1 + _NUMBER_BYTES <= stops)
+    numbers = np.ndarray(len(content) - _NUMBER_BYTES + 1, ">u8", cast(Any, content), 0, (1,))
+    bits = np.where(is_number, 8 << (kinds & 3), 64).astype(np.uint64)
+    found = numbers[np.where(known, ends + 1, 0)].astype(np.uint64) >> (np.uint64(64) - bits)
+    return np.where(is_number, found, kinds), known
 
 
 def new_address(environment: Environment, *, after: str | None = None) -> str:
