@@ -68,6 +68,7 @@ def make_home(
     options: RepositoryOptions | None = None,
     environment: Environment | None = None,
     cache: BlockCache | None = None,
+    foreign: ForeignStores | None = None,
 ) -> Home:
     """A home of a repository, whether it is recorded or about to be.
 
@@ -79,6 +80,7 @@ def make_home(
         options: settings; None: the defaults.
         environment: clock, randomness and concurrency.
         cache: of range blocks; None: the process's shared cache.
+        foreign: where imported objects are read; None: everywhere, without credentials.
 
     Cost: no request.
     """
@@ -102,4 +104,5 @@ def make_home(
         environment=environment,
         counters=Counters(runtime=environment.runtime),
         hooks=Hooks(key_value=key_value, keys=keys),
+        foreign=foreign or ForeignStores(environment=environment),
     )

@@ -1,0 +1,383 @@
+"""`Branch`: a reference that can be written to.
+
+Owns: the writing half of the facade. Invariants: an object's bytes are durable before its path is staged, and what is
+known to be refused is refused before they are uploaded; what a call acknowledged is visible to every later call until
+it is overwritten, committed or reset. Does not know: how anything is staged, or how a head moves: it delegates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import BinaryIO, Final
+
+import pyarrow as pa
+from typing_extensions import Buffer
+
+from lakebed.errors import AlreadyExists, InvalidRequest
+from lakebed.repo import data
+from lakebed.repo.branches import load_branch
+from lakebed.repo.commit import commit
+from lakebed.repo.committed.merge import Strategy
+from lakebed.repo.compact import Compaction, compact_once
+from lakebed.repo.differences import diff_uncommitted
+from lakebed.repo.heads import CommitWithId
+from lakebed.repo.home import Home
+from lakebed.repo.importing import Import, ImportSource, run_import, start_import
+from lakebed.repo.merge import merge
+from lakebed.repo.model import Difference, Entry
+from lakebed.repo.names import check_branch_name, check_path
+from lakebed.repo.pick import cherry_pick, revert
+from lakebed.repo.protection import check_writable
+from lakebed.repo.rebase import rebase
+from lakebed.repo.reference import Reference
+from lakebed.repo.reset import hard_reset, reset, reset_path, reset_prefix
+from lakebed.repo.staging import write
+
+__all__ = ["Branch", "Content"]
+
+Content = Buffer | BinaryIO | Iterable[Buffer]
+"""An object's bytes: all at once, as a file open for reading in binary, or in chunks."""
+
+_FILE_CHUNK_BYTES: Final = 1 << 20
+
+
+class Branch(Reference):
+    """A branch; made by `Repository.branch`. Thread-safe. Whether it is there shows at each call.
+
+    Every write raises `NotFound` (``branch_not_found``), `InvalidRequest` (``protected_branch``,
+    ``read_only_repository``), `Conflict` (``branch_moved``: it lost too many races; nothing happened) and
+    `OutcomeUnknown` (look before you retry), beside what it says itself.
+
+    Args:
+        home: the repository's.
+        name: the branch's.
+
+    Raises:
+        InvalidRequest: kind ``invalid_branch_name``.
+    """
+
+    def __init__(self, home: Home, name: str) -> None:
+        super().__init__(home, check_branch_name(name))
+
+    @property
+    def name(self) -> str:
+        """The branch's name."""
+        return self._text
+
+    @property
+    def commit_id(self) -> str:
+        """The id of the commit at its head, now. Raises `NotFound`. Cost: 1 read of the key-value store."""
+        return load_branch(self._home, self._text)[0].commit_id
+
+    # ---- staging
+
+    def put(
+        self,
+        path: str,
+        content: Content,
+        *,
+        content_type: str = data.CONTENT_TYPE,
+        metadata: Mapping[str, str] | None = None,
+        only_if_absent: bool = False,
+    ) -> Entry:
+        """Write an object: upload its bytes, then stage it.
+
+        Args:
+            content: bytes, a file open for reading in binary, or chunks; of the last two a few megabytes are held.
+            content_type: such as ``text/csv``.
+            metadata: the user's own.
+            only_if_absent: refuse when an object is there.
+
+        Returns:
+            What is known of the object now.
+
+        Raises:
+            AlreadyExists: kind ``path_exists``; with `only_if_absent`.
+            InvalidRequest: kind ``invalid_path``, ``reserved_path``, ``invalid_body``, ``invalid_metadata``.
+        Cost: 1 PUT and 1 write of the key-value store.
+        """
+        home = self._home
+        check_path(path, writing=True)
+        load_branch(home, self._text)
+        check_writable(home, self._text)
+        if only_if_absent and self.exists(path):
+            raise AlreadyExists(
+                f"{path!r} is there already on branch {self._text} of repository {home.name}, and was to be written "
+                "only if it was not.",
+                kind="path_exists",
+                branch=self._text,
+                path=path,
+            )
+        entry = data.upload(home, _chunks(content), content_type=content_type, metadata=metadata)
+        if only_if_absent:
+            write.stage_if_absent(home, branch=self._text, path=path, entry=entry)
+        else:
+            write.stage(home, branch=self._text, path=path, entry=entry)
+        return entry
+
+    def link(
+        self,
+        path: str,
+        url: str,
+        *,
+        checksum: str | None = None,
+        content_type: str = data.CONTENT_TYPE,
+        metadata: Mapping[str, str] | None = None,
+        only_if_absent: bool = False,
+    ) -> Entry:
+        """Stage an object whose bytes somebody else has put somewhere; what is not ours is never deleted.
+
+        Args:
+            url: of the bytes; or the address of an upload of ours.
+            checksum: as who put them says; None: what their store calls the etag.
+            content_type, metadata, only_if_absent: as `put`.
+
+        Raises:
+            NotFound: nothing is there.
+            InvalidRequest: kind ``invalid_url``, ``invalid_address``, ``import_not_allowed``.
+            AlreadyExists: as `put`.
+        Cost: 1 HEAD and 1 write of the key-value store.
+        """
+        check_path(path, writing=True)
+        entry = data.linked(self._home, url, checksum=checksum, content_type=content_type, metadata=metadata)
+        stage = write.stage_if_absent if only_if_absent else write.stage
+        stage(self._home, branch=self._text, path=path, entry=entry)
+        return entry
+
+    def stage_many(self, entries: Iterable[tuple[str, Entry]] | pa.RecordBatch | pa.Table) -> int:
+        """Stage many objects whose bytes are there already, in one atomic change.
+
+        Arguments and errors as `lakebed.repo.staging.write.stage_many`. Cost: 1 write; about 3 us an entry.
+        """
+        return write.stage_many(self._home, branch=self._text, entries=entries)
+
+    def delete(self, path: str) -> bool:
+        """Delete an object.
+
+        Returns:
+            Whether it was there.
+
+        Raises `InvalidRequest` (``invalid_path``). Its bytes go when nothing refers to them, by a collection.
+        """
+        return write.delete(self._home, branch=self._text, path=path)
+
+    def delete_many(self, paths: Iterable[str]) -> int:
+        """Delete many objects in one atomic change; how many of them were there. As `delete`."""
+        return write.delete_many(self._home, branch=self._text, paths=paths)
+
+    def delete_prefix(self, prefix: str) -> bool:
+        """Delete everything below a prefix (``""``: everything), however much it is, in one small write.
+
+        Returns:
+            Whether anything was there.
+        """
+        return write.delete_prefix(self._home, branch=self._text, prefix=prefix)
+
+    def copy(self, source: str, path: str, *, ref: str | Reference | None = None) -> Entry:
+        """Copy an object, its bytes included, so that nothing depends on the first.
+
+        Args:
+            source: its path.
+            path: of the copy.
+            ref: where `source` is read; None: on this branch.
+
+        Raises:
+            NotFound: kind ``path_not_found``, ``reference_not_found``.
+            InvalidRequest: kind ``invalid_path``.
+        Cost: 1 COPY inside the store and 1 write of the key-value store.
+        """
+        check_path(path, writing=True)
+        check_writable(self._home, self._text)
+        load_branch(self._home, self._text)
+        found = (self if ref is None else Reference(self._home, str(ref))).stat(source)
+        entry = data.copy(self._home, found)
+        write.stage(self._home, branch=self._text, path=path, entry=entry)
+        return entry
+
+    def status(
+        self, prefix: str = "", *, after: str = "", delimiter: str = "", amount: int | None = None
+    ) -> Iterator[Difference]:
+        """What is uncommitted, in the order of paths; arguments and errors as `Reference.list`."""
+        return diff_uncommitted(self._home, self._text, prefix=prefix, after=after, delimiter=delimiter, amount=amount)
+
+    def is_dirty(self) -> bool:
+        """Whether anything is uncommitted. Cost: until the first difference."""
+        return next(self.status(amount=1), None) is not None
+
+    # ---- commits
+
+    def commit(
+        self,
+        message: str,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        committer: str | None = None,
+        paths: Iterable[str] = (),
+        prefixes: Iterable[str] = (),
+        allow_empty: bool = False,
+        created_at_ms: int | None = None,
+    ) -> CommitWithId:
+        """Commit what is staged: everything, or only `paths` and what is below `prefixes`; the rest stays uncommitted.
+
+        Arguments and errors as `lakebed.repo.commit.commit`.
+        """
+        return commit(
+            self._home,
+            self._text,
+            message=message,
+            metadata=metadata,
+            committer=committer,
+            created_at_ms=created_at_ms,
+            allow_empty=allow_empty,
+            paths=paths,
+            prefixes=prefixes,
+        )
+
+    def merge(
+        self,
+        source: str | Reference,
+        *,
+        message: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        committer: str | None = None,
+        strategy: Strategy | None = None,
+        squash: bool = False,
+        prefix: str = "",
+        allow_empty: bool = False,
+    ) -> CommitWithId:
+        """Merge what another reference has committed into this branch, all of it or what is below a prefix.
+
+        Arguments and errors as `lakebed.repo.merge.merge`; `Conflict` (``merge_conflict``) lists the paths.
+        """
+        return merge(
+            self._home,
+            str(source),
+            into=self._text,
+            message=message,
+            metadata=metadata,
+            committer=committer,
+            strategy=strategy,
+            squash=squash,
+            prefix=prefix,
+            allow_empty=allow_empty,
+        )
+
+    def revert(
+        self,
+        ref: str | Reference,
+        *,
+        parent_number: int | None = None,
+        message: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        committer: str | None = None,
+        strategy: Strategy | None = None,
+        allow_empty: bool = False,
+    ) -> CommitWithId:
+        """Undo one commit's changes in a new commit. Arguments and errors as `lakebed.repo.pick.revert`."""
+        return revert(
+            self._home,
+            self._text,
+            ref=str(ref),
+            parent_number=parent_number,
+            message=message,
+            metadata=metadata,
+            committer=committer,
+            strategy=strategy,
+            allow_empty=allow_empty,
+        )
+
+    def cherry_pick(
+        self,
+        ref: str | Reference,
+        *,
+        parent_number: int | None = None,
+        message: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        committer: str | None = None,
+        strategy: Strategy | None = None,
+        allow_empty: bool = False,
+    ) -> CommitWithId:
+        """Make one commit's changes again here. Arguments and errors as `lakebed.repo.pick.cherry_pick`."""
+        return cherry_pick(
+            self._home,
+            self._text,
+            ref=str(ref),
+            parent_number=parent_number,
+            message=message,
+            metadata=metadata,
+            committer=committer,
+            strategy=strategy,
+            allow_empty=allow_empty,
+        )
+
+    def rebase(
+        self, onto: str | Reference, *, committer: str | None = None, strategy: Strategy | None = None
+    ) -> CommitWithId:
+        """Make this branch's own commits again upon another reference. As `lakebed.repo.rebase.rebase`."""
+        return rebase(self._home, self._text, onto=str(onto), committer=committer, strategy=strategy)
+
+    def reset(self, *, path: str | None = None, prefix: str | None = None) -> CommitWithId:
+        """Give up what is uncommitted: everything, one path, or what is below a prefix.
+
+        Returns:
+            The head, which stays where it is.
+
+        Raises:
+            InvalidRequest: both are given; as `lakebed.repo.reset.reset`.
+        """
+        if path is not None and prefix is not None:
+            raise InvalidRequest("A reset is of one path or of one prefix, and both were given.", kind="two_targets")
+        if path is not None:
+            return reset_path(self._home, self._text, path=path)
+        if prefix is not None:
+            return reset_prefix(self._home, self._text, prefix=prefix)
+        return reset(self._home, self._text)
+
+    def hard_reset(self, ref: str | Reference, *, force: bool = False) -> CommitWithId:
+        """Let the branch go to another commit. Arguments and errors as `lakebed.repo.reset.hard_reset`."""
+        return hard_reset(self._home, self._text, ref=str(ref), force=force)
+
+    def import_objects(
+        self,
+        sources: Sequence[ImportSource],
+        *,
+        message: str = "Import objects",
+        metadata: Mapping[str, str] | None = None,
+        committer: str | None = None,
+        replace: bool = False,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> Import:
+        """Make objects of another place entries of this branch, in one commit, without copying their bytes.
+
+        Returns:
+            Its record, completed. Arguments and errors as `lakebed.repo.importing`.
+        """
+        id = start_import(
+            self._home,
+            self._text,
+            sources=sources,
+            message=message,
+            metadata=metadata,
+            committer=committer,
+            replace=replace,
+        )
+        return run_import(self._home, id, storage_options=storage_options)
+
+    def compact(self, *, force: bool = True) -> Compaction:
+        """Make reads of what is staged as fast as reads of a commit. As `lakebed.repo.compact.compact_once`."""
+        return compact_once(self._home, self._text, force=force)
+
+
+def _chunks(content: Content) -> Buffer | Iterable[Buffer]:
+    """A file's chunks; all else as it is."""
+    read = getattr(content, "read", None)
+    if read is None or isinstance(content, bytes | bytearray | memoryview):
+        return content  # what is no body is refused by the upload
+    return _file_chunks(content)  # type: ignore[arg-type]
+
+
+def _file_chunks(file: BinaryIO) -> Iterator[bytes]:
+    while chunk := file.read(_FILE_CHUNK_BYTES):
+        if isinstance(chunk, str):
+            raise InvalidRequest("The file was opened for text: open it in binary mode ('rb').", kind="invalid_body")
+        yield chunk

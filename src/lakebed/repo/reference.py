@@ -1,0 +1,231 @@
+"""`Reference`: reading at a branch, tag or commit.
+
+Owns: the reading half of the facade. Invariants: each call is of one moment, the one at which it is made; an iterator
+stays at its moment. A reference holds nothing and may be kept; whether what it names is there shows at each call. Does
+not know: how anything is read (`lakebed.repo.staging.view`), or where bytes are (`lakebed.repo.data`).
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from lakebed.errors import NotFound
+from lakebed.objects.port import ByteRange, ObjectStore
+from lakebed.repo import data
+from lakebed.repo.blame import blame
+from lakebed.repo.branch_store import BranchStore
+from lakebed.repo.differences import DiffScope, diff_refs
+from lakebed.repo.heads import CommitWithId
+from lakebed.repo.home import Home
+from lakebed.repo.log import log
+from lakebed.repo.model import Difference, Entry
+from lakebed.repo.names import parse_reference
+from lakebed.repo.refs import resolve
+from lakebed.repo.staging.listing import Listed
+from lakebed.repo.staging.view import View, open_view
+
+__all__ = ["Reference"]
+
+
+class Reference:
+    """Reading at a reference; made by `Repository.ref`. Thread-safe.
+
+    What is staged on a branch is seen at ``branch``, and not at ``branch@`` or with any step such as ``branch~1``.
+
+    Args:
+        home: the repository's.
+        text: the reference.
+
+    Raises:
+        InvalidRequest: kind ``invalid_reference``: it cannot be read.
+
+    Every call raises `NotFound` (``reference_not_found``) when nothing has that name any more, and `Corruption` when
+    what is stored is damaged.
+    """
+
+    def __init__(self, home: Home, text: str) -> None:
+        parse_reference(text)
+        self._home = home
+        self._text = text
+
+    @property
+    def text(self) -> str:
+        """The reference, as it was written."""
+        return self._text
+
+    @property
+    def home(self) -> Home:
+        """What the verbs of `lakebed.repo` stand on, for those that have no method here."""
+        return self._home
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._home.name!r}, {self._text!r})"
+
+    def __str__(self) -> str:
+        return self._text
+
+    # ---- history
+
+    def head(self) -> CommitWithId:
+        """The commit that it leads to, and its id. Cost: 1 snapshot and about 3 reads of the key-value store."""
+        resolved = resolve(self._home, self._text)
+        return CommitWithId(resolved.commit_id, resolved.commit)
+
+    def log(
+        self,
+        *,
+        after: str | None = None,
+        amount: int | None = None,
+        since_ms: int | None = None,
+        stop_at: str | None = None,
+        first_parent: bool = False,
+        paths: Sequence[str] = (),
+        prefixes: Sequence[str] = (),
+    ) -> Iterator[CommitWithId]:
+        """Commits from here backwards, each before its parents; arguments and errors as `lakebed.repo.log.log`."""
+        found = log(
+            self._home,
+            self._text,
+            after=after,
+            amount=amount,
+            since_ms=since_ms,
+            stop_at=stop_at,
+            first_parent=first_parent,
+            paths=paths,
+            prefixes=prefixes,
+        )
+        return (CommitWithId(id, commit) for id, commit in found)
+
+    def blame(self, path: str) -> CommitWithId:
+        """The commit that made a path what it is here; what is staged does not matter.
+
+        Raises:
+            NotFound: kind ``path_not_found``.
+        Cost: as `lakebed.repo.blame.blame`.
+        """
+        return self.blame_many([path])[path]
+
+    def blame_many(self, paths: Sequence[str]) -> dict[str, CommitWithId]:
+        """The same for many paths at once, by path. As `blame`."""
+        return {path: CommitWithId(*found) for path, found in blame(self._home, self._text, paths=paths).items()}
+
+    def diff(
+        self,
+        other: str | Reference,
+        *,
+        kind: DiffScope = "three_dot",
+        prefix: str = "",
+        after: str = "",
+        delimiter: str = "",
+        amount: int | None = None,
+    ) -> Iterator[Difference]:
+        """How another reference differs from this one; only what is committed counts.
+
+        Arguments and errors as `lakebed.repo.differences.diff_refs`.
+        """
+        return diff_refs(
+            self._home,
+            self._text,
+            str(other),
+            kind=kind,
+            prefix=prefix,
+            after=after,
+            delimiter=delimiter,
+            amount=amount,
+        )
+
+    # ---- objects
+
+    @contextmanager
+    def view(self) -> Iterator[View]:
+        """What is here at one moment, to read many paths of it: ``with repo.ref("main").view() as view``.
+
+        Cost: 1 snapshot and about 3 reads of the key-value store.
+        """
+        with self._home.key_value.snapshot() as snapshot:
+            resolved = resolve(self._home, self._text, snapshot=snapshot)
+            with open_view(self._home, resolved, snapshot=snapshot) as view:
+                yield view
+
+    def stat(self, path: str) -> Entry:
+        """What is known of an object without reading it.
+
+        Raises:
+            NotFound: kind ``path_not_found``.
+            InvalidRequest: kind ``invalid_path``.
+        Cost: 1 snapshot of the key-value store; at most 1 block of 1 range, mostly cached.
+        """
+        with self.view() as view:
+            entry = view.get(path)
+        if entry is None:
+            raise NotFound(
+                f"There is no {path!r} at {self._text!r} of repository {self._home.name}.",
+                kind="path_not_found",
+                repository=self._home.name,
+                reference=self._text,
+                path=path,
+            )
+        return entry
+
+    def exists(self, path: str) -> bool:
+        """Whether there is an object at a path. Raises `InvalidRequest` (``invalid_path``). Cost: as `stat`."""
+        with self.view() as view:
+            return view.get(path) is not None
+
+    def get(self, path: str, *, byte_range: ByteRange | None = None) -> bytes:
+        """An object's bytes, or a half-open range of them.
+
+        Raises:
+            NotFound: kind ``path_not_found``; ``object_gone``, ``import_gone``: its bytes are not there any more.
+            InvalidRequest: kind ``invalid_path``, ``invalid_range``.
+        Cost: `stat` and 1 GET. Memory: the bytes.
+        """
+        return bytes(data.read(self._home, self.stat(path), byte_range=byte_range))
+
+    def stream(self, path: str, *, byte_range: ByteRange | None = None) -> Iterator[bytes]:
+        """An object's bytes in chunks, for what is large. As `get`; memory: one chunk."""
+        return (bytes(chunk) for chunk in data.stream(self._home, self.stat(path), byte_range=byte_range))
+
+    def open(self, path: str) -> io.BufferedReader:
+        """An object as a binary file that can be read and sought. Raises as `get`. Cost: `stat`; reads as they come."""
+        return data.open_file(self._home, self.stat(path))
+
+    def signed_url(self, path: str, *, expires_in_s: int = 3600) -> str:
+        """A URL that lets whoever has it read an object for a while.
+
+        Raises as `stat`, and `InvalidRequest` where the store has no such URLs. Cost: `stat`.
+        """
+        return data.signed_get(self._home, self.stat(path), expires_in_s=expires_in_s)
+
+    def list(
+        self, prefix: str = "", *, after: str = "", delimiter: str = "", amount: int | None = None
+    ) -> Iterator[Listed]:
+        """What is here below a prefix, in the order of paths' bytes, lazily, of one moment.
+
+        Args:
+            after: only what sorts behind this; the last path of a page, to go on with the next.
+            delimiter: fold paths that hold it behind the prefix into one common prefix, up to and with it.
+            amount: at most so many; None: all.
+
+        Raises:
+            InvalidRequest: a path or the amount cannot be.
+        Cost: 1 snapshot; about 1 us an entry.
+        """
+        with self.view() as view:
+            yield from view.list(prefix, after=after, delimiter=delimiter, amount=amount)
+
+    def store(self, prefix: str = "") -> ObjectStore:
+        """An object store of what is here, so that a table, or whatever is written against that port, can live in it.
+
+        Of a branch it can be written to: deletes stage tombstones, and bytes come back by a collection only.
+
+        Args:
+            prefix: a folder; what is outside of it is not seen.
+
+        Raises:
+            NotFound: kind ``reference_not_found``.
+            InvalidRequest: the folder cannot be.
+        """
+        return BranchStore(self._home, self._text, prefix)

@@ -1,0 +1,319 @@
+"""`Repository`: the facade of one repository.
+
+Owns: nothing; each verb is in a room of its own, which it names. Invariants: it holds no state but its home, so any
+number of them may be open in a process. It answers the contract of versioned stores
+(`lakebed.reclaim.versioned.Versioned`): a version is a commit of the default branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, get_args
+
+from lakebed.errors import LakebedError
+from lakebed.reclaim.model import Pin, ReclaimPlan, ReclaimReport, Verdict, Version
+from lakebed.repo.branch import Branch
+from lakebed.repo.branches import create_branch, delete_branch, list_branches, undelete_branch
+from lakebed.repo.collect import collect_garbage, plan_collection
+from lakebed.repo.commits import merge_base
+from lakebed.repo.differences import DiffScope, diff_refs
+from lakebed.repo.heads import CommitWithId
+from lakebed.repo.home import Home
+from lakebed.repo.hooks import Hooks, Webhook, set_webhooks, webhooks
+from lakebed.repo.model import Difference, Tag
+from lakebed.repo.options import CollectionOptions
+from lakebed.repo.protection import Blocked, ProtectionRule, protect, protected, unprotect
+from lakebed.repo.reference import Reference
+from lakebed.repo.reflog import ReflogLine, reflog
+from lakebed.repo.refs import resolve_commit
+from lakebed.repo.retention import RetentionRules, delete_retention, load_retention, store_retention
+from lakebed.repo.tags import create_tag, delete_tag, list_tags
+from lakebed.repo.versions import list_pins, list_versions, pin_version, restore_version, unpin
+from lakebed.repo.why import why
+
+__all__ = ["NamedCommit", "Repository"]
+
+
+class NamedCommit(NamedTuple):
+    """A branch or tag, and where it stands."""
+
+    name: str
+    commit_id: str
+
+
+class Repository:
+    r"""One repository. Thread-safe. Close it, or use it in a ``with``, when `lakebed.repo.open` gave it.
+
+    Args:
+        home: what every verb stands on.
+        close: called by `close`; None: whoever gave it closes what is below it.
+
+    Example:
+        >>> import lakebed.repo
+        >>> with lakebed.repo.open("memory://doc-lake/analytics.repo") as repo:
+        ...     main = repo.branch("main")
+        ...     entry = main.put("events/1.csv", b"id\n1\n", content_type="text/csv")
+        ...     commit = main.commit("first events", committer="ann")
+        ...     [listed.path for listed in repo.ref("main").list("events/")], commit.commit.message
+        (['events/1.csv'], 'first events')
+    """
+
+    def __init__(self, home: Home, *, close: Callable[[], None] | None = None) -> None:
+        self._home = home
+        self._close = close
+
+    # ---- what it is
+
+    @property
+    def home(self) -> Home:
+        """What the verbs of `lakebed.repo` stand on, for those that have no method here."""
+        return self._home
+
+    @property
+    def name(self) -> str:
+        """Its name inside its home."""
+        return self._home.name
+
+    @property
+    def id(self) -> str:
+        """Its ULID, which no other repository has, also after it was deleted and made again."""
+        return self._home.record.uid
+
+    @property
+    def url(self) -> str:
+        """Where its objects are."""
+        return self._home.store.root_url
+
+    @property
+    def default_branch(self) -> str:
+        """The name of its default branch."""
+        return self._home.record.default_branch
+
+    @property
+    def created_at_ms(self) -> int:
+        """Unix time in milliseconds, UTC."""
+        return self._home.record.created_at_ms
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The user's own, as it was when the repository was opened."""
+        return dict(self._home.record.metadata)
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether nothing in it can be changed."""
+        return self._home.record.read_only
+
+    def __repr__(self) -> str:
+        return f"Repository({self.name!r}, url={self.url!r})"
+
+    # ---- references
+
+    def ref(self, text: str) -> Reference:
+        """Reading at a branch, tag, commit or abbreviation, with ``~n``, ``^n``, ``@`` or ``$`` behind it.
+
+        Raises `InvalidRequest` for what cannot be read as one; whether it is there shows when it is used.
+        """
+        return Reference(self._home, text)
+
+    def branch(self, name: str | None = None) -> Branch:
+        """A branch, to read and write; by default the default branch. Whether it is there shows when it is used."""
+        return Branch(self._home, self.default_branch if name is None else name)
+
+    def branches(self, *, prefix: str = "", after: str | None = None, hidden: bool = False) -> Iterator[NamedCommit]:
+        """Branches in the order of their names, of one moment; `hidden`: also those that are hidden. Cost: 1 scan."""
+        found = list_branches(self._home, prefix=prefix, after=after, hidden=hidden)
+        return (NamedCommit(name, record.commit_id) for name, record in found)
+
+    def create_branch(
+        self, name: str, *, source: str | Reference | None = None, hidden: bool = False, committer: str = ""
+    ) -> Branch:
+        """Make a branch at the commit of a reference (default: of the default branch); what is staged is not in it.
+
+        Arguments and errors as `lakebed.repo.branches.create_branch`.
+        """
+        start = self.default_branch if source is None else str(source)
+        create_branch(self._home, name, source=start, hidden=hidden, committer=committer)
+        return self.branch(name)
+
+    def delete_branch(self, name: str, *, committer: str = "") -> None:
+        """Delete a branch, with what is staged on it. Errors as `lakebed.repo.branches.delete_branch`."""
+        delete_branch(self._home, name, committer=committer)
+
+    def undelete_branch(self, name: str, *, committer: str = "") -> Branch:
+        """Bring a deleted branch back at the commit it had. Errors as `lakebed.repo.branches.undelete_branch`."""
+        undelete_branch(self._home, name, committer=committer)
+        return self.branch(name)
+
+    def tags(self, *, prefix: str = "", after: str | None = None) -> Iterator[NamedCommit]:
+        """Tags in the order of their names, of one moment. Cost: 1 scan."""
+        found = list_tags(self._home, prefix=prefix, after=after)
+        return (NamedCommit(name, tag.commit_id) for name, tag in found)
+
+    def create_tag(
+        self, name: str, *, ref: str | Reference | None = None, owner: str = "", lifetime_ms: int | None = None
+    ) -> Tag:
+        """Give the commit of a reference (default: of the default branch) a name.
+
+        Arguments and errors as `lakebed.repo.tags.create_tag`.
+        """
+        commit_id, _ = resolve_commit(self._home, self.default_branch if ref is None else str(ref))
+        return create_tag(self._home, name, commit_id=commit_id, owner=owner, lifetime_ms=lifetime_ms)
+
+    def delete_tag(self, name: str) -> None:
+        """Remove a tag. Errors as `lakebed.repo.tags.delete_tag`."""
+        delete_tag(self._home, name)
+
+    # ---- history
+
+    def log(self, ref: str | Reference | None = None, **filters: Any) -> Iterator[CommitWithId]:
+        """Commits behind a reference, by default behind the default branch. Arguments as `Reference.log`."""
+        return self.ref(self.default_branch if ref is None else str(ref)).log(**filters)
+
+    def diff(
+        self,
+        left: str | Reference,
+        right: str | Reference,
+        *,
+        kind: DiffScope = "three_dot",
+        prefix: str = "",
+        after: str = "",
+        delimiter: str = "",
+        amount: int | None = None,
+    ) -> Iterator[Difference]:
+        """How two references differ. Arguments and errors as `lakebed.repo.differences.diff_refs`."""
+        return diff_refs(
+            self._home,
+            str(left),
+            str(right),
+            kind=kind,
+            prefix=prefix,
+            after=after,
+            delimiter=delimiter,
+            amount=amount,
+        )
+
+    def merge_base(self, left: str | Reference, right: str | Reference) -> str | None:
+        """Id of the best common ancestor of two references; None: there is none. Errors as `lakebed.repo.refs`."""
+        with self._home.key_value.snapshot() as snapshot:
+            one, _ = resolve_commit(self._home, str(left), snapshot=snapshot)
+            other, _ = resolve_commit(self._home, str(right), snapshot=snapshot)
+            return merge_base(self._home, one, other, snapshot=snapshot)
+
+    def reflog(self, branch: str | None = None, *, since_ms: int | None = None) -> Iterator[ReflogLine]:
+        """Where a branch, or every branch, has been, oldest first, deleted branches included."""
+        return reflog(self._home, branch=branch, since_ms=since_ms)
+
+    # ---- settings
+
+    def protect(self, pattern: str, *, blocked: Sequence[Blocked] = get_args(Blocked)) -> ProtectionRule:
+        """Protect the branches that a pattern matches. Arguments as `lakebed.repo.protection.protect`."""
+        return protect(self._home, pattern, blocked=tuple(blocked))
+
+    def unprotect(self, pattern: str) -> None:
+        """Remove the rule of a pattern. Raises `NotFound`."""
+        unprotect(self._home, pattern)
+
+    def protected(self) -> tuple[ProtectionRule, ...]:
+        """The rules of protected branches, sorted by pattern."""
+        return protected(self._home)
+
+    def retention(self) -> RetentionRules | None:
+        """For how long commits stay active behind their branches; None: for ever."""
+        return load_retention(self._home)
+
+    def set_retention(self, *, default_days: int, branch_days: Mapping[str, int] = {}) -> RetentionRules:
+        """Replace the rules of retention. Arguments and errors as `lakebed.repo.retention.store_retention`."""
+        return store_retention(self._home, default_days=default_days, branch_days=branch_days)
+
+    def delete_retention(self) -> None:
+        """Remove the rules: nothing expires any more."""
+        delete_retention(self._home)
+
+    @property
+    def hooks(self) -> Hooks:
+        """What runs before and after commits and merges in this process."""
+        return self._home.hooks
+
+    def webhooks(self) -> tuple[Webhook, ...]:
+        """The webhooks that run before and after commits and merges, in every process."""
+        return webhooks(self._home.key_value, keys=self._home.keys)
+
+    def set_webhooks(self, hooks: Sequence[Webhook]) -> None:
+        """Replace all webhooks. Errors as `lakebed.repo.hooks.set_webhooks`."""
+        set_webhooks(self._home.key_value, keys=self._home.keys, hooks=hooks)
+
+    # ---- versions
+
+    def versions(self) -> Iterator[Version]:
+        """Commits of the default branch, oldest first. As `lakebed.repo.versions.list_versions`."""
+        return list_versions(self._home)
+
+    def at(self, version: str) -> Reference:
+        """Reading at one version: a commit, a pin's name, or any other reference, as it stands now.
+
+        Raises:
+            NotFound: kind ``reference_not_found``.
+        """
+        commit_id, _ = resolve_commit(self._home, version)
+        return self.ref(commit_id)
+
+    def pin(self, name: str, *, version: str | None = None, lifetime_ms: int | None = None) -> Pin:
+        """Keep a version alive by a tag. As `lakebed.repo.versions.pin_version`."""
+        return pin_version(self._home, name, version=version, lifetime_ms=lifetime_ms)
+
+    def pins(self) -> list[Pin]:
+        """Tags, and branches other than the default one. As `lakebed.repo.versions.list_pins`."""
+        return list_pins(self._home)
+
+    def unpin(self, name: str) -> None:
+        """Remove a tag. As `lakebed.repo.versions.unpin`."""
+        unpin(self._home, name)
+
+    def fork(self, name: str, *, version: str | None = None) -> Branch:
+        """A branch that starts from a version, by default the newest. As `create_branch`."""
+        return self.create_branch(name, source=version)
+
+    def restore(self, version: str) -> Version:
+        """Make an older version the newest, in a new commit. As `lakebed.repo.versions.restore_version`."""
+        return restore_version(self._home, version)
+
+    def plan_reclaim(self, options: CollectionOptions | None = None) -> ReclaimPlan:
+        """What a collection would delete now; deletes nothing. As `lakebed.repo.collect.plan_collection`."""
+        return plan_collection(self._home, options=options)
+
+    def collect_garbage(
+        self,
+        options: CollectionOptions | None = None,
+        *,
+        dry_run: bool = False,
+        progress: Callable[[Any], None] | None = None,
+    ) -> ReclaimReport:
+        """Delete what nothing needs. As `lakebed.repo.collect.collect_garbage`."""
+        return collect_garbage(self._home, options=options, dry_run=dry_run, progress=progress)
+
+    def why(self, path: str) -> Verdict:
+        """Who needs an object of the storage namespace, or when it may go. As `lakebed.repo.why.why`."""
+        return why(self._home, path)
+
+    # ---- the end
+
+    def close(self) -> None:
+        """Close the home of repositories that `lakebed.repo.open` opened with it; else nothing. Again is fine."""
+        if self._close is not None:
+            self._close()
+
+    def __enter__(self) -> Repository:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close()
+        except LakebedError as failure:
+            error.add_note(f"and closing repository {self.name} failed: {failure}")

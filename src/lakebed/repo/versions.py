@@ -1,0 +1,152 @@
+"""A repository as a store with versions: its commits, what pins them, forks, and going back.
+
+Owns: what the `Versioned` contract means here. A version is a commit of the default branch (along first parents); a
+pin is a tag, or a branch other than the default one, which holds the version it left the default branch at; a fork is a
+branch; a restore is a new commit with an old one's contents. Does not know: what a collection does (`collect`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from lakebed.errors import InvalidRequest
+from lakebed.kv.reading import prefix_end
+from lakebed.reclaim.model import Pin, Version
+from lakebed.repo.branches import list_branches, load_branch
+from lakebed.repo.commit import new_commit
+from lakebed.repo.commits import ancestors, load_commit, merge_base
+from lakebed.repo.heads import Move, SealedBranch, check_clean, move_branch
+from lakebed.repo.home import Home
+from lakebed.repo.key_value.port import KeyValueSnapshot
+from lakebed.repo.model import Commit, Tag
+from lakebed.repo.protection import check_committable
+from lakebed.repo.refs import resolve_commit
+from lakebed.repo.tags import create_tag, delete_tag, find_tag, list_tags
+
+__all__ = ["list_pins", "list_versions", "pin_version", "restore_version", "unpin", "version_of"]
+
+_DIGITS: Final = re.compile(r"[0-9]+")
+
+
+def version_of(home: Home, id: str, commit: Commit) -> Version:
+    """A commit as a version."""
+    return Version(
+        store=home.name,
+        id=id,
+        created_ms=commit.created_at_ms,
+        summary=commit.message,
+        facts={
+            "committer": commit.committer,
+            "parents": list(commit.parents),
+            "object_count": commit.metarange.entry_count,
+            "object_bytes": commit.metarange.size_bytes,
+        },
+    )
+
+
+def list_versions(home: Home) -> Iterator[Version]:
+    """Commits of the default branch along first parents, oldest first; without those whose objects were collected.
+
+    Raises `Corruption`. Cost: 1 snapshot and 1 read of the key-value store a commit; all are held.
+    """
+    with home.key_value.snapshot() as snapshot:
+        prefix = home.keys.expired()
+        expired = {key[len(prefix) :].decode() for key, _ in snapshot.scan(prefix, prefix_end(prefix))}
+        head = load_branch(home, home.record.default_branch, snapshot=snapshot)[0].commit_id
+        found = [(id, commit) for id, commit in ancestors(home, head, first_parent=True, snapshot=snapshot)]
+    return (version_of(home, id, commit) for id, commit in reversed(found) if id not in expired)
+
+
+def pin_version(home: Home, name: str, *, version: str | None, lifetime_ms: int | None, owner: str = "") -> Pin:
+    """Keep a version alive by a tag.
+
+    Args:
+        name: of the tag.
+        version: a commit, or anything that leads to one; None: the head of the default branch.
+        lifetime_ms: after that the pin is gone by itself; None: never.
+
+    Raises:
+        InvalidRequest: the name is all digits, which other stores of a lake take for a version, or cannot be.
+        NotFound: there is no such version.
+        AlreadyExists: the name is taken.
+    Cost: about 5 reads and 1 write of the key-value store.
+    """
+    if _DIGITS.fullmatch(name):
+        raise InvalidRequest(
+            f"The pin name {name!r} would be taken for a version's number: use a name with letters.",
+            kind="invalid_tag_name",
+        )
+    commit_id, _ = resolve_commit(home, version or home.record.default_branch)
+    return _tag_pin(home, name, create_tag(home, name, commit_id=commit_id, owner=owner, lifetime_ms=lifetime_ms))
+
+
+def _tag_pin(home: Home, name: str, tag: Tag) -> Pin:
+    return Pin(home.name, "tag", name, tag.commit_id, tag.owner, tag.created_at_ms, tag.expires_at_ms)
+
+
+def list_pins(home: Home, *, snapshot: KeyValueSnapshot | None = None) -> list[Pin]:
+    """Everything that keeps a version alive: tags, then branches other than the default one, each sorted by name.
+
+    Raises `Corruption`. Cost: 2 scans, and of each branch the commits back to where it left the default branch.
+    """
+    if snapshot is None:
+        with home.key_value.snapshot() as own:
+            return list_pins(home, snapshot=own)
+    pins = [_tag_pin(home, name, tag) for name, tag in list_tags(home, snapshot=snapshot)]
+    main = load_branch(home, home.record.default_branch, snapshot=snapshot)[0].commit_id
+    for name, branch in list_branches(home, hidden=True, snapshot=snapshot):
+        if name != home.record.default_branch:
+            left_at = merge_base(home, main, branch.commit_id, snapshot=snapshot) or branch.commit_id
+            pins.append(Pin(home.name, "branch", name, left_at, "", branch.created_at_ms, None))
+    return pins
+
+
+def unpin(home: Home, name: str) -> None:
+    """Remove a tag.
+
+    Raises:
+        NotFound: kind ``tag_not_found``.
+        InvalidRequest: kind ``pin_is_a_branch``: deleting a branch loses what is only there, so it has to be said.
+    Cost: 2 reads and 1 write of the key-value store.
+    """
+    if find_tag(home, name) is None and home.key_value.get(home.keys.branch(name)) is not None:
+        raise InvalidRequest(
+            f"What {name!r} pins is held by a branch: delete the branch (delete_branch) if nothing on it is needed.",
+            kind="pin_is_a_branch",
+            branch=name,
+        )
+    delete_tag(home, name)
+
+
+def restore_version(home: Home, version: str, *, committer: str | None = None) -> Version:
+    """A new commit on the default branch with an older commit's contents; history is kept.
+
+    Args:
+        version: a commit, or anything that leads to one.
+
+    Raises:
+        NotFound: kind ``reference_not_found``.
+        InvalidRequest: kind ``dirty_branch``, ``protected_branch``, ``commit_expired``.
+        Conflict: kind ``branch_moved``.
+    Cost: 2 durable writes of the key-value store; no range is read or written.
+    """
+    name = home.record.default_branch
+    check_committable(home, name)
+    id, old = resolve_commit(home, version)
+
+    def plan(sealed: SealedBranch) -> Move:
+        check_clean(home, sealed, operation="restore")
+        new = new_commit(
+            home,
+            parents=[(sealed.record.commit_id, sealed.head)],
+            metarange=old.metarange,
+            message=f"Restore {id}",
+            metadata={"restored": id},
+            committer=committer,
+        )
+        return Move(new.id, commits=[new], relies_on=[id])
+
+    move = move_branch(home, name, operation="restore", plan=plan)
+    return version_of(home, move.commit_id, load_commit(home, move.commit_id))
