@@ -1,0 +1,299 @@
+"""Writing to a branch and reading it back, over every kind of layer."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
+from lakebed.repo.entry import new_address, ulid_at
+from lakebed.repo.model import Entry
+from lakebed.repo.protection import protect
+from lakebed.repo.staging.write import link, stage, stage_if_absent, stage_many
+from lakebed.runtime import Environment
+from lakebed.testing import ManualClock
+from lakebed.testing.staging_scene import BRANCH, StagingScene
+
+
+def staged_keys(scene: StagingScene) -> list[bytes]:
+    """Keys of all staged rows, without what is before their tokens."""
+    prefix = scene.home.keys.staging()
+    with scene.home.key_value.snapshot() as snapshot:
+        return [key[len(prefix) :] for key, _ in snapshot.scan(prefix, prefix + b"\xff")]
+
+
+def test_what_is_staged_is_read() -> None:
+    """A put is visible at once, over whatever was committed, and the newest put of a path counts."""
+    scene = StagingScene({"a": "old", "b": "kept"})
+    scene.put("a", "new")
+    scene.put("c", "first")
+    scene.put("c", "second")
+    assert scene.shown() == {"a": "new", "b": "kept", "c": "second"}
+    with scene.view() as view:
+        entry = view.get("a")
+        assert entry is not None
+        assert entry.metadata == {"is": "new"}
+        assert view.get("nowhere") is None
+        assert [found is None for found in view.get_many(["c", "nowhere", "a", "c"])] == [False, True, False, False]
+
+
+@pytest.mark.parametrize("move", ["seal", "compact", "commit"])
+def test_a_delete_hides_every_older_layer(move: str) -> None:
+    """A deleted path is gone, wherever it was, and comes back with a put."""
+    scene = StagingScene({"a": "1", "b": "1"})
+    scene.put("c", "1")
+    getattr(scene, move)()
+    assert scene.delete("a", "c", "nowhere") == 2
+    assert scene.shown() == {"b": "1"}
+    assert scene.delete("a") == 0
+    scene.put("a", "2")
+    assert scene.shown() == {"a": "2", "b": "1"}
+
+
+def test_a_delete_of_nothing_writes_nothing() -> None:
+    """What is nowhere needs no tombstone."""
+    scene = StagingScene({"a": "1"})
+    assert scene.delete("b") == 0
+    assert staged_keys(scene) == []
+
+
+def test_an_entry_that_is_only_staged_is_removed_without_a_tombstone() -> None:
+    """No row is left of a path that no older layer has; one that an older layer has leaves a tombstone."""
+    scene = StagingScene({"a": "1"})
+    scene.put("a", "2")
+    scene.put("b", "2")
+    assert scene.delete("a", "b") == 2
+    assert staged_keys(scene) == [scene.record.staging.id.encode() + b"/a"]
+    assert scene.shown() == {}
+
+
+def test_a_staged_entry_over_a_cleared_layer_leaves_no_tombstone() -> None:
+    """Below a cleared prefix there is nothing to hide."""
+    scene = StagingScene({"d/a": "1"})
+    assert scene.delete_prefix("d/")
+    scene.put("d/a", "2")
+    assert scene.delete("d/a") == 1
+    assert staged_keys(scene) == []
+    assert scene.shown() == {}
+
+
+def test_a_deleted_prefix_costs_no_row() -> None:
+    """Everything below a prefix goes with one change of the record; what is written later is not hidden."""
+    scene = StagingScene({"a/1": "x", "a/2": "x", "ab": "x", "b": "x"})
+    scene.put("a/3", "x")
+    before = staged_keys(scene)
+    assert scene.delete_prefix("a/")
+    assert staged_keys(scene) == before
+    assert scene.shown() == {"ab": "x", "b": "x"}
+    scene.put("a/2", "again")
+    scene.seal()
+    assert scene.shown() == {"a/2": "again", "ab": "x", "b": "x"}
+    assert not scene.delete_prefix("nothing/")
+    assert scene.delete_prefix("")
+    assert scene.shown() == {}
+    with scene.view() as view:
+        assert view.get("a/2") is None
+        assert view.get_many(["a/2", "b"]) == [None, None]
+
+
+def test_a_conditional_put_looks_through_all_layers() -> None:
+    """What is visible anywhere is met; what was deleted is not; and our own earlier try is success."""
+    scene = StagingScene({"a": "1"})
+    entry = scene.entry("2")
+    with pytest.raises(AlreadyExists) as caught:
+        stage_if_absent(scene.home, branch=BRANCH, path="a", entry=entry)
+    assert caught.value.kind == "path_exists"
+    scene.delete("a")
+    stage_if_absent(scene.home, branch=BRANCH, path="a", entry=entry)
+    for move in (scene.seal, scene.compact, scene.commit):
+        move()
+        stage_if_absent(scene.home, branch=BRANCH, path="a", entry=entry)
+        with pytest.raises(AlreadyExists):
+            stage_if_absent(scene.home, branch=BRANCH, path="a", entry=scene.entry("2"))
+
+
+@pytest.mark.parametrize("as_columns", [False, True])
+def test_many_entries_are_staged_at_once(as_columns: bool) -> None:
+    """One call stages any number of paths, from pairs or from columns; of a path that repeats the last counts."""
+    scene = StagingScene()
+    entries = [(f"part-{number:03}", scene.entry(str(number))) for number in range(300)]
+    entries.append(("part-000", scene.entry("last")))
+    given: object = entries
+    if as_columns:
+        given = pa.table(
+            {
+                "path": [path for path, _ in entries],
+                "address": [entry.address for _, entry in entries],
+                "size_bytes": [entry.size_bytes for _, entry in entries],
+                "checksum": [entry.checksum for _, entry in entries],
+                "modified_ms": [entry.modified_ms for _, entry in entries],
+                "metadata": pa.array(
+                    [list(entry.metadata.items()) for _, entry in entries], pa.map_(pa.string(), pa.string())
+                ),
+            }
+        )
+    assert stage_many(scene.home, branch=BRANCH, entries=given) == 300  # type: ignore[arg-type]
+    shown = scene.shown()
+    assert len(shown) == 300
+    assert shown["part-000"] == "last"
+    assert shown["part-299"] == "299"
+    assert stage_many(scene.home, branch=BRANCH, entries=[]) == 0
+
+
+def test_a_batch_with_one_bad_entry_stages_nothing() -> None:
+    """A batch is staged whole or not at all."""
+    scene = StagingScene()
+    with pytest.raises(InvalidRequest) as caught:
+        stage_many(scene.home, branch=BRANCH, entries=[("good", scene.entry("1")), ("a/../b", scene.entry("1"))])
+    assert caught.value.kind == "invalid_path"
+    assert scene.shown() == {}
+
+
+@pytest.mark.parametrize(
+    ("columns", "kind"),
+    [
+        ({"path": ["a"]}, "invalid_columns"),
+        ({"path": [None], "address": ["data/x"], "size_bytes": [1], "checksum": [""], "modified_ms": [0]}, None),
+        ({"path": ["a"], "address": ["s3://b/c"], "size_bytes": ["1"], "checksum": [""], "modified_ms": [0]}, None),
+        ({"path": ["a"], "address": ["c"], "size_bytes": [1], "checksum": [""], "modified_ms": [0]}, "invalid_address"),
+    ],
+)
+def test_columns_that_are_no_entries_are_refused(columns: dict[str, list[object]], kind: str | None) -> None:
+    """Missing, empty and wrong columns are named in one sentence."""
+    scene = StagingScene()
+    with pytest.raises(InvalidRequest) as caught:
+        stage_many(scene.home, branch=BRANCH, entries=pa.table(columns))
+    assert caught.value.kind == (kind or "invalid_columns")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["with space", "ünï/cødé/✓", "per%20cent", "a+b", "/leading", "a//b", "trailing/", "😀", "a\nb", "~^@$", "..a/b.."],
+)
+def test_odd_paths_are_paths(path: str) -> None:
+    """Any text without a step upwards names an object, through every layer."""
+    scene = StagingScene({path: "1"})
+    assert scene.shown() == {path: "1"}
+    scene.put(path, "2")
+    scene.compact()
+    assert scene.shown() == {path: "2"}
+    assert scene.delete(path) == 1
+    assert scene.shown() == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("", "invalid_path"),
+        ("a/../b", "invalid_path"),
+        ("..", "invalid_path"),
+        ("a\0b", "invalid_path"),
+        ("x" * 1025, "invalid_path"),
+        ("\ud800", "invalid_path"),
+        (7, "invalid_path"),
+        ("_lakefs/x", "reserved_path"),
+        ("_lakebed/x", "reserved_path"),
+    ],
+)
+def test_paths_that_cannot_be_are_refused(path: str, kind: str) -> None:
+    """A bad path is refused by every verb that writes, and nothing changes."""
+    scene = StagingScene()
+    for write in (
+        lambda: scene.put(path, "1"),
+        lambda: scene.delete(path),
+        lambda: stage_if_absent(scene.home, branch=BRANCH, path=path, entry=scene.entry("1")),
+        lambda: stage_many(scene.home, branch=BRANCH, entries=[(path, scene.entry("1"))]),
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            write()
+        assert caught.value.kind == kind
+    assert staged_keys(scene) == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "kind"),
+    [
+        (Entry("nowhere", 1, "", 0), "invalid_address"),
+        (Entry("data/../../etc", 1, "", 0), "invalid_address"),
+        (Entry("s3://b/k", -1, "", 0), "invalid_size"),
+        (Entry("s3://b/k", 1, "", 0, metadata={"k": "x" * 70_000}), "oversized_metadata"),
+        (Entry("s3://b/k", 1, "", 0, metadata={"k": "\ud800"}), "invalid_entry"),
+        (Entry("s3://b/k", 1 << 70, "", 0), "invalid_entry"),
+    ],
+)
+def test_entries_that_cannot_be_are_refused(entry: Entry, kind: str) -> None:
+    """A bad entry is refused with one sentence, and nothing changes."""
+    scene = StagingScene()
+    with pytest.raises(InvalidRequest) as caught:
+        stage(scene.home, branch=BRANCH, path="a", entry=entry)
+    assert caught.value.kind == kind
+    assert scene.shown() == {}
+
+
+def test_writes_to_a_branch_that_is_not_there_say_so() -> None:
+    """Every verb names the branch it did not find."""
+    scene = StagingScene()
+    for branch, error in (("other", NotFound), ("no such name", InvalidRequest)):
+        for verb in (stage, stage_if_absent):
+            with pytest.raises(error):
+                verb(scene.home, branch=branch, path="a", entry=scene.entry("1"))
+        with pytest.raises(error):
+            stage_many(scene.home, branch=branch, entries=[])
+
+
+def test_an_upload_that_a_collection_may_have_taken_is_refused() -> None:
+    """An address below the boundary is not staged, one above it is; imported objects have no age."""
+    clock = ManualClock()
+    scene = StagingScene(environment=Environment(clock=clock))
+    old = scene.entry("old")
+    clock.advance(3600)
+    scene.home.key_value.set(scene.home.keys.boundary, ulid_at(clock.now_ms()).encode())
+    for verb in (stage, stage_if_absent):
+        with pytest.raises(Conflict) as caught:
+            verb(scene.home, branch=BRANCH, path="a", entry=old)
+        assert caught.value.kind == "upload_expired"
+    with pytest.raises(Conflict):
+        stage_many(scene.home, branch=BRANCH, entries=[("b", scene.entry("new")), ("a", old)])
+    assert scene.shown() == {}
+    scene.put("a", "new")
+    stage(scene.home, branch=BRANCH, path="b", entry=Entry("s3://elsewhere/b", 1, "", 0, metadata={"is": "imported"}))
+    assert scene.shown() == {"a": "new", "b": "imported"}
+
+
+def test_an_upload_is_linked_when_it_is_there() -> None:
+    """Linking looks whether the bytes were uploaded, and how many."""
+    scene = StagingScene()
+    address = new_address(scene.environment)
+    arguments = {"branch": BRANCH, "path": "a", "checksum": "c"}
+    for wrong, kind in (("data/else", "invalid_address"), (address, "upload_not_found")):
+        with pytest.raises(InvalidRequest) as caught:
+            link(scene.home, address=wrong, size_bytes=3, **arguments)
+        assert caught.value.kind == kind
+    scene.home.store.put(address, b"abc")
+    with pytest.raises(InvalidRequest) as caught:
+        link(scene.home, address=address, size_bytes=4, **arguments)
+    assert caught.value.kind == "upload_differs"
+    entry = link(scene.home, address=address, size_bytes=3, metadata={"is": "linked"}, **arguments)
+    assert entry.address == address
+    assert scene.shown() == {"a": "linked"}
+    other = new_address(scene.environment)
+    scene.home.store.put(other, b"abc")
+    with pytest.raises(AlreadyExists):
+        link(scene.home, address=other, size_bytes=3, only_if_absent=True, **arguments)
+
+
+def test_a_protected_branch_takes_no_writes() -> None:
+    """Every verb asks the protection rules first."""
+    scene = StagingScene({"a": "1"})
+    protect(scene.home, "ma*")
+    for write in (
+        lambda: scene.put("b", "1"),
+        lambda: scene.delete("a"),
+        lambda: scene.delete_prefix(""),
+        lambda: stage_if_absent(scene.home, branch=BRANCH, path="b", entry=scene.entry("1")),
+        lambda: stage_many(scene.home, branch=BRANCH, entries=[("b", scene.entry("1"))]),
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            write()
+        assert caught.value.kind == "protected_branch"
+    assert scene.shown() == {"a": "1"}

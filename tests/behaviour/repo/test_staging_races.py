@@ -1,0 +1,266 @@
+"""The write protocol, interleaved by hand: somebody moves the branch between each two steps of a write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import pytest
+
+from lakebed.errors import AlreadyExists, Conflict, NotFound, OutcomeUnknown
+from lakebed.repo.entry import ulid_at
+from lakebed.repo.key_value.memory import MemoryKeyValue
+from lakebed.repo.options import RepositoryOptions
+from lakebed.repo.staging.write import delete_many, delete_prefix, stage, stage_if_absent, stage_many
+from lakebed.testing.staging_scene import BRANCH, StagingScene
+
+Verb = Callable[[StagingScene], object]
+
+
+class Interrupted(MemoryKeyValue):
+    """A key-value store that lets somebody else act before one of its calls, and may lose the reply of a write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.countdown = -1
+        self.acting = False
+        self.act: Callable[[], object] = lambda: None
+        self.every_time = False
+        self.lose_reply = False
+        self.after_loss: Callable[[], object] = lambda: None
+        self.drop_write = False
+        self.fired = 0
+
+    def _step(self) -> None:
+        self.countdown -= 1
+        if self.countdown == -1 or (self.every_time and not self.acting):
+            self.fired += 1
+            self.acting = True
+            self.act()
+            self.acting = False
+
+    def _lose(self) -> None:
+        if self.lose_reply and not self.acting:
+            self.lose_reply = False
+            self.after_loss()
+            raise OutcomeUnknown("no reply, and it happened")
+
+    def interrupt(self, act: Callable[[], object], *, before: int) -> None:
+        """Let somebody act before the call of this number, from 0."""
+        self.act, self.countdown, self.fired = act, before, 0
+
+    def disarm(self) -> bool:
+        """Nobody acts any more; whether somebody has."""
+        self.countdown, self.every_time = -1, False
+        return self.fired > 0
+
+    def peek(self, key: bytes) -> bytes | None:  # type: ignore[override]
+        self._step()
+        return super().get(key)
+
+    def get(self, key: bytes) -> bytes | None:
+        self._step()
+        return super().get(key)
+
+    def snapshot(self) -> Any:
+        self._step()
+        return super().snapshot()
+
+    def write(
+        self,
+        puts: Sequence[tuple[bytes, bytes]] = (),
+        deletes: Iterable[bytes] = (),
+        *,
+        expected: Mapping[bytes, bytes | None] = {},
+    ) -> None:
+        self._step()
+        if self.drop_write:
+            self.drop_write = False
+            raise OutcomeUnknown("no reply, and it did not happen")
+        super().write(puts, deletes, expected=expected)
+        self._lose()
+
+    def put_columns(self, keys: Any, values: Any, *, expected: Mapping[bytes, bytes | None] = {}) -> None:
+        self._step()
+        super().put_columns(keys, values, expected=expected)
+        self._lose()
+
+
+def scene_and_store(committed: Mapping[str, str] | None = None) -> tuple[StagingScene, Interrupted]:
+    """A scene on a store that can be interrupted."""
+    store = Interrupted()
+    return StagingScene(committed, key_value=store, options=RepositoryOptions(background=False)), store
+
+
+def put(scene: StagingScene) -> object:
+    """A put."""
+    return stage(scene.home, branch=BRANCH, path="a", entry=scene.entry("2"))
+
+
+def put_if_absent(scene: StagingScene) -> object:
+    """A conditional put of another path."""
+    return stage_if_absent(scene.home, branch=BRANCH, path="b", entry=scene.entry("2"))
+
+
+def put_many(scene: StagingScene) -> object:
+    """A batch."""
+    return stage_many(scene.home, branch=BRANCH, entries=[(path, scene.entry("2")) for path in ("a", "b", "c")])
+
+
+def take_away(scene: StagingScene) -> object:
+    """A delete of a committed and of a staged path."""
+    return delete_many(scene.home, branch=BRANCH, paths=["a", "staged"])
+
+
+def take_all_away(scene: StagingScene) -> object:
+    """A delete of everything."""
+    return delete_prefix(scene.home, branch=BRANCH, prefix="")
+
+
+EXPECTED = {
+    put: {"a": "2", "k": "1", "staged": "1"},
+    put_if_absent: {"a": "1", "b": "2", "k": "1", "staged": "1"},
+    put_many: {"a": "2", "b": "2", "c": "2", "k": "1", "staged": "1"},
+    take_away: {"k": "1"},
+    take_all_away: {},
+}
+
+
+@pytest.mark.parametrize("move", ["seal", "compact", "commit"])
+@pytest.mark.parametrize("verb", EXPECTED)
+def test_nothing_is_lost_when_the_branch_moves_between_two_steps(verb: Verb, move: str) -> None:
+    """Whatever moves the branch before whichever call of a write, once acknowledged it is what everybody reads.
+
+    A compaction and a commit read the sealed tokens at once and drop them, so a row that came too late would be lost.
+    """
+    for at in range(100):
+        scene, store = scene_and_store({"a": "1", "k": "1"})
+        scene.put("staged", "1")
+        store.interrupt(getattr(scene, move), before=at)
+        verb(scene)
+        if not store.disarm():
+            break
+        assert scene.shown() == EXPECTED[verb], f"interrupted before call {at}"
+        scene.compact()
+        assert scene.shown() == EXPECTED[verb], f"interrupted before call {at}, then compacted"
+    assert 2 < at < 100
+
+
+@pytest.mark.parametrize("verb", EXPECTED)
+def test_a_branch_that_moves_at_every_step_is_a_conflict(verb: Verb) -> None:
+    """A write that never finds the branch at rest says so, and has written nothing that anybody reads."""
+    scene, store = scene_and_store({"a": "1"})
+    scene.put("staged", "1")
+    before = scene.shown()
+    store.every_time, store.act = True, scene.seal
+    with pytest.raises(Conflict) as caught:
+        verb(scene)
+    assert caught.value.kind == "branch_moved"
+    store.disarm()
+    assert scene.shown() == before
+
+
+@pytest.mark.parametrize("verb", EXPECTED)
+def test_a_lost_reply_of_a_write_that_happened_is_success(verb: Verb) -> None:
+    """The store is asked what became of it."""
+    scene, store = scene_and_store({"a": "1", "k": "1"})
+    scene.put("staged", "1")
+    store.lose_reply = True
+    verb(scene)
+    assert not store.lose_reply
+    assert scene.shown() == EXPECTED[verb]
+
+
+@pytest.mark.parametrize("verb", [put, put_if_absent, take_away])
+def test_a_write_that_did_not_happen_and_gave_no_reply_is_said_to_be_unclear(verb: Verb) -> None:
+    """Nobody is told that a write happened which did not."""
+    scene, store = scene_and_store({"a": "1", "k": "1"})
+    scene.put("staged", "1")
+    before = scene.shown()
+    store.drop_write = True
+    with pytest.raises(OutcomeUnknown):
+        verb(scene)
+    assert scene.shown() == before
+
+
+@pytest.mark.parametrize("move", ["seal", "compact", "commit"])
+def test_a_conditional_put_answers_truthfully_after_a_raced_commit(move: str) -> None:
+    """The reply was lost, the row was committed, the caller tries again: it is there, and it is ours, so success."""
+    scene, store = scene_and_store()
+    entry = scene.entry("ours")
+    store.lose_reply = True
+
+    def move_on() -> None:
+        getattr(scene, move)()
+        if move != "seal":  # the token was dropped: what it has left is cleaned up before anybody asks
+            prefix = scene.home.keys.staging()
+            store.write(deletes=[key for key, _ in store.snapshot().scan(prefix, prefix + b"\xff")])
+
+    store.after_loss = move_on
+    with pytest.raises(OutcomeUnknown) if move != "seal" else nullcontext():
+        stage_if_absent(scene.home, branch=BRANCH, path="a", entry=entry)
+    assert not store.lose_reply
+    stage_if_absent(scene.home, branch=BRANCH, path="a", entry=entry)
+    assert scene.shown() == {"a": "ours"}
+    with pytest.raises(AlreadyExists):
+        stage_if_absent(scene.home, branch=BRANCH, path="a", entry=scene.entry("ours"))
+
+
+def test_of_two_conditional_puts_one_wins() -> None:
+    """Somebody else's put of the path between look and write is met, in every order."""
+    for at in range(100):
+        scene, store = scene_and_store()
+        store.interrupt(lambda scene=scene: scene.put("b", "theirs"), before=at)  # type: ignore[misc]
+        try:
+            put_if_absent(scene)
+        except AlreadyExists:
+            assert scene.shown() == {"b": "theirs"}
+            continue
+        assert not store.disarm(), f"the put that came before call {at} was overwritten"
+        break
+    assert 1 < at < 100
+
+
+def test_a_collection_that_begins_between_look_and_write_is_seen() -> None:
+    """An upload that becomes too old while it is being staged is refused."""
+    for at in range(100):
+        scene, store = scene_and_store({"a": "1"})
+        boundary = ulid_at(scene.home.now_ms() + 60_000).encode()
+        act = partial(store.set, scene.home.keys.boundary, boundary)
+        store.interrupt(act, before=at)
+        error = None
+        try:
+            put(scene)
+        except Conflict as conflict:
+            error = conflict
+        if not store.disarm():
+            break
+        assert error is not None
+        assert error.kind == "upload_expired"
+        assert scene.shown() == {"a": "1"}
+    assert 1 < at < 100
+
+
+def test_a_branch_that_is_deleted_meanwhile_is_not_found() -> None:
+    """No row is left behind in the token of a branch that is gone."""
+    scene, store = scene_and_store({"a": "1"})
+    store.interrupt(lambda: store.delete(scene.key), before=3)
+    with pytest.raises(NotFound):
+        put(scene)
+    prefix = scene.home.keys.staging()
+    with store.snapshot() as snapshot:
+        assert list(snapshot.scan(prefix, prefix + b"\xff")) == []
+
+
+def test_a_removed_entry_is_not_brought_back_by_a_compaction() -> None:
+    """A compaction that reads the entry before it is removed makes the delete leave a tombstone over what it kept."""
+    scene, store = scene_and_store()
+    scene.put("staged", "1")
+    store.interrupt(scene.compact, before=2)
+    assert scene.delete("staged") == 1
+    assert store.disarm()
+    assert scene.shown() == {}
+    scene.compact()
+    assert scene.shown() == {}
