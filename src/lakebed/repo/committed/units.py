@@ -32,12 +32,11 @@ from lakebed.repo.rows import prefix_range
 
 __all__ = ["UnitJudge", "changed_folders", "check_prefix", "folders_of", "outermost", "parse_root", "roots_among"]
 
-_MARKER_TEXT: Final = r"(?:(?:schema/schema|snapshot/snapshot)-(?:0|[1-9][0-9]*)|manifest/[0-9]{20}\.manifest)$"
+_MARKER_TEXT: Final = r"(?:(?:schema/schema|snapshot/snapshot)-(?:0|[1-9][0-9]*)|manifest/[0-9]{20}\.manifest)"
 """What follows the root in the path of a file that makes it one: of `lakebed.table.layout` and `lakebed.kv.layout`."""
 
 _MARKER: Final = re.compile(rf"((?:.*/)?){_MARKER_TEXT}".encode(), re.DOTALL)
-_MARKER_BRANCH: Final = re.compile(rb"branch/branch-[^/]+/$")
-_MARKER_COLUMN: Final = rf"(?:^|/){_MARKER_TEXT}"
+_MARKER_COLUMN: Final = rf"(?:\A|/){_MARKER_TEXT}\z"
 _PROBES: Final = (b"schema/schema-", b"snapshot/snapshot-", b"manifest/")
 """Before the number in the path of such a file; digits stand between b"0" and b":"."""
 
@@ -45,13 +44,10 @@ _PROBES: Final = (b"schema/schema-", b"snapshot/snapshot-", b"manifest/")
 def parse_root(path: bytes) -> bytes | None:
     """The root that a path makes one, ``b""`` or ending with a slash; None: it makes none.
 
-    A snapshot or schema below ``<root>/branch/branch-<name>/`` makes ``<root>/`` one.
+    A branch of a table, ``<root>/branch/branch-<name>/``, looks like a root by itself: it lies in another.
     """
     match = _MARKER.fullmatch(path)
-    if match is None:
-        return None
-    folder: bytes = match[1]
-    return _MARKER_BRANCH.sub(b"", folder)
+    return None if match is None else match[1]
 
 
 def folders_of(path: bytes) -> Iterator[bytes]:

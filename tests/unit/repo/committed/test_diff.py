@@ -1,0 +1,186 @@
+"""Differences of two metaranges: what they say, what they read, what is remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lakebed.errors import Corruption
+from lakebed.repo.committed.diff import diff_metaranges, has_difference
+from lakebed.repo.committed.diff_cache import DIFF_BYTES_MAX, DiffCache
+from lakebed.repo.committed.store import Committed
+from lakebed.repo.layout import range_path
+from lakebed.repo.model import DIFF_SCHEMA, DiffKind, MetarangeRef
+from lakebed.testing.repo_states import entry_value, open_committed, write_state
+
+X, Y = entry_value("x"), entry_value("y")
+
+
+@pytest.fixture
+def committed() -> Iterator[Committed]:
+    """A repository in memory, with small ranges."""
+    with open_committed() as opened:
+        yield opened
+
+
+def listed(
+    committed: Committed, left: MetarangeRef, right: MetarangeRef, **bounds: Any
+) -> list[tuple[bytes, DiffKind, bytes | None, bytes | None]]:
+    """All differences, in order."""
+    rows = []
+    for batch in diff_metaranges(committed, left, right, **bounds):
+        assert batch.schema.equals(DIFF_SCHEMA)
+        assert batch.num_rows
+        rows += [(row["path"], DiffKind(row["kind"]), row["left"], row["right"]) for row in batch.to_pylist()]
+    return rows
+
+
+def many(count: int, value: bytes = X) -> dict[bytes, bytes]:
+    """So many paths with the same entry."""
+    return {f"f/{number:06}".encode(): value for number in range(count)}
+
+
+def changed(state: Mapping[bytes, bytes], **news: bytes | None) -> dict[bytes, bytes]:
+    """A state with other entries at paths ``f/<number>``, None: without the path."""
+    new = {**state, **{f"f/{key.strip('_')}".encode(): value for key, value in news.items()}}  # type: ignore[dict-item]
+    return {path: value for path, value in new.items() if value is not None}
+
+
+def test_added_changed_and_removed_in_the_order_of_paths(committed: Committed) -> None:
+    """Every difference is there once, with both its entries, sorted by path."""
+    left = write_state(committed, {b"a": X, b"b": X, b"c": X, b"e": X})
+    right = write_state(committed, {b"a": X, b"b": Y, b"d": X, b"e": X, b"f": Y})
+    assert listed(committed, left, right) == [
+        (b"b", DiffKind.CHANGED, X, Y),
+        (b"c", DiffKind.REMOVED, X, None),
+        (b"d", DiffKind.ADDED, None, X),
+        (b"f", DiffKind.ADDED, None, Y),
+    ]
+
+
+def test_an_entry_elsewhere_is_no_difference(committed: Committed) -> None:
+    """Entries are compared by identity: the same bytes uploaded again, to another address, changed nothing."""
+    left = write_state(committed, {b"a": entry_value("x", place=1), b"b": X})
+    right = write_state(committed, {b"a": entry_value("x", place=2), b"b": X})
+    assert left.id != right.id
+    assert listed(committed, left, right) == []
+    assert not has_difference(committed, left, right)
+
+
+def test_the_same_entry_at_another_path_is_a_difference(committed: Committed) -> None:
+    """Paths are compared, not only what they hold: a renamed file is removed and added."""
+    left, right = write_state(committed, {b"a": X}), write_state(committed, {b"b": X})
+    assert [row[:2] for row in listed(committed, left, right)] == [
+        (b"a", DiffKind.REMOVED),
+        (b"b", DiffKind.ADDED),
+    ]
+
+
+def test_from_nothing_and_to_nothing(committed: Committed) -> None:
+    """The empty metarange, which has no file, is a side like any other."""
+    state = many(100)
+    ref = write_state(committed, state)
+    assert [row[0] for row in listed(committed, committed.empty, ref)] == sorted(state)
+    assert {row[1] for row in listed(committed, ref, committed.empty)} == {DiffKind.REMOVED}
+    assert listed(committed, committed.empty, committed.empty) == []
+
+
+def test_bounds_are_half_open_and_read_nothing_outside(committed: Committed) -> None:
+    """Only paths in [start, end) are compared, and ranges outside are not opened."""
+    left, right = write_state(committed, many(500)), write_state(committed, many(500, Y))
+    with committed.count() as counts:
+        rows = listed(committed, left, right, start=b"f/000100", end=b"f/000103")
+    assert [row[0] for row in rows] == [b"f/000100", b"f/000101", b"f/000102"]
+    assert counts.ranges_read <= 4
+    assert listed(committed, left, right, start=b"g") == []
+    assert listed(committed, left, right, end=b"f/") == []
+    assert len(listed(committed, left, right, start=b"f/000498")) == 2
+
+
+def test_ranges_in_common_are_not_read(committed: Committed) -> None:
+    """One changed path costs the range it is in, on each side."""
+    state = many(1_000)
+    left, right = write_state(committed, state), write_state(committed, changed(state, _000500=Y))
+    assert left.range_count > 50
+    with committed.count() as counts:
+        assert [row[0] for row in listed(committed, left, right)] == [b"f/000500"]
+    assert counts.ranges_read == 2
+    with committed.count() as counts:
+        assert listed(committed, left, left) == []
+    assert counts.ranges_read == 0
+
+
+def test_the_first_difference_costs_few_ranges(committed: Committed) -> None:
+    """A difference is made while it is taken: to know whether there is one, little is read."""
+    left, right = write_state(committed, many(2_000)), write_state(committed, many(2_000, Y))
+    with committed.count() as counts:
+        assert has_difference(committed, left, right)
+    assert counts.ranges_read == 2
+    assert left.range_count > 100
+
+
+def test_a_small_difference_is_remembered(committed: Committed) -> None:
+    """The difference of two metaranges, once taken to its end, is not computed again; nor is any part of it."""
+    state = many(1_000)
+    left = write_state(committed, state)
+    right = write_state(committed, changed(state, _000500=Y, _000700=None, _000800x=X))
+    before = listed(committed, left, right)
+    with committed.count() as counts:
+        assert listed(committed, left, right) == before
+        assert listed(committed, left, right, start=b"f/0006", end=b"f/0008") == before[1:2]
+        assert listed(committed, left, right, start=b"f/0009") == []
+    assert counts.ranges_read == 0
+    assert [row[1] for row in listed(committed, right, left)] == [DiffKind.CHANGED, DiffKind.ADDED, DiffKind.REMOVED]
+
+
+def test_a_difference_that_was_not_taken_to_its_end_is_not_remembered(committed: Committed) -> None:
+    """What is remembered is complete, whoever stopped early before, and however small a part was asked for."""
+    left, right = write_state(committed, many(2_000)), write_state(committed, many(2_000, Y))
+    assert next(diff_metaranges(committed, left, right)).num_rows < 2_000
+    assert len(listed(committed, left, right, start=b"f/001999")) == 1
+    assert len(committed.diffs) == 0
+    assert len(listed(committed, left, right)) == 2_000
+    assert len(committed.diffs) == 1
+
+
+def test_a_missing_range_is_corruption(committed: Committed) -> None:
+    """A range that somebody deleted is said to be missing, with its path, and its paths are not said to be removed."""
+    left, right = write_state(committed, many(100)), write_state(committed, many(100, Y))
+    lost = range_path(committed.open(right).ranges()[1].file.id)
+    committed.files.store.delete([lost])
+    with pytest.raises(Corruption) as caught:
+        listed(committed, left, right)
+    assert caught.value.facts["path"] == lost
+
+
+def a_batch(row_count: int) -> pa.RecordBatch:
+    """A difference of so many added paths."""
+    paths = pa.array([b"p%07d" % number for number in range(row_count)], pa.binary())
+    kinds = pa.array([0] * row_count, pa.uint8())
+    return pa.RecordBatch.from_arrays([paths, kinds, pa.nulls(row_count, pa.binary()), paths], schema=DIFF_SCHEMA)
+
+
+def test_the_memory_of_differences_is_bounded() -> None:
+    """The number and the bytes of what is kept are bounded, what was used last stays, and large differences go by."""
+    cache = DiffCache(count_max=2)
+    for left in "abc":
+        cache.put(left, "z", (a_batch(1),))
+        assert cache.get("a", "z") is not None or left == "c"
+    assert [cache.get(left, "z") is not None for left in "abc"] == [True, False, True]
+    cache.put("big", "z", (a_batch(DIFF_BYTES_MAX // 8),))
+    assert cache.get("big", "z") is None
+    assert len(cache) == 2
+    assert DiffCache(count_max=0).get("a", "z") is None
+
+    narrow = DiffCache(count_max=100, bytes_max=20_000)
+    for number in range(50):
+        narrow.put(str(number), "z", (a_batch(10),))
+        narrow.put(str(number), "z", (a_batch(10),))
+        assert narrow.size_bytes <= 20_000
+    assert 1 < len(narrow) < 10
+    none = DiffCache(count_max=0)
+    none.put("a", "z", ())
+    assert len(none) == 0
