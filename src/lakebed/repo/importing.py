@@ -32,7 +32,7 @@ from lakebed.repo.home import Home
 from lakebed.repo.model import Entry
 from lakebed.repo.names import check_path, check_prefix
 from lakebed.repo.protection import check_committable
-from lakebed.repo.records import decode_record, encode_record, read_records
+from lakebed.repo.records import decode_record, encode_record, read_records, write_unique
 from lakebed.repo.rows import overlay, rows_of
 
 __all__ = [
@@ -103,6 +103,7 @@ def start_import(
     Raises:
         NotFound: ``branch_not_found``.
         InvalidRequest: ``no_sources``, ``invalid_url``, ``invalid_path``, and as `lakebed.repo.commit.commit`.
+        OutcomeUnknown: it may have been written down; `unfinished_imports` tells.
     Cost: 1 durable write of the key-value store.
     """
     check_committable(home, branch)
@@ -123,7 +124,8 @@ def start_import(
     record = Import(
         id, branch, tuple(sources), message, committer, dict(metadata or {}), replace, updated_at_ms=home.now_ms()
     )
-    home.key_value.set(home.keys.imported(id), encode_record(record))
+    key = home.keys.imported(id)
+    write_unique(home.key_value, [(key, encode_record(record))], expected={key: None})
     return id
 
 

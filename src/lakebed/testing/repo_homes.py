@@ -77,6 +77,8 @@ class Trap:
         self._mode = mode
         self._lock = counting_lock()
         self.call_count = 0
+        self.writes: list[int] = []
+        """The calls that change records: only their outcome can be unknown."""
         self.is_dead = False
         self.has_sprung = False
 
@@ -86,6 +88,8 @@ class Trap:
             if self.is_dead:
                 raise Crashed("the process is dead")
             springs = self.call_count == self._at
+            if changes:
+                self.writes.append(self.call_count)
             self.call_count += 1
             self.has_sprung |= springs
             self.is_dead = springs and self._mode in ("crash before", "crash after")
@@ -95,6 +99,10 @@ class Trap:
             raise Crashed("crash") if self.is_dead else OutcomeUnknown("no reply", kind="outcome_unknown")
         perform()
         raise Crashed("crash") if self.is_dead else OutcomeUnknown("no reply", kind="outcome_unknown")
+
+    def calls(self, mode: TrapMode) -> Sequence[int]:
+        """Of the calls that were counted, those worth a trap: a crash after a read is one before the next call."""
+        return range(self.call_count) if mode == "crash before" else self.writes
 
 
 class TrappedStore(StoreWrapper):

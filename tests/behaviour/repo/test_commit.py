@@ -52,11 +52,14 @@ def test_a_commit_holds_what_was_staged(home: Home) -> None:
     expected = {f"a/{n}": f"{n}" for n in range(40) if n != 4} | {"a/3": "three"}
     assert contents(home, "main") == contents(home, second.id) == expected
     assert uncommitted_of(home, "main") == {}
-    assert second.commit.parents == (first.id,) and second.commit.generation == 3
+    assert second.commit.parents == (first.id,)
+    assert second.commit.generation == 3
     assert (first.commit.committer, first.commit.created_at_ms, first.commit.metadata) == ("grace", 5, {"run": "7"})
     assert second.commit.committer == "ada"
     record, _ = load_branch(home, "main")
-    assert record.commit_id == second.id and record.sealed == () and record.compacted is None
+    assert record.commit_id == second.id
+    assert record.sealed == ()
+    assert record.compacted is None
     assert [(line.what, line.after) for line in reflog(home, branch="main")] == [
         ("commit", first.id),
         ("commit", second.id),
@@ -70,7 +73,8 @@ def test_only_changed_ranges_are_written(home: Home) -> None:
     put(home, "main", "01500", "y")
     with home.committed.count() as counts:
         commit(home, "main", message="one")
-    assert counts.ranges_read <= 2 and counts.ranges_written <= 2
+    assert counts.ranges_read <= 2
+    assert counts.ranges_written <= 2
 
 
 def test_without_changes_there_is_no_commit(home: Home) -> None:
@@ -93,7 +97,8 @@ def test_an_empty_commit_can_be_asked_for(home: Home) -> None:
     put(home, "main", "a", "1")
     first = commit(home, "main", message="a")
     empty = commit(home, "main", message="nothing", allow_empty=True)
-    assert empty.commit.parents == (first.id,) and empty.commit.metarange.id == first.commit.metarange.id
+    assert empty.commit.parents == (first.id,)
+    assert empty.commit.metarange.id == first.commit.metarange.id
 
 
 def test_what_a_commit_cannot_say_is_refused(home: Home) -> None:
@@ -140,7 +145,8 @@ def test_chosen_paths_are_committed_alone(home: Home) -> None:
     assert uncommitted_of(home, "main") == {"06": DiffKind.CHANGED, "08": DiffKind.REMOVED, "out": DiffKind.ADDED}
     refused(home, "no_changes", paths=["05"])
     commit(home, "main", message="rest")
-    assert head_of(home, "main") == before and uncommitted_of(home, "main") == {}
+    assert head_of(home, "main") == before
+    assert uncommitted_of(home, "main") == {}
 
 
 def test_a_commit_stands_on_what_was_compacted(home: Home) -> None:
@@ -166,7 +172,8 @@ def test_changed_and_changed_back_over_a_compaction_is_no_change(home: Home) -> 
     put_many(home, "main", {"a": "1", "b": "2"})
     refused(home, "no_changes")
     record, _ = load_branch(home, "main")
-    assert record.sealed == () and record.compacted is None
+    assert record.sealed == ()
+    assert record.compacted is None
 
 
 def test_a_prefix_deleted_and_filled_again_is_committed(home: Home) -> None:
@@ -195,7 +202,8 @@ def test_a_hook_can_refuse_and_nothing_piles_up(home: Home) -> None:
         assert "no message format" in refused(home, "hook_rejected", metadata={"k": "v"})
         assert sealed_count(home) == 0
         assert contents(home, "main") == model
-    assert seen[0].event == "pre-commit" and seen[0].metadata == {"k": "v"}
+    assert seen[0].event == "pre-commit"
+    assert seen[0].metadata == {"k": "v"}
     home.hooks.remove(strict)
     commit(home, "main", message="at last")
     assert head_of(home, "main") == model

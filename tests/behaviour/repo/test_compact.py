@@ -57,7 +57,9 @@ def test_no_read_changes(home: Home) -> None:
         assert done.outcome == "published"
         assert (contents(home, "main"), uncommitted_of(home, "main")) == before
         record = record_of(home)
-        assert record.sealed == () and record.compacted is not None and record.commit_id == head
+        assert record.sealed == ()
+        assert record.compacted is not None
+        assert record.commit_id == head
     assert head_of(home, "main") == {f"{n:02}": "old" for n in range(20)}
 
 
@@ -80,7 +82,8 @@ def test_the_same_as_the_head_keeps_nothing(home: Home) -> None:
     remove(home, "main", "x")
     put(home, "main", "00", "old")
     compact_once(home, "main", force=True)
-    assert record_of(home).compacted is None and record_of(home).sealed == ()
+    assert record_of(home).compacted is None
+    assert record_of(home).sealed == ()
     assert uncommitted_of(home, "main") == {}
 
 
@@ -96,7 +99,8 @@ def test_the_three_stale_differences(home: Home) -> None:
     put(home, "main", "01", "old")
     assert uncommitted_of(home, "main") == {}
     compact_once(home, "main", force=True)
-    assert uncommitted_of(home, "main") == {} and record_of(home).compacted is None
+    assert uncommitted_of(home, "main") == {}
+    assert record_of(home).compacted is None
 
 
 def test_two_begin_no_closer_than_the_cooldown(home: Home, place: Place) -> None:
@@ -121,12 +125,12 @@ class BetweenWrites(MemoryKeyValue):
         self.left = before
         self.act = act
 
-    def write(self, puts=(), deletes=(), *, expected={}):  # type: ignore[no-untyped-def]
+    def write(self, puts=(), deletes=(), **kwargs):  # type: ignore[no-untyped-def]
         """Count the write, and let the other process go first when it is the one."""
         self.left -= 1
         if self.left == 0:
             self.act()
-        super().write(puts, deletes, expected=expected)
+        super().write(puts, deletes, **kwargs)
 
 
 def test_a_commit_in_between_makes_it_give_up(home: Home, place: Place) -> None:
@@ -136,7 +140,8 @@ def test_a_commit_in_between_makes_it_give_up(home: Home, place: Place) -> None:
     with open_home(place, key_value=between) as other:
         assert compact_once(other, "main").outcome == "gave_up"
     assert head_of(home, "main")["a"] == "1"
-    assert record_of(home).compacted is None and uncommitted_of(home, "main") == {}
+    assert record_of(home).compacted is None
+    assert uncommitted_of(home, "main") == {}
 
 
 def test_a_reset_in_between_makes_it_give_up(home: Home, place: Place) -> None:
@@ -190,12 +195,15 @@ def test_a_commit_that_meets_a_compaction_begins_again(home: Home, place: Place)
     with open_home(place, key_value=between) as other:
         commit(other, "main", message="slower")
     assert head_of(home, "main")["a"] == "1"
-    assert record_of(home).compacted is None and uncommitted_of(home, "main") == {}
+    assert record_of(home).compacted is None
+    assert uncommitted_of(home, "main") == {}
 
 
 def test_the_sensor_compacts_what_wants_it(place: Place) -> None:
     """Branches past a threshold are compacted, others are left alone, gone ones forgotten; the gauges follow."""
-    place.options = replace(place.options, compaction_staged_min=10, compaction_tombstones_min=5, compaction_sealed_min=3)
+    place.options = replace(
+        place.options, compaction_staged_min=10, compaction_tombstones_min=5, compaction_sealed_min=3
+    )
     with open_home(place) as home:
         put_many(home, "main", {f"{n:02}": "old" for n in range(20)})
         commit(home, "main", message="base")
