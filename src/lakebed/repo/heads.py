@@ -70,6 +70,36 @@ class CommitWithId(NamedTuple):
     id: str
     commit: Commit
 
+    @property
+    def message(self) -> str:
+        """Why it was made."""
+        return self.commit.message
+
+    @property
+    def committer(self) -> str:
+        """Who made it."""
+        return self.commit.committer
+
+    @property
+    def parents(self) -> tuple[str, ...]:
+        """Ids of the commits it was made upon; of a merge the branch's head stands first."""
+        return self.commit.parents
+
+    @property
+    def created_at_ms(self) -> int:
+        """Unix time in milliseconds, UTC."""
+        return self.commit.created_at_ms
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The user's own."""
+        return self.commit.metadata
+
+    @property
+    def metarange(self) -> MetarangeRef:
+        """What it holds: how many objects, and their sizes in all."""
+        return self.commit.metarange
+
 
 @dataclass(frozen=True, slots=True)
 class SealedBranch:

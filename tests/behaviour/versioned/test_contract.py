@@ -20,6 +20,8 @@ from lakebed.kv.reader import DatabaseReader
 from lakebed.objects import open_store
 from lakebed.reclaim.model import Pin, ReclaimPlan, Verdict, Version
 from lakebed.reclaim.versioned import Versioned
+from lakebed.repo import Branch, Reference, Repositories, Repository, RepositoryOptions
+from lakebed.repo.key_value.memory import MemoryKeyValue
 from lakebed.runtime import Environment
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
@@ -90,7 +92,35 @@ def a_database() -> Subject:
     )
 
 
-@pytest.fixture(params=[a_table, a_database], ids=["table", "database"])
+def a_repository() -> Subject:
+    clock = ManualClock()
+    environment = Environment(clock=clock, rng=random.Random(uuid.uuid4().int))
+    home = Repositories(
+        open_store(f"memory://{uuid.uuid4()}", environment=environment),
+        MemoryKeyValue(environment=environment),
+        options=RepositoryOptions(background=False),
+        environment=environment,
+    )
+
+    def write(store: Repository | Branch, item: int) -> None:
+        branch = store.branch() if isinstance(store, Repository) else store
+        branch.put(f"items/{item:05}", item.to_bytes(8))
+        branch.commit(f"add {item}")
+
+    def items(store: Repository | Reference) -> list[int]:
+        reading = store.branch() if isinstance(store, Repository) else store
+        return [int.from_bytes(reading.get(listed.path)) for listed in reading.list("items/")]
+
+    return Subject(
+        store=home.create("numbers"),
+        write=write,
+        items=items,
+        an_object=lambda store: next(listed.entry.address for listed in store.branch().list()),
+        clock=clock,
+    )
+
+
+@pytest.fixture(params=[a_table, a_database, a_repository], ids=["table", "database", "repository"])
 def subject(request: pytest.FixtureRequest) -> Subject:
     """Each kind of store, empty."""
     return request.param()
