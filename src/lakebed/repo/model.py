@@ -24,8 +24,8 @@ __all__ = [
     "Branch",
     "Commit",
     "DeletedRepository",
-    "Difference",
     "DiffKind",
+    "Difference",
     "Entry",
     "HomeRecord",
     "MetarangeRef",
@@ -62,8 +62,11 @@ class DiffKind(IntEnum):
     REMOVED = 2
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """An object of a repository: where its bytes are, and what is known of them."""
+class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An object of a repository: where its bytes are, and what is known of them.
+
+    It holds nothing that could lead back to it, so the garbage collector need not look: listings make millions of them.
+    """
 
     address: str
     """``data/<ulid>`` inside the repository's storage namespace, or the URL of an imported object, never deleted."""

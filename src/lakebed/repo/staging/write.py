@@ -88,9 +88,10 @@ def stage(home: Home, *, branch: str, path: str, entry: Entry) -> None:
         OutcomeUnknown: the store did not say whether it was written.
     Cost: 2 peeks and 1 write of the key-value store.
     """
-    key, value = check_path(path, writing=True), _value_of(entry, path)
+    key = check_path(path, writing=True)
+    value, ulid = _encoded(entry, path)
     for standing in _tries(home, branch, "stage"):
-        _check_address(entry.address, standing.boundary)
+        _check_age(ulid, standing.boundary)
         if _put(home, [standing.token_prefix + key], [value], expected=standing.guards):
             home.counters.count(branch, standing.record.staging.id, entries=1)
             return
@@ -107,7 +108,8 @@ def stage_if_absent(home: Home, *, branch: str, path: str, entry: Entry) -> None
         Otherwise as `stage`.
     Cost: 1 snapshot, 1 read a token and 1 of the committed data, 1 write.
     """
-    key, value = check_path(path, writing=True), _value_of(entry, path)
+    key = check_path(path, writing=True)
+    value, ulid = _encoded(entry, path)
     check_writable(home, check_branch_name(branch))
     for snapshot, standing in _moments(home, branch, "stage_if_absent"):
         own, below = branch_view(home, standing.record, snapshot=snapshot).layers_of([key])[0]
@@ -122,7 +124,7 @@ def stage_if_absent(home: Home, *, branch: str, path: str, entry: Entry) -> None
                 branch=branch,
                 path=path,
             )
-        _check_address(entry.address, standing.boundary)
+        _check_age(ulid, standing.boundary)
         staged = standing.token_prefix + key
         if _put(home, [staged], [value], expected={**standing.guards, staged: own}):
             home.counters.count(branch, standing.record.staging.id, entries=1)
@@ -148,9 +150,10 @@ def stage_many(home: Home, *, branch: str, entries: Iterable[tuple[str, Entry]] 
     values: dict[bytes, bytes] = {}
     oldest: str | None = None
     for path, entry in pairs:
-        values[check_path(path, writing=True)] = _value_of(entry, path)
-        if (ours := address_ulid(entry.address)) is not None and (oldest is None or ours < oldest):
-            oldest = ours
+        key = check_path(path, writing=True)
+        values[key], ulid = _encoded(entry, path)
+        if ulid is not None and (oldest is None or ulid < oldest):
+            oldest = ulid
     paths, column = list(values), list(values.values())
     check_writable(home, check_branch_name(branch))
     for standing in _tries(home, branch, "stage_many"):
@@ -409,13 +412,14 @@ def _check_only_unexpected(error: Conflict) -> None:
 # ---- what may be staged
 
 
-def _value_of(entry: Entry, path: str) -> bytes:
-    """The encoded entry, if it can be staged."""
+def _encoded(entry: Entry, path: str) -> tuple[bytes, str | None]:
+    """The encoded entry, if it can be staged, and the ULID of its address, if that is ours."""
     if not isinstance(entry, Entry):
         raise InvalidRequest(
             f"An Entry is staged, and {type(entry).__name__} was given for {path!r}.", kind="wrong_type"
         )
-    if address_ulid(entry.address) is None and "://" not in entry.address:
+    ulid = address_ulid(entry.address)
+    if ulid is None and "://" not in entry.address:
         raise InvalidRequest(
             f"{entry.address!r} is neither an address of the repository nor the URL of an object: stage what was "
             "uploaded or is to be imported.",
@@ -439,12 +443,7 @@ def _value_of(entry: Entry, path: str) -> bytes:
             kind="oversized_metadata",
             path=path,
         )
-    return value
-
-
-def _check_address(address: str, boundary: bytes | None) -> None:
-    if boundary is not None:
-        _check_age(address_ulid(address), boundary)
+    return value, ulid
 
 
 def _check_age(ulid: str | None, boundary: bytes | None) -> None:
