@@ -1,0 +1,90 @@
+"""The access log: one line of JSON a request.
+
+Owns: what a line holds and how lines leave the process: they are gathered and written together a few times a second, by
+a thread of the pool, so that no request waits for a terminal or a disk. Invariant: no line holds a header, a body, or
+a query string; of the query only the names of refs and paths are told, so no signature and no secret.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import BinaryIO, Final
+
+import msgspec
+
+__all__ = ["AccessLine", "AccessLog", "open_access_log"]
+
+_LINES_MAX: Final = 50_000
+"""Lines that wait for a slow reader of the log; beyond it lines are dropped, and counted."""
+
+
+class AccessLine(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One request."""
+
+    time: str
+    """When it ended, UTC."""
+    request_id: str
+    client: str
+    method: str
+    path: str
+    status: int
+    ms: float
+    bytes_in: int = 0
+    bytes_out: int = 0
+    access_key: str = ""
+    object: str = ""
+    """The query's ``path``."""
+    error: str = ""
+    """Of what failed: the error's kind. Of bugs: the whole traceback."""
+
+
+class AccessLog:
+    """Where the lines go."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._lines: list[bytes] = []
+        self._dropped = 0
+        self._encode = msgspec.json.Encoder().encode
+
+    def add(self, line: AccessLine) -> None:
+        """Remember a line. Cost: 1 us."""
+        if len(self._lines) < _LINES_MAX:
+            self._lines.append(self._encode(line))
+        else:
+            self._dropped += 1
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something to write."""
+        return bool(self._lines)
+
+    def flush(self) -> None:
+        """Write what was added. One thread at a time calls it. A log that cannot be written does not stop a server."""
+        lines, self._lines = self._lines, []
+        if self._dropped:
+            lines.append(b'{"dropped_lines":%d}' % self._dropped)
+            self._dropped = 0
+        if not lines:
+            return
+        try:
+            self._file.write(b"\n".join(lines) + b"\n")
+            self._file.flush()
+        except (OSError, ValueError):
+            self._dropped += len(lines)
+
+    def close(self) -> None:
+        """Write the rest."""
+        self.flush()
+        if self._file is not sys.stderr.buffer:
+            self._file.close()
+
+
+def open_access_log(place: str | os.PathLike[str] | None) -> AccessLog | None:
+    """The log at a place: ``"-"`` is standard error, a path is a file that is appended to; None: no log."""
+    if place is None:
+        return None
+    if place == "-":
+        return AccessLog(sys.stderr.buffer)
+    return AccessLog(open(place, "ab"))

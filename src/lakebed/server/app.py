@@ -1,0 +1,65 @@
+"""The application: FastAPI with our routes, and what it says where there is none.
+
+Owns: how declared endpoints become routes. Handlers read their requests themselves and encode their replies with
+msgspec, so that the paths that are called most cost least: a route is an ASGI application of its own, without the
+framework's reading of signatures; one route holds all methods of a path; and routes are tried in the order in which
+they are declared, the busiest first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from lakebed.errors import InvalidRequest, NotFound
+from lakebed.server.endpoint import Endpoint, EndpointApp
+from lakebed.server.errors import error_reply
+from lakebed.server.gate import Gate
+from lakebed.server.openapi import describe
+from lakebed.server.routes import ENDPOINTS, PREFIX, ROOT_ENDPOINTS
+from lakebed.server.site import Site
+
+__all__ = ["build", "description"]
+
+
+def description() -> dict[str, Any]:
+    """The OpenAPI description."""
+    found = describe(ENDPOINTS, prefix=PREFIX)
+    found["paths"] |= describe(ROOT_ENDPOINTS, prefix="")["paths"]
+    return found
+
+
+def build(site: Site) -> Gate:
+    """The ASGI application that serves a site."""
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app.openapi = site.description  # type: ignore[method-assign]
+    by_path: dict[str, dict[str, Endpoint]] = {}
+    for prefix, endpoints in ((PREFIX, ENDPOINTS), ("", ROOT_ENDPOINTS)):
+        for one in endpoints:
+            by_path.setdefault(prefix + one.path, {})[one.method] = one
+    for path, methods in by_path.items():
+        app.router.routes.append(Route(path, endpoint=EndpointApp(site, path, methods), methods=list(methods)))
+    app.add_exception_handler(HTTPException, _explain)
+    return Gate(app, site=site)
+
+
+async def _explain(request: Request, error: Exception) -> Response:
+    """What the router has to say, in the shape of every other error."""
+    assert isinstance(error, HTTPException)
+    where = f"{request.method} {request.url.path}"
+    if error.status_code == 405:
+        allow = (error.headers or {}).get("Allow", "")
+        problem = InvalidRequest(f"{where} is not possible: use {allow}.", kind="method_not_allowed", allow=allow)
+        reply = error_reply(problem, request_id="")
+    else:
+        reply = error_reply(
+            NotFound(f"There is nothing at {where}: /openapi.json lists what there is.", kind="no_route"), request_id=""
+        )
+    response = Response(bytes(memoryview(reply.body)), reply.status)
+    response.raw_headers.extend(reply.headers)
+    return response

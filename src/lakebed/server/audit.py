@@ -1,0 +1,91 @@
+"""The audit log: every change that a server made, who asked for it, and when.
+
+Owns: the records below ``audit/`` of the key-value store and their bound. A line is written after the change and before
+the reply, so whoever reads that a change was made also finds its line; lines of changes that a crash cut off between
+the two are missing. Objects that are staged have no line of their own (the access log has them); the commit has.
+
+Invariants: no line holds a secret; lines are read newest first; at most about `ServerOptions.audit_lines_max` are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from lakebed.kv.reading import prefix_end
+from lakebed.lsm.file_id import mint_file_id
+from lakebed.repo.key_value.port import KeyValue
+from lakebed.repo.layout import audit_key
+from lakebed.repo.records import decode_record, encode_record
+from lakebed.runtime import Environment
+
+__all__ = ["AuditLine", "AuditLog"]
+
+_PREFIX: Final = audit_key("")
+_TRIM_EVERY: Final = 1_000
+"""Lines written between two looks at the bound."""
+_DELETED_AT_ONCE: Final = 10_000
+
+
+class AuditLine(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One change. Field names are stored: DO NOT CHANGE them."""
+
+    at_ms: int
+    access_key: str
+    action: str
+    """The operation's id in the OpenAPI description, such as ``deleteBranch``."""
+    repository: str = ""
+    subject: str = ""
+    """What was changed: a branch, a tag, an access key."""
+    status: int = 200
+    request_id: str = ""
+
+
+class AuditLog:
+    """The audit log of a server. Thread-safe."""
+
+    def __init__(self, key_value: KeyValue, *, environment: Environment, lines_max: int) -> None:
+        self._key_value = key_value
+        self._environment = environment
+        self._lines_max = lines_max
+        self._until_trim = 0  # look at the first line: a process that restarts often must trim too
+        self._lock = environment.runtime.lock()
+
+    def append(self, line: AuditLine) -> None:
+        """Write a line. Raises what a write of the store raises. Cost: 1 write."""
+        self._key_value.set(audit_key(mint_file_id(environment=self._environment)), encode_record(line))
+        with self._lock:
+            self._until_trim -= 1
+            due = self._until_trim < 0
+            if due:
+                self._until_trim = _TRIM_EVERY
+        if due:
+            self.trim()
+
+    def read(self, *, before: str | None = None, amount: int) -> list[tuple[str, AuditLine]]:
+        """Lines with their ids, newest first.
+
+        Args:
+            before: the id of a line: only those that are older; None: from the newest.
+            amount: at most so many.
+
+        Cost: 1 scan of the log's keys. Raises `Corruption`.
+        """
+        end = prefix_end(_PREFIX) if before is None else audit_key(before)
+        with self._key_value.snapshot() as snapshot:
+            newest = list(snapshot.scan(_PREFIX, end))[-amount:]
+        return [(key[len(_PREFIX) :].decode(), decode_record(raw, AuditLine, key=key)) for key, raw in newest[::-1]]
+
+    def trim(self) -> int:
+        """Delete the oldest lines beyond the bound; how many there were. Cost: 1 scan, 1 write."""
+        with self._key_value.snapshot() as snapshot:
+            surplus = sum(1 for _ in snapshot.scan(_PREFIX, prefix_end(_PREFIX))) - self._lines_max
+            if surplus <= 0:
+                return 0
+            keys: Iterator[bytes] = (key for key, _ in snapshot.scan(_PREFIX, prefix_end(_PREFIX)))
+            oldest = list(islice(keys, min(surplus, _DELETED_AT_ONCE)))
+        self._key_value.write(deletes=oldest)
+        return len(oldest)

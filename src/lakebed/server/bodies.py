@@ -1,0 +1,473 @@
+"""What requests and replies hold: the records of the REST interface, typed once.
+
+Owns: the structs that JSON is read into and written from, and so the schemas of the OpenAPI description. Their names
+and fields are those that lakeFS clients send and require: DO NOT CHANGE them. Numbers are bounded, so that what is
+accepted also fits what is stored.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Generic, Literal, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+__all__ = [
+    "AccessKeyCreation",
+    "AccessKeyRow",
+    "AccessKeyWithSecret",
+    "AuditRow",
+    "AuthenticationToken",
+    "BranchCreation",
+    "BranchProtectionRule",
+    "CherryPickCreation",
+    "CommitCreation",
+    "CommitOverrides",
+    "CommitRow",
+    "Config",
+    "CurrentUser",
+    "DiffRow",
+    "GarbageCollectionRule",
+    "GarbageCollectionRules",
+    "ImportCreation",
+    "ImportLocation",
+    "ImportStarted",
+    "ImportStatus",
+    "LoginInformation",
+    "MergeBase",
+    "MergeCreation",
+    "MergeResult",
+    "Message",
+    "ObjectCopyCreation",
+    "ObjectError",
+    "ObjectErrorList",
+    "ObjectStageCreation",
+    "ObjectStats",
+    "Page",
+    "Pagination",
+    "PathList",
+    "Ref",
+    "RepositoryCreation",
+    "RepositoryMetadataSet",
+    "RepositoryRow",
+    "ResetCreation",
+    "RevertCreation",
+    "Role",
+    "StagingLocation",
+    "StagingMetadata",
+    "StorageConfig",
+    "TagCreation",
+    "User",
+    "VersionConfig",
+]
+
+T = TypeVar("T")
+
+Role = Literal["read", "write", "admin"]
+"""What an access key may do: read; also change objects, branches, tags and commits; everything."""
+
+Seconds = Annotated[int, Meta(ge=0, le=253_402_300_799, description="Unix time in seconds, UTC.")]
+Size = Annotated[int, Meta(ge=0, le=(1 << 53) - 1, description="Bytes.")]
+Count = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+Metadata = dict[str, str]
+PATHS_MAX: Final = 1_000
+"""Most paths of one ``objects/delete``."""
+
+
+class Pagination(msgspec.Struct, frozen=True):
+    """Where a page stands in its list."""
+
+    has_more: bool
+    next_offset: str
+    """The value of ``after`` for the next page; empty on the last."""
+    results: int
+    max_per_page: int
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True):
+    """One page of a list."""
+
+    pagination: Pagination
+    results: list[T]
+
+
+class RepositoryCreation(msgspec.Struct, frozen=True):
+    """``POST /repositories``."""
+
+    name: str
+    storage_namespace: str
+    default_branch: str | None = None
+    sample_data: bool | None = None
+    read_only: bool | None = None
+    storage_id: str | None = None
+
+
+class RepositoryRow(msgspec.Struct, frozen=True):
+    """A repository."""
+
+    id: str
+    creation_date: int
+    default_branch: str
+    storage_namespace: str
+    storage_id: str
+    read_only: bool
+
+
+class RepositoryMetadataSet(msgspec.Struct, frozen=True):
+    """``POST /repositories/{repository}/metadata``."""
+
+    metadata: Metadata
+
+
+class BranchCreation(msgspec.Struct, frozen=True):
+    """``POST /branches``."""
+
+    name: str
+    source: str
+    hidden: bool | None = None
+    force: bool | None = None
+
+
+class TagCreation(msgspec.Struct, frozen=True):
+    """``POST /tags``."""
+
+    id: str
+    ref: str
+    force: bool | None = None
+
+
+class Ref(msgspec.Struct, frozen=True):
+    """A branch or tag, and the commit it names."""
+
+    id: str
+    commit_id: str
+
+
+class ResetCreation(msgspec.Struct, frozen=True):
+    """``PUT /branches/{branch}``."""
+
+    type: Literal["object", "common_prefix", "reset"]
+    path: str | None = None
+    force: bool | None = None
+
+
+class CommitCreation(msgspec.Struct, frozen=True):
+    """``POST /branches/{branch}/commits``."""
+
+    message: str
+    metadata: Metadata | None = None
+    date: Seconds | None = None
+    allow_empty: bool | None = None
+    force: bool | None = None
+    paths: list[str] | None = None
+    """Only these paths, and everything below those that end with a slash; absent: all. Beyond what lakeFS has."""
+
+
+class CommitOverrides(msgspec.Struct, frozen=True):
+    """What a reverting or picked commit says instead."""
+
+    message: str | None = None
+    metadata: Metadata | None = None
+
+
+class CommitRow(msgspec.Struct, frozen=True):
+    """A commit."""
+
+    id: str
+    parents: list[str]
+    committer: str
+    message: str
+    creation_date: int
+    meta_range_id: str
+    metadata: Metadata
+    generation: int
+    version: int = 1
+
+
+class MergeCreation(msgspec.Struct, frozen=True):
+    """``POST /refs/{source}/merge/{branch}``."""
+
+    message: str | None = None
+    metadata: Metadata | None = None
+    strategy: Literal["", "source-wins", "dest-wins"] | None = None
+    squash_merge: bool | None = None
+    allow_empty: bool | None = None
+    force: bool | None = None
+    prefix: str | None = None
+    """Merge only what is below it. Beyond what lakeFS has."""
+
+
+class MergeResult(msgspec.Struct, frozen=True):
+    """The commit that a merge made."""
+
+    reference: str
+
+
+class MergeBase(msgspec.Struct, frozen=True):
+    """``GET /refs/{source}/merge/{branch}``."""
+
+    source_commit_id: str
+    destination_commit_id: str
+    base_commit_id: str
+
+
+class RevertCreation(msgspec.Struct, frozen=True):
+    """``POST /branches/{branch}/revert``."""
+
+    ref: str
+    parent_number: Count
+    commit_overrides: CommitOverrides | None = None
+    allow_empty: bool | None = None
+    force: bool | None = None
+
+
+class CherryPickCreation(msgspec.Struct, frozen=True):
+    """``POST /branches/{branch}/cherry-pick``."""
+
+    ref: str
+    parent_number: Count | None = None
+    commit_overrides: CommitOverrides | None = None
+    force: bool | None = None
+
+
+class DiffRow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A path that differs."""
+
+    type: Literal["added", "removed", "changed", "conflict", "prefix_changed"]
+    path: str
+    path_type: Literal["object", "common_prefix"]
+    size_bytes: int | UnsetType = UNSET
+
+
+class ObjectStats(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An object or, in listings with a delimiter, a common prefix."""
+
+    path: str
+    path_type: Literal["object", "common_prefix"]
+    physical_address: str
+    checksum: str
+    mtime: int
+    size_bytes: int | UnsetType = UNSET
+    metadata: Metadata | UnsetType = UNSET
+    content_type: str | UnsetType = UNSET
+    physical_address_expiry: int | UnsetType = UNSET
+
+
+class PathList(msgspec.Struct, frozen=True):
+    """``POST /branches/{branch}/objects/delete``."""
+
+    paths: Annotated[list[str], Meta(max_length=PATHS_MAX)]
+
+
+class ObjectError(msgspec.Struct, frozen=True):
+    """A path of a list that could not be deleted."""
+
+    status_code: int
+    message: str
+    path: str
+
+
+class ObjectErrorList(msgspec.Struct, frozen=True):
+    """What of a list could not be deleted."""
+
+    errors: list[ObjectError]
+
+
+class ObjectCopyCreation(msgspec.Struct, frozen=True):
+    """``POST /branches/{branch}/objects/copy``."""
+
+    src_path: str
+    src_ref: str | None = None
+    force: bool | None = None
+    shallow: bool | None = None
+
+
+class ObjectStageCreation(msgspec.Struct, frozen=True):
+    """``PUT /branches/{branch}/objects``: stage an object whose bytes are already on a store."""
+
+    physical_address: str
+    checksum: str
+    size_bytes: Size
+    mtime: Seconds | None = None
+    metadata: Metadata | None = None
+    content_type: str | None = None
+    force: bool | None = None
+
+
+class StagingLocation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a client may put an object's bytes itself."""
+
+    physical_address: str | None = None
+    presigned_url: str | None = None
+    presigned_url_expiry: int | None = None
+
+
+class StagingMetadata(msgspec.Struct, frozen=True):
+    """``PUT /branches/{branch}/staging/backing``: the bytes are there."""
+
+    staging: StagingLocation
+    checksum: str
+    size_bytes: Size
+    user_metadata: Metadata | None = None
+    content_type: str | None = None
+    mtime: Seconds | None = None
+    force: bool | None = None
+
+
+class ImportLocation(msgspec.Struct, frozen=True):
+    """Objects to import, without copying their bytes."""
+
+    type: Literal["object", "common_prefix"]
+    path: str
+    destination: str
+
+
+class ImportCreation(msgspec.Struct, frozen=True):
+    """``POST /branches/{branch}/import``."""
+
+    paths: Annotated[list[ImportLocation], Meta(min_length=1, max_length=PATHS_MAX)]
+    commit: CommitCreation
+    force: bool | None = None
+
+
+class ImportStarted(msgspec.Struct, frozen=True):
+    """The import's id."""
+
+    id: str
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A sentence."""
+
+    message: str
+
+
+class ImportStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far an import is."""
+
+    completed: Annotated[bool, Meta(description="Whether it has committed.")]
+    update_time: str
+    ingested_objects: int | UnsetType = UNSET
+    metarange_id: str | UnsetType = UNSET
+    commit: CommitRow | UnsetType = UNSET
+    error: Message | UnsetType = UNSET
+
+
+class BranchProtectionRule(msgspec.Struct, frozen=True):
+    """Branches whose names match are changed by merges only."""
+
+    pattern: Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class GarbageCollectionRule(msgspec.Struct, frozen=True):
+    """How long objects of a branch's old commits are kept."""
+
+    branch_id: str
+    retention_days: Annotated[int, Meta(ge=0, le=36_500)]
+
+
+class GarbageCollectionRules(msgspec.Struct, frozen=True):
+    """How long objects of old commits are kept."""
+
+    default_retention_days: Annotated[int, Meta(ge=0, le=36_500)]
+    branches: list[GarbageCollectionRule]
+
+
+class VersionConfig(msgspec.Struct, frozen=True):
+    """What the interface is compatible with, as clients compare it."""
+
+    version: str
+
+
+_RENAMED: Final = {"blockstore_namespace_validity_regex": "blockstore_namespace_ValidityRegex"}
+
+
+class StorageConfig(msgspec.Struct, frozen=True, rename=_RENAMED):
+    """What clients may do with the storage themselves."""
+
+    blockstore_type: str
+    blockstore_namespace_example: str
+    blockstore_namespace_validity_regex: str
+    default_namespace_prefix: str
+    pre_sign_support: bool
+    pre_sign_support_ui: bool
+    import_support: bool
+    import_validity_regex: str
+
+
+class Config(msgspec.Struct, frozen=True):
+    """``GET /config``."""
+
+    version_config: VersionConfig
+    storage_config: StorageConfig
+    storage_config_list: list[StorageConfig]
+
+
+class User(msgspec.Struct, frozen=True):
+    """Who asks."""
+
+    id: str
+    creation_date: int
+
+
+class CurrentUser(msgspec.Struct, frozen=True):
+    """``GET /user``."""
+
+    user: User
+
+
+class LoginInformation(msgspec.Struct, frozen=True):
+    """``POST /auth/login``."""
+
+    access_key_id: str
+    secret_access_key: str
+
+
+class AuthenticationToken(msgspec.Struct, frozen=True):
+    """What to send as ``Authorization: Bearer``."""
+
+    token: str
+    token_expiration: int
+
+
+class AccessKeyCreation(msgspec.Struct, frozen=True):
+    """``POST /auth/keys``."""
+
+    role: Role
+    repositories: Annotated[list[str], Meta(max_length=PATHS_MAX)] | None = None
+    """The only repositories it may see; absent: all."""
+    description: Annotated[str, Meta(max_length=256)] | None = None
+
+
+class AccessKeyRow(msgspec.Struct, frozen=True):
+    """An access key, without its secret, which nobody knows."""
+
+    access_key_id: str
+    role: Role
+    repositories: list[str] | None
+    description: str
+    creation_date: int
+
+
+class AccessKeyWithSecret(msgspec.Struct, frozen=True):
+    """A new access key: the only time that its secret is told."""
+
+    access_key_id: str
+    secret_access_key: str
+    role: Role
+    repositories: list[str] | None
+    description: str
+    creation_date: int
+
+
+class AuditRow(msgspec.Struct, frozen=True):
+    """A change: who, what, when."""
+
+    id: str
+    at_ms: int
+    access_key_id: str
+    action: str
+    repository: str
+    subject: str
+    status: int
+    request_id: str

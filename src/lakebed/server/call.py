@@ -1,0 +1,217 @@
+"""One request, as a handler sees it: its parameters, its body, who asks, and the pools that calls of stores run in.
+
+Owns: reading a request within its limits. Whatever is wrong with it is an `InvalidRequest` with a sentence, never a
+traceback. Does not know: routes, or what a handler makes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Final, ParamSpec, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from lakebed.errors import InvalidRequest
+from lakebed.repo.home import Home
+from lakebed.server.keys import Principal
+from lakebed.server.pages import AMOUNT_DEFAULT, AMOUNT_MAX, PageRequest
+from lakebed.server.pools import run_in
+from lakebed.server.replies import Receive, Scope
+from lakebed.server.site import Site
+
+__all__ = ["Call", "ClientGone"]
+
+B = TypeVar("B")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+QUERY_FIELDS_MAX: Final = 1_000
+"""Most parameters of a query."""
+
+_TRUE: Final = {"true", "1"}
+_FALSE: Final = {"false", "0", ""}
+
+
+class ClientGone(Exception):
+    """The client went away while its request was read. Nothing is answered, for nobody listens."""
+
+
+class Call:
+    """A request.
+
+    Attributes:
+        site: what the server serves.
+        principal: who asks; of public endpoints None.
+        path: the path's parameters, decoded.
+        request_id: of the access log.
+        subject: what the audit log says was changed, where the path does not tell.
+    """
+
+    __slots__ = ("_query", "path", "principal", "receive", "request_id", "scope", "site", "subject")
+
+    def __init__(
+        self, site: Site, scope: Scope, receive: Receive, *, principal: Principal | None, request_id: str
+    ) -> None:
+        self.site = site
+        self.scope = scope
+        self.receive = receive
+        self.principal = principal
+        self.request_id = request_id
+        self.path: dict[str, str] = scope["path_params"]
+        self.subject = ""
+        self._query: dict[str, str] | None = None
+
+    @property
+    def committer(self) -> str:
+        """Who is named in commits."""
+        return self.principal.id if self.principal is not None else ""
+
+    def header(self, name: bytes) -> str | None:
+        """A header by its lower-case name; None: it is not there."""
+        for key, value in self.scope["headers"]:
+            if key == name:
+                text: str = value.decode("latin-1")
+                return text
+        return None
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The query's parameters; of one that repeats, the last."""
+        if self._query is None:
+            self._query = dict(self._pairs())
+        return self._query
+
+    def repeated(self, name: str) -> list[str]:
+        """All values of a parameter of the query that may repeat."""
+        return [value for key, value in self._pairs() if key == name]
+
+    def _pairs(self) -> list[tuple[str, str]]:
+        try:
+            raw = self.scope["query_string"].decode("ascii")
+            return parse_qsl(raw, keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX)
+        except ValueError as error:  # not UTF-8 behind its percent signs, not ASCII at all, or too much of it
+            raise InvalidRequest(
+                "The query cannot be read: encode its values as UTF-8 with percent signs.", kind="invalid_query"
+            ) from error
+
+    def required(self, name: str) -> str:
+        """A parameter of the query that must be there."""
+        value = self.query.get(name)
+        if value is None:
+            raise InvalidRequest(f"The query lacks the parameter {name!r}: give it.", kind="missing_parameter")
+        return value
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """A parameter of the query that is true or false."""
+        value = self.query.get(name)
+        if value is None:
+            return default
+        word = value.lower()
+        if word not in _TRUE and word not in _FALSE:
+            raise InvalidRequest(f"{name}={value!r} is neither true nor false.", kind="invalid_query")
+        return word in _TRUE
+
+    def integer(self, name: str, *, default: int, low: int, high: int) -> int:
+        """A parameter of the query that is a whole number in ``[low, high]``."""
+        value = self.query.get(name)
+        if value is None:
+            return default
+        digits = value.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= 18 and low <= int(value) <= high):
+            raise InvalidRequest(
+                f"{name}={value!r} cannot be: give a whole number from {low} to {high}.", kind="invalid_query"
+            )
+        return int(value)
+
+    @property
+    def origin(self) -> str:
+        """The server's URL as the client wrote it."""
+        proto = self.header(b"x-forwarded-proto") or self.scope["scheme"]
+        return f"{'https' if proto == 'https' else 'http'}://{self.header(b'host') or self.site.authority}"
+
+    def page(self) -> PageRequest:
+        """Which page of a list is asked for. An amount below 1 stands for the most that a page can have."""
+        amount = self.integer("amount", default=AMOUNT_DEFAULT, low=-1, high=AMOUNT_MAX)
+        return PageRequest(
+            self.query.get("prefix", ""), self.query.get("after", ""), amount if amount > 0 else AMOUNT_MAX
+        )
+
+    def content_length(self, *, bytes_max: int) -> int | None:
+        """The length that the body is announced with; None: it comes in chunks. Raises when it is too much."""
+        text = self.header(b"content-length")
+        if text is None:
+            return None
+        if not (text.isascii() and text.isdigit()):
+            raise InvalidRequest("The Content-Length is no number.", kind="invalid_header")
+        if int(text) > bytes_max:
+            raise oversized_body(bytes_max)
+        return int(text)
+
+    async def chunks(self, *, bytes_max: int) -> AsyncIterator[bytes]:
+        """The body as it comes in. Raises `ClientGone`, and `InvalidRequest` (``too_large``) beyond `bytes_max`."""
+        self.content_length(bytes_max=bytes_max)
+        total = 0
+        more = True
+        while more:
+            message = await self.receive()
+            if message["type"] != "http.request":
+                raise ClientGone
+            body: bytes = message.get("body", b"")
+            more = message.get("more_body", False)
+            if body:
+                total += len(body)
+                if total > bytes_max:
+                    raise oversized_body(bytes_max)
+                yield body
+
+    async def body(self, *, bytes_max: int) -> bytes:
+        """The whole body."""
+        pieces = [piece async for piece in self.chunks(bytes_max=bytes_max)]
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def read(self, kind: type[B], *, default: B | None = None) -> B:
+        """The body as a record of `lakebed.server.bodies`.
+
+        Args:
+            default: what an empty body stands for; None: it may not be empty.
+
+        Raises:
+            InvalidRequest: it is no JSON, lacks a field, or a field has another type.
+        """
+        raw = await self.body(bytes_max=self.site.options.json_bytes_max)
+        if default is not None and not raw.strip():
+            return default
+        try:
+            return msgspec.json.decode(raw, type=kind)
+        except msgspec.ValidationError as error:
+            raise InvalidRequest(f"The body is not what this call takes: {error}.", kind="invalid_body") from error
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidRequest(f"The body is no JSON: {error}.", kind="invalid_body") from error
+
+    async def home(self) -> Home:
+        """The repository that the path names. Raises `NotFound`."""
+        return await self.site.home(self.path["repository"])
+
+    async def look(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a short read: at once where what it reads is on this machine, else in the pool for what waits."""
+        if self.site.is_local:
+            return function(*args, **kwargs)
+        return await run_in(self.site.pools.quick, function, *args, **kwargs)
+
+    async def quick(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run what waits for a store or a disk in the pool for it."""
+        return await run_in(self.site.pools.quick, function, *args, **kwargs)
+
+    async def heavy(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run what computes in the pool for it."""
+        return await run_in(self.site.pools.heavy, function, *args, **kwargs)
+
+    async def transfer(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run what moves a piece of a large object in the pool for it."""
+        return await run_in(self.site.pools.transfer, function, *args, **kwargs)
+
+
+def oversized_body(bytes_max: int) -> InvalidRequest:
+    """The error of a body that is too large."""
+    return InvalidRequest(f"The body is larger than {bytes_max:,} bytes, the most for this call.", kind="too_large")

@@ -1,0 +1,118 @@
+"""How errors become statuses: one table.
+
+Owns: the table, the shape ``{"message"}``, and the header that tells lakebed's own client the error's kind. What is not
+in the table by kind goes by the error's class; what is no error of lakebed's is a bug: 500, with the request's id, and
+the rest only in the server's own log.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from lakebed.errors import (
+    AlreadyExists,
+    Closed,
+    Conflict,
+    Corruption,
+    Fenced,
+    InternalError,
+    InvalidRequest,
+    LakebedError,
+    NotFound,
+    OutcomeUnknown,
+    Rejected,
+    Unavailable,
+    UnsupportedFormat,
+)
+from lakebed.server.ranges import content_range
+from lakebed.server.replies import Headers, Reply, encode
+
+__all__ = ["KIND_HEADER", "ErrorBody", "error_reply", "forbidden", "message_reply", "status_of", "unauthorized"]
+
+KIND_HEADER: Final = b"x-lakebed-error"
+"""The kind of an error, beside its message, for programs."""
+
+_BY_KIND: Final[dict[str, int]] = {
+    "unauthorized": 401,
+    "forbidden": 403,
+    "default_branch": 403,
+    "protected_branch": 403,
+    "read_only_repository": 403,
+    "method_not_allowed": 405,
+    "precondition_failed": 412,
+    "hook_rejected": 412,
+    "too_large": 413,
+    "oversized_message": 413,
+    "oversized_metadata": 413,
+    "range_not_satisfiable": 416,
+    "no_route": 404,
+}
+
+_BY_CLASS: Final[tuple[tuple[type[LakebedError], int], ...]] = (
+    (InvalidRequest, 400),
+    (NotFound, 404),
+    (AlreadyExists, 409),
+    (Conflict, 409),
+    (Rejected, 409),
+    (Fenced, 503),
+    (Closed, 503),
+    (Unavailable, 503),
+    (OutcomeUnknown, 503),
+    (Corruption, 500),
+    (UnsupportedFormat, 500),
+    (InternalError, 500),
+)
+
+_DAMAGED: Final = "What is stored cannot be read; the server's log says where, under request {id}."
+_BUG: Final = "The server failed; its log says why, under request {id}."
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """What went wrong, in one sentence."""
+
+    message: str
+
+
+def status_of(error: LakebedError) -> int:
+    """The status that an error is answered with."""
+    status = _BY_KIND.get(error.kind)
+    return next((code for kind, code in _BY_CLASS if isinstance(error, kind)), 500) if status is None else status
+
+
+def error_reply(error: BaseException, *, request_id: str) -> Reply:
+    """The reply to a request that failed. Nothing of the server's inside is told with a status of 500."""
+    if not isinstance(error, LakebedError):
+        return message_reply(500, _BUG.format(id=request_id), kind="internal_error")
+    status = status_of(error)
+    if status == 500:
+        damaged = isinstance(error, Corruption | UnsupportedFormat)
+        return message_reply(500, (_DAMAGED if damaged else _BUG).format(id=request_id), kind=error.kind)
+    reply = message_reply(status, error.message, kind=error.kind)
+    if status == 401:
+        reply.headers.append((b"www-authenticate", b'Basic realm="lakebed"'))
+    elif status == 416:
+        size_bytes = int(error.facts.get("size_bytes", 0))
+        reply.headers.append((b"content-range", content_range(None, size_bytes=size_bytes).encode()))
+    elif status == 503:
+        reply.headers.append((b"retry-after", b"1"))
+    elif status == 405:
+        reply.headers.append((b"allow", str(error.facts.get("allow", "")).encode()))
+    return reply
+
+
+def message_reply(status: int, message: str, *, kind: str) -> Reply:
+    """A reply of the shape that every error has."""
+    headers: Headers = [(b"content-type", b"application/json"), (KIND_HEADER, kind.encode())]
+    return Reply(status, encode(ErrorBody(message)), headers)
+
+
+def unauthorized(message: str) -> LakebedError:
+    """Nobody whom the server knows asks."""
+    return InvalidRequest(message, kind="unauthorized")
+
+
+def forbidden(message: str) -> LakebedError:
+    """Who asks may not do this."""
+    return InvalidRequest(message, kind="forbidden")

@@ -1,0 +1,296 @@
+"""Access keys: who may talk to a server, and what they may do.
+
+Owns: the records below ``keys/`` of the key-value store, secrets and their hashes, tokens, and the cache of what was
+verified. Field names are stored: DO NOT CHANGE them; add fields at the end, with a default.
+
+Secrets. A secret is 240 random bits that this module makes; nobody chooses one. So there is nothing to guess from a
+dictionary, and what slow hashes buy (making each guess dear) is bought already by 2**240 possible secrets. A fast keyed
+hash (blake2b with a random salt of each key as its key) is right: a stolen database gives no secret away, and verifying
+costs microseconds instead of taking a processor for every request.
+
+Tokens. ``POST /auth/login`` makes a short-lived access key, ``<its parent>-<id>``, with the rights of its parent, which
+is sent as ``Bearer <id>.<secret>``; any access key can be sent so. Nothing is signed, so nothing can be forged with
+what a stolen database holds. A token ends with its time, and when its parent is revoked or rotated.
+
+Invariants: a secret is in the answer that made it and nowhere else: no record, log, error or cache holds one. A change
+by this process counts at once, by another within `ServerOptions.key_recheck_s`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from base64 import b32encode, urlsafe_b64encode
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import msgspec
+
+from lakebed.errors import Conflict, InvalidRequest, NotFound
+from lakebed.kv.reading import prefix_end
+from lakebed.repo.key_value.port import KeyValue
+from lakebed.repo.layout import access_key_key
+from lakebed.repo.names import check_repository_name
+from lakebed.repo.records import decode_record, encode_record
+from lakebed.runtime import Environment
+from lakebed.server.options import ServerOptions
+
+__all__ = ["AccessKey", "AccessKeys", "NewAccessKey", "Principal", "Role"]
+
+Role = Literal["read", "write", "admin"]
+_ROLES: Final[tuple[Role, ...]] = ("read", "write", "admin")
+"""Each may what those before it may."""
+
+_ID_PREFIX: Final = "LAKEBED"
+_ID_BYTES: Final = 10
+_SECRET_BYTES: Final = 30
+_SALT_BYTES: Final = 16
+_HASH_BYTES: Final = 32
+_TOKEN_MARK: Final = "-"
+_CACHED_MAX: Final = 10_000
+_TRIES_MAX: Final = 16
+_PREFIX: Final = access_key_key("")
+
+
+class AccessKey(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The record of an access key or token."""
+
+    id: str
+    role: Role
+    salt: bytes
+    secret_hash: bytes
+    created_at_ms: int
+    repositories: tuple[str, ...] | None = None
+    """The only repositories it may see; None: all."""
+    description: str = ""
+    expires_at_ms: int | None = None
+    """Of tokens."""
+
+    @property
+    def parent(self) -> str | None:
+        """The access key that a token stands for; None: it is no token."""
+        before, mark, _ = self.id.partition(_TOKEN_MARK)
+        return before if mark else None
+
+
+@dataclass(frozen=True, slots=True)
+class NewAccessKey:
+    """A new access key with its secret, which is told this once. Its `repr` does not hold it."""
+
+    key: AccessKey
+    secret: str
+
+    def __repr__(self) -> str:
+        return f"NewAccessKey({self.key.id})"
+
+    @property
+    def token(self) -> str:
+        """What to send as ``Authorization: Bearer``."""
+        return f"{self.key.id}.{self.secret}"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who asks, verified."""
+
+    id: str
+    """The access key; of a token its parent's."""
+    role: Role
+    repositories: frozenset[str] | None
+    created_at_ms: int
+
+    def may(self, needed: Role) -> bool:
+        """Whether the role is enough."""
+        return _ROLES.index(self.role) >= _ROLES.index(needed)
+
+    def sees(self, repository: str) -> bool:
+        """Whether it may see a repository at all."""
+        return self.repositories is None or repository in self.repositories
+
+
+@dataclass(frozen=True, slots=True)
+class _Verified:
+    principal: Principal
+    checked_at_s: float
+    expires_at_ms: int | None
+
+
+class AccessKeys:
+    """The access keys of a server. Thread-safe."""
+
+    def __init__(self, key_value: KeyValue, *, environment: Environment, options: ServerOptions | None = None) -> None:
+        self._key_value = key_value
+        self._environment = environment
+        self._options = options or ServerOptions()
+        self._pepper = self._random(_SALT_BYTES)
+        self._cache: dict[bytes, _Verified] = {}
+
+    def create(self, *, role: Role, repositories: tuple[str, ...] | None = None, description: str = "") -> NewAccessKey:
+        """A new access key. Raises `InvalidRequest` for a role or repository that cannot be. Cost: 1 write."""
+        if role not in _ROLES:
+            raise InvalidRequest(f"{role!r} is no role: use read, write or admin.", kind="invalid_role")
+        for name in repositories or ():
+            check_repository_name(name)
+        letters = b32encode(self._random(_ID_BYTES)).decode()
+        return self._store(f"{_ID_PREFIX}{letters}", role, repositories, description, expires_at_ms=None)
+
+    def create_first(self) -> NewAccessKey | None:
+        """An access key that may everything, when there is none at all; else None. Cost: 1 scan, 1 write."""
+        with self._key_value.snapshot() as snapshot:
+            if next(iter(snapshot.scan(_PREFIX, prefix_end(_PREFIX))), None) is not None:
+                return None
+        return self.create(role="admin", description="the first one")
+
+    def list(self) -> list[AccessKey]:
+        """All access keys, without tokens, ordered by id. Raises `Corruption`."""
+        return [key for key in self._scan("") if key.parent is None]
+
+    def get(self, access_key: str) -> AccessKey:
+        """One access key. Raises `NotFound`."""
+        found = self._load(access_key)
+        if found is None or found.parent is not None:
+            raise _unknown(access_key)
+        return found
+
+    def revoke(self, access_key: str) -> None:
+        """End an access key and its tokens. Raises `NotFound`, and `InvalidRequest` for the last that may everything.
+
+        Cost: 1 scan, 1 write.
+        """
+        key = self.get(access_key)
+        if key.role == "admin" and not any(other.role == "admin" and other.id != key.id for other in self.list()):
+            raise InvalidRequest(
+                f"{access_key} is the last access key with the role admin: create another one first.", kind="last_admin"
+            )
+        self._end([access_key, *(token.id for token in self._scan(access_key + _TOKEN_MARK))])
+
+    def rotate(self, access_key: str) -> NewAccessKey:
+        """Give an access key a new secret; the old one, and its tokens, end. Raises `NotFound`, `Conflict`."""
+        for _ in range(_TRIES_MAX):
+            raw = self._key_value.get(access_key_key(access_key))
+            key = self.get(access_key)
+            new = self._new(msgspec.structs.replace(key, salt=self._random(_SALT_BYTES)))
+            try:
+                self._key_value.set_if(access_key_key(access_key), encode_record(new.key), expected=raw)
+            except Conflict:
+                continue  # somebody else rotates or revokes it: look again
+            self._end([token.id for token in self._scan(access_key + _TOKEN_MARK)])
+            return new
+        raise Conflict(f"The access key {access_key} is being changed by others: try again.", kind="key_changed")
+
+    def login(self, access_key: str, secret: str) -> NewAccessKey:
+        """A token for who knows the secret. Raises `InvalidRequest` (``unauthorized``). Cost: 1 scan, 1 write."""
+        key = self._load(access_key) if access_key else None
+        if key is None or key.parent is not None or not _matches(key, secret):
+            raise _refused()
+        now_ms = self._environment.clock.now_ms()
+        tokens = sorted(self._scan(access_key + _TOKEN_MARK), key=lambda token: token.created_at_ms)
+        live = [token for token in tokens if (token.expires_at_ms or 0) > now_ms]
+        keep = live[max(0, len(live) - self._options.tokens_per_key_max + 1) :]
+        self._end([token.id for token in tokens if token not in keep])
+        return self._store(
+            f"{access_key}{_TOKEN_MARK}{b32encode(self._random(_ID_BYTES)).decode()}",
+            key.role,
+            key.repositories,
+            "",
+            expires_at_ms=now_ms + self._options.token_lifetime_s * 1000,
+        )
+
+    def recall(self, credential: bytes) -> Principal | None:
+        """Who was verified with a credential a short while ago; None: `verify` it. Cost: 1 us, no call of the store.
+
+        Args:
+            credential: the ``Authorization`` header. Only a keyed hash of it is kept.
+        """
+        known = self._cache.get(self._digest(credential))
+        if known is None:
+            return None
+        clock = self._environment.clock
+        if clock.monotonic_s() - known.checked_at_s > self._options.key_recheck_s:
+            return None
+        if known.expires_at_ms is not None and clock.now_ms() >= known.expires_at_ms:
+            return None
+        return known.principal
+
+    def verify(self, credential: bytes, *, access_key: str, secret: str) -> Principal:
+        """Who knows this secret. Raises `InvalidRequest` (``unauthorized``). Cost: 1 GET, of a token 2.
+
+        Args:
+            credential: under which `recall` finds the answer.
+        """
+        key = self._load(access_key)
+        if key is None or not _matches(key, secret):
+            raise _refused()
+        if key.expires_at_ms is not None and self._environment.clock.now_ms() >= key.expires_at_ms:
+            raise InvalidRequest("The token has expired: log in again.", kind="unauthorized")
+        if key.parent is not None and self._load(key.parent) is None:
+            raise _refused()
+        names = None if key.repositories is None else frozenset(key.repositories)
+        principal = Principal(key.parent or key.id, key.role, names, key.created_at_ms)
+        if len(self._cache) >= _CACHED_MAX:
+            self._cache = {}
+        now_s = self._environment.clock.monotonic_s()
+        self._cache[self._digest(credential)] = _Verified(principal, now_s, key.expires_at_ms)
+        return principal
+
+    def _store(
+        self,
+        key_id: str,
+        role: Role,
+        repositories: tuple[str, ...] | None,
+        description: str,
+        *,
+        expires_at_ms: int | None,
+    ) -> NewAccessKey:
+        now_ms = self._environment.clock.now_ms()
+        salt = self._random(_SALT_BYTES)
+        new = self._new(AccessKey(key_id, role, salt, b"", now_ms, repositories, description, expires_at_ms))
+        self._key_value.set_if(access_key_key(key_id), encode_record(new.key), expected=None)
+        return new
+
+    def _new(self, key: AccessKey) -> NewAccessKey:
+        secret = urlsafe_b64encode(self._random(_SECRET_BYTES)).decode()
+        return NewAccessKey(msgspec.structs.replace(key, secret_hash=_hash(key.salt, secret)), secret)
+
+    def _end(self, ids: Sequence[str]) -> None:
+        if ids:
+            self._key_value.write(deletes=[access_key_key(key_id) for key_id in ids])
+            self._cache = {}
+
+    def _load(self, key_id: str) -> AccessKey | None:
+        key = access_key_key(key_id)
+        if not key_id or len(key_id) > 64 or not key_id.isascii():
+            return None
+        raw = self._key_value.get(key)
+        return None if raw is None else decode_record(raw, AccessKey, key=key)
+
+    def _scan(self, begins_with: str) -> Iterator[AccessKey]:
+        start = access_key_key(begins_with)
+        with self._key_value.snapshot() as snapshot:
+            for key, raw in snapshot.scan(start, prefix_end(start)):
+                yield decode_record(raw, AccessKey, key=key)
+
+    def _digest(self, credential: bytes) -> bytes:
+        return hashlib.blake2b(credential, key=self._pepper, digest_size=_HASH_BYTES).digest()
+
+    def _random(self, count: int) -> bytes:
+        return self._environment.rng.getrandbits(8 * count).to_bytes(count, "big")
+
+
+def _hash(salt: bytes, secret: str) -> bytes:
+    return hashlib.blake2b(secret.encode(), key=salt, digest_size=_HASH_BYTES).digest()
+
+
+def _matches(key: AccessKey, secret: str) -> bool:
+    return hmac.compare_digest(_hash(key.salt, secret), key.secret_hash)
+
+
+def _unknown(access_key: str) -> NotFound:
+    return NotFound(f"There is no access key {access_key}: list them, and check the spelling.", kind="access_key")
+
+
+def _refused() -> InvalidRequest:
+    return InvalidRequest(
+        "The access key is unknown or revoked, or its secret is wrong: check both.", kind="unauthorized"
+    )

@@ -1,0 +1,132 @@
+"""Uploads of clients that send a form: the bytes of its field ``content``, as they come in.
+
+Owns: finding that field in a ``multipart/form-data`` body. Other fields are passed over. Invariant: no more than one
+piece of the body is held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from lakebed.errors import InvalidRequest
+
+__all__ = ["FORM", "form_content"]
+
+FORM: Final = "multipart/form-data"
+_FIELD: Final = b"content"
+
+
+class _Form:
+    """What the parser calls back: the current part's headers, and the wanted part's bytes."""
+
+    def __init__(self) -> None:
+        self.taken: list[bytes] = []
+        self.seen = False
+        self.ended = False
+        self.content_type: str | None = None
+        self._wanted = False
+        self._name = b""
+        self._value = b""
+        self._headers: dict[bytes, bytes] = {}
+
+    def on_part_begin(self) -> None:
+        self._headers = {}
+
+    def on_header_field(self, piece: bytes, start: int, end: int) -> None:
+        self._name += piece[start:end]
+
+    def on_header_value(self, piece: bytes, start: int, end: int) -> None:
+        self._value += piece[start:end]
+
+    def on_header_end(self) -> None:
+        self._headers[self._name.lower()] = self._value
+        self._name = self._value = b""
+
+    def on_headers_finished(self) -> None:
+        _, options = parse_options_header(self._headers.get(b"content-disposition", b""))
+        self._wanted = options.get(b"name") == _FIELD and not self.seen
+        if self._wanted:
+            self.seen = True
+            said = self._headers.get(b"content-type")
+            self.content_type = None if said is None else said.decode("latin-1")
+
+    def on_part_data(self, piece: bytes, start: int, end: int) -> None:
+        if self._wanted:
+            self.taken.append(piece[start:end])
+
+    def on_part_end(self) -> None:
+        self._wanted = False
+
+    def on_end(self) -> None:
+        self.ended = True
+
+    def take(self) -> bytes:
+        """What has come in since the last call."""
+        taken, self.taken = self.taken, []
+        return b"".join(taken)
+
+
+async def form_content(chunks: AsyncIterator[bytes], *, content_type: str) -> tuple[AsyncIterator[bytes], str | None]:
+    """The bytes of the field ``content``, and the content type that it names.
+
+    Args:
+        chunks: the body.
+        content_type: its header, with the boundary.
+
+    Raises:
+        InvalidRequest: kind ``invalid_body``: it is no form, or ends before its end, or has no such field.
+    """
+    _, options = parse_options_header(content_type.encode("latin-1"))
+    boundary = options.get(b"boundary")
+    if not boundary:
+        raise _invalid("its Content-Type names no boundary")
+    form = _Form()
+    names = (
+        "part_begin",
+        "header_field",
+        "header_value",
+        "header_end",
+        "headers_finished",
+        "part_data",
+        "part_end",
+        "end",
+    )
+    parser = MultipartParser(boundary, {f"on_{name}": getattr(form, f"on_{name}") for name in names})  # type: ignore[arg-type]
+    source = aiter(chunks)
+
+    async def advance() -> bool:
+        chunk = await anext(source, None)
+        try:
+            if chunk is None:
+                if not form.ended:
+                    raise _invalid("it ends in the middle")
+                return False
+            parser.write(chunk)
+        except ValueError as error:  # the parser's own errors are of this kind
+            raise _invalid(str(error)) from error
+        return True
+
+    more = True
+    while more and not form.seen:
+        more = await advance()
+    if not form.seen:
+        raise _invalid("it has no field 'content'")
+
+    async def content() -> AsyncIterator[bytes]:
+        going = more
+        while True:
+            taken = form.take()
+            if taken:
+                yield taken
+            if not going:
+                return
+            going = await advance()
+
+    return content(), form.content_type
+
+
+def _invalid(why: str) -> InvalidRequest:
+    return InvalidRequest(f"The form cannot be read: {why}.", kind="invalid_body")

@@ -1,0 +1,147 @@
+"""The OpenAPI description, made from the declarations of the endpoints and the structs they exchange. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+import lakebed
+from lakebed.server.endpoint import Endpoint, Parameter
+from lakebed.server.errors import ErrorBody
+
+__all__ = ["describe"]
+
+_PARAMETER: Final = re.compile(r"\{(\w+)(?::path)?\}")
+_SCHEMAS: Final = "#/components/schemas/{name}"
+_STATUS_TEXTS: Final = {
+    200: "Done.",
+    201: "Created.",
+    202: "Accepted.",
+    204: "Done.",
+    206: "A part.",
+    302: "It is elsewhere.",
+    304: "Unchanged.",
+}
+_ERRORS: Final = {
+    400: "The request cannot be served as it is.",
+    401: "Nobody whom the server knows asks.",
+    403: "Who asks may not do this.",
+    404: "What was named is not there.",
+    409: "It is there already, or another change was faster, or two changes contradict each other.",
+    412: "A condition of the request, or a hook, does not hold.",
+    413: "The body, or something in it, is too large.",
+    416: "The range is outside the object.",
+    503: "The store does not answer, or the outcome is unknown: look, then try again.",
+}
+_PATH_NAMES: Final = {
+    "repository": "A repository's name.",
+    "branch": "A branch's name.",
+    "tag": "A tag's name.",
+    "ref": "A branch, a tag, a commit (perhaps abbreviated), with steps such as ~1 or ^2, and @ for what is committed.",
+    "commit": "A commit, or any other reference.",
+    "left": "The reference on the left.",
+    "right": "The reference on the right.",
+    "source": "The reference that is merged.",
+    "access_key": "An access key's id.",
+}
+
+
+def describe(endpoints: Iterable[Endpoint], *, prefix: str) -> dict[str, Any]:
+    """The description of an interface.
+
+    Args:
+        prefix: of all paths that the declarations give without it.
+    """
+    listed = list(endpoints)
+    kinds = [kind for one in listed for kind in (one.takes, *one.gives.values()) if _is_record(kind)]
+    schemas, components = msgspec.json.schema_components([*kinds, ErrorBody], ref_template=_SCHEMAS)
+    by_kind = dict(zip([repr(kind) for kind in (*kinds, ErrorBody)], schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for one in listed:
+        shown = _PARAMETER.sub(r"{\1}", prefix + one.path)
+        paths.setdefault(shown, {})[one.method.lower()] = _operation(one, by_kind)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "lakebed",
+            "version": lakebed.__version__,
+            "description": "Branches, commits and merges over the objects of a data lake.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "basic": {"type": "http", "scheme": "basic", "description": "An access key and its secret."},
+                "bearer": {"type": "http", "scheme": "bearer", "description": "A token: <access key>.<secret>."},
+            },
+        },
+        "security": [{"basic": []}, {"bearer": []}],
+    }
+
+
+def _is_record(kind: Any) -> bool:
+    return kind not in (None, bytes, str)
+
+
+def _operation(one: Endpoint, by_kind: Mapping[str, Any]) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": one.name,
+        "summary": one.summary,
+        "tags": [one.tag],
+        "parameters": [
+            *(_path_parameter(name) for name in _PARAMETER.findall(one.path)),
+            *map(_parameter, one.parameters),
+        ],
+        "responses": {str(status): _reply(status, kind, by_kind) for status, kind in one.gives.items()},
+    }
+    error = {"application/json": {"schema": by_kind[repr(ErrorBody)]}}
+    for status, sentence in _ERRORS.items():
+        operation["responses"].setdefault(str(status), {"description": sentence, "content": error})
+    operation["responses"]["default"] = {"description": "The server failed.", "content": error}
+    if one.takes is not None:
+        operation["requestBody"] = {"required": one.body_required, "content": _body(one.takes, by_kind)}
+    if one.needs is None:
+        operation["security"] = []
+    return operation
+
+
+def _path_parameter(name: str) -> dict[str, Any]:
+    schema = {"type": "string", "minLength": 1}
+    return {"name": name, "in": "path", "required": True, "schema": schema, "description": _PATH_NAMES.get(name, name)}
+
+
+def _parameter(one: Parameter) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": one.kind}
+    if one.bounds is not None:
+        schema |= {"minimum": one.bounds[0], "maximum": one.bounds[1]}
+    if one.choices:
+        schema["enum"] = list(one.choices)
+    return {
+        "name": one.name,
+        "in": one.place,
+        "required": one.required,
+        "schema": schema,
+        "description": one.description,
+    }
+
+
+def _body(kind: Any, by_kind: Mapping[str, Any]) -> dict[str, Any]:
+    if kind is bytes:
+        form = {"type": "object", "properties": {"content": {"type": "string", "format": "binary"}}}
+        return {"application/octet-stream": {}, "multipart/form-data": {"schema": form}}
+    return {"application/json": {"schema": by_kind[repr(kind)]}}
+
+
+def _reply(status: int, kind: Any, by_kind: Mapping[str, Any]) -> dict[str, Any]:
+    reply: dict[str, Any] = {"description": _STATUS_TEXTS.get(status, "Done.")}
+    if kind is bytes:
+        reply["content"] = {"*/*": {}}
+    elif kind is str:
+        reply["content"] = {"text/plain": {"schema": {"type": "string"}}}
+    elif kind is not None:
+        reply["content"] = {"application/json": {"schema": by_kind[repr(kind)]}}
+    return reply

@@ -1,0 +1,47 @@
+"""Pages of lists: the query parameters that ask for one, and the object that says where it stands. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from lakebed.server.bodies import Page, Pagination
+
+__all__ = ["AMOUNT_DEFAULT", "AMOUNT_MAX", "PageRequest", "page_of"]
+
+AMOUNT_DEFAULT: Final = 100
+AMOUNT_MAX: Final = 1_000
+"""Most rows of a page. Clients ask for the next one; a page never keeps the server for long."""
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PageRequest:
+    """Which page of a list is asked for."""
+
+    prefix: str = ""
+    after: str = ""
+    """Rows behind this one; empty: from the start."""
+    amount: int = AMOUNT_DEFAULT
+
+    @property
+    def probe(self) -> int:
+        """How many rows to read: one more than asked for, which tells whether there is a next page."""
+        return self.amount + 1
+
+
+def page_of(rows: Sequence[R], *, amount: int, key: Callable[[R], str], row: Callable[[R], T]) -> Page[T]:
+    """A page of at most `amount` rows.
+
+    Args:
+        rows: from the page's start, in order; one more than `amount` when there is a next page.
+        key: the value of ``after`` with which the page behind a row begins.
+        row: what is shown of it.
+    """
+    has_more = len(rows) > amount
+    shown = rows[:amount] if has_more else rows
+    following = key(shown[-1]) if has_more else ""
+    return Page(Pagination(has_more, following, len(shown), AMOUNT_MAX), [row(one) for one in shown])

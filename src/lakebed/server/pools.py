@@ -1,0 +1,47 @@
+"""Threads for what a handler must not do in the event loop: waiting for stores, computing, moving large objects."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
+
+from lakebed.server.options import ServerOptions
+
+__all__ = ["Pools", "run_in"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """Threads, by what they do (`ServerOptions` says why there are several)."""
+
+    quick: ThreadPoolExecutor
+    heavy: ThreadPoolExecutor
+    transfer: ThreadPoolExecutor
+
+    @classmethod
+    def open(cls, options: ServerOptions) -> Pools:
+        """Pools of the sizes that are set. Threads start when they are needed."""
+        return cls(
+            ThreadPoolExecutor(options.quick_threads, "lakebed-quick"),
+            ThreadPoolExecutor(options.heavy_threads, "lakebed-heavy"),
+            ThreadPoolExecutor(options.transfer_threads, "lakebed-transfer"),
+        )
+
+    def close(self) -> None:
+        """Wait for running calls."""
+        for pool in (self.quick, self.heavy, self.transfer):
+            pool.shutdown(wait=True)
+
+
+async def run_in(pool: Executor, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run a call in a pool, and wait for it without holding the event loop."""
+    if kwargs:
+        return await asyncio.get_running_loop().run_in_executor(pool, lambda: function(*args, **kwargs))
+    run: Callable[..., R] = function
+    return await asyncio.get_running_loop().run_in_executor(pool, run, *args)

@@ -1,0 +1,54 @@
+"""Byte ranges of HTTP: what a ``Range`` header asks of an object of known size. Pure.
+
+Owns: the parsing. One range is served; several at once, other units and malformed headers are ignored, which the
+standard allows, and the whole object is the answer. Source: RFC 9110, section 14.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from lakebed.errors import InvalidRequest
+
+__all__ = ["content_range", "parse_range"]
+
+_RANGE: Final = re.compile(r"\s*bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})\s*", re.ASCII)
+
+
+def parse_range(header: str | None, *, size_bytes: int) -> tuple[int, int] | None:
+    """The half-open range that a header asks for.
+
+    Args:
+        header: ``bytes=a-b``, ``bytes=a-`` or ``bytes=-n`` (the last n bytes); None: no header.
+
+    Returns:
+        ``(start, end)`` with ``0 <= start < end <= size_bytes``, or None: send everything.
+
+    Raises:
+        InvalidRequest: nothing of the range is inside the object (kind ``range_not_satisfiable``, ``size_bytes=``).
+    """
+    match = _RANGE.fullmatch(header) if header else None
+    if match is None:
+        return None
+    first, last = match.groups()
+    if first:
+        start, end = int(first), min(int(last) + 1, size_bytes) if last else size_bytes
+        if last and int(last) < int(first):
+            return None
+    elif last:
+        start, end = max(0, size_bytes - int(last)), size_bytes
+    else:
+        return None
+    if start >= end:
+        raise InvalidRequest(
+            f"The range {header!r} is outside the object, which has {size_bytes} bytes.",
+            kind="range_not_satisfiable",
+            size_bytes=size_bytes,
+        )
+    return start, end
+
+
+def content_range(span: tuple[int, int] | None, *, size_bytes: int) -> str:
+    """The ``Content-Range`` of a reply: a half-open range of it, or None for a range that cannot be served."""
+    return f"bytes */{size_bytes}" if span is None else f"bytes {span[0]}-{span[1] - 1}/{size_bytes}"

@@ -1,0 +1,166 @@
+"""Who may use the server: log in, who am I, access keys, and the audit log."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lakebed.server.bodies import (
+    AccessKeyCreation,
+    AccessKeyRow,
+    AccessKeyWithSecret,
+    AuditRow,
+    AuthenticationToken,
+    CurrentUser,
+    LoginInformation,
+    Page,
+    User,
+)
+from lakebed.server.call import Call
+from lakebed.server.endpoint import Endpoint, endpoint
+from lakebed.server.keys import AccessKey, NewAccessKey
+from lakebed.server.pages import page_of
+from lakebed.server.replies import Reply, empty, json
+from lakebed.server.routes.parameters import AFTER, AMOUNT, PAGE
+
+__all__ = ["ACCESS"]
+
+ACCESS: list[Endpoint] = []
+_KEYS: Final = "/auth/keys"
+_KEY: Final = "/auth/keys/{access_key}"
+
+
+@endpoint(
+    ACCESS,
+    "POST",
+    "/auth/login",
+    name="login",
+    tag="auth",
+    needs=None,
+    takes=LoginInformation,
+    gives={200: AuthenticationToken},
+)
+async def login(call: Call) -> Reply:
+    """A token for an access key and its secret, valid for a while."""
+    body = await call.read(LoginInformation)
+    token = await call.quick(call.site.keys.login, body.access_key_id, body.secret_access_key)
+    return json(AuthenticationToken(token.token, (token.key.expires_at_ms or 0) // 1000))
+
+
+@endpoint(ACCESS, "GET", "/user", name="getCurrentUser", tag="auth", needs="read", gives={200: CurrentUser})
+async def get_current_user(call: Call) -> Reply:
+    """Who asks."""
+    assert call.principal is not None
+    return json(CurrentUser(User(call.principal.id, call.principal.created_at_ms // 1000)))
+
+
+@endpoint(
+    ACCESS,
+    "GET",
+    _KEYS,
+    name="listAccessKeys",
+    tag="auth",
+    needs="admin",
+    gives={200: Page[AccessKeyRow]},
+    parameters=PAGE,
+)
+async def list_keys(call: Call) -> Reply:
+    """List access keys."""
+    page = call.page()
+    keys = await call.quick(call.site.keys.list)
+    wanted = [key for key in keys if key.id.startswith(page.prefix) and key.id > page.after][: page.probe]
+    return json(page_of(wanted, amount=page.amount, key=lambda key: key.id, row=_row))
+
+
+@endpoint(
+    ACCESS,
+    "POST",
+    _KEYS,
+    name="createAccessKey",
+    tag="auth",
+    needs="admin",
+    takes=AccessKeyCreation,
+    gives={201: AccessKeyWithSecret},
+    audited=True,
+)
+async def create_key(call: Call) -> Reply:
+    """Create an access key; its secret is told this once."""
+    body = await call.read(AccessKeyCreation)
+    names = None if body.repositories is None else tuple(body.repositories)
+    made = await call.quick(
+        call.site.keys.create, role=body.role, repositories=names, description=body.description or ""
+    )
+    call.subject = made.key.id
+    return json(_row_with_secret(made), 201)
+
+
+@endpoint(ACCESS, "GET", _KEY, name="getAccessKey", tag="auth", needs="admin", gives={200: AccessKeyRow})
+async def get_key(call: Call) -> Reply:
+    """Look at an access key."""
+    return json(_row(await call.quick(call.site.keys.get, call.path["access_key"])))
+
+
+@endpoint(ACCESS, "DELETE", _KEY, name="revokeAccessKey", tag="auth", needs="admin", gives={204: None}, audited=True)
+async def revoke_key(call: Call) -> Reply:
+    """End an access key and its tokens."""
+    await call.quick(call.site.keys.revoke, call.path["access_key"])
+    return empty()
+
+
+@endpoint(
+    ACCESS,
+    "POST",
+    _KEY + "/rotate",
+    name="rotateAccessKey",
+    tag="auth",
+    needs="admin",
+    gives={201: AccessKeyWithSecret},
+    audited=True,
+)
+async def rotate_key(call: Call) -> Reply:
+    """Give an access key a new secret, which is told this once; the old one ends."""
+    return json(_row_with_secret(await call.quick(call.site.keys.rotate, call.path["access_key"])), 201)
+
+
+@endpoint(
+    ACCESS,
+    "GET",
+    "/auth/audit",
+    name="listAudit",
+    tag="auth",
+    needs="admin",
+    gives={200: Page[AuditRow]},
+    parameters=(AFTER, AMOUNT),
+)
+async def list_audit(call: Call) -> Reply:
+    """Who changed what, newest first."""
+    page = call.page()
+    rows = await call.heavy(call.site.audit.read, before=page.after or None, amount=page.probe)
+    return json(
+        page_of(
+            rows,
+            amount=page.amount,
+            key=lambda row: row[0],
+            row=lambda row: AuditRow(
+                row[0],
+                row[1].at_ms,
+                row[1].access_key,
+                row[1].action,
+                row[1].repository,
+                row[1].subject,
+                row[1].status,
+                row[1].request_id,
+            ),
+        )
+    )
+
+
+def _row(key: AccessKey) -> AccessKeyRow:
+    names = None if key.repositories is None else list(key.repositories)
+    return AccessKeyRow(key.id, key.role, names, key.description, key.created_at_ms // 1000)
+
+
+def _row_with_secret(made: NewAccessKey) -> AccessKeyWithSecret:
+    row = _row(made.key)
+    return AccessKeyWithSecret(
+        row.access_key_id, made.secret, row.role, row.repositories, row.description, row.creation_date
+    )

@@ -1,0 +1,141 @@
+"""Branches: list, create, look at, delete, reset."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from lakebed.errors import InvalidRequest
+from lakebed.repo import branches, reset
+from lakebed.server.bodies import BranchCreation, Page, Ref, ResetCreation
+from lakebed.server.call import Call
+from lakebed.server.endpoint import Endpoint, Parameter, endpoint
+from lakebed.server.pages import page_of
+from lakebed.server.replies import Reply, empty, json, text
+from lakebed.server.routes.parameters import FORCE, PAGE
+
+__all__ = ["BRANCHES", "HOT"]
+
+HOT: list[Endpoint] = []
+BRANCHES: list[Endpoint] = []
+_ONE = "/repositories/{repository}/branches/{branch}"
+_ALL = "/repositories/{repository}/branches"
+_HIDDEN = Parameter("show_hidden", "Also branches that were created hidden.", kind="boolean")
+
+
+@endpoint(HOT, "GET", _ONE, name="getBranch", tag="branches", needs="read", gives={200: Ref})
+async def get_branch(call: Call) -> Reply:
+    """Look at a branch."""
+    home = await call.home()
+    name = call.path["branch"]
+    record, _ = await call.look(branches.load_branch, home, name)
+    return json(Ref(name, record.commit_id))
+
+
+@endpoint(
+    BRANCHES,
+    "GET",
+    _ALL,
+    name="listBranches",
+    tag="branches",
+    needs="read",
+    gives={200: Page[Ref]},
+    parameters=(*PAGE, _HIDDEN),
+)
+async def list_branches(call: Call) -> Reply:
+    """List branches."""
+    home, page, hidden = await call.home(), call.page(), call.flag("show_hidden")
+
+    def read() -> Reply:
+        found = branches.list_branches(home, prefix=page.prefix, after=page.after or None, hidden=hidden)
+        rows = list(islice(found, page.probe))
+        return json(
+            page_of(rows, amount=page.amount, key=lambda row: row[0], row=lambda row: Ref(row[0], row[1].commit_id))
+        )
+
+    return await call.heavy(read)
+
+
+@endpoint(
+    BRANCHES,
+    "POST",
+    _ALL,
+    name="createBranch",
+    tag="branches",
+    needs="write",
+    takes=BranchCreation,
+    gives={201: str},
+    audited=True,
+)
+async def create_branch(call: Call) -> Reply:
+    """Create a branch from a reference; the reply is the id of the commit at its head."""
+    body = await call.read(BranchCreation)
+    home = await call.home()
+    call.subject = body.name
+    made = await call.quick(
+        branches.create_branch, home, body.name, source=body.source, hidden=bool(body.hidden), committer=call.committer
+    )
+    return text(made.commit_id, 201)
+
+
+@endpoint(
+    BRANCHES,
+    "DELETE",
+    _ONE,
+    name="deleteBranch",
+    tag="branches",
+    needs="write",
+    gives={204: None},
+    parameters=(FORCE,),
+    audited=True,
+)
+async def delete_branch(call: Call) -> Reply:
+    """Delete a branch and what is staged on it."""
+    home = await call.home()
+    await call.quick(branches.delete_branch, home, call.path["branch"], committer=call.committer)
+    return empty()
+
+
+@endpoint(
+    BRANCHES,
+    "PUT",
+    _ONE,
+    name="resetBranch",
+    tag="branches",
+    needs="write",
+    takes=ResetCreation,
+    gives={204: None},
+    audited=True,
+)
+async def reset_branch(call: Call) -> Reply:
+    """Give up what is uncommitted: everything, at a path, or below a prefix."""
+    body = await call.read(ResetCreation)
+    home, name = await call.home(), call.path["branch"]
+    if body.type == "reset":
+        await call.heavy(reset.reset, home, name)
+        return empty()
+    if not body.path:
+        raise InvalidRequest(f"A reset of type {body.type} needs a path: give it.", kind="invalid_body")
+    if body.type == "object":
+        await call.heavy(reset.reset_path, home, name, path=body.path)
+    else:
+        await call.heavy(reset.reset_prefix, home, name, prefix=body.path)
+    return empty()
+
+
+@endpoint(
+    BRANCHES,
+    "PUT",
+    _ONE + "/hard_reset",
+    name="hardResetBranch",
+    tag="branches",
+    needs="write",
+    gives={204: None},
+    parameters=(Parameter("ref", "Where the branch goes.", required=True), FORCE),
+    audited=True,
+)
+async def hard_reset_branch(call: Call) -> Reply:
+    """Let a branch go to another commit."""
+    ref, force = call.required("ref"), call.flag("force")
+    home = await call.home()
+    await call.heavy(reset.hard_reset, home, call.path["branch"], ref=ref, force=force)
+    return empty()

@@ -1,0 +1,249 @@
+"""Commits: make, look at, list; merge, revert, cherry-pick."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from itertools import islice
+
+from lakebed.errors import InvalidRequest
+from lakebed.repo.commit import commit as make_commit
+from lakebed.repo.commits import merge_base
+from lakebed.repo.home import Home
+from lakebed.repo.log import log
+from lakebed.repo.merge import merge as make_merge
+from lakebed.repo.pick import cherry_pick as make_pick
+from lakebed.repo.pick import revert as make_revert
+from lakebed.repo.refs import resolve_commit
+from lakebed.server.bodies import (
+    CherryPickCreation,
+    CommitCreation,
+    CommitOverrides,
+    CommitRow,
+    MergeBase,
+    MergeCreation,
+    MergeResult,
+    Page,
+    RevertCreation,
+)
+from lakebed.server.call import Call
+from lakebed.server.endpoint import Endpoint, Parameter, endpoint
+from lakebed.server.pages import page_of
+from lakebed.server.replies import Reply, empty, json
+from lakebed.server.routes.parameters import AFTER, AMOUNT
+from lakebed.server.routes.shapes import commit_row
+
+__all__ = ["COMMITS"]
+
+COMMITS: list[Endpoint] = []
+_BRANCH = "/repositories/{repository}/branches/{branch}"
+_REF = "/repositories/{repository}/refs/{ref:path}"
+_MERGE = "/repositories/{repository}/refs/{source:path}/merge/{branch}"
+_NO_OVERRIDES = CommitOverrides()
+
+
+@endpoint(
+    COMMITS,
+    "POST",
+    _BRANCH + "/commits",
+    name="commit",
+    tag="commits",
+    needs="write",
+    takes=CommitCreation,
+    gives={201: CommitRow},
+    audited=True,
+    parameters=(Parameter("source_metarange", "Not supported: an existing metarange cannot be committed."),),
+)
+async def commit(call: Call) -> Reply:
+    """Commit what is staged on a branch, or the given paths of it."""
+    body = await call.read(CommitCreation)
+    if call.query.get("source_metarange"):
+        raise InvalidRequest("A metarange cannot be committed by its id: commit what is staged.", kind="unsupported")
+    home = await call.home()
+    made = await call.heavy(
+        make_commit,
+        home,
+        call.path["branch"],
+        message=body.message,
+        metadata=body.metadata,
+        committer=call.committer,
+        created_at_ms=None if body.date is None else body.date * 1000,
+        allow_empty=bool(body.allow_empty),
+        allow_empty_message=True,  # clients of lakeFS send none in transactions
+        paths=[path for path in body.paths or () if not path.endswith("/")],
+        prefixes=[path for path in body.paths or () if path.endswith("/")],
+    )
+    return json(commit_row(made.id, made.commit), 201)
+
+
+@endpoint(
+    COMMITS,
+    "GET",
+    "/repositories/{repository}/commits/{commit:path}",
+    name="getCommit",
+    tag="commits",
+    needs="read",
+    gives={200: CommitRow},
+)
+async def get_commit(call: Call) -> Reply:
+    """Look at a commit, by its id or any other reference."""
+    home = await call.home()
+    commit_id, found = await call.look(resolve_commit, home, call.path["commit"])
+    return json(commit_row(commit_id, found))
+
+
+@endpoint(
+    COMMITS,
+    "GET",
+    _REF + "/commits",
+    name="logCommits",
+    tag="commits",
+    needs="read",
+    gives={200: Page[CommitRow]},
+    parameters=(
+        AFTER,
+        AMOUNT,
+        Parameter("objects", "Only commits that changed one of these paths; may repeat."),
+        Parameter("prefixes", "Only commits that changed something below one of these; may repeat."),
+        Parameter("limit", "At most `amount` in all: there is no next page.", kind="boolean"),
+        Parameter("first_parent", "Follow only the first parent of each.", kind="boolean"),
+        Parameter("since", "Only commits not older than this time (RFC 3339)."),
+        Parameter("stop_at", "A reference whose commit is the last."),
+    ),
+)
+async def log_commits(call: Call) -> Reply:
+    """List commits, from a reference backwards."""
+    home, page = await call.home(), call.page()
+    stop_at, first_parent, limit = call.query.get("stop_at"), call.flag("first_parent"), call.flag("limit")
+    since = _parse_time(call.query.get("since"))
+    paths, prefixes = call.repeated("objects"), call.repeated("prefixes")
+
+    def read() -> Reply:
+        found = log(
+            home,
+            call.path["ref"],
+            after=page.after or None,
+            since_ms=since,
+            stop_at=stop_at or None,
+            first_parent=first_parent,
+            paths=paths,
+            prefixes=prefixes,
+        )
+        rows = list(islice(found, page.amount if limit else page.probe))
+        return json(page_of(rows, amount=page.amount, key=lambda row: row[0], row=lambda row: commit_row(*row)))
+
+    return await call.heavy(read)
+
+
+@endpoint(
+    COMMITS,
+    "POST",
+    _MERGE,
+    name="mergeIntoBranch",
+    tag="refs",
+    needs="write",
+    takes=MergeCreation,
+    body_required=False,
+    gives={200: MergeResult},
+    audited=True,
+)
+async def merge(call: Call) -> Reply:
+    """Merge a reference into a branch."""
+    body = await call.read(MergeCreation, default=MergeCreation())
+    home = await call.home()
+    made = await call.heavy(
+        make_merge,
+        home,
+        call.path["source"],
+        into=call.path["branch"],
+        message=body.message or None,
+        metadata=body.metadata,
+        committer=call.committer,
+        strategy=body.strategy or None,
+        squash=bool(body.squash_merge),
+        prefix=body.prefix or "",
+        allow_empty=bool(body.allow_empty or body.force),
+    )
+    return json(MergeResult(made.id))
+
+
+@endpoint(COMMITS, "GET", _MERGE, name="findMergeBase", tag="refs", needs="read", gives={200: MergeBase})
+async def find_merge_base(call: Call) -> Reply:
+    """The commit that a merge would compare both sides with."""
+    home = await call.home()
+    return json(await call.heavy(_merge_base, home, call.path["source"], call.path["branch"]))
+
+
+def _merge_base(home: Home, source: str, branch: str) -> MergeBase:
+    source_id, _ = resolve_commit(home, source)
+    destination_id, _ = resolve_commit(home, branch)
+    return MergeBase(source_id, destination_id, merge_base(home, source_id, destination_id) or "")
+
+
+@endpoint(
+    COMMITS,
+    "POST",
+    _BRANCH + "/revert",
+    name="revertBranch",
+    tag="branches",
+    needs="write",
+    takes=RevertCreation,
+    gives={204: None},
+    audited=True,
+)
+async def revert(call: Call) -> Reply:
+    """Undo one commit's changes in a new commit."""
+    body = await call.read(RevertCreation)
+    home, says = await call.home(), body.commit_overrides or _NO_OVERRIDES
+    await call.heavy(
+        make_revert,
+        home,
+        call.path["branch"],
+        ref=body.ref,
+        parent_number=body.parent_number or None,
+        message=says.message,
+        metadata=says.metadata,
+        committer=call.committer,
+        allow_empty=bool(body.allow_empty),
+    )
+    return empty()
+
+
+@endpoint(
+    COMMITS,
+    "POST",
+    _BRANCH + "/cherry-pick",
+    name="cherryPick",
+    tag="branches",
+    needs="write",
+    takes=CherryPickCreation,
+    gives={201: CommitRow},
+    audited=True,
+)
+async def cherry_pick(call: Call) -> Reply:
+    """Make one commit's changes again, in a new commit on a branch."""
+    body = await call.read(CherryPickCreation)
+    home, says = await call.home(), body.commit_overrides or _NO_OVERRIDES
+    made = await call.heavy(
+        make_pick,
+        home,
+        call.path["branch"],
+        ref=body.ref,
+        parent_number=body.parent_number or None,
+        message=says.message,
+        metadata=says.metadata,
+        committer=call.committer,
+    )
+    return json(commit_row(made.id, made.commit), 201)
+
+
+def _parse_time(text: str | None) -> int | None:
+    """Unix milliseconds of an RFC 3339 time."""
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidRequest(
+            f"{text!r} is no time: write one such as 2026-01-31T12:00:00Z.", kind="invalid_query"
+        ) from error
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)

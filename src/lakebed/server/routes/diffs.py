@@ -1,0 +1,77 @@
+"""Differences: of two references, and of a branch and its head."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lakebed.errors import InvalidRequest
+from lakebed.repo.differences import diff_refs, diff_uncommitted
+from lakebed.server.bodies import DiffRow, Page
+from lakebed.server.call import Call
+from lakebed.server.endpoint import Endpoint, Parameter, endpoint
+from lakebed.server.pages import page_of
+from lakebed.server.replies import Reply, json
+from lakebed.server.routes.parameters import AFTER, AMOUNT, DELIMITER, PREFIX
+from lakebed.server.routes.shapes import diff_row
+
+__all__ = ["DIFFS"]
+
+DIFFS: list[Endpoint] = []
+_KINDS: Final = ("two_dot", "three_dot")
+_KIND: Final = Parameter("type", "three_dot: what the right side changed since the merge base.", choices=_KINDS)
+
+
+@endpoint(
+    DIFFS,
+    "GET",
+    "/repositories/{repository}/branches/{branch}/diff",
+    name="diffBranch",
+    tag="branches",
+    needs="read",
+    gives={200: Page[DiffRow]},
+    parameters=(PREFIX, AFTER, AMOUNT, DELIMITER),
+)
+async def diff_branch(call: Call) -> Reply:
+    """What is uncommitted on a branch."""
+    home, page, delimiter = await call.home(), call.page(), call.query.get("delimiter", "")
+
+    def read() -> Reply:
+        found = diff_uncommitted(
+            home, call.path["branch"], prefix=page.prefix, after=page.after, delimiter=delimiter, amount=page.probe
+        )
+        return json(page_of(list(found), amount=page.amount, key=lambda row: row.path, row=diff_row))
+
+    return await call.heavy(read)
+
+
+@endpoint(
+    DIFFS,
+    "GET",
+    "/repositories/{repository}/refs/{left:path}/diff/{right:path}",
+    name="diffRefs",
+    tag="refs",
+    needs="read",
+    gives={200: Page[DiffRow]},
+    parameters=(PREFIX, AFTER, AMOUNT, DELIMITER, _KIND),
+)
+async def diff_two(call: Call) -> Reply:
+    """How two references differ; by default, what the right one changed since their merge base."""
+    home, page, delimiter = await call.home(), call.page(), call.query.get("delimiter", "")
+    kind = call.query.get("type") or "three_dot"
+    if kind not in _KINDS:
+        raise InvalidRequest(f"type={kind!r} is neither two_dot nor three_dot.", kind="invalid_query")
+
+    def read() -> Reply:
+        found = diff_refs(
+            home,
+            call.path["left"],
+            call.path["right"],
+            kind="two_dot" if kind == "two_dot" else "three_dot",
+            prefix=page.prefix,
+            after=page.after,
+            delimiter=delimiter,
+            amount=page.probe,
+        )
+        return json(page_of(list(found), amount=page.amount, key=lambda row: row.path, row=diff_row))
+
+    return await call.heavy(read)

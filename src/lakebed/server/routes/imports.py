@@ -1,0 +1,118 @@
+"""Imports: objects of other places become objects of a branch, without their bytes being copied.
+
+An import runs in the pool for what computes; its state is a record of the repository, so any process can tell it, and
+one that was broken off with its server is taken up again when a server starts.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+from msgspec import UNSET, UnsetType
+
+from lakebed.repo.commits import load_commit
+from lakebed.repo.home import Home
+from lakebed.repo.importing import Import, ImportSource, cancel_import, import_status, start_import
+from lakebed.server.bodies import ImportCreation, ImportLocation, ImportStarted, ImportStatus, Message
+from lakebed.server.call import Call
+from lakebed.server.endpoint import Endpoint, endpoint
+from lakebed.server.replies import Reply, empty, json
+from lakebed.server.routes.parameters import IMPORT_ID
+from lakebed.server.routes.shapes import LOCAL_SCHEME, commit_row
+
+__all__ = ["IMPORTS"]
+
+IMPORTS: list[Endpoint] = []
+_IMPORT: Final = "/repositories/{repository}/branches/{branch}/import"
+
+
+@endpoint(
+    IMPORTS,
+    "POST",
+    _IMPORT,
+    name="importStart",
+    tag="import",
+    needs="write",
+    takes=ImportCreation,
+    gives={202: ImportStarted},
+    audited=True,
+)
+async def start(call: Call) -> Reply:
+    """Begin an import; it goes on behind the reply."""
+    body = await call.read(ImportCreation)
+    home = await call.home()
+    import_id = await call.quick(
+        start_import,
+        home,
+        call.path["branch"],
+        sources=[_source(location) for location in body.paths],
+        message=body.commit.message or "Import objects",
+        metadata=body.commit.metadata,
+        committer=call.committer,
+    )
+    call.site.imports.start(home, import_id)
+    return json(ImportStarted(import_id), 202)
+
+
+def _source(location: ImportLocation) -> ImportSource:
+    url = location.path
+    if url.startswith(LOCAL_SCHEME):
+        url = "file://" + url.removeprefix(LOCAL_SCHEME)
+    return ImportSource(url, location.destination, "object" if location.type == "object" else "prefix")
+
+
+@endpoint(
+    IMPORTS,
+    "GET",
+    _IMPORT,
+    name="importStatus",
+    tag="import",
+    needs="read",
+    gives={200: ImportStatus},
+    parameters=(IMPORT_ID,),
+)
+async def status(call: Call) -> Reply:
+    """How far an import is."""
+    import_id = call.required("id")
+    home = await call.home()
+    return json(await call.quick(_status, home, import_id))
+
+
+def _status(home: Home, import_id: str) -> ImportStatus:
+    found = import_status(home, import_id)
+    commit = None if found.commit_id is None else load_commit(home, found.commit_id)
+    updated = datetime.fromtimestamp(found.updated_at_ms / 1000, UTC).isoformat().replace("+00:00", "Z")
+    return ImportStatus(
+        completed=found.state == "completed",
+        update_time=updated,
+        ingested_objects=found.ingested_count,
+        metarange_id=UNSET if commit is None else commit.metarange.id,
+        commit=UNSET if commit is None or found.commit_id is None else commit_row(found.commit_id, commit),
+        error=_problem(found),
+    )
+
+
+def _problem(found: Import) -> Message | UnsetType:
+    if found.state == "failed":
+        return Message(found.error or "The import failed.")
+    return Message("The import was cancelled.") if found.state == "cancelled" else UNSET
+
+
+@endpoint(
+    IMPORTS,
+    "DELETE",
+    _IMPORT,
+    name="importCancel",
+    tag="import",
+    needs="write",
+    gives={204: None},
+    parameters=(IMPORT_ID,),
+    audited=True,
+)
+async def cancel(call: Call) -> Reply:
+    """Stop an import; the branch stays as it is."""
+    import_id = call.required("id")
+    home = await call.home()
+    await call.quick(cancel_import, home, import_id)
+    return empty()

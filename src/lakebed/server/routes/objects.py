@@ -1,0 +1,462 @@
+"""Objects: look at, read, write, delete, list, copy.
+
+What is called most is here, and its route is tried first. Bytes up to `ServerOptions.small_object_bytes` go through
+whole, in one step of the pool; larger ones as streams (`lakebed.server.streaming`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from email.utils import formatdate
+from typing import Final
+
+from lakebed.errors import AlreadyExists, InvalidRequest, LakebedError, NotFound
+from lakebed.repo import data
+from lakebed.repo.home import Home
+from lakebed.repo.key_value.port import KeyValueSnapshot
+from lakebed.repo.model import Entry
+from lakebed.repo.names import check_path
+from lakebed.repo.refs import resolve
+from lakebed.repo.staging.view import View, open_view
+from lakebed.repo.staging.write import delete, delete_many, stage, stage_if_absent
+from lakebed.server.bodies import (
+    ObjectCopyCreation,
+    ObjectError,
+    ObjectErrorList,
+    ObjectStageCreation,
+    ObjectStats,
+    Page,
+    PathList,
+)
+from lakebed.server.call import Call
+from lakebed.server.endpoint import Endpoint, Parameter, endpoint
+from lakebed.server.errors import status_of
+from lakebed.server.multipart import FORM, form_content
+from lakebed.server.pages import PageRequest, page_of
+from lakebed.server.ranges import content_range, parse_range
+from lakebed.server.replies import Reply, StreamedReply, empty, headers_of, json
+from lakebed.server.routes.parameters import (
+    AFTER,
+    AMOUNT,
+    DELIMITER,
+    FORCE,
+    IF_NONE_MATCH,
+    OBJECT_PATH,
+    PREFIX,
+    PRESIGN,
+    RANGE,
+    USER_METADATA,
+)
+from lakebed.server.routes.shapes import object_stats, prefix_stats
+from lakebed.server.streaming import download, gathered, upload
+
+__all__ = ["HOT", "OBJECTS", "find_entry", "only_if_absent", "stage_entry"]
+
+HOT: list[Endpoint] = []
+OBJECTS: list[Endpoint] = []
+
+_REF = "/repositories/{repository}/refs/{ref:path}/objects"
+_BRANCH = "/repositories/{repository}/branches/{branch}/objects"
+_META: Final = b"x-lakefs-meta-"
+_ANY_TYPE: Final = data.CONTENT_TYPE
+
+
+# ---- looking and reading
+
+
+def find_entry(home: Home, ref: str, path: str) -> Entry:
+    """What a reference has at a path. Raises `NotFound` (``path_not_found``)."""
+    with home.key_value.snapshot() as snapshot, _view(home, ref, snapshot) as view:
+        entry = view.get(path)
+    if entry is None:
+        raise NotFound(f"{ref} of repository {home.name} has nothing at {path!r}.", kind="path_not_found", path=path)
+    return entry
+
+
+def _view(home: Home, ref: str, snapshot: KeyValueSnapshot) -> View:
+    return open_view(home, resolve(home, ref, snapshot=snapshot), snapshot=snapshot)
+
+
+@endpoint(
+    HOT,
+    "GET",
+    _REF + "/stat",
+    name="statObject",
+    tag="objects",
+    needs="read",
+    gives={200: ObjectStats},
+    parameters=(OBJECT_PATH, USER_METADATA, PRESIGN),
+)
+async def stat_object(call: Call) -> Reply:
+    """Look at an object."""
+    path = call.required("path")
+    with_metadata, presign = call.flag("user_metadata", default=True), call.flag("presign")
+    home = await call.home()
+    entry = await call.look(find_entry, home, call.path["ref"], path)
+    if presign and call.site.signs:
+        return json(await call.quick(_stats, call, home, path, entry, with_metadata=with_metadata, presign=True))
+    return json(_stats(call, home, path, entry, with_metadata=with_metadata, presign=False))
+
+
+def _stats(call: Call, home: Home, path: str, entry: Entry, *, with_metadata: bool, presign: bool) -> ObjectStats:
+    if not presign:
+        return object_stats(path, entry, address=data.physical_url(home, entry), with_metadata=with_metadata)
+    expires_in_s = call.site.options.presigned_lifetime_s
+    address = data.signed_get(home, entry, expires_in_s=expires_in_s)
+    expires_at_s = home.now_ms() // 1000 + expires_in_s
+    return object_stats(path, entry, address=address, with_metadata=with_metadata, expires_at_s=expires_at_s)
+
+
+@endpoint(
+    HOT,
+    "GET",
+    _REF,
+    name="getObject",
+    tag="objects",
+    needs="read",
+    gives={200: bytes, 206: bytes, 302: None, 304: None},
+    parameters=(OBJECT_PATH, PRESIGN, RANGE, IF_NONE_MATCH),
+)
+async def get_object(call: Call) -> Reply | StreamedReply:
+    """Read an object, or a range of it."""
+    path = call.required("path")
+    presign = call.flag("presign")
+    home = await call.home()
+    entry = await call.look(find_entry, home, call.path["ref"], path)
+    if presign and call.site.signs:
+        url = await call.quick(data.signed_get, home, entry, expires_in_s=call.site.options.presigned_lifetime_s)
+        return Reply(302, headers=[(b"location", url.encode())])
+    headers = _entity_headers(entry)
+    if _unchanged(call, entry):
+        return Reply(304, headers=headers_of(headers))
+    span = _span(call, entry)
+    start, end = span or (0, entry.size_bytes)
+    headers["content-length"] = str(end - start)
+    if span is not None:
+        headers["content-range"] = content_range(span, size_bytes=entry.size_bytes)
+    status = 200 if span is None else 206
+    if end - start > call.site.options.small_object_bytes:
+        chunk_bytes = call.site.options.chunk_bytes
+        chunks = await download(
+            lambda: data.stream(home, entry, byte_range=(start, end), chunk_bytes=chunk_bytes),
+            pool=call.site.pools.transfer,
+        )
+        return StreamedReply(status, chunks, headers_of(headers))
+    body = b"" if entry.size_bytes == 0 else await call.quick(data.read, home, entry, byte_range=span)
+    return Reply(status, body, headers_of(headers))
+
+
+@endpoint(
+    HOT,
+    "HEAD",
+    _REF,
+    name="headObject",
+    tag="objects",
+    needs="read",
+    gives={200: None, 206: None, 304: None},
+    parameters=(OBJECT_PATH, RANGE),
+)
+async def head_object(call: Call) -> Reply:
+    """Whether an object is there, and its headers."""
+    path = call.required("path")
+    home = await call.home()
+    entry = await call.look(find_entry, home, call.path["ref"], path)
+    headers = _entity_headers(entry)
+    if _unchanged(call, entry):
+        return Reply(304, headers=headers_of(headers))
+    span = _span(call, entry)
+    start, end = span or (0, entry.size_bytes)
+    headers["content-length"] = str(end - start)
+    if span is not None:
+        headers["content-range"] = content_range(span, size_bytes=entry.size_bytes)
+    return Reply(200 if span is None else 206, headers=headers_of(headers))
+
+
+def _entity_headers(entry: Entry) -> dict[str, str]:
+    return {
+        "content-type": entry.content_type or _ANY_TYPE,
+        "etag": f'"{entry.checksum}"',
+        "last-modified": formatdate(entry.modified_ms / 1000, usegmt=True),
+        "accept-ranges": "bytes",
+        # What users stored is data, not pages of this server: no browser may guess, or run what is in it.
+        "x-content-type-options": "nosniff",
+        "content-security-policy": "default-src 'none'; sandbox",
+    }
+
+
+def _unchanged(call: Call, entry: Entry) -> bool:
+    known = call.header(b"if-none-match")
+    if known is None:
+        return False
+    tags = {tag.strip().removeprefix("W/").strip('"') for tag in known.split(",")}
+    return "*" in tags or entry.checksum in tags
+
+
+def _span(call: Call, entry: Entry) -> tuple[int, int] | None:
+    header = call.header(b"range")
+    if header is None:
+        return None
+    condition = call.header(b"if-range")
+    if condition is not None and condition.strip().strip('"') != entry.checksum:
+        return None
+    return parse_range(header, size_bytes=entry.size_bytes)
+
+
+# ---- writing
+
+
+@endpoint(
+    HOT,
+    "POST",
+    _BRANCH,
+    name="uploadObject",
+    tag="objects",
+    needs="write",
+    takes=bytes,
+    body_required=False,
+    gives={201: ObjectStats},
+    parameters=(OBJECT_PATH, IF_NONE_MATCH, FORCE, Parameter("storageClass", "Not looked at.")),
+)
+async def upload_object(call: Call) -> Reply:
+    """Write an object: a raw body, or a form whose field `content` has it; `x-lakefs-meta-*` headers go with it."""
+    path, branch = call.required("path"), call.path["branch"]
+    check_path(path, writing=True)  # before a byte is read
+    absent = only_if_absent(call)
+    metadata = {
+        name[len(_META) :].decode("latin-1"): value.decode("latin-1")
+        for name, value in call.scope["headers"]
+        if name.startswith(_META)
+    }
+    home = await call.home()
+    content_type = call.header(b"content-type") or _ANY_TYPE
+    chunks = call.chunks(bytes_max=call.site.options.object_bytes_max)
+    if content_type.startswith(FORM):
+        chunks, named = await form_content(chunks, content_type=content_type)
+        content_type = named or _ANY_TYPE
+    body, rest = await _begun(chunks, bytes_max=call.site.options.small_object_bytes)
+    if rest is None:
+
+        def store() -> Entry:
+            entry = data.upload(home, body, content_type=content_type, metadata=metadata)
+            stage_entry(home, branch, path, entry, only_if_absent=absent)
+            return entry
+
+        entry = await call.quick(store)
+    else:
+        if absent:  # ask before the bytes come in; asked again when they are staged
+            await call.quick(_refuse_present, home, branch, path)
+        entry = await upload(
+            gathered(rest, bytes_min=call.site.options.chunk_bytes),
+            into=lambda pieces: data.upload(home, pieces, content_type=content_type, metadata=metadata),
+            pool=call.site.pools.transfer,
+        )
+        await call.quick(stage_entry, home, branch, path, entry, only_if_absent=absent)
+    return json(object_stats(path, entry, address=data.physical_url(home, entry)), 201)
+
+
+async def _begun(chunks: AsyncIterator[bytes], *, bytes_max: int) -> tuple[bytes, AsyncIterator[bytes] | None]:
+    """A body of at most `bytes_max` whole; of a larger one nothing, and an iterator of all of it."""
+    held: list[bytes] = []
+    size = 0
+    async for chunk in chunks:
+        held.append(chunk)
+        size += len(chunk)
+        if size > bytes_max:
+            return b"", _chained(held, chunks)
+    return held[0] if len(held) == 1 else b"".join(held), None
+
+
+async def _chained(held: list[bytes], rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    first = b"".join(held)
+    held.clear()
+    yield first
+    del first
+    async for chunk in rest:
+        yield chunk
+
+
+def only_if_absent(call: Call) -> bool:
+    """Whether ``If-None-Match: *`` asks that nothing be there."""
+    condition = call.header(b"if-none-match")
+    if condition is None:
+        return False
+    if condition.strip() != "*":
+        raise InvalidRequest("If-None-Match of an upload can only be *: write if nothing is there.", kind="unsupported")
+    return True
+
+
+def _refuse_present(home: Home, branch: str, path: str) -> None:
+    try:
+        find_entry(home, branch, path)
+    except NotFound as error:
+        if error.kind != "path_not_found":
+            raise
+    else:
+        raise _present(path)
+
+
+def _present(path: str) -> InvalidRequest:
+    return InvalidRequest(f"There is an object at {path!r} already.", kind="precondition_failed", path=path)
+
+
+def stage_entry(home: Home, branch: str, path: str, entry: Entry, *, only_if_absent: bool = False) -> None:
+    """Give a path of a branch an entry. Raises `InvalidRequest` (``precondition_failed``) where one is and none may."""
+    if not only_if_absent:
+        stage(home, branch=branch, path=path, entry=entry)
+        return
+    try:
+        stage_if_absent(home, branch=branch, path=path, entry=entry)
+    except AlreadyExists as error:
+        raise _present(path) from error
+
+
+@endpoint(
+    HOT,
+    "DELETE",
+    _BRANCH,
+    name="deleteObject",
+    tag="objects",
+    needs="write",
+    gives={204: None},
+    parameters=(OBJECT_PATH, FORCE),
+)
+async def delete_object(call: Call) -> Reply:
+    """Delete an object; one that is not there is fine."""
+    path = call.required("path")
+    home = await call.home()
+    await call.quick(delete, home, branch=call.path["branch"], path=path)
+    return empty()
+
+
+@endpoint(
+    OBJECTS,
+    "POST",
+    _BRANCH + "/delete",
+    name="deleteObjects",
+    tag="objects",
+    needs="write",
+    takes=PathList,
+    gives={200: ObjectErrorList},
+    parameters=(FORCE,),
+)
+async def delete_objects(call: Call) -> Reply:
+    """Delete up to a thousand objects; those that are not there are fine."""
+    body = await call.read(PathList)
+    home = await call.home()
+    return json(await call.quick(_delete_all, home, call.path["branch"], body.paths))
+
+
+def _delete_all(home: Home, branch: str, paths: list[str]) -> ObjectErrorList:
+    errors: list[ObjectError] = []
+    good: list[str] = []
+    for path in paths:
+        try:
+            check_path(path, writing=True)
+        except LakebedError as error:
+            errors.append(ObjectError(status_of(error), error.message, path))
+        else:
+            good.append(path)
+    delete_many(home, branch=branch, paths=good)
+    return ObjectErrorList(errors)
+
+
+@endpoint(
+    OBJECTS,
+    "POST",
+    _BRANCH + "/copy",
+    name="copyObject",
+    tag="objects",
+    needs="write",
+    takes=ObjectCopyCreation,
+    gives={201: ObjectStats},
+    parameters=(Parameter("dest_path", "Where the copy goes.", required=True),),
+)
+async def copy_object(call: Call) -> Reply:
+    """Copy an object inside a repository: its bytes, not only its entry."""
+    target = call.required("dest_path")
+    body = await call.read(ObjectCopyCreation)
+    home, branch = await call.home(), call.path["branch"]
+    check_path(target, writing=True)
+
+    def store() -> Entry:
+        entry = data.copy(home, find_entry(home, body.src_ref or branch, body.src_path))
+        stage_entry(home, branch, target, entry)
+        return entry
+
+    entry = await call.transfer(store)
+    return json(object_stats(target, entry, address=data.physical_url(home, entry)), 201)
+
+
+@endpoint(
+    HOT,
+    "PUT",
+    _BRANCH,
+    name="stageObject",
+    tag="objects",
+    needs="write",
+    takes=ObjectStageCreation,
+    gives={201: ObjectStats},
+    parameters=(OBJECT_PATH,),
+)
+async def stage_object(call: Call) -> Reply:
+    """Stage an object whose bytes are already on a store."""
+    path = call.required("path")
+    body = await call.read(ObjectStageCreation)
+    home, branch = await call.home(), call.path["branch"]
+
+    def store() -> Entry:
+        entry = data.linked(
+            home,
+            body.physical_address,
+            checksum=body.checksum.strip('"'),
+            content_type=body.content_type or _ANY_TYPE,
+            metadata=body.metadata,
+        )
+        stage_entry(home, branch, path, entry)
+        return entry
+
+    entry = await call.quick(store)
+    return json(object_stats(path, entry, address=data.physical_url(home, entry)), 201)
+
+
+# ---- listing
+
+
+@endpoint(
+    OBJECTS,
+    "GET",
+    _REF + "/ls",
+    name="listObjects",
+    tag="objects",
+    needs="read",
+    gives={200: Page[ObjectStats]},
+    parameters=(PREFIX, AFTER, AMOUNT, DELIMITER, USER_METADATA, PRESIGN),
+)
+async def list_objects(call: Call) -> Reply:
+    """List objects and, with a delimiter, common prefixes."""
+    page, delimiter = call.page(), call.query.get("delimiter", "")
+    with_metadata, presign = call.flag("user_metadata", default=True), call.flag("presign") and call.site.signs
+    home = await call.home()
+    ref = call.path["ref"]
+    return await call.heavy(
+        _list, call, home, ref, page, delimiter=delimiter, with_metadata=with_metadata, presign=presign
+    )
+
+
+def _list(
+    call: Call, home: Home, ref: str, page: PageRequest, *, delimiter: str, with_metadata: bool, presign: bool
+) -> Reply:
+    with home.key_value.snapshot() as snapshot, _view(home, ref, snapshot) as view:
+        rows = list(view.list(page.prefix, after=page.after, delimiter=delimiter, amount=page.probe))
+    return json(
+        page_of(
+            rows,
+            amount=page.amount,
+            key=lambda row: row.path,
+            row=lambda row: (
+                prefix_stats(row.path)
+                if row.entry is None
+                else _stats(call, home, row.path, row.entry, with_metadata=with_metadata, presign=presign)
+            ),
+        )
+    )

@@ -1,0 +1,147 @@
+"""Repositories: list, create, look at, delete, and their own metadata."""
+
+from __future__ import annotations
+
+from lakebed.errors import InvalidRequest
+from lakebed.server.auth import check_role
+from lakebed.server.bodies import Page, RepositoryCreation, RepositoryMetadataSet, RepositoryRow
+from lakebed.server.call import Call
+from lakebed.server.endpoint import Endpoint, Parameter, endpoint
+from lakebed.server.pages import page_of
+from lakebed.server.replies import Reply, empty, json
+from lakebed.server.routes.parameters import FORCE, PAGE
+from lakebed.server.routes.shapes import repository_row
+
+__all__ = ["HOT", "REPOSITORIES"]
+
+HOT: list[Endpoint] = []
+REPOSITORIES: list[Endpoint] = []
+_ALL = "/repositories"
+_ONE = "/repositories/{repository}"
+
+
+@endpoint(HOT, "GET", _ONE, name="getRepository", tag="repositories", needs="read", gives={200: RepositoryRow})
+async def get_repository(call: Call) -> Reply:
+    """Look at a repository."""
+    home = await call.home()
+    return json(repository_row(home.name, home.record, root_url=call.site.repositories.url))
+
+
+@endpoint(
+    REPOSITORIES,
+    "GET",
+    _ALL,
+    name="listRepositories",
+    tag="repositories",
+    needs="read",
+    gives={200: Page[RepositoryRow]},
+    parameters=(*PAGE, Parameter("search", "Only names that hold this.")),
+)
+async def list_repositories(call: Call) -> Reply:
+    """List the repositories that the access key may see."""
+    page, search, principal = call.page(), call.query.get("search", ""), call.principal
+    assert principal is not None
+
+    def read() -> Reply:
+        rows = []
+        for repository in call.site.repositories.list(prefix=page.prefix, after=page.after or None):
+            if principal.sees(repository.name) and search in repository.name:
+                rows.append(repository.home)
+                if len(rows) == page.probe:
+                    break
+        url = call.site.repositories.url
+        return json(
+            page_of(
+                rows,
+                amount=page.amount,
+                key=lambda home: home.name,
+                row=lambda home: repository_row(home.name, home.record, root_url=url),
+            )
+        )
+
+    return await call.heavy(read)
+
+
+@endpoint(
+    REPOSITORIES,
+    "POST",
+    _ALL,
+    name="createRepository",
+    tag="repositories",
+    needs="write",
+    takes=RepositoryCreation,
+    gives={201: RepositoryRow},
+    audited=True,
+    parameters=(Parameter("bare", "Not supported: a repository always has a first commit.", kind="boolean"),),
+)
+async def create_repository(call: Call) -> Reply:
+    """Create a repository; its namespace is a folder of the server's storage, `local://folder`, or a URL inside it."""
+    body = await call.read(RepositoryCreation)
+    if call.flag("bare"):
+        raise InvalidRequest("A repository always has a first commit: leave bare out.", kind="unsupported")
+    if body.storage_id:
+        raise InvalidRequest("The server has one storage, without an id: leave storage_id out.", kind="unsupported")
+    assert call.principal is not None
+    check_role(call.principal, needed="write", repository=body.name)
+    call.subject = body.name
+    made = await call.quick(
+        call.site.repositories.create,
+        body.name,
+        namespace=body.storage_namespace,
+        default_branch=body.default_branch or "main",
+        committer=call.committer,
+        read_only=bool(body.read_only),
+    )
+    return json(repository_row(made.name, made.home.record, root_url=call.site.repositories.url), 201)
+
+
+@endpoint(
+    REPOSITORIES,
+    "DELETE",
+    _ONE,
+    name="deleteRepository",
+    tag="repositories",
+    needs="admin",
+    gives={204: None},
+    parameters=(FORCE,),
+    audited=True,
+)
+async def delete_repository(call: Call) -> Reply:
+    """Delete a repository with everything in it."""
+    force = call.flag("force")
+    await call.quick(call.site.repositories.delete, call.path["repository"], force=force)
+    return empty()
+
+
+@endpoint(
+    REPOSITORIES,
+    "GET",
+    _ONE + "/metadata",
+    name="getRepositoryMetadata",
+    tag="repositories",
+    needs="read",
+    gives={200: dict[str, str]},
+)
+async def get_metadata(call: Call) -> Reply:
+    """The repository's own metadata."""
+    home = await call.home()
+    return json(home.record.metadata)
+
+
+@endpoint(
+    REPOSITORIES,
+    "POST",
+    _ONE + "/metadata",
+    name="setRepositoryMetadata",
+    tag="repositories",
+    needs="admin",
+    takes=RepositoryMetadataSet,
+    gives={201: None},
+    audited=True,
+)
+async def set_metadata(call: Call) -> Reply:
+    """Add to the repository's own metadata, or change it."""
+    body = await call.read(RepositoryMetadataSet)
+    home = await call.home()
+    await call.quick(call.site.repositories.set_metadata, home.name, {**home.record.metadata, **body.metadata})
+    return empty(201)

@@ -1,0 +1,65 @@
+"""The service itself: health, configuration, metrics, and what its interface is."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import lakebed
+from lakebed.metrics import render
+from lakebed.objects.path import parse_url
+from lakebed.server.bodies import Config, StorageConfig, VersionConfig
+from lakebed.server.call import Call
+from lakebed.server.endpoint import Endpoint, endpoint
+from lakebed.server.replies import Reply, empty, encode, json, text
+
+__all__ = ["ROOT_SERVICE", "SERVICE"]
+
+SERVICE: list[Endpoint] = []
+ROOT_SERVICE: list[Endpoint] = []
+
+INTERFACE_VERSION: Final = "1.84.0"
+"""Of the interface that clients compare with what they need: at least 1.3.1."""
+
+_BLOCKSTORES: Final = {"file": "local", "memory": "mem", "s3": "s3", "gs": "gs", "az": "azure"}
+
+
+@endpoint(SERVICE, "GET", "/healthcheck", name="healthCheck", tag="service", needs=None, gives={204: None})
+async def health_check(call: Call) -> Reply:
+    """Whether the server answers."""
+    return empty()
+
+
+@endpoint(ROOT_SERVICE, "GET", "/healthcheck", name="health", tag="service", needs=None, gives={200: dict[str, str]})
+async def health(call: Call) -> Reply:
+    """Whether the server answers, and which lakebed it is."""
+    return json({"status": "ok", "version": lakebed.__version__})
+
+
+@endpoint(SERVICE, "GET", "/config", name="getConfig", tag="service", needs="read", gives={200: Config})
+async def get_config(call: Call) -> Reply:
+    """What clients should know of the server and its storage."""
+    root = parse_url(call.site.repositories.url)
+    is_local = root.scheme in ("file", "memory")
+    storage = StorageConfig(
+        blockstore_type=_BLOCKSTORES[root.scheme],
+        blockstore_namespace_example="local://my-repository" if is_local else f"{root}/my-repository",
+        blockstore_namespace_validity_regex="^local://" if is_local else f"^(local://|{root.scheme}://)",
+        default_namespace_prefix="local://" if is_local else str(root),
+        pre_sign_support=call.site.signs,
+        pre_sign_support_ui=False,
+        import_support=True,
+        import_validity_regex="^(local|file|memory)://" if is_local else f"^{root.scheme}://",
+    )
+    return json(Config(VersionConfig(INTERFACE_VERSION), storage, []))
+
+
+@endpoint(ROOT_SERVICE, "GET", "/metrics", name="metrics", tag="service", needs=None, gives={200: str})
+async def metrics(call: Call) -> Reply:
+    """Counters and latencies, as Prometheus reads them."""
+    return text(render(), content_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+@endpoint(ROOT_SERVICE, "GET", "/openapi.json", name="openapi", tag="service", needs=None, gives={200: dict[str, Any]})
+async def openapi(call: Call) -> Reply:
+    """The description of the interface."""
+    return Reply(200, encode(call.site.description()), [(b"content-type", b"application/json")])

@@ -1,0 +1,115 @@
+"""Settings of a repository: protected branches, and how long objects of old commits are kept."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lakebed.errors import NotFound
+from lakebed.repo.protection import ProtectionRule, protected, set_protected
+from lakebed.repo.retention import delete_retention, load_retention, store_retention
+from lakebed.server.bodies import BranchProtectionRule, GarbageCollectionRule, GarbageCollectionRules
+from lakebed.server.call import Call
+from lakebed.server.endpoint import Endpoint, endpoint
+from lakebed.server.replies import Reply, empty, json
+
+__all__ = ["SETTINGS"]
+
+SETTINGS: list[Endpoint] = []
+_PROTECTION: Final = "/repositories/{repository}/settings/branch_protection"
+_RETENTION: Final = "/repositories/{repository}/settings/gc_rules"
+
+
+@endpoint(
+    SETTINGS,
+    "GET",
+    _PROTECTION,
+    name="getBranchProtectionRules",
+    tag="repositories",
+    needs="read",
+    gives={200: list[BranchProtectionRule]},
+)
+async def get_protection(call: Call) -> Reply:
+    """The patterns of protected branches."""
+    home = await call.home()
+    rules = await call.look(protected, home)
+    return json([BranchProtectionRule(rule.pattern) for rule in rules])
+
+
+@endpoint(
+    SETTINGS,
+    "PUT",
+    _PROTECTION,
+    name="setBranchProtectionRules",
+    tag="repositories",
+    needs="admin",
+    takes=list[BranchProtectionRule],
+    gives={204: None},
+    audited=True,
+)
+async def set_protection(call: Call) -> Reply:
+    """Replace the patterns of protected branches."""
+    body = await call.read(list[BranchProtectionRule])
+    home = await call.home()
+    await call.quick(set_protected, home, tuple(ProtectionRule(rule.pattern) for rule in body))
+    return empty()
+
+
+@endpoint(
+    SETTINGS,
+    "GET",
+    _RETENTION,
+    name="getGCRules",
+    tag="repositories",
+    needs="read",
+    gives={200: GarbageCollectionRules},
+)
+async def get_retention(call: Call) -> Reply:
+    """How long objects of old commits are kept."""
+    home = await call.home()
+    rules = await call.look(load_retention, home)
+    if rules is None:
+        raise NotFound(
+            f"Repository {home.name} has no rules of retention: nothing expires.", kind="retention_not_found"
+        )
+    return json(
+        GarbageCollectionRules(
+            rules.default_days, [GarbageCollectionRule(name, days) for name, days in sorted(rules.branch_days.items())]
+        )
+    )
+
+
+@endpoint(
+    SETTINGS,
+    "PUT",
+    _RETENTION,
+    name="setGCRules",
+    tag="repositories",
+    needs="admin",
+    takes=GarbageCollectionRules,
+    gives={204: None},
+    audited=True,
+)
+async def set_retention(call: Call) -> Reply:
+    """Set how long objects of old commits are kept."""
+    body = await call.read(GarbageCollectionRules)
+    home = await call.home()
+    days = {rule.branch_id: rule.retention_days for rule in body.branches}
+    await call.quick(store_retention, home, default_days=body.default_retention_days, branch_days=days)
+    return empty()
+
+
+@endpoint(
+    SETTINGS,
+    "DELETE",
+    _RETENTION,
+    name="deleteGCRules",
+    tag="repositories",
+    needs="admin",
+    gives={204: None},
+    audited=True,
+)
+async def remove_retention(call: Call) -> Reply:
+    """Let nothing expire any more."""
+    home = await call.home()
+    await call.quick(delete_retention, home)
+    return empty()

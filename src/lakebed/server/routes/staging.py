@@ -1,0 +1,149 @@
+"""Uploads past the server: where a client may put bytes itself, and telling that they are there.
+
+On stores whose vendor signs URLs the client puts to the store. On a local folder the server signs a URL of its own,
+`UPLOAD_PATH`, and takes the bytes itself, so that such clients work everywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Final
+from urllib.parse import urlencode
+
+from typing_extensions import Buffer
+
+from lakebed.errors import InvalidRequest
+from lakebed.repo import data
+from lakebed.repo.branches import load_branch
+from lakebed.repo.entry import new_address
+from lakebed.repo.home import Home
+from lakebed.repo.model import Entry
+from lakebed.repo.names import check_path
+from lakebed.server.bodies import ObjectStats, StagingLocation, StagingMetadata
+from lakebed.server.call import Call
+from lakebed.server.endpoint import Endpoint, Parameter, endpoint
+from lakebed.server.replies import Reply, headers_of, json
+from lakebed.server.routes.objects import only_if_absent, stage_entry
+from lakebed.server.routes.parameters import IF_NONE_MATCH, OBJECT_PATH, PRESIGN
+from lakebed.server.routes.shapes import object_stats
+from lakebed.server.streaming import gathered, upload
+
+__all__ = ["ROOT_STAGING", "STAGING", "UPLOAD_PATH"]
+
+STAGING: list[Endpoint] = []
+ROOT_STAGING: list[Endpoint] = []
+UPLOAD_PATH: Final = "/upload"
+_BACKING = "/repositories/{repository}/branches/{branch}/staging/backing"
+
+
+@endpoint(
+    STAGING,
+    "GET",
+    _BACKING,
+    name="getPhysicalAddress",
+    tag="staging",
+    needs="write",
+    gives={200: StagingLocation},
+    parameters=(OBJECT_PATH, PRESIGN),
+)
+async def get_physical_address(call: Call) -> Reply:
+    """A new address for an object's bytes, and with `presign` a URL to put them to."""
+    check_path(call.required("path"), writing=True)
+    presign = call.flag("presign")
+    home = await call.home()
+    await call.look(load_branch, home, call.path["branch"])
+    if not presign:
+        return json(StagingLocation(home.store.url(new_address(home.environment))))
+    expires_in_s = call.site.options.presigned_lifetime_s
+    expires_at_s = home.now_ms() // 1000 + expires_in_s
+    if call.site.signs:
+        address, url = await call.quick(data.signed_put, home, expires_in_s=expires_in_s)
+    else:
+        address = new_address(home.environment)
+        signature = call.site.signer.sign(home.name, address, expires_at_s=expires_at_s)
+        query = {"repository": home.name, "address": address, "expires": expires_at_s, "signature": signature}
+        url = f"{call.origin}{UPLOAD_PATH}?{urlencode(query)}"
+    return json(StagingLocation(home.store.url(address), url, expires_at_s))
+
+
+@endpoint(
+    STAGING,
+    "PUT",
+    _BACKING,
+    name="linkPhysicalAddress",
+    tag="staging",
+    needs="write",
+    takes=StagingMetadata,
+    gives={200: ObjectStats},
+    parameters=(OBJECT_PATH, IF_NONE_MATCH),
+)
+async def link_physical_address(call: Call) -> Reply:
+    """Stage an object whose bytes were put to an address given before."""
+    path = call.required("path")
+    check_path(path, writing=True)
+    absent = only_if_absent(call)
+    body = await call.read(StagingMetadata)
+    home, branch = await call.home(), call.path["branch"]
+
+    def store() -> Entry:
+        entry = data.linked(
+            home,
+            body.staging.physical_address or "",
+            checksum=body.checksum.strip('" ') or None,
+            content_type=body.content_type or data.CONTENT_TYPE,
+            metadata=body.user_metadata,
+        )
+        if entry.size_bytes != body.size_bytes:
+            raise InvalidRequest(
+                f"{body.size_bytes:,} bytes were to be linked, and {entry.size_bytes:,} are there: link what was put.",
+                kind="upload_differs",
+            )
+        stage_entry(home, branch, path, entry, only_if_absent=absent)
+        return entry
+
+    entry = await call.quick(store)
+    return json(object_stats(path, entry, address=data.physical_url(home, entry)))
+
+
+@endpoint(
+    ROOT_STAGING,
+    "PUT",
+    UPLOAD_PATH,
+    name="uploadPresigned",
+    tag="staging",
+    needs=None,
+    takes=bytes,
+    body_required=False,
+    gives={200: None},
+    parameters=(
+        Parameter("repository", "As it was signed.", required=True),
+        Parameter("address", "As it was signed.", required=True),
+        Parameter("expires", "As it was signed.", kind="integer", required=True),
+        Parameter("signature", "Of the three above.", required=True),
+    ),
+)
+async def upload_presigned(call: Call) -> Reply:
+    """Put bytes to a URL that the server has signed; the reply's ETag is their MD5."""
+    repository, address = call.required("repository"), call.required("address")
+    expires_at_s = call.integer("expires", default=0, low=0, high=1 << 40)
+    call.site.signer.check(call.required("signature"), repository, address, expires_at_s=expires_at_s)
+    home = await call.site.home(repository)
+    etag = await upload(
+        gathered(call.chunks(bytes_max=call.site.options.object_bytes_max), bytes_min=call.site.options.chunk_bytes),
+        into=lambda pieces: _put(home, address, pieces),
+        pool=call.site.pools.transfer,
+    )
+    return Reply(200, headers=headers_of({"etag": f'"{etag}"'}))
+
+
+def _put(home: Home, address: str, pieces: Iterator[Buffer]) -> str:
+    digest = hashlib.md5(usedforsecurity=False)
+
+    def digested() -> Iterator[Buffer]:
+        for piece in pieces:
+            digest.update(piece)
+            yield piece
+
+    home.store.put_stream(address, digested())
+    return digest.hexdigest()

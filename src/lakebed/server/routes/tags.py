@@ -1,0 +1,78 @@
+"""Tags: list, create, look at, delete."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from lakebed.repo import tags
+from lakebed.repo.home import Home
+from lakebed.repo.refs import resolve_commit
+from lakebed.server.bodies import Page, Ref, TagCreation
+from lakebed.server.call import Call
+from lakebed.server.endpoint import Endpoint, endpoint
+from lakebed.server.pages import page_of
+from lakebed.server.replies import Reply, empty, json
+from lakebed.server.routes.parameters import FORCE, PAGE
+
+__all__ = ["TAGS"]
+
+TAGS: list[Endpoint] = []
+_ALL = "/repositories/{repository}/tags"
+_ONE = "/repositories/{repository}/tags/{tag:path}"
+
+
+@endpoint(TAGS, "GET", _ALL, name="listTags", tag="tags", needs="read", gives={200: Page[Ref]}, parameters=PAGE)
+async def list_tags(call: Call) -> Reply:
+    """List tags."""
+    home, page = await call.home(), call.page()
+
+    def read() -> Reply:
+        rows = list(islice(tags.list_tags(home, prefix=page.prefix, after=page.after or None), page.probe))
+        return json(
+            page_of(rows, amount=page.amount, key=lambda row: row[0], row=lambda row: Ref(row[0], row[1].commit_id))
+        )
+
+    return await call.heavy(read)
+
+
+@endpoint(
+    TAGS, "POST", _ALL, name="createTag", tag="tags", needs="write", takes=TagCreation, gives={201: Ref}, audited=True
+)
+async def create_tag(call: Call) -> Reply:
+    """Give a commit a name."""
+    body = await call.read(TagCreation)
+    home = await call.home()
+    call.subject = body.id
+    made = await call.quick(_create, home, body.id, ref=body.ref, owner=call.committer)
+    return json(Ref(body.id, made), 201)
+
+
+def _create(home: Home, name: str, *, ref: str, owner: str) -> str:
+    commit_id, _ = resolve_commit(home, ref)
+    return tags.create_tag(home, name, commit_id=commit_id, owner=owner).commit_id
+
+
+@endpoint(TAGS, "GET", _ONE, name="getTag", tag="tags", needs="read", gives={200: Ref})
+async def get_tag(call: Call) -> Reply:
+    """Look at a tag."""
+    home, name = await call.home(), call.path["tag"]
+    tag = await call.look(tags.load_tag, home, name)
+    return json(Ref(name, tag.commit_id))
+
+
+@endpoint(
+    TAGS,
+    "DELETE",
+    _ONE,
+    name="deleteTag",
+    tag="tags",
+    needs="write",
+    gives={204: None},
+    parameters=(FORCE,),
+    audited=True,
+)
+async def delete_tag(call: Call) -> Reply:
+    """Delete a tag."""
+    home = await call.home()
+    await call.quick(tags.delete_tag, home, call.path["tag"])
+    return empty()

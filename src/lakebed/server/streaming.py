@@ -1,0 +1,115 @@
+"""Bodies that are larger than memory: from the event loop to a store that takes an iterator, and back.
+
+Owns: the hand-over between the loop, where a client's bytes come in and go out, and a thread, where a store works.
+Invariants: about three pieces of `ServerOptions.chunk_bytes` are in memory, however large the object and however slow
+either side: the client waits for the store, and the store for the client. When the client goes away, the store's
+iterator ends in an error, so that nothing is left of the upload. Does not know: HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import Executor
+from queue import SimpleQueue
+from typing import Any, Final, TypeVar
+
+from typing_extensions import Buffer
+
+from lakebed.errors import Unavailable
+
+__all__ = ["download", "gathered", "upload"]
+
+R = TypeVar("R")
+
+_WAITING_MAX: Final = 2
+"""Pieces between the loop and the thread."""
+
+
+class _Ended:
+    """What follows the last piece: nothing, or the error that ended the body."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+
+
+async def gathered(chunks: AsyncIterator[bytes], *, bytes_min: int) -> AsyncIterator[bytes]:
+    """The same bytes in pieces of at least `bytes_min`, but for the last: fewer and larger steps."""
+    held: list[bytes] = []
+    size = 0
+    async for chunk in chunks:
+        held.append(chunk)
+        size += len(chunk)
+        if size >= bytes_min:
+            yield b"".join(held)
+            held, size = [], 0
+    if held:
+        yield b"".join(held)
+
+
+async def upload(chunks: AsyncIterator[bytes], *, into: Callable[[Iterator[Buffer]], R], pool: Executor) -> R:
+    """Hand a body to a call that takes an iterator, while it comes in.
+
+    Args:
+        chunks: the body.
+        into: runs in the pool. An error of `chunks` is raised inside its iterator, and then by this call.
+
+    Raises:
+        Whatever `chunks` or `into` raises.
+    """
+    loop = asyncio.get_running_loop()
+    pieces: SimpleQueue[bytes | _Ended] = SimpleQueue()
+    room = asyncio.Semaphore(_WAITING_MAX)
+
+    def arriving() -> Iterator[Buffer]:
+        while True:
+            piece = pieces.get()
+            if isinstance(piece, _Ended):
+                if piece.error is not None:
+                    raise Unavailable("The client went away in the middle of its upload.", kind="client_gone")
+                return
+            yield piece
+            loop.call_soon_threadsafe(room.release)
+
+    running = loop.run_in_executor(pool, into, arriving())
+    try:
+        async for chunk in chunks:
+            await _either(room.acquire(), running)
+            if running.done():  # it failed: what still comes in is of no use
+                break
+            pieces.put(chunk)
+    except BaseException as error:
+        pieces.put(_Ended(error))
+        await asyncio.wait([running])
+        running.exception()  # it ends with our own error, which is told once
+        raise
+    pieces.put(_Ended())
+    return await running
+
+
+async def _either(turn: Coroutine[Any, Any, object], running: asyncio.Future[R]) -> None:
+    """Wait for room, or for the end of the call that makes it."""
+    waiting = asyncio.ensure_future(turn)
+    await asyncio.wait([waiting, running], return_when=asyncio.FIRST_COMPLETED)
+    if not waiting.done():
+        waiting.cancel()
+
+
+async def download(open_chunks: Callable[[], Iterator[Buffer]], *, pool: Executor) -> AsyncIterator[Buffer]:
+    """Pieces of an iterator that waits, each asked for in a pool when the one before has been taken.
+
+    The first is read before this returns, so that an object that is not there is an error and not half a reply.
+    """
+    loop = asyncio.get_running_loop()
+    chunks = await loop.run_in_executor(pool, open_chunks)
+    first = await loop.run_in_executor(pool, next, chunks, None)
+
+    async def rest() -> AsyncIterator[Buffer]:
+        chunk = first
+        while chunk is not None:
+            yield chunk
+            chunk = await loop.run_in_executor(pool, next, chunks, None)
+
+    return rest()
