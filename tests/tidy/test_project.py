@@ -19,7 +19,12 @@ UNFINISHED = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X"
 ONE_MACHINE = re.compile(r"(?<![\w.$}])/" + r"(?:work|root|home/\w+|Users/\w+)/")
 
 # Import names that differ from the name of the package that brings them.
-IMPORT_NAMES = {"yaml": "pyyaml", "typing_extensions": "typing-extensions", "pypaimon_rust": "pypaimon-rust"}
+IMPORT_NAMES = {
+    "yaml": "pyyaml",
+    "typing_extensions": "typing-extensions",
+    "pypaimon_rust": "pypaimon-rust",
+    "python_multipart": "python-multipart",
+}
 
 
 def documents(root: Path) -> list[Path]:

@@ -10,11 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import FastAPI
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import StarletteHTTPException
 
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.server.endpoint import Endpoint, EndpointApp
@@ -43,14 +40,15 @@ def build(site: Site) -> Gate:
         for one in endpoints:
             by_path.setdefault(prefix + one.path, {})[one.method] = one
     for path, methods in by_path.items():
-        app.router.routes.append(Route(path, endpoint=EndpointApp(site, path, methods), methods=list(methods)))
-    app.add_exception_handler(HTTPException, _explain)
+        app.add_route(path, EndpointApp(site, path, methods), methods=list(methods))  # type: ignore[arg-type]
+    for status in (404, 405):
+        app.add_exception_handler(status, _explain)
     return Gate(app, site=site)
 
 
 async def _explain(request: Request, error: Exception) -> Response:
     """What the router has to say, in the shape of every other error."""
-    assert isinstance(error, HTTPException)
+    assert isinstance(error, StarletteHTTPException)
     where = f"{request.method} {request.url.path}"
     if error.status_code == 405:
         allow = (error.headers or {}).get("Allow", "")

@@ -34,7 +34,7 @@ __all__ = [
     "ImportStarted",
     "ImportStatus",
     "LoginInformation",
-    "MergeBase",
+    "MergeBaseResult",
     "MergeCreation",
     "MergeResult",
     "Message",
@@ -203,7 +203,7 @@ class MergeResult(msgspec.Struct, frozen=True):
     reference: str
 
 
-class MergeBase(msgspec.Struct, frozen=True):
+class MergeBaseResult(msgspec.Struct, frozen=True):
     """``GET /refs/{source}/merge/{branch}``."""
 
     source_commit_id: str

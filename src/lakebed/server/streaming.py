@@ -89,7 +89,7 @@ async def upload(chunks: AsyncIterator[bytes], *, into: Callable[[Iterator[Buffe
     return await running
 
 
-async def _either(turn: Coroutine[Any, Any, object], running: asyncio.Future[R]) -> None:
+async def _either(turn: Coroutine[Any, Any, bool], running: asyncio.Future[Any]) -> None:
     """Wait for room, or for the end of the call that makes it."""
     waiting = asyncio.ensure_future(turn)
     await asyncio.wait([waiting, running], return_when=asyncio.FIRST_COMPLETED)

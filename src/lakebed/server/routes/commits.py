@@ -19,7 +19,7 @@ from lakebed.server.bodies import (
     CommitCreation,
     CommitOverrides,
     CommitRow,
-    MergeBase,
+    MergeBaseResult,
     MergeCreation,
     MergeResult,
     Page,
@@ -166,17 +166,17 @@ async def merge(call: Call) -> Reply:
     return json(MergeResult(made.id))
 
 
-@endpoint(COMMITS, "GET", _MERGE, name="findMergeBase", tag="refs", needs="read", gives={200: MergeBase})
+@endpoint(COMMITS, "GET", _MERGE, name="findMergeBase", tag="refs", needs="read", gives={200: MergeBaseResult})
 async def find_merge_base(call: Call) -> Reply:
     """The commit that a merge would compare both sides with."""
     home = await call.home()
     return json(await call.heavy(_merge_base, home, call.path["source"], call.path["branch"]))
 
 
-def _merge_base(home: Home, source: str, branch: str) -> MergeBase:
+def _merge_base(home: Home, source: str, branch: str) -> MergeBaseResult:
     source_id, _ = resolve_commit(home, source)
     destination_id, _ = resolve_commit(home, branch)
-    return MergeBase(source_id, destination_id, merge_base(home, source_id, destination_id) or "")
+    return MergeBaseResult(source_id, destination_id, merge_base(home, source_id, destination_id) or "")
 
 
 @endpoint(
