@@ -1,0 +1,211 @@
+"""Where ranges break, what is taken over, and in which order things become durable."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from xxhash import xxh3_64_intdigest
+
+from lakebed.errors import InternalError, Unavailable
+from lakebed.repo.committed.store import EMPTY_METARANGE, Committed
+from lakebed.repo.layout import metarange_path, range_path
+from lakebed.repo.model import TOMBSTONE
+from lakebed.repo.options import RangeOptions
+from lakebed.repo.rows import rows_of
+from lakebed.testing import RecordingStore
+from lakebed.testing.faulty import Fault, FaultyStore
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        RangeOptions(entry_count_min=1, raggedness=1, entry_count_max=9),
+        RangeOptions(entry_count_min=5, raggedness=20, entry_count_max=30),
+        RangeOptions(entry_count_min=50, raggedness=20, entry_count_max=60),
+        RangeOptions(entry_count_min=3, raggedness=20, entry_count_max=1000, bytes_max=2000),
+        RangeOptions(entry_count_min=9, raggedness=10, entry_count_max=4),
+    ],
+    ids=["every", "usual", "rare", "bytes", "maximum-below-minimum"],
+)
+def test_ranges_break_by_the_rules(
+    options: RangeOptions, rows: Any, opened_on: Callable[..., Committed], repository_store: Any
+) -> None:
+    """Every range but the last ends at the first path at which a rule holds; the last says that it is open."""
+    committed = opened_on(repository_store, options=options)
+    values = rows.values(range(1500))
+    ranges = committed.open(rows.write(committed, values)).ranges()
+    paths = sorted(values)
+    start = 0
+    for one in ranges:
+        count = size = 0
+        for path in paths[start:]:
+            count, size = count + 1, size + len(path) + len(values[path])
+            by_hash = xxh3_64_intdigest(path) % options.raggedness == 0 and count >= options.entry_count_min
+            if by_hash or count >= options.entry_count_max or size >= options.bytes_max:
+                break
+        else:
+            assert one.ends_open
+        assert (one.file.first_key, one.file.last_key) == (paths[start], paths[start + count - 1])
+        assert one.entry_count == count
+        start += count
+    assert start == len(paths)
+    assert [one.ends_open for one in ranges[:-1]] == [False] * (len(ranges) - 1)
+
+
+@pytest.mark.parametrize("size", [1, 7, 63, 100_000])
+def test_how_rows_are_cut_into_batches_makes_no_difference(size: int, rows: Any, committed: Committed) -> None:
+    """A metarange is a function of its rows."""
+    values = rows.values(range(3000))
+    ref = rows.write(committed, values, size=size)
+    again = rows.write(committed, values, size=500)
+    assert ref.id == again.id
+    assert (ref.entry_count, ref.range_count) == (again.entry_count, again.range_count)
+    assert ref.size_bytes == sum(number % 1000 for number in range(3000))
+    assert rows.read(committed.open(ref)) == values
+
+
+def test_an_object_is_taken_over_only_through_the_base(rows: Any, committed: Committed) -> None:
+    """Equal ranges of nobody's base are written again, under names of their own; those of the base are named again."""
+    values = rows.values(range(500))
+    first, second = rows.write(committed, values), rows.write(committed, values)
+    files = [{one.file.id for one in committed.open(ref).ranges()} for ref in (first, second)]
+    assert not files[0] & files[1]
+    assert [one.id for one in committed.open(first).ranges()] == [one.id for one in committed.open(second).ranges()]
+    assert rows.write(committed, values, base=first) is first
+    with committed.count() as counts:
+        grown = rows.write(committed, {**values, **rows.values([777])}, base=first)
+    assert counts.ranges_written == 1
+    assert {one.file.id for one in committed.open(grown).ranges()[:-1]} <= files[0]
+
+
+def test_a_range_right_behind_a_break_is_taken_over_unread(rows: Any, committed: Committed) -> None:
+    """Taking over every range reads none and gives the same metarange, but for its file."""
+    ref = rows.write(committed, rows.values(range(1000)))
+    ranges = committed.open(ref).ranges()
+    with committed.count() as counts:
+        writer = committed.writer()
+        for one in ranges:
+            writer.reuse(one)
+        again = writer.finish()
+    assert (counts.ranges_read, counts.ranges_written) == (0, 0)
+    assert again.id == ref.id
+    assert committed.open(again).ranges() == ranges
+
+
+def test_rows_before_a_range_are_written_with_it_up_to_the_next_break(rows: Any, committed: Committed) -> None:
+    """Behind rows that no break has ended, a range is read in; from the next break on ranges are taken over again."""
+    values = rows.values(range(10, 1000))
+    ranges = committed.open(rows.write(committed, values)).ranges()
+    added = rows.values([1])
+    with committed.count() as counts:
+        writer = committed.writer()
+        for batch in rows.batches(added):
+            writer.write_rows(batch)
+        for one in ranges:
+            writer.reuse(one)
+        ref = writer.finish()
+    assert (counts.ranges_read, counts.ranges_written) == (1, 1)
+    assert ref.id == rows.write(committed, {**values, **added}).id
+
+
+def test_what_comes_behind_an_open_end_goes_into_the_same_range(rows: Any, committed: Committed) -> None:
+    """Rows that are added behind the last range, again and again, leave no trail of short ranges."""
+    values: dict[bytes, bytes] = {}
+    ref = committed.empty
+    for start in range(0, 600, 3):
+        added = rows.values(range(start, start + 3))
+        values.update(added)
+        writer = committed.writer(base=ref)
+        with committed.count() as counts:
+            for one in committed.open(ref).ranges():
+                writer.reuse(one)
+            for batch in rows.batches(added):
+                writer.write_rows(batch)
+            ref = writer.finish()
+        assert counts.ranges_read <= 1
+        assert counts.ranges_written <= 2
+    assert ref.id == rows.write(committed, values).id
+
+
+def test_an_insertion_near_the_front_leaves_later_ranges_shared(
+    rows: Any, opened_on: Callable[..., Committed], repository_store: Any
+) -> None:
+    """Of many ranges, writing all rows with one more near the front writes one or two that the base has not."""
+    options = dataclasses.replace(RangeOptions(), raggedness=500, entry_count_min=60)
+    committed = opened_on(repository_store, options=options)
+    values = rows.values(range(0, 40_000, 2))
+    ref = rows.write(committed, values)
+    assert ref.range_count > 20
+    with committed.count() as counts:
+        grown = rows.write(committed, {**values, **rows.values([31])}, base=ref)
+    assert 1 <= counts.ranges_written <= 2
+    shared = {one.file.id for one in committed.open(ref).ranges()} & {
+        one.file.id for one in committed.open(grown).ranges()
+    }
+    assert len(shared) >= ref.range_count - 2
+
+
+def test_what_is_named_is_durable_before_it_is_named(
+    rows: Any, opened_on: Callable[..., Committed], repository_store: Any
+) -> None:
+    """The metarange is put last, after all its ranges, and everything durably and create-only."""
+    store = RecordingStore(repository_store)
+    ref = rows.write(opened_on(store), rows.values(range(500)))
+    puts = [one.call for one in store.trace if one.call.kind == "put"]
+    ranges = opened_on(repository_store).open(ref).ranges()
+    assert [call.path for call in puts[-1:]] == [metarange_path(ref.file.id)]
+    assert {call.path for call in puts[:-1]} == {range_path(one.file.id) for one in ranges}
+    assert all(call.create_only for call in puts)
+
+
+@pytest.mark.parametrize("fault", [Fault.ERROR_BEFORE, Fault.LOST_REQUEST, Fault.LOST_REPLY])
+@pytest.mark.parametrize("struck", range(8))
+def test_a_store_that_fails_once_leaves_nothing_that_is_referred_to(
+    fault: Fault, struck: int, rows: Any, opened_on: Callable[..., Committed], repository_store: Any
+) -> None:
+    """Whichever request fails: an unclear one is settled, another is said, and the next try gives the same rows."""
+    store = FaultyStore(repository_store, faults={struck: fault})
+    committed, values = opened_on(store), rows.values(range(100))
+    try:
+        ref = rows.write(committed, values)
+    except Unavailable:
+        assert fault is Fault.ERROR_BEFORE
+        assert not list(repository_store.list("metaranges"))
+        ref = rows.write(committed, values)
+    assert rows.read(opened_on(repository_store).open(ref)) == values
+
+
+def test_rows_that_cannot_be_committed_are_a_bug(rows: Any, committed: Committed) -> None:
+    """Unsorted rows, tombstones, other columns and overlapping ranges are refused before anything is written."""
+    values = rows.values(range(100))
+    one = committed.open(rows.write(committed, values)).ranges()[0]
+    value = next(iter(values.values()))
+    writer = committed.writer()
+    writer.write_rows(rows_of([b"b"], [value]))
+    with pytest.raises(InternalError, match="not sorted"):
+        writer.write_rows(rows_of([b"b"], [value]))
+    with pytest.raises(InternalError, match="tombstones"):
+        committed.writer().write_rows(rows_of([b"a"], [TOMBSTONE]))
+    writer = committed.writer()
+    with pytest.raises(InternalError, match="columns"):
+        writer.write_rows(rows_of([b"a"], [value]).rename_columns(["key", "value"]))
+    writer = committed.writer()
+    writer.reuse(one)
+    with pytest.raises(InternalError, match="not sorted"):
+        writer.reuse(one)
+    writer = committed.writer()
+    writer.write_rows(rows_of([b"b", b"a"], [value, value]))
+    with pytest.raises(InternalError, match="not sorted"):
+        writer.finish()
+
+
+def test_nothing_is_a_metarange_without_a_file(rows: Any, committed: Committed, repository_store: Any) -> None:
+    """No rows give the empty metarange, with no object, also as a change of one that has some."""
+    assert committed.writer().finish() == EMPTY_METARANGE == committed.empty
+    assert not list(repository_store.list())
+    ref = rows.write(committed, rows.values(range(10)))
+    assert committed.writer(base=ref).finish() == EMPTY_METARANGE
+    assert committed.open(committed.empty).ranges() == ()
