@@ -79,7 +79,7 @@ def list_entries(
     except UnicodeEncodeError as error:
         raise InvalidRequest("A listing's after or delimiter holds half a character.", kind="invalid_path") from error
     first, end = prefix_range(prefix)
-    start = _start_behind(behind, prefix, mark) if behind >= first else first
+    start = _start_behind(behind, prefix, mark) if behind and behind >= first else first
     if amount == 0 or start is None or (end is not None and start >= end):
         return iter(())
     listed = _folded(rows, start, end, prefix, mark) if mark else _plain(rows, start, end, amount)

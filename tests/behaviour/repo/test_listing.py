@@ -1,0 +1,263 @@
+"""Listings: pages, common prefixes, orders, and what they read."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from lakebed.errors import Corruption, InvalidRequest
+from lakebed.repo.entry import encode_entry
+from lakebed.repo.model import Entry
+from lakebed.repo.options import RangeOptions, RepositoryOptions
+from lakebed.repo.rows import rows_of
+from lakebed.repo.staging.listing import CHUNK_ROW_COUNT, SEEK_ROW_COUNT, Listed, decode_entries, list_entries
+from lakebed.repo.staging.write import stage_many
+from lakebed.testing.staging_scene import BRANCH, StagingScene
+
+WORDS = ["a", "a/", "a/b", "a/b/c", "a/b/d", "ab", "a0", "b/", "b//c", "b/c", "é/x", "é", "日本/語", "z"]
+
+
+def lines_of(scene: StagingScene, prefix: str = "", **arguments: object) -> list[str]:
+    """The paths of a listing."""
+    with scene.view() as view:
+        return [line.path for line in view.list(prefix, **arguments)]  # type: ignore[arg-type]
+
+
+def pages_of(scene: StagingScene, amount: int, prefix: str = "", delimiter: str = "") -> Iterator[str]:
+    """The same, page by page, each going on behind the last line of the one before."""
+    after = ""
+    while page := lines_of(scene, prefix, after=after, delimiter=delimiter, amount=amount):
+        assert len(page) <= amount
+        yield from page
+        after = page[-1]
+
+
+def folded(paths: list[str], prefix: str, delimiter: str) -> list[str]:
+    """What a listing is: every path with the prefix, up to and with the first delimiter behind it, each once."""
+    lines: dict[str, None] = {}
+    for path in sorted(paths, key=str.encode):
+        if path.startswith(prefix):
+            at = path.find(delimiter, len(prefix)) if delimiter else -1
+            lines[path if at < 0 else path[: at + len(delimiter)]] = None
+    return list(lines)
+
+
+@pytest.fixture(scope="module")
+def layered() -> tuple[StagingScene, list[str]]:
+    """A branch with rows, tombstones and clears in a head, a compacted metarange, sealed tokens and staging."""
+    rng = random.Random(7)
+    ranges = RangeOptions(entry_count_min=4, raggedness=8, entry_count_max=16)
+    scene = StagingScene(
+        {word + str(number): "head" for number in range(8) for word in WORDS},
+        options=RepositoryOptions(ranges=ranges, background=False),
+    )
+    for move in (scene.compact, scene.seal, scene.seal, lambda: None):
+        scene.delete(*rng.sample(list(scene.shown()), 20))
+        for word in rng.sample(WORDS, 8):
+            scene.put(word + rng.choice("0123/x"), "staged")
+        if rng.random() < 0.7:
+            scene.delete_prefix(rng.choice(["a/b", "b/", "é"]))
+        move()
+    return scene, list(scene.shown())
+
+
+@pytest.mark.parametrize("delimiter", ["", "/", "b", "/b", "語"])
+@pytest.mark.parametrize("prefix", ["", "a", "a/", "a/b", "b/", "b//", "é", "nothing"])
+def test_a_delimiter_folds_as_by_hand(layered: tuple[StagingScene, list[str]], prefix: str, delimiter: str) -> None:
+    """Whatever the layers hold, a listing is the fold of what is shown."""
+    scene, paths = layered
+    assert lines_of(scene, prefix, delimiter=delimiter) == folded(paths, prefix, delimiter)
+
+
+@pytest.mark.parametrize("delimiter", ["", "/"])
+def test_pages_of_any_size_are_one_listing(layered: tuple[StagingScene, list[str]], delimiter: str) -> None:
+    """Going on behind the last line of a page loses nothing and repeats nothing."""
+    scene, paths = layered
+    for prefix in ("", "a/"):
+        whole = folded(paths, prefix, delimiter)
+        for amount in (1, 2, 3, 7, len(whole), 1000):
+            assert list(pages_of(scene, amount, prefix, delimiter)) == whole
+
+
+def test_listing_goes_on_behind_any_text(layered: tuple[StagingScene, list[str]]) -> None:
+    """`after` need not be a path: what sorts behind it follows, and no common prefix that was listed before it."""
+    scene, paths = layered
+    for after in ["", "a", "a/", "a/b", "a/b/zzz", "b", "b//", "zzz", "\U0010ffff", *paths[::9]]:
+        for prefix, delimiter in (("", ""), ("", "/"), ("a/", "/"), ("b", "/")):
+            expected = [line for line in folded(paths, prefix, delimiter) if line.encode() > after.encode()]
+            assert lines_of(scene, prefix, after=after, delimiter=delimiter) == expected
+
+
+def test_paths_are_in_the_order_of_their_bytes() -> None:
+    """Unicode sorts by its UTF-8 bytes, in every layer and across them."""
+    paths = ["z", "é", "日", "\uffff", "😀", "a\u0301", "á", "~", "Ω"]
+    scene = StagingScene(dict.fromkeys(paths[::2], "x"))
+    for path in paths[1::2]:
+        scene.put(path, "x")
+    assert lines_of(scene) == sorted(paths, key=str.encode)
+
+
+def test_common_prefixes_carry_no_entry_and_entries_do() -> None:
+    """Lines say what they are."""
+    scene = StagingScene({"a/1": "x", "b": "y"})
+    with scene.view() as view:
+        first, second = view.list(delimiter="/")
+    assert first == Listed("a/")
+    assert first.is_prefix
+    assert second.entry is not None
+    assert second.entry.metadata == {"is": "y"}
+    assert not second.is_prefix
+
+
+@pytest.mark.parametrize("amount", [-1, True, 1.5, "1"])
+def test_amounts_that_cannot_be_are_refused(amount: object) -> None:
+    """An amount is a number of lines."""
+    with pytest.raises(InvalidRequest) as caught:
+        lines_of(StagingScene({"a": "x"}), amount=amount)
+    assert caught.value.kind == "invalid_amount"
+
+
+def test_an_amount_of_none_or_nothing() -> None:
+    """Nothing is listed of an empty branch, and nothing when nothing is asked for."""
+    assert lines_of(StagingScene()) == []
+    assert lines_of(StagingScene({"a": "x"}), amount=0) == []
+
+
+class Rows:
+    """Rows that tell how many of them were taken, and from where they were sought."""
+
+    def __init__(self, paths: list[str], *, batch_row_count: int = 256) -> None:
+        self.paths = sorted(path.encode() for path in paths)
+        self.batch_row_count = batch_row_count
+        self.value = encode_entry(Entry("s3://b/k", 1, "c", 0))
+        self.sought: list[bytes | None] = []
+        self.taken = 0
+
+    def __call__(self, start: bytes | None, end: bytes | None) -> Iterator[pa.RecordBatch]:
+        self.sought.append(start)
+        found = [path for path in self.paths if (start or b"") <= path and (end is None or path < end)]
+        for at in range(0, len(found), self.batch_row_count):
+            batch = found[at : at + self.batch_row_count]
+            self.taken += len(batch)
+            yield rows_of(batch, [self.value] * len(batch))
+
+
+def test_a_large_common_prefix_is_not_read_through() -> None:
+    """Behind a common prefix with many paths the rows are sought again, in every layer."""
+    rows = Rows([f"{folder}/{number:06}" for folder in "abc" for number in range(20_000)] + ["d"])
+    assert [line.path for line in list_entries(rows, prefix=b"", delimiter="/")] == ["a/", "b/", "c/", "d"]
+    assert rows.sought == [None, b"a0", b"b0", b"c0"]
+    assert rows.taken <= 3 * (SEEK_ROW_COUNT + 2 * rows.batch_row_count) + 1
+
+
+def test_small_common_prefixes_are_read_in_one_go() -> None:
+    """Where prefixes hold few paths, reading on costs less than seeking."""
+    rows = Rows([f"{folder:04}/{number}" for folder in range(3_000) for number in range(5)], batch_row_count=10_000)
+    assert sum(1 for _ in list_entries(rows, prefix=b"", delimiter="/")) == 3_000
+    assert rows.sought == [None]
+
+
+def test_a_page_reads_no_more_than_its_first_rows() -> None:
+    """One line costs one batch of rows, and a page as many as it has lines."""
+    rows = Rows([f"{number:06}" for number in range(50_000)], batch_row_count=CHUNK_ROW_COUNT * 2)
+    assert len(list(list_entries(rows, prefix=b"", amount=1))) == 1
+    assert rows.taken == rows.batch_row_count
+    assert len(list(list_entries(rows, prefix=b"", amount=20_000))) == 20_000
+    assert rows.taken == rows.batch_row_count * 4
+
+
+def test_a_common_prefix_across_batches_is_listed_once() -> None:
+    """Wherever batches end, a common prefix is one line."""
+    paths = [f"{folder}/{number:03}" for folder in "abcde" for number in range(37)] + ["a", "b-", "f"]
+    for size in (1, 2, 7, 36, 37, 38, 100, 500):
+        rows = Rows(paths, batch_row_count=size)
+        lines = [line.path for line in list_entries(rows, prefix=b"", delimiter="/")]
+        assert lines == folded(paths, "", "/")
+
+
+def test_the_first_line_of_a_large_branch_reads_one_range() -> None:
+    """A page of one opens one range, and a page behind a path the range that holds what follows."""
+    ranges = RangeOptions(entry_count_min=50, raggedness=1 << 40, entry_count_max=50)
+    scene = StagingScene(
+        {f"p{number:04}/x": "x" for number in range(1000)}, options=RepositoryOptions(ranges=ranges, background=False)
+    )
+    scene.put("p0000/y", "x")
+    for after, delimiter in (("", ""), ("", "/"), ("p0500", ""), ("p0500/", "/")):
+        with scene.home.committed.count() as counts:
+            assert len(lines_of(scene, after=after, delimiter=delimiter, amount=1)) == 1
+        assert counts.ranges_read <= 2
+
+
+def test_cleared_stretches_are_never_read() -> None:
+    """After everything below a prefix was deleted at once, none of its ranges is opened by a listing."""
+    ranges = RangeOptions(entry_count_min=50, raggedness=1 << 40, entry_count_max=50)
+    scene = StagingScene(
+        {f"{folder}/{number:04}": "x" for folder in "abc" for number in range(500)},
+        options=RepositoryOptions(ranges=ranges, background=False),
+    )
+    scene.delete_prefix("b/")
+    with scene.home.committed.count() as counts:
+        assert len(lines_of(scene)) == 1000
+    assert counts.ranges_read == 20
+    scene.delete_prefix("")
+    scene.put("b/x", "x")
+    with scene.home.committed.count() as counts:
+        assert lines_of(scene) == ["b/x"]
+    assert counts.ranges_read == 0
+
+
+def test_a_branch_with_many_tombstones_lists_what_is_left() -> None:
+    """Before and after a compaction the same is listed; after it nothing is left to skip."""
+    scene = StagingScene()
+    stage_many(
+        scene.home,
+        branch=BRANCH,
+        entries=[
+            (f"{number:06}", Entry("s3://b/k", number, "c", 0, metadata={"is": "x"})) for number in range(100_000)
+        ],
+    )
+    scene.commit()
+    deleted = [f"{number:06}" for number in range(100_000) if number != 77_777]
+    assert scene.delete(*deleted) == 99_999
+    assert lines_of(scene) == lines_of(scene, amount=1) == lines_of(scene, delimiter="/") == ["077777"]
+    assert list(pages_of(scene, 1)) == ["077777"]
+    scene.compact()
+    with scene.home.committed.count() as counts:
+        assert lines_of(scene) == ["077777"]
+    assert counts.ranges_read == 1
+
+
+@pytest.mark.parametrize("damage", [b"", b"short", b"x" * 16, b"x" * 16 + b"\x96", b"x" * 16 + b"\x96\xa3abc\x01"])
+def test_damaged_entries_are_named(damage: bytes) -> None:
+    """A value that is no entry is a corruption that names its path, wherever it stands in a column."""
+    good = encode_entry(Entry("s3://b/k", 1, "c", 0))
+    for at in range(3):
+        values = [good, good]
+        values.insert(at, damage)
+        paths = [f"p{number}" for number in range(3)]
+        with pytest.raises(Corruption) as caught:
+            decode_entries(pa.array(values, pa.binary()), paths=paths)
+        assert caught.value.facts["path"] == f"p{at}"
+
+
+def test_entries_are_decoded_from_slices() -> None:
+    """A column that is a view of a larger one is decoded as itself."""
+    entries = [Entry(f"s3://b/{number}", number, "c", 0) for number in range(10)]
+    column = pa.array([encode_entry(entry) for entry in entries], pa.binary())
+    assert decode_entries(column.slice(3, 4), paths=["p"] * 4) == entries[3:7]
+    assert decode_entries(column.slice(3, 0), paths=[]) == []
+
+
+def test_a_stored_path_that_is_no_text_is_a_corruption() -> None:
+    """Bytes that cannot be a path are never listed as one."""
+    value = encode_entry(Entry("s3://b/k", 1, "c", 0))
+
+    def rows(start: bytes | None, end: bytes | None) -> Iterator[pa.RecordBatch]:
+        yield rows_of([b"a", b"\xff/b"], [value, value])
+
+    for delimiter in ("", "/"):
+        with pytest.raises(Corruption):
+            list(list_entries(rows, prefix=b"", delimiter=delimiter))
