@@ -1,0 +1,191 @@
+"""Hooks: callables in the process, and webhooks over HTTP, which may refuse and never leak."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from lakebed.errors import InvalidRequest, Rejected
+from lakebed.repo.branches import load_branch
+from lakebed.repo.commit import commit
+from lakebed.repo.home import Home
+from lakebed.repo.hooks import HookCall, Webhook, set_webhooks, webhooks
+from lakebed.testing.repo_homes import Place, open_home, put
+
+
+class Receiver:
+    """A server that keeps what it is told, and answers what it should."""
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.answer = b""
+        self.headers: dict[str, str] = {}
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.silent = threading.Event()
+        self.silent.set()
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.calls.append((self.path, json.loads(body)))
+                receiver.silent.wait(30)
+                self.send_response(receiver.status)
+                for name, value in receiver.headers.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(receiver.answer)))
+                self.end_headers()
+                self.wfile.write(receiver.answer)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Nothing is printed."""
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread.start()
+
+    def url(self, path: str = "/hook") -> str:
+        """Where it listens, with secrets in every place that can hold one."""
+        return f"http://user:secret-1@127.0.0.1:{self.server.server_port}{path}?token=secret-2"
+
+    def close(self) -> None:
+        """Stop listening."""
+        self.silent.set()
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """A server of webhooks."""
+    opened = Receiver()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    """A repository with one staged path."""
+    with open_home(Place()) as opened:
+        put(opened, "main", "a", "1")
+        yield opened
+
+
+def register(home: Home, *hooks: Webhook) -> None:
+    """Set the webhooks of the repository."""
+    set_webhooks(home.key_value, keys=home.keys, hooks=hooks)
+
+
+def refusal(home: Home) -> str:
+    """The sentence of a commit that a webhook refuses."""
+    before = load_branch(home, "main")[0].commit_id
+    with pytest.raises(Rejected) as caught:
+        commit(home, "main", message="m")
+    assert caught.value.kind == "hook_rejected"
+    assert load_branch(home, "main")[0].commit_id == before
+    assert "secret" not in str(caught.value)
+    assert "secret" not in repr(caught.value.facts)
+    return str(caught.value)
+
+
+def test_a_webhook_is_told_of_a_commit(home: Home, receiver: Receiver) -> None:
+    """Before and after, as JSON, with the commit's id; other processes see the setting too."""
+    register(home, Webhook("audit", receiver.url(), ("pre-commit", "post-commit")))
+    new = commit(home, "main", message="m", metadata={"k": "v"})
+    (path, before), (_, after) = receiver.calls
+    assert path == "/hook?token=secret-2"
+    assert [before["event"], after["event"]] == ["pre-commit", "post-commit"]
+    assert before["commit_id"] == after["commit_id"] == new.id
+    assert (before["repository"], before["branch"], before["metadata"]) == ("analytics", "main", {"k": "v"})
+    assert [hook.name for hook in webhooks(home.key_value, keys=home.keys)] == ["audit"]
+
+
+@pytest.mark.parametrize("status", [300, 400, 404, 500])
+def test_an_answer_that_is_not_2xx_refuses(home: Home, receiver: Receiver, status: int) -> None:
+    """The sentence says what was answered, shortened; a redirect is not followed."""
+    receiver.status, receiver.answer = status, b"messages need a ticket" + b"!" * 1000
+    receiver.headers = {"Location": receiver.url("/elsewhere")}
+    register(home, Webhook("gate", receiver.url(), ("pre-commit",)))
+    sentence = refusal(home)
+    assert f"answered {status}" in sentence
+    assert "messages need a ticket" in sentence
+    assert len(sentence) < 700
+    assert len(receiver.calls) == 1
+
+
+def test_a_webhook_that_does_not_answer_refuses(home: Home, receiver: Receiver) -> None:
+    """In time, and also when nobody listens at all."""
+    receiver.silent.clear()
+    register(home, Webhook("slow", receiver.url(), ("pre-commit",), timeout_ms=50))
+    assert "did not answer within 50 ms" in refusal(home)
+    receiver.silent.set()
+    register(home, Webhook("nobody", "http://secret-1@127.0.0.1:9/hook?secret-2", ("pre-commit",), timeout_ms=500))
+    assert "did not answer" in refusal(home)
+
+
+def test_a_failing_webhook_after_a_commit_is_reported(home: Home, receiver: Receiver) -> None:
+    """The commit stands; the failure says which hook it was and holds no secret."""
+    receiver.status = 500
+    register(home, Webhook("audit", receiver.url(), ("post-commit",)))
+    new = commit(home, "main", message="m")
+    [failure] = home.hooks.failures
+    assert (failure.hook, failure.call.commit_id) == ("audit", new.id)
+    assert "answered 500" in failure.reason
+    assert "secret" not in failure.reason
+
+
+def test_all_hooks_before_have_to_agree(home: Home, receiver: Receiver) -> None:
+    """Callables are asked first, in order; after a refusal nobody else is."""
+    asked: list[str] = []
+
+    def first(call: HookCall) -> None:
+        asked.append("first")
+
+    def second(call: HookCall) -> None:
+        asked.append("second")
+        raise ValueError("no")
+
+    for hook in (first, second, lambda call: asked.append("third")):
+        home.hooks.register("pre-commit", hook)
+    register(home, Webhook("gate", receiver.url(), ("pre-commit",)))
+    assert "'second'" in refusal(home)
+    assert asked == ["first", "second"]
+    assert receiver.calls == []
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        Webhook("", "http://host/", ("pre-commit",)),
+        Webhook("x", "ftp://host/", ("pre-commit",)),
+        Webhook("x", "file:///etc/passwd", ("pre-commit",)),
+        Webhook("x", "http://", ("pre-commit",)),
+        Webhook("x", "http://host:port/", ("pre-commit",)),
+        Webhook("x", "http://host/", ()),
+        Webhook("x", "http://host/", ("pre-lunch",)),  # type: ignore[arg-type]
+        Webhook("x", "http://host/", ("pre-commit",), timeout_ms=0),
+        Webhook("x", "http://host/", ("pre-commit",), timeout_ms=3_600_000),
+    ],
+)
+def test_what_is_no_webhook_is_refused(home: Home, hook: Webhook) -> None:
+    """When it is set, not when it is needed."""
+    with pytest.raises(InvalidRequest) as caught:
+        register(home, hook)
+    assert caught.value.kind == "invalid_hook"
+    assert webhooks(home.key_value, keys=home.keys) == ()
+
+
+def test_there_are_not_too_many_webhooks(home: Home) -> None:
+    """Nor two of one name; and no event that there is not can be registered for."""
+    one = Webhook("x", "http://host/", ("pre-commit",))
+    for hooks in ([one] * 2, [Webhook(f"{n}", "http://host/", ("pre-commit",)) for n in range(33)]):
+        with pytest.raises(InvalidRequest):
+            register(home, *hooks)
+    with pytest.raises(InvalidRequest):
+        home.hooks.register("pre-lunch", print)  # type: ignore[arg-type]

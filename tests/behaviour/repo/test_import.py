@@ -1,0 +1,236 @@
+"""Imports: objects of elsewhere in one commit, without a copy, once, and stopped when somebody says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound
+from lakebed.objects import open_store
+from lakebed.objects.port import ObjectStore
+from lakebed.repo import importing
+from lakebed.repo.branches import load_branch
+from lakebed.repo.commit import commit
+from lakebed.repo.entry import address_ulid
+from lakebed.repo.home import Home
+from lakebed.repo.importing import (
+    ImportSource,
+    cancel_import,
+    import_status,
+    run_import,
+    start_import,
+    unfinished_imports,
+)
+from lakebed.repo.refs import resolve
+from lakebed.repo.staging.view import open_view
+from lakebed.testing.repo_homes import Place, open_home, put, put_many
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    """A repository with a few committed paths."""
+    with open_home(Place()) as opened:
+        put_many(opened, "main", {"kept": "1", "in/old": "1", "in/1": "1"})
+        commit(opened, "main", message="base")
+        yield opened
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> ObjectStore:
+    """A folder of objects that nobody versions."""
+    store = open_store(tmp_path)
+    for number in range(12):
+        store.put(f"lake/{number}", b"x" * number)
+    store.put("lake/deep/er/a b+%c", b"odd")
+    store.put("other/single", b"12345")
+    return store
+
+
+def sizes(home: Home, branch: str = "main") -> dict[str, int]:
+    """What a branch shows: sizes by path."""
+    with open_view(home, resolve(home, branch)) as view:
+        return {one.path: one.entry.size_bytes for one in view.list() if one.entry is not None}
+
+
+def head(home: Home) -> str:
+    """The id of the branch's head."""
+    return load_branch(home, "main")[0].commit_id
+
+
+def started(home: Home, *sources: ImportSource, **arguments: object) -> str:
+    """The id of a new import."""
+    return start_import(home, "main", sources=sources, **arguments)  # type: ignore[arg-type]
+
+
+def test_folders_and_objects_come_in_one_commit(home: Home, elsewhere: ObjectStore) -> None:
+    """They are named where they are, nothing is copied, and what was there stays."""
+    folder = ImportSource(f"{elsewhere.root_url}/lake", "in")
+    single = ImportSource(f"{elsewhere.root_url}/other/single", "one/object", "object")
+    before = head(home)
+    id = started(home, folder, single, message="bring", metadata={"k": "v"}, committer="grace")
+    assert import_status(home, id).state == "running"
+    with home.store.count() as counts:
+        done = run_import(home, id)
+    assert counts.copy == 0
+    assert not list(home.store.list("data"))
+    assert (done.state, done.ingested_count, done.commit_id) == ("completed", 14, head(home))
+    expected = {"kept": 1, "in/old": 1, "one/object": 5, "in/deep/er/a b+%c": 3} | {f"in/{n}": n for n in range(12)}
+    assert sizes(home) == expected
+    resolved = resolve(home, "main@")
+    assert resolved.commit.parents == (before,)
+    assert (resolved.commit.message, resolved.commit.committer, resolved.commit.metadata) == (
+        "bring",
+        "grace",
+        {"k": "v"},
+    )
+    with open_view(home, resolve(home, "main")) as view:
+        entry = view.get("in/7")
+    assert entry is not None
+    assert entry.address == f"{elsewhere.root_url}/lake/7"
+    assert address_ulid(entry.address) is None  # nobody's of ours, so never deleted
+    assert run_import(home, id) == done  # again is fine
+    assert unfinished_imports(home) == []
+
+
+def test_what_is_below_the_destination_can_be_replaced(home: Home, elsewhere: ObjectStore) -> None:
+    """With replace it is as the folder is; the rest of the branch stays."""
+    run_import(home, started(home, ImportSource(f"{elsewhere.root_url}/lake", "in/"), replace=True))
+    assert "in/old" not in sizes(home)
+    assert {"kept", "in/1"} < set(sizes(home))
+
+
+def test_later_folders_and_objects_win(home: Home, elsewhere: ObjectStore) -> None:
+    """Of one destination the later folder is taken, and an object before all folders."""
+    elsewhere.put("new/1", b"later")
+    sources = [
+        ImportSource(f"{elsewhere.root_url}/other/single", "in/2", "object"),
+        ImportSource(f"{elsewhere.root_url}/lake", "in"),
+        ImportSource(f"{elsewhere.root_url}/new", "in"),
+    ]
+    run_import(home, started(home, *sources))
+    assert (sizes(home)["in/1"], sizes(home)["in/2"], sizes(home)["in/3"]) == (5, 5, 3)
+
+
+def test_the_root_of_a_branch_is_a_destination(home: Home, elsewhere: ObjectStore) -> None:
+    """An empty prefix puts the folder's objects at the top."""
+    run_import(home, started(home, ImportSource(f"{elsewhere.root_url}/other", "")))
+    assert sizes(home)["single"] == 5
+
+
+def test_a_dirty_branch_is_refused(home: Home, elsewhere: ObjectStore) -> None:
+    """The import has failed, and its record says why."""
+    put(home, "main", "x", "1")
+    before = head(home)
+    id = started(home, ImportSource(f"{elsewhere.root_url}/lake", "in"))
+    with pytest.raises(InvalidRequest) as caught:
+        run_import(home, id)
+    assert caught.value.kind == "dirty_branch"
+    record = import_status(home, id)
+    assert (record.state, record.error) == ("failed", str(caught.value))
+    assert head(home) == before
+
+
+def test_a_source_that_is_not_there_fails(home: Home, elsewhere: ObjectStore) -> None:
+    """A missing folder or object is an error, not an empty import."""
+    before = head(home)
+    for source in (
+        ImportSource(f"{elsewhere.root_url}/nowhere", "in"),
+        ImportSource(f"{elsewhere.root_url}/other/nothing", "in", "object"),
+    ):
+        id = started(home, source)
+        with pytest.raises(NotFound):
+            run_import(home, id)
+        assert import_status(home, id).state == "failed"
+    assert head(home) == before
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        (ImportSource("ftp://host/x", "in"), "invalid_url"),
+        (ImportSource("s3://user@bucket/x", "in"), "invalid_url"),
+        (ImportSource("s3://bucket", "in", "object"), "invalid_url"),
+        (ImportSource("memory://x/y", "", "object"), "invalid_path"),
+        (ImportSource("memory://x/y", "a/../b", "object"), "invalid_path"),
+        (ImportSource("memory://x/y", "_lakefs/x", "object"), "reserved_path"),
+    ],
+)
+def test_what_cannot_be_imported_is_refused_at_once(home: Home, source: ImportSource, kind: str) -> None:
+    """Nothing is written down for it."""
+    with pytest.raises(InvalidRequest) as caught:
+        started(home, source)
+    assert caught.value.kind == kind
+    with pytest.raises(InvalidRequest):
+        started(home)
+    assert unfinished_imports(home) == []
+
+
+def test_a_cancelled_import_moves_nothing(home: Home, elsewhere: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it runs, or in the middle of it; and what has ended cannot be cancelled."""
+    before = head(home)
+    id = started(home, ImportSource(f"{elsewhere.root_url}/lake", "in"))
+    assert cancel_import(home, id).state == "cancelled"
+    assert run_import(home, id).state == "cancelled"
+
+    second = started(home, ImportSource(f"{elsewhere.root_url}/lake", "in"))
+    home.hooks.register("pre-commit", lambda call: cancel_import(home, second) and None)
+    assert run_import(home, second).state == "cancelled"
+    assert head(home) == before
+    with pytest.raises(Conflict) as caught:
+        cancel_import(home, second)
+    assert caught.value.kind == "import_ended"
+    with pytest.raises(NotFound):
+        cancel_import(home, "no-such-import")
+
+    monkeypatch.setattr(importing, "_PROGRESS_ROW_COUNT", 1)
+    monkeypatch.setattr(importing, "_BATCH_ROW_COUNT", 2)
+    third = started(home, ImportSource(f"{elsewhere.root_url}/other", ""), ImportSource(elsewhere.root_url, "in"))
+    seen = []
+
+    def watched(home: Home, id: str) -> tuple[importing.Import, bytes]:
+        found = load(home, id)
+        seen.append(found[0].ingested_count)
+        return found
+
+    load = importing._load
+    monkeypatch.setattr(importing, "_load", watched)
+    with pytest.raises(LakebedError):
+        run_import(home, third)  # the hook that cancels the second one fails here
+    assert import_status(home, third).ingested_count > 2  # progress was written as it went
+
+
+def test_two_runs_complete_it_once(home: Home, elsewhere: ObjectStore) -> None:
+    """Another process that runs the same import in the middle of ours: one commit, one answer."""
+    id = started(home, ImportSource(f"{elsewhere.root_url}/lake", "in"))
+    before = head(home)
+    other_ran = []
+
+    def run_other(call: object) -> None:
+        if not other_ran:
+            other_ran.append(True)
+            other_ran.append(run_import(home, id))
+
+    home.hooks.register("pre-commit", run_other)
+    done = run_import(home, id)
+    assert done == other_ran[1]
+    assert resolve(home, "main").commit.parents == (before,)
+
+
+def test_a_commit_in_between_is_kept(home: Home, elsewhere: ObjectStore) -> None:
+    """The import is applied anew, upon the commit that was faster."""
+    id = started(home, ImportSource(f"{elsewhere.root_url}/lake", "in"))
+    faster = []
+
+    def commit_first(call: object) -> None:
+        if not faster:
+            faster.append(None)
+            put(home, "main", "faster", "1")
+            faster.append(commit(home, "main", message="faster").id)
+
+    home.hooks.register("pre-commit", commit_first)
+    run_import(home, id)
+    assert resolve(home, "main").commit.parents == (faster[1],)
+    assert sizes(home)["faster"] == 1
+    assert sizes(home)["in/7"] == 7

@@ -1,0 +1,185 @@
+"""Resets: what they give up, what they leave, and what races with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lakebed.errors import InvalidRequest, NotFound
+from lakebed.repo.branches import create_branch, load_branch
+from lakebed.repo.commit import commit
+from lakebed.repo.compact import compact_once
+from lakebed.repo.home import Home
+from lakebed.repo.layout import Keys
+from lakebed.repo.merge import merge
+from lakebed.repo.pick import cherry_pick, revert
+from lakebed.repo.protection import protect
+from lakebed.repo.reset import hard_reset, reset, reset_path, reset_prefix
+from lakebed.repo.staging.cleanup import clean_once
+from lakebed.repo.staging.write import delete_prefix
+from lakebed.testing.repo_homes import Place, contents, head_of, open_home, put, put_many, remove, uncommitted_of
+
+BASE = {f"{folder}/{n}": "old" for folder in "abc" for n in range(8)}
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    """A repository with three folders committed."""
+    with open_home(Place()) as opened:
+        put_many(opened, "main", BASE)
+        commit(opened, "main", message="base")
+        yield opened
+
+
+def stage_layers(home: Home) -> None:
+    """Changes in every folder, in a compacted layer, a sealed token and the staging token."""
+    put_many(home, "main", {"a/0": "1", "b/0": "1", "b/new": "1", "d/0": "1"})
+    remove(home, "main", "c/0")
+    compact_once(home, "main", force=True)
+    put_many(home, "main", {"a/1": "2", "b/1": "2"})
+    remove(home, "main", "b/2")
+    delete_prefix(home, branch="main", prefix="c/")
+    put_many(home, "main", {"a/2": "3", "b/new": "3", "c/5": "3"})
+
+
+def test_a_reset_gives_up_everything(home: Home) -> None:
+    """Every layer goes, and the rows of dropped tokens are cleaned up; the head stays."""
+    stage_layers(home)
+    head = load_branch(home, "main")[0].commit_id
+    assert reset(home, "main").id == head
+    assert contents(home, "main") == BASE
+    assert uncommitted_of(home, "main") == {}
+    record, _ = load_branch(home, "main")
+    assert (record.sealed, record.compacted) == ((), None)
+    clean_once(home)
+    with home.key_value.snapshot() as snapshot:
+        staging = Keys("01").staging()
+        assert list(snapshot.scan(staging, staging + b"\xff")) == []
+
+
+def test_a_reset_of_a_prefix_is_computed_against_the_commit(home: Home) -> None:
+    """Paths below it come back as they were committed, compacted or not; all others stay as they are shown."""
+    stage_layers(home)
+    before = contents(home, "main")
+    reset_prefix(home, "main", prefix="b/")
+    expected = {path: text for path, text in before.items() if not path.startswith("b/")}
+    expected |= {path: text for path, text in BASE.items() if path.startswith("b/")}
+    assert contents(home, "main") == expected
+    assert not [path for path in uncommitted_of(home, "main") if path.startswith("b/")]
+    reset_prefix(home, "main", prefix="c/")
+    assert {path: text for path, text in contents(home, "main").items() if path < "d"} == {
+        **{path: text for path, text in BASE.items() if not path.startswith("a/")},
+        **{path: text for path, text in before.items() if path.startswith("a/")},
+    }
+
+
+@pytest.mark.parametrize("path", ["a/0", "a/1", "a/2", "b/new", "b/2", "c/0", "c/5", "c/6", "d/0", "a/7", "nothing"])
+def test_a_reset_of_a_path_leaves_all_others(home: Home, path: str) -> None:
+    """Whichever layer changed it, added, changed or deleted."""
+    stage_layers(home)
+    expected = contents(home, "main")
+    expected.pop(path, None)
+    if path in BASE:
+        expected[path] = BASE[path]
+    reset_path(home, "main", path=path)
+    assert contents(home, "main") == expected
+    commit(home, "main", message="the rest")
+    assert head_of(home, "main") == expected
+
+
+def test_the_last_path_reset_leaves_a_clean_branch(home: Home) -> None:
+    """Nothing compacted is kept when it says what the head says."""
+    put(home, "main", "a/0", "1")
+    compact_once(home, "main", force=True)
+    reset_path(home, "main", path="a/0")
+    record, _ = load_branch(home, "main")
+    assert (record.sealed, record.compacted) == ((), None)
+
+
+def test_a_clean_branch_can_be_reset(home: Home) -> None:
+    """Nothing happens, and no token is left sealed."""
+    for _ in range(3):
+        reset(home, "main")
+        reset_path(home, "main", path="a/0")
+        reset_prefix(home, "main", prefix="a/")
+    assert contents(home, "main") == BASE
+    assert load_branch(home, "main")[0].sealed == ()
+
+
+def test_a_hard_reset_moves_the_head(home: Home) -> None:
+    """Back and forth again; what was staged has to go first, or is given up by force."""
+    put(home, "main", "a/0", "1")
+    second = commit(home, "main", message="second")
+    put(home, "main", "x", "1")
+    with pytest.raises(InvalidRequest) as caught:
+        hard_reset(home, "main", ref="main~1")
+    assert caught.value.kind == "dirty_branch"
+    compact_once(home, "main", force=True)
+    hard_reset(home, "main", ref="main~1", force=True)
+    assert contents(home, "main") == BASE
+    assert load_branch(home, "main")[0].compacted is None
+    seen = {load_branch(home, "main")[1]}
+    for _ in range(3):
+        hard_reset(home, "main", ref=second.id)
+        seen.add(load_branch(home, "main")[1])
+        hard_reset(home, "main", ref=f"{second.id}~1")
+        seen.add(load_branch(home, "main")[1])
+    assert len(seen) == 7  # no record of a branch is ever there twice
+    with pytest.raises(NotFound):
+        hard_reset(home, "main", ref="nowhere")
+
+
+def test_a_protected_branch_is_not_reset(home: Home) -> None:
+    """Neither its staging area nor its head."""
+    put(home, "main", "x", "1")
+    protect(home, "main")
+    for attempt in (
+        lambda: reset(home, "main"),
+        lambda: reset_path(home, "main", path="x"),
+        lambda: hard_reset(home, "main", ref="main~1"),
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            attempt()
+        assert caught.value.kind == "protected_branch"
+    assert contents(home, "main")["x"] == "1"
+
+
+def test_expired_commits_are_not_referred_to_again(home: Home) -> None:
+    """Whatever would bring their entries back is refused, and nothing moves."""
+    put(home, "main", "a/0", "1")
+    old = commit(home, "main", message="old")
+    create_branch(home, "dev", source="main")
+    put(home, "dev", "a/1", "1")
+    expired = commit(home, "dev", message="expired")
+    put(home, "dev", "a/2", "1")
+    child = commit(home, "dev", message="child")
+    home.key_value.set(home.keys.expired(expired.id), b"1")
+    before = load_branch(home, "main")[0]
+    for attempt in (
+        lambda: hard_reset(home, "main", ref=expired.id),
+        lambda: merge(home, expired.id, into="main"),
+        lambda: cherry_pick(home, "main", ref=expired.id),
+        lambda: revert(home, "dev", ref=child.id),
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            attempt()
+        assert caught.value.kind == "commit_expired"
+        assert expired.id in str(caught.value)
+    assert load_branch(home, "main")[0].commit_id == before.commit_id == old.id
+
+
+def test_a_collection_that_begins_makes_an_operation_begin_again(home: Home) -> None:
+    """A boundary that moved between plan and publish: the plan is made anew, once more, and the commit is there."""
+    tries = []
+
+    def move_boundary(call: object) -> None:
+        tries.append(call)
+        if len(tries) < 3:
+            home.key_value.set(home.keys.boundary, f"{len(tries):026}".encode())
+
+    home.hooks.register("pre-commit", move_boundary)
+    put(home, "main", "x", "1")
+    commit(home, "main", message="m")
+    assert len(tries) == 3
+    assert head_of(home, "main")["x"] == "1"
