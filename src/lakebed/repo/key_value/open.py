@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import partial
+from typing import Final
 
 from lakebed.errors import Conflict, InvalidRequest
 from lakebed.kv import Database, DatabaseOptions
@@ -18,9 +19,12 @@ from lakebed.objects.path import parse_url
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.key_value.database import DATABASE_OPTIONS, DatabaseKeyValue
 from lakebed.repo.key_value.port import KeyValue
+from lakebed.repo.key_value.postgres import open_postgres
 from lakebed.runtime import Environment
 
 __all__ = ["open_key_value"]
+
+_POSTGRES: Final = ("postgresql://", "postgres://")
 
 
 def open_key_value(
@@ -34,10 +38,11 @@ def open_key_value(
     endpoint: str | None = None,
     options: DatabaseOptions | None = None,
 ) -> KeyValue:
-    """Open the key-value store of repositories, for one process on a folder or bucket.
+    """Open the key-value store of repositories: for one process on a folder or bucket, for many over PostgreSQL.
 
     Args:
-        url: a database's folder: a path, a URL such as ``s3://bucket/folder``, or a store of objects.
+        url: a database's folder: a path, a URL such as ``s3://bucket/folder``, or a store of objects; or
+            ``postgresql://user:password@host:port/database``, for which only `environment` and `create` matter.
         storage_options: credentials and endpoints, as `lakebed.objects.open_store` takes them.
         environment: clock, randomness and threads; for tests.
         create: make it when nothing is there.
@@ -48,10 +53,17 @@ def open_key_value(
 
     Raises:
         Conflict: kind ``owned``; another process owns it: its ``host``, ``pid`` and ``endpoint`` are facts.
-        NotFound, InvalidRequest, Fenced, Unavailable, OutcomeUnknown: as `lakebed.kv.open`.
-    Cost: as `lakebed.kv.open`.
+        NotFound, InvalidRequest, Fenced, Unavailable, OutcomeUnknown: as `lakebed.kv.open`, or `open_postgres`.
+    Cost: as `lakebed.kv.open`, or `open_postgres`.
     """
     environment = environment or Environment()
+    if isinstance(url, str) and url.startswith(_POSTGRES):
+        if storage_options:
+            raise InvalidRequest(
+                "The URL of a PostgreSQL database has everything: give storage_options with a bucket's.",
+                kind="two_credentials",
+            )
+        return open_postgres(url, environment=environment, create=create)
     if isinstance(url, str | os.PathLike):
         place = Place.at(url, storage_options=storage_options, environment=environment, durable=durable)
     else:

@@ -1,0 +1,467 @@
+"""The key-value port over PostgreSQL, where several servers share one set of repositories.
+
+Owns: the table, the function that writes, and why a write is linearizable:
+
+- A write is one transaction that *locks* what it rests on, and holds the locks until its commit (two-phase locking):
+  the row of each key that it writes exclusively, the row of each key that it only expects in share mode. So what it
+  expects is true at its commit, and no snapshot can lie between another's change of an expected key and this write.
+  (PostgreSQL's SERIALIZABLE would allow just that: its serial order may differ from the order of commits.)
+- Absence is locked as a row, too: a key that is expected to be absent, and is, gets a row whose value is null. Readers
+  do not see such rows; a later put fills one, a delete removes it. Many writers may share the lock of one.
+- Locks are taken in the order of the keys, so small writes never wait for each other in a circle; a deadlock of large
+  ones is resolved by PostgreSQL, and tried again.
+- The id of the transaction is known before the commit is sent. When the reply is lost, PostgreSQL is asked what became
+  of it, now or before the next read; until it is known, no read is answered.
+
+A snapshot is a REPEATABLE READ transaction with a connection of its own, read in pages by key. Thread-safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from lakebed.errors import (
+    Closed,
+    InvalidRequest,
+    LakebedError,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+    UnsupportedFormat,
+)
+from lakebed.repo.key_value.port import (
+    PAIR_SCHEMA,
+    Change,
+    check_key,
+    checked_bounds,
+    checked_change,
+    checked_columns,
+    unexpected_value,
+)
+from lakebed.repo.key_value.postgres_connections import Connections, load_psycopg, raise_translated
+from lakebed.runtime import Environment
+
+if TYPE_CHECKING:
+    from lakebed.repo.key_value.postgres_connections import Connection
+
+__all__ = ["PostgresKeyValue", "open_postgres"]
+
+FORMAT: Final = 1
+"""Of the tables. A newer one is refused."""
+
+_SERVER_VERSION_MIN: Final = 13_00_00  # for pg_xact_status of xid8
+_SETUP_LOCK: Final = 0x6C616B65626564  # any number that nobody else takes: "lakebed"
+_ONE_CALL_KEY_COUNT_MAX: Final = 64
+"""A write of more keys goes in statements over many rows; of so many, key by key in one call."""
+_STATEMENT_ROW_COUNT_MAX: Final = 10_000
+_STATEMENT_BYTES_MAX: Final = 8 << 20
+_PAGE_ROW_COUNT: Final = 500
+_PAGE_ROW_COUNT_MAX: Final = 20_000
+_PAGE_BYTES: Final = 4 << 20
+_TRIES_MAX: Final = 8
+_SETTLE_TRIES_MAX: Final = 40
+_RETRIED: Final = {"40001", "40P01"}  # serialization failure, deadlock
+
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS lakebed_format (version int NOT NULL);
+CREATE TABLE IF NOT EXISTS lakebed_pairs (key bytea PRIMARY KEY, value bytea);
+"""
+
+_FUNCTION: Final = """
+CREATE OR REPLACE FUNCTION lakebed_write(
+    keys bytea[], is_written bool[], news bytea[], is_expected bool[], olds bytea[]
+) RETURNS bytea LANGUAGE plpgsql AS $$
+DECLARE
+    there bytea;
+BEGIN
+    FOR i IN 1 .. coalesce(array_length(keys, 1), 0) LOOP
+        IF is_expected[i] THEN
+            LOOP
+                IF is_written[i] THEN
+                    SELECT value INTO there FROM lakebed_pairs WHERE key = keys[i] FOR UPDATE;
+                ELSE
+                    SELECT value INTO there FROM lakebed_pairs WHERE key = keys[i] FOR SHARE;
+                END IF;
+                EXIT WHEN FOUND;
+                IF olds[i] IS NOT NULL THEN
+                    RETURN keys[i];
+                END IF;
+                INSERT INTO lakebed_pairs VALUES (keys[i], NULL) ON CONFLICT DO NOTHING;
+            END LOOP;
+            IF there IS DISTINCT FROM olds[i] THEN
+                RETURN keys[i];
+            END IF;
+        END IF;
+        IF is_written[i] AND news[i] IS NULL THEN
+            DELETE FROM lakebed_pairs WHERE key = keys[i];
+        ELSIF is_written[i] THEN
+            INSERT INTO lakebed_pairs VALUES (keys[i], news[i]) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
+        END IF;
+    END LOOP;
+    RETURN NULL;
+END $$;
+"""
+"""Of keys in ascending order: locks, checks and writes each; the first key whose value is not as expected, or null."""
+
+_WRITE: Final = "SELECT lakebed_write(%b, %b, %b, %b, %b), pg_current_xact_id()::text"
+_PUT_MANY: Final = (
+    "INSERT INTO lakebed_pairs SELECT * FROM unnest(%b::bytea[], %b::bytea[]) ON CONFLICT (key) DO UPDATE SET "
+    "value = excluded.value"
+)
+_DELETE_MANY: Final = "DELETE FROM lakebed_pairs WHERE key = ANY(%b::bytea[])"
+_GET: Final = "SELECT value FROM lakebed_pairs WHERE key = %b"
+_GET_MANY: Final = "SELECT key, value FROM lakebed_pairs WHERE key = ANY(%b::bytea[]) AND value IS NOT NULL"
+
+
+def open_postgres(url: str, *, environment: Environment, create: bool = True) -> PostgresKeyValue:
+    """Open the tables in a PostgreSQL database, in the schema that its search path names first.
+
+    Args:
+        url: ``postgresql://user:password@host:port/database``.
+        create: make the tables when they are not there.
+
+    Raises:
+        NotFound: kind ``database_not_found``; there are no tables, and not `create`.
+        InvalidRequest: the URL, the user or the database cannot be, or psycopg is missing.
+        UnsupportedFormat: the tables are a newer lakebed's.
+        Unavailable: nobody answers.
+    Cost: 1 connection and 2 statements; some more to create.
+    """
+    connections = Connections(url, environment=environment)
+    try:
+        connections.ask(lambda connection: _check_or_create(connection, shown=connections.shown, create=create))
+    except BaseException:
+        connections.close()
+        raise
+    return PostgresKeyValue(connections, environment=environment)
+
+
+def _check_or_create(connection: Connection, *, shown: str, create: bool) -> None:
+    if connection.info.server_version < _SERVER_VERSION_MIN:
+        raise InvalidRequest(
+            f"PostgreSQL at {shown} is of version {connection.info.server_version // 10_000}, and 13 or newer is "
+            "needed.",
+            kind="postgresql_refused",
+        )
+    version = _version(connection)
+    if version is None:
+        if not create:
+            raise NotFound(f"There are no repositories in {shown}.", kind="database_not_found", url=shown)
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", [_SETUP_LOCK])
+            version = _version(connection)
+            if version is None:
+                connection.execute(_TABLES)
+                connection.execute(_FUNCTION)
+                connection.execute("INSERT INTO lakebed_format VALUES (%s)", [FORMAT])
+                version = FORMAT
+    if version != FORMAT:
+        raise UnsupportedFormat(
+            f"The tables in {shown} have format {version}, and this lakebed knows {FORMAT}: upgrade it.", url=shown
+        )
+
+
+def _version(connection: Connection) -> int | None:
+    """The format of the tables that are there; None: there are none."""
+    if connection.execute("SELECT to_regclass('lakebed_format')").fetchone() == (None,):
+        return None
+    row = connection.execute("SELECT max(version) FROM lakebed_format").fetchone()
+    return None if row is None else row[0]
+
+
+class PostgresSnapshot:
+    """Made by `PostgresKeyValue.snapshot`. Has a connection until it is closed."""
+
+    def __init__(self, connections: Connections, connection: Connection, *, environment: Environment) -> None:
+        self._connections = connections
+        self._connection: Connection | None = connection
+        self._lock = environment.runtime.lock()
+
+    def _rows(self, query: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
+        with self._lock:  # of this connection: whoever comes second waits for it anyway
+            if self._connection is None:
+                raise Closed("The snapshot was closed: take a new one.")
+            try:
+                return self._connection.execute(query, parameters, binary=True).fetchall()
+            except load_psycopg().Error as error:
+                raise_translated(error, shown=self._connections.shown)
+
+    def _check_open(self) -> None:
+        if self._connection is None:
+            raise Closed("The snapshot was closed: take a new one.")
+
+    def get(self, key: bytes) -> bytes | None:
+        """See `KeyValueSnapshot.get`. Cost: 1 round trip."""
+        rows = self._rows(_GET, [check_key(key)])
+        return rows[0][0] if rows else None
+
+    def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
+        """See `KeyValueSnapshot.get_many`. Cost: 1 round trip a ten thousand keys."""
+        wanted = [check_key(key) for key in keys]
+        self._check_open()
+        found: dict[bytes, bytes] = {}
+        remaining = iter(dict.fromkeys(wanted))
+        while some := list(islice(remaining, _STATEMENT_ROW_COUNT_MAX)):
+            found.update(self._rows(_GET_MANY, [some]))
+        return [found.get(key) for key in wanted]
+
+    def _pages(self, start: bytes | None, end: bytes | None) -> Iterator[list[tuple[bytes, bytes]]]:
+        bounds = checked_bounds(start, end)
+        self._check_open()
+        return iter(()) if bounds is None else self._page_after_page(*bounds)
+
+    def _page_after_page(self, start: bytes | None, end: bytes | None) -> Iterator[list[tuple[bytes, bytes]]]:
+        after, count = start or b"", _PAGE_ROW_COUNT
+        comparison = ">="
+        while True:
+            below = "" if end is None else "AND key < %b "
+            query = (
+                f"SELECT key, value FROM lakebed_pairs WHERE key {comparison} %b {below}AND value IS NOT NULL "
+                "ORDER BY key LIMIT %b"
+            )
+            page = self._rows(query, [after, *([] if end is None else [end]), count])
+            if page:
+                yield page
+            if len(page) < count:
+                return
+            after, comparison = page[-1][0], ">"
+            size = sum(len(key) + len(value) for key, value in page)
+            count = max(1, min(_PAGE_ROW_COUNT_MAX, _PAGE_BYTES * count // max(1, size)))
+
+    def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """See `KeyValueSnapshot.scan`. Cost: 1 round trip a page of 4 MiB, or of twenty thousand rows."""
+        return (pair for page in self._pages(start, end) for pair in page)
+
+    def scan_arrow(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[pa.RecordBatch]:
+        """See `KeyValueSnapshot.scan_arrow`. A batch is a page."""
+        return (_batch(page) for page in self._pages(start, end))
+
+    def close(self) -> None:
+        """See `KeyValueSnapshot.close`. The connection goes back."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            self._connections.give_back(connection)
+
+    def __enter__(self) -> PostgresSnapshot:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _batch(page: list[tuple[bytes, bytes]]) -> pa.RecordBatch:
+    keys, values = zip(*page, strict=True)
+    return pa.RecordBatch.from_arrays([pa.array(keys, pa.binary()), pa.array(values, pa.binary())], schema=PAIR_SCHEMA)
+
+
+class PostgresKeyValue:
+    """The port over tables; see `lakebed.repo.key_value.port.KeyValue` for what each call promises.
+
+    Args:
+        connections: for reads and writes, closed by `close`; snapshots have as many of their own.
+    """
+
+    is_local = False
+
+    def __init__(self, connections: Connections, *, environment: Environment) -> None:
+        self._connections = connections
+        self._for_snapshots = connections.another()
+        self._environment = environment
+        self._psycopg = load_psycopg()
+        self._lock = environment.runtime.lock()
+        self._unsettled: frozenset[str] = frozenset()
+        """Transactions whose commit was sent, and not answered."""
+
+    # ---- reading
+
+    def get(self, key: bytes) -> bytes | None:
+        """See `KeyValue.get`. Cost: 1 round trip."""
+        check_key(key)
+        self._settle()
+        row = self._connections.ask(lambda connection: connection.execute(_GET, [key], binary=True).fetchone())
+        return None if row is None else row[0]
+
+    def peek(self, key: bytes) -> bytes | None:
+        """See `KeyValue.peek`. Here as `get`: others write, too."""
+        return self.get(key)
+
+    def snapshot(self) -> PostgresSnapshot:
+        """See `KeyValue.snapshot`. Cost: 1 round trip, and a connection until it is closed."""
+        self._connections.check_open()
+        self._settle()
+        for fresh in (False, True):
+            connection, was_used = self._for_snapshots.take(fresh=fresh)
+            try:
+                with connection.pipeline():
+                    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                    connection.execute("SELECT 1")  # the moment is that of the first query
+                return PostgresSnapshot(self._for_snapshots, connection, environment=self._environment)
+            except self._psycopg.Error as error:
+                is_stale = was_used and connection.closed
+                self._for_snapshots.give_back(connection)
+                if not is_stale:
+                    raise_translated(error, shown=self._connections.shown)
+        raise Unavailable(f"PostgreSQL at {self._connections.shown} closes every connection.")
+
+    # ---- writing
+
+    def set(self, key: bytes, value: bytes) -> None:
+        """See `KeyValue.set`."""
+        self.write([(key, value)])
+
+    def set_if(self, key: bytes, value: bytes | None, *, expected: bytes | None) -> None:
+        """See `KeyValue.set_if`."""
+        if value is None:
+            self.write(deletes=[key], expected={key: expected})
+        else:
+            self.write([(key, value)], expected={key: expected})
+
+    def delete(self, key: bytes) -> None:
+        """See `KeyValue.delete`."""
+        self.write(deletes=[key])
+
+    def write(
+        self,
+        puts: Sequence[tuple[bytes, bytes]] = (),
+        deletes: Iterable[bytes] = (),
+        *,
+        expected: Mapping[bytes, bytes | None] = {},
+    ) -> None:
+        """See `KeyValue.write`. Cost: 2 round trips; of many rows 1 more each ten thousand, or 8 MiB."""
+        self._write(checked_change(puts, deletes, expected))
+
+    def put_columns(self, keys: Any, values: Any, *, expected: Mapping[bytes, bytes | None] = {}) -> None:
+        """See `KeyValue.put_columns`. Cost: as `write`."""
+        columns = checked_columns(keys, values, expected)
+        self._write(Change(dict(zip(*columns, strict=True)), (), expected))
+
+    def _write(self, change: Change) -> None:
+        """Begin, lock, check, write, commit; again after a deadlock, or on a connection that is not stale."""
+        self._connections.check_open()
+        if not (change.puts or change.deletes or change.expected):
+            return
+        fresh, failure = False, None
+        for turn in range(_TRIES_MAX):
+            with self._connections.lent(fresh=fresh) as (connection, was_used):
+                try:
+                    wrong, transaction_id = _written(connection, change)
+                except self._psycopg.Error as error:
+                    fresh = was_used and connection.closed
+                    if not fresh and error.sqlstate not in _RETRIED:
+                        raise_translated(error, shown=self._connections.shown)
+                    failure = error
+                else:
+                    if wrong is not None:
+                        raise unexpected_value(wrong)
+                    self._commit(connection, transaction_id)
+                    return
+            self._environment.clock.sleep(self._environment.rng.random() * 0.01 * 2**turn)
+        raise Unavailable(
+            f"A write to {self._connections.shown} met others {_TRIES_MAX} times: try again.", kind="contention"
+        ) from failure
+
+    def _commit(self, connection: Connection, transaction_id: str) -> None:
+        try:
+            connection.execute("COMMIT")
+            return
+        except self._psycopg.Error as error:
+            lost = error
+        with self._lock:
+            self._unsettled |= {transaction_id}
+        try:
+            is_committed = self._ended(transaction_id)
+        except LakebedError as unanswered:
+            raise OutcomeUnknown(
+                f"The connection to {self._connections.shown} was lost during a commit, and nobody can be asked yet "
+                "what became of it: read before trying again.",
+                kind="commit_unanswered",
+            ) from unanswered
+        if not is_committed:
+            raise_translated(lost, shown=self._connections.shown)
+
+    def _ended(self, transaction_id: str) -> bool:
+        """Whether a transaction was committed. Raises `Unavailable` when that cannot be known now."""
+        for turn in range(_SETTLE_TRIES_MAX):
+            is_committed = self._connections.became_of(transaction_id)
+            if is_committed is not None:
+                with self._lock:
+                    self._unsettled -= {transaction_id}
+                return is_committed
+            self._environment.clock.sleep(min(0.5, 0.005 * 2**turn))
+        raise Unavailable(f"A commit to {self._connections.shown} goes on and on: try again later.", kind="slow_commit")
+
+    def _settle(self) -> None:
+        """Before a read: learn what became of commits whose replies were lost. Raises `Unavailable`."""
+        for transaction_id in self._unsettled:
+            self._ended(transaction_id)
+
+    # ---- the end
+
+    def close(self) -> None:
+        """See `KeyValue.close`. Snapshots that are open stay so."""
+        self._connections.close()
+        self._for_snapshots.close()
+
+    def __repr__(self) -> str:
+        return f"PostgresKeyValue({self._connections.shown!r})"
+
+
+def _written(connection: Connection, change: Change) -> tuple[bytes | None, str]:
+    """Begin a transaction and make the change in it: the first key that is not as expected, if any; its id."""
+    puts, deletes, expected = change
+    if len(puts) + len(deletes) + len(expected) <= _ONE_CALL_KEY_COUNT_MAX:
+        return _one_call(connection, {**dict.fromkeys(deletes), **puts}, expected)
+    news: dict[bytes, bytes | None] = {key: puts[key] for key in expected if key in puts}
+    news |= {key: None for key in deletes if key in expected}
+    outcome = _one_call(connection, news, expected)
+    if outcome[0] is None:
+        rows = sorted(pair for pair in puts.items() if pair[0] not in news)
+        for keys, values in _statements(rows):
+            connection.execute(_PUT_MANY, [keys, values])
+        gone = sorted(key for key in deletes if key not in news)
+        for at in range(0, len(gone), _STATEMENT_ROW_COUNT_MAX):
+            connection.execute(_DELETE_MANY, [gone[at : at + _STATEMENT_ROW_COUNT_MAX]])
+    return outcome
+
+
+def _one_call(
+    connection: Connection, news: Mapping[bytes, bytes | None], expected: Mapping[bytes, bytes | None]
+) -> tuple[bytes | None, str]:
+    keys = sorted(news.keys() | expected.keys())
+    parameters = [
+        keys,
+        [key in news for key in keys],
+        [news.get(key) for key in keys],
+        [key in expected for key in keys],
+        [expected.get(key) for key in keys],
+    ]
+    with connection.pipeline():
+        connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+        cursor = connection.execute(_WRITE, parameters, binary=True)
+    row = cursor.fetchone()
+    assert row is not None, "a SELECT without FROM has a row"
+    return row[0], row[1]
+
+
+def _statements(rows: Sequence[tuple[bytes, bytes]]) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    """Rows in portions that one statement can have."""
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    size = 0
+    for key, value in rows:
+        keys.append(key)
+        values.append(value)
+        size += len(key) + len(value)
+        if len(keys) == _STATEMENT_ROW_COUNT_MAX or size >= _STATEMENT_BYTES_MAX:
+            yield keys, values
+            keys, values, size = [], [], 0
+    if keys:
+        yield keys, values

@@ -1,0 +1,242 @@
+"""Connections to PostgreSQL: a bounded pool of them, what its errors mean, and what became of a lost commit.
+
+Owns: psycopg, which is imported when the first connection is made, so that repositories on folders and buckets work
+without it; the translation of its errors.
+
+Invariants: no message and no repr has the URL or a password; a connection is used by one thread at a time, or, for a
+snapshot, by its own lock's holder; a broken connection never goes back to the pool. Does not know: tables.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+
+from lakebed.errors import Closed, InternalError, InvalidRequest, LakebedError, Unavailable
+from lakebed.runtime import Environment
+
+if TYPE_CHECKING:
+    import psycopg
+
+    Connection = psycopg.Connection[tuple[Any, ...]]
+
+__all__ = ["CONNECTIONS_MAX", "Connections", "raise_translated"]
+
+R = TypeVar("R")
+
+CONNECTIONS_MAX: Final = 12
+"""Of one pool. PostgreSQL allows 100 by default, of all its clients together."""
+
+CONNECT_TIMEOUT_S: Final = 10
+WAIT_TIMEOUT_S: Final = 30.0
+"""How long a call waits for a connection that others use."""
+
+_FOR_GOOD: Final = {
+    "25006": "is read-only: name the primary, not a standby",
+    "28000": "refused the user",
+    "28P01": "refused the password",
+    "3D000": "has no such database: create it first",
+    "42501": "does not allow this user what is needed: grant it, or name the tables' owner",
+}
+"""Answers that no later try changes, by SQLSTATE."""
+
+
+def load_psycopg() -> Any:
+    """The driver. Raises `InvalidRequest` when it is not installed."""
+    try:
+        return importlib.import_module("psycopg")
+    except ImportError as error:
+        raise InvalidRequest(
+            "PostgreSQL was asked for, and psycopg is not installed: pip install 'lakebed[server]'.",
+            kind="missing_package",
+        ) from error
+
+
+def raise_translated(error: Any, *, shown: str) -> NoReturn:
+    """Raise what an error of psycopg means, for a call that has had no effect.
+
+    Args:
+        shown: the place, without anything secret.
+
+    Raises `Unavailable`, `InvalidRequest`, `InternalError`.
+    """
+    state = getattr(error, "sqlstate", None)
+    words = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    if state in _FOR_GOOD:
+        raise InvalidRequest(f"PostgreSQL at {shown} {_FOR_GOOD[state]}.", kind="postgresql_refused") from error
+    if isinstance(error, load_psycopg().OperationalError | load_psycopg().InterfaceError):
+        if "password authentication failed" in words:  # while connecting there is no SQLSTATE
+            raise InvalidRequest(f"PostgreSQL at {shown} {_FOR_GOOD['28P01']}.", kind="postgresql_refused") from error
+        if "does not exist" in words:
+            raise InvalidRequest(f"PostgreSQL at {shown} refused: {words}", kind="postgresql_refused") from error
+        raise Unavailable(f"PostgreSQL at {shown} cannot be used now: {words}", sqlstate=state) from error
+    raise InternalError(f"PostgreSQL at {shown} answered {state}: {words}", sqlstate=state) from error
+
+
+class Connections:
+    """A bounded pool. Thread-safe.
+
+    Args:
+        url: ``postgresql://user:password@host:port/database``, with any of libpq's parameters; or these as a mapping.
+        environment: clock and locks.
+        count_max: most connections at once.
+
+    Raises `InvalidRequest` for a URL that cannot be, or when psycopg is missing. Cost: no connection.
+    """
+
+    def __init__(
+        self, url: str | Mapping[str, Any], *, environment: Environment, count_max: int = CONNECTIONS_MAX
+    ) -> None:
+        self._psycopg = load_psycopg()
+        self._settings = _parsed(url) if isinstance(url, str) else dict(url)
+        host, port = self._settings.get("host", "localhost"), self._settings.get("port", "5432")
+        self.shown = f"postgresql://{host}:{port}/{self._settings.get('dbname', '')}"
+        """The place, without user and password."""
+        self._environment = environment
+        self._changed = environment.runtime.condition()
+        self._idle: list[Connection] = []
+        self._count = 0
+        self._count_max = count_max
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"Connections({self.shown!r})"
+
+    def another(self) -> Connections:
+        """A pool of its own, to the same place."""
+        return Connections(self._settings, environment=self._environment, count_max=self._count_max)
+
+    def check_open(self) -> None:
+        """Raise `Closed` after `close`."""
+        if self._is_closed:
+            raise Closed(f"The key-value store {self.shown} was closed: open it again.")
+
+    def connect(self) -> Connection:
+        """A new connection, outside of the pool. Raises `Unavailable`, `InvalidRequest`. Cost: about 5 ms."""
+        try:
+            connection: Connection = self._psycopg.connect(**self._settings, autocommit=True)
+            if connection.execute("SHOW synchronous_commit").fetchone() == ("off",):
+                connection.execute("SET synchronous_commit TO on")  # what is acknowledged is durable
+        except self._psycopg.Error as error:
+            raise_translated(error, shown=self.shown)
+        return connection
+
+    def take(self, *, fresh: bool = False) -> tuple[Connection, bool]:
+        """A connection of the pool, to be given back, and whether it was used before.
+
+        Args:
+            fresh: a new one; those that wait are taken for broken and dropped.
+
+        Raises `Closed`, `InvalidRequest`, `Unavailable`: also when all are in use for `WAIT_TIMEOUT_S`.
+        """
+        clock = self._environment.clock
+        ends_s = clock.monotonic_s() + WAIT_TIMEOUT_S
+        with self._changed:
+            if fresh:
+                self._drop_idle()
+            while True:
+                self.check_open()
+                if self._idle:
+                    return self._idle.pop(), True
+                if self._count < self._count_max:
+                    self._count += 1
+                    break
+                left_s = ends_s - clock.monotonic_s()
+                if left_s <= 0:
+                    raise Unavailable(
+                        f"All {self._count_max} connections to {self.shown} are in use: close snapshots that are not "
+                        "read any more, and try again.",
+                        kind="no_connection",
+                    )
+                self._changed.wait(left_s)
+        try:
+            return self.connect(), False
+        except BaseException:
+            with self._changed:
+                self._count -= 1
+                self._changed.notify_all()
+            raise
+
+    def give_back(self, connection: Connection) -> None:
+        """Let others use it; a broken one, or one inside a transaction that cannot be ended, is dropped."""
+        with suppress(self._psycopg.Error):
+            if not connection.closed and connection.info.transaction_status:
+                connection.execute("ROLLBACK")
+        is_sound = not connection.closed and not connection.info.transaction_status
+        with self._changed:
+            if is_sound and not self._is_closed:
+                self._idle.append(connection)
+            else:
+                self._count -= 1
+            self._changed.notify_all()
+        if not is_sound or self._is_closed:
+            connection.close()
+
+    @contextmanager
+    def lent(self, *, fresh: bool = False) -> Iterator[tuple[Connection, bool]]:
+        """`take` and `give_back`."""
+        connection, was_used = self.take(fresh=fresh)
+        try:
+            yield connection, was_used
+        finally:
+            self.give_back(connection)
+
+    def ask(self, question: Callable[[Connection], R]) -> R:
+        """What a question without an effect gives. A connection that broke while it waited is replaced, once.
+
+        Raises `Unavailable`, `InvalidRequest`, `Closed`.
+        """
+        for fresh in (False, True):
+            with self.lent(fresh=fresh) as (connection, was_used):
+                try:
+                    return question(connection)
+                except self._psycopg.Error as error:
+                    if not (was_used and connection.closed):
+                        raise_translated(error, shown=self.shown)
+        raise Unavailable(f"PostgreSQL at {self.shown} closes every connection.")
+
+    def became_of(self, transaction_id: str) -> bool | None:
+        """Whether a transaction was committed; None: it has not ended yet.
+
+        Raises `Unavailable` when nobody answers, or does not know any more. Source: ``pg_xact_status``.
+        """
+        row = self.ask(
+            lambda connection: connection.execute("SELECT pg_xact_status(%s::xid8)", [transaction_id]).fetchone()
+        )
+        status = row[0] if row else None
+        if status not in ("committed", "aborted", "in progress"):
+            raise Unavailable(f"PostgreSQL at {self.shown} does not know what became of {transaction_id}: {status}.")
+        return None if status == "in progress" else status == "committed"
+
+    def _drop_idle(self) -> None:
+        for connection in self._idle:
+            connection.close()
+        self._count -= len(self._idle)
+        self._idle.clear()
+
+    def close(self) -> None:
+        """Close what is idle now, and the others when they are given back. Again is fine."""
+        with self._changed:
+            self._is_closed = True
+            self._drop_idle()
+            self._changed.notify_all()
+
+
+def _parsed(url: str) -> dict[str, Any]:
+    """The settings in a URL. Raises `InvalidRequest`, whose words are ours: libpq's would show the URL."""
+    conninfo = importlib.import_module("psycopg.conninfo")
+    try:
+        settings: dict[str, Any] = conninfo.conninfo_to_dict(url)
+    except load_psycopg().Error:
+        problem: LakebedError | None = InvalidRequest(
+            "The URL of a PostgreSQL database is postgresql://user:password@host:port/database, with special "
+            "characters of user and password percent-encoded, and the one given cannot be read.",
+            kind="invalid_url",
+        )
+    else:
+        problem = None
+    if problem is not None:
+        raise problem  # outside of the handler: the error that has the URL is no part of it
+    return {"connect_timeout": CONNECT_TIMEOUT_S, "target_session_attrs": "read-write", **settings}
