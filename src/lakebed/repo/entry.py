@@ -28,6 +28,7 @@ from lakebed.runtime import Environment
 
 __all__ = [
     "IDENTITY_BYTES",
+    "SIZE_BYTES_MAX",
     "address_time_ms",
     "address_ulid",
     "decode_entry",
@@ -37,11 +38,15 @@ __all__ = [
     "identities",
     "new_address",
     "sizes_of",
+    "total_size",
     "ulid_at",
 ]
 
 IDENTITY_BYTES: Final = 16
 """Of every value that is no tombstone: its first bytes. On disk: DO NOT CHANGE."""
+
+SIZE_BYTES_MAX: Final = (1 << 63) - 1
+"""Largest sum of sizes that is told; sizes of imported objects are whatever their owner says."""
 
 _ADDRESS_START: Final = f"{DATA_FOLDER}/"
 
@@ -85,7 +90,7 @@ def decode_entry(value: bytes, *, where: str) -> Entry:
     """
     try:
         return _decode(value[IDENTITY_BYTES:])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Corruption(
             f"The entry of {where} is damaged: its {len(value):,} bytes cannot be read ({error}).", path=where
         ) from error
@@ -161,8 +166,19 @@ def sizes_of(values: pa.BinaryArray, *, where: str) -> npt.NDArray[np.uint64]:
     if int(lengths[rows].min()) >= IDENTITY_BYTES + _NUMBER_BYTES:
         sizes[rows], known = _sizes_behind_addresses(values, offsets[:-1][rows], offsets[1:][rows])
     for row in rows[~known].tolist():
-        sizes[row] = decode_entry(values[row].as_py(), where=where).size_bytes
+        size_bytes = decode_entry(values[row].as_py(), where=where).size_bytes
+        if size_bytes < 0:
+            raise Corruption(f"An entry of {where} is damaged: its size is {size_bytes:,} bytes.", path=where)
+        sizes[row] = size_bytes
     return sizes
+
+
+def total_size(sizes: npt.NDArray[np.uint64]) -> int:
+    """The sum of sizes, at most `SIZE_BYTES_MAX`: records hold no larger number, and no sum wraps around."""
+    if not len(sizes):
+        return 0
+    fits = int(sizes.max()) <= SIZE_BYTES_MAX // len(sizes)
+    return int(sizes.sum()) if fits else min(sum(sizes.tolist()), SIZE_BYTES_MAX)
 
 
 def _sizes_behind_addresses(

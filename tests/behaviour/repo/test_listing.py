@@ -230,7 +230,17 @@ def test_a_branch_with_many_tombstones_lists_what_is_left() -> None:
     assert counts.ranges_read == 1
 
 
-@pytest.mark.parametrize("damage", [b"", b"short", b"x" * 16, b"x" * 16 + b"\x96", b"x" * 16 + b"\x96\xa3abc\x01"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"",
+        b"short",
+        b"x" * 16,
+        b"x" * 16 + b"\x96",
+        b"x" * 16 + b"\x96\xa3abc\x01",
+        b"x" * 16 + b"\x94\xa3\xff\xff\xff\x01\xa1c\x00",
+    ],
+)
 def test_damaged_entries_are_named(damage: bytes) -> None:
     """A value that is no entry is a corruption that names its path, wherever it stands in a column."""
     good = encode_entry(Entry("s3://b/k", 1, "c", 0))

@@ -1,0 +1,161 @@
+"""A branch under random layers reads as a dictionary, and its difference is that of two dictionaries."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from lakebed.errors import AlreadyExists
+from lakebed.repo.options import RangeOptions, RepositoryOptions
+from lakebed.repo.staging.uncommitted import is_dirty
+from lakebed.repo.staging.write import stage_if_absent, stage_many
+from lakebed.testing.staging_scene import BRANCH, StagingScene
+
+PATHS = [folder + name for folder in ("", "a/", "a/b/", "ab", "é/") for name in ("x", "y", "z", "x/y")]
+PREFIXES = ["", "a", "a/", "a/b/", "ab", "é/", "x", "nothing"]
+TEXTS = ["1", "2", "3"]
+
+paths = st.sampled_from(PATHS)
+texts = st.sampled_from(TEXTS)
+
+
+class BranchMachine(RuleBasedStateMachine):
+    """Verbs on a branch and on a dictionary."""
+
+    met: ClassVar[Counter[str]] = Counter()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scene: Any = None
+        self.shown: dict[str, str] = {}
+        self.head: dict[str, str] = {}
+
+    @initialize(head=st.dictionaries(paths, texts))
+    def begin(self, head: dict[str, str]) -> None:
+        """A head with ranges of a few paths."""
+        ranges = RangeOptions(entry_count_min=1, raggedness=3, entry_count_max=4)
+        self.scene = StagingScene(head, options=RepositoryOptions(ranges=ranges, background=False))
+        self.shown = dict(head)
+        self.head = dict(head)
+
+    @rule(path=paths, text=texts)
+    def put(self, path: str, text: str) -> None:
+        """A put."""
+        self.scene.put(path, text)
+        self.shown[path] = text
+
+    @rule(path=paths, text=texts)
+    def put_if_absent(self, path: str, text: str) -> None:
+        """A conditional put."""
+        try:
+            stage_if_absent(self.scene.home, branch=BRANCH, path=path, entry=self.scene.entry(text))
+        except AlreadyExists:
+            assert path in self.shown
+        else:
+            assert path not in self.shown
+            self.shown[path] = text
+
+    @rule(entries=st.dictionaries(paths, texts))
+    def put_many(self, entries: dict[str, str]) -> None:
+        """A batch."""
+        stage_many(
+            self.scene.home,
+            branch=BRANCH,
+            entries=[(path, self.scene.entry(text)) for path, text in entries.items()],
+        )
+        self.shown.update(entries)
+
+    @rule(chosen=st.lists(paths, min_size=1))
+    def delete(self, chosen: list[str]) -> None:
+        """Deletes."""
+        there = {path for path in chosen if path in self.shown}
+        self.met["deleted"] += len(there)
+        assert self.scene.delete(*chosen) == len(there)
+        for path in there:
+            del self.shown[path]
+
+    @rule(prefix=st.sampled_from(PREFIXES))
+    def delete_prefix(self, prefix: str) -> None:
+        """A delete of everything below a prefix."""
+        there = [path for path in self.shown if path.startswith(prefix)]
+        self.met["cleared"] += bool(there)
+        assert self.scene.delete_prefix(prefix) == bool(there)
+        for path in there:
+            del self.shown[path]
+
+    @rule()
+    def seal(self) -> None:
+        """Everything staged is sealed; nothing changes."""
+        self.scene.seal()
+        self.met["sealed"] += 1
+
+    @rule()
+    def compact(self) -> None:
+        """Everything sealed is compacted; nothing changes."""
+        self.scene.compact()
+        self.met["compacted"] += 1
+
+    @rule()
+    def commit(self) -> None:
+        """What is shown becomes the head."""
+        self.scene.commit()
+        self.head = dict(self.shown)
+
+    @rule(prefix=st.sampled_from(PREFIXES), delimiter=st.sampled_from(["", "/"]), after=st.sampled_from(["", *PATHS]))
+    def list(self, prefix: str, delimiter: str, after: str) -> None:
+        """A listing is the fold of the dictionary's keys."""
+        expected: dict[str, None] = {}
+        for path in sorted(self.shown, key=str.encode):
+            if path.startswith(prefix):
+                at = path.find(delimiter, len(prefix)) if delimiter else -1
+                expected[path if at < 0 else path[: at + 1]] = None
+        with self.scene.view() as view:
+            found = [line.path for line in view.list(prefix, delimiter=delimiter, after=after)]
+        assert found == [line for line in expected if line.encode() > after.encode()]
+
+    @invariant()
+    def reads_as_the_dictionary(self) -> None:
+        """Listing, single reads and reads of many agree with the dictionary; so does the difference to the head."""
+        if self.scene is None:
+            return
+        assert self.scene.shown() == self.shown
+        with self.scene.view() as view:
+            entries = view.get_many(PATHS)
+            assert entries == [view.get(path) for path in PATHS]
+        found = {path: entry.metadata["is"] for path, entry in zip(PATHS, entries, strict=True) if entry is not None}
+        assert found == self.shown
+        expected = [
+            (path, "added" if path not in self.head else "removed" if path not in self.shown else "changed")
+            for path in sorted(self.head.keys() | self.shown.keys(), key=str.encode)
+            if self.head.get(path) != self.shown.get(path)
+        ]
+        assert self.scene.differences() == expected
+        assert self.scene.differences(start=b"a/", end=b"ab") == [
+            pair for pair in expected if b"a/" <= pair[0].encode() < b"ab"
+        ]
+        with self.scene.home.key_value.snapshot() as snapshot:
+            assert is_dirty(self.scene.home, snapshot, self.scene.record) == bool(expected)
+        self.met["differences"] += len(expected)
+        self.met["restored"] += bool(self.scene.record.sealed) and not expected
+
+
+@pytest.mark.parametrize("count", [120])
+def test_a_branch_reads_as_a_dictionary(count: int, tell: Any) -> None:
+    """Whatever is put, deleted, cleared, sealed, compacted and committed: every read agrees with a dictionary."""
+    BranchMachine.met = Counter()
+    run_state_machine_as_test(
+        BranchMachine,
+        settings=settings(
+            max_examples=count,
+            stateful_step_count=25,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+        ),
+    )
+    tell(f"branch against a dictionary: {dict(BranchMachine.met)}")
+    assert min(BranchMachine.met[what] for what in ("deleted", "cleared", "sealed", "compacted", "differences")) >= 50
