@@ -30,7 +30,7 @@ from lakebed.lsm.merge import first_key, last_key
 from lakebed.repo.committed.content_hash import EMPTY_METARANGE_ID, metarange_hash, range_hash
 from lakebed.repo.committed.metarange import Metarange, encode_range_meta
 from lakebed.repo.committed.range_files import RangeFiles
-from lakebed.repo.entry import IDENTITY_BYTES, sizes_of
+from lakebed.repo.entry import IDENTITY_BYTES, SIZE_BYTES_MAX, sizes_of, total_size
 from lakebed.repo.layout import range_path
 from lakebed.repo.model import ROWS_SCHEMA, MetarangeRef, RangeMeta
 from lakebed.repo.rows import lsm_rows, rows_of
@@ -210,13 +210,15 @@ class MetarangeWriter:
             return msgspec.structs.replace(known, ends_open=piece.ends_open)
         file_id = f"{range_id}-{piece.ulid}"
         writer = self._files.ranges.writer(file_id)
-        size_bytes = 0
+        sizes = []
         for batch in batches:
-            size_bytes += int(sizes_of(batch.column(1), where=range_path(file_id)).sum())
+            sizes.append(sizes_of(batch.column(1), where=range_path(file_id)))
             writer.write(lsm_rows(batch))
         file = writer.finish()
         self._files.note_written(file_id)
-        return RangeMeta(id=range_id, file=file, size_bytes=size_bytes, ends_open=piece.ends_open)
+        return RangeMeta(
+            id=range_id, file=file, size_bytes=total_size(np.concatenate(sizes)), ends_open=piece.ends_open
+        )
 
     def _put_metarange(self, metarange_id: str, ranges: list[RangeMeta]) -> MetarangeRef:
         writer = self._files.metaranges.writer(f"{metarange_id}-{mint_file_id(environment=self._files.environment)}")
@@ -225,7 +227,7 @@ class MetarangeWriter:
             id=metarange_id,
             file=writer.finish(),
             entry_count=sum(one.entry_count for one in ranges),
-            size_bytes=sum(one.size_bytes for one in ranges),
+            size_bytes=min(sum(one.size_bytes for one in ranges), SIZE_BYTES_MAX),
             range_count=len(ranges),
         )
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from lakebed.errors import InternalError, Unavailable
+from lakebed.errors import Corruption, InternalError, Unavailable
 from lakebed.repo.committed.store import EMPTY_METARANGE, Committed
+from lakebed.repo.entry import SIZE_BYTES_MAX, encode_entries
 from lakebed.repo.layout import metarange_path, range_path
-from lakebed.repo.model import TOMBSTONE
+from lakebed.repo.model import TOMBSTONE, Entry
 from lakebed.repo.options import RangeOptions
 from lakebed.repo.rows import rows_of
 from lakebed.testing import RecordingStore
@@ -209,3 +210,18 @@ def test_nothing_is_a_metarange_without_a_file(rows: Any, committed: Committed, 
     ref = rows.write(committed, rows.values(range(10)))
     assert committed.writer(base=ref).finish() == EMPTY_METARANGE
     assert committed.open(committed.empty).ranges() == ()
+
+
+def test_sums_of_absurd_sizes_stop_at_the_largest_number(committed: Committed) -> None:
+    """Sizes that imported objects are said to have neither wrap around nor make a record that cannot be written."""
+    entries = [Entry(f"s3://b/{number}", 2**64 - 1 - number, "", 0) for number in range(40)]
+    writer = committed.writer()
+    writer.write_rows(rows_of([b"%03d" % number for number in range(40)], encode_entries(entries)))
+    ref = writer.finish()
+    assert ref.size_bytes == SIZE_BYTES_MAX
+    assert all(one.size_bytes == SIZE_BYTES_MAX for one in committed.open(ref).ranges())
+    negative = encode_entries([Entry("s3://b/k", -1, "", 0)])
+    writer = committed.writer()
+    writer.write_rows(rows_of([b"a"], negative))
+    with pytest.raises(Corruption, match="its size is -1"):
+        writer.finish()
