@@ -86,6 +86,11 @@ class Repository:
         return self._home.store.root_url
 
     @property
+    def namespace(self) -> str:
+        """Where its objects are, as it was said when it was made: a folder relative to the storage, or ``local://``."""
+        return self._home.record.namespace
+
+    @property
     def default_branch(self) -> str:
         """The name of its default branch."""
         return self._home.record.default_branch

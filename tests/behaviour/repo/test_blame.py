@@ -1,0 +1,98 @@
+"""Blame: who made a path what it is, against following every path by hand."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from lakebed.errors import InvalidRequest, NotFound
+from lakebed.repo.blame import blame
+from lakebed.repo.branches import create_branch
+from lakebed.repo.commit import commit
+from lakebed.repo.commits import load_commit
+from lakebed.repo.home import Home
+from lakebed.repo.merge import merge
+from lakebed.repo.refs import resolve_commit
+from lakebed.testing.repo_homes import Place, committed_contents, open_home, put, remove
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    """A repository with one empty commit."""
+    with open_home(Place()) as opened:
+        yield opened
+
+
+def blamed(home: Home, ref: str, *paths: str) -> dict[str, str]:
+    """The messages of the commits that made paths what they are."""
+    return {path: found.message for path, (_, found) in blame(home, ref, paths=paths).items()}
+
+
+def test_the_last_commit_that_changed_a_path_is_named(home: Home) -> None:
+    """Through changes elsewhere, a delete and a return, and a merge, which is not blamed for what it brought."""
+    for message, path, text in (("one", "a", "1"), ("two", "b", "1"), ("three", "a", "2"), ("four", "c", "1")):
+        put(home, "main", path, text)
+        commit(home, "main", message=message)
+    remove(home, "main", "b")
+    commit(home, "main", message="gone")
+    put(home, "main", "b", "1")
+    commit(home, "main", message="back")
+    create_branch(home, "dev", source="main~3")
+    put(home, "dev", "d", "1")
+    commit(home, "dev", message="elsewhere")
+    merge(home, "dev", into="main", message="merged")
+    assert blamed(home, "main", "d", "a", "b", "c") == {"d": "elsewhere", "a": "three", "b": "back", "c": "four"}
+    assert list(blamed(home, "main", "d", "a")) == ["d", "a"]
+    assert blamed(home, "main~4", "a", "b") == {"a": "three", "b": "two"}
+    put(home, "main", "a", "staged")
+    assert blamed(home, "main", "a") == {"a": "three"}
+    assert blamed(home, "main") == {}
+
+
+def test_a_path_that_is_not_there_is_not_found(home: Home) -> None:
+    """Neither a missing path, nor one that is only staged, nor a wrong one gets an answer."""
+    put(home, "main", "a", "1")
+    for error, kind, ref, path in (
+        (NotFound, "path_not_found", "main", "a"),
+        (NotFound, "reference_not_found", "nobody", "a"),
+        (InvalidRequest, "invalid_path", "main", ""),
+    ):
+        with pytest.raises(error) as caught:
+            blame(home, ref, paths=[path])
+        assert caught.value.kind == kind  # type: ignore[attr-defined]
+
+
+def test_blame_agrees_with_a_model(home: Home) -> None:
+    """Random histories with merges: every path is blamed as by comparing whole states, along equal entries."""
+    rng = random.Random(3)
+    paths = [f"{number:02}" for number in range(12)]
+    branches = ["main"]
+    for number in range(25):
+        branch = rng.choice(branches)
+        for path in rng.sample(paths, 2):
+            put(home, branch, path, f"{rng.randrange(4)}")
+        commit(home, branch, message=f"{number}", allow_empty=True)
+        if number % 6 == 2:
+            create_branch(home, f"b{number}", source=branch)
+            branches.append(f"b{number}")
+        if number % 6 == 5:
+            source, into = rng.sample(branches, 2)
+            merge(home, source, into=into, strategy=rng.choice(("source-wins", "dest-wins")), allow_empty=True)
+
+    def followed(id: str, path: str) -> str:
+        found = load_commit(home, id)
+        here = committed_contents(home, found.metarange)[path]
+        for parent in found.parents:
+            if committed_contents(home, load_commit(home, parent).metarange).get(path) == here:
+                return followed(parent, path)
+        return id
+
+    for branch in branches:
+        id, head = resolve_commit(home, branch)
+        there = sorted(committed_contents(home, head.metarange))
+        found = blame(home, branch, paths=there)
+        assert {path: blamed_id for path, (blamed_id, _) in found.items()} == {
+            path: followed(id, path) for path in there
+        }

@@ -1,0 +1,131 @@
+"""The log of commits, all of them or by path, against a walk over dictionaries."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from lakebed.errors import InvalidRequest, NotFound
+from lakebed.repo.branches import create_branch, load_branch
+from lakebed.repo.commit import commit
+from lakebed.repo.commits import load_commit
+from lakebed.repo.home import Home
+from lakebed.repo.log import log
+from lakebed.repo.merge import merge
+from lakebed.runtime import Environment
+from lakebed.testing.clock import ManualClock
+from lakebed.testing.repo_homes import Place, contents, open_home, put, put_many, remove
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """Time that moves when told."""
+    return ManualClock()
+
+
+@pytest.fixture
+def home(clock: ManualClock) -> Iterator[Home]:
+    """A repository with one empty commit."""
+    with open_home(Place(environment=Environment(clock=clock))) as opened:
+        yield opened
+
+
+def messages(home: Home, ref: str, **filters: object) -> list[str]:
+    """What the commits of a log say."""
+    return [found.message for _, found in log(home, ref, **filters)]  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def history(home: Home, clock: ManualClock) -> Home:
+    """Two branches that were merged."""
+    for name, branch, path in (("one", "main", "a/1"), ("two", "main", "b/1"), ("three", "main", "a/1")):
+        put(home, branch, path, name)
+        commit(home, branch, message=name)
+        clock.advance(10)
+    create_branch(home, "dev", source="main~1")
+    put(home, "dev", "a/2", "four")
+    commit(home, "dev", message="four")
+    clock.advance(10)
+    merge(home, "dev", into="main", message="merged")
+    return home
+
+
+def test_a_log_goes_from_new_to_old(history: Home) -> None:
+    """Every commit once, each before its parents; first parents on request."""
+    first = load_commit(history, next(reversed([id for id, _ in log(history, "main")]))).message
+    assert messages(history, "main") == ["merged", "four", "three", "two", "one", first]
+    assert messages(history, "main", first_parent=True) == ["merged", "three", "two", "one", first]
+    assert messages(history, "dev") == ["four", "two", "one", first]
+    assert messages(history, "main~1") == ["three", "two", "one", first]
+
+
+def test_pages_of_a_log_make_the_log(history: Home) -> None:
+    """Whatever the amount, going on behind the last commit of a page misses and repeats nothing."""
+    whole = [id for id, _ in log(history, "main")]
+    for amount in (1, 2, 5):
+        found: list[str] = []
+        while page := [id for id, _ in log(history, "main", amount=amount, after=found[-1] if found else None)]:
+            assert len(page) <= amount
+            found += page
+        assert found == whole
+
+
+def test_a_log_can_end_early(history: Home, clock: ManualClock) -> None:
+    """At a commit, which is the last one shown; or it leaves out what is older than a time."""
+    assert messages(history, "main", stop_at="main~2") == ["merged", "four", "three", "two"]
+    assert messages(history, "main", since_ms=clock.now_ms() - 20_000) == ["merged", "four", "three"]
+    assert messages(history, "main", since_ms=clock.now_ms() - 20_000, stop_at="main~1") == ["merged", "four", "three"]
+
+
+def test_a_log_by_path_shows_what_changed_it(history: Home) -> None:
+    """Only commits in which a path, or something below a prefix, differs from the first parent."""
+    assert messages(history, "main", paths=["a/1"]) == ["three", "one"]
+    assert messages(history, "main", prefixes=["a/"]) == ["merged", "four", "three", "one"]
+    assert messages(history, "main", paths=["a/2"], first_parent=True) == ["merged"]
+    assert messages(history, "main", paths=["nothing"]) == []
+    assert messages(history, "main", paths=["b/1"], prefixes=["a/2"]) == ["merged", "four", "two"]
+    assert messages(history, "main", paths=["a/1"], amount=1) == ["three"]
+
+
+def test_wrong_questions_are_refused(history: Home) -> None:
+    """Missing references, amounts below one, a text where a list is meant."""
+    for error, kind, filters in (
+        (InvalidRequest, "invalid_amount", {"amount": 0}),
+        (InvalidRequest, "wrong_type", {"paths": "a"}),
+        (InvalidRequest, "invalid_path", {"paths": [""]}),
+        (NotFound, "reference_not_found", {"stop_at": "nobody"}),
+    ):
+        with pytest.raises(error) as caught:
+            messages(history, "main", **filters)  # type: ignore[arg-type]
+        assert caught.value.kind == kind  # type: ignore[attr-defined]
+
+
+def test_a_log_by_path_agrees_with_a_model(home: Home) -> None:
+    """Random histories: the log of every path is what comparing whole states says, and unchanged ranges stay unread."""
+    rng = random.Random(5)
+    paths = [f"{folder}/{number}" for folder in "abc" for number in range(20)]
+    states: list[tuple[str, dict[str, str]]] = [("start", {})]
+    put_many(home, "main", dict.fromkeys(paths, "0"))
+    commit(home, "main", message="all")
+    states.append(("all", contents(home, "main")))
+    for number in range(15):
+        for path in rng.sample(paths, 2):
+            if rng.random() < 0.3 and path in contents(home, "main"):
+                remove(home, "main", path)
+            else:
+                put(home, "main", path, f"{number}")
+        commit(home, "main", message=f"{number}", allow_empty=True)
+        states.append((f"{number}", contents(home, "main")))
+    for path in rng.sample(paths, 12):
+        changed = [
+            after
+            for (_, left), (after, right) in zip(states, states[1:], strict=False)
+            if left.get(path) != right.get(path)
+        ]
+        assert messages(home, "main", paths=[path]) == changed[::-1]
+    with home.committed.count() as counts:
+        assert messages(home, "main", prefixes=["zzz"]) == []
+    assert counts.ranges_read == 0
+    assert load_branch(home, "main")[0].commit_id == next(log(home, "main"))[0]

@@ -1,0 +1,143 @@
+"""Tags: names that stay, for as long as they are meant to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
+from lakebed.repo.branches import create_branch, load_branch
+from lakebed.repo.commit import commit
+from lakebed.repo.home import Home
+from lakebed.repo.refs import resolve
+from lakebed.repo.tags import create_tag, delete_tag, find_tag, list_tags, load_tag
+from lakebed.repo.versions import list_pins, list_versions, pin_version, restore_version, unpin
+from lakebed.runtime import Environment
+from lakebed.testing.clock import ManualClock
+from lakebed.testing.repo_homes import Place, contents, open_home, put
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """Time that moves when told."""
+    return ManualClock()
+
+
+@pytest.fixture
+def home(clock: ManualClock) -> Iterator[Home]:
+    """A repository with one empty commit."""
+    with open_home(Place(environment=Environment(clock=clock))) as opened:
+        yield opened
+
+
+def refused(error: type[Exception], kind: str, act: Any, *args: Any, **named: Any) -> None:
+    """What is refused, with its kind."""
+    with pytest.raises(error) as caught:
+        act(*args, **named)
+    assert caught.value.kind == kind  # type: ignore[attr-defined]
+
+
+def test_a_tag_stays_where_it_is(home: Home) -> None:
+    """Whatever the branch does, a tag names the commit it was given; taken away, the name is free."""
+    put(home, "main", "a", "1")
+    made = commit(home, "main", message="first")
+    create_tag(home, "v1.0/rc", commit_id=made.id, owner="ann")
+    put(home, "main", "a", "2")
+    commit(home, "main", message="second")
+    assert resolve(home, "v1.0/rc").commit_id == made.id
+    assert contents(home, "v1.0/rc") == {"a": "1"}
+    assert (load_tag(home, "v1.0/rc").owner, load_tag(home, "v1.0/rc").expires_at_ms) == ("ann", None)
+    assert delete_tag(home, "v1.0/rc").commit_id == made.id
+    refused(NotFound, "tag_not_found", delete_tag, home, "v1.0/rc")
+    refused(NotFound, "tag_not_found", load_tag, home, "v1.0/rc")
+    create_tag(home, "v1.0/rc", commit_id=load_branch(home, "main")[0].commit_id)
+
+
+def test_what_cannot_be_a_tag_is_refused(home: Home) -> None:
+    """Taken names, names of branches, wrong names, missing commits, no lifetime: each has its kind."""
+    head = load_branch(home, "main")[0].commit_id
+    create_tag(home, "v1", commit_id=head)
+    refused(AlreadyExists, "tag_exists", create_tag, home, "v1", commit_id=head)
+    refused(AlreadyExists, "branch_exists", create_tag, home, "main", commit_id=head)
+    refused(InvalidRequest, "invalid_tag_name", create_tag, home, "a b", commit_id=head)
+    refused(NotFound, "commit_not_found", create_tag, home, "v2", commit_id="0" * 64)
+    refused(InvalidRequest, "invalid_lifetime", create_tag, home, "v2", commit_id=head, lifetime_ms=0)
+    assert [name for name, _ in list_tags(home)] == ["v1"]
+
+
+def test_a_lifetime_ends(home: Home, clock: ManualClock) -> None:
+    """Afterwards the tag is not there for anybody, and its name can be given again, also to a branch."""
+    head = load_branch(home, "main")[0].commit_id
+    create_tag(home, "soon", commit_id=head, lifetime_ms=1000)
+    create_tag(home, "later", commit_id=head, lifetime_ms=1000)
+    clock.advance(0.999)
+    assert resolve(home, "soon").kind == "tag"
+    clock.advance(0.001)
+    assert find_tag(home, "soon") is None
+    assert list(list_tags(home)) == []
+    refused(NotFound, "reference_not_found", resolve, home, "soon")
+    refused(NotFound, "tag_not_found", delete_tag, home, "soon")
+    create_tag(home, "soon", commit_id=head)
+    create_branch(home, "later", source="main")
+    assert resolve(home, "later").kind == "branch"
+
+
+def test_tags_are_listed_in_pages(home: Home) -> None:
+    """By prefix and behind a name, in the order of names."""
+    head = load_branch(home, "main")[0].commit_id
+    for name in ("v2", "v1", "other", "v10"):
+        create_tag(home, name, commit_id=head)
+    assert [name for name, _ in list_tags(home)] == ["other", "v1", "v10", "v2"]
+    assert [name for name, _ in list_tags(home, prefix="v1")] == ["v1", "v10"]
+    assert [name for name, _ in list_tags(home, prefix="v", after="v1")] == ["v10", "v2"]
+
+
+def test_pins_are_tags_and_branches(home: Home) -> None:
+    """A branch pins the version it left the default branch at; only tags are taken away by unpin."""
+    put(home, "main", "a", "1")
+    made = commit(home, "main", message="first")
+    create_branch(home, "dev", source="main")
+    put(home, "dev", "b", "2")
+    commit(home, "dev", message="elsewhere")
+    put(home, "main", "a", "3")
+    commit(home, "main", message="second")
+    pin = pin_version(home, "keep", version="main~1", lifetime_ms=None, owner="ann")
+    assert (pin.kind, pin.version, pin.owner) == ("tag", made.id, "ann")
+    assert [(one.kind, one.name, one.version) for one in list_pins(home)] == [
+        ("tag", "keep", made.id),
+        ("branch", "dev", made.id),
+    ]
+    refused(InvalidRequest, "pin_is_a_branch", unpin, home, "dev")
+    refused(NotFound, "tag_not_found", unpin, home, "nobody")
+    unpin(home, "keep")
+    assert [one.name for one in list_pins(home)] == ["dev"]
+
+
+def test_versions_are_what_the_default_branch_was(home: Home) -> None:
+    """Oldest first, along first parents; those whose objects were collected are left out."""
+    ids = [load_branch(home, "main")[0].commit_id]
+    for number in range(3):
+        put(home, "main", "a", f"{number}")
+        ids.append(commit(home, "main", message=f"{number}").id)
+    assert [version.id for version in list_versions(home)] == ids
+    home.key_value.set(home.keys.expired(ids[1]), b"")
+    assert [version.id for version in list_versions(home)] == [ids[0], *ids[2:]]
+
+
+def test_a_restore_needs_a_clean_branch(home: Home) -> None:
+    """Nothing uncommitted is lost by it; an expired version does not come back."""
+    put(home, "main", "a", "1")
+    first = commit(home, "main", message="first")
+    put(home, "main", "a", "2")
+    second = commit(home, "main", message="second")
+    put(home, "main", "b", "3")
+    refused(InvalidRequest, "dirty_branch", restore_version, home, first.id)
+    third = commit(home, "main", message="third")
+    home.key_value.set(home.keys.expired(second.id), b"")
+    refused(InvalidRequest, "commit_expired", restore_version, home, second.id)
+    assert load_branch(home, "main")[0].commit_id == third.id
+    restored = restore_version(home, first.id)
+    assert contents(home, "main") == {"a": "1"}
+    assert restored.facts["parents"] == [third.id]
