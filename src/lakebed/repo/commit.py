@@ -27,6 +27,7 @@ from lakebed.repo.heads import (
     keep_applied,
     move_branch,
     same_state,
+    says_as_head,
 )
 from lakebed.repo.home import Home
 from lakebed.repo.hooks import HookCall, HookEvent
@@ -101,12 +102,13 @@ def commit(
     def plan(sealed: SealedBranch) -> Move:
         state = applied_state(home, sealed)
         before = sealed.head.metarange
-        target = state if chosen is None else with_paths_of(home, before, source=state, chosen=chosen)
-        if same_state(home, before, target):
-            if not allow_empty:
-                keep_applied(home, sealed, state=state, operation="commit")
-                raise no_changes(home, branch, "The commit")
-            target = before
+        if chosen is not None:
+            target = with_paths_of(home, before, source=state, chosen=chosen)
+        else:
+            target = before if says_as_head(home, sealed, state) else state
+        if target.id == before.id and not allow_empty:
+            keep_applied(home, sealed, state=state, operation="commit")
+            raise no_changes(home, branch, "The commit")
         new = new_commit(
             home,
             parents=[(sealed.record.commit_id, sealed.head)],
@@ -121,7 +123,9 @@ def commit(
         except Rejected:
             keep_applied(home, sealed, state=state, operation="commit")
             raise
-        return Move(new.id, compacted=None if same_state(home, target, state) else state, commits=[new])
+        return Move(
+            new.id, compacted=None if chosen is None or same_state(home, target, state) else state, commits=[new]
+        )
 
     [new] = move_branch(home, branch, operation="commit", plan=plan).commits
     home.hooks.run_after(hook_call(home, "post-commit", branch, new))

@@ -46,12 +46,12 @@ __all__ = [
     "SealedBranch",
     "applied_state",
     "check_clean",
-    "compacted_or_none",
     "fold",
     "keep_applied",
     "move_branch",
     "publish",
     "same_state",
+    "says_as_head",
     "seal",
     "seal_for_compaction",
 ]
@@ -367,9 +367,14 @@ def same_state(home: Home, left: MetarangeRef, right: MetarangeRef) -> bool:
     return left.id == right.id or not has_difference(home.committed, left, right)
 
 
-def compacted_or_none(home: Home, sealed: SealedBranch, state: MetarangeRef) -> MetarangeRef | None:
-    """What a branch keeps of a state: nothing when its head says the same."""
-    return None if same_state(home, sealed.head.metarange, state) else state
+def says_as_head(home: Home, sealed: SealedBranch, state: MetarangeRef) -> bool:
+    """Whether `applied_state` has come to what the head says.
+
+    Cost: nothing when it stands on the head itself, which is then returned as it is; else as `same_state`.
+    """
+    if sealed.record.compacted is None:
+        return state.id == sealed.head.metarange.id
+    return same_state(home, sealed.head.metarange, state)
 
 
 def check_clean(home: Home, sealed: SealedBranch, *, operation: str) -> None:
@@ -402,7 +407,7 @@ def fold(home: Home, branch: str, *, operation: str) -> bool:
     boundary, record, raw, _ = _look(home, branch)
     sealed = SealedBranch(branch, record, raw, boundary, load_commit(home, record.commit_id))
     state = applied_state(home, sealed)
-    move = Move(record.commit_id, compacted=compacted_or_none(home, sealed, state))
+    move = Move(record.commit_id, compacted=None if says_as_head(home, sealed, state) else state)
     return publish(home, sealed, move=move, operation=operation)
 
 
@@ -413,7 +418,7 @@ def keep_applied(home: Home, sealed: SealedBranch, *, state: MetarangeRef, opera
     """
     if not sealed.record.sealed:
         return
-    move = Move(sealed.record.commit_id, compacted=compacted_or_none(home, sealed, state))
+    move = Move(sealed.record.commit_id, compacted=None if says_as_head(home, sealed, state) else state)
     try:
         publish(home, sealed, move=move, operation=operation)
     except (NotFound, Unavailable, OutcomeUnknown):

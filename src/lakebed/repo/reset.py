@@ -17,8 +17,8 @@ from lakebed.repo.heads import (
     SealedBranch,
     applied_state,
     check_clean,
-    compacted_or_none,
     move_branch,
+    same_state,
 )
 from lakebed.repo.home import Home
 from lakebed.repo.protection import check_committable, check_writable
@@ -64,8 +64,9 @@ def _reset_chosen(home: Home, branch: str, chosen: list[Interval] | None) -> Com
         if not sealed.has_changes:
             return Move(sealed.record.commit_id)
         state = applied_state(home, sealed)
-        kept = with_paths_of(home, state, source=sealed.head.metarange, chosen=chosen or ())
-        return Move(sealed.record.commit_id, compacted=compacted_or_none(home, sealed, kept))
+        head = sealed.head.metarange
+        kept = with_paths_of(home, state, source=head, chosen=chosen or ())
+        return Move(sealed.record.commit_id, compacted=None if same_state(home, head, kept) else kept)
 
     return _moved(home, branch, plan)
 
