@@ -11,9 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import StarletteHTTPException
 
-from lakebed.errors import InvalidRequest, NotFound
+from lakebed.errors import InvalidRequest, LakebedError, NotFound
 from lakebed.server.endpoint import Endpoint, EndpointApp
 from lakebed.server.errors import error_reply
 from lakebed.server.gate import Gate
@@ -46,18 +45,17 @@ def build(site: Site) -> Gate:
     return Gate(app, site=site)
 
 
-async def _explain(request: Request, error: Exception) -> Response:
+async def _explain(request: Request, error: Any) -> Response:
     """What the router has to say, in the shape of every other error."""
-    assert isinstance(error, StarletteHTTPException)
     where = f"{request.method} {request.url.path}"
     if error.status_code == 405:
         allow = (error.headers or {}).get("Allow", "")
-        problem = InvalidRequest(f"{where} is not possible: use {allow}.", kind="method_not_allowed", allow=allow)
-        reply = error_reply(problem, request_id="")
-    else:
-        reply = error_reply(
-            NotFound(f"There is nothing at {where}: /openapi.json lists what there is.", kind="no_route"), request_id=""
+        problem: LakebedError = InvalidRequest(
+            f"{where} is not possible: use {allow}.", kind="method_not_allowed", allow=allow
         )
+    else:
+        problem = NotFound(f"There is nothing at {where}: /openapi.json lists what there is.", kind="no_route")
+    reply = error_reply(problem, request_id="")
     response = Response(bytes(memoryview(reply.body)), reply.status)
     response.raw_headers.extend(reply.headers)
     return response
