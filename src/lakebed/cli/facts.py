@@ -220,8 +220,12 @@ def print_check(report: CheckReport, *, json: bool) -> None:
             f"{say.count(len(orphans), 'file')} that no version names ({say.size(report.orphan_bytes)}), the oldest "
             f"written {oldest}; --json lists them, `lakebed clean` deletes those older than a day."
         )
-    kinds = ((report.table_count, "table"), (report.database_count, "database"))
-    stores = ", ".join(say.count(number, noun) for number, noun in kinds if number)
+    kinds = (
+        (report.table_count, "table", None),
+        (report.database_count, "database", None),
+        (report.repository_count, "repository", "repositories"),
+    )
+    stores = ", ".join(say.count(number, noun, plural) for number, noun, plural in kinds if number)
     checked = (
         f"{stores or 'nothing'}, {say.count(report.version_count, 'version')}, "
         f"{say.count(report.file_count, 'data file')} ({say.size(report.size_bytes)})"

@@ -63,7 +63,8 @@ def ls(lake: LakeUrl, json: Json = False) -> None:
             ],
             right=("version", "rows", "size", "pins"),
             empty=f"The lake {opened.url} is empty. Make a table: lakebed table create {lake} NAME --column ...\n"
-            f"Or a database: lakebed kv --path {lake}/NAME.kv put KEY VALUE",
+            f"Or a database: lakebed kv --path {lake}/NAME.kv put KEY VALUE\n"
+            f"Or a repository: lakebed repo create {lake} NAME",
         )
     if any(store.problem for store in stores):
         raise typer.Exit(exits.FAULTY)
@@ -79,7 +80,7 @@ def history(lake: LakeUrl, store: SomeStore = None, json: Json = False) -> None:
         return
     say.grid(
         ("store", "version", "made", "what"),
-        [(version.store, version.id, say.ago(version.created_ms), version.summary) for version in versions],
+        [(version.store, _short_id(version.id), say.ago(version.created_ms), version.summary) for version in versions],
         right=("version",),
         empty="Nothing was ever written here.",
     )
@@ -98,7 +99,7 @@ def pins(lake: LakeUrl, store: SomeStore = None, json: Json = False) -> None:
                 pin.store,
                 pin.kind,
                 pin.name,
-                pin.version,
+                _short_id(pin.version),
                 _short(pin.owner),
                 say.ago(pin.created_ms),
                 "never" if pin.expires_ms is None else say.ago(pin.expires_ms),
@@ -109,6 +110,11 @@ def pins(lake: LakeUrl, store: SomeStore = None, json: Json = False) -> None:
         right=("version", "alone"),
         empty="Nothing pins a version here.",
     )
+
+
+def _short_id(version: str) -> str:
+    """A commit by its beginning; other versions are numbers."""
+    return version[:12] if len(version) == 64 else version
 
 
 def _short(owner: str | None) -> str:
@@ -132,7 +138,7 @@ def why(
         return
     say.sentence(verdict.sentence)
     for pin in verdict.pins:
-        say.sentence(f"  {pin.kind} {pin.name} (version {pin.version})")
+        say.sentence(f"  {pin.kind} {pin.name} (version {_short_id(pin.version)})")
 
 
 def clean(
@@ -147,7 +153,7 @@ def clean(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Delete what nobody needs: expired tags, snapshots, checkpoints; orphan files; remains of dropped tables."""
+    """Delete what nobody needs: expired tags, snapshots, checkpoints; orphans; remains of what was dropped."""
     opened = args.open_lake(lake)
     spared_ms = args.duration_ms(orphans_older_than) or 0
     before_ms = opened.environment.clock.now_ms() - spared_ms

@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 import lakebed
-from lakebed.cli import args, databases, exits, lakes, pipelines, rows, say, schemas, tags, versions
+from lakebed.cli import args, databases, exits, lakes, pipelines, repositories, rows, say, schemas, tags, versions
 from lakebed.errors import InternalError, LakebedError, Unavailable
 
 __all__ = ["app", "main"]
@@ -39,6 +39,7 @@ for room in (schemas, rows, tags, versions):
     room.register(table)
 app.add_typer(table, name="table")
 app.add_typer(databases.app, name="kv")
+app.add_typer(repositories.app, name="repo")
 app.add_typer(pipelines.app, name="pipeline")
 
 

@@ -1,8 +1,8 @@
 """`check_url`: the check of a lake, of one table's folder, or of one database's.
 
-Owns: which stores are checked, the lake's own marker, and remains of dropped tables. The check of one table is in
-`table.py`, of one database in `database.py`. Invariants: nothing is written or deleted; one broken store does not keep
-the others from being checked.
+Owns: which stores are checked, the lake's own marker, and remains of dropped tables. What a sound table, database or
+repository is stands in `table.py`, `database.py`, `repository.py`. Invariants: nothing is written or deleted; one
+broken store does not keep the others from being checked.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from lakebed.errors import Corruption, LakebedError, NotFound, UnsupportedFormat
 from lakebed.fsck.database import check_database
 from lakebed.fsck.model import CheckReport, Findings, Progress
+from lakebed.fsck.repository import check_repository
 from lakebed.fsck.table import check_table
 from lakebed.kv.layout import MANIFEST_FOLDER, WAL_FOLDER
 from lakebed.kv.place import Place
@@ -37,7 +38,7 @@ def check_url(
 
     Args:
         url: of a lake, or of one table's or database's folder.
-        store: only this store of the lake: ``flights``, ``database:serving``.
+        store: only this store of the lake: ``flights``, ``database:serving``, ``repository:analytics``.
         deep: read every data file too.
         progress: called after each version and each file.
 
@@ -81,6 +82,9 @@ def check_lake(
         if found.kind == "database":
             _check_database(lake.database(found.name).place, report, name=found.name, progress=progress)
             continue
+        if found.kind == "repository":
+            _check_repository(lake, report, name=found.name, progress=progress)
+            continue
         folder = lake.store.sub(lake.folder_of(found.name))
         _check_table(folder, report, name=found.name, environment=lake.environment, progress=progress)
     for name in lake.dropped() if store is None else ():
@@ -101,6 +105,21 @@ def _check_database(
         if problem.kind == "unavailable":
             raise
         findings.error(problem.kind, str(problem.facts.get("path", "")), problem.message)
+
+
+def _check_repository(
+    lake: Lake, report: CheckReport, *, name: str, progress: Callable[[Progress], None] | None
+) -> None:
+    findings = Findings(report, store=name, progress=progress)
+    report.repository_count += 1
+    with lake.reading_repositories() as home:
+        assert home is not None, "it was found in the records"
+        try:
+            check_repository(home.repository(name).home, findings)
+        except LakebedError as problem:
+            if problem.kind == "unavailable":
+                raise
+            findings.error(problem.kind, str(problem.facts.get("path", "")), problem.message)
 
 
 def _check_table(

@@ -46,8 +46,9 @@ class CheckReport:
     findings: list[Finding] = field(default_factory=list)
     table_count: int = 0
     database_count: int = 0
+    repository_count: int = 0
     version_count: int = 0
-    """Distinct snapshots and tags, of all branches; manifests that are the newest or pinned."""
+    """Distinct snapshots and tags, of all branches; manifests that are the newest or pinned; commits."""
     file_count: int = 0
     """Distinct data files that versions need."""
     size_bytes: int = 0
@@ -69,6 +70,7 @@ class CheckReport:
             "deep": self.deep,
             "tables": self.table_count,
             "databases": self.database_count,
+            "repositories": self.repository_count,
             "versions": self.version_count,
             "files": self.file_count,
             "bytes": self.size_bytes,

@@ -1,8 +1,9 @@
-"""A lake: one URL, its marker, its tables and databases.
+"""A lake: one URL, its marker, its tables, databases and repositories.
 
 Owns: opening and making a lake, making and dropping its tables. Finding stores by name is in `stores.py`, the questions
 asked of a whole lake (`ls`, `pins`, `why`, `clean`) are in `questions.py`. A lake is a warehouse folder of Paimon's,
-``<db>.db/<table>``, with a marker ``lakebed.json``; a database is a folder ``<name>.kv`` in it.
+``<db>.db/<table>``, with a marker ``lakebed.json``; a database is a folder ``<name>.kv`` in it, a repository
+``<name>.repo``.
 
 Invariants:
 - Opening writes nothing, but for the marker of a lake that `create` makes in an empty folder.
@@ -33,6 +34,7 @@ from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.objects.probe import probe_create_only
 from lakebed.reclaim.model import Pin, ReclaimReport, Verdict, Version
+from lakebed.repo.namespace import METADATA_FOLDER
 from lakebed.runtime import Environment
 from lakebed.table.model import DataField
 from lakebed.table.table import Table
@@ -91,7 +93,9 @@ class Lake(Stores):
         if lake._is_marked():
             return lake
         top = store.list_with_delimiter("")
-        if any(folder.endswith((WAREHOUSE_SUFFIX, DATABASE_SUFFIX)) for folder in top.folders):
+        if METADATA_FOLDER in top.folders or any(
+            folder.endswith((WAREHOUSE_SUFFIX, DATABASE_SUFFIX)) for folder in top.folders
+        ):
             return lake
         if {"manifest", "wal"} <= set(top.folders):
             raise InvalidRequest(
@@ -225,7 +229,7 @@ class Lake(Stores):
 
     def history(self, name: str) -> list[Version]:
         """Readable versions of a store, oldest first, pinned ones included. Cost: 2 LIST + 1 GET a version."""
-        return list(self.open_store_named(self.find(name)).versions())
+        return questions.history(self, name)
 
     def pins(self, name: str | None = None) -> list[Pin]:
         """Everything that keeps a version alive, in one store or in all. As `questions.pins`."""

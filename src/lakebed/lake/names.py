@@ -2,7 +2,7 @@
 
 Tables: ``flights`` is ``default.db/flights``, ``db.flights`` is ``db.db/flights``. Databases: ``serving`` is
 ``serving.kv``. Repositories: ``analytics`` is ``analytics.repo``, and the records of all of them are a database in
-`REPOSITORIES_FOLDER`. Where a name may be of several kinds, ``database:serving`` or ``table:serving`` says which.
+``_repositories``. Where a name may be of several kinds, ``database:serving`` or ``table:serving`` says which.
 
 Invariants: a name never leaves its lake (no separators, no ``..``) and never reads as a system table (no ``$``).
 """
@@ -20,7 +20,7 @@ __all__ = [
     "DATABASE_SUFFIX",
     "DEFAULT_DATABASE",
     "KINDS",
-    "REPOSITORY_SUFFIX",
+    "StoreKind",
     "StoreName",
     "TableName",
     "database_folder",
@@ -34,8 +34,6 @@ __all__ = [
 DEFAULT_DATABASE: Final = "default"
 DATABASE_SUFFIX: Final = ".kv"
 """Ends the folder of a database (key-value); other clients of a warehouse look at ``.db`` folders only."""
-REPOSITORY_SUFFIX: Final = ".repo"
-"""Ends the folder of a repository's objects, unless it was told to keep them elsewhere."""
 StoreKind = Literal["table", "database", "repository"]
 KINDS: Final[tuple[StoreKind, ...]] = ("table", "database", "repository")
 """In the order in which a name without a kind is looked for."""
@@ -101,11 +99,6 @@ def parse_store_name(text: str) -> tuple[StoreKind | None, str]:
     raise InvalidRequest(
         f"{text!r} names no kind of store: write {', '.join(shown[:-1])} or {shown[-1]}.", kind="invalid_store_name"
     )
-
-
-def is_plain_name(name: str) -> bool:
-    """Whether a text can be the name of a store whose folder is the name and a suffix."""
-    return not any(mark in name for mark in ("/", "\\", "..", ".")) and _problem(name) is None
 
 
 def database_folder(name: str) -> str:

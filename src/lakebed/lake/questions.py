@@ -1,4 +1,4 @@
-"""What is asked of a whole lake: ls, pins, why, clean. One loop over stores of every kind.
+"""What is asked of a whole lake: ls, history, pins, why, clean. One loop over stores of every kind.
 
 Invariants: a store that cannot be read does not keep the others from being listed; nothing is deleted but by `clean`.
 Does not know: any kind of store; how each answers is in `lakebed.lake.answers`.
@@ -11,15 +11,20 @@ from typing import Final
 from lakebed.errors import LakebedError
 from lakebed.lake.answers.databases import DatabaseAnswers
 from lakebed.lake.answers.port import Answers, Cleaning, StoreSummary
+from lakebed.lake.answers.repositories import RepositoryAnswers
 from lakebed.lake.answers.tables import TableAnswers
 from lakebed.lake.marker import MARKER_PATH
 from lakebed.lake.names import StoreName
 from lakebed.lake.stores import Stores
-from lakebed.reclaim.model import Pin, ReclaimReport, Verdict
+from lakebed.reclaim.model import Pin, ReclaimReport, Verdict, Version
 
-__all__ = ["clean", "ls", "pins", "why"]
+__all__ = ["clean", "history", "ls", "pins", "why"]
 
-_ANSWERS: Final[dict[str, Answers]] = {"table": TableAnswers(), "database": DatabaseAnswers()}
+_ANSWERS: Final[dict[str, Answers]] = {
+    "table": TableAnswers(),
+    "database": DatabaseAnswers(),
+    "repository": RepositoryAnswers(),
+}
 """By kind, in the order of `Stores.stores`."""
 
 
@@ -38,6 +43,12 @@ def _summary(lake: Stores, store: StoreName) -> StoreSummary | None:
         return _ANSWERS[store.kind].summary(lake, store.name)
     except LakebedError as problem:
         return StoreSummary(store.kind, store.name, None, None, None, 0, 0, problem=problem.message)
+
+
+def history(lake: Stores, name: str) -> list[Version]:
+    """Versions of a store that can be read, oldest first, pinned ones included. Raises `NotFound`."""
+    store = lake.find(name)
+    return _ANSWERS[store.kind].versions(lake, store.name)
 
 
 def pins(lake: Stores, name: str | None = None) -> list[Pin]:

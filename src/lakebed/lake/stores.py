@@ -1,11 +1,12 @@
-"""Where the stores of a lake are: finding tables and databases by name, and each of them.
+"""Where the stores of a lake are: finding tables, databases and repositories by name, and each of them.
 
 Invariants: nothing is written. Does not know: how any store keeps its versions, or how a lake is made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar
 
 from lakebed.errors import InvalidRequest, NotFound
@@ -14,6 +15,8 @@ from lakebed.kv.place import Place
 from lakebed.lake.drop import is_dropped
 from lakebed.lake.names import (
     DATABASE_SUFFIX,
+    KINDS,
+    StoreKind,
     StoreName,
     TableName,
     database_folder,
@@ -24,6 +27,14 @@ from lakebed.lake.names import (
 )
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
+from lakebed.repo.foreign import ForeignStores
+from lakebed.repo.key_value.open import open_key_value
+from lakebed.repo.key_value.port import KeyValue
+from lakebed.repo.key_value.reader import ReadOnlyKeyValue
+from lakebed.repo.namespace import METADATA_FOLDER
+from lakebed.repo.options import RepositoryOptions
+from lakebed.repo.repositories import Repositories
+from lakebed.repo.repository import Repository
 from lakebed.runtime import Environment
 from lakebed.table.table import Table
 
@@ -137,32 +148,90 @@ class Stores:
 
         return Place(self.store.sub(folder), self.environment, open_url)
 
+    # ---- repositories
+
+    @contextmanager
+    def reading_repositories(self) -> Iterator[Repositories | None]:
+        """All repositories, to read: nothing is owned, so it works beside whoever is. None: the lake has none.
+
+        Raises as `lakebed.kv.open_reader`. Cost: 1 LIST; and of the records 2 LIST + 1 GET, 1 GET a log object.
+        """
+        if not any(True for _ in self.store.list(METADATA_FOLDER)):
+            yield None
+            return
+        with self._repositories(ReadOnlyKeyValue(self._place(METADATA_FOLDER))) as home:
+            yield home
+
+    def repositories(self) -> list[str]:
+        """Names of all repositories whose records are in the lake, sorted. Cost: as `reading_repositories`."""
+        with self.reading_repositories() as home:
+            return [] if home is None else [one.name for one in home.list()]
+
+    def records(self) -> DatabaseAdmin:
+        """The database that holds the records of all repositories, without opening it. Cost: no request."""
+        return DatabaseAdmin(self._place(METADATA_FOLDER), name=METADATA_FOLDER)
+
+    def open_repositories(self, *, create: bool = True, options: RepositoryOptions | None = None) -> Repositories:
+        """All repositories, to change them: as `lakebed.repo.open_all`. Close it."""
+        key_value = open_key_value(self.store.sub(METADATA_FOLDER), environment=self.environment, create=create)
+        return self._repositories(key_value, options=options)
+
+    def repository(self, name: str, *, create: bool = False, options: RepositoryOptions | None = None) -> Repository:
+        """Open a repository, as the owner of the lake's repositories. Close it, or use it in a ``with``.
+
+        Args:
+            create: make it when it is not there.
+            options: settings.
+
+        Raises:
+            NotFound: no such repository, and not `create`; with the nearest names.
+            Conflict: kind ``owned``: another process owns them, and where it serves them.
+        Cost: as `lakebed.kv.open`, and 1 read.
+        """
+        home = self.open_repositories(create=create, options=options)
+        try:
+            if create and not home.exists(name):
+                home.create(name)
+            return Repository(home.repository(name).home, close=home.close)
+        except BaseException:
+            home.close()
+            raise
+
+    def _repositories(self, key_value: KeyValue, *, options: RepositoryOptions | None = None) -> Repositories:
+        foreign = ForeignStores(
+            like=self.url, storage_options=self.storage_options, allowed=None, environment=self.environment
+        )
+        options = options or RepositoryOptions(background=not isinstance(key_value, ReadOnlyKeyValue))
+        return Repositories(self.store, key_value, options=options, environment=self.environment, foreign=foreign)
+
     # ---- stores of every kind
 
     def stores(self) -> list[StoreName]:
-        """Every store, tables first, sorted by name. Cost: as `tables` and `databases`."""
-        tables = [StoreName("table", name) for name in self.tables()]
-        return tables + [StoreName("database", name) for name in self.databases()]
+        """Every store: tables, databases, repositories, each sorted by name. Cost: as the three together."""
+        return [StoreName(kind, name) for kind in KINDS for name in self._names(kind)]
 
     def find(self, name: str) -> StoreName:
-        """The store that a name means: ``flights`` (a table, else a database), ``table:flights``, ``database:serving``.
+        """The store that a name means: ``flights`` (a table, else a database, else a repository), ``database:serving``.
 
         Raises:
             InvalidRequest: not a store's name.
             NotFound: there is none; with the nearest names.
         """
         kind, plain = parse_store_name(name)
-        if kind == "database" or (kind is None and "." not in plain and not self.has_table(plain)):
-            database_folder(plain)
-            if plain in self.databases():
-                return StoreName("database", plain)
-        if kind != "database" and self.has_table(plain):
-            return StoreName("table", str(parse_table_name(plain)))
-        raise self._absent(plain, kind or "table or database")
+        if kind == "database":
+            database_folder(plain)  # what cannot be a name is refused, not missed
+        for one in KINDS if kind is None else (kind,):
+            if one == "table":
+                if self.has_table(plain):
+                    return StoreName("table", str(parse_table_name(plain)))
+            elif plain in self._names(one):
+                return StoreName(one, plain)
+        raise self._absent(plain, kind)
 
-    def open_store_named(self, store: StoreName) -> Table | DatabaseAdmin:
-        """A store of either kind, by what `find` or `stores` said; answers the `Versioned` contract."""
-        return self.table(store.name) if store.kind == "table" else self.database(store.name)
+    def _names(self, kind: StoreKind) -> list[str]:
+        if kind == "table":
+            return self.tables()
+        return self.databases() if kind == "database" else self.repositories()
 
     def each(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
         """Call a function for each item, some at once; results in order."""
@@ -189,19 +258,24 @@ class Stores:
         """Folders of tables whose drop did not finish. Cost: as `tables`, and 1 HEAD each."""
         return [name for name in self._folders() if not self.has_table(str(name)) and is_dropped(self.store, name)]
 
-    def _absent(self, name: str, kind: str = "table") -> NotFound:
-        """The error for a store that is not there; `kind` says what was looked for."""
-        databases = self.databases()
-        names = ([] if kind == "database" else self.tables()) + ([] if kind == "table" else databases)
+    def _absent(self, name: str, kind: StoreKind | None = "table") -> NotFound:
+        """The error for a store that is not there; `kind` says what was looked for, None: any."""
+        there = {one: self._names(one) for one in KINDS}
+        names = [one for some in there.values() for one in some] if kind is None else there[kind]
+        what = " or ".join(KINDS) if kind is None else kind
         near = nearest_names(name, names)
         if near:
-            there = f"Did you mean {' or '.join(near)}?"
+            hint = f"Did you mean {' or '.join(near)}?"
         elif names:
-            there = f"It has {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}."
+            hint = f"It has {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}."
         else:
-            there = f"It has no {kind} yet."
-        if kind == "table" and name in databases:
-            there = f"It has a database of this name: database:{name}, or lakebed kv --path {self.url}/{name}.kv."
+            hint = f"It has no {what} yet."
+        for other in KINDS:
+            if kind is not None and other != kind and name in there[other]:
+                hint = f"It has a {other} of this name: {other}:{name}."
         return NotFound(
-            f"The lake {self.url} has no {kind} {name}. {there}", kind="table_not_found", table=name, nearest=near
+            f"The lake {self.url} has no {what} {name}. {hint}",
+            kind=f"{kind or 'store'}_not_found",
+            name=name,
+            nearest=near,
         )

@@ -7,7 +7,7 @@ from lakebed.kv.options import CollectorOptions
 from lakebed.lake.answers.port import Cleaning, StoreSummary
 from lakebed.lake.names import DATABASE_SUFFIX, database_folder, split_top
 from lakebed.lake.stores import Stores
-from lakebed.reclaim.model import Pin, ReclaimReport, Verdict
+from lakebed.reclaim.model import Pin, ReclaimReport, Verdict, Version
 
 __all__ = ["DatabaseAnswers"]
 
@@ -34,6 +34,10 @@ class DatabaseAnswers:
             manifest.file_set.size_bytes,
             pin_count,
         )
+
+    def versions(self, lake: Stores, name: str) -> list[Version]:
+        """Cost: 2 LIST + 1 GET a version."""
+        return list(lake.database(name).versions())
 
     def pins(self, lake: Stores, name: str) -> list[Pin]:
         """Cost: 1 LIST + 1 GET, and the manifest of every pinned version."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lakebed.lake.stores import Stores
-from lakebed.reclaim.model import Pin, ReclaimReport, Verdict
+from lakebed.reclaim.model import Pin, ReclaimReport, Verdict, Version
 
 __all__ = ["Answers", "Cleaning", "StoreSummary"]
 
@@ -53,6 +53,10 @@ class Answers(Protocol):
 
     def summary(self, lake: Stores, name: str) -> StoreSummary | None:
         """A store's line in the list of all; None for one that is gone but for a mark that it was there."""
+        ...
+
+    def versions(self, lake: Stores, name: str) -> list[Version]:
+        """A store's versions that can be read, oldest first."""
         ...
 
     def pins(self, lake: Stores, name: str) -> list[Pin]:

@@ -10,7 +10,7 @@ from lakebed.lake.answers.port import Cleaning, StoreSummary
 from lakebed.lake.drop import drop_table, is_dropped
 from lakebed.lake.names import split_path
 from lakebed.lake.stores import Stores
-from lakebed.reclaim.model import Pin, ReclaimReport, Verdict
+from lakebed.reclaim.model import Pin, ReclaimReport, Verdict, Version
 
 __all__ = ["TableAnswers"]
 
@@ -29,6 +29,10 @@ class TableAnswers:
         return StoreSummary(
             "table", name, str(newest.id), newest.time_ms, newest.total_record_count, size_bytes, pin_count
         )
+
+    def versions(self, lake: Stores, name: str) -> list[Version]:
+        """Cost: 2 LIST + 1 GET a version."""
+        return list(lake.table(name).versions())
 
     def pins(self, lake: Stores, name: str) -> list[Pin]:
         """Cost: the manifests of every pinned version."""

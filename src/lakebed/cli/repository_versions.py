@@ -1,0 +1,306 @@
+"""Commands of ``lakebed repo`` on versions: commit, log, show, diff, status, merge, revert, cherry-pick, reset ..."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+
+from lakebed.cli import args, homes, say
+from lakebed.cli.args import DryRun, Json, Yes
+from lakebed.cli.homes import BranchName, HomeUrl, Metadata, ObjectPath, Reference, RepositoryName
+from lakebed.errors import InvalidRequest
+
+__all__ = ["register"]
+
+Message = Annotated[str, typer.Option("--message", "-m", help="What the commit says.")]
+Meta = Annotated[list[str] | None, typer.Option("--meta", metavar="KEY=VALUE", help="Metadata of the commit.")]
+AllowEmpty = Annotated[bool, typer.Option("--allow-empty", help="Also when nothing changed.")]
+Parent = Annotated[
+    int | None, typer.Option("--parent", min=1, help="Of a merge commit: against which parent. The first is 1.")
+]
+
+
+class Strategy(StrEnum):
+    """Who wins where both sides changed a path."""
+
+    source_wins = "source-wins"
+    dest_wins = "dest-wins"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the group."""
+    for command in (commit, log, show, diff, status, merge, revert, cherry_pick, reset, rebase, compact, blame):
+        app.command(command.__name__.replace("_", "-"))(command)
+
+
+def commit(
+    lake: HomeUrl,
+    repository: RepositoryName,
+    branch: BranchName,
+    message: Message,
+    path: Annotated[
+        list[str] | None, typer.Option("--path", help="Only this path, or PREFIX/ for all below; again for more.")
+    ] = None,
+    meta: Meta = None,
+    allow_empty: AllowEmpty = False,
+    metadata: Metadata = None,
+    json: Json = False,
+) -> None:
+    """Make what is uncommitted on a branch a version."""
+    paths = [one for one in path or [] if not one.endswith("/")]
+    prefixes = [one for one in path or [] if one.endswith("/")]
+    with homes.writing(lake, metadata=metadata) as home:
+        made = (
+            home.repository(repository)
+            .branch(branch)
+            .commit(
+                message,
+                metadata=args.pairs(meta, like="ticket=42"),
+                paths=paths,
+                prefixes=prefixes,
+                allow_empty=allow_empty,
+            )
+        )
+    _say_commit(made, json=json, text=f"Committed {made.id[:12]} to {branch}: {_first_line(made.commit.message)}")
+
+
+def log(
+    lake: HomeUrl,
+    repository: RepositoryName,
+    reference: Reference,
+    path: Annotated[
+        list[str] | None, typer.Option("--path", help="Only commits that changed this path, or PREFIX/ below it.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many.")] = None,
+    first_parent: Annotated[bool, typer.Option("--first-parent", help="Do not go into what was merged.")] = False,
+    metadata: Metadata = None,
+    json: Json = False,
+) -> None:
+    """List commits, newest first."""
+    paths = [one for one in path or [] if not one.endswith("/")]
+    prefixes = [one for one in path or [] if one.endswith("/")]
+    with homes.reading(lake, metadata=metadata) as home:
+        history = (
+            home.repository(repository).ref(reference).log(paths=paths, prefixes=prefixes, first_parent=first_parent)
+        )
+        found = (homes.of_commit(one) for one in islice(history, limit))
+        if json:
+            say.document(list(found))
+            return
+        rows = (
+            (one["id"][:12], say.ago(one["created_ms"]), one["committer"] or "-", _first_line(one["message"]))
+            for one in found
+        )
+        say.grid(("commit", "made", "by", "message"), rows, empty="No commit changed that.")
+
+
+def show(
+    lake: HomeUrl, repository: RepositoryName, reference: Reference, metadata: Metadata = None, json: Json = False
+) -> None:
+    """Show a commit."""
+    with homes.reading(lake, metadata=metadata) as home:
+        found = homes.of_commit(home.repository(repository).ref(reference).head())
+    if json:
+        say.document(found)
+        return
+    rows = [
+        ("commit", found["id"]),
+        ("parents", ", ".join(one[:12] for one in found["parents"]) or "-"),
+        ("message", found["message"]),
+        ("by", found["committer"] or "-"),
+        ("made", f"{homes.utc(found['created_ms'])} UTC ({say.ago(found['created_ms'])})"),
+        ("objects", f"{found['objects']:,} ({say.size(found['bytes'])})"),
+        ("metadata", say.options_text(found["metadata"])),
+    ]
+    say.grid(("what", "value"), rows, empty="")
+
+
+def diff(
+    lake: HomeUrl,
+    repository: RepositoryName,
+    left: Annotated[str, typer.Argument(metavar="LEFT", help="A reference; alone: what is uncommitted on a branch.")],
+    right: Annotated[
+        str | None, typer.Argument(metavar="[RIGHT]", help="Another reference.", show_default=False)
+    ] = None,
+    prefix: Annotated[str, typer.Option("--prefix", help="Only paths that begin so.")] = "",
+    two_dot: Annotated[
+        bool, typer.Option("--two-dot", help="LEFT against RIGHT as they are, not what RIGHT did since they parted.")
+    ] = False,
+    metadata: Metadata = None,
+    json: Json = False,
+) -> None:
+    """Show which paths differ: + added, ~ changed, - removed."""
+    with homes.reading(lake, metadata=metadata) as home:
+        opened = home.repository(repository)
+        if right is None:
+            found = opened.branch(left).status(prefix)
+        else:
+            found = opened.diff(left, right, kind="two_dot" if two_dot else "three_dot", prefix=prefix)
+        homes.print_differences(found, json=json, empty="No difference.")
+
+
+def status(
+    lake: HomeUrl, repository: RepositoryName, branch: BranchName, metadata: Metadata = None, json: Json = False
+) -> None:
+    """Show what is uncommitted on a branch."""
+    with homes.reading(lake, metadata=metadata) as home:
+        found = home.repository(repository).branch(branch).status()
+        homes.print_differences(found, json=json, empty=f"Nothing is uncommitted on {branch}.")
+
+
+def merge(
+    lake: HomeUrl,
+    repository: RepositoryName,
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The reference whose changes are wanted.")],
+    branch: Annotated[str, typer.Argument(metavar="BRANCH", help="The branch that gets them.")],
+    message: Message = "",
+    strategy: Annotated[
+        Strategy | None, typer.Option("--strategy", help="Who wins where both changed a path. Default: a conflict.")
+    ] = None,
+    squash: Annotated[bool, typer.Option("--squash", help="One commit, without the source as a parent.")] = False,
+    prefix: Annotated[str, typer.Option("--prefix", help="Only what is below it.")] = "",
+    meta: Meta = None,
+    allow_empty: AllowEmpty = False,
+    metadata: Metadata = None,
+    json: Json = False,
+) -> None:
+    """Take over what another reference changed since the two parted."""
+    with homes.writing(lake, metadata=metadata) as home:
+        made = (
+            home.repository(repository)
+            .branch(branch)
+            .merge(
+                source,
+                message=message or None,
+                strategy=None if strategy is None else strategy.value,
+                squash=squash,
+                prefix=prefix,
+                metadata=args.pairs(meta, like="ticket=42"),
+                allow_empty=allow_empty,
+            )
+        )
+    _say_commit(made, json=json, text=f"Merged {source} into {branch}: commit {made.id[:12]}.")
+
+
+def revert(
+    lake: HomeUrl,
+    repository: RepositoryName,
+    branch: BranchName,
+    reference: Reference,
+    parent: Parent = None,
+    metadata: Metadata = None,
+    json: Json = False,
+) -> None:
+    """Undo one commit by another; history is kept."""
+    with homes.writing(lake, metadata=metadata) as home:
+        made = home.repository(repository).branch(branch).revert(reference, parent_number=parent)
+    _say_commit(made, json=json, text=f"Reverted {reference} on {branch}: commit {made.id[:12]}.")
+
+
+def cherry_pick(
+    lake: HomeUrl,
+    repository: RepositoryName,
+    branch: BranchName,
+    reference: Reference,
+    parent: Parent = None,
+    metadata: Metadata = None,
+    json: Json = False,
+) -> None:
+    """Do on a branch what one commit did elsewhere."""
+    with homes.writing(lake, metadata=metadata) as home:
+        made = home.repository(repository).branch(branch).cherry_pick(reference, parent_number=parent)
+    _say_commit(made, json=json, text=f"Picked {reference} onto {branch}: commit {made.id[:12]}.")
+
+
+def reset(
+    lake: HomeUrl,
+    repository: RepositoryName,
+    branch: BranchName,
+    path: Annotated[str | None, typer.Option("--path", help="Only this path, or PREFIX/ for all below.")] = None,
+    hard: Annotated[
+        str | None, typer.Option("--hard", metavar="REF", help="Move the branch itself to this commit.")
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    metadata: Metadata = None,
+    json: Json = False,
+) -> None:
+    """Throw away what is uncommitted on a branch, all of it or below a path; --hard moves the branch."""
+    if path is not None and hard is not None:
+        raise InvalidRequest("Give --path or --hard, not both.", kind="usage")
+    if dry_run:
+        with homes.reading(lake, metadata=metadata) as home:
+            opened = home.repository(repository)
+            found = opened.diff(hard, branch, kind="two_dot") if hard else opened.branch(branch).status(path or "")
+            homes.print_differences(found, json=json, empty="Nothing would be thrown away.")
+        return
+    what = f"Move {branch} to {hard}?" if hard else f"Throw away what is uncommitted on {branch}?"
+    say.ask(what, yes=yes, json=json)
+    with homes.writing(lake, metadata=metadata) as home:
+        target = home.repository(repository).branch(branch)
+        if hard is not None:
+            target.hard_reset(hard)
+        elif path is not None and path.endswith("/"):
+            target.reset(prefix=path)
+        else:
+            target.reset(path=path)
+        at = target.commit_id
+    shown = f"{branch} is at {at[:12]} now." if hard else f"Threw away what was uncommitted {_below(path)}on {branch}."
+    say.result(json, {"branch": branch, "commit": at, "dry_run": False}, shown)
+
+
+def rebase(
+    lake: HomeUrl,
+    repository: RepositoryName,
+    branch: BranchName,
+    onto: Annotated[str, typer.Argument(metavar="ONTO", help="The reference to go on from.")],
+    metadata: Metadata = None,
+    json: Json = False,
+) -> None:
+    """Replay a branch's own commits on another reference."""
+    with homes.writing(lake, metadata=metadata) as home:
+        made = home.repository(repository).branch(branch).rebase(onto)
+    _say_commit(made, json=json, text=f"Rebased {branch} onto {onto}: it is at {made.id[:12]} now.")
+
+
+def compact(
+    lake: HomeUrl, repository: RepositoryName, branch: BranchName, metadata: Metadata = None, json: Json = False
+) -> None:
+    """Make what is staged on a branch sorted files, so that reading and listing are as fast as of a commit."""
+    with homes.writing(lake, metadata=metadata) as home, say.progress("compacting"):
+        outcome = home.repository(repository).branch(branch).compact(force=True)
+    text = f"The staging area of {branch}: {outcome.outcome}."
+    say.result(json, {"branch": branch, "outcome": outcome.outcome}, text)
+
+
+def blame(
+    lake: HomeUrl,
+    repository: RepositoryName,
+    reference: Reference,
+    path: ObjectPath,
+    metadata: Metadata = None,
+    json: Json = False,
+) -> None:
+    """Show the last commit that changed an object."""
+    with homes.reading(lake, metadata=metadata) as home:
+        found = homes.of_commit(home.repository(repository).ref(reference).blame(path))
+    text = f"{found['id'][:12]} {say.ago(found['created_ms'])} by {found['committer'] or '-'}: "
+    say.result(json, found, text + _first_line(found["message"]))
+
+
+# ---- inside
+
+
+def _say_commit(made: Any, *, json: bool, text: str) -> None:
+    say.result(json, homes.of_commit(made), text)
+
+
+def _below(path: str | None) -> str:
+    return "" if path is None else f"below {path} "
+
+
+def _first_line(text: str) -> str:
+    return text.split("\n", 1)[0] or "(no message)"

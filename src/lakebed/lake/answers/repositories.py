@@ -1,0 +1,85 @@
+"""What repositories answer: the default branch's head, tags and branches, what a collection finds.
+
+Invariants: questions own nothing, so they are answered beside a server; only cleaning becomes the owner, and where
+another process is, it says so instead.
+"""
+
+from __future__ import annotations
+
+from lakebed.errors import Conflict, NotFound
+from lakebed.kv.options import CollectorOptions
+from lakebed.lake.answers.port import Cleaning, StoreSummary
+from lakebed.lake.stores import Stores
+from lakebed.reclaim.model import Pin, ReclaimReport, Verdict, Version
+from lakebed.repo.drop import sweep_deleted
+from lakebed.repo.namespace import METADATA_FOLDER, namespace_folder
+from lakebed.repo.options import RepositoryOptions
+
+__all__ = ["RepositoryAnswers"]
+
+
+class RepositoryAnswers:
+    """As `Answers`."""
+
+    def summary(self, lake: Stores, name: str) -> StoreSummary | None:
+        """Cost: as `Stores.reading_repositories`, and 1 read."""
+        with lake.reading_repositories() as home:
+            if home is None or not home.exists(name):
+                return None
+            repository = home.repository(name)
+            head = repository.branch().head()
+            return StoreSummary(
+                "repository",
+                name,
+                head.id[:12],
+                head.commit.created_at_ms,
+                head.commit.metarange.entry_count,
+                head.commit.metarange.size_bytes,
+                len(repository.pins()),
+            )
+
+    def versions(self, lake: Stores, name: str) -> list[Version]:
+        """Cost: 1 read a commit."""
+        with lake.reading_repositories() as home:
+            return [] if home is None else list(home.repository(name).versions())
+
+    def pins(self, lake: Stores, name: str) -> list[Pin]:
+        """Cost: 2 scans of the records."""
+        with lake.reading_repositories() as home:
+            return [] if home is None else home.repository(name).pins()
+
+    def why(self, lake: Stores, path: str) -> Verdict | None:
+        """Cost: as `Repository.why`."""
+        if path.startswith(f"{METADATA_FOLDER}/"):
+            return Verdict(
+                path, (), "It is part of the records of all repositories: their database keeps what it needs."
+            )
+        url = f"{lake.url}/{path}"
+        with lake.reading_repositories() as home:
+            if home is None:
+                return None
+            for repository in home.list():
+                inside = url.removeprefix(f"{repository.url}/")
+                if inside != url:
+                    return repository.why(inside)
+            for deleted in home.deleted():
+                folder = namespace_folder(deleted.record.namespace, root_url=home.url)
+                if path.startswith(f"{folder}/"):
+                    return Verdict(path, (), f"Its repository {deleted.name} was deleted: a later cleaning deletes it.")
+        return None
+
+    def clean(self, lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:
+        """Of each repository what nothing needs, the remains of deleted ones, and what their records no longer need."""
+        try:
+            home = lake.open_repositories(create=False, options=RepositoryOptions(background=False))
+        except NotFound:
+            return []
+        except Conflict as owned:
+            return [ReclaimReport("repositories", 0, 0, 0, {}, (owned.message,), cleaning.dry_run)]
+        with home:
+            reports = [one.collect_garbage(dry_run=cleaning.dry_run, progress=cleaning.progress) for one in home.list()]
+            reports += sweep_deleted(home, dry_run=cleaning.dry_run, progress=cleaning.progress)
+        records = lake.records().collect_garbage(
+            CollectorOptions(), dry_run=cleaning.dry_run, progress=cleaning.progress
+        )
+        return [*reports, records]
