@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from lakebed.errors import InvalidRequest
 from lakebed.repo.commits import ancestors, load_commit
-from lakebed.repo.committed.diff import diff_metaranges
+from lakebed.repo.committed.diff import has_difference
 from lakebed.repo.home import Home
 from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.model import Commit
@@ -93,7 +93,5 @@ def _changed(
     if before.id == commit.metarange.id:
         return False
     return any(
-        batch.num_rows
-        for start, end in stretches
-        for batch in diff_metaranges(home.committed, before, commit.metarange, start=start, end=end)
+        has_difference(home.committed, before, commit.metarange, start=start, end=end) for start, end in stretches
     )

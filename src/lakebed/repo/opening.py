@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from lakebed.errors import AlreadyExists, InvalidRequest, LakebedError, NotFound
+from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound
 from lakebed.kv.place import Place
 from lakebed.objects.open import open_store
 from lakebed.objects.path import StoreUrl, parse_url
@@ -32,6 +32,8 @@ __all__ = ["open_repositories", "open_repository"]
 
 _REMOTE_SCHEMES: Final = ("http://", "https://")
 _REMOTE: Final = "lakebed.repo.remote.opening"
+_OWNER_LOOK_S: Final = 0.1
+"""How often a waiting process looks whether the owner is gone."""
 
 
 def open_repositories(
@@ -47,11 +49,14 @@ def open_repositories(
     durable: bool = True,
     endpoint: str | None = None,
     import_from: Sequence[str] | None = None,
+    owner_wait_ms: int = 0,
+    access_key: str | None = None,
+    secret: str | None = None,
 ) -> Repositories:
-    """Open all repositories of a storage: become the owner of their records.
+    """Open all repositories of a storage: become the owner of their records. Or those of a running server.
 
     Args:
-        url: of the storage: a path, or a URL such as ``s3://bucket/folder``.
+        url: of the storage: a path, or a URL such as ``s3://bucket/folder``; or a server's, ``http://host:port``.
         create: make the database of records when it is not there.
         metadata: where the records are: the folder or URL of a database, or ``postgresql://...``, which several servers
             may share; by default ``_repositories`` in the storage.
@@ -63,6 +68,8 @@ def open_repositories(
         durable: False does not wait for the disk, on local folders.
         endpoint: where this process serves others; whom its ownership turns away is told.
         import_from: URLs below which objects may be imported; None: everywhere.
+        owner_wait_ms: wait so long for another process that owns the records and is no server: a command, a job.
+        access_key, secret: for a server, which takes nothing else but the URL.
 
     Raises:
         Conflict: kind ``owned``: another process owns the records, and at which endpoint it serves them.
@@ -71,6 +78,9 @@ def open_repositories(
         Unavailable, OutcomeUnknown, Fenced: as `lakebed.kv.open`.
     Cost: as `lakebed.kv.open`.
     """
+    if (text := os.fspath(url)).startswith(_REMOTE_SCHEMES):
+        remote: Repositories = _remote().open_remote_repositories(text, access_key=access_key, secret=secret)
+        return remote
     environment = environment or Environment()
     store = open_store(
         url, storage_options=storage_options, environment=environment, durable=durable, create=create and not read_only
@@ -85,14 +95,18 @@ def open_repositories(
                 Place.at(place, storage_options=credentials, environment=environment, durable=durable)
             )
         else:
-            key_value = open_key_value(
-                place,
-                storage_options=credentials,
+            key_value = _owned(
+                lambda: open_key_value(
+                    place,
+                    storage_options=credentials,
+                    environment=environment,
+                    create=create,
+                    take_over=take_over,
+                    durable=durable,
+                    endpoint=endpoint,
+                ),
+                wait_ms=owner_wait_ms,
                 environment=environment,
-                create=create,
-                take_over=take_over,
-                durable=durable,
-                endpoint=endpoint,
             )
     except NotFound as missing:
         raise NotFound(
@@ -107,6 +121,24 @@ def open_repositories(
         like=store.root_url, storage_options=storage_options, allowed=import_from, environment=environment
     )
     return Repositories(store, key_value, options=options, environment=environment, foreign=foreign)
+
+
+def _remote() -> Any:
+    """The client of a server, loaded by those who use it."""
+    return importlib.import_module(_REMOTE)
+
+
+def _owned(opening: Callable[[], KeyValue], *, wait_ms: int, environment: Environment) -> KeyValue:
+    """What is opened, once a passing owner has let it go; a server stays, so nobody waits for one."""
+    clock = environment.clock
+    until_s = clock.monotonic_s() + wait_ms / 1000
+    while True:
+        try:
+            return opening()
+        except Conflict as error:
+            if error.kind != "owned" or error.facts.get("endpoint") or clock.monotonic_s() >= until_s:
+                raise
+        clock.sleep(_OWNER_LOOK_S)
 
 
 def open_repository(
@@ -141,11 +173,7 @@ def open_repository(
     """
     text = os.fspath(url)
     if text.startswith(_REMOTE_SCHEMES):
-        # The client of a server is loaded by those who use it.
-        opened: Any = importlib.import_module(_REMOTE).open_remote(
-            text, access_key=access_key, secret=secret, create=create
-        )
-        return opened
+        return _remote().open_remote_repository(text, access_key=access_key, secret=secret, create=create)
     storage, name = _split(text)
     home = open_repositories(
         storage,

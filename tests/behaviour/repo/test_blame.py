@@ -61,7 +61,7 @@ def test_a_path_that_is_not_there_is_not_found(home: Home) -> None:
     ):
         with pytest.raises(error) as caught:
             blame(home, ref, paths=[path])
-        assert caught.value.kind == kind  # type: ignore[attr-defined]
+        assert caught.value.kind == kind
 
 
 def test_blame_agrees_with_a_model(home: Home) -> None:
