@@ -1,10 +1,6 @@
-"""Writing to a branch: puts, deletes, prefixes, batches; the protocol by which nothing that was acknowledged is lost.
+"""Writing to a branch: puts, deletes, prefixes, batches.
 
-Owns: every write to a staging token. One try reads the branch's record and the collection's boundary, and writes under
-the record's staging token in one atomic change that expects both to be as they were read. So a row only ever lands in
-a token while that is the branch's staging token: whoever seals it and then reads it has every row that will ever be in
-it, and what a reader has seen of it never vanishes by being written too late. A try that met another record is made
-again, on the fresh token.
+Owns: the verbs, and what may be staged. How a try is made so that nothing is lost: `lakebed.repo.staging.protocol`.
 
 Invariants:
 - A write is acknowledged only when its row was, at the moment of the write, in the branch's staging token.
@@ -13,29 +9,26 @@ Invariants:
 - An address of ours that is staged is not older than the boundary: a collection takes no bytes that are being named.
 - `delete_prefix` writes no row: it seals, and the fresh token hides what lies below it.
 
-Why this is sound, and what each failure leaves: docs/design/0016-staging.md. Does not know: how bytes were uploaded.
+Does not know: how bytes were uploaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 
-from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, OutcomeUnknown
-from lakebed.metrics import default_registry
-from lakebed.repo.branches import load_branch
+from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
 from lakebed.repo.entry import address_ulid, decode_entry, encode_entry
 from lakebed.repo.home import Home
-from lakebed.repo.key_value.port import KeyValueSnapshot
-from lakebed.repo.model import TOMBSTONE, Branch, Entry
+from lakebed.repo.model import TOMBSTONE, Entry
 from lakebed.repo.names import check_branch_name, check_path, check_prefix
 from lakebed.repo.protection import check_writable
-from lakebed.repo.records import decode_record, encode_record, new_token, write_unique
+from lakebed.repo.records import encode_record, new_token, write_unique
 from lakebed.repo.rows import prefix_range
+from lakebed.repo.staging.protocol import Tries, check_only_unexpected, replace_rows, write_rows
 from lakebed.repo.staging.view import branch_view
 
 __all__ = [
@@ -52,25 +45,8 @@ __all__ = [
 VALUE_BYTES_MAX: Final = 64 << 10
 """Longest encoded entry: what a user may say of an object beside its bytes."""
 
-_RETRIES: Final = default_registry.counter(
-    "lakebed_repo_retries_total",
-    help_text="Times an operation on a branch began again because the branch changed meanwhile.",
-    label_names=("operation",),
-)
-
 _NEEDED: Final = ("path", "address", "size_bytes", "checksum", "modified_ms")
 _OPTIONAL: Final = ("content_type", "metadata")
-
-
-@dataclass(frozen=True, slots=True)
-class _Standing:
-    """What a try rests on."""
-
-    record: Branch
-    guards: Mapping[bytes, bytes | None]
-    """Record and boundary as they were read: expected of the write."""
-    boundary: bytes | None
-    token_prefix: bytes
 
 
 # ---- puts
@@ -90,9 +66,11 @@ def stage(home: Home, *, branch: str, path: str, entry: Entry) -> None:
     """
     key = check_path(path, writing=True)
     value, ulid = _encoded(entry, path)
-    for standing in _tries(home, branch, "stage"):
+    tries = Tries(home, branch, operation="stage")
+    while True:
+        standing = tries.look()
         _check_age(ulid, standing.boundary)
-        if _put(home, [standing.token_prefix + key], [value], expected=standing.guards):
+        if write_rows(home, [standing.token_prefix + key], [value], expected=standing.on_both):
             home.counters.count(branch, standing.record.staging.id, entries=1)
             return
 
@@ -110,9 +88,10 @@ def stage_if_absent(home: Home, *, branch: str, path: str, entry: Entry) -> None
     """
     key = check_path(path, writing=True)
     value, ulid = _encoded(entry, path)
-    check_writable(home, check_branch_name(branch))
-    for snapshot, standing in _moments(home, branch, "stage_if_absent"):
-        own, below = branch_view(home, standing.record, snapshot=snapshot).layers_of([key])[0]
+    tries = Tries(home, branch, operation="stage_if_absent")
+    while True:
+        with tries.moment() as (snapshot, standing):
+            own, below = branch_view(home, standing.record, snapshot=snapshot).layers_of([key])[0]
         visible = below if own is None else own or None
         if visible is not None:
             if decode_entry(visible, where=path).address == entry.address:
@@ -126,7 +105,7 @@ def stage_if_absent(home: Home, *, branch: str, path: str, entry: Entry) -> None
             )
         _check_age(ulid, standing.boundary)
         staged = standing.token_prefix + key
-        if _put(home, [staged], [value], expected={**standing.guards, staged: own}):
+        if write_rows(home, [staged], [value], expected={**standing.on_both, staged: own}):
             home.counters.count(branch, standing.record.staging.id, entries=1)
             return
 
@@ -155,17 +134,17 @@ def stage_many(home: Home, *, branch: str, entries: Iterable[tuple[str, Entry]] 
         if ulid is not None and (oldest is None or ulid < oldest):
             oldest = ulid
     paths, column = list(values), list(values.values())
-    check_writable(home, check_branch_name(branch))
-    for standing in _tries(home, branch, "stage_many"):
+    tries = Tries(home, branch, operation="stage_many")
+    while True:
+        standing = tries.look()
         _check_age(oldest, standing.boundary)
         if not paths:
             return 0
         prefix = standing.token_prefix
         keys = [prefix + path for path in paths]
-        if _put(home, keys, column, expected=standing.guards):
+        if write_rows(home, keys, column, expected=standing.on_both):
             home.counters.count(branch, standing.record.staging.id, entries=len(paths))
             return len(paths)
-    raise AssertionError  # tries end with an error
 
 
 def link(
@@ -249,9 +228,10 @@ def delete_many(home: Home, *, branch: str, paths: Iterable[str]) -> int:
     Cost: 1 snapshot, 1 read a token for all paths together, the ranges that may have them, 1 write.
     """
     wanted = list(dict.fromkeys(check_path(path, writing=True) for path in paths))
-    check_writable(home, check_branch_name(branch))
-    for snapshot, standing in _moments(home, branch, "delete"):
-        layers = branch_view(home, standing.record, snapshot=snapshot).layers_of(wanted)
+    tries = Tries(home, branch, operation="delete")
+    while True:
+        with tries.moment() as (snapshot, standing):
+            layers = branch_view(home, standing.record, snapshot=snapshot).layers_of(wanted)
         prefix = standing.token_prefix
         buried: list[bytes] = []
         removed: dict[bytes, bytes | None] = {}
@@ -264,10 +244,14 @@ def delete_many(home: Home, *, branch: str, paths: Iterable[str]) -> int:
                 buried.append(prefix + path)
         if not buried and not removed:
             return 0
-        if _bury(home, standing, buried, removed):
+        # No address is named, so the boundary does not matter.
+        if removed:
+            is_done = replace_rows(home, [(key, TOMBSTONE) for key in buried], removed, expected=standing.on_branch)
+        else:
+            is_done = write_rows(home, buried, [TOMBSTONE] * len(buried), expected=standing.on_branch)
+        if is_done:
             home.counters.count(branch, standing.record.staging.id, entries=-len(removed), tombstones=len(buried))
             return len(buried) + len(removed)
-    raise AssertionError  # tries end with an error
 
 
 def delete_prefix(home: Home, *, branch: str, prefix: str) -> bool:
@@ -282,131 +266,24 @@ def delete_prefix(home: Home, *, branch: str, prefix: str) -> bool:
     Cost: 1 snapshot, a listing up to its first entry, 1 write of the branch's record, however much is taken away.
     """
     start, end = prefix_range(check_prefix(prefix, writing=True))
-    check_writable(home, check_branch_name(branch))
-    key = home.keys.branch(branch)
-    for snapshot, standing in _moments(home, branch, "delete_prefix"):
-        view = branch_view(home, standing.record, snapshot=snapshot)
-        if next(view.rows(start or None, end), None) is None:
-            return False
+    tries = Tries(home, branch, operation="delete_prefix")
+    while True:
+        with tries.moment() as (snapshot, standing):
+            view = branch_view(home, standing.record, snapshot=snapshot)
+            if next(view.rows(start or None, end), None) is None:
+                return False
         record = standing.record
         token = new_token(home.environment, clears=prefix)
         after = msgspec.structs.replace(record, staging=token, sealed=(record.staging, *record.sealed))
         try:
-            write_unique(home.key_value, [(key, encode_record(after))], expected={key: standing.guards[key]})
+            puts = [(home.keys.branch(branch), encode_record(after))]
+            write_unique(home.key_value, puts, expected=standing.on_branch)
         except Conflict as error:
-            _check_only_unexpected(error)
+            check_only_unexpected(error)
             continue
         home.counters.count(branch, token.id, tombstones=1)
         home.counters.count_seal(branch)
         return True
-    raise AssertionError  # tries end with an error
-
-
-# ---- one try
-
-
-def _tries(home: Home, branch: str, operation: str) -> Iterator[_Standing]:
-    """What each try rests on, from what this process knows: the write proves it. Ends with `Conflict`."""
-    check_writable(home, check_branch_name(branch))
-    key_value, key = home.key_value, home.keys.branch(branch)
-    tries = _Tries(home, branch, operation)
-    while True:
-        raw = key_value.peek(key)
-        if raw is None:  # that there is no such branch must be true, not only what this process knows
-            record, raw = load_branch(home, branch)
-        else:
-            record = decode_record(raw, Branch, key=key)
-        tries.begin(record)
-        yield _standing(home, branch, record, raw, key_value.peek(home.keys.boundary))
-
-
-def _moments(home: Home, branch: str, operation: str) -> Iterator[tuple[KeyValueSnapshot, _Standing]]:
-    """The same for tries that look before they write: each with a snapshot of its moment. Ends with `Conflict`."""
-    tries = _Tries(home, branch, operation)
-    while True:
-        with home.key_value.snapshot() as snapshot:
-            record, raw = load_branch(home, branch, snapshot=snapshot)
-            tries.begin(record)
-            yield snapshot, _standing(home, branch, record, raw, snapshot.get(home.keys.boundary))
-
-
-def _standing(home: Home, branch: str, record: Branch, raw: bytes, boundary: bytes | None) -> _Standing:
-    guards = {home.keys.branch(branch): raw, home.keys.boundary: boundary}
-    return _Standing(record, guards, boundary, home.keys.token(record.staging.id))
-
-
-class _Tries:
-    """Counts the tries of one write.
-
-    `RepositoryOptions.write_tries_max` is about tokens: a record that changed and kept its token, as by a commit that
-    is published while we look, counts against the larger number of `RepositoryOptions.publish_tries_max`.
-    """
-
-    def __init__(self, home: Home, branch: str, operation: str) -> None:
-        self._home = home
-        self._branch = branch
-        self._operation = operation
-        self._tokens: set[str] = set()
-        self._count = 0
-
-    def begin(self, record: Branch) -> None:
-        """One more, on this record. Raises `Conflict` (``branch_moved``) when there were enough."""
-        options = self._home.options
-        self._tokens.add(record.staging.id)
-        self._count += 1
-        if self._count > 1:
-            _RETRIES.add(1, self._operation)
-        if len(self._tokens) > options.write_tries_max or self._count > options.publish_tries_max:
-            raise Conflict(
-                f"Branch {self._branch} of repository {self._home.name} was changed by others at each of "
-                f"{self._count - 1} tries to write to it: try again.",
-                kind="branch_moved",
-                branch=self._branch,
-            )
-
-
-def _put(home: Home, keys: Sequence[bytes], values: Sequence[bytes], *, expected: Mapping[bytes, bytes | None]) -> bool:
-    """Write rows, if all is as expected; whether it was."""
-    try:
-        if len(keys) == 1:
-            home.key_value.write([(keys[0], values[0])], expected=expected)
-        else:
-            home.key_value.put_columns(keys, values, expected=expected)
-    except Conflict as error:
-        _check_only_unexpected(error)
-        return False
-    except OutcomeUnknown:
-        if home.key_value.get(keys[0]) != values[0]:
-            raise
-    return True
-
-
-def _bury(home: Home, standing: _Standing, buried: Sequence[bytes], removed: Mapping[bytes, bytes | None]) -> bool:
-    """Write tombstones and remove staged entries; whether all was as expected.
-
-    No address is named, so the boundary does not matter.
-    """
-    branch = {key: raw for key, raw in standing.guards.items() if key != home.keys.boundary}
-    if not removed:
-        return _put(home, buried, [TOMBSTONE] * len(buried), expected=branch)
-    try:
-        home.key_value.write([(key, TOMBSTONE) for key in buried], list(removed), expected={**branch, **removed})
-    except Conflict as error:
-        _check_only_unexpected(error)
-        return False
-    except OutcomeUnknown:
-        with home.key_value.snapshot() as snapshot:
-            if any(snapshot.get(key) != raw for key, raw in branch.items()):
-                raise
-            if any(value is not None for value in snapshot.get_many(removed)):
-                raise
-    return True
-
-
-def _check_only_unexpected(error: Conflict) -> None:
-    """Pass when a conditional write met another value; raise every other conflict."""
-    if error.kind != "unexpected_value":
-        raise error
 
 
 # ---- what may be staged

@@ -1,0 +1,181 @@
+"""One try of a write to a branch: what it rests on, the atomic change it makes, and what became of an unclear one.
+
+Owns: the protocol by which nothing that was acknowledged is lost. A try reads the branch's record and the collection's
+boundary, and writes under the record's staging token, in one change that expects both to be as they were read. So a row
+only ever lands in a token while that is its branch's staging token: whoever seals a token and then reads it has every
+row that will ever be in it, and no row that somebody has read vanishes because it came too late. A try that met another
+record has written nothing, and is made again on the record as it is then.
+
+Invariants: a try that reads before it decides has one snapshot for all of it; tries are bounded; an unclear outcome is
+settled by reading what should be there, never by writing again: between two writes of one value somebody else's may
+have come, and would be lost. Why this is sound: docs/design/0016-staging.md. Does not know: what is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from lakebed.errors import Conflict, OutcomeUnknown
+from lakebed.metrics import default_registry
+from lakebed.repo.branches import load_branch
+from lakebed.repo.home import Home
+from lakebed.repo.key_value.port import KeyValueSnapshot
+from lakebed.repo.model import Branch
+from lakebed.repo.names import check_branch_name
+from lakebed.repo.protection import check_writable
+from lakebed.repo.records import decode_record
+
+__all__ = ["Standing", "Tries", "check_only_unexpected", "replace_rows", "write_rows"]
+
+_RETRIES: Final = default_registry.counter(
+    "lakebed_repo_retries_total",
+    help_text="Times an operation on a branch began again because the branch changed meanwhile.",
+    label_names=("operation",),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a try rests on.
+
+    Attributes:
+        record: the branch's.
+        on_branch: the record as it is stored, to be expected of the write.
+        boundary: a ULID; uploads with smaller ones may be collected. None: there was no collection yet.
+        on_both: record and boundary, to be expected where an address is named.
+        token_prefix: of keys under the staging token.
+    """
+
+    record: Branch
+    on_branch: Mapping[bytes, bytes | None]
+    boundary: bytes | None
+    on_both: Mapping[bytes, bytes | None]
+    token_prefix: bytes
+
+
+class Tries:
+    """The tries of one write to a branch; the first `look` begins the first.
+
+    `RepositoryOptions.write_tries_max` is about tokens: a record that changed and kept its token, as by a commit that
+    is published while we look, counts against the larger number of `RepositoryOptions.publish_tries_max`.
+
+    Args:
+        branch: must allow to be written.
+        operation: a word for metrics.
+
+    Raises:
+        InvalidRequest: kind ``invalid_branch_name``, ``protected_branch``, ``read_only_repository``.
+    """
+
+    def __init__(self, home: Home, branch: str, *, operation: str) -> None:
+        check_writable(home, check_branch_name(branch))
+        self._home = home
+        self._branch = branch
+        self._key = home.keys.branch(branch)
+        self._operation = operation
+        self._tokens: set[str] = set()
+        self._count = 0
+
+    def look(self) -> Standing:
+        """Begin a try that overwrites: from what this process knows, which the write will prove.
+
+        Raises:
+            NotFound: kind ``branch_not_found``; that is true, not only what this process knows.
+            Conflict: kind ``branch_moved``: there were enough tries.
+        """
+        key_value = self._home.key_value
+        raw = key_value.peek(self._key)
+        if raw is None:
+            record, raw = load_branch(self._home, self._branch)
+        else:
+            record = decode_record(raw, Branch, key=self._key)
+        return self._standing(record, raw, key_value.peek(self._home.keys.boundary))
+
+    @contextmanager
+    def moment(self) -> Iterator[tuple[KeyValueSnapshot, Standing]]:
+        """Begin a try that decides by what is there: with a snapshot of its moment. Raises as `look`."""
+        with self._home.key_value.snapshot() as snapshot:
+            record, raw = load_branch(self._home, self._branch, snapshot=snapshot)
+            yield snapshot, self._standing(record, raw, snapshot.get(self._home.keys.boundary))
+
+    def _standing(self, record: Branch, raw: bytes, boundary: bytes | None) -> Standing:
+        self._begin(record)
+        on_branch: dict[bytes, bytes | None] = {self._key: raw}
+        on_both = {**on_branch, self._home.keys.boundary: boundary}
+        return Standing(record, on_branch, boundary, on_both, self._home.keys.token(record.staging.id))
+
+    def _begin(self, record: Branch) -> None:
+        options = self._home.options
+        self._tokens.add(record.staging.id)
+        self._count += 1
+        if self._count > 1:
+            _RETRIES.add(1, self._operation)
+        if len(self._tokens) > options.write_tries_max or self._count > options.publish_tries_max:
+            raise Conflict(
+                f"Branch {self._branch} of repository {self._home.name} was changed by others at each of "
+                f"{self._count - 1} tries to write to it: try again.",
+                kind="branch_moved",
+                branch=self._branch,
+            )
+
+
+def write_rows(
+    home: Home, keys: Sequence[bytes], values: Sequence[bytes], *, expected: Mapping[bytes, bytes | None]
+) -> bool:
+    """Write rows, at least one, in one atomic change.
+
+    Returns:
+        Whether all was as expected; else nothing was written.
+
+    Raises:
+        OutcomeUnknown: nobody knows, and the rows are not there.
+    """
+    try:
+        if len(keys) == 1:
+            home.key_value.write([(keys[0], values[0])], expected=expected)
+        else:
+            home.key_value.put_columns(keys, values, expected=expected)
+    except Conflict as error:
+        check_only_unexpected(error)
+        return False
+    except OutcomeUnknown:
+        with home.key_value.snapshot() as snapshot:
+            if snapshot.get_many(keys) != list(values):
+                raise
+    return True
+
+
+def replace_rows(
+    home: Home,
+    puts: Sequence[tuple[bytes, bytes]],
+    removed: Mapping[bytes, bytes | None],
+    *,
+    expected: Mapping[bytes, bytes | None],
+) -> bool:
+    """Write some rows and remove others, in one atomic change. Returns and raises as `write_rows`.
+
+    Args:
+        removed: with the values that they have, which are expected too.
+    """
+    try:
+        home.key_value.write(puts, list(removed), expected={**expected, **removed})
+    except Conflict as error:
+        check_only_unexpected(error)
+        return False
+    except OutcomeUnknown:
+        # What is gone may have been cleaned up with its whole token: only what we rested on tells.
+        with home.key_value.snapshot() as snapshot:
+            if any(snapshot.get(key) != value for key, value in (*expected.items(), *puts)):
+                raise
+            if any(value is not None for value in snapshot.get_many(removed)):
+                raise
+    return True
+
+
+def check_only_unexpected(error: Conflict) -> None:
+    """Pass when a conditional write met another value; raise every other conflict."""
+    if error.kind != "unexpected_value":
+        raise error
