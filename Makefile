@@ -27,10 +27,10 @@ help: ## this list
 demo: java $(VENV)/.demo ## a year of real flights, through Spark: merge, tag, audit, roll back, expire, report
 	@$(RUN) -m demo
 
-test: java check $(PEERS)/.ready $(CLIENTS)/.ready $(NODE)/.ready ## everything continuous integration runs, in at most 25 minutes
+test: java postgresql check $(PEERS)/.ready $(CLIENTS)/.ready $(NODE)/.ready ## everything continuous integration runs, in at most 25 minutes
 	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup -m "not long" $(ARGS)
 
-test-long: java $(VENV)/.ready $(PEERS)/.ready $(CLIENTS)/.ready $(NODE)/.ready ## the long property tests and simulations
+test-long: java postgresql $(VENV)/.ready $(PEERS)/.ready $(CLIENTS)/.ready $(NODE)/.ready ## the long property tests and simulations
 	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup -m long -s $(ARGS)
 
 check: $(VENV)/.ready ## lint, format and types
@@ -78,6 +78,9 @@ $(NODE)/.ready: $(wildcard $(NODE)/package.json) tools/setup.sh
 	@tools/setup.sh node $(NODE)
 	@touch $@
 
-.PHONY: java
+.PHONY: java postgresql
 java:
 	@tools/setup.sh java
+
+postgresql:
+	@tools/setup.sh postgresql

@@ -1,11 +1,13 @@
 #!/bin/sh
 # Makes the environments that the Makefile's targets run in. Quiet unless something is missing; then it says, in one
-# sentence each, what is missing and what to do. Called by the Makefile only, from the checkout's root.
+# sentence each, what is missing and what to do. Called by the Makefile and .ci/run, from the checkout's root.
 #
 #   setup.sh venv FOLDER GROUP [EXTRAS]   a virtual environment with one dependency group of pyproject.toml and,
 #                                         when EXTRAS is given, lakebed itself (editable) with those extras
 #   setup.sh java                         Java 17 or newer is there, or a sentence saying that it is not
 #   setup.sh node FOLDER                  the packages of FOLDER/package.json, by npm
+#   setup.sh postgresql                   PostgreSQL's programs are there, or a sentence saying that they are not
+#   setup.sh install-postgresql           the same, installed by apt-get when they are missing; for machines of tests
 set -eu
 
 fail() {
@@ -85,11 +87,43 @@ install_node() {
     fi
 }
 
+have_postgresql() {
+    command -v initdb >/dev/null 2>&1 || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1
+}
+
+check_postgresql() {
+    have_postgresql || echo "PostgreSQL is not installed: the tests against it will be skipped (on Debian and Ubuntu," \
+        "apt-get install postgresql, to run them)." >&2
+}
+
+install_postgresql() {
+    have_postgresql && return
+    command -v apt-get >/dev/null 2>&1 ||
+        fail "PostgreSQL is not installed, and there is no apt-get to install it: install PostgreSQL 13 or newer."
+    as_root=""
+    if [ "$(id -u)" -ne 0 ]; then
+        sudo -n true >/dev/null 2>&1 ||
+            fail "PostgreSQL is not installed, and only root can: run apt-get install postgresql once."
+        as_root="sudo -n"
+    fi
+    log=$(mktemp)
+    echo "Installing PostgreSQL, once." >&2
+    if ! { $as_root apt-get update && $as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get install --yes --no-install-recommends postgresql; } >"$log" 2>&1; then
+        tail -n 5 "$log" >&2
+        fail "apt-get could not install postgresql; its own words: $log. Is there a network, or a package mirror?"
+    fi
+    rm -f "$log"
+    have_postgresql || fail "apt-get installed postgresql, and there is still no initdb in /usr/lib/postgresql."
+}
+
 verb=$1
 shift
 case "$verb" in
 venv) make_venv "$@" ;;
 java) check_java ;;
 node) install_node "$@" ;;
-*) fail "setup.sh knows venv, java and node, not $verb." ;;
+postgresql) check_postgresql ;;
+install-postgresql) install_postgresql ;;
+*) fail "setup.sh knows venv, java, node, postgresql and install-postgresql, not $verb." ;;
 esac
