@@ -64,7 +64,7 @@ class Bench:
         if self._base is None:
             home = self.new_home()
             made = home.create("base")
-            made.branch("main").stage_many(self.paths, entries_of(self.count))
+            made.branch("main").stage_many(zip(self.paths, entries_of(self.count), strict=True))
             made.branch("main").commit("base")
             self._base = home, made
         return self._base[1]
@@ -96,14 +96,14 @@ class Bench:
         def one_by_one() -> float:
             target = self.branch()
             return (
-                timed(lambda: [target.stage(*pair) for pair in zip(names[:few], entries[:few], strict=True)])
+                timed(lambda: [target.stage_many([pair]) for pair in zip(names[:few], entries[:few], strict=True)])
                 / few
                 * 1e6
             )
 
         def at_once() -> float:
             target = self.branch()
-            return timed(lambda: target.stage_many(names, entries)) / many * 1e6
+            return timed(lambda: target.stage_many(zip(names, entries, strict=True))) / many * 1e6
 
         taken = {"sample_count": self.sample_count, "unit": "us an entry", "durable": True}
         return [
@@ -146,7 +146,7 @@ class Bench:
         target = self.branch()
         for number in range(count):
             names = [f"sealed/{number:03d}/{row:03d}" for row in range(100)]
-            target.stage_many(names, entries_of(100))
+            target.stage_many(zip(names, entries_of(100), strict=True))
             target.delete_prefix(f"nothing/{number}")  # seals what was staged
         return target
 
@@ -170,7 +170,7 @@ class Bench:
     def _tombstones(self) -> list[Result]:
         single = self.base.create_branch("single", source="main")
         single.delete_prefix("")
-        single.stage_many(self.paths[-1:], entries_of(1))
+        single.stage_many([(self.paths[-1], entries_of(1)[0])])
         single.commit("one object")
         results = []
 
@@ -237,7 +237,7 @@ class Bench:
         def ours() -> float:
             self.made += 1
             target = home.create(f"commit-{self.made}").branch("main")
-            target.stage_many(names, entries)
+            target.stage_many(zip(names, entries, strict=True))
             return timed(lambda: target.commit("all"))
 
         def engine() -> float:
@@ -283,7 +283,7 @@ class Bench:
 
         def once() -> float:
             target = self.branch()
-            target.stage_many(chosen, entries_of(100, seed=7))
+            target.stage_many(zip(chosen, entries_of(100, seed=7), strict=True))
             with home_of(self.base).committed.count() as counts:
                 seconds = timed(lambda: target.commit("scattered"))
             counted.update(ranges_read=counts.ranges_read, ranges_written=counts.ranges_written)
@@ -320,7 +320,7 @@ class Bench:
 
         def merge(other: Branch, name: str) -> float:
             target = self.branch()
-            target.stage_many(["zz/own"], entries_of(1))
+            target.stage_many([("zz/own", entries_of(1)[0])])
             target.commit("own change")
             with home_of(self.base).committed.count() as counts:
                 seconds = timed(lambda: target.merge(other.name))
@@ -350,7 +350,7 @@ class Bench:
 
     def _changed(self, rows: list[int]) -> Branch:
         target = self.branch()
-        target.stage_many([self.paths[row] for row in rows], entries_of(len(rows), seed=3))
+        target.stage_many(zip([self.paths[row] for row in rows], entries_of(len(rows), seed=3), strict=True))
         target.commit("changed")
         return target
 

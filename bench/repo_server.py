@@ -146,7 +146,9 @@ def main() -> None:
     paths = [f"lake/part={row // 1000:04d}/{row % 1000:03d}.parquet" for row in range(count)]
     with repo.open_all(str(folder), options=RepositoryOptions(background=False)) as home:
         target = home.create("base").branch("main")
-        target.stage_many(paths, [Entry(f"https://example.org/{row}", 9, f"{row:032x}", 0) for row in range(count)])
+        target.stage_many(
+            (path, Entry(f"https://example.org/{row}", 9, f"{row:032x}", 0)) for row, path in enumerate(paths)
+        )
         target.commit("base")
         home.repository("base").create_branch("up")
     server = subprocess.Popen(

@@ -14,7 +14,20 @@ from typing import Any
 import typer
 
 import lakebed
-from lakebed.cli import args, databases, exits, lakes, pipelines, repositories, rows, say, schemas, tags, versions
+from lakebed.cli import (
+    args,
+    databases,
+    exits,
+    lakes,
+    pipelines,
+    repositories,
+    rows,
+    say,
+    schemas,
+    serving,
+    tags,
+    versions,
+)
 from lakebed.errors import InternalError, LakebedError, Unavailable
 
 __all__ = ["app", "main"]
@@ -40,6 +53,7 @@ for room in (schemas, rows, tags, versions):
 app.add_typer(table, name="table")
 app.add_typer(databases.app, name="kv")
 app.add_typer(repositories.app, name="repo")
+serving.register(app)
 app.add_typer(pipelines.app, name="pipeline")
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "count",
     "document",
     "error",
+    "flush",
     "grid",
     "printable",
     "progress",
@@ -49,6 +50,11 @@ def document(value: Any) -> None:
 def sentence(text: str) -> None:
     """Print one line for a person."""
     sys.stdout.write(printable(text) + "\n")
+
+
+def flush() -> None:
+    """Hand over what was printed, to who waits for it."""
+    sys.stdout.flush()
 
 
 def printable(text: str) -> str:
