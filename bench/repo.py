@@ -179,7 +179,7 @@ class Bench:
             assert [one.path for one in target.list()] == self.paths[-1:]
             return seconds / rounds * 1e3
 
-        for count in sorted({1_000, 10_000, 100_000, self.count - 1}):
+        for count in sorted({min(count, self.count - 1) for count in (1_000, 10_000, 100_000, self.count)}):
             target = self.branch()
             self._delete(target, count)
 

@@ -6,7 +6,6 @@ as long as it runs, waits a moment for another command, and goes through the ser
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -55,9 +54,8 @@ Metadata = Annotated[
     typer.Option("--metadata", metavar="URL", help="Where the records are, if not in the lake: postgresql://..."),
 ]
 
-_OWNER_WAIT_S: Final = 10.0
+_OWNER_WAIT_MS: Final = 10_000
 """How long a command waits for another process that owns the repositories and is no server."""
-_OWNER_LOOK_S: Final = 0.05
 
 _REMOTE_SCHEMES: Final = ("http://", "https://")
 _SHARED_SCHEMES: Final = ("postgresql://", "postgres://")
@@ -94,25 +92,20 @@ def writing(url: str, *, metadata: str | None, create: bool = False) -> Iterator
 def _owned(url: str, *, metadata: str | None, create: bool) -> Any:
     from lakebed import repo
 
-    until_s = time.monotonic() + _OWNER_WAIT_S
-    while True:
-        try:
-            return repo.open_all(
-                url,
-                create=create,
-                metadata=metadata,
-                options=repo.RepositoryOptions(background=False),
-                storage_options=args.storage_options(),
-            )
-        except Conflict as problem:
-            endpoint = problem.facts.get("endpoint")
-            if problem.kind != "owned":
-                raise
-            if endpoint:
-                return _remote(str(endpoint))
-            if time.monotonic() >= until_s:  # another command is done soon, a job is not
-                raise
-        time.sleep(_OWNER_LOOK_S)
+    try:
+        return repo.open_all(
+            url,
+            create=create,
+            metadata=metadata,
+            options=repo.RepositoryOptions(background=False),
+            owner_wait_ms=_OWNER_WAIT_MS,
+            storage_options=args.storage_options(),
+        )
+    except Conflict as problem:
+        endpoint = problem.facts.get("endpoint")
+        if problem.kind != "owned" or not endpoint:
+            raise
+    return _remote(str(endpoint))
 
 
 def _remote(url: str) -> Any:
