@@ -28,6 +28,7 @@ from lakebed.repo.committed.store import EMPTY_METARANGE
 from lakebed.repo.entry import decode_entry, new_address
 from lakebed.repo.home import Home, make_home
 from lakebed.repo.key_value.memory import MemoryKeyValue, MemorySpace
+from lakebed.repo.key_value.open import open_key_value
 from lakebed.repo.key_value.port import KeyValue, KeyValueSnapshot
 from lakebed.repo.model import Branch, DiffKind, Entry, MetarangeRef, RepositoryRecord
 from lakebed.repo.options import RangeOptions, RepositoryOptions
@@ -210,6 +211,8 @@ class Place:
 
     environment: Environment = field(default_factory=Environment)
     options: RepositoryOptions = field(default_factory=lambda: RepositoryOptions(ranges=SMALL_RANGES, committer="ada"))
+    records_url: str | None = None
+    """Of the key-value store; None: `space`."""
     record: RepositoryRecord = field(init=False)
     space: MemorySpace = field(init=False)
     url: str = field(init=False)
@@ -230,7 +233,11 @@ class Place:
 def open_home(place: Place, *, trap: Trap | None = None, key_value: KeyValue | None = None) -> Iterator[Home]:
     """A home of a place, as a process of its own; `key_value` instead of the place's."""
     store: Any = open_store(place.url, environment=place.environment)
-    inner: Any = key_value or MemoryKeyValue(place.space)
+    inner: Any = key_value
+    if inner is None and place.records_url is not None:
+        inner = open_key_value(place.records_url, environment=place.environment)
+    elif inner is None:
+        inner = MemoryKeyValue(place.space)
     home = make_home(
         "analytics",
         place.record,
@@ -243,6 +250,8 @@ def open_home(place: Place, *, trap: Trap | None = None, key_value: KeyValue | N
         yield home
     finally:
         home.committed.close()
+        if key_value is None:
+            inner.close()
 
 
 def make_branch(home: Home, name: str, commit_id: str) -> None:
