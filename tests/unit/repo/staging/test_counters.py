@@ -1,0 +1,101 @@
+"""The sensor: what it counts, and when it asks for a compaction."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakebed.repo.options import RepositoryOptions
+from lakebed.repo.staging.counters import BranchCounts, Counters
+from lakebed.repo.staging.sensor import count_branch, wanted_compactions
+from lakebed.testing.staging_scene import BRANCH, StagingScene
+
+OPTIONS = RepositoryOptions(
+    compaction_staged_min=10, compaction_tombstones_min=4, compaction_sealed_min=3, background=False
+)
+
+
+@pytest.mark.parametrize(
+    ("counts", "why"),
+    [
+        (BranchCounts(), None),
+        (BranchCounts(9, 3, 2), None),
+        (BranchCounts(10, 0, 0), "staged_entries"),
+        (BranchCounts(0, 4, 0), "tombstones"),
+        (BranchCounts(0, 0, 3), "sealed_tokens"),
+        (BranchCounts(10, 4, 3), "tombstones"),
+    ],
+)
+def test_what_calls_for_a_compaction(counts: BranchCounts, why: str | None) -> None:
+    """Each threshold by itself does."""
+    assert counts.why(OPTIONS) == why
+    assert counts.wants_compaction(OPTIONS) == (why is not None)
+
+
+def test_a_branch_that_was_never_counted_is_not_known() -> None:
+    """What was written since the start says nothing of what was there before."""
+    counters = Counters()
+    counters.count("main", "t1", entries=5)
+    assert counters.counts("main") is None
+    counters.set_counted("main", {"t1": (7, 1)}, sealed_count=0)
+    assert counters.counts("main") == BranchCounts(7, 1, 0)
+
+
+def test_what_a_publish_drops_is_forgotten_and_the_rest_stays() -> None:
+    """Writes that came after the seal still count after the commit that follows it."""
+    counters = Counters()
+    counters.set_counted("main", {}, sealed_count=0)
+    counters.count("main", "t1", entries=5, tombstones=1)
+    counters.count_seal("main")
+    counters.count("main", "t2", entries=2)
+    assert counters.counts("main") == BranchCounts(7, 1, 1)
+    counters.reset("main", sealed_count=0, tokens=["t2"])
+    assert counters.counts("main") == BranchCounts(2, 0, 0)
+    counters.count("main", "t2", entries=-5)
+    assert counters.counts("main") == BranchCounts(0, 0, 0)
+    counters.forget("main")
+    assert counters.counts("main") is None
+    assert counters.all_counts() == {}
+
+
+def test_verbs_feed_the_counts() -> None:
+    """Puts, deletes, batches and prefixes are counted where they happen."""
+    scene = StagingScene({f"a/{number}": "1" for number in range(5)}, options=OPTIONS)
+    with scene.home.key_value.snapshot() as snapshot:
+        assert count_branch(scene.home, BRANCH, scene.record, snapshot=snapshot) == BranchCounts()
+    scene.put("b", "1")
+    scene.put("c", "1")
+    scene.delete("c", "a/1", "a/2")
+    assert scene.home.counters.counts(BRANCH) == BranchCounts(1, 2, 0)
+    scene.delete_prefix("a/")
+    assert scene.home.counters.counts(BRANCH) == BranchCounts(1, 3, 1)
+    assert wanted_compactions(scene.home) == []
+    scene.delete("b")
+    assert wanted_compactions(scene.home) == [(BRANCH, "tombstones")]
+
+
+def test_a_new_process_counts_what_is_there() -> None:
+    """The counts of a process that began later are those of the store, once for each branch, and bounded."""
+    scene = StagingScene({f"a/{number}": "1" for number in range(9)}, options=OPTIONS)
+    scene.delete("a/1", "a/2", "a/3")
+    scene.put("b", "1")
+    scene.seal()
+    record = scene.record
+    later = StagingScene(key_value=scene.home.key_value, options=OPTIONS)
+    scene.replace(commit_id=record.commit_id, staging=record.staging, sealed=record.sealed)
+    with later.home.key_value.snapshot() as snapshot:
+        assert count_branch(later.home, BRANCH, record, snapshot=snapshot) == BranchCounts(1, 3, 1)
+    scene.delete("a/4")
+    with later.home.key_value.snapshot() as snapshot:
+        assert count_branch(later.home, BRANCH, record, snapshot=snapshot) == BranchCounts(1, 3, 1)
+
+
+def test_counting_goes_no_further_than_the_threshold() -> None:
+    """A branch with far more than the threshold is not read through to know that it wants a compaction."""
+    scene = StagingScene(options=OPTIONS)
+    for number in range(30):
+        scene.put(f"{number:02}", "1")
+    scene.home.counters.forget(BRANCH)
+    with scene.home.key_value.snapshot() as snapshot:
+        counts = count_branch(scene.home, BRANCH, scene.record, snapshot=snapshot)
+    assert counts.staged_entries in (10, 30)
+    assert counts.why(OPTIONS) == "staged_entries"
