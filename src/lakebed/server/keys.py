@@ -125,6 +125,7 @@ class AccessKeys:
         self._options = options or ServerOptions()
         self._pepper = self._random(_SALT_BYTES)
         self._cache: dict[bytes, _Verified] = {}
+        self._changes = 0
 
     def create(self, *, role: Role, repositories: tuple[str, ...] | None = None, description: str = "") -> NewAccessKey:
         """A new access key. Raises `InvalidRequest` for a role or repository that cannot be. Cost: 1 write."""
@@ -175,6 +176,7 @@ class AccessKeys:
                 self._key_value.set_if(access_key_key(access_key), encode_record(new.key), expected=raw)
             except Conflict:
                 continue  # somebody else rotates or revokes it: look again
+            self._forget()
             self._end([token.id for token in self._scan(access_key + _TOKEN_MARK)])
             return new
         raise Conflict(f"The access key {access_key} is being changed by others: try again.", kind="key_changed")
@@ -219,6 +221,7 @@ class AccessKeys:
         Args:
             credential: under which `recall` finds the answer.
         """
+        changes = self._changes
         key = self._load(access_key)
         if key is None or not _matches(key, secret):
             raise _refused()
@@ -228,10 +231,12 @@ class AccessKeys:
             raise _refused()
         names = None if key.repositories is None else frozenset(key.repositories)
         principal = Principal(key.parent or key.id, key.role, names, key.created_at_ms)
-        if len(self._cache) >= _CACHED_MAX:
-            self._cache = {}
-        now_s = self._environment.clock.monotonic_s()
-        self._cache[self._digest(credential)] = _Verified(principal, now_s, key.expires_at_ms)
+        cache = self._cache
+        if changes == self._changes:
+            if len(cache) >= _CACHED_MAX:
+                cache.clear()
+            now_s = self._environment.clock.monotonic_s()
+            cache[self._digest(credential)] = _Verified(principal, now_s, key.expires_at_ms)
         return principal
 
     def _store(
@@ -256,7 +261,12 @@ class AccessKeys:
     def _end(self, ids: Sequence[str]) -> None:
         if ids:
             self._key_value.write(deletes=[access_key_key(key_id) for key_id in ids])
-            self._cache = {}
+            self._forget()
+
+    def _forget(self) -> None:
+        """Trust nobody without a look; not either whom a call that is under way has just read."""
+        self._changes += 1
+        self._cache = {}
 
     def _load(self, key_id: str) -> AccessKey | None:
         key = access_key_key(key_id)

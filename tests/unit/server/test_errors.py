@@ -1,0 +1,43 @@
+"""Errors as replies."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lakebed import errors
+from lakebed.server.errors import error_reply, status_of
+
+
+def test_every_kind_of_error_has_a_status() -> None:
+    """Each class of errors has its status; none falls through to 500 unnoticed."""
+    statuses = {
+        name: status_of(getattr(errors, name)("sentence.")) for name in errors.__all__ if name != "LakebedError"
+    }
+    assert statuses == {
+        "AlreadyExists": 409, "Closed": 503, "Conflict": 409, "Corruption": 500, "Fenced": 503, "InternalError": 500,
+        "InvalidRequest": 400, "NotFound": 404, "OutcomeUnknown": 503, "Rejected": 409, "Unavailable": 503,
+        "UnsupportedFormat": 500,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("inside: secret"), errors.Corruption("inside: secret"), errors.InternalError("inside: secret"),
+     errors.UnsupportedFormat("inside: secret"), RecursionError("inside: secret")],
+)  # fmt: skip
+def test_nothing_of_the_inside_is_told(error: Exception) -> None:
+    """A reply of 500 names the request, and nothing of what went wrong."""
+    reply = error_reply(error, request_id="abc-1")
+    assert reply.status == 500
+    body = json.loads(bytes(reply.body))
+    assert set(body) == {"message"}
+    assert "abc-1" in body["message"]
+    assert "secret" not in body["message"]
+
+
+def test_a_client_is_told_the_kind() -> None:
+    """The kind of an error stands in a header, for programs."""
+    reply = error_reply(errors.Conflict("sentence.", kind="merge_conflict"), request_id="")
+    assert (b"x-lakebed-error", b"merge_conflict") in reply.headers

@@ -1,0 +1,157 @@
+"""Access keys, without a server."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from lakebed.errors import InvalidRequest, NotFound
+from lakebed.repo.key_value.memory import MemoryKeyValue
+from lakebed.runtime import Environment
+from lakebed.server.keys import AccessKeys
+from lakebed.server.options import ServerOptions
+from lakebed.testing.clock import ManualClock
+
+OPTIONS = ServerOptions(key_recheck_s=2.0, token_lifetime_s=60, tokens_per_key_max=3)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """Time."""
+    return ManualClock()
+
+
+@pytest.fixture
+def environment(clock: ManualClock) -> Environment:
+    """Time and chance."""
+    return Environment(clock=clock, rng=random.Random(7))
+
+
+@pytest.fixture
+def store() -> MemoryKeyValue:
+    """Records."""
+    return MemoryKeyValue()
+
+
+@pytest.fixture
+def keys(store: MemoryKeyValue, environment: Environment) -> AccessKeys:
+    """The keys of one process."""
+    return AccessKeys(store, environment=environment, options=OPTIONS)
+
+
+def stored(store: MemoryKeyValue) -> bytes:
+    """Everything that is stored."""
+    with store.snapshot() as snapshot:
+        return b"".join(key + value for key, value in snapshot.scan())
+
+
+def test_no_record_holds_a_secret(keys: AccessKeys, store: MemoryKeyValue) -> None:
+    """Of secrets and tokens only salted hashes are stored; equal hashes never, not even of equal secrets."""
+    made = [keys.create(role="write"), keys.create(role="write")]
+    token = keys.login(made[0].key.id, made[0].secret)
+    for one in (*made, token):
+        assert len(one.secret) == 40
+        assert one.secret.encode() not in stored(store)
+        assert one.secret not in repr(one)
+    assert len({one.key.salt for one in (*made, token)}) == 3
+
+
+def test_what_another_process_revoked_ends_within_the_bound(
+    keys: AccessKeys, store: MemoryKeyValue, environment: Environment, clock: ManualClock
+) -> None:
+    """A verified key is trusted for `key_recheck_s` without a look, and not longer."""
+    made = keys.create(role="read")
+    keys.create(role="admin")
+    keys.verify(b"header", access_key=made.key.id, secret=made.secret)
+    AccessKeys(store, environment=environment, options=OPTIONS).revoke(made.key.id)
+    clock.advance(1.9)
+    recalled = keys.recall(b"header")
+    assert recalled is not None
+    assert recalled.id == made.key.id
+    clock.advance(0.2)
+    assert keys.recall(b"header") is None
+    with pytest.raises(InvalidRequest) as caught:
+        keys.verify(b"header", access_key=made.key.id, secret=made.secret)
+    assert caught.value.kind == "unauthorized"
+
+
+def test_a_token_ends_with_its_time(keys: AccessKeys, clock: ManualClock) -> None:
+    """A token is good until it expires, also where it was verified a moment before."""
+    made = keys.create(role="write", repositories=("abc",))
+    token = keys.login(made.key.id, made.secret)
+    clock.advance(59.5)
+    principal = keys.verify(b"t", access_key=token.key.id, secret=token.secret)
+    assert (principal.id, principal.role, principal.repositories) == (made.key.id, "write", frozenset({"abc"}))
+    clock.advance(0.5)
+    assert keys.recall(b"t") is None
+    with pytest.raises(InvalidRequest, match="expired"):
+        keys.verify(b"t", access_key=token.key.id, secret=token.secret)
+
+
+def test_tokens_are_bounded_and_cleaned_up(keys: AccessKeys, store: MemoryKeyValue, clock: ManualClock) -> None:
+    """A key has at most so many tokens; a login ends the oldest beyond them, and removes what has expired."""
+    made = keys.create(role="write")
+    tokens = []
+    for _ in range(5):
+        clock.advance(1)
+        tokens.append(keys.login(made.key.id, made.secret))
+    good = []
+    for token in tokens:
+        try:
+            keys.verify(b"t", access_key=token.key.id, secret=token.secret)
+            good.append(token)
+        except InvalidRequest:
+            continue
+    assert good == tokens[2:]
+    clock.advance(61)
+    keys.login(made.key.id, made.secret)
+    with store.snapshot() as snapshot:
+        assert len(list(snapshot.scan())) == 2
+    assert [key.id for key in keys.list()] == [made.key.id]
+
+
+def test_a_token_makes_no_tokens(keys: AccessKeys) -> None:
+    """A stolen token ends with its time: it cannot log in for another, and is no key to rotate or revoke."""
+    made = keys.create(role="write")
+    token = keys.login(made.key.id, made.secret)
+    with pytest.raises(InvalidRequest):
+        keys.login(token.key.id, token.secret)
+    for verb in (keys.rotate, keys.revoke, keys.get):
+        with pytest.raises(NotFound):
+            verb(token.key.id)
+
+
+def test_the_first_key_is_made_once(keys: AccessKeys) -> None:
+    """Only where there is no key at all is a first one made."""
+    first = keys.create_first()
+    assert first is not None
+    assert first.key.role == "admin"
+    assert keys.create_first() is None
+
+
+def test_the_cache_is_bounded(keys: AccessKeys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many credentials are sent, only so many are remembered."""
+    monkeypatch.setattr("lakebed.server.keys._CACHED_MAX", 3)
+    made = keys.create(role="read")
+    for number in range(10):
+        keys.verify(b"%d" % number, access_key=made.key.id, secret=made.secret)
+        assert len(keys._cache) <= 3
+
+
+def test_a_rotation_beside_a_verification_wins(
+    keys: AccessKeys, store: MemoryKeyValue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is verified with a secret that is rotated at that very moment is not remembered."""
+    made = keys.create(role="admin")
+    read = store.get
+
+    def rotate_behind_it(key: bytes) -> bytes | None:
+        found = read(key)
+        monkeypatch.undo()
+        keys.rotate(made.key.id)
+        return found
+
+    monkeypatch.setattr(store, "get", rotate_behind_it)
+    keys.verify(b"header", access_key=made.key.id, secret=made.secret)
+    assert keys.recall(b"header") is None

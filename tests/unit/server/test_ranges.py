@@ -1,0 +1,44 @@
+"""Ranges as HTTP writes them."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakebed.errors import InvalidRequest
+from lakebed.server.ranges import content_range, parse_range
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 2, 10])
+@pytest.mark.parametrize("first", [None, 0, 1, 9, 10, 11])
+@pytest.mark.parametrize("last", [None, 0, 1, 9, 10, 11])
+def test_a_range_is_inside_the_object_or_refused(size_bytes: int, first: int | None, last: int | None) -> None:
+    """Every header of one range gives a half-open range inside the object, a refusal with its size, or no range."""
+    header = f"bytes={'' if first is None else first}-{'' if last is None else last}"
+    wanted = set(range(first, (size_bytes if last is None else last + 1))) if first is not None else set()
+    if first is None and last is not None:
+        wanted = set(range(size_bytes - last, size_bytes))
+    inside = sorted(wanted & set(range(size_bytes)))
+    meaningless = (first is None and last is None) or (first is not None and last is not None and last < first)
+    if meaningless:
+        assert parse_range(header, size_bytes=size_bytes) is None
+    elif inside:
+        assert parse_range(header, size_bytes=size_bytes) == (inside[0], inside[-1] + 1)
+    else:
+        with pytest.raises(InvalidRequest) as caught:
+            parse_range(header, size_bytes=size_bytes)
+        assert caught.value.kind == "range_not_satisfiable"
+        assert caught.value.facts == {"size_bytes": size_bytes}
+
+
+@pytest.mark.parametrize(
+    "header", [None, "", "bytes", "bytes=1", "bytes=1-2,4-5", "items=1-2", "bytes=１-２", "bytes=" + "9" * 30 + "-"]
+)
+def test_what_is_no_single_range_means_everything(header: str | None) -> None:
+    """Absent, malformed and multiple ranges are no range."""
+    assert parse_range(header, size_bytes=10) is None
+
+
+def test_a_reply_says_where_its_bytes_stand() -> None:
+    """``Content-Range`` counts to the last byte, and names the size where nothing can be served."""
+    assert content_range((0, 4), size_bytes=10) == "bytes 0-3/10"
+    assert content_range(None, size_bytes=10) == "bytes */10"
