@@ -1,0 +1,116 @@
+"""Tables inside branches: the tables' own contract, unchanged, on a branch as one more kind of store."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakebed.objects.port import ObjectStore
+from lakebed.repo.branch_store import BranchStore
+from lakebed.repo.home import Home
+from lakebed.runtime import Environment
+from lakebed.testing.repo_homes import Place, open_home
+
+CONTRACTS = Path(__file__).parents[1] / "table"
+MODULES = (
+    "test_branches",
+    "test_commit",
+    "test_data_changes",
+    "test_data_compaction",
+    "test_data_discarded",
+    "test_data_options",
+    "test_data_rows",
+    "test_expire",
+    "test_orphans",
+    "test_other_lifetimes",
+    "test_rollback",
+    "test_tag_deletion",
+    "test_tag_races",
+    "test_tags",
+    "test_travel",
+)
+PARAMETERS = {"make": ["memory", "local"]}
+OF_OTHER_STORES = {
+    # Of hints, which tables do not write inside of branches; what they save is told below.
+    "test_the_first_commit_is_snapshot_one",
+    "test_an_append_costs_eight_requests_whatever_came_before",
+    "test_a_lost_race_rewrites_lists_only",
+    "test_the_cost_does_not_grow_with_tags",
+    "test_a_thousand_tags_are_known_from_one_listing",
+    "test_the_index_notices_every_change",
+    "test_a_damaged_index_is_only_a_slower_look",
+}
+
+
+class Repositories:
+    """A repository for every URL that a test opens, with the table's folder inside of its branch."""
+
+    def __init__(self) -> None:
+        self._exits = ExitStack()
+        self._homes: dict[str, Home] = {}
+
+    def open_store(self, url: str, *, environment: Environment | None = None, **_: Any) -> ObjectStore:
+        """In place of `lakebed.objects.open_store`: the same URL is the same folder of the same branch."""
+        if url not in self._homes:
+            place = Place(environment=environment or Environment())
+            if not url.startswith("memory://"):
+                place.url = f"{url}.repo"
+            self._homes[url] = self._exits.enter_context(open_home(place))
+            BranchStore(self._homes[url], "main", "tables").put("t-beside", b"nobody's")
+        return BranchStore(self._homes[url], "main", "tables/t")
+
+    def close(self) -> None:
+        """Let all of them go."""
+        self._homes.clear()
+        self._exits.close()
+
+
+REPOSITORIES = Repositories()
+
+
+def module_of(name: str) -> dict[str, Any]:
+    """What a module of the contract defines, with branches where it opens stores."""
+    spec = importlib.util.spec_from_file_location(f"table_contract_{name}", CONTRACTS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    defined = vars(module)
+    if "open_store" in defined:
+        defined["open_store"] = REPOSITORIES.open_store
+    return defined
+
+
+def is_fixture(value: object) -> bool:
+    """Whether pytest made a fixture of it."""
+    return type(value).__name__ == "FixtureFunctionDefinition"
+
+
+def contract(name: str) -> type:
+    """A module of the contract as a class, so that fixtures of one name do not meet."""
+    members: dict[str, Any] = {}
+    for key, value in module_of(name).items():
+        if is_fixture(value):
+            members[key] = pytest.fixture(params=PARAMETERS.get(key))(staticmethod(inspect.unwrap(value)))
+        elif key.startswith("test_") and key not in OF_OTHER_STORES:
+            members[key] = staticmethod(value)
+    return type(f"Test{name.removeprefix('test').title().replace('_', '')}", (), members)
+
+
+globals().update({key: value for key, value in module_of("conftest").items() if is_fixture(value)})
+globals().update({cls.__name__: cls for cls in map(contract, MODULES)})
+
+
+@pytest.fixture(autouse=True)
+def branches_instead_of_stores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What opens stores by itself opens branches."""
+    monkeypatch.setattr("lakebed.testing.table_model.open_store", REPOSITORIES.open_store)
+    yield
+    REPOSITORIES.close()
