@@ -145,13 +145,16 @@ class Move:
 Plan = Callable[[SealedBranch], Move]
 
 
-def move_branch(home: Home, branch: str, *, operation: str, plan: Plan, fresh_token: bool = False) -> Move:
+def move_branch(
+    home: Home, branch: str, *, operation: str, plan: Plan, fresh_token: bool = False, gives_up: bool = False
+) -> Move:
     """Seal a branch, make a plan and publish it, as often as it takes.
 
     Args:
         operation: a word for metrics, the reference log and errors.
         plan: called for each try; what it raises ends the operation, and nothing has moved.
         fresh_token: take a new staging token even when nothing is staged.
+        gives_up: what is sealed is not wanted, so that it is never read, however much it is.
 
     Returns:
         The move that was published.
@@ -163,7 +166,7 @@ def move_branch(home: Home, branch: str, *, operation: str, plan: Plan, fresh_to
     Cost: 1 snapshot and 2 durable writes of the key-value store beside what the plan costs.
     """
     for _ in range(home.options.publish_tries_max):
-        sealed = seal(home, branch, fresh_token=fresh_token)
+        sealed = seal(home, branch, fresh_token=fresh_token, gives_up=gives_up)
         move = plan(sealed)
         if publish(home, sealed, move=move, operation=operation):
             return move
@@ -182,18 +185,17 @@ def branch_moved(home: Home, branch: str, operation: str) -> Conflict:
     )
 
 
-def seal(home: Home, branch: str, *, fresh_token: bool = False) -> SealedBranch:
+def seal(home: Home, branch: str, *, fresh_token: bool = False, gives_up: bool = False) -> SealedBranch:
     """Seal what is staged: from now on it can only be read, and new writes go to a fresh token.
 
     A token without rows is left in place: the snapshot that shows it empty is as good a moment as its sealing would
     be, and an operation that fails again and again seals nothing. A branch with too many sealed tokens is compacted
-    first.
-
-    Raises as `move_branch`.
+    first. Arguments and errors as `move_branch`.
     """
     for _ in range(home.options.publish_tries_max):
         boundary, record, raw, is_empty = _look(home, branch)
-        if len(record.sealed) >= home.options.sealed_tokens_max and fold(home, branch, operation="seal"):
+        is_long = len(record.sealed) >= home.options.sealed_tokens_max and not gives_up
+        if is_long and fold(home, branch, operation="seal"):
             continue
         if is_empty and not fresh_token:
             head = load_commit(home, record.commit_id)

@@ -40,7 +40,7 @@ def reset(home: Home, branch: str) -> CommitWithId:
     Cost: 2 durable writes of the key-value store; no range is read. Its tokens are removed in the background.
     """
     check_writable(home, branch)
-    return _moved(home, branch, lambda sealed: Move(sealed.record.commit_id))
+    return _moved(home, branch, lambda sealed: Move(sealed.record.commit_id), gives_up=True)
 
 
 def reset_path(home: Home, branch: str, *, path: str) -> CommitWithId:
@@ -96,10 +96,10 @@ def hard_reset(home: Home, branch: str, *, ref: str, force: bool = False) -> Com
         return Move(id, relies_on=[id])
 
     # A token of its own: a head that comes back to where it was must not make a record that was there before.
-    move_branch(home, branch, operation="hard reset", plan=plan, fresh_token=True)
+    move_branch(home, branch, operation="hard reset", plan=plan, fresh_token=True, gives_up=force)
     return CommitWithId(id, commit)
 
 
-def _moved(home: Home, branch: str, plan: Plan) -> CommitWithId:
-    move = move_branch(home, branch, operation="reset", plan=plan)
+def _moved(home: Home, branch: str, plan: Plan, *, gives_up: bool = False) -> CommitWithId:
+    move = move_branch(home, branch, operation="reset", plan=plan, gives_up=gives_up)
     return CommitWithId(move.commit_id, load_commit(home, move.commit_id))
