@@ -8,7 +8,7 @@ it is overwritten, committed or reset. Does not know: how anything is staged, or
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, cast
 
 import pyarrow as pa
 from typing_extensions import Buffer
@@ -369,11 +369,18 @@ class Branch(Reference):
 
 
 def _chunks(content: Content) -> Buffer | Iterable[Buffer]:
-    """A file's chunks; all else as it is."""
-    read = getattr(content, "read", None)
-    if read is None or isinstance(content, bytes | bytearray | memoryview):
-        return content  # what is no body is refused by the upload
-    return _file_chunks(content)  # type: ignore[arg-type]
+    """A file's chunks; all else as it is. Raises `InvalidRequest` for what has no bytes."""
+    if isinstance(content, bytes | bytearray | memoryview):
+        return content
+    if hasattr(content, "read"):
+        return _file_chunks(cast(BinaryIO, content))
+    if isinstance(content, str) or not isinstance(content, Buffer | Iterable):
+        raise InvalidRequest(
+            f"An object's body is bytes, a file open in binary mode or chunks of bytes, and {type(content).__name__} "
+            "was given.",
+            kind="invalid_body",
+        )
+    return content
 
 
 def _file_chunks(file: BinaryIO) -> Iterator[bytes]:

@@ -1,0 +1,418 @@
+"""The facade: what a person does with a repository, in memory and in a folder, with the real database of records."""
+
+from __future__ import annotations
+
+import io
+import random
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lakebed.repo
+from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, Rejected
+from lakebed.objects import open_store
+from lakebed.repo import (
+    Difference,
+    DiffKind,
+    HookCall,
+    ImportSource,
+    Repository,
+    RepositoryOptions,
+)
+
+
+@pytest.fixture(params=["memory", "folder"])
+def repo(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Repository]:
+    """A new repository."""
+    url = f"memory://{uuid.uuid4()}" if request.param == "memory" else str(tmp_path / "lake")
+    options = RepositoryOptions(background=False, committer="ann")
+    with lakebed.repo.open(f"{url}/analytics.repo", options=options, durable=False) as opened:
+        yield opened
+
+
+def refused(error: type[Exception], kind: str, act: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    """What something is refused with."""
+    with pytest.raises(error) as caught:
+        act(*args, **named)
+    assert caught.value.kind == kind  # type: ignore[attr-defined]
+    return caught.value
+
+
+def short(differences: Iterator[Difference]) -> list[tuple[str, str]]:
+    """Kinds and paths."""
+    return [("prefix" if one.is_prefix else DiffKind(one.kind).name.lower(), one.path) for one in differences]
+
+
+def test_every_name_of_the_package_is_there() -> None:
+    """What is listed can be imported."""
+    assert sorted(lakebed.repo.__all__) == dir(lakebed.repo)
+    for name in lakebed.repo.__all__:
+        assert getattr(lakebed.repo, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        lakebed.repo.nothing  # noqa: B018  # reading it is what is tested
+
+
+def test_objects_come_in_any_form(repo: Repository, tmp_path: Path) -> None:
+    """Bytes, views, files and chunks are stored alike; what is known of them is right."""
+    main = repo.branch()
+    body = random.Random(1).randbytes(100_000)
+    file = tmp_path / "body"
+    file.write_bytes(body)
+    with file.open("rb") as opened:
+        entries = [
+            main.put("bytes", body, content_type="text/csv", metadata={"k": "v"}),
+            main.put("view", memoryview(body)),
+            main.put("array", bytearray(body)),
+            main.put("file", opened),
+            main.put("buffer", io.BytesIO(body)),
+            main.put("chunks", (body[at : at + 999] for at in range(0, len(body), 999))),
+        ]
+    assert len({entry.checksum for entry in entries}) == 1
+    assert len({entry.address for entry in entries}) == len(entries)
+    for path in ("bytes", "view", "array", "file", "buffer", "chunks"):
+        assert main.get(path) == body
+    found = main.stat("bytes")
+    assert (found.size_bytes, found.content_type, found.metadata) == (100_000, "text/csv", {"k": "v"})
+    assert main.get("bytes", byte_range=(10, 20)) == body[10:20]
+    assert b"".join(main.stream("bytes", byte_range=(5, 50_000))) == body[5:50_000]
+    with main.open("bytes") as reading:
+        assert reading.seek(-7, io.SEEK_END) == 99_993
+        assert reading.read() == body[-7:]
+    main.put("empty", b"")
+    assert main.get("empty") == b""
+
+
+def test_wrong_objects_are_refused(repo: Repository, tmp_path: Path) -> None:
+    """Missing ones, wrong paths, wrong ranges, files opened for text: each has its kind."""
+    main = repo.branch()
+    main.put("a", b"123")
+    for act in (main.get, main.stat, main.open, main.signed_url, lambda path: list(main.stream(path))):
+        assert refused(NotFound, "path_not_found", act, "nothing").facts["path"] == "nothing"
+    refused(InvalidRequest, "invalid_range", main.get, "a", byte_range=(3, 4))
+    refused(InvalidRequest, "invalid_path", main.put, "", b"")
+    refused(InvalidRequest, "invalid_path", main.put, "a/../b", b"")
+    refused(InvalidRequest, "reserved_path", main.put, "_lakefs/x", b"")
+    text = tmp_path / "text"
+    text.write_text("abc")
+    with text.open() as opened:
+        refused(InvalidRequest, "invalid_body", main.put, "b", opened)
+    for wrong in (5, "text", None, ["text"], [1, 2]):
+        refused(InvalidRequest, "invalid_body", main.put, "b", wrong)
+    refused(InvalidRequest, "invalid_metadata", main.put, "b", b"", metadata={"k": 5})
+    assert [listed.path for listed in main.list()] == ["a"]
+
+
+def test_what_is_refused_uploads_nothing(repo: Repository) -> None:
+    """A missing or protected branch, and an object that is there, are seen before the bytes are sent."""
+    main = repo.branch()
+    main.put("a", b"first")
+    repo.create_branch("release")
+    repo.protect("release")
+    with repo.home.store.count() as requests:
+        refused(NotFound, "branch_not_found", repo.branch("nobody").put, "a", b"x")
+        refused(InvalidRequest, "protected_branch", repo.branch("release").put, "a", b"x")
+        refused(AlreadyExists, "path_exists", main.put, "a", b"x", only_if_absent=True)
+        refused(InvalidRequest, "invalid_branch_name", repo.branch, "a/b")
+    assert requests.put == 0
+    assert main.get("a") == b"first"
+    main.put("b", b"new", only_if_absent=True)
+
+
+def test_a_session_of_work(repo: Repository) -> None:
+    """Stage, look, commit in parts, branch, merge, undo: each step shows what it should."""
+    main = repo.branch()
+    for number in range(3):
+        main.put(f"raw/{number}.csv", b"%d" % number)
+    main.put("readme", b"hello")
+    assert short(main.status(delimiter="/")) == [("prefix", "raw/"), ("added", "readme")]
+    assert short(main.status("raw/", after="raw/0.csv", amount=1)) == [("added", "raw/1.csv")]
+    first = main.commit("raw data", prefixes=["raw/"], metadata={"ticket": "7"})
+    assert (first.message, first.committer, first.metadata) == ("raw data", "ann", {"ticket": "7"})
+    assert short(main.status()) == [("added", "readme")]
+    assert main.is_dirty()
+    second = main.commit("readme")
+    assert (second.parents, main.commit_id) == ((first.id,), second.id)
+    refused(InvalidRequest, "no_changes", main.commit, "nothing")
+
+    dev = repo.create_branch("dev")
+    dev.delete("raw/0.csv")
+    dev.put("raw/1.csv", b"one")
+    dev.put("raw/3.csv", b"3")
+    assert short(dev.status()) == [("removed", "raw/0.csv"), ("changed", "raw/1.csv"), ("added", "raw/3.csv")]
+    refused(InvalidRequest, "dirty_branch", dev.merge, "main~1")
+    dev.commit("work")
+    main.put("readme", b"hello again")
+    main.commit("readme again")
+    assert short(repo.diff("main", "dev")) == [
+        ("removed", "raw/0.csv"),
+        ("changed", "raw/1.csv"),
+        ("added", "raw/3.csv"),
+    ]
+    assert ("changed", "readme") in short(main.diff(dev, kind="two_dot"))
+    assert repo.merge_base("main", dev) == second.id
+    merged = main.merge("dev", message="take it")
+    assert [one.message for one in main.log(amount=3)] == ["take it", "readme again", "work"]
+    assert {listed.path for listed in main.list()} == {"raw/1.csv", "raw/2.csv", "raw/3.csv", "readme"}
+    assert main.blame("raw/1.csv").message == "work"
+    assert {path: one.message for path, one in main.blame_many(["readme", "raw/2.csv"]).items()} == {
+        "readme": "readme again",
+        "raw/2.csv": "raw data",
+    }
+    undone = main.revert(merged.id, parent_number=1)
+    assert main.exists("raw/0.csv")
+    main.cherry_pick("dev")
+    assert not main.exists("raw/0.csv")
+    assert main.hard_reset(undone.id).id == undone.id
+    assert main.exists("raw/0.csv")
+
+
+def test_a_conflict_lists_its_paths(repo: Repository) -> None:
+    """Nothing moves, unless a side was chosen to win."""
+    main = repo.branch()
+    main.put("a", b"base")
+    main.commit("base")
+    dev = repo.create_branch("dev")
+    for branch, body in ((main, b"ours"), (dev, b"theirs")):
+        branch.put("a", body)
+        branch.put(f"only-{branch.name}", body)
+        branch.commit(branch.name)
+    head = main.head()
+    assert refused(Conflict, "merge_conflict", main.merge, dev).facts["paths"] == ["a"]
+    assert main.head() == head
+    main.merge(dev, strategy="source-wins", squash=True)
+    assert (main.get("a"), main.get("only-dev"), main.get("only-main")) == (b"theirs", b"theirs", b"ours")
+    assert main.head().parents == (head.id,)
+
+
+def test_resets_give_up_what_they_say(repo: Repository) -> None:
+    """One path, a prefix, or everything; not two of them at once."""
+    main = repo.branch()
+    main.put("a", b"1")
+    main.commit("first")
+    for path in ("a", "b/1", "b/2", "c"):
+        main.put(path, b"2")
+    refused(InvalidRequest, "two_targets", main.reset, path="a", prefix="b")
+    main.reset(path="a")
+    assert main.get("a") == b"1"
+    main.reset(prefix="b/")
+    assert short(main.status()) == [("added", "c")]
+    main.reset()
+    assert not main.is_dirty()
+
+
+def test_deletes_copies_and_links(repo: Repository, tmp_path: Path) -> None:
+    """What is deleted is said; a copy stands for itself; what is linked is read where it is and never owned."""
+    main = repo.branch()
+    for path in ("a", "p/1", "p/2", "p/3"):
+        main.put(path, path.encode(), metadata={"of": path})
+    main.commit("first")
+    assert main.delete("a")
+    assert not main.delete("a")
+    assert main.delete_many(["p/1", "nothing"]) == 1
+    assert main.delete_prefix("p/")
+    assert not main.delete_prefix("p/")
+    assert list(main.list()) == []
+    copied = main.copy("p/1", "again", ref="main@")
+    original = repo.ref("main@").stat("p/1")
+    assert copied.address != original.address
+    assert (main.get("again"), copied.metadata) == (b"p/1", {"of": "p/1"})
+    refused(NotFound, "path_not_found", main.copy, "nothing", "b")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_bytes(b"elsewhere")
+    linked = main.link("linked", f"file://{outside}/file")
+    assert (linked.size_bytes, main.get("linked")) == (9, b"elsewhere")
+    assert main.stage_many([("more/1", copied), ("more/2", copied)]) == 2
+    assert main.get("more/2") == b"p/1"
+
+
+def test_listings_fold_and_go_on(repo: Repository) -> None:
+    """Pages with a delimiter make the whole listing, at a branch and at its commit."""
+    main = repo.branch()
+    paths = sorted({f"{a}/{b}{c}" for a in "xyz" for b in ("", "b/") for c in range(3)} | {"x", "z"})
+    for path in paths:
+        main.put(path, path.encode())
+    main.commit("all")
+    for reading in (main, repo.ref("main@"), repo.ref(main.commit_id[:10])):
+        assert [listed.path for listed in reading.list()] == paths
+        for delimiter, wanted in (("/", ["x", "x/", "y/", "z", "z/"]), ("b/", None)):
+            whole = [listed.path for listed in reading.list(delimiter=delimiter)]
+            assert wanted is None or whole == wanted
+            found: list[str] = []
+            while page := list(reading.list(delimiter=delimiter, after=found[-1] if found else "", amount=2)):
+                found += [listed.path for listed in page]
+            assert found == whole
+        assert [listed.path for listed in reading.list("x/", delimiter="/")] == ["x/0", "x/1", "x/2", "x/b/"]
+
+
+def test_differences_fold_and_go_on(repo: Repository) -> None:
+    """Pages of differences make the whole, of references and of what is staged, and agree with whole states."""
+    rng = random.Random(2)
+    main = repo.branch()
+    paths = [f"{a}/{b}/{c}" for a in "ab" for b in "cd" for c in range(6)]
+    for path in paths:
+        main.put(path, b"old")
+    main.commit("old")
+    wanted: dict[str, str] = {}
+    for path in rng.sample(paths, 8):
+        main.delete(path)
+        wanted[path] = "removed"
+    for path in rng.sample(sorted(set(paths) - set(wanted)), 4):
+        main.put(path, b"new")
+        wanted[path] = "changed"
+    main.put("b/new", b"new")
+    wanted["b/new"] = "added"
+
+    def staged(**page: Any) -> list[tuple[str, str]]:
+        return short(main.status(**page))
+
+    def committed(**page: Any) -> list[tuple[str, str]]:
+        return short(repo.diff("main~1", "main", **page))
+
+    expected = sorted((path, kind) for path, kind in wanted.items())
+    for differences in (staged, committed):
+        if differences is committed:
+            main.commit("new")
+        assert [(path, kind) for kind, path in differences()] == expected
+        folded = sorted({path[:2] for path in wanted})
+        assert [path for _, path in differences(delimiter="/")] == folded
+        pages: list[dict[str, Any]] = [{}, {"delimiter": "/"}, {"delimiter": "/", "prefix": "a/"}, {"prefix": "b/c"}]
+        for page in pages:
+            whole = differences(**page)
+            found: list[tuple[str, str]] = []
+            while more := differences(**page, amount=3, after=found[-1][1] if found else ""):
+                found += more
+            assert found == whole
+    refused(InvalidRequest, "invalid_diff_kind", lambda: repo.diff("main", "main", kind="four_dot"))  # type: ignore[arg-type]
+    refused(InvalidRequest, "invalid_reference", repo.diff, "main$", "main")
+    refused(InvalidRequest, "invalid_amount", repo.diff, "main", "main", amount=-1)
+
+
+def test_an_iterator_stays_at_its_moment(repo: Repository) -> None:
+    """What happens while somebody pages through a branch is not in that listing."""
+    main = repo.branch()
+    for number in range(5):
+        main.put(f"{number}", b"x")
+    listing, status = main.list(), main.status()
+    assert (next(listing).path, next(status).path) == ("0", "0")
+    main.delete_prefix("")
+    main.put("9", b"x")
+    main.commit("other")
+    assert [listed.path for listed in listing] == ["1", "2", "3", "4"]
+    assert [one.path for one in status] == ["1", "2", "3", "4"]
+
+
+def test_branches_and_tags_by_name(repo: Repository) -> None:
+    """They are made from any reference, listed with their commits, deleted, and a branch is brought back."""
+    main = repo.branch()
+    main.put("a", b"1")
+    first = main.commit("first")
+    main.put("a", b"2")
+    second = main.commit("second")
+    dev = repo.create_branch("dev", source="main~1")
+    repo.create_branch("txn", source=dev, hidden=True)
+    repo.create_tag("v1", ref=dev)
+    repo.create_tag("v2")
+    assert list(repo.branches()) == [("dev", first.id), ("main", second.id)]
+    assert [branch.name for branch in repo.branches(hidden=True)] == ["dev", "main", "txn"]
+    assert [(tag.name, tag.commit_id) for tag in repo.tags()] == [("v1", first.id), ("v2", second.id)]
+    assert repo.ref("v1").get("a") == b"1"
+    repo.delete_tag("v1")
+    repo.delete_branch("dev")
+    assert [branch.name for branch in repo.branches()] == ["main"]
+    assert repo.undelete_branch("dev").commit_id == first.id
+    refused(NotFound, "reference_not_found", repo.ref("v1").head)
+    refused(NotFound, "reference_not_found", repo.create_branch, "x", source="v1")
+    assert {line.what for line in repo.reflog("dev")} == {"create", "delete", "undelete"}
+
+
+def test_settings_are_kept(repo: Repository) -> None:
+    """Protection, retention and hooks are set, shown and taken away; a hook that refuses moves nothing."""
+    main = repo.branch()
+    repo.protect("main", blocked=("commit",))
+    main.put("a", b"1")
+    refused(InvalidRequest, "protected_branch", main.commit, "direct")
+    assert [rule.pattern for rule in repo.protected()] == ["main"]
+    repo.unprotect("main")
+    assert repo.retention() is None
+    repo.set_retention(default_days=30, branch_days={"main": 90})
+    rules = repo.retention()
+    assert rules is not None
+    assert rules.days_of("main") == 90
+    repo.delete_retention()
+    assert repo.webhooks() == ()
+
+    def strict(call: HookCall) -> None:
+        if "ticket" not in call.metadata:
+            raise ValueError("name a ticket")
+
+    repo.hooks.register("pre-commit", strict)
+    assert "name a ticket" in str(refused(Rejected, "hook_rejected", main.commit, "no"))
+    main.commit("yes", metadata={"ticket": "7"})
+
+
+def test_objects_of_another_place_are_imported(repo: Repository) -> None:
+    """They appear in one commit, are read where they are, and are not copied."""
+    outside = open_store(f"memory://{uuid.uuid4()}")
+    for number in range(3):
+        outside.put(f"raw/{number}", b"%d" % number)
+    main = repo.branch()
+    done = main.import_objects([ImportSource(f"{outside.root_url}/raw/", "in/")], message="import")
+    assert (done.state, done.ingested_count, done.commit_id) == ("completed", 3, main.commit_id)
+    assert [main.get(listed.path) for listed in main.list("in/")] == [b"0", b"1", b"2"]
+    assert not main.is_dirty()
+
+
+def test_a_branch_is_a_store(repo: Repository) -> None:
+    """What is put through the port is staged; a commit can be read through it, and not written."""
+    store = repo.branch().store("tables")
+    store.put("t/x", b"1")
+    assert repo.branch().get("tables/t/x") == b"1"
+    repo.branch().commit("table")
+    reading = repo.ref("main@").store("tables")
+    assert [meta.path for meta in reading.list()] == ["t/x"]
+    with pytest.raises(InvalidRequest):
+        reading.put("t/y", b"2")
+
+
+def test_compaction_changes_no_read(repo: Repository) -> None:
+    """Before and after it a branch shows the same, and the same is uncommitted."""
+    main = repo.branch()
+    for number in range(20):
+        main.put(f"{number:02}", b"x")
+    main.commit("base")
+    main.delete_many([f"{number:02}" for number in range(15)])
+    main.put("new", b"y")
+    before = ([listed.path for listed in main.list()], short(main.status()))
+    done = main.compact()
+    assert (done.outcome, done.entry_count, done.tombstone_count) == ("published", 1, 15)
+    assert ([listed.path for listed in main.list()], short(main.status())) == before
+    assert main.compact(force=False).outcome == "idle"
+    main.commit("after")
+    assert [listed.path for listed in main.list()] == before[0]
+
+
+def test_a_rebase_makes_commits_again(repo: Repository) -> None:
+    """The branch's own commits stand on the other branch's head afterwards."""
+    main = repo.branch()
+    main.put("a", b"1")
+    main.commit("base")
+    dev = repo.create_branch("dev")
+    dev.put("b", b"1")
+    dev.commit("own")
+    main.put("c", b"1")
+    onto = main.commit("moved on")
+    dev.rebase(main)
+    assert [one.message for one in dev.log(amount=2)] == ["own", "moved on"]
+    assert dev.head().parents == (onto.id,)
+
+
+def test_it_says_what_it_is(repo: Repository) -> None:
+    """Representations name the repository and the reference, and nothing secret."""
+    assert repr(repo) == f"Repository('analytics', url='{repo.url}')"
+    assert repr(repo.branch("dev")) == "Branch('analytics', 'dev')"
+    assert repr(repo.ref("main~2")) == "Reference('analytics', 'main~2')"
+    assert (str(repo.ref("main~2")), repo.branch("dev").name, repo.ref("v1").text) == ("main~2", "dev", "v1")

@@ -1,0 +1,430 @@
+"""Repositories of a storage: made once, found, listed, deleted; whatever crashes, and whoever else is there."""
+
+from __future__ import annotations
+
+import random
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lakebed.repo
+from lakebed.errors import AlreadyExists, Closed, Conflict, Corruption, InvalidRequest, NotFound, OutcomeUnknown
+from lakebed.objects import open_store
+from lakebed.repo import Repositories, RepositoryOptions
+from lakebed.repo.branches import load_branch
+from lakebed.repo.key_value.memory import MemoryKeyValue, MemorySpace
+from lakebed.repo.layout import MARKER_PATH, Keys, repository_key
+from lakebed.repo.namespace import namespace_folder, overlaps
+from lakebed.runtime import Environment
+from lakebed.testing.clock import ManualClock
+from lakebed.testing.faulty import Crashed
+from lakebed.testing.repo_homes import Trap, TrappedKeyValue, TrappedStore
+from lakebed.testing.wrapper import StoreWrapper
+
+QUIET = RepositoryOptions(background=False)
+
+
+class Storage:
+    """A storage and its records; every home of it is a process of its own."""
+
+    def __init__(self) -> None:
+        self.environment = Environment(clock=ManualClock(), rng=random.Random(uuid.uuid4().int))
+        self.url = f"memory://{uuid.uuid4()}"
+        self.space = MemorySpace(environment=self.environment)
+
+    def open(
+        self, *, trap: Trap | None = None, store: Any = None, key_value: Any = None, space: MemorySpace | None = None
+    ) -> Repositories:
+        """A process of its own."""
+        store = store or open_store(self.url, environment=self.environment)
+        key_value = key_value or MemoryKeyValue(space or self.space)
+        if trap is not None:
+            store, key_value = TrappedStore(store, trap), TrappedKeyValue(key_value, trap)
+        return Repositories(store, key_value, options=QUIET, environment=self.environment)
+
+
+@pytest.fixture
+def storage() -> Storage:
+    """An empty storage."""
+    return Storage()
+
+
+@pytest.fixture
+def home(storage: Storage) -> Iterator[Repositories]:
+    """Its repositories."""
+    with storage.open() as opened:
+        yield opened
+
+
+def refused(error: type[Exception], kind: str, act: Callable[..., Any], *args: Any, **named: Any) -> str:
+    """The sentence with which something is refused."""
+    with pytest.raises(error) as caught:
+        act(*args, **named)
+    assert caught.value.kind == kind  # type: ignore[attr-defined]
+    return str(caught.value)
+
+
+# ---- making and finding
+
+
+def test_a_new_repository_has_a_first_commit(home: Repositories) -> None:
+    """It holds nothing, says so, and is where it was asked for."""
+    repo = home.create("analytics", default_branch="trunk", metadata={"team": "a"}, committer="ann")
+    assert (repo.name, repo.default_branch, repo.metadata, repo.is_read_only) == (
+        "analytics",
+        "trunk",
+        {"team": "a"},
+        False,
+    )
+    assert repo.url == f"{home.url}/analytics.repo"
+    assert repo.namespace == "analytics.repo"
+    head = repo.branch().head()
+    assert (head.message, head.committer, head.parents, head.commit.generation) == ("Repository created", "ann", (), 1)
+    assert list(repo.branch().list()) == []
+    again = home.repository("analytics")
+    assert (again.id, again.created_at_ms) == (repo.id, repo.created_at_ms)
+    assert again.home is repo.home  # what the sensor counts is counted once
+    assert home.exists("analytics")
+    assert not home.exists("analysis")
+
+
+def test_repositories_are_listed_in_pages(home: Repositories) -> None:
+    """By prefix and behind a name, in the order of names."""
+    for name in ("web-2", "web-1", "app"):
+        home.create(name)
+    names = [repo.name for repo in home.list()]
+    assert names == ["app", "web-1", "web-2"]
+    assert [repo.name for repo in home.list(prefix="web")] == ["web-1", "web-2"]
+    assert [repo.name for repo in home.list(after="app", amount=1)] == ["web-1"]
+    assert [repo.name for repo in home.list(prefix="a", after="b")] == []
+
+
+def test_wrong_names_are_named(home: Repositories) -> None:
+    """Names that cannot be, are taken, or are not there: each has its kind, and what is near."""
+    home.create("analytics")
+    refused(AlreadyExists, "repository_exists", home.create, "analytics", namespace="elsewhere")
+    for name in ("ab", "Upper", "a" * 64, "under_score", "../up", "-dash", ""):
+        refused(InvalidRequest, "invalid_repository_name", home.create, name)
+    refused(InvalidRequest, "invalid_branch_name", home.create, "other", default_branch="a b")
+    assert "Did you mean analytics?" in refused(NotFound, "repository_not_found", home.repository, "analytic")
+    assert "It has analytics." in refused(NotFound, "repository_not_found", home.repository, "quite-different")
+    refused(InvalidRequest, "oversized_metadata", home.create, "other", metadata={"k": "v" * 100_000})
+    assert [repo.name for repo in home.list()] == ["analytics"]
+
+
+def test_metadata_is_replaced(home: Repositories) -> None:
+    """Everybody who opens the repository afterwards has the new, and what was opened keeps working."""
+    old = home.create("analytics", metadata={"a": "1"})
+    home.set_metadata("analytics", {"b": "2"})
+    assert home.repository("analytics").metadata == {"b": "2"}
+    old.branch().put("a", b"1")
+    assert home.repository("analytics").branch().get("a") == b"1"
+    refused(NotFound, "repository_not_found", home.set_metadata, "nobody", {})
+
+
+def test_a_read_only_repository_does_not_change(home: Repositories) -> None:
+    """Neither by writes, branches nor tags; deleting it has to be meant."""
+    repo = home.create("frozen", read_only=True)
+    refused(InvalidRequest, "read_only_repository", repo.branch().put, "a", b"1")
+    refused(InvalidRequest, "read_only_repository", repo.branch().commit, "m", allow_empty=True)
+    refused(InvalidRequest, "read_only_repository", repo.create_branch, "dev")
+    refused(InvalidRequest, "read_only_repository", repo.create_tag, "v1")
+    refused(InvalidRequest, "read_only_repository", home.delete, "frozen")
+    home.delete("frozen", force=True)
+    assert not home.exists("frozen")
+
+
+# ---- namespaces
+
+
+def test_a_namespace_is_a_folder_of_the_storage() -> None:
+    """However it is written, it is that folder; what is outside, the storage itself or its records is refused."""
+    root = "s3://bucket/lake"
+    for text, folder in (
+        ("a.repo", "a.repo"),
+        ("/a/b/".strip("/"), "a/b"),
+        ("local://a/b", "a/b"),
+        ("s3://bucket/lake/a/b/", "a/b"),
+        ("s3a://bucket/lake/a", "a"),
+    ):
+        assert namespace_folder(text, root_url=root) == folder
+    for text in ("s3://bucket/other", "s3://bucket/lake-2/a", "gs://bucket/lake/a", "/tmp/a", "file:///tmp/a"):
+        assert root in refused(InvalidRequest, "outside_storage", namespace_folder, text, root_url=root)
+    for text in ("", "/", "local://", root, f"{root}/", "_repositories", "local://_repositories/x", "a/../b", "a//b"):
+        kind = "outside_storage" if text == "/" else "invalid_namespace"
+        refused(InvalidRequest, kind, namespace_folder, text, root_url=root)
+    assert [overlaps("a/b", other) for other in ("a", "a/b", "a/b/c", "a/bc", "b")] == [True, True, True, False, False]
+
+
+def test_namespaces_do_not_overlap(home: Repositories) -> None:
+    """The same folder, one above and one below are in use; beside is fine."""
+    home.create("one", namespace="data/one")
+    for taken in ("data/one", "local://data/one", f"{home.url}/data/one", "data", "data/one/inside"):
+        refused(AlreadyExists, "namespace_in_use", home.create, "two", namespace=taken)
+    two = home.create("two", namespace="local://data/one-more")
+    assert (two.namespace, two.url) == ("local://data/one-more", f"{home.url}/data/one-more")
+
+
+def test_a_folder_with_something_in_it_is_in_use(storage: Storage, home: Repositories) -> None:
+    """Objects of others are not taken for ours; nor is the repository of another home over the same storage."""
+    store = open_store(storage.url, environment=storage.environment)
+    store.put("tables/db.db/t/schema/schema-0", b"{}")
+    refused(AlreadyExists, "namespace_in_use", home.create, "one", namespace="tables/db.db")
+    home.create("mine")
+    other = storage.open(space=MemorySpace(environment=storage.environment))
+    assert "another home" in refused(AlreadyExists, "namespace_in_use", other.create, "mine")
+    other.create("mine", namespace="mine-too")
+    store.put(f"broken.repo/{MARKER_PATH}", b"{")
+    refused(Corruption, "corruption", home.create, "broken")
+
+
+def test_a_store_that_ignores_create_only_is_refused(storage: Storage) -> None:
+    """In it two repositories could take one folder: nothing is recorded."""
+
+    class Careless(StoreWrapper):
+        def intercept(self, call: Any, perform: Any) -> Any:
+            return perform()
+
+        def put(self, path: str, body: Any, *, create_only: bool = False, durable: bool = True) -> None:
+            super().put(path, body, durable=durable)
+
+    store = Careless(open_store(storage.url, environment=storage.environment))
+    with storage.open(store=store) as home:
+        refused(InvalidRequest, "create_only_ignored", home.create, "analytics")
+        assert not home.exists("analytics")
+
+
+# ---- deleting
+
+
+def test_a_deleted_repository_is_gone_at_once(home: Repositories) -> None:
+    """A new one of its name has nothing of it, and does not get its folder before it is cleaned."""
+    old = home.create("analytics")
+    old.branch().put("a", b"1")
+    old.branch().commit("first")
+    old.create_tag("v1")
+    home.delete("analytics")
+    refused(NotFound, "repository_not_found", home.repository, "analytics")
+    refused(NotFound, "repository_not_found", home.delete, "analytics")
+    assert "not cleaned up" in refused(AlreadyExists, "namespace_in_use", home.create, "analytics")
+    new = home.create("analytics", namespace="analytics-2")
+    assert new.id != old.id
+    assert (list(new.tags()), list(new.branch().list())) == ([], [])
+    assert [(one.name, one.record.uid) for one in home.deleted()] == [("analytics", old.id)]
+
+
+# ---- crashes and rivals
+
+
+@pytest.mark.parametrize("mode", ["crash before", "crash after", "reply lost", "request lost"])
+def test_a_creation_that_broke_off_blocks_nobody(mode: Any) -> None:
+    """At any call: the repository is there whole, or the next try with the same name and folder makes it."""
+    for at in range(60):
+        storage = Storage()
+        trap = Trap(at, mode)
+        failure: BaseException | None = None
+        try:
+            storage.open(trap=trap).create("analytics")
+        except (Crashed, OutcomeUnknown) as error:
+            failure = error
+        with storage.open() as home:
+            if home.exists("analytics"):
+                repo = home.repository("analytics")
+            else:
+                assert failure is not None
+                repo = home.create("analytics")
+            repo.branch().put("a", b"1")
+            assert repo.branch().commit("first").commit.generation == 2
+            assert len(list(repo.reflog())) == 2
+        if not trap.has_sprung:
+            assert at > 5
+            return
+    raise AssertionError("a creation makes more calls than were tried")
+
+
+class Rival:
+    """A key-value store in which somebody else acts before the write of a repository's record."""
+
+    def __init__(self, inner: Any, act: Callable[[], object]) -> None:
+        self._inner = inner
+        self._act: Callable[[], object] | None = act
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def write(self, *args: Any, **named: Any) -> None:
+        """Let the other act first, once."""
+        act, self._act = self._act, None
+        if act is not None:
+            act()
+        self._inner.write(*args, **named)
+
+
+@pytest.mark.parametrize("other", ["same name", "above", "below", "beside"])
+def test_two_creations_at_once_see_each_other(storage: Storage, other: str) -> None:
+    """Of one name or overlapping folders only one is made, also when both looked before either wrote."""
+    name, namespace = {
+        "same name": ("one", "data/one"),
+        "above": ("two", "data"),
+        "below": ("two", "data/one/in"),
+        "beside": ("two", "data/two"),
+    }[other]
+    rival = storage.open()
+    racing = storage.open(
+        key_value=Rival(MemoryKeyValue(storage.space), lambda: rival.create(name, namespace=namespace))
+    )
+    if other == "beside":
+        racing.create("one", namespace="data/one")
+        assert [repo.name for repo in rival.list()] == ["one", "two"]
+        return
+    kind = "repository_exists" if other == "same name" else "namespace_in_use"
+    if other == "above":  # its folder was not empty any more: the first one's marker was there
+        with pytest.raises(AlreadyExists):
+            racing.create("one", namespace="data/one")
+    else:
+        refused(AlreadyExists, kind, racing.create, "one", namespace="data/one")
+    assert [repo.name for repo in rival.list()] in (["one"], ["two"], [])
+    for repo in rival.list():
+        repo.branch().put("a", b"1")
+
+
+def test_a_damaged_record_is_corruption(storage: Storage, home: Repositories) -> None:
+    """It is said, with its key, and hides no other repository from being opened."""
+    home.create("one")
+    home.create("two")
+    MemoryKeyValue(storage.space).set(repository_key("one"), b"{}")
+    with pytest.raises(Corruption) as caught:
+        home.repository("one")
+    assert caught.value.facts["path"] == "repos/one"
+    assert home.repository("two").name == "two"
+
+
+# ---- background and end
+
+
+def test_a_step_of_the_background_compacts_and_cleans(storage: Storage) -> None:
+    """What the sensor asks for is compacted; rows of dropped tokens and old lines of the log go."""
+    options = RepositoryOptions(background=False, compaction_tombstones_min=3)
+    store = open_store(storage.url, environment=storage.environment)
+    with Repositories(store, MemoryKeyValue(storage.space), options=options, environment=storage.environment) as home:
+        repo = home.create("analytics")
+        main = repo.branch()
+        for number in range(5):
+            main.put(f"{number}", b"x")
+        main.commit("five")
+        main.delete_many([f"{number}" for number in range(4)])
+        home.step_once()
+        record = load_branch(repo.home, "main")[0]
+        assert record.compacted is not None
+        assert record.sealed == ()
+        assert [listed.path for listed in main.list()] == ["4"]
+        storage.environment.clock.sleep(30 * 86_400)
+        home.step_once()
+        assert list(repo.reflog()) == []
+        keys = Keys(repo.id)
+        with MemoryKeyValue(storage.space).snapshot() as snapshot:
+            assert list(snapshot.scan(keys.staging(), keys.staging()[:-1] + b"0")) == []
+
+
+def test_closed_repositories_say_so(home: Repositories) -> None:
+    """Nothing is done after the end, which may come twice."""
+    repo = home.create("analytics")
+    home.close()
+    home.close()
+    for act in (lambda: home.create("other"), lambda: home.repository("analytics"), lambda: list(home.list())):
+        with pytest.raises(Closed):
+            act()
+    with pytest.raises(Closed):
+        repo.branch().get("a")
+
+
+# ---- opening by URL
+
+
+@pytest.fixture(params=["memory", "folder"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A storage, with the default database of records."""
+    return f"memory://{uuid.uuid4()}" if request.param == "memory" else str(tmp_path / "lake")
+
+
+def test_what_was_written_is_there_when_opened_again(url: str) -> None:
+    """A repository is made by opening it, found the next time, and closing it closes everything."""
+    with lakebed.repo.open(f"{url}/analytics.repo", durable=False) as repo:
+        repo.branch().put("a", b"1")
+        first = repo.branch().commit("first")
+        repo.branch().put("b", b"2")
+    with lakebed.repo.open(f"{url}/analytics.repo", create=False, durable=False) as repo:
+        assert repo.branch().head() == first
+        assert {listed.path: repo.branch().get(listed.path) for listed in repo.branch().list()} == {
+            "a": b"1",
+            "b": b"2",
+        }
+        assert [one.path for one in repo.branch().status()] == ["b"]
+    with lakebed.repo.open_all(url, durable=False) as home:
+        assert [repo.name for repo in home.list()] == ["analytics"]
+
+
+def test_opening_what_is_not_there_creates_nothing(url: str) -> None:
+    """With create=False nothing is made; with a wrong URL neither; and the next try is not in our own way."""
+    kind = "repositories_not_found" if url.startswith("memory") else "store_not_found"
+    refused(NotFound, kind, lakebed.repo.open, f"{url}/analytics.repo", create=False)
+    with lakebed.repo.open_all(url, durable=False) as home:
+        home.create("other")
+    refused(NotFound, "repository_not_found", lakebed.repo.open, f"{url}/analytics.repo", create=False, durable=False)
+    for wrong in (f"{url}/analytics", f"{url}/.repo"):
+        refused(InvalidRequest, "not_a_repository", lakebed.repo.open, wrong, durable=False)
+    refused(InvalidRequest, "invalid_repository_name", lakebed.repo.open, f"{url}/Wrong.repo", durable=False)
+    with lakebed.repo.open_all(url, durable=False) as home:
+        assert [repo.name for repo in home.list()] == ["other"]
+
+
+def test_records_have_one_owner(url: str) -> None:
+    """A second one is turned away, and told where to ask; reading needs no ownership; taking over ends the first."""
+    with lakebed.repo.open_all(url, options=QUIET, durable=False, endpoint="http://127.0.0.1:8000") as home:
+        home.create("analytics").branch().put("a", b"1")
+        sentence = refused(Conflict, "owned", lakebed.repo.open_all, url, durable=False, owner_wait_ms=60_000)
+        assert "http://127.0.0.1:8000" in sentence
+        with lakebed.repo.open_all(url, read_only=True) as reading:
+            assert reading.repository("analytics").branch().get("a") == b"1"
+            refused(InvalidRequest, "read_only", reading.create, "other")
+
+
+def test_a_passing_owner_is_waited_for(url: str) -> None:
+    """Until it has closed, by the injected clock; one that stays is named in the end."""
+    first = lakebed.repo.open_all(url, options=QUIET, durable=False)
+    looks = 0
+
+    class Impatient(ManualClock):
+        def sleep(self, seconds: float) -> None:
+            nonlocal looks
+            looks += 1
+            super().sleep(seconds)
+            if looks == 3:
+                first.close()
+
+    clock = Impatient(start_ms=first.environment.clock.now_ms())
+    environment = Environment(clock=clock)
+    refused(Conflict, "owned", lakebed.repo.open_all, url, durable=False, environment=environment, owner_wait_ms=150)
+    with lakebed.repo.open_all(
+        url, options=QUIET, durable=False, environment=environment, owner_wait_ms=5_000
+    ) as second:
+        assert looks >= 3
+        assert list(second.list()) == []
+
+
+def test_the_background_ends_with_its_home(url: str) -> None:
+    """Its thread is there while the home is open, and not after; nothing went wrong in it."""
+    with lakebed.repo.open_all(url, durable=False) as home:
+        home.create("analytics").branch().put("a", b"1")
+        names = [name for name in _thread_names() if name.startswith("lakebed repositories")]
+        assert len(names) == 1
+        assert home.last_failure is None
+    assert not [name for name in _thread_names() if name.startswith("lakebed repositories")]
+
+
+def _thread_names() -> list[str]:
+    return [thread.name for thread in threading.enumerate()]
