@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -105,7 +105,7 @@ def check_prefix(metaranges: Sequence[Metarange], prefix: bytes) -> None:
         InvalidRequest: the prefix lies inside a root of one of them (``root=``).
     """
     for folder in folders_of(prefix):
-        if folder != prefix and _is_root(metaranges, folder):
+        if folder != prefix and _has_marker(_marker_places(metaranges, folder), folder):
             root, shown = shown_root(folder), prefix.decode(errors="backslashreplace")
             raise InvalidRequest(
                 f"Only paths below {shown!r} should be merged, and that cuts the table or database {root!r}, which is "
@@ -144,13 +144,14 @@ class UnitJudge:
         self._changed = [
             _Stretches([segment for segment in segments if segment.ids[side] != segment.ids[0]]) for side in (1, 2)
         ]
+        self._common = {segment.ids[0][0] for segment in segments if segment.ids[0] == segment.ids[1] == segment.ids[2]}
         self._verdicts: dict[bytes, bool] = {}
 
     def around(self, path: bytes) -> bytes | None:
         """The conflicting root in which a path lies, None: in none.
 
-        Cost: nothing for folders that were asked before or that no change of one side is near to; else at most one
-        block for each kind of file that makes a root, and the first differences below a root.
+        Cost: nothing for folders that were asked before, or that no change of both sides is near to, or that have no
+        place for the files of a root; else a block for each kind of these, and the first differences below a root.
         """
         for folder in folders_of(path):
             if self.conflicts(folder):
@@ -169,14 +170,21 @@ class UnitJudge:
         start, end = prefix_range(folder)
         if not all(stretches.touch(start, end) for stretches in self._changed):
             return False
-        if not _is_root(self._metaranges, folder):
+        places = _marker_places(self._metaranges, folder)
+        # A range that all three have is opened for nothing else: only when it must be.
+        if any(place.range_meta.id in self._common for place in places) and not self._both_changed(start, end):
             return False
-        pairs = (
-            (self._base, self._source),
-            (self._base, self._destination),
-            (self._source, self._destination),
+        return (
+            _has_marker(places, folder)
+            and self._both_changed(start, end)
+            and has_difference(self._committed, self._source, self._destination, start=start, end=end)
         )
-        return all(has_difference(self._committed, left, right, start=start, end=end) for left, right in pairs)
+
+    def _both_changed(self, start: bytes, end: bytes | None) -> bool:
+        return all(
+            has_difference(self._committed, self._base, side, start=start, end=end)
+            for side in (self._source, self._destination)
+        )
 
 
 class _Stretches:
@@ -192,22 +200,33 @@ class _Stretches:
         return number < len(self._segments) and (end is None or self._segments[number].first < end)
 
 
-def _is_root(metaranges: Sequence[Metarange], folder: bytes) -> bool:
-    """Whether one of the states has a file that makes this folder a root."""
+class _Place(NamedTuple):
+    """Where files that make a folder a root would be."""
+
+    metarange: Metarange
+    range_meta: RangeMeta
+    start: bytes
+    end: bytes
+
+
+def _marker_places(metaranges: Sequence[Metarange], folder: bytes) -> list[_Place]:
+    """Where to look for such files of a folder; a range that several states have, once. Opens none."""
+    places: dict[tuple[str, bytes], _Place] = {}
     for probe in _PROBES:
-        seen: set[tuple[str, ...]] = set()
         start, end = folder + probe + b"0", folder + probe + b":"
         for metarange in metaranges:
-            ranges = _overlapping(metarange, start, end)
-            ids = tuple(one.id for one in ranges)
-            if ids in seen:
-                continue  # the same ranges, and no file was in there
-            seen.add(ids)
-            for one in ranges:
-                for batch in metarange.rows_of(one, start=start, end=end):
-                    if folder in roots_among([batch.column(0)]):
-                        return True
-    return False
+            for one in _overlapping(metarange, start, end):
+                places.setdefault((one.id, start), _Place(metarange, one, start, end))
+    return list(places.values())
+
+
+def _has_marker(places: Iterable[_Place], folder: bytes) -> bool:
+    """Whether a file in one of these places makes the folder a root."""
+    return any(
+        folder in roots_among([batch.column(0)])
+        for metarange, range_meta, start, end in places
+        for batch in metarange.rows_of(range_meta, start=start, end=end)
+    )
 
 
 def _overlapping(metarange: Metarange, start: bytes, end: bytes) -> Sequence[RangeMeta]:
