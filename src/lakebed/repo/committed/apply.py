@@ -155,7 +155,6 @@ class _Application:
         equal = np.zeros(changes.num_rows, np.bool_)
         values = rows.column(1).take(pa.array(hit))
         equal[same] = (identities(changes.column(1).filter(pa.array(same))) == identities(values)).all(axis=1)
-        equal &= puts
         kept = np.ones(rows.num_rows, np.bool_)
         cleared = self._clears.mask(rows)
         if cleared is not None:

@@ -29,6 +29,8 @@ Clear = tuple[bytes, bytes | None]
 
 _BATCH_ROWS_MAX: Final = 65_536
 """Rows of changes that are looked at together."""
+_BATCH_BYTES_MAX: Final = 64 << 20
+"""And about so many bytes of them, or one row."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +138,10 @@ def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         if not batch.schema.equals(ROWS_SCHEMA):
             raise InternalError(f"changes have the columns {batch.schema}, and need {ROWS_SCHEMA}")
-        for start in range(0, batch.num_rows, _BATCH_ROWS_MAX):
-            yield batch.slice(start, _BATCH_ROWS_MAX)
+        count = batch.num_rows
+        rows_max = max(1, min(_BATCH_ROWS_MAX, _BATCH_BYTES_MAX * count // max(batch.nbytes, 1)))
+        for start in range(0, count, rows_max):
+            yield batch.slice(start, rows_max)
 
 
 def _through(head: _Head, last: bytes) -> int:

@@ -108,8 +108,8 @@ class Metarange:
 
         Raises:
             Corruption: a file is damaged, or gone.
-        Cost: lazily: the first ranges block by block, with reads that grow; from the third on 1 GET a range, read ahead
-        of what is asked for. Ranges that lie outside are not opened.
+        Cost: lazily: the first ranges block by block, with reads that grow, which a bounded scan leaves in the cache;
+        from the third on 1 GET a range, read ahead of what is asked for. Ranges that lie outside are not opened.
         """
         if start is not None and end is not None and start >= end:
             return
@@ -121,17 +121,18 @@ class Metarange:
         if first >= last:
             return
         lazy_end = min(first + _LAZY_COUNT, last)
+        keep = start is not None or end is not None
         for number in range(first, lazy_end):
             is_first, is_last = number == first, number == last - 1
             yield from self._files.rows_of(
-                ranges[number], start=start if is_first else None, end=end if is_last else None
+                ranges[number], start if is_first else None, end if is_last else None, keep=keep
             )
         is_cut = end is not None and last_paths[last - 1] >= end
         whole_end = max(lazy_end, last - 1 if is_cut else last)
         for batches in self._files.each_whole(ranges[lazy_end:whole_end]):
             yield from batches
         if whole_end < last:
-            yield from self._files.rows_of(ranges[whole_end], end=end)
+            yield from self._files.rows_of(ranges[whole_end], end=end, keep=True)
 
     def rows_of(
         self, range_meta: RangeMeta, start: bytes | None = None, end: bytes | None = None

@@ -109,15 +109,20 @@ class RangeFiles:
             self.note_read(one)
         return self.ranges.reader(one.file)
 
-    def rows_of(self, one: RangeMeta, start: bytes | None = None, end: bytes | None = None) -> Iterator[pa.RecordBatch]:
+    def rows_of(
+        self, one: RangeMeta, start: bytes | None = None, end: bytes | None = None, *, keep: bool = False
+    ) -> Iterator[pa.RecordBatch]:
         """The rows of a range with paths in [start, end), block by block: views of what is cached or was read.
+
+        Args:
+            keep: what is read stays in the cache: stretches that somebody lists are listed again.
 
         Raises:
             Corruption: it is damaged, or gone.
         Cost: lazily, as `FileReader.batches`.
         """
         try:
-            for block in self.reader(one).batches(start, end):
+            for block in self.reader(one).batches(start, end, fill_cache=keep):
                 yield path_rows(block.batch)
         except NotFound as error:
             raise missing(one.file, range_path(one.file.id)) from error

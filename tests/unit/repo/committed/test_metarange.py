@@ -120,6 +120,21 @@ def test_a_scan_of_many_ranges_asks_once_a_range_and_reads_ahead(
     assert counts.ranges_read < 20
 
 
+def test_a_page_that_is_listed_again_comes_from_the_cache(
+    rows: Any, opened_on: Callable[..., Committed], repository_store: Any
+) -> None:
+    """A bounded stretch, also one that goes on in the next range, is read from the store once."""
+    ref = rows.write(opened_on(repository_store), rows.values(range(1000)))
+    committed = opened_on(repository_store)
+    metarange = committed.open(ref)
+    edge, end = metarange.ranges()[4], metarange.ranges()[6].file.first_key
+    page = rows.read(metarange, edge.file.first_key, end)
+    with repository_store.count() as requests:
+        assert rows.read(metarange, edge.file.first_key, end) == page
+    assert requests.total == 0
+    assert len(page) > edge.entry_count
+
+
 def test_rows_are_views_of_what_was_read(rows: Any, opened_on: Callable[..., Committed], repository_store: Any) -> None:
     """Reading again what the cache holds allocates no memory for paths and values."""
     committed = opened_on(repository_store)
