@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md", "docs/guide/quickstart.md", "docs/guide/tables.md", "docs/guide/databases.md"]
+PAGES = [
+    "README.md",
+    "docs/guide/quickstart.md",
+    "docs/guide/tables.md",
+    "docs/guide/databases.md",
+    "docs/guide/repositories.md",
+]
 
 
 @pytest.mark.parametrize("page", PAGES)
