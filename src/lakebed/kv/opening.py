@@ -14,13 +14,14 @@ from lakebed.kv.database import Database
 from lakebed.kv.options import DatabaseOptions, ReaderOptions
 from lakebed.kv.place import Place
 from lakebed.kv.reader import DatabaseReader
+from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 
 __all__ = ["open_database", "open_from_checkpoint", "open_reader"]
 
 
 def open_database(
-    url: str | os.PathLike[str],
+    url: str | os.PathLike[str] | ObjectStore,
     *,
     options: DatabaseOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
@@ -34,7 +35,7 @@ def open_database(
     """Open a database for writing and reading: become its one writer.
 
     Args:
-        url: a path, or a URL such as ``s3://bucket/folder``.
+        url: a path, a URL such as ``s3://bucket/folder``, or an open store: ``repo.branch("main").store().sub("db")``.
         options: settings; see `DatabaseOptions`.
         storage_options: credentials and endpoints, as `lakebed.objects.open_store` takes them.
         environment: clock, randomness and threads; for tests.
@@ -81,7 +82,7 @@ def open_from_checkpoint(
 
 
 def open_reader(
-    url: str | os.PathLike[str],
+    url: str | os.PathLike[str] | ObjectStore,
     checkpoint: str | None = None,
     *,
     options: ReaderOptions | None = None,

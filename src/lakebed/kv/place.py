@@ -34,19 +34,24 @@ class Place:
     @classmethod
     def at(
         cls,
-        url: str | os.PathLike[str],
+        url: str | os.PathLike[str] | ObjectStore,
         *,
         storage_options: Mapping[str, str] | None = None,
         environment: Environment | None = None,
         durable: bool = True,
         create: bool = True,
     ) -> Place:
-        """The place at a URL. Arguments as `open_store`. Cost: no request."""
+        """The place at a URL, or in an open store, such as a branch of a repository. Arguments as `open_store`.
+
+        Cost: no request.
+        """
         environment = environment or Environment()
 
         def open_url(other: str) -> ObjectStore:
             return open_store(other, storage_options=storage_options, environment=environment, durable=durable)
 
+        if isinstance(url, ObjectStore):
+            return cls(url, environment, open_url)
         store = open_store(
             url, storage_options=storage_options, environment=environment, durable=durable, create=create
         )

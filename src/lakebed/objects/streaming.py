@@ -35,7 +35,7 @@ def byte_view(body: Buffer) -> memoryview:
 
 def take_first(chunks: Iterable[Buffer], *, bytes_max: int) -> bytearray | Iterator[memoryview]:
     """The whole stream, when it holds at most `bytes_max`; else the stream again, its beginning included."""
-    if isinstance(chunks, bytes | bytearray | memoryview | str):
+    if isinstance(chunks, bytes | bytearray | memoryview | str) or not isinstance(chunks, Iterable):
         raise InvalidRequest(
             f"a stream is an iterable of chunks, not {type(chunks).__name__}: put whole bodies with put",
             kind="invalid_body",

@@ -94,7 +94,8 @@ def _whole(content: Buffer | Iterable[Buffer]) -> memoryview | None:
     try:
         memoryview(content)  # type: ignore[arg-type]  # that is the question
     except TypeError:
-        return None
+        if isinstance(content, Iterable) and not isinstance(content, str):
+            return None
     return byte_view(cast(Buffer, content))
 
 

@@ -1,0 +1,297 @@
+"""Bytes of entries: uploads, downloads, files, copies, signed URLs, and objects that live elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lakebed.errors import InvalidRequest, NotFound
+from lakebed.objects import open_store
+from lakebed.repo import data
+from lakebed.repo.entry import address_ulid
+from lakebed.repo.foreign import STORE_COUNT_MAX, ForeignStores
+from lakebed.repo.home import Home
+from lakebed.repo.model import Entry
+from lakebed.testing.faulty import Fault, FaultyStore
+from lakebed.testing.repo_homes import Place, open_home
+
+BODY = bytes(range(256)) * 5_000
+
+
+def with_store(home: Home, store: Any, **settings: Any) -> Home:
+    """The home over another object store."""
+    fields = {name: getattr(home, name) for name in Home.__slots__}
+    return Home(**{**fields, "store": store, **settings})
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    """A repository in memory."""
+    with open_home(Place()) as opened:
+        yield opened
+
+
+@pytest.fixture(params=["local", "s3", "azure"])
+def stored(request: pytest.FixtureRequest, home: Home, tmp_path: Path) -> Home:
+    """A repository on a folder, on S3, on Azure."""
+    if request.param == "local":
+        return with_store(home, open_store(tmp_path / "objects"))
+    server = request.getfixturevalue(f"{request.param}_server")
+    url = server.url()
+    foreign = ForeignStores(like=url, storage_options=server.options)
+    return with_store(home, open_store(url, storage_options=server.options), foreign=foreign)
+
+
+def foreign_entry(url: str, body: bytes) -> Entry:
+    """An imported object."""
+    return Entry(url, len(body), "etag", 1, "text/plain", {"from": "elsewhere"})
+
+
+@pytest.mark.parametrize("make", [bytes, bytearray, memoryview, pa.py_buffer, lambda body: iter([body[:7], body[7:]])])
+def test_an_upload_is_what_was_given(home: Home, make: Any) -> None:
+    """Whole or in chunks: one PUT, a new address of ours, size, MD5, time, type and metadata."""
+    with home.store.count() as requests:
+        entry = data.upload(home, make(BODY), content_type="text/csv", metadata={"a": "b"})
+    assert (requests.put, requests.total) == (1, 1)
+    assert address_ulid(entry.address) is not None
+    assert entry.checksum == hashlib.md5(BODY, usedforsecurity=False).hexdigest()
+    assert (entry.size_bytes, entry.content_type, entry.metadata) == (len(BODY), "text/csv", {"a": "b"})
+    assert memoryview(data.read(home, entry)) == BODY
+    assert data.upload(home, b"").address != data.upload(home, b"").address
+
+
+def test_reading(stored: Home) -> None:
+    """Ranges, streams and files give the bytes they name; what cannot be is one sentence, without a request."""
+    entry = data.upload(stored, BODY)
+    assert bytes(data.read(stored, entry, byte_range=(10, 20))) == BODY[10:20]
+    assert bytes(data.read(stored, entry, byte_range=(len(BODY) - 5, len(BODY) + 500))) == BODY[-5:]
+    assert [bytes(part) for part in data.read_ranges(stored, entry, ranges=[(5, 9), (0, 3)])] == [BODY[5:9], BODY[:3]]
+    with stored.store.count() as requests:
+        assert b"".join(map(bytes, data.stream(stored, entry, chunk_bytes=300_000))) == BODY
+    assert (requests.get, requests.total) == (5, 5)
+    assert b"".join(map(bytes, data.stream(stored, entry, byte_range=(7, 1 << 40), chunk_bytes=300_000))) == BODY[7:]
+    with stored.store.count() as requests:
+        for wrong in ((len(BODY), len(BODY) + 1), (5, 5), (6, 5), (-1, 3)):
+            for ask in (data.read, data.stream):
+                with pytest.raises(InvalidRequest) as caught:
+                    ask(stored, entry, byte_range=wrong)
+                assert (caught.value.kind, caught.value.facts["size_bytes"]) == ("invalid_range", len(BODY))
+    assert requests.total == 0
+    empty = data.upload(stored, b"")
+    assert bytes(data.read(stored, empty)) == b""
+    assert list(data.stream(stored, empty)) == []
+    assert data.open_file(stored, empty).read() == b""
+
+
+def test_a_file_is_read_and_sought(stored: Home) -> None:
+    """A file reads ahead: small reads in order share requests; pyarrow reads a Parquet file through it."""
+    entry = data.upload(stored, BODY)
+    with stored.store.count() as requests, data.open_file(stored, entry, read_ahead_bytes=1 << 20) as file:
+        assert b"".join(iter(lambda: file.read(1000), b"")) == BODY
+    assert requests.get == 2
+    with data.open_file(stored, entry) as file:
+        assert file.seekable()
+        assert file.readable()
+        assert not file.writable()
+        assert file.seek(-10, io.SEEK_END) == len(BODY) - 10
+        assert file.read() == BODY[-10:]
+        assert file.read(5) == b""
+        assert file.seek(100) == 100
+        assert file.read(3) == BODY[100:103]
+        assert file.seek(7, io.SEEK_CUR) == 110
+        assert file.tell() == 110
+        assert file.read(2) == BODY[110:112]
+        with pytest.raises(InvalidRequest):
+            file.seek(-len(BODY) - 1, io.SEEK_END)
+    with stored.store.count() as requests, data.open_file(stored, entry) as file:
+        assert file.read() == BODY
+    assert requests.get == 1
+    sink = io.BytesIO()
+    table = pa.table({"x": list(range(10_000))})
+    pq.write_table(table, sink)
+    assert pq.read_table(data.open_file(stored, data.upload(stored, sink.getvalue()))).equals(table)
+
+
+def test_copies_are_copies_of_the_bytes(stored: Home) -> None:
+    """A copy has an address of its own and all else of the original; it outlives it."""
+    entry = data.upload(stored, BODY, content_type="text/csv", metadata={"a": "b"})
+    with stored.store.count() as requests:
+        copied = data.copy(stored, entry)
+    assert (requests.copy, requests.total) == (1, 1)
+    assert copied.address != entry.address
+    same = msgspec.structs.replace(copied, address=entry.address, modified_ms=entry.modified_ms)
+    assert same == entry
+    stored.store.delete([entry.address])
+    assert memoryview(data.read(stored, copied)) == BODY
+    with pytest.raises(NotFound) as caught:
+        data.copy(stored, entry)
+    assert caught.value.kind == "object_gone"
+
+
+def test_imported_objects_are_read_where_they_are(stored: Home) -> None:
+    """An entry with a URL is read from there, never written; a copy of it is ours; a missing one says what it was."""
+    elsewhere = stored.store.sub("raw data/ü")
+    elsewhere.put("b.csv", BODY)
+    entry = foreign_entry(elsewhere.url("b.csv"), BODY)
+    assert memoryview(data.read(stored, entry)) == BODY
+    assert bytes(data.read(stored, entry, byte_range=(3, 9))) == BODY[3:9]
+    assert b"".join(map(bytes, data.stream(stored, entry, chunk_bytes=500_000))) == BODY
+    assert data.open_file(stored, entry).read() == BODY
+    assert data.physical_url(stored, entry) == entry.address
+    copied = data.copy(stored, entry)
+    assert address_ulid(copied.address) is not None
+    assert copied.checksum == hashlib.md5(BODY, usedforsecurity=False).hexdigest()
+    assert (copied.content_type, copied.metadata) == (entry.content_type, entry.metadata)
+    elsewhere.delete(["b.csv"])
+    for ask in (data.read, data.stream, data.copy, lambda home, entry: data.open_file(home, entry).read()):
+        with pytest.raises(NotFound, match="imported") as caught:
+            ask(stored, entry)
+        assert caught.value.kind == "import_gone"
+    assert memoryview(data.read(stored, copied)) == BODY
+
+
+def test_only_allowed_places_are_read(home: Home, tmp_path: Path) -> None:
+    """A server names what may be imported from; nothing else is read, however it is written."""
+    (tmp_path / "allowed").mkdir()
+    (tmp_path / "allowed-not").mkdir()
+    for folder in ("allowed", "allowed-not"):
+        (tmp_path / folder / "x").write_bytes(b"1")
+    foreign = ForeignStores(allowed=[f"file://{tmp_path}/allowed", "s3://bucket/raw"])
+    limited = with_store(home, home.store, foreign=foreign)
+    assert bytes(data.read(limited, foreign_entry(f"file://{tmp_path}/allowed/x", b"1"))) == b"1"
+    for url in (
+        f"file://{tmp_path}/allowed-not/x",
+        f"file://{tmp_path}/allowed/../allowed-not/x",
+        "file:///etc/passwd",
+        "s3://bucket/rawer/x",
+        "s3://other/raw/x",
+        "memory://x/y",
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            data.read(limited, foreign_entry(url, b"1"))
+        assert caught.value.kind == "import_not_allowed"
+        with pytest.raises(InvalidRequest):
+            foreign.open(url)
+    for wrong in ("s3://bucket", "s3://", "ftp://x/y", "file:///", "file://host/x"):
+        with pytest.raises(InvalidRequest):
+            ForeignStores().locate(wrong)
+
+
+def test_few_foreign_stores_are_open(tmp_path: Path) -> None:
+    """Stores are opened once a root and forgotten in turn: a million addresses do not open a million stores."""
+    foreign = ForeignStores()
+    assert foreign.locate("memory://a/b/c")[0] is foreign.locate("memory://a/d")[0]
+    assert foreign.locate("memory://a/b/c")[1] == "b/c"
+    for number in range(3 * STORE_COUNT_MAX):
+        foreign.locate(f"file://{tmp_path}/{number}/x")
+    assert repr(foreign) == f"ForeignStores({STORE_COUNT_MAX} open)"
+
+
+def test_uploads_by_others_are_linked(stored: Home) -> None:
+    """What somebody put at an address of ours becomes an entry, with the size that is there; nothing else does."""
+    address = data.upload(stored, BODY).address
+    for url in (address, stored.store.url(address)):
+        entry = data.linked(stored, url, checksum="abc", content_type="text/csv")
+        assert (entry.address, entry.size_bytes, entry.checksum) == (address, len(BODY), "abc")
+    assert data.linked(stored, address).checksum
+    missing = data.new_address(stored.environment)
+    with pytest.raises(NotFound):
+        data.linked(stored, missing)
+    for wrong in ("data/x", "ranges/abc", stored.store.url("ranges/abc"), "", "../x"):
+        with pytest.raises(InvalidRequest) as caught:
+            data.linked(stored, wrong)
+        assert caught.value.kind == "invalid_address"
+
+
+def test_signed_urls(home: Home, s3_server: Any, tmp_path: Path) -> None:
+    """Whoever has a signed URL reads, or puts to a new address that is linked then; a folder has none."""
+    s3 = with_store(home, open_store(s3_server.url(), storage_options=s3_server.options))
+    address, url = data.signed_put(s3, expires_in_s=60)
+    headers = {"Content-Type": "application/octet-stream"}
+    with urllib.request.urlopen(urllib.request.Request(url, data=b"12345", headers=headers, method="PUT")) as answer:
+        assert answer.status == 200
+        assert answer.headers["ETag"]
+    entry = data.linked(s3, address)
+    assert entry.checksum == "827ccb0eea8a706c4c34a16891f84e7b"
+    with urllib.request.urlopen(data.signed_get(s3, entry, expires_in_s=60)) as answer:
+        assert answer.read() == b"12345"
+    local = with_store(home, open_store(tmp_path))
+    for ask in (
+        lambda: data.signed_put(local, expires_in_s=60),
+        lambda: data.signed_get(local, data.upload(local, b""), expires_in_s=60),
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            ask()
+        assert caught.value.kind == "unsupported"
+
+
+@pytest.mark.parametrize("wrong", [{"a": 1}, {1: "a"}, {"a": "x" * 70_000}, {"\ud800": "a"}])
+def test_metadata_that_cannot_be(home: Home, wrong: Any) -> None:
+    """Metadata is text and not too much of it; a mistake is told before anything is uploaded."""
+    with home.store.count() as requests, pytest.raises(InvalidRequest) as caught:
+        data.upload(home, b"1", metadata=wrong)
+    assert (caught.value.kind, requests.total) == ("invalid_metadata", 0)
+
+
+@pytest.mark.parametrize("wrong", ["text", 5, [1, 2], ["text"]])
+def test_bodies_that_cannot_be(home: Home, wrong: Any) -> None:
+    """What is neither bytes nor chunks of bytes is refused, and leaves nothing."""
+    with pytest.raises(InvalidRequest) as caught:
+        data.upload(home, wrong)
+    assert caught.value.kind == "invalid_body"
+    assert list(home.store.list()) == []
+
+
+def test_an_upload_that_fails_leaves_no_entry(home: Home) -> None:
+    """A broken iterator, a full store, a lost reply: no entry is returned, and a second try has another address."""
+
+    def breaking() -> Iterator[bytes]:
+        yield b"1"
+        raise KeyError("broken")
+
+    with pytest.raises(KeyError):
+        data.upload(home, breaking())
+    assert list(home.store.list()) == []
+    faulty = with_store(home, FaultyStore(home.store, faults={0: Fault.LOST_REPLY}))
+    with pytest.raises(Exception, match="no answer"):
+        data.upload(faulty, b"1")
+    entry = data.upload(faulty, b"1")
+    assert [meta.path for meta in home.store.list()][-1] == entry.address
+    assert len(list(home.store.list())) == 2
+
+
+LARGE = """
+import resource, sys
+from lakebed.objects import open_store
+from lakebed.repo import data
+from lakebed.repo.home import Home
+from lakebed.testing.repo_homes import Place, open_home
+with open_home(Place()) as opened:
+    fields = {name: getattr(opened, name) for name in Home.__slots__}
+    home = Home(**{**fields, "store": open_store(sys.argv[1])})
+    data.upload(home, (bytes(1 << 20) for _ in range(20)))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    entry = data.upload(home, (bytes(1 << 20) for _ in range(300)))
+    read = sum(len(memoryview(chunk)) for chunk in data.stream(home, entry))
+    print(entry.size_bytes, read, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_large_objects_take_little_memory(tmp_path: Path) -> None:
+    """300 MB go up and down while the process grows by less than 64 MB."""
+    run = subprocess.run([sys.executable, "-c", LARGE, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    size_bytes, read_bytes, grown = map(int, run.stdout.split())
+    assert size_bytes == read_bytes == 300 << 20
+    assert grown * (1 if sys.platform == "darwin" else 1024) < 64_000_000
