@@ -156,6 +156,17 @@ def test_a_batch_with_one_bad_entry_stages_nothing() -> None:
         ({"path": [None], "address": ["data/x"], "size_bytes": [1], "checksum": [""], "modified_ms": [0]}, None),
         ({"path": ["a"], "address": ["s3://b/c"], "size_bytes": ["1"], "checksum": [""], "modified_ms": [0]}, None),
         ({"path": ["a"], "address": ["c"], "size_bytes": [1], "checksum": [""], "modified_ms": [0]}, "invalid_address"),
+        (
+            {
+                "path": ["a"],
+                "address": ["s3://b/c"],
+                "size_bytes": [1],
+                "checksum": [""],
+                "modified_ms": [0],
+                "metadata": ["x"],
+            },
+            None,
+        ),
     ],
 )
 def test_columns_that_are_no_entries_are_refused(columns: dict[str, list[object]], kind: str | None) -> None:
@@ -219,6 +230,13 @@ def test_paths_that_cannot_be_are_refused(path: str, kind: str) -> None:
         (Entry("s3://b/k", 1, "", 0, metadata={"k": "x" * 70_000}), "oversized_metadata"),
         (Entry("s3://b/k", 1, "", 0, metadata={"k": "\ud800"}), "invalid_entry"),
         (Entry("s3://b/k", 1 << 70, "", 0), "invalid_entry"),
+        (Entry("s3://b/k", 1.5, "", 0), "invalid_size"),  # type: ignore[arg-type]
+        (Entry("s3://b/k", 1, None, 0), "invalid_entry"),  # type: ignore[arg-type]
+        (Entry("s3://b/k", 1, "", 0, None), "invalid_entry"),  # type: ignore[arg-type]
+        (Entry("s3://b/k", 1, "", 0, metadata={"k": None}), "invalid_entry"),  # type: ignore[dict-item]
+        (Entry("s3://b/k", 1, "", 0, metadata={"k": object()}), "invalid_entry"),  # type: ignore[dict-item]
+        (Entry(None, 1, "", 0), "invalid_address"),  # type: ignore[arg-type]
+        ("no entry", "wrong_type"),
     ],
 )
 def test_entries_that_cannot_be_are_refused(entry: Entry, kind: str) -> None:

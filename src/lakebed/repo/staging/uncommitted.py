@@ -20,6 +20,7 @@ from typing import Final
 import pyarrow as pa
 
 from lakebed.lsm.block import keys_of
+from lakebed.lsm.merge import last_key
 from lakebed.repo.commits import load_commit
 from lakebed.repo.committed.diff import diff_metaranges, diff_rows
 from lakebed.repo.committed.metarange import Metarange
@@ -149,14 +150,23 @@ def _of_head(metarange: Metarange, paths: list[bytes]) -> pa.RecordBatch:
         at = bisect_right(paths, one.file.last_key, at)
         some = paths[first:at]
         if len(some) * DENSE > one.entry_count:
-            wanted = pa.array(some, pa.binary())
-            for batch in metarange.rows_of(one, start=some[0], end=some[-1] + b"\0"):
-                found.append(batch.filter(pa.array(match_paths(batch.column(0), wanted) >= 0)))
+            found += _chosen(metarange.rows_of(one, start=some[0], end=some[-1] + b"\0"), some)
         elif some:
             values = metarange.get_many(some)
             there = [(path, value) for path, value in zip(some, values, strict=True) if value is not None]
             found.append(rows_of([path for path, _ in there], [value for _, value in there]))
     return pa.concat_batches(found) if found else rows_of((), ())
+
+
+def _chosen(rows: Iterator[pa.RecordBatch], paths: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
+    """Of sorted rows those with one of some paths, ascending."""
+    at = 0
+    for batch in rows:
+        end = bisect_right(paths, last_key(batch), at)
+        wanted = pa.array(paths[at:end], pa.binary())
+        at = end
+        if len(wanted):
+            yield batch.filter(pa.array(match_paths(batch.column(0), wanted) >= 0))
 
 
 def _sorted(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
+from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound
 from lakebed.repo.entry import address_ulid, decode_entry, encode_entry
 from lakebed.repo.home import Home
 from lakebed.repo.model import TOMBSTONE, Entry
@@ -47,6 +47,9 @@ VALUE_BYTES_MAX: Final = 64 << 10
 
 _NEEDED: Final = ("path", "address", "size_bytes", "checksum", "modified_ms")
 _OPTIONAL: Final = ("content_type", "metadata")
+_USUAL_TYPE: Final = Entry("", 0, "", 0).content_type
+_NO_METADATA: Final[dict[str, str]] = {}
+"""Shared by entries that are only encoded."""
 
 
 # ---- puts
@@ -295,21 +298,23 @@ def _encoded(entry: Entry, path: str) -> tuple[bytes, str | None]:
         raise InvalidRequest(
             f"An Entry is staged, and {type(entry).__name__} was given for {path!r}.", kind="wrong_type"
         )
-    ulid = address_ulid(entry.address)
-    if ulid is None and "://" not in entry.address:
+    address = entry.address
+    ulid = address_ulid(address) if isinstance(address, str) else None
+    if ulid is None and (not isinstance(address, str) or "://" not in address):
         raise InvalidRequest(
-            f"{entry.address!r} is neither an address of the repository nor the URL of an object: stage what was "
+            f"{address!r} is neither an address of the repository nor the URL of an object: stage what was "
             "uploaded or is to be imported.",
             kind="invalid_address",
             path=path,
         )
-    if entry.size_bytes < 0:
+    if not isinstance(entry.size_bytes, int) or entry.size_bytes < 0:
         raise InvalidRequest(f"{path!r} cannot have {entry.size_bytes} bytes.", kind="invalid_size", path=path)
     try:
         value = encode_entry(entry)
-    except (UnicodeEncodeError, TypeError, OverflowError) as error:
+        decode_entry(value, where=path)  # what could not be read again must never be written
+    except (UnicodeEncodeError, TypeError, OverflowError, Corruption) as error:
         raise InvalidRequest(
-            f"What is said of {path!r} cannot be stored ({error}): its fields are Unicode text and 64-bit numbers.",
+            f"What is said of {path!r} cannot be stored: all of it is Unicode text or 64-bit numbers ({error}).",
             kind="invalid_entry",
             path=path,
         ) from error
@@ -350,22 +355,20 @@ def _pairs_of(columns: pa.RecordBatch | pa.Table) -> Iterator[tuple[str, Entry]]
         if column.null_count:
             raise InvalidRequest(f"The column {name} of entries has nulls.", kind="invalid_columns")
         listed.append(_as_list(column, name))
-    count = columns.num_rows
-    types = _as_list(columns.column("content_type"), "content_type") if "content_type" in names else [None] * count
-    metadata = columns.column("metadata").to_pylist() if "metadata" in names else [None] * count
-    default = Entry("", 0, "", 0)
-    for path, address, size_bytes, checksum, modified_ms, content_type, pairs in zip(
-        *listed, types, metadata, strict=True
-    ):
-        entry = Entry(
-            address,
-            size_bytes,
-            checksum,
-            modified_ms,
-            default.content_type if content_type is None else content_type,
-            dict(pairs) if pairs else {},
-        )
-        yield path, entry
+    types = [_USUAL_TYPE] * columns.num_rows
+    if "content_type" in names:
+        types = [kind or _USUAL_TYPE for kind in _as_list(columns.column("content_type"), "content_type")]
+    metadata = [_NO_METADATA] * columns.num_rows
+    if "metadata" in names:
+        column = columns.column("metadata")
+        if not pa.types.is_map(column.type):
+            raise InvalidRequest(
+                f"The column metadata of entries is of {column.type}, and a map of texts is needed.",
+                kind="invalid_columns",
+            )
+        metadata = [dict(pairs) if pairs else _NO_METADATA for pairs in column.to_pylist()]
+    paths, *fields = listed
+    return zip(paths, map(Entry, *fields, types, metadata), strict=True)
 
 
 def _as_list(column: Any, name: str) -> list[Any]:
