@@ -84,6 +84,10 @@ class ForeignStores:
             return self._opened(url)
         return self._opened(StoreUrl(url.scheme, url.place, "")).sub(url.prefix)
 
+    def check(self, address: str) -> None:
+        """Refuse what may not be read. Raises as `locate`, but for a folder's URL nothing. Cost: no request."""
+        self._check_allowed(parse_url(address), address)
+
     def _check_allowed(self, url: StoreUrl, address: str) -> None:
         if self._allowed is None or any(_is_below(url, root) for root in self._allowed):
             return

@@ -29,6 +29,7 @@ from lakebed.repo.committed.apply import Changes, apply_changes
 from lakebed.repo.entry import encode_entries, encode_entry
 from lakebed.repo.heads import Move, SealedBranch, check_clean, move_branch
 from lakebed.repo.home import Home
+from lakebed.repo.layout import DATA_FOLDER
 from lakebed.repo.model import Entry
 from lakebed.repo.names import check_path, check_prefix
 from lakebed.repo.protection import check_committable
@@ -102,7 +103,7 @@ def start_import(
 
     Raises:
         NotFound: ``branch_not_found``.
-        InvalidRequest: ``no_sources``, ``invalid_url``, ``invalid_path``, and as `lakebed.repo.commit.commit`.
+        InvalidRequest: ``no_sources``, ``invalid_url``, ``import_not_allowed``, ``invalid_path``, and as `lakebed.repo.commit.commit`.
         OutcomeUnknown: it may have been written down; `unfinished_imports` tells.
     Cost: 1 durable write of the key-value store.
     """
@@ -114,7 +115,7 @@ def start_import(
             f"An import has 1 to {SOURCE_COUNT_MAX:,} sources, and {len(sources):,} were given.", kind="no_sources"
         )
     for source in sources:
-        parse_url(source.url)
+        home.foreign.check(source.url)
         if source.kind == "object":
             check_path(source.destination, writing=True)
             _folder_and_name(source.url)
@@ -259,7 +260,7 @@ class _Run:
         for source in sources:
             folder, name = _folder_and_name(source.url)
             store = self._open(folder)
-            entry = _entry(store, store.head(name))
+            entry = _entry(store.root_url, store.head(name))
             rows[check_path(source.destination, writing=True)] = encode_entry(entry)
         if rows:
             yield rows_of(*zip(*sorted(rows.items()), strict=True))
@@ -271,16 +272,27 @@ class _Run:
         destination = _folder(source.destination)
         for metas in _batched(found, _BATCH_ROW_COUNT):
             paths = [check_path(destination + meta.path, writing=True) for meta in metas]
-            yield rows_of(paths, encode_entries([_entry(store, meta) for meta in metas]))
+            yield rows_of(paths, encode_entries([_entry(store.root_url, meta) for meta in metas]))
 
     def _open(self, url: str) -> ObjectStore:
         options = self._storage_options if parse_url(url).scheme not in ("file", "memory") else None
         return open_store(url, storage_options=options, environment=self._home.environment, create=False)
 
 
-def _entry(store: ObjectStore, meta: ObjectMeta) -> Entry:
+def _refuse_own(home: Home, url: str) -> None:
+    """Raise when a source has objects of this repository: a collection deletes those, whoever has imported them."""
+    given, own = str(parse_url(url)), f"{home.store.root_url}/{DATA_FOLDER}"
+    if f"{given}/".startswith(f"{own}/") or own.startswith(f"{given.removesuffix('/')}/"):
+        raise InvalidRequest(
+            f"{given} has the objects of repository {home.name} itself, which a collection may delete: link or copy them "
+            "on the branch instead of importing them.",
+            kind="own_objects",
+        )
+
+
+def _entry(root_url: str, meta: ObjectMeta) -> Entry:
     return Entry(
-        address=store.url(meta.path),
+        address=f"{root_url}/{meta.path}",  # URLs are taken literally
         size_bytes=meta.size_bytes,
         checksum=(meta.etag or "").strip('"'),
         modified_ms=meta.modified_ms,

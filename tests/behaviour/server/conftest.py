@@ -135,7 +135,7 @@ def client(server: Running) -> Iterator[Client]:
     made.pool.clear()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def connect() -> Callable[[Running], Client]:
     """A client for a server that a test has started."""
     return client_of
