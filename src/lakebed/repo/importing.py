@@ -103,7 +103,8 @@ def start_import(
 
     Raises:
         NotFound: ``branch_not_found``.
-        InvalidRequest: ``no_sources``, ``invalid_url``, ``import_not_allowed``, ``invalid_path``, and as `lakebed.repo.commit.commit`.
+        InvalidRequest: ``no_sources``, ``invalid_url``, ``import_not_allowed``, ``own_objects``, ``invalid_path``, and
+            as `lakebed.repo.commit.commit`.
         OutcomeUnknown: it may have been written down; `unfinished_imports` tells.
     Cost: 1 durable write of the key-value store.
     """
@@ -116,6 +117,7 @@ def start_import(
         )
     for source in sources:
         home.foreign.check(source.url)
+        _refuse_own(home, source.url)
         if source.kind == "object":
             check_path(source.destination, writing=True)
             _folder_and_name(source.url)
@@ -169,7 +171,7 @@ def run_import(home: Home, id: str, *, storage_options: Mapping[str, str] | None
     """Do an import, or do it again after a crash. Of two that run at once one completes it.
 
     Args:
-        storage_options: settings and credentials of the places that are imported.
+        storage_options: settings and credentials of the places that are imported; None: those of `Home.foreign`.
 
     Returns:
         Its record: completed, or what somebody else made of it meanwhile.
@@ -275,8 +277,13 @@ class _Run:
             yield rows_of(paths, encode_entries([_entry(store.root_url, meta) for meta in metas]))
 
     def _open(self, url: str) -> ObjectStore:
-        options = self._storage_options if parse_url(url).scheme not in ("file", "memory") else None
-        return open_store(url, storage_options=options, environment=self._home.environment, create=False)
+        environment, foreign = self._home.environment, self._home.foreign
+        foreign.check(url)
+        if parse_url(url).scheme in ("file", "memory"):
+            return open_store(url, environment=environment, create=False)  # a missing folder is no empty one
+        if self._storage_options is None:
+            return foreign.open(url)
+        return open_store(url, storage_options=self._storage_options, environment=environment)
 
 
 def _refuse_own(home: Home, url: str) -> None:
@@ -284,8 +291,8 @@ def _refuse_own(home: Home, url: str) -> None:
     given, own = str(parse_url(url)), f"{home.store.root_url}/{DATA_FOLDER}"
     if f"{given}/".startswith(f"{own}/") or own.startswith(f"{given.removesuffix('/')}/"):
         raise InvalidRequest(
-            f"{given} has the objects of repository {home.name} itself, which a collection may delete: link or copy them "
-            "on the branch instead of importing them.",
+            f"{given} has the objects of repository {home.name} itself, which a collection may delete: copy them on the "
+            "branch instead of importing them.",
             kind="own_objects",
         )
 

@@ -167,6 +167,16 @@ def test_what_cannot_be_imported_is_refused_at_once(home: Home, source: ImportSo
     assert unfinished_imports(home) == []
 
 
+def test_own_objects_are_not_imported(home: Home) -> None:
+    """What a collection may delete is refused: the repository's data, a folder in it, and every folder above it."""
+    root = home.store.root_url
+    for url in (root, f"{root}/data", f"{root}/data/01/x"):
+        with pytest.raises(InvalidRequest) as caught:
+            started(home, ImportSource(url, "in"))
+        assert caught.value.kind == "own_objects"
+    started(home, ImportSource(f"{root}/database", "in"))
+
+
 def test_a_cancelled_import_moves_nothing(home: Home, elsewhere: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it runs, or in the middle of it; and what has ended cannot be cancelled."""
     before = head(home)

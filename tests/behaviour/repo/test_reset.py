@@ -11,7 +11,7 @@ from lakebed.repo.branches import create_branch, load_branch
 from lakebed.repo.commit import commit
 from lakebed.repo.compact import compact_once
 from lakebed.repo.home import Home
-from lakebed.repo.layout import Keys
+from lakebed.repo.layout import Keys, metarange_path
 from lakebed.repo.merge import merge
 from lakebed.repo.pick import cherry_pick, revert
 from lakebed.repo.protection import protect
@@ -56,6 +56,23 @@ def test_a_reset_gives_up_everything(home: Home) -> None:
     with home.key_value.snapshot() as snapshot:
         staging = Keys("01").staging()
         assert list(snapshot.scan(staging, staging + b"\xff")) == []
+
+
+def test_a_reset_reads_nothing_of_what_it_gives_up(home: Home) -> None:
+    """However long the list of tokens is, and even when the compacted metarange is lost."""
+    put_many(home, "main", {f"x/{n}": "1" for n in range(50)})
+    compact_once(home, "main", force=True)
+    for turn in range(home.options.sealed_tokens_max + 3):
+        put(home, "main", f"p/{turn}", "x")
+        delete_prefix(home, branch="main", prefix="p/")
+    compacted = load_branch(home, "main")[0].compacted
+    assert compacted is not None
+    assert compacted.file is not None
+    home.store.delete([metarange_path(compacted.file.id)])
+    with home.committed.count() as counts:
+        reset(home, "main")
+    assert counts.ranges_read == 0
+    assert contents(home, "main") == BASE
 
 
 def test_a_reset_of_a_prefix_is_computed_against_the_commit(home: Home) -> None:
