@@ -25,8 +25,10 @@ import pyarrow as pa
 from lakebed.errors import InternalError
 from lakebed.lsm.block import keys_of, offsets_of
 from lakebed.lsm.file_id import mint_file_id
+from lakebed.lsm.file_writer import FileWriter
 from lakebed.lsm.filter import hash_keys
 from lakebed.lsm.merge import first_key, last_key
+from lakebed.lsm.model import FileMeta
 from lakebed.repo.committed.content_hash import EMPTY_METARANGE_ID, metarange_hash, range_hash
 from lakebed.repo.committed.metarange import Metarange, encode_range_meta
 from lakebed.repo.committed.range_files import RangeFiles
@@ -38,27 +40,23 @@ from lakebed.repo.rows import lsm_rows, rows_of
 __all__ = ["MetarangeWriter"]
 
 _WAITING_COUNT_MAX: Final = 4
-"""Ranges that are encoded and put while the next rows come."""
+"""Ranges that are put while the next rows come."""
 _WAITING_BYTES_MAX: Final = 64 << 20
-"""And at most so many bytes of their rows, or one range."""
+"""And at most so many bytes of their files, or one file."""
 _BATCH_ROWS_MIN: Final = 4_096
 """Smaller batches are joined before they are encoded."""
 
 
-class _Piece(NamedTuple):
-    """All rows of a range that is to be written."""
-
-    batches: list[pa.RecordBatch]
-    ulid: str
-    ends_open: bool
-
-
 class _Waiting(NamedTuple):
-    """A range that is being written."""
+    """A range whose file is being put."""
 
     place: int
-    result: Iterator[RangeMeta]
+    range_id: str
     size_bytes: int
+    """Of the objects."""
+    ends_open: bool
+    file: Iterator[FileMeta]
+    file_bytes: int
 
 
 class MetarangeWriter:
@@ -86,7 +84,7 @@ class MetarangeWriter:
         """Take rows of `ROWS_SCHEMA`, sorted, all behind those before, no tombstones.
 
         Keeps views of the last of them until their range ends. Cost: about 0.3 us a row here, and 1 PUT a range, which
-        is encoded and put meanwhile.
+        goes on meanwhile.
 
         Raises:
             Unavailable, OutcomeUnknown: a range before could not be written. Begin again with a new writer.
@@ -177,47 +175,55 @@ class MetarangeWriter:
                 self._end_range(ends_open=False)
             start = stop
 
-    def _end_range(self, *, ends_open: bool) -> None:
-        """Have the rows that are held written as a range, by another worker."""
-        while self._waiting and (
-            len(self._waiting) >= _WAITING_COUNT_MAX or self._waiting_bytes + self._held_bytes > _WAITING_BYTES_MAX
-        ):
-            self._settle_oldest()
-        if self._base_ranges is None:
-            self._base_ranges = {one.id: one for one in self._base.ranges()}
-        piece = _Piece(self._held, mint_file_id(environment=self._files.environment), ends_open)
-        result = self._files.pool.map(self._written, (piece,))
-        self._waiting.append(_Waiting(len(self._ranges), result, self._held_bytes))
-        self._waiting_bytes += self._held_bytes
-        self._ranges.append(None)
-        self._held, self._held_count, self._held_bytes = [], 0, 0
-
-    def _settle_oldest(self) -> None:
-        oldest = self._waiting.popleft()
-        self._waiting_bytes -= oldest.size_bytes
-        self._ranges[oldest.place] = next(oldest.result)
-
     # Ranges to files
 
-    def _written(self, piece: _Piece) -> RangeMeta:
-        """The range of some rows: the base's, when it has an equal one, or a new one, durably."""
-        batches = piece.batches
+    def _end_range(self, *, ends_open: bool) -> None:
+        """Make a range of the rows that are held: the base's, when it has an equal one, or a new one."""
+        batches = self._held
+        self._held, self._held_count, self._held_bytes = [], 0, 0
         if sum(batch.num_rows for batch in batches) < _BATCH_ROWS_MIN * len(batches):
             batches = [pa.concat_batches(batches)]
+        if self._base_ranges is None:
+            self._base_ranges = {one.id: one for one in self._base.ranges()}
         range_id = range_hash(batches)
-        known = (self._base_ranges or {}).get(range_id)
-        if known is not None:
-            return msgspec.structs.replace(known, ends_open=piece.ends_open)
-        file_id = f"{range_id}-{piece.ulid}"
+        known = self._base_ranges.get(range_id)
+        if known is None:
+            self._put_range(range_id, batches, ends_open=ends_open)
+        else:
+            self._ranges.append(msgspec.structs.replace(known, ends_open=ends_open))
+
+    def _put_range(self, range_id: str, batches: list[pa.RecordBatch], *, ends_open: bool) -> None:
+        """Encode a range here, for most of that cannot be done twice at a time; another worker puts it."""
+        file_id = f"{range_id}-{mint_file_id(environment=self._files.environment)}"
         writer = self._files.ranges.writer(file_id)
         sizes = []
         for batch in batches:
             sizes.append(sizes_of(batch.column(1), where=range_path(file_id)))
             writer.write(lsm_rows(batch))
-        file = writer.finish()
-        self._files.note_written(file_id)
-        return RangeMeta(
-            id=range_id, file=file, size_bytes=total_size(np.concatenate(sizes)), ends_open=piece.ends_open
+        while self._waiting and (
+            len(self._waiting) >= _WAITING_COUNT_MAX or self._waiting_bytes + writer.size_bytes > _WAITING_BYTES_MAX
+        ):
+            self._settle_oldest()
+        waiting = _Waiting(
+            place=len(self._ranges),
+            range_id=range_id,
+            size_bytes=total_size(np.concatenate(sizes)),
+            ends_open=ends_open,
+            file_bytes=writer.size_bytes,
+            file=self._files.pool.map(FileWriter.finish, (writer,)),
+        )
+        self._waiting.append(waiting)
+        self._waiting_bytes += waiting.file_bytes
+        self._ranges.append(None)
+
+    def _settle_oldest(self) -> None:
+        """Wait until the oldest of the ranges that are being put is durable."""
+        oldest = self._waiting.popleft()
+        self._waiting_bytes -= oldest.file_bytes
+        file = next(oldest.file)
+        self._files.note_written(file.id)
+        self._ranges[oldest.place] = RangeMeta(
+            id=oldest.range_id, file=file, size_bytes=oldest.size_bytes, ends_open=oldest.ends_open
         )
 
     def _put_metarange(self, metarange_id: str, ranges: list[RangeMeta]) -> MetarangeRef:
