@@ -116,7 +116,7 @@ def test_chunks_may_be_any_buffers_that_are_reused(opened: Callable[..., Any]) -
 
     store.put_stream("a", reusing())
     assert memoryview(store.get("a")) == b"".join(bytes([number]) * 1_000_000 for number in range(12))
-    for wrong in (["text"], [b"x" * (PART + 1), "text"], b"whole", bytearray(3), "text"):
+    for wrong in (["text"], [b"x" * (PART + 1), "text"], b"whole", bytearray(3), "text", 5):
         with pytest.raises(InvalidRequest) as caught:
             store.put_stream("b", wrong)
         assert caught.value.kind == "invalid_body"
