@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
+from lakebed.repo.branches import load_branch
 from lakebed.repo.entry import new_address, ulid_at
+from lakebed.repo.key_value.open import open_key_value
 from lakebed.repo.model import Entry
 from lakebed.repo.protection import protect
+from lakebed.repo.staging.uncommitted import uncommitted
+from lakebed.repo.staging.view import branch_view
 from lakebed.repo.staging.write import link, stage, stage_if_absent, stage_many
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
@@ -298,6 +306,34 @@ def test_an_upload_is_linked_when_it_is_there() -> None:
     scene.home.store.put(other, b"abc")
     with pytest.raises(AlreadyExists):
         link(scene.home, address=other, size_bytes=3, only_if_absent=True, **arguments)
+
+
+def test_what_was_acknowledged_outlives_the_process(tmp_path: Path) -> None:
+    """On a database in a folder, every verb's effect is there when the folder is opened again."""
+    with closing(open_key_value(tmp_path / "records", durable=False)) as key_value:
+        scene = StagingScene({"a": "1", "b": "1", "d/x": "1"}, key_value=key_value)
+        scene.put("c", "1")
+        stage_many(scene.home, branch=BRANCH, entries=[(f"many/{n:03}", scene.entry("1")) for n in range(200)])
+        scene.seal()
+        scene.delete("b", "c", "many/007")
+        scene.delete_prefix("d/")
+        scene.put("d/y", "1")
+        stage_if_absent(scene.home, branch=BRANCH, path="e", entry=scene.entry("1"))
+        expected = {"a": "1", "d/y": "1", "e": "1"} | {f"many/{n:03}": "1" for n in range(200) if n != 7}
+        assert scene.shown() == expected
+        differences = scene.differences()
+    with closing(open_key_value(tmp_path / "records", durable=False)) as key_value:
+        again = replace(scene.home, key_value=key_value)
+        with key_value.snapshot() as snapshot:
+            record, _ = load_branch(again, BRANCH, snapshot=snapshot)
+            view = branch_view(again, record, snapshot=snapshot)
+            assert {line.path: line.entry.metadata["is"] for line in view.list() if line.entry} == expected
+            found = [
+                path.decode()
+                for batch in uncommitted(again, snapshot, record)
+                for path in batch.column("path").to_pylist()
+            ]
+    assert found == [path for path, _ in differences]
 
 
 def test_a_protected_branch_takes_no_writes() -> None:

@@ -1,0 +1,64 @@
+"""Ranges that are cut by cleared prefixes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakebed.repo.model import StagingToken
+from lakebed.repo.staging.changes import changes_of, cleared_by, is_cleared, left_of
+from lakebed.testing.staging_scene import StagingScene
+
+short = st.text("ab/\u00e9", max_size=3)
+tokens = st.lists(st.builds(StagingToken, st.just("t"), st.none() | short), max_size=5)
+bounds = st.none() | st.binary(max_size=3)
+
+
+@given(tokens, st.lists(st.text("ab/\u00e9", max_size=5).map(str.encode)))
+def test_a_path_is_cleared_when_it_has_a_cleared_prefix(chosen: list[StagingToken], paths: list[bytes]) -> None:
+    """Intervals say the same as prefixes; they are sorted and do not touch."""
+    cleared = cleared_by(chosen)
+    for path in paths:
+        expected = any(token.clears is not None and path.startswith(token.clears.encode()) for token in chosen)
+        assert is_cleared(path, cleared) == expected
+    for before, behind in pairwise(cleared):
+        assert before[1] is not None
+        assert before[1] < behind[0]
+
+
+@given(tokens, bounds, bounds, st.lists(st.binary(max_size=4)))
+def test_what_is_left_of_a_range_is_what_is_not_cleared(
+    chosen: list[StagingToken], start: bytes | None, end: bytes | None, paths: list[bytes]
+) -> None:
+    """A path is in exactly one of the ranges that are left when it is in the range and not cleared; none is empty."""
+    cleared = cleared_by(chosen)
+    left = left_of(start, end, cleared)
+    for path in paths:
+        inside = (start or b"") <= path and (end is None or path < end)
+        count = sum((low or b"") <= path and (high is None or path < high) for low, high in left)
+        assert count == (inside and not is_cleared(path, cleared))
+    assert all(high is None or (low or b"") < high for low, high in left)
+
+
+def test_changes_say_what_tokens_do_together() -> None:
+    """Newer rows win, tombstones stay, and rows below a clear of a newer token are not read."""
+    scene = StagingScene({"a/1": "x", "b": "x"})
+    scene.put("a/2", "old")
+    scene.put("c", "old")
+    scene.delete_prefix("a/")
+    scene.put("a/3", "new")
+    scene.put("c", "new")
+    scene.delete("b")
+    scene.seal()
+    with scene.home.key_value.snapshot() as snapshot:
+        changes = changes_of(scene.home, snapshot, scene.record.sealed)
+        for _ in range(2):  # they can be read again
+            rows = [row for batch in changes.rows() for row in batch.to_pylist()]
+            assert [(row["path"], row["value"] == b"") for row in rows] == [
+                (b"a/3", False),
+                (b"b", True),
+                (b"c", False),
+            ]
+    assert changes.clears == ((b"a/", b"a0"),)
