@@ -7,13 +7,15 @@ a query string; of the query only the names of refs and paths are told, so no si
 
 from __future__ import annotations
 
+import io
 import os
-import sys
-from typing import BinaryIO, Final
+from typing import Final
 
 import msgspec
 
 __all__ = ["AccessLine", "AccessLog", "open_access_log"]
+
+_STANDARD_ERROR: Final = 2
 
 _LINES_MAX: Final = 50_000
 """Lines that wait for a slow reader of the log; beyond it lines are dropped, and counted."""
@@ -42,7 +44,7 @@ class AccessLine(msgspec.Struct, frozen=True, omit_defaults=True):
 class AccessLog:
     """Where the lines go."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: io.FileIO) -> None:
         self._file = file
         self._lines: list[bytes] = []
         self._dropped = 0
@@ -68,23 +70,24 @@ class AccessLog:
             self._dropped = 0
         if not lines:
             return
+        rest = memoryview(b"\n".join(lines) + b"\n")
         try:
-            self._file.write(b"\n".join(lines) + b"\n")
-            self._file.flush()
-        except (OSError, ValueError):
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError:
             self._dropped += len(lines)
 
     def close(self) -> None:
         """Write the rest."""
         self.flush()
-        if self._file is not sys.stderr.buffer:
-            self._file.close()
+        self._file.close()
 
 
 def open_access_log(place: str | os.PathLike[str] | None) -> AccessLog | None:
     """The log at a place: ``"-"`` is standard error, a path is a file that is appended to; None: no log."""
     if place is None:
         return None
+    # Without a buffer: what a reader that went away did not take is dropped, and not written once more at the end.
     if place == "-":
-        return AccessLog(sys.stderr.buffer)
-    return AccessLog(open(place, "ab"))
+        return AccessLog(open(os.dup(_STANDARD_ERROR), "wb", buffering=0))
+    return AccessLog(open(place, "ab", buffering=0))

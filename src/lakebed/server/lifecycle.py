@@ -58,10 +58,12 @@ def first_key(repositories: Repositories, settings: ServerSettings) -> NewAccess
 
 
 def open_site(settings: ServerSettings, repositories: Repositories) -> Site:
-    """A site over open repositories, which it closes with itself."""
+    """A site over open repositories, which it closes with itself; imports that were broken off are taken up."""
     environment = repositories.environment
     access_log = open_access_log(settings.access_log)
     imports = ImportRunner(environment=environment, storage_options=settings.storage_options, complain=_complain)
+    if settings.resume_imports:
+        imports.resume(repository.home for repository in repositories.list())
     return Site(
         repositories=repositories,
         keys=AccessKeys(repositories.key_value, environment=environment, options=settings.options),
@@ -153,8 +155,6 @@ def serve_one(
     del made
     server = _server(site, settings, ready=lambda: started(told))
     try:
-        if settings.resume_imports:
-            site.imports.resume(repository.home for repository in repositories.list())
         server.run(sockets=[listener])
     finally:
         site.close()

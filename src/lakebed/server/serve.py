@@ -29,6 +29,7 @@ from lakebed.server.workers import run_workers
 
 __all__ = ["run_server", "start_server"]
 
+_PORT_MAX: Final = 65_535
 _SHARED: Final = ("postgresql://", "postgres://")
 
 
@@ -204,11 +205,15 @@ def _is_loopback(host: str) -> bool:
 
 
 def _bound(host: str, port: int, *, options: ServerOptions) -> socket.socket:
+    if not 0 <= port <= _PORT_MAX:
+        raise InvalidRequest(
+            f"{port} is no port: use 1 to {_PORT_MAX}, or 0 for one that is free.", kind="invalid_address"
+        )
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=options.backlog)
-    except (OSError, OverflowError) as error:
-        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
             raise Unavailable(
                 f"Port {port} of {host} is in use: stop what listens there, or choose another port.", kind="port_in_use"
             ) from error
