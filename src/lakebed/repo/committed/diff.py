@@ -17,6 +17,7 @@ from lakebed.repo.committed.segment_rows import rows_of_segments
 from lakebed.repo.committed.segments import cut_segments
 from lakebed.repo.committed.store import Committed
 from lakebed.repo.committed.windows import FIRST_ROW_COUNT, Positions, match_paths, order_of, same, side_by_side
+from lakebed.repo.entry import identities
 from lakebed.repo.model import DIFF_SCHEMA, DiffKind, MetarangeRef
 from lakebed.repo.rows import clip_rows
 
@@ -121,7 +122,7 @@ def diff_rows(left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
     """
     at = match_paths(left.column(0), right.column(0))
     found = at >= 0
-    changed = np.flatnonzero(found & ~same(left, right, at))
+    changed = np.flatnonzero(found & ~same(identities(left.column(1)), identities(right.column(1)), at))
     removed = np.flatnonzero(~found)
     alone = np.ones(right.num_rows, np.bool_)
     alone[at[found]] = False

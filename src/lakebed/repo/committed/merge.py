@@ -35,6 +35,7 @@ from lakebed.repo.committed.units import (
     shown_root,
 )
 from lakebed.repo.committed.windows import WINDOW_ROW_COUNT, Flags, Positions, match_paths, order_of, same, side_by_side
+from lakebed.repo.entry import identities
 from lakebed.repo.model import MetarangeRef, RangeMeta
 from lakebed.repo.rows import prefix_range
 
@@ -270,9 +271,10 @@ class MergedRows:
         in_base = match_paths(source.column(0), base.column(0))
         self._at = match_paths(source.column(0), destination.column(0))
         destination_in_base = match_paths(destination.column(0), base.column(0))
-        self._differs = ~same(source, destination, self._at)
-        self._source_changed = ~same(source, base, in_base)
-        self._destination_changed = ~same(destination, base, destination_in_base)
+        was, mine, theirs = (identities(rows.column(1)) for rows in (base, source, destination))
+        self._differs = ~same(mine, theirs, self._at)
+        self._source_changed = ~same(mine, was, in_base)
+        self._destination_changed = ~same(theirs, was, destination_in_base)
         self._in_source = _hit(self._at, destination.num_rows)
         self._removed = (~_hit(in_base, base.num_rows), ~_hit(destination_in_base, base.num_rows))
         """Rows of the base that source and destination do not have."""

@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.lsm.sort import KeyColumn, sort_rows
-from lakebed.repo.entry import identities
 from lakebed.repo.model import ROWS_SCHEMA
 
 __all__ = [
     "FIRST_ROW_COUNT",
     "WINDOW_ROW_COUNT",
     "Flags",
+    "Identities",
     "Positions",
     "match_paths",
     "order_of",
@@ -35,6 +35,8 @@ Positions = npt.NDArray[np.int64]
 """Row numbers; -1 for none."""
 Flags = npt.NDArray[np.bool_]
 """One truth a row."""
+Identities = npt.NDArray[np.uint64]
+"""Shape (n, 2): the identity of the entry of each row."""
 
 FIRST_ROW_COUNT: Final = 64
 """Rows that a source shows before the first window, where the first result is wanted soon."""
@@ -68,7 +70,7 @@ class _Source:
             elif batch.num_rows:
                 self._batches.append(batch)
                 self._row_count += batch.num_rows
-                self._bytes += batch.nbytes
+                self._bytes += batch.get_total_buffer_size()
 
     @property
     def has_rows(self) -> bool:
@@ -94,7 +96,7 @@ class _Source:
                 if count < batch.num_rows:
                     self._batches.insert(0, batch.slice(count))
         self._row_count = sum(batch.num_rows for batch in self._batches)
-        self._bytes = sum(batch.nbytes for batch in self._batches)
+        self._bytes = sum(batch.get_total_buffer_size() for batch in self._batches)
         if not taken:
             return _NO_ROWS
         return taken[0] if len(taken) == 1 else pa.concat_batches(taken)
@@ -141,17 +143,15 @@ def match_paths(left: pa.BinaryArray, right: pa.BinaryArray) -> Positions:
     return found
 
 
-def same(left: pa.RecordBatch, right: pa.RecordBatch, at: Positions) -> Flags:
-    """For each row on the left whether the row `at` on the right is there and its entry is the same, by identity.
+def same(left: Identities, right: Identities, at: Positions) -> Flags:
+    """For each row on the left whether the row `at` on the right is there and its entry is the same.
 
-    Raises:
-        Corruption: a value is no entry.
+    Args:
+        left, right: of the values of both sides (`lakebed.repo.entry.identities`).
     """
     found: Flags = at >= 0
-    if not found.any():
-        return found
-    mine, other = identities(left.column(1)), identities(right.column(1))
-    found &= (mine == other[at]).all(axis=1)  # -1 meets the last row, and stays as it is: not found
+    if found.any():
+        found &= (left == right[at]).all(axis=1)  # -1 meets the last row, and stays as it is: not found
     return found
 
 
