@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 
-from lakebed.errors import Corruption, InvalidRequest
+from lakebed.errors import Corruption, InvalidRequest, OutcomeUnknown, Unavailable
+from lakebed.lsm.cache import BlockCache
 from lakebed.repo.committed import merge as merging
 from lakebed.repo.committed import windows
 from lakebed.repo.committed.merge import MergeOutcome, merge_metaranges
 from lakebed.repo.committed.store import Committed
 from lakebed.repo.layout import range_path
 from lakebed.repo.options import RangeOptions
-from lakebed.testing.repo_states import entry_value, open_committed, read_state, write_state
+from lakebed.runtime import Environment
+from lakebed.testing.faulty import Fault, FaultyStore
+from lakebed.testing.repo_states import SMALL_RANGES, entry_value, open_committed, read_state, write_state
 
 X, Y, Z = (entry_value(content) for content in "xyz")
 State = Mapping[bytes, bytes]
@@ -285,3 +288,30 @@ def test_a_missing_range_is_corruption(committed: Committed) -> None:
     with pytest.raises(Corruption) as caught:
         merge_metaranges(committed, base=refs[0], source=refs[1], destination=refs[2], strategy="dest-wins")
     assert caught.value.facts["path"] == lost
+
+
+@pytest.mark.parametrize("fault", [Fault.ERROR_BEFORE, Fault.LOST_REQUEST, Fault.LOST_REPLY])
+def test_a_merge_that_fails_can_be_tried_again(committed: Committed, fault: Fault) -> None:
+    """Whichever request fails, nothing that was there is harmed, and the next try comes to the same result."""
+    base = many(150)
+    source, destination = {**many(150), b"f/000007": Y, b"f/000120": Y}, {**without(base, 8), b"f/000121": Z}
+    refs = [write_state(committed, state) for state in (base, source, destination)]
+    store = committed.files.store
+    expected = write_state(committed, without({**source, b"f/000121": Z}, 8)).id
+    failed = 0
+    for number in range(0, 100, 3):
+        faulty = FaultyStore(store, faults={number: fault})
+        trying = Committed(faulty, options=SMALL_RANGES, cache=BlockCache(0), environment=Environment())
+        try:
+            outcome = merge_metaranges(trying, base=refs[0], source=refs[1], destination=refs[2])
+        except (Unavailable, OutcomeUnknown):
+            failed += 1
+            outcome = merge_metaranges(trying, base=refs[0], source=refs[1], destination=refs[2])
+        finally:
+            trying.close()
+        assert outcome.ref is not None
+        assert outcome.ref.id == expected
+        assert len(read_state(committed, outcome.ref)) == 149
+        if not faulty.met:
+            break
+    assert failed > 2
