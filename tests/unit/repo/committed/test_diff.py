@@ -9,11 +9,16 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import Corruption
+from lakebed.repo.committed import diff as diffing
+from lakebed.repo.committed import segment_rows, windows
 from lakebed.repo.committed.diff import diff_metaranges, has_difference
 from lakebed.repo.committed.diff_cache import DIFF_BYTES_MAX, DiffCache
+from lakebed.repo.committed.segments import cut_segments
 from lakebed.repo.committed.store import Committed
 from lakebed.repo.layout import range_path
 from lakebed.repo.model import DIFF_SCHEMA, DiffKind, MetarangeRef
+from lakebed.repo.options import RangeOptions
+from lakebed.runtime import Environment
 from lakebed.testing.repo_states import entry_value, open_committed, write_state
 
 X, Y = entry_value("x"), entry_value("y")
@@ -184,3 +189,28 @@ def test_the_memory_of_differences_is_bounded() -> None:
     none = DiffCache(count_max=0)
     none.put("a", "z", ())
     assert len(none) == 0
+
+
+def test_memory_is_bounded_where_no_cut_is_shared(committed: Committed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two states without a common path may be one segment: they are still compared in windows, and not held."""
+    monkeypatch.setattr(windows, "READ_AHEAD_BYTES", 128 << 10)
+    monkeypatch.setattr(windows, "WINDOW_ROW_COUNT", 512)
+    monkeypatch.setattr(segment_rows, "_AHEAD_ROWS_MAX", 500)
+    monkeypatch.setattr(diffing, "DIFF_BYTES_MAX", 0)
+    refs = []
+    for first, count in ((0, 31), (1, 37)):
+        options = RangeOptions(entry_count_min=count, entry_count_max=count)
+        other = Committed(committed.files.store, options=options, environment=Environment())
+        state = {f"f/{number:06}".encode(): entry_value(number) for number in range(first, 20_000, 2)}
+        refs.append(write_state(other, state))
+        other.close()
+    left, right = refs
+    segments = list(cut_segments([committed.open(ref).ranges() for ref in (left, right)]))
+    assert len(segments) < 50
+    before, row_count, peak = pa.total_allocated_bytes(), 0, 0
+    for batch in diff_metaranges(committed, left, right):
+        row_count += batch.num_rows
+        peak = max(peak, pa.total_allocated_bytes() - before)
+    assert row_count == 20_000
+    assert peak < 700_000
+    assert sum(len(entry_value(number)) for number in range(20_000)) > 3 * 700_000 // 2
