@@ -291,8 +291,8 @@ def _refuse_own(home: Home, url: str) -> None:
     given, own = str(parse_url(url)), f"{home.store.root_url}/{DATA_FOLDER}"
     if f"{given}/".startswith(f"{own}/") or own.startswith(f"{given.removesuffix('/')}/"):
         raise InvalidRequest(
-            f"{given} has the objects of repository {home.name} itself, which a collection may delete: copy them on the "
-            "branch instead of importing them.",
+            f"{given} has the objects of repository {home.name} itself, which a collection may delete: copy them on "
+            "the branch instead of importing them.",
             kind="own_objects",
         )
 

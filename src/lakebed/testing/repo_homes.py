@@ -8,6 +8,7 @@ home fails too and has no effect, so that nothing cleans up for it; what was sto
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from typing import Any, Literal, Self, TypeVar
 import pyarrow as pa
 
 from lakebed.errors import OutcomeUnknown
+from lakebed.lsm.cache import BlockCache
 from lakebed.metrics import counting_lock
 from lakebed.objects.open import open_store
 from lakebed.repo.branches import load_branch
@@ -42,12 +44,16 @@ from lakebed.testing.faulty import Crashed
 from lakebed.testing.wrapper import Call, StoreWrapper
 
 __all__ = [
+    "Pause",
     "Place",
     "Trap",
     "TrapMode",
+    "TrappedKeyValue",
     "committed_contents",
     "contents",
+    "copy_of",
     "entry_of",
+    "head_of",
     "make_branch",
     "open_home",
     "put",
@@ -104,6 +110,29 @@ class Trap:
     def calls(self, mode: TrapMode) -> Sequence[int]:
         """Of the calls that were counted, those worth a trap: a crash after a read is one before the next call."""
         return range(self.call_count) if mode == "crash before" else self.writes
+
+
+class Pause(Trap):
+    """Lets somebody else act before one of the calls: the process that calls was asleep meanwhile.
+
+    Args:
+        at: the call, from 0.
+        act: what happens before it.
+    """
+
+    def __init__(self, at: int, act: Callable[[], object]) -> None:
+        super().__init__(at)
+        self._act = act
+
+    def pass_by(self, perform: Callable[[], R], *, changes: bool) -> R:
+        """Make a call, perhaps later."""
+        with self._lock:
+            sleeps = self.call_count == self._at
+            self.call_count += 1
+            self.has_sprung |= sleeps
+        if sleeps:
+            self._act()
+        return perform()
 
 
 class TrappedStore(StoreWrapper):
@@ -229,6 +258,15 @@ class Place:
             make_branch(home, "main", first.id)
 
 
+def copy_of(place: Place) -> Place:
+    """The same repository with records of its own, over the same objects, which nobody changes."""
+    made = copy.copy(place)
+    made.space = MemorySpace(environment=place.environment)
+    with MemoryKeyValue(place.space).snapshot() as snapshot:
+        MemoryKeyValue(made.space).write(list(snapshot.scan()))
+    return made
+
+
 @contextmanager
 def open_home(place: Place, *, trap: Trap | None = None, key_value: KeyValue | None = None) -> Iterator[Home]:
     """A home of a place, as a process of its own; `key_value` instead of the place's."""
@@ -245,6 +283,7 @@ def open_home(place: Place, *, trap: Trap | None = None, key_value: KeyValue | N
         key_value=inner if trap is None else TrappedKeyValue(inner, trap),
         options=place.options,
         environment=place.environment,
+        cache=BlockCache(8 << 20),
     )
     try:
         yield home

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import get_args
 
 import pytest
@@ -31,6 +32,7 @@ from lakebed.testing.repo_homes import (
     Trap,
     TrapMode,
     contents,
+    copy_of,
     head_of,
     make_branch,
     open_home,
@@ -131,9 +133,16 @@ def commit_count(home: Home) -> int:
 
 def set_up(case: Case) -> tuple[Place, Contents, Contents, int]:
     """A place with the case's beginning: what is shown, what is in the head, how long the history is."""
+    place, *known = prepared(case.set_up)
+    return copy_of(place), *known
+
+
+@cache
+def prepared(begin: Callable[[Home], None]) -> tuple[Place, Contents, Contents, int]:
+    """The same, of which everybody takes a copy."""
     place = Place()
     with open_home(place) as home:
-        case.set_up(home)
+        begin(home)
         return place, contents(home, "main"), head_of(home, "main"), commit_count(home)
 
 

@@ -1,0 +1,157 @@
+"""Two verbs on one branch, one of them asleep before each of its calls: the outcome is that of one after the other.
+
+For every pair both serial orders are run first; then the first verb is paused before every call of the key-value store
+that it makes, while the second runs whole in another process. What is shown, what the head holds and which errors were
+raised must be as in one of the two orders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import pytest
+
+from lakebed.errors import LakebedError
+from lakebed.repo.branches import load_branch
+from lakebed.repo.commit import commit
+from lakebed.repo.compact import compact_once
+from lakebed.repo.home import Home
+from lakebed.repo.key_value.memory import MemoryKeyValue
+from lakebed.repo.merge import merge
+from lakebed.repo.options import RepositoryOptions
+from lakebed.repo.pick import revert
+from lakebed.repo.reset import hard_reset, reset, reset_prefix
+from lakebed.repo.staging.write import delete_prefix
+from lakebed.testing.repo_homes import (
+    Pause,
+    Place,
+    Trap,
+    TrappedKeyValue,
+    contents,
+    copy_of,
+    head_of,
+    make_branch,
+    open_home,
+    put,
+    put_many,
+    remove,
+    uncommitted_of,
+)
+
+Verb = Callable[[Home], object]
+
+MOVES: dict[str, Verb] = {
+    "commit": lambda home: commit(home, "main", message="m"),
+    "commit of a prefix": lambda home: commit(home, "main", message="m", prefixes=["a/"]),
+    "compaction": lambda home: compact_once(home, "main", force=True),
+    "reset": lambda home: reset(home, "main"),
+    "reset of a prefix": lambda home: reset_prefix(home, "main", prefix="a/"),
+    "hard reset": lambda home: hard_reset(home, "main", ref="dev~1", force=True),
+    "merge": lambda home: merge(home, "dev", into="main"),
+    "revert": lambda home: revert(home, "main", ref="dev~1"),
+}
+NEED_CLEAN = ("merge", "revert")
+"""Of a dirty branch they are refused at once."""
+
+WRITES: dict[str, Verb] = {
+    "put": lambda home: put(home, "main", "a/1", "raced"),
+    "delete of a staged path": lambda home: remove(home, "main", "a/new"),
+    "delete of a committed path": lambda home: remove(home, "main", "a/2"),
+    "delete of a prefix": lambda home: delete_prefix(home, branch="main", prefix="a/"),
+}
+
+
+class Outcome(NamedTuple):
+    """What can be seen of two verbs."""
+
+    shown: dict[str, str]
+    head: dict[str, str]
+    first_error: str | None
+    second_error: str | None
+
+
+def fresh(is_dirty: bool) -> Place:
+    """A repository as `prepared`, of its own."""
+    return copy_of(prepared(is_dirty))
+
+
+@cache
+def prepared(is_dirty: bool) -> Place:
+    """Committed paths, a branch that is ahead, and perhaps compacted and staged changes."""
+    place = Place(options=RepositoryOptions(committer="ada"))
+    with open_home(place) as home:
+        put_many(home, "main", {f"{folder}/{n}": "old" for folder in "ab" for n in range(4)})
+        base = commit(home, "main", message="base")
+        make_branch(home, "dev", base.id)
+        put(home, "dev", "b/dev", "1")
+        commit(home, "dev", message="dev")
+        if is_dirty:
+            put_many(home, "main", {"a/0": "compacted", "b/0": "compacted"})
+            compact_once(home, "main", force=True)
+            put_many(home, "main", {"a/new": "staged", "b/1": "staged"})
+    return place
+
+
+def error_of(verb: Verb, home: Home) -> str | None:
+    """The kind of the error that it raises."""
+    try:
+        verb(home)
+    except LakebedError as error:
+        return error.kind
+    return None
+
+
+def seen(place: Place, first_error: str | None, second_error: str | None) -> Outcome:
+    """The outcome, and whether the uncommitted difference tells the same."""
+    with open_home(place) as home:
+        shown, head = contents(home, "main"), head_of(home, "main")
+        different = {path for path in shown.keys() | head.keys() if shown.get(path) != head.get(path)}
+        assert set(uncommitted_of(home, "main")) == different
+        assert len(load_branch(home, "main")[0].sealed) <= 2
+    return Outcome(shown, head, first_error, second_error)
+
+
+def serial(first: Verb, second: Verb, *, is_dirty: bool) -> list[Outcome]:
+    """The outcomes of both orders."""
+    place = fresh(is_dirty)
+    with open_home(place) as home:
+        forwards = seen(place, error_of(first, home), error_of(second, home))
+    place = fresh(is_dirty)
+    with open_home(place) as home:
+        second_error = error_of(second, home)
+        backwards = seen(place, error_of(first, home), second_error)
+    return [forwards, backwards]
+
+
+def paused(first: Verb, second: Verb, at: int, *, is_dirty: bool) -> tuple[Outcome, bool]:
+    """The outcome with the second verb before a call of the first, and whether there was such a call."""
+    place = fresh(is_dirty)
+    errors: list[str | None] = []
+    with open_home(place) as other:
+        trap: Trap = Pause(at, lambda: errors.append(error_of(second, other)))
+        key_value = TrappedKeyValue(MemoryKeyValue(place.space), trap)
+        with open_home(place, key_value=key_value) as home:
+            first_error = error_of(first, home)
+    return seen(place, first_error, errors[0] if errors else None), trap.has_sprung
+
+
+@pytest.mark.parametrize(
+    ("name", "is_dirty"),
+    [(name, True) for name in MOVES if name not in NEED_CLEAN] + [(name, False) for name in (*NEED_CLEAN, "commit")],
+)
+def test_two_at_once_are_as_one_after_the_other(name: str, is_dirty: bool) -> None:
+    """Whatever the other one does, and wherever it comes between."""
+    calls_at_least = 1000
+    for other, second in {**MOVES, **WRITES}.items():
+        expected = serial(MOVES[name], second, is_dirty=is_dirty)
+        at = 0
+        while True:
+            outcome, has_sprung = paused(MOVES[name], second, at, is_dirty=is_dirty)
+            if not has_sprung:
+                break
+            assert outcome in expected, (name, other, at)
+            at += 1
+        calls_at_least = min(calls_at_least, at)
+    assert calls_at_least >= 3
