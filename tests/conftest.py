@@ -244,7 +244,7 @@ def postgresql() -> Iterator[PostgreSQL]:
             wait_for_postgresql(server, log)
             yield server
         finally:
-            process.send_signal(signal.SIGINT)  # fast shutdown: clients are cut off
+            process.send_signal(signal.SIGQUIT)  # at once: nobody needs what is in it
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:

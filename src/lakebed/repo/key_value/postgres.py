@@ -8,8 +8,8 @@ Owns: the table, the function that writes, and why a write is linearizable:
   (PostgreSQL's SERIALIZABLE would allow just that: its serial order may differ from the order of commits.)
 - Absence is locked as a row, too: a key that is expected to be absent, and is, gets a row whose value is null. Readers
   do not see such rows; a later put fills one, a delete removes it. Many writers may share the lock of one.
-- Locks are taken in the order of the keys, so small writes never wait for each other in a circle; a deadlock of large
-  ones is resolved by PostgreSQL, and tried again.
+- Locks are taken in the order of the keys, so writes never wait for each other in a circle. Should PostgreSQL end one
+  all the same, it is tried again.
 - The id of the transaction is known before the commit is sent. When the reply is lost, PostgreSQL is asked what became
   of it, now or before the next read; until it is known, no read is answered.
 
@@ -19,7 +19,7 @@ A snapshot is a REPEATABLE READ transaction with a connection of its own, read i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import groupby, islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -47,6 +47,8 @@ from lakebed.repo.key_value.postgres_connections import Connections, load_psycop
 from lakebed.runtime import Environment
 
 if TYPE_CHECKING:
+    import psycopg
+
     from lakebed.repo.key_value.postgres_connections import Connection
 
 __all__ = ["PostgresKeyValue", "open_postgres"]
@@ -108,7 +110,10 @@ END $$;
 """
 """Of keys in ascending order: locks, checks and writes each; the first key whose value is not as expected, or null."""
 
-_WRITE: Final = "SELECT lakebed_write(%b, %b, %b, %b, %b), pg_current_xact_id()::text"
+_BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
+_WRITE: Final = (
+    "SELECT lakebed_write(%b::bytea[], %b::bool[], %b::bytea[], %b::bool[], %b::bytea[]), pg_current_xact_id()::text"
+)
 _PUT_MANY: Final = (
     "INSERT INTO lakebed_pairs SELECT * FROM unnest(%b::bytea[], %b::bytea[]) ON CONFLICT (key) DO UPDATE SET "
     "value = excluded.value"
@@ -416,26 +421,37 @@ class PostgresKeyValue:
 
 def _written(connection: Connection, change: Change) -> tuple[bytes | None, str]:
     """Begin a transaction and make the change in it: the first key that is not as expected, if any; its id."""
-    puts, deletes, expected = change
-    if len(puts) + len(deletes) + len(expected) <= _ONE_CALL_KEY_COUNT_MAX:
-        return _one_call(connection, {**dict.fromkeys(deletes), **puts}, expected)
-    news: dict[bytes, bytes | None] = {key: puts[key] for key in expected if key in puts}
-    news |= {key: None for key in deletes if key in expected}
-    outcome = _one_call(connection, news, expected)
-    if outcome[0] is None:
-        rows = sorted(pair for pair in puts.items() if pair[0] not in news)
-        for keys, values in _statements(rows):
-            connection.execute(_PUT_MANY, [keys, values])
-        gone = sorted(key for key in deletes if key not in news)
-        for at in range(0, len(gone), _STATEMENT_ROW_COUNT_MAX):
-            connection.execute(_DELETE_MANY, [gone[at : at + _STATEMENT_ROW_COUNT_MAX]])
-    return outcome
-
-
-def _one_call(
-    connection: Connection, news: Mapping[bytes, bytes | None], expected: Mapping[bytes, bytes | None]
-) -> tuple[bytes | None, str]:
+    news: dict[bytes, bytes | None] = {**dict.fromkeys(change.deletes), **change.puts}
+    expected = change.expected
     keys = sorted(news.keys() | expected.keys())
+    if len(keys) <= _ONE_CALL_KEY_COUNT_MAX:
+        with connection.pipeline():
+            connection.execute(_BEGIN)
+            cursor = _call(connection, keys, news, expected)
+        return _only(cursor)
+    connection.execute(_BEGIN)
+    for is_expected, group in groupby(keys, key=expected.__contains__):
+        if is_expected:
+            wrong, transaction_id = _only(_call(connection, list(group), news, expected))
+            if wrong is not None:
+                return wrong, transaction_id
+        else:
+            for statement in _statements((key, news[key]) for key in group):
+                connection.execute(_PUT_MANY, statement)
+    # These are ours already, as rows without a value: nothing is waited for, whatever the order.
+    gone = [key for key in change.deletes if key not in expected]
+    for at in range(0, len(gone), _STATEMENT_ROW_COUNT_MAX):
+        connection.execute(_DELETE_MANY, [gone[at : at + _STATEMENT_ROW_COUNT_MAX]])
+    return _only(_call(connection, [], {}, {}))
+
+
+def _call(
+    connection: Connection,
+    keys: list[bytes],
+    news: Mapping[bytes, bytes | None],
+    expected: Mapping[bytes, bytes | None],
+) -> psycopg.Cursor[tuple[Any, ...]]:
+    """Call the function for some keys, which ascend."""
     parameters = [
         keys,
         [key in news for key in keys],
@@ -443,23 +459,24 @@ def _one_call(
         [key in expected for key in keys],
         [expected.get(key) for key in keys],
     ]
-    with connection.pipeline():
-        connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
-        cursor = connection.execute(_WRITE, parameters, binary=True)
+    return connection.execute(_WRITE, parameters, binary=True)
+
+
+def _only(cursor: psycopg.Cursor[tuple[Any, ...]]) -> tuple[bytes | None, str]:
     row = cursor.fetchone()
     assert row is not None, "a SELECT without FROM has a row"
     return row[0], row[1]
 
 
-def _statements(rows: Sequence[tuple[bytes, bytes]]) -> Iterator[tuple[list[bytes], list[bytes]]]:
+def _statements(rows: Iterable[tuple[bytes, bytes | None]]) -> Iterator[tuple[list[bytes], list[bytes | None]]]:
     """Rows in portions that one statement can have."""
     keys: list[bytes] = []
-    values: list[bytes] = []
+    values: list[bytes | None] = []
     size = 0
     for key, value in rows:
         keys.append(key)
         values.append(value)
-        size += len(key) + len(value)
+        size += len(key) + len(value or b"")
         if len(keys) == _STATEMENT_ROW_COUNT_MAX or size >= _STATEMENT_BYTES_MAX:
             yield keys, values
             keys, values, size = [], [], 0

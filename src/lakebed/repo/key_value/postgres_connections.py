@@ -29,7 +29,15 @@ R = TypeVar("R")
 CONNECTIONS_MAX: Final = 12
 """Of one pool. PostgreSQL allows 100 by default, of all its clients together."""
 
-CONNECT_TIMEOUT_S: Final = 10
+_DEFAULTS: Final = {
+    "connect_timeout": 10,  # seconds
+    "tcp_user_timeout": 60_000,  # milliseconds until a network that swallows everything is an error
+    "keepalives_idle": 30,  # seconds
+    "target_session_attrs": "read-write",
+    "application_name": "lakebed",
+}
+"""Settings of libpq that a URL may change."""
+
 WAIT_TIMEOUT_S: Final = 30.0
 """How long a call waits for a connection that others use."""
 
@@ -115,11 +123,14 @@ class Connections:
 
     def connect(self) -> Connection:
         """A new connection, outside of the pool. Raises `Unavailable`, `InvalidRequest`. Cost: about 5 ms."""
+        connection: Connection | None = None
         try:
-            connection: Connection = self._psycopg.connect(**self._settings, autocommit=True)
+            connection = self._psycopg.connect(**self._settings, autocommit=True)
             if connection.execute("SHOW synchronous_commit").fetchone() == ("off",):
                 connection.execute("SET synchronous_commit TO on")  # what is acknowledged is durable
         except self._psycopg.Error as error:
+            if connection is not None:
+                connection.close()
             raise_translated(error, shown=self.shown)
         return connection
 
@@ -239,4 +250,4 @@ def _parsed(url: str) -> dict[str, Any]:
         problem = None
     if problem is not None:
         raise problem  # outside of the handler: the error that has the URL is no part of it
-    return {"connect_timeout": CONNECT_TIMEOUT_S, "target_session_attrs": "read-write", **settings}
+    return {**_DEFAULTS, **settings}
