@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
-from lakebed.errors import LakebedError
+from lakebed.errors import LakebedError, OutcomeUnknown
 from lakebed.repo.branches import load_branch
 from lakebed.repo.commit import commit
+from lakebed.repo.commits import ancestors
 from lakebed.repo.compact import compact_once
 from lakebed.repo.home import Home
 from lakebed.repo.key_value.memory import MemoryKeyValue
 from lakebed.repo.merge import merge
 from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.pick import revert
+from lakebed.repo.reflog import reflog
 from lakebed.repo.reset import hard_reset, reset, reset_prefix
 from lakebed.repo.staging.write import delete_prefix
 from lakebed.testing.repo_homes import (
@@ -60,6 +62,10 @@ WRITES: dict[str, Verb] = {
     "delete of a staged path": lambda home: remove(home, "main", "a/new"),
     "delete of a committed path": lambda home: remove(home, "main", "a/2"),
     "delete of a prefix": lambda home: delete_prefix(home, branch="main", prefix="a/"),
+    "a token that is gained with rows": lambda home: (
+        put(home, "main", "a/3", "raced"),
+        delete_prefix(home, branch="main", prefix="b/"),
+    ),
 }
 
 
@@ -155,3 +161,36 @@ def test_two_at_once_are_as_one_after_the_other(name: str, is_dirty: bool) -> No
             at += 1
         calls_at_least = min(calls_at_least, at)
     assert calls_at_least >= 3
+
+
+class ReplyLost(MemoryKeyValue):
+    """Loses the reply of one write, after which somebody else acts before anybody looks."""
+
+    def __init__(self, place: Place, *, at: int, act: Callable[[], object]) -> None:
+        super().__init__(place.space)
+        self.left = at
+        self.act = act
+
+    def write(self, *arguments: Any, **named: Any) -> None:
+        """Count the write, and do not say that it happened when it is the one."""
+        super().write(*arguments, **named)
+        self.left -= 1
+        if self.left == 0:
+            self.act()
+            raise OutcomeUnknown("no reply")
+
+
+@pytest.mark.parametrize("second", ["put", "delete of a prefix", "commit", "hard reset", "merge"])
+def test_a_lost_reply_is_settled_although_others_went_on(second: str) -> None:
+    """A commit that landed is not made again: its line in the reference log says so, whatever the record says now."""
+    place = fresh(is_dirty=True)
+    with open_home(place) as other:
+        lost = ReplyLost(place, at=2, act=lambda: error_of({**MOVES, **WRITES}[second], other))
+        with open_home(place, key_value=lost) as home:
+            new = commit(home, "main", message="once")
+        lines = [line for line in reflog(other, branch="main") if line.after == new.id]
+        assert [line.what for line in lines].count("commit") == 1
+        assert [commit.message for _, commit in ancestors(other, load_branch(other, "main")[0].commit_id)].count(
+            "once"
+        ) == (0 if second == "hard reset" else 1)
+        assert lost.left == 0
