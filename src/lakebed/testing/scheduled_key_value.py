@@ -1,0 +1,265 @@
+"""A key-value store inside a simulation: each call is two switching points, and fails as the seed wills.
+
+Owns: where faults strike, for calls of a store and of its snapshots. Invariants: as of `ScheduledStore`: a call of a
+crashed actor has no effect, but for a write that was already under way, which may land at any later time. After
+`OutcomeUnknown` the port lets the next linearizable read settle what became of the write; so here a write that is still
+under way when its actor reads lands before that read, or never.
+
+Example, two actors that raise one counter:
+    >>> from lakebed.errors import Conflict
+    >>> from lakebed.repo.key_value.memory import MemoryKeyValue
+    >>> from lakebed.testing import Scheduler
+    >>> scheduler, space = Scheduler(7), MemoryKeyValue()
+    >>> def count():
+    ...     key_value = ScheduledKeyValue(space, scheduler=scheduler)
+    ...     while True:
+    ...         now = key_value.get(b"n")
+    ...         try:
+    ...             return key_value.set_if(b"n", b"%d" % (int(now or 0) + 1), expected=now)
+    ...         except Conflict:
+    ...             continue
+    >>> for name in ("a", "b"):
+    ...     _ = scheduler.spawn(name, count)
+    >>> scheduler.run()
+    >>> space.get(b"n")
+    b'2'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+
+from lakebed.errors import LakebedError, OutcomeUnknown, Unavailable
+from lakebed.repo.key_value.port import KeyValue, KeyValueSnapshot
+from lakebed.testing.actor_loop import Actor
+from lakebed.testing.faulty import Crashed
+from lakebed.testing.scheduled_store import FaultRates
+from lakebed.testing.scheduler import Scheduler
+
+__all__ = ["ScheduledKeyValue", "ScheduledSnapshot"]
+
+R = TypeVar("R")
+
+_PAGE_ROW_COUNT: Final = 4
+"""Rows that a scan takes in one call: few, so that others come between."""
+
+
+@dataclass(slots=True, eq=False)
+class _UnderWay:
+    """A write whose reply was lost, and which may not have happened yet."""
+
+    call: str
+    perform: Callable[[], object]
+    is_over: bool = False
+
+    def land(self) -> None:
+        """Let it happen, unless it did; its error reaches nobody."""
+        if self.is_over:
+            return
+        self.is_over = True
+        try:
+            self.perform()
+        except LakebedError:
+            return  # such as Conflict: nobody waits for the answer
+
+
+class ScheduledKeyValue:
+    """The store that one actor, or the actors of one process, call. A wrapper of any implementation.
+
+    Args:
+        inner: what actors share. Open it without the scheduler's environment, so that its own locks are no switching
+            points; or with it, if its inside is to be simulated too.
+        scheduler: whose actors call.
+        faults: as for stores; None: the scheduler's. ``lost_request`` and ``late`` are of writes; a read that gets no
+            answer is `Unavailable`.
+    """
+
+    def __init__(self, inner: KeyValue, *, scheduler: Scheduler, faults: FaultRates | None = None) -> None:
+        self.inner = inner
+        self.is_local = inner.is_local
+        self._scheduler = scheduler
+        self._faults = faults or scheduler.faults
+        self._under_way: list[_UnderWay] = []
+
+    def __repr__(self) -> str:
+        return f"ScheduledKeyValue({self.inner!r})"
+
+    # ---- the calls
+
+    def get(self, key: bytes) -> bytes | None:
+        """See `KeyValue.get`."""
+        return self._read(f"get {key!r}", partial(self.inner.get, key), settles=True)
+
+    def peek(self, key: bytes) -> bytes | None:
+        """See `KeyValue.peek`."""
+        return self._read(f"peek {key!r}", partial(self.inner.peek, key))
+
+    def snapshot(self) -> ScheduledSnapshot:
+        """See `KeyValue.snapshot`."""
+        return ScheduledSnapshot(self._read("snapshot", self.inner.snapshot, settles=True), ask=self._read)
+
+    def set(self, key: bytes, value: bytes) -> None:
+        """See `KeyValue.set`."""
+        self._write(f"set {key!r}", partial(self.inner.set, key, value))
+
+    def set_if(self, key: bytes, value: bytes | None, *, expected: bytes | None) -> None:
+        """See `KeyValue.set_if`."""
+        self._write(f"set_if {key!r}", partial(self.inner.set_if, key, value, expected=expected))
+
+    def delete(self, key: bytes) -> None:
+        """See `KeyValue.delete`."""
+        self._write(f"delete {key!r}", partial(self.inner.delete, key))
+
+    def write(
+        self,
+        puts: Sequence[tuple[bytes, bytes]] = (),
+        deletes: Iterable[bytes] = (),
+        *,
+        expected: Mapping[bytes, bytes | None] = {},
+    ) -> None:
+        """See `KeyValue.write`."""
+        new, gone, kept = list(puts), list(deletes), dict(expected)  # it may land after its caller changed them
+        named = [key for key, _ in new] or gone or list(kept)
+        label = f"write {named[0]!r} (+{len(new) + len(gone) - 1})" if named else "write"
+        self._write(label, partial(self.inner.write, new, gone, expected=kept))
+
+    def put_columns(self, keys: Any, values: Any, *, expected: Mapping[bytes, bytes | None] = {}) -> None:
+        """See `KeyValue.put_columns`."""
+        self._write(
+            f"put_columns ({len(keys)})", partial(self.inner.put_columns, keys, values, expected=dict(expected))
+        )
+
+    def close(self) -> None:
+        """See `KeyValue.close`. No fault strikes here, and `inner`, which others use too, stays open."""
+
+    # ---- faults
+
+    def _read(self, call: str, perform: Callable[[], R], *, settles: bool = False) -> R:
+        actor = self._scheduler.current
+        if actor is None:
+            return perform()
+        self._strike(actor, call, None)
+        self._scheduler.switch(call)
+        fault = self._drawn()
+        if fault is not None:
+            raise Unavailable(f"no answer to {call}")
+        if settles:
+            self._settle()
+        try:
+            return perform()
+        finally:
+            self._strike(actor, call, None)
+            self._scheduler.switch(f"{call} done")
+
+    def _write(self, call: str, perform: Callable[[], None]) -> None:
+        actor = self._scheduler.current
+        if actor is None:
+            perform()
+            return
+        self._strike(actor, call, perform)
+        self._scheduler.switch(call)
+        fault = self._drawn()
+        if fault == "error_before":
+            raise Unavailable(f"the store cannot {call} now")
+        if fault == "late":
+            self._land_later(actor, call, perform)
+        if fault in ("lost_request", "late"):
+            raise OutcomeUnknown(f"the reply to {call} was lost")
+        try:
+            perform()
+        finally:
+            # Also an error travels back: its receiver may be gone, or late, when it comes.
+            self._strike(actor, call, None)
+            self._scheduler.switch(f"{call} done")
+        if fault == "lost_reply":
+            raise OutcomeUnknown(f"the reply to {call} was lost")
+
+    def _drawn(self) -> str | None:
+        draw = self._scheduler.rng.random()
+        for name in ("error_before", "lost_request", "lost_reply", "late"):
+            draw -= getattr(self._faults, name)
+            if draw < 0:
+                return name
+        return None
+
+    def _strike(self, actor: Actor, call: str, perform: Callable[[], object] | None) -> None:
+        """Perhaps crash or pause the actor here; `perform` is the write that a crash leaves under way."""
+        rng, faults = self._scheduler.rng, self._faults
+        if faults.crash and rng.random() < faults.crash / 2:
+            if perform is not None and rng.random() < 0.5:
+                self._land_later(actor, call, perform)
+            self._scheduler.crash(actor.process)
+            raise Crashed(f"{actor.name} crashed at {call}")
+        if faults.pause and rng.random() < faults.pause / 2:
+            self._scheduler.pause(actor, steps=rng.randrange(1, faults.pause_steps_max + 1))
+
+    def _land_later(self, actor: Actor, call: str, perform: Callable[[], object]) -> None:
+        write = _UnderWay(call, perform)
+        self._under_way.append(write)
+        name = f"{actor.name}, late {len(self._scheduler.actors)}"
+
+        def land() -> None:
+            self._scheduler.switch(f"late {call}")
+            write.land()
+
+        late = self._scheduler.spawn(name, land, process=f"network {name}")
+        late.is_crashed = False
+        self._scheduler.pause(late, steps=self._scheduler.rng.randrange(self._faults.pause_steps_max + 1))
+
+    def _settle(self) -> None:
+        """Each write that is under way happens before the read that comes now, or never."""
+        under_way, self._under_way = self._under_way, []
+        for write in under_way:
+            if self._scheduler.rng.random() < 0.5:
+                write.land()
+            write.is_over = True
+
+
+class ScheduledSnapshot:
+    """Made by `ScheduledKeyValue.snapshot`; each of its calls, and each page of a scan, is a call."""
+
+    def __init__(self, inner: KeyValueSnapshot, *, ask: Callable[[str, Callable[[], Any]], Any]) -> None:
+        self.inner = inner
+        self._ask = ask
+
+    def get(self, key: bytes) -> bytes | None:
+        """See `KeyValueSnapshot.get`."""
+        value: bytes | None = self._ask(f"snapshot get {key!r}", partial(self.inner.get, key))
+        return value
+
+    def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
+        """See `KeyValueSnapshot.get_many`."""
+        values: list[bytes | None] = self._ask("snapshot get_many", partial(self.inner.get_many, list(keys)))
+        return values
+
+    def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """See `KeyValueSnapshot.scan`."""
+        rows = self.inner.scan(start, end)
+        while page := self._ask("snapshot scan", lambda: list(islice(rows, _PAGE_ROW_COUNT))):
+            yield from page
+
+    def scan_arrow(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[pa.RecordBatch]:
+        """See `KeyValueSnapshot.scan_arrow`."""
+        batches = self.inner.scan_arrow(start, end)
+        while (batch := self._ask("snapshot scan_arrow", lambda: next(batches, None))) is not None:
+            for at in range(0, batch.num_rows, _PAGE_ROW_COUNT):
+                yield batch.slice(at, _PAGE_ROW_COUNT)
+
+    def close(self) -> None:
+        """See `KeyValueSnapshot.close`. No fault strikes here."""
+        self.inner.close()
+
+    def __enter__(self) -> ScheduledSnapshot:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
