@@ -168,7 +168,7 @@ def test_merges_in_many_segments(strategy: Strategy | None, ranges: RangeOptions
 def test_merges_one_by_one(strategy: Strategy | None) -> None:
     """A case alone comes out as it does among all others."""
     with open_committed(TINY_RANGES) as committed:
-        for case in cases()[::101]:
+        for case in cases()[::211]:
             check(committed, [case], strategy)
 
 

@@ -41,8 +41,7 @@ def diff_metaranges(
         Batches of `DIFF_SCHEMA`, none empty, sorted by path, each path once, made while they are taken.
 
     Raises:
-        NotFound: an object of one of them is gone.
-        Corruption: one is damaged.
+        Corruption: an object of one of them is damaged, or gone.
     Cost: the ranges that only one side has, and of those only the blocks with paths in [start, end); nothing when the
         ids are equal, or when a small difference of the same two was taken to its end before (`Committed.diffs`).
         About 0.4 us a row that is read; a window of rows a side and a few ranges read ahead are held.

@@ -98,7 +98,7 @@ def merge_metaranges(
 
     Raises:
         InvalidRequest: an unknown strategy; or the prefix lies inside a unit (``kind="prefix_cuts_unit"``, ``root=``).
-        NotFound, Corruption: an object of one of them is gone or damaged.
+        Corruption: an object of one of them is damaged, or gone.
     Cost: reads the ranges of segments in which all three differ, about 1 us a row; writes the ranges that come out
         different. Without a strategy what was written before the first conflict is left to the collector.
     """
