@@ -1,0 +1,348 @@
+"""A repository under random verbs of its facade is a dictionary of dictionaries: branches, tags, commits, all of it."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
+from lakebed.objects import open_store
+from lakebed.repo import DiffKind, RangeOptions, Repositories, RepositoryOptions
+from lakebed.repo.key_value.memory import MemoryKeyValue
+from lakebed.runtime import Environment
+from lakebed.testing.clock import ManualClock
+
+PATHS = [folder + name for folder in ("", "a/", "a/b/", "ab/") for name in ("x", "y", "z")]
+PREFIXES = ["", "a", "a/", "a/b/", "ab/", "nothing"]
+BRANCHES = ["main", "one", "two", "three"]
+TAGS = ["v1", "v2"]
+
+paths = st.sampled_from(PATHS)
+prefixes = st.sampled_from(PREFIXES)
+texts = st.sampled_from([b"1", b"2", b"3"])
+branches = st.sampled_from(BRANCHES)
+any_seed = st.integers(min_value=0, max_value=2**32)
+
+State = dict[str, bytes]
+
+
+def unless_nothing_changes(act: Callable[[], Any]) -> Any:
+    """What a verb returns; None when it was refused because nothing would change."""
+    try:
+        return act()
+    except InvalidRequest as error:
+        if error.kind != "no_changes":
+            raise
+        return None
+
+
+class RepositoryMachine(RuleBasedStateMachine):
+    """Verbs on a repository and on dictionaries."""
+
+    met: ClassVar[Counter[str]] = Counter()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.home: Any = None
+        self.repo: Any = None
+        self.commits: dict[str, tuple[tuple[str, ...], State]] = {}
+        self.heads: dict[str, str] = {}
+        self.shown: dict[str, State] = {}
+        self.deleted: dict[str, str] = {}
+        self.tags: dict[str, str] = {}
+
+    @initialize(seed=any_seed)
+    def begin(self, seed: int) -> None:
+        """A repository with ranges of a few entries."""
+        self.clock = ManualClock()
+        environment = Environment(clock=self.clock, rng=random.Random(seed))
+        self.home = Repositories(
+            open_store(f"memory://{uuid.uuid4()}", environment=environment),
+            MemoryKeyValue(environment=environment),
+            options=RepositoryOptions(
+                ranges=RangeOptions(entry_count_min=1, raggedness=3, entry_count_max=4), background=False
+            ),
+            environment=environment,
+        )
+        self.repo = self.home.create("model")
+        main = self.repo.branch()
+        first = main.head().id
+        for path in PATHS[:6]:
+            main.put(path, b"1")
+        made = main.commit("begin")
+        self.commits = {first: ((), {}), made.id: ((first,), dict.fromkeys(PATHS[:6], b"1"))}
+        for name in ("main", "one"):
+            if name != "main":
+                self.repo.create_branch(name)
+            self.heads[name], self.shown[name] = made.id, dict.fromkeys(PATHS[:6], b"1")
+
+    def teardown(self) -> None:
+        """Release the threads."""
+        if self.home is not None:
+            self.home.close()
+
+    def head_state(self, branch: str) -> State:
+        """What a branch's head holds."""
+        return self.commits[self.heads[branch]][1]
+
+    def is_dirty(self, branch: str) -> bool:
+        """Whether a branch shows something else than its head."""
+        return self.shown[branch] != self.head_state(branch)
+
+    def moved(self, branch: str, made: Any, state: State, *parents: str) -> None:
+        """A new commit at a branch's head."""
+        assert made.parents == parents
+        self.commits[made.id] = (parents, state)
+        self.heads[branch] = made.id
+        self.clock.advance(1)
+
+    # ---- staging
+
+    @rule(branch=branches, path=paths, text=texts)
+    def put(self, branch: str, path: str, text: bytes) -> None:
+        """A put; to a branch that is not there it is refused."""
+        if branch not in self.heads:
+            with pytest.raises(NotFound):
+                self.repo.branch(branch).put(path, text)
+            return
+        self.repo.branch(branch).put(path, text)
+        self.shown[branch][path] = text
+
+    @rule(branch=branches, chosen=st.lists(paths, max_size=4))
+    def delete_many(self, branch: str, chosen: list[str]) -> None:
+        """Deletes; of how many is said."""
+        if branch in self.heads:
+            gone = self.repo.branch(branch).delete_many(chosen)
+            assert gone == len(set(chosen) & set(self.shown[branch]))
+            for path in chosen:
+                self.shown[branch].pop(path, None)
+
+    @rule(branch=branches, prefix=prefixes)
+    def delete_prefix(self, branch: str, prefix: str) -> None:
+        """Everything below a prefix."""
+        if branch in self.heads:
+            left = {path: text for path, text in self.shown[branch].items() if not path.startswith(prefix)}
+            assert self.repo.branch(branch).delete_prefix(prefix) == (len(left) < len(self.shown[branch]))
+            self.shown[branch] = left
+
+    @rule(branch=branches)
+    def compact(self, branch: str) -> None:
+        """No read changes."""
+        if branch in self.heads:
+            self.met[self.repo.branch(branch).compact().outcome] += 1
+
+    @rule(branch=branches, prefix=st.none() | prefixes)
+    def reset(self, branch: str, prefix: str | None) -> None:
+        """All of it, or what is below a prefix."""
+        if branch in self.heads:
+            self.repo.branch(branch).reset(prefix=prefix)
+            head, shown, below = self.head_state(branch), self.shown[branch], prefix or ""
+            kept = {path: text for path, text in shown.items() if not path.startswith(below)}
+            self.shown[branch] = kept | {path: text for path, text in head.items() if path.startswith(below)}
+
+    # ---- commits
+
+    @rule(branch=branches, prefix=st.none() | prefixes)
+    def commit(self, branch: str, prefix: str | None) -> None:
+        """All of it, or what is below a prefix; with nothing to commit it is refused."""
+        if branch not in self.heads:
+            return
+        head, shown, below = self.head_state(branch), self.shown[branch], prefix or ""
+        state = {path: text for path, text in head.items() if not path.startswith(below)}
+        state |= {path: text for path, text in shown.items() if path.startswith(below)}
+        act = self.repo.branch(branch).commit
+        chosen = [] if prefix is None else [prefix]
+        if state == head:
+            with pytest.raises(InvalidRequest) as caught:
+                act("m", prefixes=chosen)
+            assert caught.value.kind == "no_changes"
+            return
+        self.moved(branch, act("m", prefixes=chosen), state, self.heads[branch])
+        self.met["commit"] += 1
+
+    def ancestry(self, id: str) -> set[str]:
+        """A commit and all before it."""
+        found, left = set[str](), [id]
+        while left:
+            here = left.pop()
+            if here not in found:
+                found.add(here)
+                left += self.commits[here][0]
+        return found
+
+    @rule(branch=branches, path=paths, text=texts)
+    def put_and_commit(self, branch: str, path: str, text: bytes) -> None:
+        """A put that is committed at once, with whatever else is staged."""
+        self.put(branch, path, text)
+        self.commit(branch, None)
+
+    @rule(
+        source=branches,
+        into=branches,
+        strategy=st.sampled_from([None, None, "source-wins", "dest-wins"]),
+        clean=st.booleans(),
+    )
+    def merge(self, source: str, into: str, strategy: Any, clean: bool) -> None:
+        """Three ways, path by path."""
+        if source not in self.heads or into not in self.heads:
+            return
+        if clean:
+            self.reset(into, None)
+        left, right = self.heads[into], self.heads[source]
+        act = self.repo.branch(into).merge
+        if self.is_dirty(into):
+            with pytest.raises(InvalidRequest) as refused:
+                act(source, strategy=strategy)
+            assert refused.value.kind in ("dirty_branch", "no_changes")
+            return
+        base_id = self.repo.merge_base(source, into)
+        assert base_id in self.ancestry(left) & self.ancestry(right)
+        base, ours, theirs = self.commits[base_id][1], self.commits[left][1], self.commits[right][1]
+        merged, conflicts = {}, []
+        for path in sorted(base.keys() | ours.keys() | theirs.keys()):
+            was, our, their = base.get(path), ours.get(path), theirs.get(path)
+            taken = our if their == was or (our != was and our == their) else their
+            if was not in (our, their) and our != their:
+                conflicts.append(path)
+                taken = our if strategy == "dest-wins" else their
+            if taken is not None:
+                merged[path] = taken
+        if conflicts and strategy is None:
+            with pytest.raises(Conflict) as conflict:
+                act(source)
+            assert conflict.value.facts["paths"] == conflicts
+            self.met["conflict"] += 1
+            return
+        made = unless_nothing_changes(lambda: act(source, strategy=strategy))
+        if made is None:
+            assert merged == ours
+            return
+        assert right not in self.ancestry(left)
+        self.moved(into, made, merged, left, right)
+        self.shown[into] = dict(merged)
+        self.met["merge"] += 1
+
+    @rule(into=branches, path=paths, strategy=st.sampled_from([None, None, "source-wins", "dest-wins"]))
+    def diverge_and_merge(self, into: str, path: str, strategy: Any) -> None:
+        """Two branches change one path, and one of them is merged."""
+        source = next((name for name in sorted(self.heads) if name != into), None)
+        if source is not None and into in self.heads:
+            self.put_and_commit(source, path, b"theirs")
+            self.put_and_commit(into, path, b"ours")
+            self.merge(source, into, strategy, clean=True)
+
+    @rule(branch=branches, pick=any_seed)
+    def hard_reset(self, branch: str, pick: int) -> None:
+        """To any commit there ever was."""
+        if branch in self.heads:
+            id = sorted(self.commits)[pick % len(self.commits)]
+            self.repo.branch(branch).hard_reset(id, force=True)
+            self.heads[branch], self.shown[branch] = id, dict(self.commits[id][1])
+
+    @rule(pick=any_seed)
+    def restore(self, pick: int) -> None:
+        """An older version becomes the newest, when nothing uncommitted is in its way."""
+        versions = [version.id for version in self.repo.versions()]
+        id = versions[pick % len(versions)]
+        if self.is_dirty("main"):
+            with pytest.raises(InvalidRequest):
+                self.repo.restore(id)
+            return
+        self.repo.restore(id)
+        self.moved("main", self.repo.branch().head(), dict(self.commits[id][1]), self.heads["main"])
+        self.shown["main"] = dict(self.commits[id][1])
+        self.met["restore"] += 1
+
+    # ---- references
+
+    @rule(name=branches, source=branches)
+    def create_branch(self, name: str, source: str) -> None:
+        """From a branch's head, whatever is staged there."""
+        if source in self.heads and name not in self.heads:
+            self.repo.create_branch(name, source=source)
+            self.heads[name], self.shown[name] = self.heads[source], dict(self.head_state(source))
+        elif name in self.heads:
+            with pytest.raises((AlreadyExists, NotFound)):
+                self.repo.create_branch(name, source=source)
+
+    @rule(name=branches, back=st.booleans())
+    def delete_branch(self, name: str, back: bool) -> None:
+        """What is staged goes, the head comes back."""
+        if name == "main":
+            with pytest.raises(InvalidRequest):
+                self.repo.delete_branch(name)
+        elif name in self.heads:
+            self.repo.delete_branch(name)
+            self.deleted[name] = self.heads.pop(name)
+            del self.shown[name]
+            self.clock.advance(1)
+        if back and name in self.deleted and name not in self.heads:
+            self.repo.undelete_branch(name)
+            self.heads[name] = self.deleted[name]
+            self.shown[name] = dict(self.head_state(name))
+            self.clock.advance(1)
+            self.met["undelete"] += 1
+
+    @rule(name=st.sampled_from(TAGS), branch=branches)
+    def tag(self, name: str, branch: str) -> None:
+        """Made, or taken away."""
+        if name in self.tags:
+            self.repo.delete_tag(name)
+            del self.tags[name]
+        elif branch in self.heads:
+            self.repo.create_tag(name, ref=branch)
+            self.tags[name] = self.heads[branch]
+
+    # ---- what is seen
+
+    @invariant()
+    def branches_are_as_the_model_says(self) -> None:
+        """Heads, contents, and what is uncommitted, of every branch."""
+        if self.repo is None:
+            return
+        assert dict(self.repo.branches()) == self.heads
+        for name, shown in self.shown.items():
+            branch = self.repo.branch(name)
+            assert {one.path: branch.get(one.path) for one in branch.list()} == shown
+            head = self.head_state(name)
+            differences = {}
+            for path in sorted(head.keys() | shown.keys()):
+                if head.get(path) != shown.get(path):
+                    kind = DiffKind.ADDED if path not in head else DiffKind.CHANGED
+                    differences[path] = DiffKind.REMOVED if path not in shown else kind
+            assert {one.path: one.kind for one in branch.status()} == differences
+            assert branch.is_dirty() == bool(differences)
+
+    @invariant()
+    def commits_stay_what_they_were(self) -> None:
+        """Tags are where they were put, and a commit holds what it held."""
+        if self.repo is None:
+            return
+        assert dict(self.repo.tags()) == self.tags
+        for name, id in self.tags.items():
+            reading = self.repo.ref(name)
+            assert {one.path: reading.get(one.path) for one in reading.list()} == self.commits[id][1]
+
+
+def test_a_repository_is_a_dictionary_of_dictionaries() -> None:
+    """Every verb does what it does to dictionaries, and nothing else changes."""
+    RepositoryMachine.met.clear()
+    run_state_machine_as_test(
+        RepositoryMachine,
+        settings=settings(
+            max_examples=40,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+    assert RepositoryMachine.met["commit"]
+    assert RepositoryMachine.met["merge"]
