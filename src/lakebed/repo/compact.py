@@ -128,12 +128,14 @@ def run_compactor_once(home: Home) -> list[Compaction]:
     tried again with the next step.
 
     Returns:
-        What became of those that were tried.
+        What became of those that were tried; in a read-only repository none is.
 
     Raises:
         What the first branch that failed raised, after all others were tried.
     Cost: 1 scan of the branches' records, and a compaction for each that wants one and is not cooling down.
     """
+    if home.record.read_only:
+        return []
     done: list[Compaction] = []
     failure: LakebedError | None = None
     for branch, _ in wanted_compactions(home):

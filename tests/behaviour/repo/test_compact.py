@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import msgspec
 import pytest
 
-from lakebed.errors import LakebedError, NotFound
+from lakebed.errors import LakebedError, NotFound, Unavailable
 from lakebed.metrics import render
 from lakebed.repo import compact
 from lakebed.repo.branches import create_branch, delete_branch, load_branch
@@ -230,6 +231,38 @@ def test_the_sensor_counts_what_was_there_before(place: Place) -> None:
     with open_home(place) as home:
         [done] = run_compactor_once(home)
         assert (done.branch, done.outcome, done.entry_count) == ("main", "published", 12)
+
+
+def test_one_branch_that_fails_keeps_no_other_waiting(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All others are compacted, then its error is raised, and the next step tries it again."""
+    place.options = replace(place.options, compaction_staged_min=5, compaction_cooldown_ms=0)
+    with open_home(place) as home:
+        commit(home, "main", message="base", allow_empty=True)
+        for name in ("a", "b", "c"):
+            create_branch(home, name, source="main")
+            put_many(home, name, {f"{n}": "x" for n in range(5)})
+        real = compact.compact_once
+
+        def failing(home: Home, branch: str) -> compact.Compaction:
+            if branch == "a":
+                raise Unavailable("the store does not answer")
+            return real(home, branch)
+
+        monkeypatch.setattr(compact, "compact_once", failing)
+        with pytest.raises(Unavailable):
+            run_compactor_once(home)
+        monkeypatch.undo()
+        assert [done.branch for done in run_compactor_once(home)] == ["a"]
+
+
+def test_nothing_is_compacted_in_a_read_only_repository(place: Place) -> None:
+    """The sensor asks for nothing that would be refused."""
+    place.options = replace(place.options, compaction_staged_min=5)
+    with open_home(place) as home:
+        put_many(home, "main", {f"{n}": "x" for n in range(5)})
+        frozen = replace(home, record=msgspec.structs.replace(home.record, read_only=True))
+        assert run_compactor_once(frozen) == []
+        assert len(run_compactor_once(home)) == 1
 
 
 def test_gauges_have_a_bound(home: Home) -> None:
