@@ -80,27 +80,27 @@ def test_identical_markers_of_many_jobs_survive_a_merge(committed: Committed) ->
 @pytest.mark.parametrize(
     ("base", "source", "destination", "taken", "conflict"),
     [
-        (X, X, Y, Y, False),
-        (X, Y, X, Y, False),
-        (X, Y, Y, Y, False),
-        (X, Y, Z, None, True),
-        (X, None, X, None, False),
-        (X, X, None, None, False),
-        (X, None, None, None, False),
-        (X, None, Y, None, True),
-        (X, Y, None, None, True),
-        (None, X, None, X, False),
-        (None, None, X, X, False),
-        (None, X, X, X, False),
-        (None, X, Y, None, True),
+        ("x", "x", "y", "y", False),
+        ("x", "y", "x", "y", False),
+        ("x", "y", "y", "y", False),
+        ("x", "y", "z", None, True),
+        ("x", None, "x", None, False),
+        ("x", "x", None, None, False),
+        ("x", None, None, None, False),
+        ("x", None, "y", None, True),
+        ("x", "y", None, None, True),
+        (None, "x", None, "x", False),
+        (None, None, "x", "x", False),
+        (None, "x", "x", "x", False),
+        (None, "x", "y", None, True),
     ],
 )
 def test_one_path(
     committed: Committed,
-    base: bytes | None,
-    source: bytes | None,
-    destination: bytes | None,
-    taken: bytes | None,
+    base: str | None,
+    source: str | None,
+    destination: str | None,
+    taken: str | None,
     conflict: bool,
 ) -> None:
     """What only one side changed is that side's, what both made the same stays, the rest conflicts or is the winner's.
@@ -108,22 +108,22 @@ def test_one_path(
     A winner's absence wins like an entry.
     """
 
-    def state(value: bytes | None) -> dict[bytes, bytes]:
+    def state(content: str | None) -> dict[bytes, bytes]:
         around = {b"a": X, b"z": X}
-        return around if value is None else {**around, b"p": value}
+        return around if content is None else {**around, b"p": entry_value(content)}
 
-    def result(**options: Any) -> bytes | None:
+    def result(**options: Any) -> dict[bytes, bytes]:
         outcome = merge(committed, state(base), state(source), state(destination), **options)
-        return merged(committed, outcome).get(b"p")
+        return merged(committed, outcome)
 
     if conflict:
         outcome = merge(committed, state(base), state(source), state(destination))
         assert outcome.ref is None
         assert (outcome.conflicts, outcome.conflict_count) == (["p"], 1)
-        assert result(strategy="source-wins") == source
-        assert result(strategy="dest-wins") == destination
+        assert result(strategy="source-wins") == state(source)
+        assert result(strategy="dest-wins") == state(destination)
     else:
-        assert result() == result(strategy="source-wins") == result(strategy="dest-wins") == taken
+        assert result() == result(strategy="source-wins") == result(strategy="dest-wins") == state(taken)
 
 
 def test_the_same_bytes_uploaded_twice_are_no_conflict(committed: Committed) -> None:
