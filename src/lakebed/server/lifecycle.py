@@ -143,7 +143,6 @@ def serve_one(
         Conflict: kind ``owned``; and otherwise as `lakebed.repo.open_all`.
     """
     environment = Environment()
-    sys.setswitchinterval(settings.options.switch_interval_s)
     repositories = open_records(settings, environment=environment)
     try:
         made = first_key(repositories, settings) if first_setup else None

@@ -34,9 +34,6 @@ class ServerOptions:
     """Threads for large objects, so that slow transfers do not stand in the way of small calls. An upload holds one
     from its first piece to its last, so this is how many there can be at a time; others wait."""
 
-    switch_interval_s: float = 0.0005
-    """How long a computing thread keeps the interpreter while others wait for it (Python's own is 0.005 s)."""
-
     key_recheck_s: float = 2.0
     """How long a verified access key is trusted without looking: what a revocation by another process may take."""
 
