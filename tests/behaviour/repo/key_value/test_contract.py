@@ -160,9 +160,7 @@ def test_big_batches_are_atomic(key_value: KeyValue) -> None:
     column = pa.array(keys, pa.binary())
     key_value.put_columns(column, [b"0" * 20] * BIG)
     with ThreadPoolExecutor(1) as pool:
-        writing = pool.submit(
-            lambda: [key_value.put_columns(column, [b"%d" % turn * 20] * BIG) for turn in (1, 2)]
-        )
+        writing = pool.submit(lambda: [key_value.put_columns(column, [b"%d" % turn * 20] * BIG) for turn in (1, 2)])
         looks = 0
         while not writing.done() or not looks:
             with key_value.snapshot() as snapshot:
