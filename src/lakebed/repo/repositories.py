@@ -41,7 +41,7 @@ from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.records import decode_record, encode_record, new_token, read_records, write_unique
 from lakebed.repo.reflog import reflog_line, trim_reflog
 from lakebed.repo.repository import Repository
-from lakebed.repo.staging.cleanup import clean_once
+from lakebed.repo.staging.cleanup import clean_once, clean_orphans_once
 from lakebed.runtime import Environment
 
 __all__ = ["Repositories"]
@@ -409,8 +409,7 @@ class Repositories:
         for home in self._open_homes():
             run_compactor_once(home)
         for repository in self.list():
-            clean_once(repository.home)
-            trim_reflog(repository.home)
+            _clean(repository.home)
 
     def _open_homes(self) -> tuple[Home, ...]:
         with self._lock:
@@ -428,8 +427,7 @@ class Repositories:
         try:
             for repository in self.list():
                 self._stop_if_closing()
-                clean_once(repository.home)
-                trim_reflog(repository.home)
+                _clean(repository.home)
         finally:
             self._cleaned_s = self._environment.clock.monotonic_s()
 
@@ -473,3 +471,10 @@ class Repositories:
             self.close()
         except LakebedError as failure:
             error.add_note(f"and closing the repositories at {self.url} failed: {failure}")
+
+
+def _clean(home: Home) -> None:
+    """What nobody needs of a repository's records: rows of dropped tokens, old lines of the reference log."""
+    clean_once(home)
+    clean_orphans_once(home)
+    trim_reflog(home)
