@@ -253,12 +253,12 @@ class Bench:
             )
 
             def write() -> None:
-                writer = files.writer(mint_file_id("", environment=environment))
+                writer = files.writer(mint_file_id(environment=environment))
                 for first in range(0, count, 65_536):
                     writer.write(rows.slice(first, 65_536))
                     if writer.size_bytes >= 32 << 20:
                         writer.finish()
-                        writer = files.writer(mint_file_id("", environment=environment))
+                        writer = files.writer(mint_file_id(environment=environment))
                 if writer.row_count:
                     writer.finish()
 
