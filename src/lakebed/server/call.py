@@ -6,8 +6,9 @@ traceback. Does not know: routes, or what a handler makes of it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from typing import Final, ParamSpec, TypeVar
+import asyncio
+from collections.abc import AsyncIterator, Callable, MutableMapping
+from typing import Any, Final, ParamSpec, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -154,7 +155,7 @@ class Call:
         total = 0
         more = True
         while more:
-            message = await self.receive()
+            message = await (self._next_message() if total else self.receive())
             if message["type"] != "http.request":
                 raise ClientGone
             body: bytes = message.get("body", b"")
@@ -164,6 +165,15 @@ class Call:
                 if total > bytes_max:
                     raise oversized_body(bytes_max)
                 yield body
+
+    async def _next_message(self) -> MutableMapping[str, Any]:
+        """More of a body that has begun, which must not take for ever: its reader holds a thread."""
+        stalled_s = self.site.options.stalled_s
+        try:
+            async with asyncio.timeout(stalled_s):
+                return await self.receive()
+        except TimeoutError as error:
+            raise InvalidRequest(f"No more of the body has come for {stalled_s:g} s.", kind="stalled") from error
 
     async def body(self, *, bytes_max: int) -> bytes:
         """The whole body."""

@@ -41,6 +41,7 @@ _BY_KIND: Final[dict[str, int]] = {
     "protected_branch": 403,
     "read_only_repository": 403,
     "method_not_allowed": 405,
+    "stalled": 408,
     "precondition_failed": 412,
     "hook_rejected": 412,
     "too_large": 413,

@@ -49,6 +49,9 @@ class ServerOptions:
     audit_lines_max: int = 100_000
     """Lines of the audit log that are kept; the oldest go."""
 
+    stalled_s: float = 60.0
+    """How long a body that has begun may pause; then its upload is given up."""
+
     shutdown_s: float = 20.0
     """How long running requests may take once the server was told to stop."""
 

@@ -27,7 +27,7 @@ class ServerSettings:
     """
 
     storage_url: str
-    metadata: str | None
+    metadata: str | None = field(repr=False)
     endpoint: str
     storage_options: Mapping[str, str] | None = field(repr=False)
     import_from: tuple[str, ...]

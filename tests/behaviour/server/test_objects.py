@@ -182,6 +182,22 @@ def test_a_client_that_goes_away_leaves_nothing_staged(client: Any, server: Any,
         assert [one.path for one in home.repository("analytics").branch("main").list()] == ["after"]
 
 
+def test_an_upload_that_stands_still_is_given_up(serve: Callable[..., Any], connect: Callable[[Any], Any]) -> None:
+    """A client that begins a body and sends no more of it does not hold the server for ever, and stages nothing."""
+    client = connect(serve(options=ServerOptions(stalled_s=0.05)))
+    client.ask("POST", "/repositories", {"name": "analytics", "storage_namespace": "local://x"})
+    where = urllib.parse.urlsplit(client.endpoint)
+    for sent in (1, 2 * 1024 * 1024):
+        with socket.create_connection((where.hostname, where.port), timeout=60) as line:
+            head = (
+                "POST /api/v1/repositories/analytics/branches/main/objects?path=still HTTP/1.1\r\nHost: x\r\n"
+                f"Authorization: {client.headers['authorization']}\r\nContent-Length: {LARGE}\r\n\r\n"
+            )
+            line.sendall(head.encode() + body_of(sent))
+            assert line.recv(1_000).startswith(b"HTTP/1.1 408")
+    assert client.listed() == []
+
+
 def test_a_body_beyond_the_limit_is_refused(serve: Callable[..., Any], connect: Callable[[Any], Any]) -> None:
     """An object or a JSON body that is too large is 413, announced or found out, and nothing is staged."""
     client = connect(serve(options=ServerOptions(object_bytes_max=1_000, json_bytes_max=500)))
@@ -224,6 +240,7 @@ def test_presigned_uploads_work_where_no_vendor_signs(client: Any) -> None:
     put = client.pool.request("PUT", place["presigned_url"], body=b"12345")  # no access key: the URL is the permission
     assert put.status == 200
     etag = put.headers["ETag"].strip('"')
+    assert client.pool.request("PUT", place["presigned_url"], body=b"other").status == 409
     assert etag == hashlib.md5(b"12345").hexdigest()
     link = {"staging": place, "checksum": etag, "size_bytes": 5, "content_type": "text/x"}
     wrong = client.ask("PUT", ":/branches/main/staging/backing", {**link, "size_bytes": 6}, path="a")

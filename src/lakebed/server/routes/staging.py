@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 from typing_extensions import Buffer
 
-from lakebed.errors import InvalidRequest
+from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.repo import data
 from lakebed.repo.branches import load_branch
 from lakebed.repo.entry import new_address
@@ -129,12 +129,22 @@ async def upload_presigned(call: Call) -> Reply:
     expires_at_s = call.integer("expires", default=0, low=0, high=1 << 40)
     call.site.signer.check(call.required("signature"), repository, address, expires_at_s=expires_at_s)
     home = await call.site.home(repository)
+    await call.quick(_refuse_second, home, address)
     etag = await upload(
         gathered(call.chunks(bytes_max=call.site.options.object_bytes_max), bytes_min=call.site.options.chunk_bytes),
         into=lambda pieces: _put(home, address, pieces),
         pool=call.site.pools.transfer,
     )
     return Reply(200, headers=headers_of({"etag": f'"{etag}"'}))
+
+
+def _refuse_second(home: Home, address: str) -> None:
+    """What is stored is never changed: a URL is good for one upload."""
+    try:
+        home.store.head(address)
+    except NotFound:
+        return
+    raise AlreadyExists(f"Bytes were put to {address} already: ask for a new URL.", kind="upload_exists")
 
 
 def _put(home: Home, address: str, pieces: Iterator[Buffer]) -> str:
