@@ -47,6 +47,7 @@ _PATH_NAMES: Final = {
     "source": "The reference that is merged.",
     "access_key": "An access key's id.",
 }
+_PATH_PATTERNS: Final = {"repository": "^[a-z0-9][a-z0-9-]{2,62}$", "branch": "^[A-Za-z0-9_][-A-Za-z0-9_]{0,255}$"}
 
 
 def describe(endpoints: Iterable[Endpoint], *, prefix: str) -> dict[str, Any]:
@@ -110,7 +111,9 @@ def _operation(one: Endpoint, by_kind: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _path_parameter(name: str) -> dict[str, Any]:
-    schema = {"type": "string", "minLength": 1}
+    schema: dict[str, Any] = {"type": "string", "minLength": 1}
+    if name in _PATH_PATTERNS:
+        schema["pattern"] = _PATH_PATTERNS[name]
     return {"name": name, "in": "path", "required": True, "schema": schema, "description": _PATH_NAMES.get(name, name)}
 
 
