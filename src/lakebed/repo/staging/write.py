@@ -1,6 +1,7 @@
 """Writing to a branch: puts, deletes, prefixes, batches.
 
-Owns: the verbs, and what may be staged. How a try is made so that nothing is lost: `lakebed.repo.staging.protocol`.
+Owns: the verbs. What may be staged: `lakebed.repo.staging.entries`; how a try is made so that nothing is lost:
+`lakebed.repo.staging.protocol`.
 
 Invariants:
 - A write is acknowledged only when its row was, at the moment of the write, in the branch's staging token.
@@ -14,25 +15,24 @@ Does not know: how bytes were uploaded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
 
 import msgspec
 import pyarrow as pa
 
-from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound
-from lakebed.repo.entry import address_ulid, decode_entry, encode_entry
+from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
+from lakebed.repo.entry import address_ulid, decode_entry
 from lakebed.repo.home import Home
 from lakebed.repo.model import TOMBSTONE, Entry
 from lakebed.repo.names import check_branch_name, check_path, check_prefix
 from lakebed.repo.protection import check_writable
 from lakebed.repo.records import encode_record, new_token, write_unique
 from lakebed.repo.rows import prefix_range
+from lakebed.repo.staging.entries import checked_columns, checked_entry, pairs_of
 from lakebed.repo.staging.protocol import Tries, check_only_unexpected, replace_rows, write_rows
 from lakebed.repo.staging.view import branch_view
 
 __all__ = [
-    "VALUE_BYTES_MAX",
     "delete",
     "delete_many",
     "delete_prefix",
@@ -41,15 +41,6 @@ __all__ = [
     "stage_if_absent",
     "stage_many",
 ]
-
-VALUE_BYTES_MAX: Final = 64 << 10
-"""Longest encoded entry: what a user may say of an object beside its bytes."""
-
-_NEEDED: Final = ("path", "address", "size_bytes", "checksum", "modified_ms")
-_OPTIONAL: Final = ("content_type", "metadata")
-_USUAL_TYPE: Final = Entry("", 0, "", 0).content_type
-_NO_METADATA: Final[dict[str, str]] = {}
-"""Shared by entries that are only encoded."""
 
 
 # ---- puts
@@ -68,7 +59,7 @@ def stage(home: Home, *, branch: str, path: str, entry: Entry) -> None:
     Cost: 2 peeks and 1 write of the key-value store.
     """
     key = check_path(path, writing=True)
-    value, ulid = _encoded(entry, path)
+    value, ulid = checked_entry(entry, path)
     tries = Tries(home, branch, operation="stage")
     while True:
         standing = tries.look()
@@ -90,7 +81,7 @@ def stage_if_absent(home: Home, *, branch: str, path: str, entry: Entry) -> None
     Cost: 1 snapshot, 1 read a token and 1 of the committed data, 1 write.
     """
     key = check_path(path, writing=True)
-    value, ulid = _encoded(entry, path)
+    value, ulid = checked_entry(entry, path)
     tries = Tries(home, branch, operation="stage_if_absent")
     while True:
         with tries.moment() as (snapshot, standing):
@@ -128,15 +119,8 @@ def stage_many(home: Home, *, branch: str, entries: Iterable[tuple[str, Entry]] 
         Otherwise as `stage`. Nothing was written then.
     Cost: 1 write of the key-value store; about 3 us an entry.
     """
-    pairs = _pairs_of(entries) if isinstance(entries, pa.RecordBatch | pa.Table) else entries
-    values: dict[bytes, bytes] = {}
-    oldest: str | None = None
-    for path, entry in pairs:
-        key = check_path(path, writing=True)
-        values[key], ulid = _encoded(entry, path)
-        if ulid is not None and (oldest is None or ulid < oldest):
-            oldest = ulid
-    paths, column = list(values), list(values.values())
+    pairs = pairs_of(entries) if isinstance(entries, pa.RecordBatch | pa.Table) else entries
+    paths, column, oldest = checked_columns(pairs)
     tries = Tries(home, branch, operation="stage_many")
     while True:
         standing = tries.look()
@@ -289,54 +273,7 @@ def delete_prefix(home: Home, *, branch: str, prefix: str) -> bool:
         return True
 
 
-# ---- what may be staged
-
-
-def _encoded(entry: Entry, path: str) -> tuple[bytes, str | None]:
-    """The encoded entry, if it can be staged, and the ULID of its address, if that is ours."""
-    if not isinstance(entry, Entry):
-        raise InvalidRequest(
-            f"An Entry is staged, and {type(entry).__name__} was given for {path!r}.", kind="wrong_type"
-        )
-    address = entry.address
-    ulid = address_ulid(address) if isinstance(address, str) else None
-    if ulid is None and (not isinstance(address, str) or "://" not in address):
-        raise InvalidRequest(
-            f"{address!r} is neither an address of the repository nor the URL of an object: stage what was "
-            "uploaded or is to be imported.",
-            kind="invalid_address",
-            path=path,
-        )
-    if not isinstance(entry.size_bytes, int) or entry.size_bytes < 0:
-        raise InvalidRequest(f"{path!r} cannot have {entry.size_bytes} bytes.", kind="invalid_size", path=path)
-    try:
-        value = encode_entry(entry)
-        if entry.metadata or not _is_plain(entry):
-            decode_entry(value, where=path)  # what could not be read again must never be written
-    except (UnicodeEncodeError, TypeError, OverflowError, Corruption) as error:
-        raise InvalidRequest(
-            f"What is said of {path!r} cannot be stored: all of it is Unicode text or 64-bit numbers ({error}).",
-            kind="invalid_entry",
-            path=path,
-        ) from error
-    if len(value) > VALUE_BYTES_MAX:
-        raise InvalidRequest(
-            f"What is said of {path!r} has {len(value):,} bytes, and {VALUE_BYTES_MAX:,} are possible: give less "
-            "metadata, or put it into an object.",
-            kind="oversized_metadata",
-            path=path,
-        )
-    return value, ulid
-
-
-def _is_plain(entry: Entry) -> bool:
-    """Whether an entry without metadata has fields of the right types, which its constructor does not ask."""
-    return (
-        type(entry.checksum) is str
-        and type(entry.content_type) is str
-        and type(entry.modified_ms) is int
-        and type(entry.metadata) is dict
-    )
+# ---- inside
 
 
 def _check_age(ulid: str | None, boundary: bytes | None) -> None:
@@ -347,53 +284,3 @@ def _check_age(ulid: str | None, boundary: bytes | None) -> None:
             kind="upload_expired",
             address=ulid,
         )
-
-
-def _pairs_of(columns: pa.RecordBatch | pa.Table) -> Iterator[tuple[str, Entry]]:
-    """Paths and entries of columns."""
-    names = columns.schema.names
-    missing = [name for name in _NEEDED if name not in names]
-    unknown = [name for name in names if name not in (*_NEEDED, *_OPTIONAL)]
-    if missing or unknown:
-        raise InvalidRequest(
-            f"Entries have the columns {', '.join(_NEEDED)} and maybe {', '.join(_OPTIONAL)}: "
-            f"{', '.join(missing) or 'none'} missing, {', '.join(unknown) or 'none'} unknown.",
-            kind="invalid_columns",
-        )
-    listed: list[list[Any]] = []
-    for name in _NEEDED:
-        column = columns.column(name)
-        if column.null_count:
-            raise InvalidRequest(f"The column {name} of entries has nulls.", kind="invalid_columns")
-        listed.append(_as_list(column, name))
-    types = [_USUAL_TYPE] * columns.num_rows
-    if "content_type" in names:
-        types = [kind or _USUAL_TYPE for kind in _as_list(columns.column("content_type"), "content_type")]
-    metadata = [_NO_METADATA] * columns.num_rows
-    if "metadata" in names:
-        column = columns.column("metadata")
-        if not pa.types.is_map(column.type):
-            raise InvalidRequest(
-                f"The column metadata of entries is of {column.type}, and a map of texts is needed.",
-                kind="invalid_columns",
-            )
-        metadata = [dict(pairs) if pairs else _NO_METADATA for pairs in column.to_pylist()]
-    paths, *fields = listed
-    return zip(paths, map(Entry, *fields, types, metadata), strict=True)
-
-
-def _as_list(column: Any, name: str) -> list[Any]:
-    """A column as Python objects, if it is of the right kind."""
-    is_number = name in ("size_bytes", "modified_ms")
-    wanted = pa.types.is_integer(column.type) if is_number else _is_text(column.type)
-    if not wanted:
-        raise InvalidRequest(
-            f"The column {name} of entries is of {column.type}, and {'integers' if is_number else 'text'} are needed.",
-            kind="invalid_columns",
-        )
-    listed: list[Any] = column.to_numpy(zero_copy_only=False).tolist() if not column.null_count else column.to_pylist()
-    return listed
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
