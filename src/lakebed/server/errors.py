@@ -35,6 +35,7 @@ KIND_HEADER: Final = b"x-lakebed-error"
 """The kind of an error, beside its message, for programs."""
 
 _BY_KIND: Final[dict[str, int]] = {
+    "namespace_in_use": 400,  # not 409: clients take that as "the repository is there already"
     "unauthorized": 401,
     "forbidden": 403,
     "default_branch": 403,

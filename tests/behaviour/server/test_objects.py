@@ -261,7 +261,8 @@ def test_a_signed_url_permits_nothing_else(client: Any, change: str) -> None:
     url = client.ask("GET", ":/branches/main/staging/backing", path="a", presign="true").json["presigned_url"]
     parts = urllib.parse.urlsplit(url)
     query = dict(urllib.parse.parse_qsl(parts.query))
-    query[change] = str(int(query[change]) + 1) if change == "expires" else query[change][:-1] + "Z"
+    last = "0" if query[change].endswith("1") else "1"
+    query[change] = query[change][:-1] + last
     changed = urllib.parse.urlunsplit(parts._replace(query=urllib.parse.urlencode(query)))
     assert client.pool.request("PUT", changed, body=b"12345").status == 403
 
