@@ -31,7 +31,7 @@ from lakebed.repo.heads import Move, SealedBranch, check_clean, move_branch
 from lakebed.repo.home import Home
 from lakebed.repo.layout import DATA_FOLDER
 from lakebed.repo.model import Entry
-from lakebed.repo.names import check_path, check_prefix
+from lakebed.repo.names import check_path
 from lakebed.repo.protection import check_committable
 from lakebed.repo.records import decode_record, encode_record, read_records, write_unique
 from lakebed.repo.rows import overlay, rows_of
@@ -122,7 +122,8 @@ def start_import(
             check_path(source.destination, writing=True)
             _folder_and_name(source.url)
         else:
-            check_prefix(source.destination, writing=True)
+            # Some name below it must be possible, or the import would fail later, behind its reply.
+            check_path(_folder(source.destination) + "-", writing=True)
     id = new_uuid(home.environment.rng)
     record = Import(
         id, branch, tuple(sources), message, committer, dict(metadata or {}), replace, updated_at_ms=home.now_ms()

@@ -19,7 +19,7 @@ from lakebed.server.call import Call
 from lakebed.server.endpoint import Endpoint, endpoint
 from lakebed.server.replies import Reply, empty, json
 from lakebed.server.routes.parameters import IMPORT_ID
-from lakebed.server.routes.shapes import LOCAL_SCHEME, commit_row
+from lakebed.server.routes.shapes import commit_row, engine_url
 
 __all__ = ["IMPORTS"]
 
@@ -56,10 +56,9 @@ async def start(call: Call) -> Reply:
 
 
 def _source(location: ImportLocation) -> ImportSource:
-    url = location.path
-    if url.startswith(LOCAL_SCHEME):
-        url = "file://" + url.removeprefix(LOCAL_SCHEME)
-    return ImportSource(url, location.destination, "object" if location.type == "object" else "prefix")
+    return ImportSource(
+        engine_url(location.path), location.destination, "object" if location.type == "object" else "prefix"
+    )
 
 
 @endpoint(

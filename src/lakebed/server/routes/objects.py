@@ -47,7 +47,7 @@ from lakebed.server.routes.parameters import (
     RANGE,
     USER_METADATA,
 )
-from lakebed.server.routes.shapes import object_stats, prefix_stats
+from lakebed.server.routes.shapes import engine_url, object_stats, prefix_stats
 from lakebed.server.streaming import download, gathered, upload
 
 __all__ = ["HOT", "OBJECTS", "find_entry", "only_if_absent", "stage_entry"]
@@ -407,7 +407,7 @@ async def stage_object(call: Call) -> Reply:
     def store() -> Entry:
         entry = data.linked(
             home,
-            body.physical_address,
+            engine_url(body.physical_address),
             checksum=body.checksum.strip('"'),
             content_type=body.content_type or _ANY_TYPE,
             metadata=body.metadata,

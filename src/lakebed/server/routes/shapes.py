@@ -13,6 +13,7 @@ __all__ = [
     "LOCAL_SCHEME",
     "commit_row",
     "diff_row",
+    "engine_url",
     "object_stats",
     "prefix_stats",
     "repository_row",
@@ -85,6 +86,11 @@ def repository_row(name: str, record: RepositoryRecord, *, root_url: str) -> Rep
         storage_id="",
         read_only=record.read_only,
     )
+
+
+def engine_url(url: str) -> str:
+    """An object's URL as the engine takes it: ``local://`` stands for the server's own disk."""
+    return "file://" + url.removeprefix(LOCAL_SCHEME) if url.startswith(LOCAL_SCHEME) else url
 
 
 def shown_namespace(namespace: str, *, root_url: str) -> str:

@@ -1,0 +1,104 @@
+"""Repositories: made, found, listed, deleted; what the server says of itself."""
+
+import json
+
+import lakefs
+import lakefs_sdk
+from flows.expect import refused
+from lakefs.exceptions import ConflictException, NotFoundException
+
+
+def a_repository_is_made_found_and_deleted(lake):
+    """What was made is there with its own properties until it is deleted."""
+    name = lake.name()
+    made = lakefs.Repository(name, client=lake.client).create(
+        storage_namespace=f"local://{name}", default_branch="trunk"
+    )
+    assert (made.properties.id, made.properties.default_branch) == (name, "trunk")
+    again = lakefs.Repository(name, client=lake.client)
+    assert again.properties == made.properties
+    assert again.properties.creation_date > 1_700_000_000
+    assert [branch.id for branch in again.branches()] == ["trunk"]
+    again.delete()
+    with refused(404, name, kind=NotFoundException):
+        _ = lakefs.Repository(name, client=lake.client).properties
+
+
+def a_repository_that_exists_is_not_made_again(lake):
+    """A second creation is a conflict, which ``exist_ok`` takes as what was wanted."""
+    made = lake.repository()
+    with refused(409, made.id, kind=ConflictException):
+        lakefs.Repository(made.id, client=lake.client).create(storage_namespace=f"local://{made.id}-2")
+    same = lakefs.Repository(made.id, client=lake.client).create(f"local://{made.id}-2", exist_ok=True)
+    assert same.properties == made.properties
+
+
+def a_namespace_belongs_to_one_repository(lake):
+    """Neither the folder of another repository nor one inside or around it can be taken."""
+    made = lake.repository()
+    for namespace in (made.id, f"{made.id}/inside"):
+        with refused(400):
+            lakefs.Repository(lake.name(), client=lake.client).create(storage_namespace=f"local://{namespace}")
+
+
+def names_that_cannot_be_are_refused(lake):
+    """A name outside the rules is a bad request with a sentence."""
+    for name in ("Upper", "a", "with_underscore", "-dash", "x" * 80):
+        body = {"name": name, "storage_namespace": f"local://{lake.name()}"}  # the SDK would not even send it
+        status, _, reply = lake.ask("POST", "/api/v1/repositories", body)
+        assert (status, json.loads(reply).keys()) == (400, {"message"})
+
+
+def repositories_are_listed_in_pages(lake):
+    """All of them come, by prefix and behind a name."""
+    prefix = lake.name()
+    names = [lake.repository(f"{prefix}-{letter}").id for letter in "dbac"]
+    assert [one.id for one in lakefs.repositories(lake.client, prefix=prefix)] == sorted(names)
+    after = lakefs.repositories(lake.client, prefix=prefix, after=f"{prefix}-b")
+    assert [one.id for one in after] == [f"{prefix}-c", f"{prefix}-d"]
+    page = lake.client.sdk_client.repositories_api.list_repositories(prefix=prefix, amount=2)
+    assert page.pagination.has_more
+    assert page.pagination.next_offset == f"{prefix}-b"
+
+
+def a_repository_has_metadata(lake):
+    """It is empty at first, is set, and is read by both clients."""
+    made = lake.repository()
+    assert made.metadata == {}
+    api = lake.client.sdk_client
+    api.internal_api.set_repository_metadata(made.id, lakefs_sdk.RepositoryMetadataSet(metadata={"team": "flights"}))
+    assert lakefs.Repository(made.id, client=lake.client).metadata == {"team": "flights"}
+
+
+def the_server_says_what_it_is(lake):
+    """Version and storage as clients ask for them; health without a key."""
+    assert tuple(map(int, lake.client.version.split("."))) >= (1, 3, 1)
+    config = lake.client.storage_config
+    assert config.pre_sign_support is lake.signs
+    assert config.import_support
+    assert config.blockstore_type == ("s3" if lake.signs else "local")
+    api = lakefs_sdk.HealthCheckApi(lakefs_sdk.ApiClient(lakefs_sdk.Configuration(host=lake.endpoint + "/api/v1")))
+    assert api.health_check() is None
+    assert lake.client.sdk_client.auth_api.get_current_user().user.id == lake.access_key
+
+
+def settings_of_a_repository_are_kept(lake):
+    """Rules of retention and of protected branches are stored, told and removed."""
+    made, api = lake.repository(), lake.client.sdk_client.repositories_api
+    with refused(404):
+        api.get_gc_rules(made.id)
+    rules = lakefs_sdk.GarbageCollectionRules(
+        default_retention_days=7, branches=[{"branch_id": "main", "retention_days": 30}]
+    )
+    api.set_gc_rules(made.id, rules)
+    assert api.get_gc_rules(made.id) == rules
+    api.delete_gc_rules(made.id)
+    with refused(404):
+        api.get_gc_rules(made.id)
+    api.set_branch_protection_rules(made.id, [lakefs_sdk.BranchProtectionRule(pattern="stable-*")])
+    assert [rule.pattern for rule in api.get_branch_protection_rules(made.id)] == ["stable-*"]
+    stable = made.branch("stable-1").create("main")
+    with refused(403):
+        stable.object("a").upload(b"1")
+    with refused(403):
+        stable.delete()

@@ -1,0 +1,42 @@
+"""The unmodified SDK against servers in processes of their own: every flow, on every kind of server.
+
+A local folder is what most people begin with. An object store signs URLs, so uploads and downloads go past the server.
+With PostgreSQL several processes answer by turns, and what one has done the other must know at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+FLOWS = (
+    "repositories",
+    "branches",
+    "commits",
+    "changes",
+    "objects",
+    "listings",
+    "paths",
+    "imports",
+    "transactions",
+    "access",
+)
+
+
+@pytest.mark.xdist_group("lakefs-local")
+def test_on_a_folder(flow: str, clients: Any, local_server: Any) -> None:
+    """What the flow promises in its own docstring, of a client that knows nothing of lakebed."""
+    clients.run(flow, local_server)
+
+
+@pytest.mark.xdist_group("lakefs-s3")
+def test_on_an_object_store(flow: str, clients: Any, signing_server: Any) -> None:
+    """The same where the store signs URLs and clients use them by themselves."""
+    clients.run(flow, signing_server)
+
+
+@pytest.mark.xdist_group("lakefs-postgresql")
+def test_with_several_workers(flow: str, clients: Any, shared_server: Any) -> None:
+    """The same where two processes share their records by PostgreSQL."""
+    clients.run(flow, shared_server)
