@@ -1,0 +1,116 @@
+"""fsck of repositories: what is sound is found sound, and every kind of damage is named with its path."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lakebed.fsck.check import check_url
+from lakebed.fsck.model import CheckReport
+from lakebed.lake.lake import Lake, open_lake
+from lakebed.repo.options import RepositoryOptions
+
+QUIET = RepositoryOptions(background=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A lake whose repository has commits, a branch, a tag, something compacted and something staged."""
+    with open_lake(str(tmp_path)).repository("analytics", create=True, options=QUIET) as analytics:
+        main = analytics.branch()
+        main.put("a", b"one")
+        main.commit("first")
+        analytics.create_tag("v1")
+        analytics.create_branch("dev").put("d", b"dev")
+        analytics.branch("dev").compact()
+        analytics.branch("dev").put("e", b"staged")
+        main.put("a", b"three")
+        main.commit("second")
+    return tmp_path
+
+
+def check(folder: Path, *, deep: bool = False) -> CheckReport:
+    """What fsck says of the lake."""
+    return check_url(str(folder), deep=deep)
+
+
+def first(folder: Path, part: str) -> Path:
+    """An object of the repository."""
+    return sorted((folder / "analytics.repo" / part).iterdir())[0]
+
+
+@pytest.mark.parametrize("deep", [False, True], ids=["names", "deep"])
+def test_a_sound_repository(folder: Path, deep: bool) -> None:
+    """No fault; commits are counted, and what nothing names yet is only told."""
+    report = check(folder, deep=deep)
+    assert report.error_count == 0, report.findings
+    assert (report.repository_count, report.version_count) == (1, 3)
+
+
+def test_staged_and_compacted_objects_are_looked_for(folder: Path) -> None:
+    """Each single object that is missing is found missing, whatever names it."""
+    for one in sorted((folder / "analytics.repo" / "data").iterdir()):
+        body = one.read_bytes()
+        one.unlink()
+        report = check(folder)
+        one.write_bytes(body)
+        assert [finding.kind for finding in report.findings if finding.severity == "error"] == ["missing"]
+        assert one.name in next(f.path for f in report.findings if f.severity == "error")
+
+
+@pytest.mark.parametrize("part", ["ranges", "metaranges"])
+@pytest.mark.parametrize(
+    ("name", "harm", "kinds"),
+    [
+        ("gone", lambda path: path.unlink(), {"missing"}),
+        ("cut", lambda path: path.write_bytes(path.read_bytes()[:-5]), {"wrong_size", "corruption", "missing_range"}),
+        (
+            "flipped",
+            lambda path: path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:]),
+            {"corruption"},
+        ),
+    ],
+    ids=["gone", "cut", "flipped"],
+)
+def test_damaged_files_are_named(
+    folder: Path, part: str, name: str, harm: Callable[[Path], object], kinds: set[str]
+) -> None:
+    """A range or metarange that is gone, cut or flipped is an error with its path."""
+    path = first(folder, part)
+    harm(path)
+    report = check(folder, deep=True)
+    errors = [finding for finding in report.findings if finding.severity == "error"]
+    assert errors, name
+    assert {finding.kind for finding in errors} <= kinds
+    assert any(path.name in finding.path for finding in errors)
+
+
+def test_orphans_are_told_not_blamed(folder: Path) -> None:
+    """An object that nothing names is no fault."""
+    orphan = folder / "analytics.repo" / "data" / "01BX5ZZKBKACTAV9WEVGEMMVRZ"
+    orphan.write_bytes(b"nobody's")
+    report = check(folder)
+    assert report.error_count == 0
+    assert [finding.path for finding in report.findings if finding.kind == "orphan"] == [f"data/{orphan.name}"]
+
+
+def test_a_lost_commit_is_named(folder: Path) -> None:
+    """A record that is gone: who needs it is said."""
+    lake: Lake = open_lake(str(folder))
+    with lake.open_repositories(options=QUIET) as home:
+        repository = home.repository("analytics")
+        lost = repository.ref("v1").head().id
+        home.key_value.delete(repository.home.keys.commit(lost))
+    report = check(folder)
+    errors = [finding for finding in report.findings if finding.severity == "error"]
+    assert [finding.path for finding in errors] == [f"commits/{lost}"]
+
+
+def test_a_lake_without_repositories_is_fine() -> None:
+    """Nothing is made by looking."""
+    lake = open_lake(f"memory://{uuid.uuid4()}")
+    assert lake.repositories() == []
+    assert [meta.path for meta in lake.store.list()] == ["lakebed.json"]

@@ -1,0 +1,119 @@
+"""Repositories in a lake: found by name, listed, asked and cleaned beside tables and databases."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from lakebed.errors import Conflict, InvalidRequest, NotFound
+from lakebed.lake.lake import Lake, open_lake
+from lakebed.repo.options import RepositoryOptions
+from lakebed.runtime import Environment
+from lakebed.testing.clock import ManualClock
+
+QUIET = RepositoryOptions(background=False)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """Moved by hand."""
+    return ManualClock()
+
+
+@pytest.fixture
+def lake(tmp_path: object, clock: ManualClock) -> Iterator[Lake]:
+    """A lake with one repository, one table and one database."""
+    lake = open_lake(str(tmp_path), environment=Environment(clock=clock, rng=random.Random(5)))
+    lake.create_table("flights", pa.schema([("id", pa.int64())]))
+    lake.database("serving").open().close()
+    with lake.repository("analytics", create=True, options=QUIET) as analytics:
+        analytics.branch().put("a/b", b"one")
+        analytics.branch().commit("first")
+        analytics.create_tag("v1")
+        analytics.branch().put("a/c", b"two")
+    return lake
+
+
+def test_every_kind_is_listed(lake: Lake) -> None:
+    """Tables, databases, repositories: one list, with the newest version and what pins."""
+    found = {summary.kind: summary for summary in lake.ls()}
+    assert list(found) == ["table", "database", "repository"]
+    analytics = found["repository"]
+    assert (analytics.name, analytics.row_count, analytics.size_bytes, analytics.pin_count) == ("analytics", 1, 3, 1)
+    assert analytics.problem is None
+
+
+def test_questions_own_nothing(lake: Lake) -> None:
+    """They are answered while somebody else owns the repositories; cleaning says who does instead."""
+    with lake.open_repositories(options=QUIET):
+        assert lake.repositories() == ["analytics"]
+        assert [pin.name for pin in lake.pins("repository:analytics")] == ["v1"]
+        assert [version.summary for version in lake.history("analytics")] == ["Repository created", "first"]
+        with pytest.raises(Conflict) as owned:
+            lake.repository("analytics")
+        assert owned.value.kind == "owned"
+        warnings = [report.warnings for report in lake.clean() if report.store == "repositories"]
+        assert "owned by process" in warnings[0][0]
+
+
+def test_names_say_which_kind(lake: Lake) -> None:
+    """A plain name finds whatever is there; a kind narrows it; what is missing names what is near."""
+    assert str(lake.find("analytics")) == "repository:analytics"
+    with pytest.raises(NotFound) as missing:
+        lake.find("repository:analytic")
+    assert missing.value.kind == "repository_not_found"
+    assert "analytics" in str(missing.value)
+    with pytest.raises(NotFound) as other_kind:
+        lake.find("table:analytics")
+    assert "repository:analytics" in str(other_kind.value)
+    with pytest.raises(InvalidRequest, match="repository:x"):
+        lake.find("bucket:x")
+    with pytest.raises(NotFound):
+        lake.repository("nothing")
+
+
+def test_why_answers_for_every_object(lake: Lake) -> None:
+    """Objects of a repository, of its records, and of one that was deleted."""
+    address = next(meta.path for meta in lake.store.list("analytics.repo/data"))
+    assert {pin.kind for pin in lake.why(address).pins} <= {"branch", "tag"}
+    record = next(meta.path for meta in lake.store.list("_repositories"))
+    assert "records of all repositories" in lake.why(record).sentence
+    with lake.open_repositories(options=QUIET) as home:
+        home.delete("analytics")
+    assert "was deleted" in lake.why(address).sentence
+
+
+def test_a_deleted_repository_is_cleaned_after_a_day(lake: Lake, clock: ManualClock) -> None:
+    """Its remains stay for as long as something may still be under way; then objects, records and the note go."""
+    with lake.open_repositories(options=QUIET) as home:
+        home.delete("analytics")
+    assert lake.repositories() == []
+    lake.clean()
+    assert list(lake.store.list("analytics.repo"))
+    clock.advance(2 * 86_400)
+    shown = lake.clean(dry_run=True)
+    assert list(lake.store.list("analytics.repo"))
+    done = lake.clean()
+    deleted = [report.deleted_count for report in done if report.store == "analytics"]
+    planned = [len(report.plan.doomed) for report in shown if report.store == "analytics" and report.plan]
+    assert deleted == planned
+    assert deleted[0] > 0
+    assert not list(lake.store.list("analytics.repo"))
+    with lake.repository("analytics", create=True, options=QUIET) as again:
+        assert list(again.branch().list()) == []
+
+
+def test_cleaning_takes_what_nobody_needs(lake: Lake, clock: ManualClock) -> None:
+    """An overwritten upload goes with the lake's own cleaning, and what is needed stays."""
+    with lake.repository("analytics", options=QUIET) as analytics:
+        analytics.branch().put("a/c", b"three")
+    before = len(list(lake.store.list("analytics.repo/data")))
+    clock.advance(2 * 86_400)
+    lake.clean()
+    assert len(list(lake.store.list("analytics.repo/data"))) == before - 1
+    with lake.repository("analytics", options=QUIET) as analytics:
+        assert analytics.branch().get("a/c") == b"three"
+        assert analytics.ref("v1").get("a/b") == b"one"
