@@ -19,6 +19,7 @@ Does not know: which operation it serves.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -32,7 +33,7 @@ from lakebed.repo.committed.apply import apply_changes
 from lakebed.repo.committed.diff import has_difference
 from lakebed.repo.home import Home
 from lakebed.repo.model import Branch, Commit, MetarangeRef
-from lakebed.repo.records import encode_record, new_token
+from lakebed.repo.records import encode_record, new_token, settling
 from lakebed.repo.reflog import reflog_line
 from lakebed.repo.rows import prefix_range
 from lakebed.repo.staging.changes import changes_of
@@ -257,8 +258,9 @@ def _replace(home: Home, branch: str, raw: bytes, after: Branch) -> bool:
         home.key_value.set_if(key, encoded, expected=raw)
     except Conflict:
         return False
-    except OutcomeUnknown:
-        return home.key_value.get(key) == encoded
+    except OutcomeUnknown as unclear:
+        with settling(unclear):
+            return home.key_value.get(key) == encoded
     return True
 
 
@@ -280,23 +282,24 @@ def publish(home: Home, sealed: SealedBranch, *, move: Move, operation: str) -> 
     beside, witness = _beside(home, sealed, move, operation)
     guards = _guards(home, sealed, move)
     for _ in range(home.options.publish_tries_max):
-        unclear = False
+        unclear: OutcomeUnknown | None = None
         after = _moved(record, sealed, move)
         encoded = encode_record(after)
         try:
             home.key_value.write([(key, encoded), *beside], expected={**guards, key: raw})
         except Conflict:
             pass
-        except OutcomeUnknown:
-            unclear = True
+        except OutcomeUnknown as problem:
+            unclear = problem
         else:
             return _published(home, sealed, after)
-        if unclear and witness is not None and home.key_value.get(witness) is not None:
+        with nullcontext() if unclear is None else settling(unclear):
+            if unclear is not None and witness is not None and home.key_value.get(witness) is not None:
+                return _published(home, sealed, after)
+            record, seen = load_branch(home, sealed.name)
+        if unclear is not None and seen == encoded:
             return _published(home, sealed, after)
-        record, seen = load_branch(home, sealed.name)
-        if unclear and seen == encoded:
-            return _published(home, sealed, after)
-        if seen == raw and not unclear:  # not the record, but something beside it: a collection, or the plan's own
+        if seen == raw and unclear is None:  # not the record, but something beside it: a collection, or the plan's own
             for id in (move.commit_id, *move.relies_on):
                 refuse_expired(home, id)
             return False

@@ -19,7 +19,7 @@ import msgspec
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from lakebed.errors import InvalidRequest, Rejected
+from lakebed.errors import InvalidRequest, LakebedError, Rejected
 from lakebed.metrics import default_registry
 from lakebed.repo.key_value.port import KeyValue
 from lakebed.repo.layout import Keys
@@ -153,8 +153,14 @@ class Hooks:
                 error = _raised_by(hook, call)
                 if error is not None:
                     failed.append((name, str(error) or type(error).__name__, error))
-        for webhook in self._webhooks():
-            if call.event in webhook.events and not (failed and until_failure):
+        try:
+            posted = [webhook for webhook in self._webhooks() if call.event in webhook.events]
+        except LakebedError as error:
+            # Whoever is to be asked cannot be found, so nobody has agreed; and what has happened, has.
+            failed.append(("webhooks", str(error), error))
+            posted = []
+        for webhook in posted:
+            if not (failed and until_failure):
                 reason = _post(webhook, call)
                 if reason is not None:
                     failed.append((webhook.name, reason, None))

@@ -33,7 +33,7 @@ from lakebed.repo.layout import DATA_FOLDER
 from lakebed.repo.model import Entry
 from lakebed.repo.names import check_path
 from lakebed.repo.protection import check_committable
-from lakebed.repo.records import decode_record, encode_record, read_records, write_unique
+from lakebed.repo.records import decode_record, encode_record, read_records, settling, write_unique
 from lakebed.repo.rows import overlay, rows_of
 
 __all__ = [
@@ -344,6 +344,7 @@ def _set(home: Home, raw: bytes, record: Import) -> bool:
         home.key_value.set_if(key, encoded, expected=raw)
     except Conflict:
         return False
-    except OutcomeUnknown:
-        return home.key_value.get(key) == encoded
+    except OutcomeUnknown as unclear:
+        with settling(unclear):
+            return home.key_value.get(key) == encoded
     return True

@@ -1,27 +1,27 @@
 """Records of the key-value store, written and read: one JSON object each.
 
-Owns: their encoding, `read_records` (of one kind, in the order of keys), new tokens,
-and `write_unique`. Invariants: equal
-records have equal bytes, so that a record can be compared whole; fields that are unknown are ignored, for a newer
-lakebed adds them at the end with a default; stored bytes that are not a record are `Corruption`. Does not know: which
-key holds what (`lakebed.repo.layout`).
+Owns: their encoding, `read_records` (of one kind, in the order of keys), new tokens, `write_unique`, and what an
+unclear write is when it cannot be settled (`settling`). Invariants: equal records have equal bytes, so that a record
+can be compared whole; fields that are unknown are ignored, for a newer lakebed adds them at the end with a default;
+stored bytes that are not a record are `Corruption`. Does not know: which key holds what (`lakebed.repo.layout`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 import msgspec
 
-from lakebed.errors import Conflict, Corruption, InvalidRequest, OutcomeUnknown
+from lakebed.errors import Conflict, Corruption, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable
 from lakebed.kv.reading import prefix_end
 from lakebed.lsm.file_id import mint_file_id
 from lakebed.repo.key_value.port import KeyValue, KeyValueSnapshot
 from lakebed.repo.model import StagingToken
 from lakebed.runtime import Environment
 
-__all__ = ["decode_record", "encode_record", "new_token", "read_records", "write_unique"]
+__all__ = ["decode_record", "encode_record", "new_token", "read_records", "settling", "write_unique"]
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -116,7 +116,27 @@ def write_unique(
     """
     try:
         key_value.write(puts, deletes, expected=expected)
-    except (Conflict, OutcomeUnknown):
+    except (Conflict, OutcomeUnknown) as problem:
         key, value = puts[0]
-        if key_value.get(key) != value:
+        with settling(problem):
+            happened = key_value.get(key) == value
+        if not happened:
             raise
+
+
+@contextmanager
+def settling(problem: LakebedError) -> Iterator[None]:
+    """Inside, what became of a write is looked up.
+
+    When nobody answers that either, the outcome is as unknown as it was: `Unavailable` would mean that nothing had
+    happened, and whoever tries again because of it may overwrite what others wrote meanwhile.
+
+    Raises:
+        OutcomeUnknown: `problem` itself, if that is one.
+    """
+    try:
+        yield
+    except Unavailable:
+        if isinstance(problem, OutcomeUnknown):
+            raise problem from None
+        raise

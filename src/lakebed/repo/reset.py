@@ -9,7 +9,6 @@ them. Does not know: how a head moves (`lakebed.repo.heads`).
 from __future__ import annotations
 
 from lakebed.repo.commit import Interval, chosen_intervals, with_paths_of
-from lakebed.repo.commits import load_commit
 from lakebed.repo.heads import (
     CommitWithId,
     Move,
@@ -21,6 +20,7 @@ from lakebed.repo.heads import (
     same_state,
 )
 from lakebed.repo.home import Home
+from lakebed.repo.model import Commit
 from lakebed.repo.protection import check_committable, check_writable
 from lakebed.repo.refs import resolve_commit
 
@@ -101,5 +101,11 @@ def hard_reset(home: Home, branch: str, *, ref: str, force: bool = False) -> Com
 
 
 def _moved(home: Home, branch: str, plan: Plan, *, gives_up: bool = False) -> CommitWithId:
-    move = move_branch(home, branch, operation="reset", plan=plan, gives_up=gives_up)
-    return CommitWithId(move.commit_id, load_commit(home, move.commit_id))
+    heads: dict[str, Commit] = {}
+
+    def noting(sealed: SealedBranch) -> Move:
+        heads[sealed.record.commit_id] = sealed.head  # once it is published nothing may fail any more
+        return plan(sealed)
+
+    move = move_branch(home, branch, operation="reset", plan=noting, gives_up=gives_up)
+    return CommitWithId(move.commit_id, heads[move.commit_id])

@@ -26,7 +26,7 @@ from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.model import Branch
 from lakebed.repo.names import check_branch_name
 from lakebed.repo.protection import check_writable
-from lakebed.repo.records import decode_record
+from lakebed.repo.records import decode_record, settling
 
 __all__ = ["Standing", "Tries", "check_only_unexpected", "replace_rows", "write_rows"]
 
@@ -141,8 +141,8 @@ def write_rows(
     except Conflict as error:
         check_only_unexpected(error)
         return False
-    except OutcomeUnknown:
-        with home.key_value.snapshot() as snapshot:
+    except OutcomeUnknown as unclear:
+        with settling(unclear), home.key_value.snapshot() as snapshot:
             if snapshot.get_many(keys) != list(values):
                 raise
     return True
@@ -165,9 +165,9 @@ def replace_rows(
     except Conflict as error:
         check_only_unexpected(error)
         return False
-    except OutcomeUnknown:
+    except OutcomeUnknown as unclear:
         # What is gone may have been cleaned up with its whole token: only what we rested on tells.
-        with home.key_value.snapshot() as snapshot:
+        with settling(unclear), home.key_value.snapshot() as snapshot:
             if any(snapshot.get(key) != value for key, value in (*expected.items(), *puts)):
                 raise
             if any(value is not None for value in snapshot.get_many(removed)):
