@@ -33,12 +33,19 @@ class Lake:
         self.folder = server["folder"]
         self.outside_url = server["outside_url"]
         self.outside_http = server["outside_http"]
+        self.by_turns = server["by_turns"]
         self.client = self.with_key(self.access_key, self.secret)
         self.http = urllib3.PoolManager(retries=False, maxsize=16)
 
     def with_key(self, access_key, secret):
         """A client with an access key of its own."""
-        return lakefs.Client(host=self.endpoint, username=access_key, password=secret)
+        return self.distributed(lakefs.Client(host=self.endpoint, username=access_key, password=secret))
+
+    def distributed(self, client):
+        """A client; where several processes serve, one whose requests come to all of them, not only to the first."""
+        if self.by_turns:
+            client.sdk_client.objects_api.api_client.set_default_header("Connection", "close")
+        return client
 
     def name(self):
         """A name that nobody has used."""

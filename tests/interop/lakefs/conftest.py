@@ -27,6 +27,7 @@ class Served:
 
     Attributes:
         signs: whether its store signs URLs.
+        by_turns: whether several processes answer.
         folder: on this machine.
         outside_url: below it lies what may be imported, as clients write it.
         outside_http: where to put such objects by HTTP; empty: the folder is it.
@@ -36,6 +37,7 @@ class Served:
     access_key_id: str
     secret_access_key: str = field(repr=False)
     signs: bool
+    by_turns: bool
     folder: str
     outside_url: str
     outside_http: str
@@ -55,7 +57,16 @@ class Clients:
         process = self._running()
         assert process.stdin is not None
         assert process.stdout is not None
-        names = ("endpoint", "access_key_id", "secret_access_key", "signs", "folder", "outside_url", "outside_http")
+        names = (
+            "endpoint",
+            "access_key_id",
+            "secret_access_key",
+            "signs",
+            "by_turns",
+            "folder",
+            "outside_url",
+            "outside_http",
+        )
         request = {"flow": flow, "server": {name: getattr(served, name) for name in names}}
         process.stdin.write(json.dumps(request) + "\n")
         process.stdin.flush()
@@ -92,9 +103,15 @@ class Clients:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test with an argument ``flow`` runs once for each flow of the modules that ``FLOWS`` of its file names."""
+    """A test with an argument ``flow`` runs once for each flow that ``FLOWS`` of its file has under its name.
+
+    Each is the name of a module of ``flows/``; of those under the name with ``_long`` the long tests alone run.
+    """
     if "flow" in metafunc.fixturenames:
-        metafunc.parametrize("flow", flows_of(metafunc.module.FLOWS))
+        name, table = metafunc.function.__name__, metafunc.module.FLOWS
+        quick = flows_of(table[name])
+        rest = [pytest.param(flow, marks=pytest.mark.long) for flow in flows_of(table.get(f"{name}_long", ()))]
+        metafunc.parametrize("flow", [*quick, *rest])
 
 
 def flows_of(modules: Sequence[str]) -> list[str]:
@@ -157,6 +174,7 @@ def serving(
             answer["access_key_id"],
             answer["secret_access_key"],
             outside is not None,
+            "--workers" in arguments,
             str(folder / "import"),
             *(outside or (f"local://{folder / 'import'}", "")),
             process,

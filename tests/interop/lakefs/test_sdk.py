@@ -10,18 +10,25 @@ from typing import Any
 
 import pytest
 
-FLOWS = (
-    "repositories",
-    "branches",
-    "commits",
-    "changes",
-    "objects",
-    "listings",
-    "paths",
-    "imports",
-    "transactions",
-    "access",
-)
+FLOWS = {
+    "test_on_a_folder": (
+        "repositories",
+        "branches",
+        "commits",
+        "changes",
+        "objects",
+        "listings",
+        "volume",
+        "paths",
+        "imports",
+        "transactions",
+        "access",
+    ),
+    "test_on_an_object_store": ("repositories", "objects", "listings", "paths", "imports", "transactions"),
+    "test_on_an_object_store_long": ("branches", "commits", "changes", "volume", "access"),
+    "test_with_several_workers": ("workers", "branches", "changes", "objects", "listings", "transactions", "access"),
+    "test_with_several_workers_long": ("repositories", "commits", "volume", "paths", "imports"),
+}
 
 
 @pytest.mark.xdist_group("lakefs-local")

@@ -40,7 +40,7 @@ def a_token_is_as_good_as_a_secret(lake):
     token = lake.client.sdk_client.auth_api.login(
         lakefs_sdk.LoginInformation(access_key_id=lake.access_key, secret_access_key=lake.secret)
     )
-    client = lakefs.Client(host=lake.endpoint, access_token=token.token)
+    client = lake.distributed(lakefs.Client(host=lake.endpoint, access_token=token.token))
     main = _branch(made, client)
     main.object("a").upload(b"1")
     main.object("b").upload(b"2", pre_sign=True)

@@ -1,46 +1,6 @@
-"""Listings: by prefix, behind a path, folded, and of more than one page."""
-
-from concurrent.futures import ThreadPoolExecutor
+"""Listings: by prefix, behind a path, folded, in pages."""
 
 from flows.expect import refused
-
-COUNT = 2_500
-
-
-def _filled(lake, count):
-    made = lake.repository()
-    main = made.branch("main")
-    place = f"/api/v1/repositories/{made.id}/branches/main/objects?path="
-    paths = [f"{number % 5}/{number:05}" for number in range(count)]
-
-    def put(path):
-        headers = lake.headers()
-        reply = lake.http.request("POST", f"{lake.endpoint}{place}{path}", body=path.encode(), headers=headers)
-        assert reply.status == 201, reply.data
-
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(put, paths))
-    return made, main, sorted(paths)
-
-
-def more_than_a_page_is_listed(lake):
-    """2,500 objects are listed, uncommitted and committed; pages follow each other without a gap; then all go."""
-    made, main, paths = _filled(lake, COUNT)
-    assert [one.path for one in main.objects()] == paths
-    assert [one.path for one in main.objects(amount=1000)] == paths
-    assert [one.path for one in main.uncommitted(amount=1000)] == paths
-    assert [one.path for one in main.objects(prefix="3/")] == [path for path in paths if path.startswith("3/")]
-    assert [one.path for one in main.objects(after=paths[1_700])] == paths[1_701:]
-    assert [one.path for one in main.objects(delimiter="/")] == [f"{number}/" for number in range(5)]
-    main.commit("all")
-    assert [one.path for one in main.objects(amount=1000)] == paths
-    for start in range(0, COUNT, 1000):
-        main.delete_objects(paths[start : start + 1000])
-    assert list(main.objects()) == []
-    assert sum(1 for _ in main.uncommitted(amount=1000)) == COUNT
-    dev = made.branch("dev").create("main")
-    main.commit("none")
-    assert [one.type for one in dev.diff(main, amount=1000)] == ["removed"] * COUNT
 
 
 def prefixes_are_folded(lake):

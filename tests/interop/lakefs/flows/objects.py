@@ -1,7 +1,6 @@
 """Objects: written, read, looked at, copied, deleted, staged."""
 
 import hashlib
-import io
 import os
 import time
 import uuid
@@ -10,8 +9,6 @@ import lakefs
 import lakefs_sdk
 from flows.expect import raises, refused
 from lakefs.exceptions import ObjectExistsException, ObjectNotFoundException
-
-MB = 1 << 20
 
 
 def an_object_is_written_and_read(lake):
@@ -305,21 +302,3 @@ def an_object_is_copied(lake):
         main.object("nothing").copy("main", "x")
     with refused(404):
         main.object("back").copy("nowhere", "x")
-
-
-def a_large_object_goes_through(lake):
-    """100 MB, each way through the server, and from the middle."""
-    main = lake.repository().branch("main")
-    piece = os.urandom(MB)
-    body = io.BytesIO()
-    for number in range(100):
-        body.write(number.to_bytes(8, "big"))
-        body.write(piece[8:])
-    data = body.getvalue()
-    main.object("large").upload(data, pre_sign=False)
-    found = main.object("large").stat()
-    assert (found.size_bytes, found.checksum) == (100 * MB, hashlib.md5(data).hexdigest())
-    with main.object("large").reader(pre_sign=False) as reader:
-        assert hashlib.md5(reader.read()).hexdigest() == found.checksum
-        reader.seek(50 * MB)
-        assert reader.read(8) == (50).to_bytes(8, "big")
