@@ -156,7 +156,8 @@ class Hooks:
         try:
             posted = [webhook for webhook in self._webhooks() if call.event in webhook.events]
         except LakebedError as error:
-            # Whoever is to be asked cannot be found, so nobody has agreed; and what has happened, has.
+            if until_failure:
+                raise  # nothing has happened yet
             failed.append(("webhooks", str(error), error))
             posted = []
         for webhook in posted:
