@@ -33,7 +33,7 @@ from lakebed.repo.reference import Reference
 from lakebed.repo.reset import hard_reset, reset, reset_path, reset_prefix
 from lakebed.repo.staging import write
 
-__all__ = ["Branch", "Content"]
+__all__ = ["Branch", "Content", "chunks_of"]
 
 Content = Buffer | BinaryIO | Iterable[Buffer]
 """An object's bytes: all at once, as a file open for reading in binary, or in chunks."""
@@ -97,6 +97,17 @@ class Branch(Reference):
         Cost: 1 PUT and 1 write of the key-value store.
         """
         home = self._home
+        self.check_put(path, only_if_absent=only_if_absent)
+        entry = data.upload(home, chunks_of(content), content_type=content_type, metadata=metadata)
+        if only_if_absent:
+            write.stage_if_absent(home, branch=self._text, path=path, entry=entry)
+        else:
+            write.stage(home, branch=self._text, path=path, entry=entry)
+        return entry
+
+    def check_put(self, path: str, *, only_if_absent: bool = False) -> None:
+        """Raise what `put` would raise before it needs the bytes. Cost: 1 peek; with `only_if_absent` as `stat`."""
+        home = self._home
         check_path(path, writing=True)
         load_branch(home, self._text)
         check_writable(home, self._text)
@@ -108,12 +119,6 @@ class Branch(Reference):
                 branch=self._text,
                 path=path,
             )
-        entry = data.upload(home, _chunks(content), content_type=content_type, metadata=metadata)
-        if only_if_absent:
-            write.stage_if_absent(home, branch=self._text, path=path, entry=entry)
-        else:
-            write.stage(home, branch=self._text, path=path, entry=entry)
-        return entry
 
     def link(
         self,
@@ -368,7 +373,7 @@ class Branch(Reference):
         return compact_once(self._home, self._text, force=force)
 
 
-def _chunks(content: Content) -> Buffer | Iterable[Buffer]:
+def chunks_of(content: Content) -> Buffer | Iterable[Buffer]:
     """A file's chunks; all else as it is. Raises `InvalidRequest` for what has no bytes."""
     if isinstance(content, bytes | bytearray | memoryview):
         return content

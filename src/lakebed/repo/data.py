@@ -35,12 +35,14 @@ __all__ = [
     "linked",
     "open_file",
     "physical_url",
+    "ranges_file",
     "read",
     "read_ranges",
     "signed_get",
     "signed_put",
     "stream",
     "upload",
+    "whole_body",
 ]
 
 CONTENT_TYPE: Final = "application/octet-stream"
@@ -79,7 +81,7 @@ def upload(
     kept = check_metadata(metadata, content_type=content_type)
     address = new_address(home.environment)
     digest = hashlib.md5(usedforsecurity=False)
-    whole = _whole(content)
+    whole = whole_body(content)
     if whole is not None:
         digest.update(whole)
         home.store.put(address, whole)
@@ -89,8 +91,8 @@ def upload(
     return Entry(address, size_bytes, digest.hexdigest(), home.now_ms(), content_type, kept)
 
 
-def _whole(content: Buffer | Iterable[Buffer]) -> memoryview | None:
-    """The body, when it is one; else None: its chunks."""
+def whole_body(content: Buffer | Iterable[Buffer]) -> memoryview | None:
+    """The body, when it is one; None: it comes in chunks. Raises `InvalidRequest` (``invalid_body``)."""
     try:
         memoryview(content)  # type: ignore[arg-type]  # that is the question
     except TypeError:
@@ -184,16 +186,27 @@ def open_file(home: Home, entry: Entry, *, read_ahead_bytes: int = READ_AHEAD_BY
 
     Cost: 1 GET for every `read_ahead_bytes` read in order, and 1 a larger read; nothing to open it.
     """
-    return io.BufferedReader(_EntryFile(home, entry), buffer_size=max(1, read_ahead_bytes))
+    return ranges_file(
+        lambda byte_range: read(home, entry, byte_range=byte_range),
+        size_bytes=entry.size_bytes,
+        read_ahead_bytes=read_ahead_bytes,
+    )
 
 
-class _EntryFile(io.RawIOBase):
-    """Ranges of an entry's bytes, as a file without a buffer."""
+def ranges_file(
+    read_range: Callable[[ByteRange], Buffer], *, size_bytes: int, read_ahead_bytes: int = READ_AHEAD_BYTES
+) -> io.BufferedReader:
+    """Bytes that are read in ranges, as a file that can be read and sought. Cost: as `open_file`."""
+    return io.BufferedReader(_RangesFile(read_range, size_bytes), buffer_size=max(1, read_ahead_bytes))
 
-    def __init__(self, home: Home, entry: Entry) -> None:
+
+class _RangesFile(io.RawIOBase):
+    """Ranges of bytes, as a file without a buffer."""
+
+    def __init__(self, read_range: Callable[[ByteRange], Buffer], size_bytes: int) -> None:
         super().__init__()
-        self._home = home
-        self._entry = entry
+        self._read_range = read_range
+        self._size_bytes = size_bytes
         self._position = 0
 
     def readable(self) -> bool:
@@ -206,7 +219,7 @@ class _EntryFile(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        origins = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._entry.size_bytes}
+        origins = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size_bytes}
         if whence not in origins or origins[whence] + offset < 0:
             raise InvalidRequest(f"A file cannot be sought to {offset} from {whence}.", kind="invalid_seek")
         self._position = origins[whence] + offset
@@ -218,13 +231,13 @@ class _EntryFile(io.RawIOBase):
         return len(body)
 
     def readall(self) -> bytes:
-        return bytes(self._take(self._entry.size_bytes))
+        return bytes(self._take(self._size_bytes))
 
     def _take(self, size_bytes: int) -> memoryview:
-        end = min(self._position + size_bytes, self._entry.size_bytes)
+        end = min(self._position + size_bytes, self._size_bytes)
         if end <= self._position:
             return memoryview(b"")
-        body = memoryview(read(self._home, self._entry, byte_range=(self._position, end)))
+        body = memoryview(self._read_range((self._position, end)))
         self._position += len(body)
         return body
 

@@ -7,7 +7,8 @@ the rest only in the server's own log.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 
@@ -33,6 +34,8 @@ __all__ = ["KIND_HEADER", "ErrorBody", "error_reply", "forbidden", "message_repl
 
 KIND_HEADER: Final = b"x-lakebed-error"
 """The kind of an error, beside its message, for programs."""
+CLASS_HEADER: Final = b"x-lakebed-error-class"
+"""Its class in `lakebed.errors`, so that our own client raises the same."""
 
 _BY_KIND: Final[dict[str, int]] = {
     "namespace_in_use": 400,  # not 409: clients take that as "the repository is there already"
@@ -71,10 +74,12 @@ _DAMAGED: Final = "What is stored cannot be read; the server's log says where, u
 _BUG: Final = "The server failed; its log says why, under request {id}."
 
 
-class ErrorBody(msgspec.Struct, frozen=True):
+class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
     """What went wrong, in one sentence."""
 
     message: str
+    facts: dict[str, Any] = {}
+    """What else programs may want, such as the paths of a conflict."""
 
 
 def status_of(error: LakebedError) -> int:
@@ -86,12 +91,14 @@ def status_of(error: LakebedError) -> int:
 def error_reply(error: BaseException, *, request_id: str) -> Reply:
     """The reply to a request that failed. Nothing of the server's inside is told with a status of 500."""
     if not isinstance(error, LakebedError):
-        return message_reply(500, _BUG.format(id=request_id), kind="internal_error")
+        return message_reply(500, _BUG.format(id=request_id), kind="internal_error", error_class=InternalError)
     status = status_of(error)
     if status == 500:
         damaged = isinstance(error, Corruption | UnsupportedFormat)
-        return message_reply(500, (_DAMAGED if damaged else _BUG).format(id=request_id), kind=error.kind)
-    reply = message_reply(status, error.message, kind=error.kind)
+        sentence = (_DAMAGED if damaged else _BUG).format(id=request_id)
+        return message_reply(500, sentence, kind=error.kind, error_class=type(error))
+    facts = {name: fact for name, fact in error.facts.items() if _is_plain(fact)}
+    reply = message_reply(status, error.message, kind=error.kind, error_class=type(error), facts=facts)
     if status == 401:
         reply.headers.append((b"www-authenticate", b'Basic realm="lakebed"'))
     elif status == 416:
@@ -104,10 +111,25 @@ def error_reply(error: BaseException, *, request_id: str) -> Reply:
     return reply
 
 
-def message_reply(status: int, message: str, *, kind: str) -> Reply:
+def message_reply(
+    status: int, message: str, *, kind: str, error_class: type[LakebedError], facts: Mapping[str, Any] = {}
+) -> Reply:
     """A reply of the shape that every error has."""
-    headers: Headers = [(b"content-type", b"application/json"), (KIND_HEADER, kind.encode())]
-    return Reply(status, encode(ErrorBody(message)), headers)
+    headers: Headers = [
+        (b"content-type", b"application/json"),
+        (KIND_HEADER, kind.encode()),
+        (CLASS_HEADER, error_class.__name__.encode()),
+    ]
+    return Reply(status, encode(ErrorBody(message, dict(facts))), headers)
+
+
+def _is_plain(fact: Any) -> bool:
+    """Whether a fact is JSON as it is."""
+    if isinstance(fact, dict):
+        return all(isinstance(name, str) and _is_plain(value) for name, value in fact.items())
+    if isinstance(fact, list | tuple):
+        return all(map(_is_plain, fact))
+    return fact is None or type(fact) in (str, int, float, bool)
 
 
 def unauthorized(message: str) -> LakebedError:

@@ -31,7 +31,7 @@ class ImportRunner:
         complain: Callable[[str], None],
     ) -> None:
         self._environment = environment
-        self._storage_options = storage_options
+        self.storage_options = storage_options
         self._complain = complain
         self._lock = environment.runtime.lock()
         self._waiting: deque[tuple[Home, str]] = deque()
@@ -60,7 +60,7 @@ class ImportRunner:
                     return
                 home, import_id = self._waiting.popleft()
             try:
-                run_import(home, import_id, storage_options=self._storage_options)
+                run_import(home, import_id, storage_options=self.storage_options)
             except Closed:
                 continue  # the server ends; the import is taken up by the next
             except LakebedError:

@@ -14,6 +14,9 @@ class ServerOptions:
     json_bytes_max: int = 8 << 20
     """Largest JSON body. A thousand paths of a thousand characters fit; what is larger is refused with 413."""
 
+    stage_bytes_max: int = 256 << 20
+    """Largest body with objects to stage at once: about a million of them. It is held in memory."""
+
     object_bytes_max: int = 5 << 40
     """Largest object in one upload."""
 

@@ -1,4 +1,4 @@
-"""The facade: what a person does with a repository, in memory and in a folder, with the real database of records."""
+"""The facade: what a person does with a repository, in memory, in a folder, and through a real server over HTTP."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import random
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +22,47 @@ from lakebed.repo import (
     ImportSource,
     Repository,
     RepositoryOptions,
+    Webhook,
 )
+from lakebed.server.serve import start_server
+
+
+def opened(where: str, folder: Path) -> AbstractContextManager[Repository]:
+    """A new repository in memory or in a folder."""
+    url = f"memory://{uuid.uuid4()}" if where == "memory" else str(folder / "lake")
+    options = RepositoryOptions(background=False, committer="ann")
+    found: Repository = lakebed.repo.open(f"{url}/analytics.repo", options=options, durable=False)
+    return found
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[Repository]:
+    """A new repository behind a server, whose facade is the same."""
+    options = RepositoryOptions(background=False)
+    elsewhere = ["memory://outside", str(folder / "outside")]
+    with (
+        start_server(folder / "lake", durable=False, repository_options=options, import_from=elsewhere) as running,
+        lakebed.repo.open(
+            f"{running.started.endpoint}/analytics",
+            access_key=running.started.access_key,
+            secret=running.started.secret,
+        ) as found,
+    ):
+        yield found
+
+
+@pytest.fixture(params=["memory", "folder", "server"])
+def repo(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Repository]:
+    """A new repository, wherever it is."""
+    with served(tmp_path) if request.param == "server" else opened(request.param, tmp_path) as found:
+        yield found
 
 
 @pytest.fixture(params=["memory", "folder"])
-def repo(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Repository]:
-    """A new repository."""
-    url = f"memory://{uuid.uuid4()}" if request.param == "memory" else str(tmp_path / "lake")
-    options = RepositoryOptions(background=False, committer="ann")
-    with lakebed.repo.open(f"{url}/analytics.repo", options=options, durable=False) as opened:
-        yield opened
+def local(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Repository]:
+    """A new repository of this process, for what no server can do for it."""
+    with opened(request.param, tmp_path) as found:
+        yield found
 
 
 def refused(error: type[Exception], kind: str, act: Callable[..., Any], *args: Any, **named: Any) -> Any:
@@ -105,17 +137,17 @@ def test_wrong_objects_are_refused(repo: Repository, tmp_path: Path) -> None:
     assert [listed.path for listed in main.list()] == ["a"]
 
 
-def test_what_is_refused_uploads_nothing(repo: Repository) -> None:
+def test_what_is_refused_uploads_nothing(local: Repository) -> None:
     """A missing or protected branch, and an object that is there, are seen before the bytes are sent."""
-    main = repo.branch()
+    main = local.branch()
     main.put("a", b"first")
-    repo.create_branch("release")
-    repo.protect("release")
-    with repo.home.store.count() as requests:
-        refused(NotFound, "branch_not_found", repo.branch("nobody").put, "a", b"x")
-        refused(InvalidRequest, "protected_branch", repo.branch("release").put, "a", b"x")
+    local.create_branch("release")
+    local.protect("release")
+    with local.home.store.count() as requests:
+        refused(NotFound, "branch_not_found", local.branch("nobody").put, "a", b"x")
+        refused(InvalidRequest, "protected_branch", local.branch("release").put, "a", b"x")
         refused(AlreadyExists, "path_exists", main.put, "a", b"x", only_if_absent=True)
-        refused(InvalidRequest, "invalid_branch_name", repo.branch, "a/b")
+        refused(InvalidRequest, "invalid_branch_name", local.branch, "a/b")
     assert requests.put == 0
     assert main.get("a") == b"first"
     main.put("b", b"new", only_if_absent=True)
@@ -129,7 +161,7 @@ def test_a_session_of_work(repo: Repository) -> None:
     main.put("readme", b"hello")
     assert short(main.status(delimiter="/")) == [("prefix", "raw/"), ("added", "readme")]
     assert short(main.status("raw/", after="raw/0.csv", amount=1)) == [("added", "raw/1.csv")]
-    first = main.commit("raw data", prefixes=["raw/"], metadata={"ticket": "7"})
+    first = main.commit("raw data", prefixes=["raw/"], metadata={"ticket": "7"}, committer="ann")
     assert (first.message, first.committer, first.metadata) == ("raw data", "ann", {"ticket": "7"})
     assert short(main.status()) == [("added", "readme")]
     assert main.is_dirty()
@@ -330,7 +362,7 @@ def test_branches_and_tags_by_name(repo: Repository) -> None:
 
 
 def test_settings_are_kept(repo: Repository) -> None:
-    """Protection, retention and hooks are set, shown and taken away; a hook that refuses moves nothing."""
+    """Protection, retention and webhooks are set, shown and taken away."""
     main = repo.branch()
     repo.protect("main", blocked=("commit",))
     main.put("a", b"1")
@@ -344,19 +376,29 @@ def test_settings_are_kept(repo: Repository) -> None:
     assert rules.days_of("main") == 90
     repo.delete_retention()
     assert repo.webhooks() == ()
+    repo.set_webhooks([Webhook("audit", "http://127.0.0.1:1/audit", ("post-commit",), timeout_ms=500)])
+    assert [(hook.name, hook.events) for hook in repo.webhooks()] == [("audit", ("post-commit",))]
+    repo.set_webhooks([])
+    assert main.commit("yes").message == "yes"
+
+
+def test_a_hook_refuses(local: Repository) -> None:
+    """A function that is called before a commit refuses it, and then nothing moves."""
+    main = local.branch()
+    main.put("a", b"1")
 
     def strict(call: HookCall) -> None:
         if "ticket" not in call.metadata:
             raise ValueError("name a ticket")
 
-    repo.hooks.register("pre-commit", strict)
+    local.hooks.register("pre-commit", strict)
     assert "name a ticket" in str(refused(Rejected, "hook_rejected", main.commit, "no"))
     main.commit("yes", metadata={"ticket": "7"})
 
 
 def test_objects_of_another_place_are_imported(repo: Repository) -> None:
     """They appear in one commit, are read where they are, and are not copied."""
-    outside = open_store(f"memory://{uuid.uuid4()}")
+    outside = open_store(f"memory://outside/{uuid.uuid4()}")
     for number in range(3):
         outside.put(f"raw/{number}", b"%d" % number)
     main = repo.branch()
@@ -366,13 +408,13 @@ def test_objects_of_another_place_are_imported(repo: Repository) -> None:
     assert not main.is_dirty()
 
 
-def test_a_branch_is_a_store(repo: Repository) -> None:
+def test_a_branch_is_a_store(local: Repository) -> None:
     """What is put through the port is staged; a commit can be read through it, and not written."""
-    store = repo.branch().store("tables")
+    store = local.branch().store("tables")
     store.put("t/x", b"1")
-    assert repo.branch().get("tables/t/x") == b"1"
-    repo.branch().commit("table")
-    reading = repo.ref("main@").store("tables")
+    assert local.branch().get("tables/t/x") == b"1"
+    local.branch().commit("table")
+    reading = local.ref("main@").store("tables")
     assert [meta.path for meta in reading.list()] == ["t/x"]
     with pytest.raises(InvalidRequest):
         reading.put("t/y", b"2")
@@ -410,9 +452,9 @@ def test_a_rebase_makes_commits_again(repo: Repository) -> None:
     assert dev.head().parents == (onto.id,)
 
 
-def test_it_says_what_it_is(repo: Repository) -> None:
+def test_it_says_what_it_is(local: Repository) -> None:
     """Representations name the repository and the reference, and nothing secret."""
-    assert repr(repo) == f"Repository('analytics', url='{repo.url}')"
-    assert repr(repo.branch("dev")) == "Branch('analytics', 'dev')"
-    assert repr(repo.ref("main~2")) == "Reference('analytics', 'main~2')"
-    assert (str(repo.ref("main~2")), repo.branch("dev").name, repo.ref("v1").text) == ("main~2", "dev", "v1")
+    assert repr(local) == f"Repository('analytics', url='{local.url}')"
+    assert repr(local.branch("dev")) == "Branch('analytics', 'dev')"
+    assert repr(local.ref("main~2")) == "Reference('analytics', 'main~2')"
+    assert (str(local.ref("main~2")), local.branch("dev").name, local.ref("v1").text) == ("main~2", "dev", "v1")

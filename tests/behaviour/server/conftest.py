@@ -32,7 +32,7 @@ class Answer:
     @property
     def message(self) -> str:
         """The sentence of an error."""
-        assert set(self.json) == {"message"}, self.body
+        assert set(self.json) - {"facts"} == {"message"}, self.body
         return str(self.json["message"])
 
 

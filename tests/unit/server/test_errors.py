@@ -41,3 +41,14 @@ def test_a_client_is_told_the_kind() -> None:
     """The kind of an error stands in a header, for programs."""
     reply = error_reply(errors.Conflict("sentence.", kind="merge_conflict"), request_id="")
     assert (b"x-lakebed-error", b"merge_conflict") in reply.headers
+
+
+def test_a_client_is_told_the_class_and_plain_facts() -> None:
+    """Our own client raises the same class with the same facts; what is no JSON stays with the server."""
+    facts = {"paths": ["a", "b"], "count": 2, "near": ("x",), "none": None, "deep": {"k": [1.5, True]}}
+    reply = error_reply(
+        errors.Conflict("sentence.", kind="merge_conflict", **facts, raw=b"x", thing=object(), bad={1: 2}),
+        request_id="",
+    )
+    assert (b"x-lakebed-error-class", b"Conflict") in reply.headers
+    assert json.loads(bytes(reply.body)) == {"message": "sentence.", "facts": {**facts, "near": ["x"]}}

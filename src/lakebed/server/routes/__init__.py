@@ -17,6 +17,7 @@ from lakebed.server.routes import (
     settings,
     staging,
     tags,
+    verbs,
 )
 
 __all__ = ["ENDPOINTS", "PREFIX", "ROOT_ENDPOINTS"]
@@ -38,6 +39,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *settings.SETTINGS,
     *access.ACCESS,
     *service.SERVICE,
+    *verbs.VERB_ENDPOINTS,
 )
 """Below `PREFIX`."""
 

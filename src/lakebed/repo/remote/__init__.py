@@ -1,0 +1,1 @@
+"""The same facade over HTTP: repositories behind a lakebed server."""

@@ -1,0 +1,317 @@
+"""`Client`: requests to a lakebed server, and its errors as errors of ours.
+
+Owns: the pool of connections, authentication, and what an unclear outcome is. Invariants: what reads is tried again
+after a connection broke; what writes is not, and raises `OutcomeUnknown`, for it may have happened; the secret is in no
+error, log or `repr`. Does not know: what the verbs mean (`lakebed.repo.remote.verbs`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Any, Final, NoReturn, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+import urllib3
+from typing_extensions import Buffer
+from urllib3.exceptions import HTTPError, MaxRetryError, NewConnectionError
+
+from lakebed import errors
+from lakebed.errors import Corruption, InternalError, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable
+from lakebed.repo.remote.verbs import HOME_VERBS, PAGE_COUNT_MAX, VERBS, Verb
+
+__all__ = ["ACCESS_KEY_VARIABLE", "SECRET_VARIABLE", "Client", "encoded", "read_reply"]
+
+ACCESS_KEY_VARIABLE: Final = "LAKEBED_ACCESS_KEY_ID"
+"""The environment variable with the access key, where none is given."""
+SECRET_VARIABLE: Final = "LAKEBED_SECRET_ACCESS_KEY"
+"""And the one with its secret."""
+
+API: Final = "/api/v1"
+_KIND_HEADER: Final = "x-lakebed-error"
+_CLASS_HEADER: Final = "x-lakebed-error-class"
+_CONNECT_S: Final = 10.0
+_READ_S: Final = 120.0
+_CONNECTIONS_MAX: Final = 64
+_RETRY_READS: Final = urllib3.Retry(
+    3, backoff_factor=0.1, status=0, redirect=0, allowed_methods=None, raise_on_status=False
+)
+_UNCLEAR: Final = {502, 504}
+"""What a proxy answers when the server behind it did not: a write may have happened."""
+
+T = TypeVar("T")
+
+
+def encoded(segment: str) -> str:
+    """One segment of a URL's path."""
+    return quote(segment, safe="")
+
+
+class Client:
+    """A server. Thread-safe. It can be pickled, with its credentials, for the tasks of a job.
+
+    Args:
+        endpoint: its URL, such as ``http://127.0.0.1:8000``.
+        access_key, secret: credentials; None: from the environment.
+
+    Raises:
+        InvalidRequest: kind ``invalid_url``, ``no_credentials``.
+    """
+
+    def __init__(self, endpoint: str, *, access_key: str | None = None, secret: str | None = None) -> None:
+        self.endpoint = _checked(endpoint)
+        access_key = access_key or os.environ.get(ACCESS_KEY_VARIABLE)
+        secret = secret or os.environ.get(SECRET_VARIABLE)
+        if not access_key or not secret:
+            raise InvalidRequest(
+                f"The repositories are served at {self.endpoint}, and the server wants an access key: set "
+                f"{ACCESS_KEY_VARIABLE} and {SECRET_VARIABLE}.",
+                kind="no_credentials",
+                endpoint=self.endpoint,
+            )
+        self.access_key = access_key
+        self._headers = urllib3.make_headers(basic_auth=f"{access_key}:{secret}", user_agent="lakebed")
+        self._secret = secret
+        self._pool = urllib3.PoolManager(num_pools=1, maxsize=_CONNECTIONS_MAX)
+
+    def __repr__(self) -> str:
+        return f"Client({self.endpoint!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_reopened, (self.endpoint, self.access_key, self._secret))
+
+    def close(self) -> None:
+        """Hang up; again is fine."""
+        self._pool.clear()
+
+    # ---- verbs
+
+    def call(self, name: str, /, *, repository: str | None, **message: Any) -> Any:
+        """Ask for a verb of a repository, or of all of them (None); what it returns.
+
+        Raises what the method behind the verb does, `Unavailable`, and of a write `OutcomeUnknown`. Cost: 1 request.
+        """
+        verb, path = _place(name, repository)
+        return self._ask(verb, path, message)
+
+    def rows(
+        self, name: str, /, *, repository: str | None, amount: int | None, after: str | None, **message: Any
+    ) -> Iterator[Any]:
+        """The rows of a list, a page at a time; the first page is there when this returns.
+
+        Cost: 1 request for every `PAGE_COUNT_MAX` rows.
+        """
+        verb, path = _place(name, repository)
+
+        def page(behind: str | None, wanted: int | None) -> list[Any]:
+            count = PAGE_COUNT_MAX if wanted is None else min(wanted, PAGE_COUNT_MAX)
+            named = {} if behind is None else {"after": behind}
+            found: list[Any] = self._ask(verb, path, {**message, **named, "amount": count})
+            return found
+
+        def following(rows: list[Any]) -> Iterator[Any]:
+            left = amount
+            while True:
+                yield from rows
+                left = None if left is None else left - len(rows)
+                if len(rows) < PAGE_COUNT_MAX or left == 0:
+                    return
+                rows = page(_row_name(rows[-1]), left)
+
+        return following(page(after, amount))
+
+    def _ask(self, verb: Verb[Any], path: str, message: Mapping[str, Any]) -> Any:
+        try:
+            body = msgspec.json.encode(message)
+        except (TypeError, ValueError) as error:  # of which what is no Unicode is one
+            raise InvalidRequest(f"{verb.name} does not take this: {error}.", kind="invalid_argument") from error
+        reply = self.request(
+            "POST", path, body, headers=_JSON, again=verb.reads, read_s=None if verb.effort == "long" else _READ_S
+        )
+        return None if verb.gives is None else read_reply(reply.data, verb.gives)
+
+    # ---- requests
+
+    def send(self, method: str, path: str, kind: type[T], body: Any = None, **query: Any) -> T:
+        """One JSON request below the interface's root; the reply as a struct. Raises as `call`. Cost: 1 request."""
+        content = None if body is None else msgspec.json.encode(body)
+        reply = self.request(method, path, content, headers=_JSON, again=method == "GET", query=query)
+        found: T = read_reply(reply.data, kind)
+        return found
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        content: bytes | Iterable[Buffer] | None = None,
+        *,
+        headers: Mapping[str, str] = {},
+        query: Mapping[str, Any] | None = None,
+        again: bool = False,
+        preload: bool = True,
+        read_s: float | None = _READ_S,
+    ) -> urllib3.BaseHTTPResponse:
+        """One request below the interface's root.
+
+        Args:
+            content: the body, or its chunks as they come; an error of the iterator comes out as it is.
+            again: try again when the connection breaks.
+            preload: read the reply's body; else who has the reply reads and closes it.
+            read_s: how long the server may be silent; None: as long as it likes.
+
+        Raises:
+            What the server answered, as an error of ours; `Unavailable`, `OutcomeUnknown`.
+        """
+        asked = {name: _text(value) for name, value in (query or {}).items() if value is not None}
+        url = f"{self.endpoint}{API}{path}" + (f"?{urlencode(asked)}" if asked else "")
+        body = _Body(content) if content is not None and not isinstance(content, bytes) else None
+        try:
+            reply = self._pool.request(
+                method,
+                url,
+                body=content if body is None else iter(body),  # type: ignore[arg-type]
+                headers={**self._headers, **headers},
+                retries=_RETRY_READS if again else False,
+                timeout=urllib3.Timeout(connect=_CONNECT_S, read=read_s),
+                preload_content=preload,
+                redirect=False,
+            )
+        except HTTPError as error:
+            if body is not None and body.error is not None:
+                raise body.error from None
+            self._give_up(error, again=again)
+        if reply.status < 300:
+            return reply
+        if not preload:
+            with self.reading(reply):
+                reply.read(cache_content=True)
+        raise self._error(reply, again=again)
+
+    @contextmanager
+    def reading(self, reply: urllib3.BaseHTTPResponse) -> Iterator[None]:
+        """Read a reply that was not preloaded; its connection is given back, or closed when it was not read whole."""
+        try:
+            yield
+        except HTTPError as error:
+            reply.close()
+            raise Unavailable(
+                f"The server at {self.endpoint} broke off its answer: try again.", kind="unavailable"
+            ) from error
+        except BaseException:
+            reply.close()
+            raise
+        finally:
+            with suppress(HTTPError):
+                reply.release_conn()
+
+    def _give_up(self, error: HTTPError, *, again: bool) -> NoReturn:
+        cause = error.reason if isinstance(error, MaxRetryError) else error
+        if again or isinstance(cause, NewConnectionError):
+            raise Unavailable(
+                f"The server at {self.endpoint} does not answer: see that it runs, then try again.", kind="unavailable"
+            ) from error
+        raise OutcomeUnknown(
+            f"The server at {self.endpoint} did not answer a change that it was asked for: it may have happened; look "
+            "before you try again.",
+            kind="outcome_unknown",
+        ) from error
+
+    def _error(self, reply: urllib3.BaseHTTPResponse, *, again: bool) -> LakebedError:
+        kind, name = reply.headers.get(_KIND_HEADER), reply.headers.get(_CLASS_HEADER, "")
+        try:
+            said = msgspec.json.decode(reply.data, type=_ErrorBody)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            said = _ErrorBody(f"The server at {self.endpoint} answered with status {reply.status}.")
+        made = getattr(errors, name) if name in errors.__all__ else None
+        if made is None and kind is not None:
+            made = InternalError  # a server of another version
+        if made is None and reply.status in _UNCLEAR and not again:
+            made = OutcomeUnknown
+        if made is None:
+            said = _ErrorBody(
+                f"What answers at {self.endpoint} is no lakebed server, or something before it: status {reply.status}."
+            )
+            made = Unavailable if reply.status >= 500 else InvalidRequest
+        error: LakebedError = made(said.message, kind=kind)
+        error.facts.update(said.facts)
+        return error
+
+
+_JSON: Final = {"Content-Type": "application/json"}
+
+
+class _ErrorBody(msgspec.Struct):
+    message: str
+    facts: dict[str, Any] = {}
+
+
+class _Body:
+    """The chunks of a body, which remembers their own error: it must not be taken for one of the connection."""
+
+    def __init__(self, chunks: Iterable[Buffer]) -> None:
+        self._chunks = chunks
+        self.error: Exception | None = None
+
+    def __iter__(self) -> Iterator[Buffer]:
+        try:
+            yield from self._chunks
+        except Exception as error:
+            self.error = error
+            raise
+
+
+def read_reply(body: bytes, kind: Any) -> Any:
+    """A reply's JSON. Raises `Corruption` when it is something else."""
+    try:
+        return _decoder(kind).decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Corruption(
+            f"What the server said cannot be read ({error}): is it of another version?", path="reply"
+        ) from error
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+def _place(name: str, repository: str | None) -> tuple[Verb[Any], str]:
+    if repository is None:
+        return HOME_VERBS[name], f"/verbs/{name}"
+    return VERBS[name], f"/repositories/{encoded(repository)}/verbs/{name}"
+
+
+def _row_name(row: Any) -> str:
+    """With what the page behind a row begins."""
+    for name in ("path", "id", "name"):
+        found = getattr(row, name, None)
+        if found is not None:
+            return str(found)
+    raise InternalError(f"A row of {type(row).__name__} has no name.")
+
+
+def _reopened(endpoint: str, access_key: str, secret: str) -> Client:
+    return Client(endpoint, access_key=access_key, secret=secret)
+
+
+def _checked(endpoint: str) -> str:
+    try:
+        parts = urlsplit(endpoint)
+        has_port = parts.port is None or parts.port > 0
+    except ValueError:
+        parts, has_port = urlsplit(""), False
+    if parts.scheme not in ("http", "https") or not parts.hostname or not has_port:
+        raise InvalidRequest(f"{endpoint!r} is no server's URL: write http://host:port.", kind="invalid_url")
+    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+        raise InvalidRequest(
+            "A server's URL holds no credentials and no query: write http://host:port, and give the access key apart.",
+            kind="invalid_url",
+        )
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,141 @@
+"""`RemoteRepositories`: all repositories behind a server.
+
+Owns: the facade of a home over HTTP; methods, arguments, results and errors are those of
+`lakebed.repo.repositories.Repositories`, and only repositories that the access key may see are there. Invariants: it
+owns no records and no background: the server does. Does not know: how a request travels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from types import TracebackType
+from typing import NoReturn
+
+from lakebed.errors import InvalidRequest, NotFound
+from lakebed.repo.model import DeletedRepository
+from lakebed.repo.names import check_branch_name, check_repository_name
+from lakebed.repo.remote.client import Client, encoded
+from lakebed.repo.remote.keys import RemoteAccessKeys
+from lakebed.repo.remote.reference import only_local
+from lakebed.repo.remote.repository import RemoteRepository
+from lakebed.repo.remote.verbs import RepositoryFacts
+
+__all__ = ["RemoteRepositories"]
+
+
+class RemoteRepositories:
+    """The repositories behind a server; made by `lakebed.repo.open_all` of a server's URL. Thread-safe. Close it.
+
+    Args:
+        client: of the server; closed by `close`.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    @property
+    def url(self) -> str:
+        """Of the server."""
+        return self._client.endpoint
+
+    @property
+    def store(self) -> NoReturn:
+        """Not here: the server has it. Raises `InvalidRequest` (``not_over_http``)."""
+        only_local("The storage of repositories")
+
+    @property
+    def key_value(self) -> NoReturn:
+        """Not here: the server has it. Raises `InvalidRequest` (``not_over_http``)."""
+        only_local("The records of repositories")
+
+    @property
+    def environment(self) -> NoReturn:
+        """Not here: the server has it. Raises `InvalidRequest` (``not_over_http``)."""
+        only_local("The clock of repositories")
+
+    @property
+    def access_keys(self) -> RemoteAccessKeys:
+        """Who may use the server."""
+        return RemoteAccessKeys(self._client)
+
+    def __repr__(self) -> str:
+        return f"RemoteRepositories({self.url!r})"
+
+    def create(
+        self,
+        name: str,
+        *,
+        namespace: str | None = None,
+        default_branch: str = "main",
+        metadata: Mapping[str, str] | None = None,
+        committer: str | None = None,
+        read_only: bool = False,
+    ) -> RemoteRepository:
+        """Make a repository, with a first commit that holds nothing. As `Repositories.create`. Cost: 1 request."""
+        check_repository_name(name)
+        check_branch_name(default_branch)
+        made: RepositoryFacts = self._client.call(
+            "create",
+            repository=None,
+            name=name,
+            namespace=namespace,
+            default_branch=default_branch,
+            metadata=None if metadata is None else dict(metadata),
+            committer=committer,
+            read_only=read_only,
+        )
+        return RemoteRepository(self._client, made)
+
+    def repository(self, name: str) -> RemoteRepository:
+        """A repository by name. As `Repositories.repository`. Cost: 1 request."""
+        found: RepositoryFacts = self._client.call("describe", repository=check_repository_name(name))
+        return RemoteRepository(self._client, found)
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a repository of this name. Cost: 1 request."""
+        try:
+            self.repository(name)
+        except NotFound:
+            return False
+        return True
+
+    def list(
+        self, *, prefix: str = "", after: str | None = None, amount: int | None = None
+    ) -> Iterator[RemoteRepository]:
+        """Repositories that the access key may see, in the order of their names. Cost: 1 request a page."""
+        found = self._client.rows("list", repository=None, prefix=prefix, after=after, amount=amount)
+        return (RemoteRepository(self._client, facts) for facts in islice(found, amount))
+
+    def set_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
+        """Replace a repository's metadata. As `Repositories.set_metadata`. Cost: 1 request."""
+        self._client.call("set_metadata", repository=None, name=name, metadata=dict(metadata))
+
+    def delete(self, name: str, *, force: bool = False) -> None:
+        """Delete a repository: it is gone at once. As `Repositories.delete`. Cost: 1 request."""
+        self._client.request("DELETE", f"/repositories/{encoded(check_repository_name(name))}", query={"force": force})
+
+    def deleted(self) -> tuple[DeletedRepository, ...]:
+        """Repositories that are deleted and not cleaned up yet. Cost: 1 request."""
+        found: tuple[DeletedRepository, ...] = self._client.call("deleted", repository=None)
+        return found
+
+    def step_once(self) -> None:
+        """Not here: the server has a background of its own. Raises `InvalidRequest` (``not_over_http``)."""
+        raise InvalidRequest(
+            "The server compacts and cleans up by itself: there is no step to make from here.", kind="not_over_http"
+        )
+
+    # ---- the end
+
+    def close(self) -> None:
+        """Hang up; again is fine."""
+        self._client.close()
+
+    def __enter__(self) -> RemoteRepositories:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
