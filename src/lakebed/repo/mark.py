@@ -17,20 +17,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
 
 from lakebed.errors import Corruption
 from lakebed.repo.home import Home
 from lakebed.repo.key_value.port import KeyValueSnapshot
-from lakebed.repo.model import Branch, Commit, MetarangeRef, StagingToken
+from lakebed.repo.model import Branch, Commit, MetarangeRef, StagingToken, Tag
+from lakebed.repo.options import DAY_MS
 from lakebed.repo.records import read_records
 from lakebed.repo.reflog import reflog
 from lakebed.repo.retention import load_retention
-from lakebed.repo.tags import list_tags
+from lakebed.repo.tags import is_live
 
 __all__ = ["Marked", "mark"]
-
-_DAY_MS: Final = 86_400_000
 
 
 @dataclass(slots=True)
@@ -66,7 +64,7 @@ def mark(home: Home, snapshot: KeyValueSnapshot, *, now_ms: int) -> Marked:
     """What is needed at the moment of a snapshot.
 
     Args:
-        now_ms: Unix time in milliseconds, UTC.
+        now_ms: Unix time in milliseconds, UTC: the collector's or the store's, whichever is earlier.
 
     Raises:
         Corruption: a record is damaged, or a commit that something names is not there: then nothing may be deleted.
@@ -74,7 +72,7 @@ def mark(home: Home, snapshot: KeyValueSnapshot, *, now_ms: int) -> Marked:
     """
     marked = Marked(commits=dict(read_records(snapshot, home.keys.commit(), Commit)))
     rules = load_retention(home, snapshot=snapshot)
-    undelete_ms = now_ms - home.options.undelete_days * _DAY_MS
+    undelete_ms = now_ms - home.options.undelete_days * DAY_MS
     heads: list[str] = []
     horizons: dict[str, int | None] = {}  # by head: until when commits behind it are kept; None: for ever
     for name, branch in read_records(snapshot, home.keys.branch(), Branch):
@@ -82,9 +80,11 @@ def mark(home: Home, snapshot: KeyValueSnapshot, *, now_ms: int) -> Marked:
         marked.tokens += [branch.staging, *branch.sealed]
         if branch.compacted is not None:
             marked.compacted.append(branch.compacted)
-        until_ms = None if rules is None else now_ms - rules.days_of(name) * _DAY_MS
+        until_ms = None if rules is None else now_ms - rules.days_of(name) * DAY_MS
         _keep_longest(horizons, branch.commit_id, until_ms)
-    for _, tag in list_tags(home, snapshot=snapshot):
+    for _, tag in read_records(snapshot, home.keys.tag(), Tag):
+        if not is_live(tag, now_ms):
+            continue
         heads.append(tag.commit_id)
         if rules is None:
             _keep_longest(horizons, tag.commit_id, None)

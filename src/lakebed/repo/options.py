@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Final
 
-__all__ = ["CollectionOptions", "RangeOptions", "RepositoryOptions"]
+__all__ = ["DAY_MS", "CollectionOptions", "RangeOptions", "RepositoryOptions"]
+
+DAY_MS: Final = 86_400_000
+"""Rules are told in days."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from typing import Any
@@ -385,3 +386,19 @@ def test_whatever_happens_during_a_collection_what_is_named_can_be_read(name: st
             break
         at += 1
     assert at > 15
+
+
+def test_a_clock_that_is_ahead_takes_no_tag(lab: Lab, home: Home) -> None:
+    """A tag with a lifetime holds its commit by the earlier of the collector's clock and the store's."""
+    kept = lab.put(home, "a", b"kept")
+    made = commit(home, "main", message="1")
+    create_tag(home, "for-a-week", commit_id=made.id, lifetime_ms=7 * 86_400_000)
+    delete(home, branch="main", path="a")
+    commit(home, "main", message="2")
+    lab.days(2)
+    store_retention(home, default_days=1)
+    ahead = ManualClock(start_ms=lab.clock.now_ms() + 30 * 86_400_000)
+    hurried = replace(home, environment=Environment(clock=ahead, rng=random.Random(1)))
+    collect_garbage(hurried)
+    assert kept.address in objects(home)
+    assert readable(home, "for-a-week") == {"a": b"kept"}
