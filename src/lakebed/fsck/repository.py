@@ -16,14 +16,14 @@ only; what many versions share is read once and reported once.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from lakebed.errors import Corruption
 from lakebed.fsck.model import Findings
-from lakebed.kv.reading import prefix_end
 from lakebed.lsm.block import keys_of
 from lakebed.lsm.model import FileMeta
 from lakebed.objects.port import ObjectMeta
+from lakebed.repo.commits import SHOWN_CHARACTERS
 from lakebed.repo.committed.content_hash import range_hash
 from lakebed.repo.entry import address_ulid, decode_entry
 from lakebed.repo.home import Home
@@ -32,13 +32,11 @@ from lakebed.repo.layout import DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDER, met
 from lakebed.repo.model import TOMBSTONE, Branch, Commit, Entry, MetarangeRef, RangeMeta, Tag
 from lakebed.repo.records import decode_record, read_records
 from lakebed.repo.reflog import reflog
+from lakebed.repo.rows import prefix_range
 
 __all__ = ["check_repository"]
 
 R = TypeVar("R", Branch, Tag)
-
-_SHORT: Final = 12
-"""Characters of a commit's id that a person reads."""
 
 
 def check_repository(home: Home, findings: Findings) -> None:
@@ -73,7 +71,7 @@ class _Check:
             self._check_history(commit_id, called)
         for commit_id, commit in self._commits.items():
             if commit is not None:
-                called = f"the commit {commit_id[:_SHORT]}"
+                called = f"the commit {commit_id[:SHOWN_CHARACTERS]}"
                 self._check_metarange(commit.metarange, called, objects_there=commit_id not in expired)
         self._findings.report.version_count += sum(commit is not None for commit in self._commits.values())
         self._check_staged()
@@ -103,7 +101,7 @@ class _Check:
 
     def _expired(self) -> set[str]:
         prefix = self._home.keys.expired()
-        return {key[len(prefix) :].decode() for key, _ in self._snapshot.scan(prefix, prefix_end(prefix))}
+        return {key[len(prefix) :].decode() for key, _ in self._snapshot.scan(*prefix_range(prefix))}
 
     def _check_history(self, commit_id: str, called: str) -> None:
         """A commit and everything before it."""
@@ -114,7 +112,7 @@ class _Check:
                 continue
             commit = self._commits[one] = self._load(one, needed_by)
             if commit is not None:
-                waiting += [(parent, f"the commit {one[:_SHORT]}") for parent in commit.parents]
+                waiting += [(parent, f"the commit {one[:SHOWN_CHARACTERS]}") for parent in commit.parents]
 
     def _load(self, commit_id: str, needed_by: str) -> Commit | None:
         key = self._home.keys.commit(commit_id)
@@ -191,7 +189,7 @@ class _Check:
         """Entries under tokens that a branch has; those of dropped tokens wait for the cleanup."""
         for token, called in self._tokens:
             prefix = self._home.keys.token(token)
-            for key, value in self._snapshot.scan(prefix, prefix_end(prefix)):
+            for key, value in self._snapshot.scan(*prefix_range(prefix)):
                 if value != TOMBSTONE:
                     shown = f"staging/{token}"
                     with self._findings.reading(shown, needed_by=called):

@@ -9,7 +9,6 @@ it or fails, and no token is forgotten. A new branch has a token that never was 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
 from lakebed.repo.commits import is_commit_id, load_commit
@@ -17,6 +16,7 @@ from lakebed.repo.home import Home
 from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.model import Branch
 from lakebed.repo.names import check_branch_name, parse_reference
+from lakebed.repo.options import DAY_MS
 from lakebed.repo.protection import check_deletable, check_not_read_only
 from lakebed.repo.records import decode_record, encode_record, new_token, read_records, write_unique
 from lakebed.repo.reflog import reflog, reflog_line
@@ -31,8 +31,6 @@ __all__ = [
     "load_branch",
     "undelete_branch",
 ]
-
-_DAY_MS: Final = 86_400_000
 
 
 def find_branch(home: Home, name: str, *, snapshot: KeyValueSnapshot | None = None) -> tuple[Branch, bytes] | None:
@@ -175,7 +173,7 @@ def undelete_branch(home: Home, name: str, *, committer: str = "") -> Branch:
     check_not_read_only(home)
     _refuse_taken(home, check_branch_name(name))
     days = home.options.undelete_days
-    lines = list(reflog(home, branch=name, since_ms=home.now_ms() - days * _DAY_MS))
+    lines = list(reflog(home, branch=name, since_ms=home.now_ms() - days * DAY_MS))
     head = next((line.before for line in reversed(lines) if line.after is None and line.before is not None), None)
     if head is None:
         raise NotFound(

@@ -30,7 +30,6 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from lakebed.errors import Conflict, Corruption, InvalidRequest, NotFound, UnsupportedFormat
-from lakebed.kv.reading import prefix_end
 from lakebed.lsm.file_id import FILE_ID_CHARACTERS, is_file_id, mint_file_id
 from lakebed.objects.port import ObjectMeta
 from lakebed.reclaim.model import Doomed, ReclaimPlan, ReclaimReport
@@ -43,6 +42,7 @@ from lakebed.repo.layout import CLOCK_PATH, DATA_FOLDER, METARANGE_FOLDER, RANGE
 from lakebed.repo.mark import Marked, mark
 from lakebed.repo.model import MetarangeRef, RangeMeta
 from lakebed.repo.options import CollectionOptions
+from lakebed.repo.rows import prefix_range
 
 __all__ = ["Subtraction", "collect_garbage", "plan_collection", "subtract_here"]
 
@@ -301,7 +301,7 @@ def _listed_batch(ulids: list[str], sizes: list[int]) -> pa.RecordBatch:
 
 def _final_marks(home: Home, snapshot: KeyValueSnapshot) -> set[str]:
     prefix = home.keys.expired()
-    return {key[len(prefix) :].decode() for key, value in snapshot.scan(prefix, prefix_end(prefix)) if not value}
+    return {key[len(prefix) :].decode() for key, value in snapshot.scan(*prefix_range(prefix)) if not value}
 
 
 def _staged(home: Home, marked: Marked, snapshot: KeyValueSnapshot) -> pa.ChunkedArray:
@@ -309,6 +309,6 @@ def _staged(home: Home, marked: Marked, snapshot: KeyValueSnapshot) -> pa.Chunke
     found: list[pa.Array] = [pa.array([], pa.string())]
     for token in marked.tokens:
         prefix = home.keys.token(token.id)
-        for batch in snapshot.scan_arrow(prefix, prefix_end(prefix)):
+        for batch in snapshot.scan_arrow(*prefix_range(prefix)):
             found.append(addresses_of(batch.column(1), where=f"the staging token {token.id}").column(0))
     return pa.chunked_array(found, pa.string())

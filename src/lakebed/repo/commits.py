@@ -21,11 +21,12 @@ from lakebed.repo.records import decode_record
 
 __all__ = [
     "COMMIT_ID_CHARACTERS",
+    "HEXADECIMAL",
+    "SHOWN_CHARACTERS",
     "Records",
     "ancestors",
     "commit_id",
     "find_commit",
-    "is_ancestor",
     "is_commit_id",
     "load_commit",
     "merge_base",
@@ -33,8 +34,11 @@ __all__ = [
 
 COMMIT_ID_CHARACTERS: Final = 64
 """Length of an id: a SHA-256, in hexadecimal."""
+SHOWN_CHARACTERS: Final = 12
+"""Characters of an id that a person reads."""
 
-_HEXADECIMAL: Final = frozenset("0123456789abcdef")
+HEXADECIMAL: Final = frozenset("0123456789abcdef")
+"""Of which ids consist."""
 
 
 class Records(Protocol):
@@ -73,7 +77,7 @@ def commit_id(commit: Commit) -> str:
 
 def is_commit_id(text: str) -> bool:
     """Whether a text has the form of a whole commit id."""
-    return len(text) == COMMIT_ID_CHARACTERS and _HEXADECIMAL.issuperset(text)
+    return len(text) == COMMIT_ID_CHARACTERS and HEXADECIMAL.issuperset(text)
 
 
 def find_commit(home: Home, id: str, *, snapshot: Records | None = None) -> Commit | None:
@@ -184,19 +188,3 @@ def merge_base(home: Home, left: str, right: str, *, snapshot: Records | None = 
                 heapq.heappush(waiting, (-parent.generation, -parent.created_at_ms, parent_id))
             sides[parent_id] = sides.get(parent_id, 0) | sides[here]
     return None
-
-
-def is_ancestor(home: Home, ancestor: str, descendant: str, *, snapshot: Records | None = None) -> bool:
-    """Whether a commit descends from another, or is it.
-
-    Raises as `ancestors`. Cost: 1 read of the key-value store for each commit of a generation not below the ancestor's.
-    """
-    if ancestor == descendant:
-        return True
-    oldest = load_commit(home, ancestor, snapshot=snapshot).generation
-    for id, commit in ancestors(home, descendant, snapshot=snapshot):
-        if id == ancestor:
-            return True
-        if commit.generation < oldest:
-            return False
-    return False

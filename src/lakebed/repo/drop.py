@@ -15,7 +15,6 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
 
-from lakebed.kv.reading import prefix_end
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import Doomed, ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweeper
@@ -25,6 +24,7 @@ from lakebed.repo.model import DeletedRepository
 from lakebed.repo.namespace import namespace_folder
 from lakebed.repo.options import CollectionOptions
 from lakebed.repo.repositories import Repositories
+from lakebed.repo.rows import prefix_range
 
 __all__ = ["sweep_deleted"]
 
@@ -32,7 +32,7 @@ _KEYS_AT_ONCE: Final = 10_000
 
 
 def sweep_deleted(
-    home: Repositories,
+    repositories: Repositories,
     *,
     options: CollectionOptions | None = None,
     dry_run: bool = False,
@@ -50,28 +50,28 @@ def sweep_deleted(
     Cost: of each 1 LIST and 1 DELETE a thousand objects, and 2 scans of its records.
     """
     age_ms = round((options or CollectionOptions()).min_age.total_seconds() * 1000)
-    now_ms = home.environment.clock.now_ms()
+    now_ms = repositories.environment.clock.now_ms()
     return [
-        _sweep(home, deleted, dry_run=dry_run, progress=progress)
-        for deleted in home.deleted()
+        _sweep(repositories, deleted, dry_run=dry_run, progress=progress)
+        for deleted in repositories.deleted()
         if deleted.deleted_at_ms <= now_ms - age_ms
     ]
 
 
 def _sweep(
-    home: Repositories, deleted: DeletedRepository, *, dry_run: bool, progress: Callable[[Any], None] | None
+    repositories: Repositories, deleted: DeletedRepository, *, dry_run: bool, progress: Callable[[Any], None] | None
 ) -> ReclaimReport:
-    store = home.store.sub(namespace_folder(deleted.record.namespace, root_url=home.url))
-    sweeper = Sweeper(store, home.environment, progress)
+    store = repositories.store.sub(namespace_folder(deleted.record.namespace, root_url=repositories.url))
+    sweeper = Sweeper(store, repositories.environment, progress)
     if dry_run:
         return sweeper.sweep(_plan(store, deleted), dry_run=True)
     keys = Keys(deleted.record.uid)
-    _delete_records(home.key_value, keys)
+    _delete_records(repositories.key_value, keys)
     plan = _plan(store, deleted)
     report = sweeper.sweep(plan)
     if len(report.warnings) == len(plan.warnings):
-        _delete_records(home.key_value, keys)
-        home.key_value.delete(deleted_key(deleted.record.uid))
+        _delete_records(repositories.key_value, keys)
+        repositories.key_value.delete(deleted_key(deleted.record.uid))
     return report
 
 
@@ -85,7 +85,7 @@ def _plan(store: ObjectStore, deleted: DeletedRepository) -> ReclaimPlan:
 def _delete_records(key_value: KeyValue, keys: Keys) -> None:
     while True:
         with key_value.snapshot() as snapshot:
-            found = [key for key, _ in islice(snapshot.scan(keys.root, prefix_end(keys.root)), _KEYS_AT_ONCE)]
+            found = [key for key, _ in islice(snapshot.scan(*prefix_range(keys.root)), _KEYS_AT_ONCE)]
         if not found:
             return
         key_value.write(deletes=found)

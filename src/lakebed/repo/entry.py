@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from lakebed.errors import Corruption
 from lakebed.lsm.block import offsets_of
-from lakebed.lsm.file_id import file_id_at, file_id_time_ms, is_file_id, mint_file_id
+from lakebed.lsm.file_id import file_id_at, is_file_id, mint_file_id
 from lakebed.repo.layout import DATA_FOLDER
 from lakebed.repo.model import Entry
 from lakebed.runtime import Environment
@@ -29,12 +29,10 @@ from lakebed.runtime import Environment
 __all__ = [
     "IDENTITY_BYTES",
     "SIZE_BYTES_MAX",
-    "address_time_ms",
     "address_ulid",
     "decode_entry",
     "encode_entries",
     "encode_entry",
-    "entry_identity",
     "identities",
     "new_address",
     "sizes_of",
@@ -90,15 +88,10 @@ def decode_entry(value: bytes, *, where: str) -> Entry:
     """
     try:
         return _decode(value[IDENTITY_BYTES:])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Corruption(
             f"The entry of {where} is damaged: its {len(value):,} bytes cannot be read ({error}).", path=where
         ) from error
-
-
-def entry_identity(value: bytes) -> bytes:
-    """What is equal for entries that are the same: 16 bytes; of a tombstone none."""
-    return value[:IDENTITY_BYTES]
 
 
 def identities(values: pa.BinaryArray, *, where: str = "a column of entries") -> npt.NDArray[np.uint64]:
@@ -218,12 +211,6 @@ def address_ulid(address: str) -> str | None:
         return None
     ulid = address[len(_ADDRESS_START) :]
     return ulid if is_file_id(ulid) else None
-
-
-def address_time_ms(address: str) -> int | None:
-    """When an address of ours was made, Unix milliseconds, UTC, by its maker's clock; None: not ours."""
-    ulid = address_ulid(address)
-    return None if ulid is None else file_id_time_ms(ulid)
 
 
 def ulid_at(time_ms: int) -> str:

@@ -21,22 +21,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from lakebed.errors import Conflict, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
-from lakebed.metrics import default_registry
 from lakebed.repo.branches import load_branch
 from lakebed.repo.commits import load_commit
 from lakebed.repo.committed.apply import apply_changes
 from lakebed.repo.committed.diff import has_difference
 from lakebed.repo.home import Home
 from lakebed.repo.model import Branch, Commit, MetarangeRef
-from lakebed.repo.records import encode_record, new_token, settling
+from lakebed.repo.records import encode_record, new_token, replace_record, settling
 from lakebed.repo.reflog import reflog_line
 from lakebed.repo.rows import prefix_range
 from lakebed.repo.staging.changes import changes_of
+from lakebed.repo.staging.protocol import RETRIES
 from lakebed.repo.staging.uncommitted import is_dirty
 from lakebed.repo.tags import refuse_expired
 
@@ -56,13 +56,6 @@ __all__ = [
     "seal",
     "seal_for_compaction",
 ]
-
-RETRIES: Final = default_registry.counter(
-    "lakebed_repo_retries_total",
-    help_text="Times an operation on a branch began again because the branch changed meanwhile.",
-    label_names=("operation",),
-)
-"""Operations are few and named by the code; branches have no label, for their number has no bound."""
 
 
 class CommitWithId(NamedTuple):
@@ -202,7 +195,7 @@ def seal(home: Home, branch: str, *, fresh_token: bool = False, gives_up: bool =
             head = load_commit(home, record.commit_id)
             return SealedBranch(branch, record, raw, boundary, head)
         after = _with_fresh_token(home, record)
-        if _replace(home, branch, raw, after):
+        if _set(home, branch, raw, after):
             home.counters.count_seal(branch)
             head = load_commit(home, record.commit_id)
             return SealedBranch(branch, after, encode_record(after), boundary, head)
@@ -228,7 +221,7 @@ def seal_for_compaction(home: Home, branch: str, *, cooldown_ms: int) -> SealedB
         return None
     after = record if is_empty else _with_fresh_token(home, record)
     after = msgspec.structs.replace(after, compaction_started_at_ms=now_ms)
-    if not _replace(home, branch, raw, after):
+    if not _set(home, branch, raw, after):
         return None
     if not is_empty:
         home.counters.count_seal(branch)
@@ -251,17 +244,9 @@ def _with_fresh_token(home: Home, record: Branch) -> Branch:
     return msgspec.structs.replace(record, staging=token, sealed=(record.staging, *record.sealed))
 
 
-def _replace(home: Home, branch: str, raw: bytes, after: Branch) -> bool:
-    """Set the record if it is still `raw`. After an unclear outcome the record says what happened."""
-    key, encoded = home.keys.branch(branch), encode_record(after)
-    try:
-        home.key_value.set_if(key, encoded, expected=raw)
-    except Conflict:
-        return False
-    except OutcomeUnknown as unclear:
-        with settling(unclear):
-            return home.key_value.get(key) == encoded
-    return True
+def _set(home: Home, branch: str, raw: bytes, after: Branch) -> bool:
+    """Set the record if it is still `raw`; its fresh token, or its stamp, is nobody else's."""
+    return replace_record(home.key_value, home.keys.branch(branch), encode_record(after), expected=raw)
 
 
 def publish(home: Home, sealed: SealedBranch, *, move: Move, operation: str) -> bool:
@@ -300,7 +285,7 @@ def publish(home: Home, sealed: SealedBranch, *, move: Move, operation: str) -> 
         if unclear is not None and seen == encoded:
             return _published(home, sealed, after)
         if seen == raw and unclear is None:  # not the record, but something beside it: a collection, or the plan's own
-            for id in (move.commit_id, *move.relies_on):
+            for id in (move.commit_id, *(commit.id for commit in move.commits), *move.relies_on):
                 refuse_expired(home, id)
             return False
         if not _only_gained(record, sealed.record):
@@ -329,7 +314,7 @@ def _guards(home: Home, sealed: SealedBranch, move: Move) -> dict[bytes, bytes |
     """What must be as it was, beside the record."""
     guards: dict[bytes, bytes | None] = dict(move.expected)
     guards[home.keys.boundary] = sealed.boundary
-    for id in (move.commit_id, *move.relies_on):
+    for id in (move.commit_id, *(commit.id for commit in move.commits), *move.relies_on):
         guards[home.keys.expired(id)] = None
     return guards
 

@@ -18,6 +18,7 @@ from lakebed.repo.key_value.port import KeyValue
 from lakebed.repo.layout import Keys
 from lakebed.repo.model import RepositoryRecord
 from lakebed.repo.options import RepositoryOptions
+from lakebed.repo.records import OrderedIds
 from lakebed.repo.staging.counters import Counters
 from lakebed.runtime import Environment
 
@@ -39,6 +40,7 @@ class Home:
         environment: clock, randomness and concurrency.
         counters: what the sensor of staging compaction counts.
         hooks: what runs before and after commits and merges.
+        moves: ULIDs for the reference log, in the order of the moves.
         foreign: where imported objects are read.
     """
 
@@ -52,6 +54,7 @@ class Home:
     environment: Environment
     counters: Counters
     hooks: Hooks
+    moves: OrderedIds
     foreign: ForeignStores = field(default_factory=ForeignStores)
 
     def now_ms(self) -> int:
@@ -103,6 +106,7 @@ def make_home(
         options=options,
         environment=environment,
         counters=Counters(runtime=environment.runtime),
-        hooks=Hooks(key_value=key_value, keys=keys),
+        hooks=Hooks(key_value=key_value, keys=keys, runtime=environment.runtime),
+        moves=OrderedIds(environment),
         foreign=foreign or ForeignStores(environment=environment),
     )

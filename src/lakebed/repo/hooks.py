@@ -24,6 +24,7 @@ from lakebed.metrics import default_registry
 from lakebed.repo.key_value.port import KeyValue
 from lakebed.repo.layout import Keys
 from lakebed.repo.records import decode_record, encode_record
+from lakebed.runtime import Runtime, ThreadRuntime
 
 __all__ = ["HookCall", "HookEvent", "HookFailure", "Hooks", "Webhook", "set_webhooks", "webhooks"]
 
@@ -88,14 +89,18 @@ Hook = Callable[[HookCall], None]
 
 
 class Hooks:
-    """The hooks of one open repository.
+    """The hooks of one open repository. Thread-safe.
 
     Args:
         key_value: where its settings are; None: there are no webhooks.
         keys: of its records.
+        runtime: where its lock comes from.
     """
 
-    def __init__(self, *, key_value: KeyValue | None = None, keys: Keys | None = None) -> None:
+    def __init__(
+        self, *, key_value: KeyValue | None = None, keys: Keys | None = None, runtime: Runtime | None = None
+    ) -> None:
+        self._lock = (runtime or ThreadRuntime()).lock()
         self._key_value = key_value
         self._keys = keys
         self._registered: tuple[tuple[HookEvent, str, Hook], ...] = ()
@@ -113,11 +118,13 @@ class Hooks:
         """
         _check_event(event)
         shown = name or str(getattr(hook, "__name__", type(hook).__name__))
-        self._registered = (*self._registered, (event, shown, hook))
+        with self._lock:
+            self._registered = (*self._registered, (event, shown, hook))
 
     def remove(self, hook: Hook) -> None:
         """Call a function no more, at no event."""
-        self._registered = tuple(entry for entry in self._registered if entry[2] is not hook)
+        with self._lock:
+            self._registered = tuple(entry for entry in self._registered if entry[2] is not hook)
 
     def run_before(self, call: HookCall) -> None:
         """Ask every hook of an event, in the order in which they were registered, then the webhooks.

@@ -1,9 +1,11 @@
 """Records of the key-value store, written and read: one JSON object each.
 
-Owns: their encoding, `read_records` (of one kind, in the order of keys), new tokens, `write_unique`, and what an
-unclear write is when it cannot be settled (`settling`). Invariants: equal records have equal bytes, so that a record
-can be compared whole; fields that are unknown are ignored, for a newer lakebed adds them at the end with a default;
-stored bytes that are not a record are `Corruption`. Does not know: which key holds what (`lakebed.repo.layout`).
+Owns: their encoding, `read_records` (of one kind, in the order of keys), new tokens, the ULIDs of records that are read
+in order (`OrderedIds`), the two writes that say by themselves whether they happened (`write_unique`, `replace_record`),
+and what an unclear write is when it cannot be settled (`settling`). Invariants: equal records have equal bytes, so that
+a record can be compared whole; fields that are unknown are ignored, for a newer lakebed adds them at the end with a
+default; stored bytes that are not a record are `Corruption`. Does not know: which key holds what
+(`lakebed.repo.layout`).
 """
 
 from __future__ import annotations
@@ -15,13 +17,22 @@ from typing import TypeVar
 import msgspec
 
 from lakebed.errors import Conflict, Corruption, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable
-from lakebed.kv.reading import prefix_end
 from lakebed.lsm.file_id import mint_file_id
 from lakebed.repo.key_value.port import KeyValue, KeyValueSnapshot
 from lakebed.repo.model import StagingToken
+from lakebed.repo.rows import prefix_range
 from lakebed.runtime import Environment
 
-__all__ = ["decode_record", "encode_record", "new_token", "read_records", "settling", "write_unique"]
+__all__ = [
+    "OrderedIds",
+    "decode_record",
+    "encode_record",
+    "new_token",
+    "read_records",
+    "replace_record",
+    "settling",
+    "write_unique",
+]
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -77,8 +88,7 @@ def read_records(
     Raises:
         Corruption: a record is damaged.
     """
-    start = prefix + begins_with.encode()
-    end = prefix_end(start)
+    start, end = prefix_range(prefix + begins_with.encode())
     if after is not None:
         start = max(start, prefix + after.encode() + b"\x00")
     if end is not None and start >= end:
@@ -94,6 +104,39 @@ def new_token(environment: Environment, *, clears: str | None = None) -> Staging
         clears: the prefix that it hides in every older layer; None: nothing.
     """
     return StagingToken(mint_file_id(environment=environment), clears)
+
+
+class OrderedIds:
+    """ULIDs of one process, each greater than the one before, also within a millisecond. Thread-safe."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._lock = environment.runtime.lock()
+        self._last: str | None = None
+
+    def mint(self) -> str:
+        """The next one, of the present time."""
+        with self._lock:
+            self._last = mint_file_id(self._last, environment=self._environment)
+            return self._last
+
+
+def replace_record(key_value: KeyValue, key: bytes, value: bytes, *, expected: bytes) -> bool:
+    """Change a record by comparing it whole; the new one is one that nobody else writes.
+
+    Returns:
+        False: it was not, or is not any more, what was expected: read it and decide again.
+
+    Cost: 1 write; after an unclear reply 1 linearizable read more.
+    """
+    try:
+        key_value.set_if(key, value, expected=expected)
+    except Conflict:
+        return False
+    except OutcomeUnknown as unclear:
+        with settling(unclear):
+            return key_value.get(key) == value
+    return True
 
 
 def write_unique(

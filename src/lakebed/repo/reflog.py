@@ -1,9 +1,9 @@
 """The reference log: where each branch has been, so that what was deleted or moved can be brought back.
 
 Owns: `ReflogLine` and its place. Invariants: a line is written in the same atomic change as the branch record it tells
-of; lines of one branch sort by time (those of one millisecond in no order); a head that a line younger than
-`RepositoryOptions.undelete_days` names is collected by nobody. Does not know: how a branch is made
-(`lakebed.repo.branches`).
+of; lines of one branch sort by time, and those of one process in the order of its moves, also within a millisecond; a
+head that a line younger than `RepositoryOptions.undelete_days` names is collected by nobody. Does not know: how a
+branch is made (`lakebed.repo.branches`).
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Final
 
 import msgspec
 
-from lakebed.kv.reading import prefix_end
-from lakebed.lsm.file_id import FILE_ID_CHARACTERS, file_id_at, file_id_time_ms, is_file_id, mint_file_id
+from lakebed.lsm.file_id import FILE_ID_CHARACTERS, file_id_at, file_id_time_ms, is_file_id
 from lakebed.repo.home import Home
 from lakebed.repo.key_value.port import KeyValueSnapshot
+from lakebed.repo.options import DAY_MS
 from lakebed.repo.records import decode_record, encode_record
+from lakebed.repo.rows import prefix_range
 
 __all__ = ["ReflogLine", "reflog", "reflog_line", "trim_reflog"]
 
-_DAY_MS: Final = 86_400_000
 _TRIM_COUNT_MAX: Final = 10_000
 
 
@@ -45,7 +45,7 @@ def reflog_line(
 ) -> tuple[bytes, bytes]:
     """Key and value of a new line, to be put in the same write as the branch record. Cost: no request."""
     line = ReflogLine(branch, before, after, what, home.now_ms(), committer)
-    return home.keys.reflog(branch, mint_file_id(environment=home.environment)), encode_record(line)
+    return home.keys.reflog(branch, home.moves.mint()), encode_record(line)
 
 
 def reflog(
@@ -70,11 +70,10 @@ def reflog(
 
 
 def _lines(home: Home, snapshot: KeyValueSnapshot, *, branch: str | None, since_ms: int | None) -> Iterator[ReflogLine]:
-    prefix = home.keys.reflog() if branch is None else home.keys.reflog(branch)
-    start = prefix
+    start, end = prefix_range(home.keys.reflog() if branch is None else home.keys.reflog(branch))
     if branch is not None and since_ms is not None:
         start = home.keys.reflog(branch, file_id_at(since_ms))
-    for key, raw in snapshot.scan(start, prefix_end(prefix)):
+    for key, raw in snapshot.scan(start, end):
         line = decode_record(raw, ReflogLine, key=key)
         if since_ms is None or line.at_ms >= since_ms:
             yield line
@@ -91,11 +90,10 @@ def trim_reflog(home: Home, *, older_than_days: int | None = None) -> int:
     Cost: 1 scan, and 1 write when there are some.
     """
     days = home.options.undelete_days if older_than_days is None else older_than_days
-    before_ms = home.now_ms() - days * _DAY_MS
-    prefix = home.keys.reflog()
+    before_ms = home.now_ms() - days * DAY_MS
     old: list[bytes] = []
     with home.key_value.snapshot() as snapshot:
-        for key, _ in snapshot.scan(prefix, prefix_end(prefix)):
+        for key, _ in snapshot.scan(*prefix_range(home.keys.reflog())):
             id = key[-FILE_ID_CHARACTERS:].decode(errors="replace")
             if is_file_id(id) and file_id_time_ms(id) < before_ms:
                 old.append(key)

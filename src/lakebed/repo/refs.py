@@ -13,13 +13,13 @@ from itertools import islice
 from typing import Final, Literal
 
 from lakebed.errors import InvalidRequest, NotFound
-from lakebed.kv.reading import prefix_end
-from lakebed.repo.commits import COMMIT_ID_CHARACTERS, find_commit, is_commit_id, load_commit
+from lakebed.repo.commits import COMMIT_ID_CHARACTERS, HEXADECIMAL, find_commit, is_commit_id, load_commit
 from lakebed.repo.home import Home
 from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.model import Branch, Commit, Tag
 from lakebed.repo.names import ReferenceStep, parse_reference
 from lakebed.repo.records import decode_record
+from lakebed.repo.rows import prefix_range
 from lakebed.repo.tags import is_live
 
 __all__ = ["ABBREVIATION_CHARACTERS_MIN", "ResolvedReference", "resolve", "resolve_commit"]
@@ -27,7 +27,6 @@ __all__ = ["ABBREVIATION_CHARACTERS_MIN", "ResolvedReference", "resolve", "resol
 ABBREVIATION_CHARACTERS_MIN: Final = 6
 """Shortest beginning of a commit id that stands for it."""
 
-_HEXADECIMAL: Final = frozenset("0123456789abcdef")
 _SHOWN_MAX: Final = 5
 _NAMES_LOOKED_AT_MAX: Final = 1000
 
@@ -111,7 +110,7 @@ def _named(
     if is_commit_id(name):
         if find_commit(home, name, snapshot=snapshot) is not None:
             return "commit", name, name, None
-    elif _HEXADECIMAL.issuperset(name) and ABBREVIATION_CHARACTERS_MIN <= len(name) < COMMIT_ID_CHARACTERS:
+    elif HEXADECIMAL.issuperset(name) and ABBREVIATION_CHARACTERS_MIN <= len(name) < COMMIT_ID_CHARACTERS:
         found = _abbreviated(home, name, snapshot=snapshot)
         if found is not None:
             return "commit", found, found, None
@@ -122,7 +121,7 @@ def _abbreviated(home: Home, beginning: str, *, snapshot: KeyValueSnapshot) -> s
     """The one commit whose id begins so; None: there is none."""
     start = home.keys.commit(beginning)
     begin = len(home.keys.commit())
-    found = [key[begin:].decode() for key, _ in islice(snapshot.scan(start, prefix_end(start)), _SHOWN_MAX + 1)]
+    found = [key[begin:].decode() for key, _ in islice(snapshot.scan(*prefix_range(start)), _SHOWN_MAX + 1)]
     if len(found) > 1:
         shown = ", ".join(id[: len(beginning) + 6] for id in found[:_SHOWN_MAX])
         raise InvalidRequest(
@@ -163,7 +162,7 @@ def _not_found(home: Home, name: str, *, text: str, snapshot: KeyValueSnapshot) 
     """The error of a name that nothing has, with the nearest that something has."""
     names: list[str] = []
     for prefix in (home.keys.branch(), home.keys.tag()):
-        keys = islice(snapshot.scan(prefix, prefix_end(prefix)), _NAMES_LOOKED_AT_MAX)
+        keys = islice(snapshot.scan(*prefix_range(prefix)), _NAMES_LOOKED_AT_MAX)
         names += [key[len(prefix) :].decode(errors="replace") for key, _ in keys]
     near = difflib.get_close_matches(name, dict.fromkeys(names), n=3)
     hint = f" Did you mean {' or '.join(near)}?" if near else " List what is there with branches() and tags()."

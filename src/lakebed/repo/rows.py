@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from lakebed.kv.reading import prefix_end
 from lakebed.lsm.block import offsets_of
 from lakebed.lsm.merge import Part, Window, cut_windows
 from lakebed.lsm.model import ROW_SCHEMA, Kind
@@ -61,9 +62,8 @@ def _newest(window: Window) -> Iterator[pa.RecordBatch]:
 
 
 def prefix_range(prefix: bytes) -> tuple[bytes, bytes | None]:
-    """The half-open range of the paths that begin with a prefix; an end of None: up to the last path."""
-    kept = prefix.rstrip(b"\xff")
-    return prefix, kept[:-1] + bytes([kept[-1] + 1]) if kept else None
+    """The half-open range of the paths, or keys, that begin with a prefix; an end of None: up to the last."""
+    return prefix, prefix_end(prefix)
 
 
 def without_tombstones(batch: pa.RecordBatch) -> pa.RecordBatch:

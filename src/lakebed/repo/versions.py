@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from lakebed.errors import InvalidRequest
-from lakebed.kv.reading import prefix_end
 from lakebed.reclaim.model import Pin, Version
 from lakebed.repo.branches import list_branches, load_branch
 from lakebed.repo.commit import new_commit
@@ -23,6 +22,7 @@ from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.model import Commit, Tag
 from lakebed.repo.protection import check_committable
 from lakebed.repo.refs import resolve_commit
+from lakebed.repo.rows import prefix_range
 from lakebed.repo.tags import create_tag, delete_tag, find_tag, list_tags
 
 __all__ = ["list_pins", "list_versions", "pin_version", "restore_version", "unpin", "version_of"]
@@ -53,7 +53,7 @@ def list_versions(home: Home) -> Iterator[Version]:
     """
     with home.key_value.snapshot() as snapshot:
         prefix = home.keys.expired()
-        expired = {key[len(prefix) :].decode() for key, _ in snapshot.scan(prefix, prefix_end(prefix))}
+        expired = {key[len(prefix) :].decode() for key, _ in snapshot.scan(*prefix_range(prefix))}
         head = load_branch(home, home.record.default_branch, snapshot=snapshot)[0].commit_id
         found = [(id, commit) for id, commit in ancestors(home, head, first_parent=True, snapshot=snapshot)]
     return (version_of(home, id, commit) for id, commit in reversed(found) if id not in expired)

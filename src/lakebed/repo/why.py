@@ -12,10 +12,10 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.kv.reading import prefix_end
 from lakebed.lsm.file_id import FILE_ID_CHARACTERS, is_file_id
 from lakebed.reclaim.model import Pin, Verdict
 from lakebed.repo.addresses import addresses_of, addresses_of_ranges
+from lakebed.repo.commits import SHOWN_CHARACTERS
 from lakebed.repo.entry import address_ulid
 from lakebed.repo.home import Home
 from lakebed.repo.key_value.port import KeyValueSnapshot
@@ -23,12 +23,11 @@ from lakebed.repo.layout import CLOCK_PATH, MARKER_PATH, METARANGE_FOLDER, RANGE
 from lakebed.repo.mark import Marked, mark
 from lakebed.repo.model import Branch, MetarangeRef
 from lakebed.repo.records import read_records
+from lakebed.repo.rows import prefix_range
 from lakebed.repo.tags import list_tags
 
 __all__ = ["why"]
 
-_SHORT: Final = 12
-"""Characters of a commit's id that a person reads."""
 _NAMED_MAX: Final = 3
 """Holders named in a sentence."""
 
@@ -125,7 +124,7 @@ class _Search:
     def _is_staged(self, branch: Branch, wanted: pa.Array) -> bool:
         for token in (branch.staging, *branch.sealed):
             prefix = self._home.keys.token(token.id)
-            for batch in self._snapshot.scan_arrow(prefix, prefix_end(prefix)):
+            for batch in self._snapshot.scan_arrow(*prefix_range(prefix)):
                 named = addresses_of(batch.column(1), where=f"the staging token {token.id}").column(0)
                 if pc.any(pc.is_in(named, value_set=wanted)).as_py():
                     return True
@@ -144,7 +143,7 @@ class _Search:
                 yield self._pin("tag", name, tag.commit_id, tag.created_at_ms, owner=tag.owner, ends=tag.expires_at_ms)
         for one in sorted(left, key=lambda each: -self._marked.commits[each].created_at_ms):
             commit = self._marked.commits[one]
-            yield self._pin("commit", one[:_SHORT], one, commit.created_at_ms, owner=commit.committer)
+            yield self._pin("commit", one[:SHOWN_CHARACTERS], one, commit.created_at_ms, owner=commit.committer)
 
     def _pin(
         self, kind: str, name: str, commit_id: str, created_ms: int, *, owner: str = "", ends: int | None = None

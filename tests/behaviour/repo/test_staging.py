@@ -11,13 +11,13 @@ import pytest
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
 from lakebed.repo.branches import load_branch
-from lakebed.repo.entry import new_address, ulid_at
+from lakebed.repo.entry import ulid_at
 from lakebed.repo.key_value.open import open_key_value
 from lakebed.repo.model import Entry
 from lakebed.repo.protection import protect
 from lakebed.repo.staging.uncommitted import uncommitted
 from lakebed.repo.staging.view import branch_view
-from lakebed.repo.staging.write import link, stage, stage_if_absent, stage_many
+from lakebed.repo.staging.write import stage, stage_if_absent, stage_many
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
 from lakebed.testing.staging_scene import BRANCH, StagingScene
@@ -284,28 +284,6 @@ def test_an_upload_that_a_collection_may_have_taken_is_refused() -> None:
     scene.put("a", "new")
     stage(scene.home, branch=BRANCH, path="b", entry=Entry("s3://elsewhere/b", 1, "", 0, metadata={"is": "imported"}))
     assert scene.shown() == {"a": "new", "b": "imported"}
-
-
-def test_an_upload_is_linked_when_it_is_there() -> None:
-    """Linking looks whether the bytes were uploaded, and how many."""
-    scene = StagingScene()
-    address = new_address(scene.environment)
-    arguments = {"branch": BRANCH, "path": "a", "checksum": "c"}
-    for wrong, kind in (("data/else", "invalid_address"), (address, "upload_not_found")):
-        with pytest.raises(InvalidRequest) as caught:
-            link(scene.home, address=wrong, size_bytes=3, **arguments)
-        assert caught.value.kind == kind
-    scene.home.store.put(address, b"abc")
-    with pytest.raises(InvalidRequest) as caught:
-        link(scene.home, address=address, size_bytes=4, **arguments)
-    assert caught.value.kind == "upload_differs"
-    entry = link(scene.home, address=address, size_bytes=3, metadata={"is": "linked"}, **arguments)
-    assert entry.address == address
-    assert scene.shown() == {"a": "linked"}
-    other = new_address(scene.environment)
-    scene.home.store.put(other, b"abc")
-    with pytest.raises(AlreadyExists):
-        link(scene.home, address=other, size_bytes=3, only_if_absent=True, **arguments)
 
 
 def test_what_was_acknowledged_outlives_the_process(tmp_path: Path) -> None:

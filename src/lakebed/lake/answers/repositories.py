@@ -11,6 +11,7 @@ from lakebed.kv.options import CollectorOptions
 from lakebed.lake.answers.port import Cleaning, StoreSummary
 from lakebed.lake.stores import Stores
 from lakebed.reclaim.model import Pin, ReclaimReport, Verdict, Version
+from lakebed.repo.commits import SHOWN_CHARACTERS
 from lakebed.repo.drop import sweep_deleted
 from lakebed.repo.namespace import METADATA_FOLDER, namespace_folder
 from lakebed.repo.options import RepositoryOptions
@@ -31,7 +32,7 @@ class RepositoryAnswers:
             return StoreSummary(
                 "repository",
                 name,
-                head.id[:12],
+                head.id[:SHOWN_CHARACTERS],
                 head.commit.created_at_ms,
                 head.commit.metarange.entry_count,
                 head.commit.metarange.size_bytes,

@@ -55,11 +55,6 @@ class Applied:
     removed: int
     """Paths that the base has and the result has not."""
 
-    @property
-    def is_changed(self) -> bool:
-        """Whether any path differs from the base."""
-        return bool(self.added or self.changed or self.removed)
-
 
 def apply_changes(committed: Committed, base: MetarangeRef, changes: Changes) -> Applied:
     """The metarange of what a base reads as after changes.

@@ -181,7 +181,7 @@ class Metarange:
             values += keys_of(batch.column(1))
         try:
             ranges = tuple(map(_decode_range_meta, values))
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Corruption(f"{path} is damaged: one of its ranges cannot be read ({error}).", path=path) from error
         before: bytes | None = None
         for last_path, one in zip(last_paths, ranges, strict=True):

@@ -27,10 +27,6 @@ class BranchCounts:
     tombstones: int = 0
     sealed_tokens: int = 0
 
-    def wants_compaction(self, options: RepositoryOptions) -> bool:
-        """Whether reading would gain from a compaction."""
-        return self.why(options) is not None
-
     def why(self, options: RepositoryOptions) -> str | None:
         """What calls for a compaction: ``tombstones``, ``staged_entries`` or ``sealed_tokens``; None: nothing does."""
         if self.tombstones >= options.compaction_tombstones_min:

@@ -201,5 +201,5 @@ def decode_entries(values: pa.BinaryArray, *, paths: Sequence[str]) -> list[Entr
     content = memoryview(entries.buffers()[2])[offsets[0] : offsets[-1]]
     try:
         return _decode_list(b"".join((_ARRAY_32, count.to_bytes(4, "big"), content)))
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return [decode_entry(value, where=path) for path, value in zip(paths, keys_of(values), strict=True)]

@@ -28,13 +28,14 @@ from lakebed.repo.names import check_branch_name
 from lakebed.repo.protection import check_writable
 from lakebed.repo.records import decode_record, settling
 
-__all__ = ["Standing", "Tries", "check_only_unexpected", "replace_rows", "write_rows"]
+__all__ = ["RETRIES", "Standing", "Tries", "check_only_unexpected", "replace_rows", "write_rows"]
 
-_RETRIES: Final = default_registry.counter(
+RETRIES: Final = default_registry.counter(
     "lakebed_repo_retries_total",
     help_text="Times an operation on a branch began again because the branch changed meanwhile.",
     label_names=("operation",),
 )
+"""Operations are few and named by the code; branches have no label, for their number has no bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ class Tries:
         self._tokens.add(record.staging.id)
         self._count += 1
         if self._count > 1:
-            _RETRIES.add(1, self._operation)
+            RETRIES.add(1, self._operation)
         if len(self._tokens) > options.write_tries_max or self._count > options.publish_tries_max:
             raise Conflict(
                 f"Branch {self._branch} of repository {self._home.name} was changed by others at each of "

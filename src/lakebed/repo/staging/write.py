@@ -15,17 +15,16 @@ Does not know: how bytes were uploaded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import msgspec
 import pyarrow as pa
 
-from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
-from lakebed.repo.entry import address_ulid, decode_entry
+from lakebed.errors import AlreadyExists, Conflict
+from lakebed.repo.entry import decode_entry
 from lakebed.repo.home import Home
 from lakebed.repo.model import TOMBSTONE, Entry
-from lakebed.repo.names import check_branch_name, check_path, check_prefix
-from lakebed.repo.protection import check_writable
+from lakebed.repo.names import check_path, check_prefix
 from lakebed.repo.records import encode_record, new_token, write_unique
 from lakebed.repo.rows import prefix_range
 from lakebed.repo.staging.entries import checked_columns, checked_entry, pairs_of
@@ -36,7 +35,6 @@ __all__ = [
     "delete",
     "delete_many",
     "delete_prefix",
-    "link",
     "stage",
     "stage_if_absent",
     "stage_many",
@@ -132,57 +130,6 @@ def stage_many(home: Home, *, branch: str, entries: Iterable[tuple[str, Entry]] 
         if write_rows(home, keys, column, expected=standing.on_both):
             home.counters.count(branch, standing.record.staging.id, entries=len(paths))
             return len(paths)
-
-
-def link(
-    home: Home,
-    *,
-    branch: str,
-    path: str,
-    address: str,
-    size_bytes: int,
-    checksum: str,
-    content_type: str = "application/octet-stream",
-    metadata: Mapping[str, str] | None = None,
-    only_if_absent: bool = False,
-) -> Entry:
-    """Give a path an object that was uploaded to an address of ours (`lakebed.repo.entry.new_address`).
-
-    Returns:
-        The entry that was staged.
-
-    Raises:
-        InvalidRequest: ``invalid_address``: it is not an address of this repository; ``upload_not_found``: nothing is
-            there; ``upload_differs``: what is there has another size.
-        Otherwise as `stage`, with `only_if_absent` as `stage_if_absent`.
-    Cost: 1 HEAD, and as `stage`.
-    """
-    check_path(path, writing=True)
-    check_writable(home, check_branch_name(branch))
-    if not isinstance(address, str) or address_ulid(address) is None:
-        raise InvalidRequest(
-            f"{address!r} is no address of repository {home.name}: link what was uploaded to an address that the "
-            "repository gave.",
-            kind="invalid_address",
-        )
-    try:
-        there = home.store.head(address).size_bytes
-    except NotFound as error:
-        raise InvalidRequest(
-            f"Nothing was uploaded to {address} of repository {home.name}: upload first, then link.",
-            kind="upload_not_found",
-            address=address,
-        ) from error
-    if there != size_bytes:
-        raise InvalidRequest(
-            f"{address} of repository {home.name} has {there:,} bytes, and {size_bytes:,} were to be linked: link what "
-            "was uploaded.",
-            kind="upload_differs",
-            address=address,
-        )
-    entry = Entry(address, size_bytes, checksum, home.now_ms(), content_type, dict(metadata or {}))
-    (stage_if_absent if only_if_absent else stage)(home, branch=branch, path=path, entry=entry)
-    return entry
 
 
 # ---- deletes
