@@ -1,0 +1,76 @@
+"""One owner with eight threads, killed at random and opened again: see `lakebed.testing.repo_lanes`."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from lakebed.repo import open_all
+from lakebed.testing.repo_farm import EAGER, Library, check_sound
+from lakebed.testing.repo_lanes import LIBRARY_LANES, lanes_of
+
+
+def storm(
+    folder: Path, url: str, *, seed: int, rounds: int, round_s: float, options: Mapping[str, str] | None = None
+) -> dict[str, int]:
+    """Kill an owner again and again; what was done in the rounds that ended by themselves."""
+    said = folder / "said"
+    said.mkdir()
+    rng = random.Random(seed)
+    for number in range(rounds):
+        is_last = number == rounds - 1
+        program = [sys.executable, "-W", "error", "-m", "lakebed.testing.repo_lanes", url, str(said), f"{seed}{number}"]
+        command = [*program, str(round_s if is_last else 600), json.dumps(dict(options or {}))]
+        owner = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert owner.stdout is not None
+        ready = owner.stdout.readline()
+        if ready and not is_last:
+            try:
+                owner.wait(rng.uniform(0.05, round_s))
+            except subprocess.TimeoutExpired:
+                owner.send_signal(signal.SIGKILL)
+        _, error = owner.communicate()
+        wrongs = "\n".join(path.read_text() for path in said.glob("wrongs.*"))
+        assert not wrongs, f"seed {seed}, round {number}: {wrongs}"
+        assert owner.returncode == (0 if is_last else -signal.SIGKILL), f"seed {seed}: {error.decode()[-4000:]}"
+    assert_nothing_lost(said, url, seed=seed, options=options)
+    counts: Counter[str] = Counter()
+    for path in said.glob("report.*"):
+        for lane in json.loads(path.read_text()).values():
+            counts.update(lane)
+    return dict(sorted(counts.items()))
+
+
+def assert_nothing_lost(said: Path, url: str, *, seed: int, options: Mapping[str, str] | None = None) -> None:
+    """Whoever opens it next sees what every lane was told, byte for byte; a collection leaves nothing over."""
+    with open_all(url, options=EAGER, take_over=True, storage_options=options) as home:
+        repository = home.repository("storm")
+        lanes = lanes_of(Library(repository), said, seed, names=LIBRARY_LANES)
+        check_sound(repository, tidy=False)
+        for lane in lanes:
+            lane.check(bodies=True)
+        assert check_sound(repository) > 0
+        for lane in lanes:
+            lane.check(bodies=True)
+
+
+def test_a_storm_in_one_owner(tmp_path: Path, tell: Callable[[str], None]) -> None:
+    """Killed at any moment, an owner has lost nothing acknowledged and torn nothing; then nothing is left over."""
+    counts = storm(tmp_path, str(tmp_path / "lake"), seed=1, rounds=3, round_s=1.2)
+    tell(f"repository storm: {counts}")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(2, 12))
+def test_longer_storms_in_one_owner(tmp_path: Path, tell: Callable[[str], None], seed: int) -> None:
+    """The same, longer, with other weather."""
+    counts = storm(tmp_path, str(tmp_path / "lake"), seed=seed, rounds=12, round_s=4.0)
+    tell(f"repository storm {seed}: {counts}")

@@ -1,0 +1,225 @@
+"""A serving process that is killed, stopped and ended under its clients: see `lakebed.testing.repo_server`."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakebed.repo import open_all
+from lakebed.testing.repo_farm import Library, check_sound
+from lakebed.testing.repo_lanes import BranchLane, Lane, MainLane, NameLane, lanes_of, run_lanes
+from lakebed.testing.repo_server import ImportLane, Served, Web
+
+CREATION = json.dumps({"name": "storm", "storage_namespace": "local://storm"})
+LANES: dict[str, type[Lane]] = {"m0": MainLane, "m1": MainLane, "p0": BranchLane, "p1": BranchLane, "names": NameLane}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A folder of files to import."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    for number in range(20):
+        (folder / f"{number:02d}").write_bytes(b"%d" % number)
+    return folder
+
+
+@pytest.fixture
+def served(tmp_path: Path, source: Path) -> Iterator[Served]:
+    """A server that runs, with a repository ``storm``."""
+    with Served(str(tmp_path / "lake"), tmp_path / "logs", arguments=["--import-from", str(source)]) as one:
+        Web([one.endpoint], one.headers).ask("POST", "/api/v1/repositories", CREATION)
+        yield one
+
+
+@pytest.fixture
+def said(tmp_path: Path) -> Path:
+    """Where the lanes' witnesses are."""
+    folder = tmp_path / "said"
+    folder.mkdir()
+    return folder
+
+
+def web_lanes(served: Served, said: Path, source: Path, seed: int) -> list[Lane]:
+    """Lanes that speak with a server."""
+    lanes = lanes_of(Web([served.endpoint], served.headers, seed=seed), said, seed, names=LANES)
+    imports = ImportLane(Web([served.endpoint], served.headers), said, "imports", seed, source=source)
+    imports.prepare()
+    return [*lanes, imports]
+
+
+def blow(lanes: list[Lane], weather: Callable[[threading.Event], None]) -> list[str]:
+    """Run lanes while the weather lasts; what was wrong."""
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            weather(stop)
+        except BaseException as error:
+            failures.append(error)
+            for lane in lanes:
+                lane.patience_s = 0.0
+        finally:
+            stop.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    wrongs = run_lanes(lanes, stop=stop)
+    thread.join()
+    if failures:
+        raise failures[0]
+    return wrongs
+
+
+def assert_nothing_lost(served: Served, tmp_path: Path, said: Path, *, seed: int, lanes: list[Lane]) -> None:
+    """Every lane sees what it was told, over HTTP and then in the library; then nothing is left over."""
+    for lane in lanes:
+        lane.check(bodies=not isinstance(lane, ImportLane))
+    assert served.stop() == 0
+    assert not served.tracebacks()
+    with open_all(tmp_path / "lake") as home:  # the lease was given up
+        repository = home.repository("storm")
+        again = lanes_of(Library(repository), said, seed, names=LANES)
+        for lane in again:
+            lane.check(bodies=True)
+        assert check_sound(repository) > 0
+        for lane in again:
+            lane.check(bodies=True)
+
+
+def counted(lanes: list[Lane]) -> dict[str, int]:
+    """What the lanes have done."""
+    counts: Counter[str] = Counter()
+    for lane in lanes:
+        counts.update(lane.counts)
+    return dict(sorted(counts.items()))
+
+
+def kills(served: Served, *, seed: int, count: int, round_s: float) -> Callable[[threading.Event], None]:
+    """Weather: killed again and again, and started anew."""
+    rng = random.Random(seed)
+
+    def weather(stop: threading.Event) -> None:
+        for _ in range(count):
+            if stop.wait(rng.uniform(0.1, round_s)):
+                return
+            served.stop(signal.SIGKILL)
+            served.start("--take-over")
+        stop.wait(0.5)
+
+    return weather
+
+
+def test_killed_under_its_clients(
+    served: Served, tmp_path: Path, said: Path, source: Path, tell: Callable[[str], None]
+) -> None:
+    """Killed and started again during uploads, commits, merges and imports, it has lost nothing it had answered."""
+    lanes = web_lanes(served, said, source, 1)
+    wrongs = blow(lanes, kills(served, seed=1, count=2, round_s=1.5))
+    assert not wrongs, wrongs
+    assert_nothing_lost(served, tmp_path, said, seed=1, lanes=lanes)
+    tell(f"server storm: {counted(lanes)}")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(2, 10))
+def test_killed_under_its_clients_for_longer(
+    served: Served, tmp_path: Path, said: Path, source: Path, tell: Callable[[str], None], seed: int
+) -> None:
+    """The same, longer, with other weather."""
+    lanes = web_lanes(served, said, source, seed)
+    wrongs = blow(lanes, kills(served, seed=seed, count=10, round_s=4.0))
+    assert not wrongs, wrongs
+    assert_nothing_lost(served, tmp_path, said, seed=seed, lanes=lanes)
+    tell(f"server storm {seed}: {counted(lanes)}")
+
+
+def test_told_to_end_under_load(
+    served: Served, tmp_path: Path, said: Path, source: Path, tell: Callable[[str], None]
+) -> None:
+    """SIGTERM under load: it exits with 0, has lost nothing, and gave its lease up: the next one needs no take-over."""
+    lanes = web_lanes(served, said, source, 3)
+
+    def weather(stop: threading.Event) -> None:
+        for _ in range(2):
+            stop.wait(0.7)
+            assert served.stop(signal.SIGTERM) == 0
+            served.start()
+        stop.wait(0.3)
+
+    wrongs = blow(lanes, weather)
+    assert not wrongs, wrongs
+    assert_nothing_lost(served, tmp_path, said, seed=3, lanes=lanes)
+    tell(f"server ended under load: {counted(lanes)}")
+
+
+def test_a_server_that_slept_acknowledges_nothing(served: Served, tmp_path: Path) -> None:
+    """Stopped while another process takes over, and continued: from then on it answers 503, and changes nothing."""
+    web = Web([served.endpoint], served.headers)
+    web.put("main", "before", b"1")
+    requests: list[Callable[[], Any]] = [
+        lambda: web.put("main", "zombie", b"x"),
+        lambda: web.put("main", "large", b"x" * 3_000_000),
+        lambda: web.put("main", "before", b"x"),
+        lambda: web.put("main", "absent", b"x", only_if_absent=True),
+        lambda: web.delete("main", ["before"]),
+        lambda: web.delete("main", ["missing"]),
+        lambda: web.delete("main", ["before", "missing"]),
+        lambda: web.commit("main", "zombie"),
+        lambda: web.create_branch("zombie", "main"),
+        lambda: web.create_tag("zombie", "main"),
+        lambda: web.reset("main"),
+        lambda: web.ask("POST", "/api/v1/repositories", {"name": "zombie", "storage_namespace": "local://zombie"}),
+        lambda: web.ask("DELETE", ""),
+        lambda: web.ask("POST", "/api/v1/auth/keys", {"role": "admin"}),
+        lambda: web.ask("PUT", "/settings/gc_rules", {"default_retention_days": 1, "branches": []}),
+        lambda: web.show("main", ""),
+        lambda: web.names("branch", ""),
+        lambda: web.head("main"),
+        lambda: web.ask("GET", ""),
+    ]
+    answers: list[str] = []
+    lock = threading.Lock()
+
+    def told(request: Callable[[], Any]) -> None:
+        try:
+            request()
+        except Exception as error:
+            with lock:
+                answers.append(f"{type(error).__name__} {error}")
+        else:
+            with lock:
+                answers.append("success")
+
+    served.send(signal.SIGSTOP)
+    asleep = [threading.Thread(target=told, args=(request,)) for request in requests]
+    for thread in asleep:  # they wait in its socket
+        thread.start()
+    with open_all(tmp_path / "lake", take_over=True) as home:
+        repository = home.repository("storm")
+        repository.branch("main").put("after", b"2")
+        commit = repository.branch("main").commit("the next owner")
+        served.send(signal.SIGCONT)
+        for thread in asleep:
+            thread.join()
+        assert [one for one in answers if not one.startswith("Unclear 503")] == []
+        answers.clear()
+        for request in requests:
+            told(request)
+        assert [one for one in answers if not one.startswith("Unclear 503")] == []
+        assert repository.branch("main").commit_id == commit.id
+        assert [one.path for one in repository.branch("main").list()] == ["after", "before"]
+        assert not repository.branch("main").is_dirty()
+        assert [one.name for one in repository.branches()] == ["main"]
+        assert [one.name for one in home.list()] == ["storm"]
+    assert served.stop() == 0
+    assert not served.tracebacks()

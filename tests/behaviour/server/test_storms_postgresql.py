@@ -1,0 +1,231 @@
+"""Three serving processes over one PostgreSQL, which dies under them, as they do."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from lakebed.clock import SystemClock
+from lakebed.repo import open_all
+from lakebed.testing.repo_farm import Library, Refused, Unclear, check_sound
+from lakebed.testing.repo_lanes import BranchLane, Lane, MainLane, NameLane, lanes_of, run_lanes
+from lakebed.testing.repo_server import Served, Web
+
+CREATION = json.dumps({"name": "storm", "storage_namespace": "local://storm"})
+LANES: dict[str, type[Lane]] = {"m0": MainLane, "m1": MainLane, "p0": BranchLane, "p1": BranchLane, "names": NameLane}
+LANDS_LATE_S = 0.5
+"""What a killed server had sent may be done by PostgreSQL a moment later."""
+
+
+class Trio:
+    """Three servers, their records, and the folder of their objects."""
+
+    def __init__(self, servers: list[Served], cluster: Any, metadata: str, storage: str) -> None:
+        self.servers = servers
+        self.metadata = metadata
+        self.storage = storage
+        self._cluster = cluster
+
+    def web(self, seed: int = 0, *, only: int | None = None) -> Web:
+        """A way to any of them, or to one."""
+        ends = [one.endpoint for one in self.servers]
+        chosen = ends if only is None else [ends[only]]
+        return Web(chosen, self.servers[0].headers, seed=seed, settle_s=LANDS_LATE_S)
+
+    def crash_records(self) -> None:
+        """Kill one of PostgreSQL's processes: it ends all others, and starts again from its log."""
+        name = self.metadata.rsplit("/", 1)[1].split("?")[0]
+        pids = self._cluster.run(f"SELECT pid FROM pg_stat_activity WHERE datname = '{name}' LIMIT 1")
+        if pids:
+            os.kill(pids[0][0], signal.SIGKILL)
+        for _ in range(600):
+            with suppress(psycopg.Error):
+                self._cluster.run("SELECT 1")
+                return
+            SystemClock().sleep(0.05)
+        pytest.fail("PostgreSQL does not come back")
+
+
+@contextmanager
+def three(folder: Path, cluster: Any) -> Iterator[Trio]:
+    """Three servers that run, with a repository ``storm``."""
+    metadata, storage = cluster.make_database(), str(folder / "lake")
+    with ExitStack() as stack:
+        keys, servers = None, []
+        for number in range(3):
+            one = Served(storage, folder / f"logs{number}", arguments=["--metadata", metadata], keys=keys)
+            servers.append(stack.enter_context(one))
+            keys = one.keys
+        trio = Trio(servers, cluster, metadata, storage)
+        trio.web().ask("POST", "/api/v1/repositories", CREATION)
+        yield trio
+
+
+@pytest.fixture
+def trio(tmp_path: Path, postgresql: Any) -> Iterator[Trio]:
+    """Three servers to be killed."""
+    with three(tmp_path, postgresql) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory, postgresql: Any) -> Iterator[Trio]:
+    """Three servers for all races."""
+    with three(tmp_path_factory.mktemp("calm"), postgresql) as one:
+        yield one
+
+
+def storm(trio: Trio, tmp_path: Path, *, seed: int, rounds: int, round_s: float) -> dict[str, int]:
+    """Servers are killed and started anew, and so is PostgreSQL; what the lanes have done."""
+    said = tmp_path / "said"
+    said.mkdir()
+    rng = random.Random(seed)
+    lanes = lanes_of(trio.web(seed), said, seed, names=LANES)
+    failures: list[BaseException] = []
+    stop = threading.Event()
+
+    def weather() -> None:
+        try:
+            for number in range(rounds):
+                stop.wait(rng.uniform(0.2, round_s))
+                if number % 2:
+                    trio.crash_records()
+                else:
+                    one = rng.choice(trio.servers)
+                    one.stop(signal.SIGKILL)
+                    one.start()
+            stop.wait(0.5)
+        except BaseException as error:
+            failures.append(error)
+            for lane in lanes:
+                lane.patience_s = 0.0
+        finally:
+            stop.set()
+
+    thread = threading.Thread(target=weather)
+    thread.start()
+    wrongs = run_lanes(lanes, stop=stop)
+    thread.join()
+    if failures:
+        raise failures[0]
+    assert not wrongs, wrongs
+    for number in range(3):  # each of them has recovered by itself, and sees the same
+        for lane in lanes:
+            lane.way = trio.web(only=number)
+            lane.check(bodies=number == 0)
+    assert [one.stop() for one in trio.servers] == [0, 0, 0]
+    assert [line for one in trio.servers for line in one.tracebacks()] == []
+    with open_all(trio.storage, metadata=trio.metadata) as home:
+        repository = home.repository("storm")
+        again = lanes_of(Library(repository), said, seed, names=LANES)
+        assert check_sound(repository) > 0
+        for lane in again:
+            lane.check(bodies=True)
+    return {name: sum(lane.counts.get(name, 0) for lane in lanes) for name in {n for one in lanes for n in one.counts}}
+
+
+def test_servers_and_their_records_die(trio: Trio, tmp_path: Path, tell: Callable[[str], None]) -> None:
+    """Servers are killed and PostgreSQL crashes: nothing acknowledged is lost, and all recover by themselves."""
+    counts = storm(trio, tmp_path, seed=1, rounds=2, round_s=1.5)
+    tell(f"storm of three servers: {dict(sorted(counts.items()))}")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(2, 8))
+def test_servers_and_their_records_die_for_longer(
+    trio: Trio, tmp_path: Path, tell: Callable[[str], None], seed: int
+) -> None:
+    """The same, longer, with other weather."""
+    counts = storm(trio, tmp_path, seed=seed, rounds=10, round_s=3.0)
+    tell(f"storm of three servers {seed}: {dict(sorted(counts.items()))}")
+
+
+def race(calls: list[Callable[[], Any]]) -> list[str]:
+    """Make calls at one moment; each one's outcome."""
+    barrier = threading.Barrier(len(calls))
+    outcomes = [""] * len(calls)
+
+    def run(number: int, call: Callable[[], Any]) -> None:
+        barrier.wait()
+        try:
+            call()
+            outcomes[number] = "won"
+        except Refused as error:
+            outcomes[number] = str(error.args[0])
+        except Unclear:
+            outcomes[number] = "unclear"
+
+    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(calls)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return outcomes
+
+
+def test_one_of_many_creates_the_object(calm: Trio) -> None:
+    """Of conditional creates of one path at three servers at once exactly one wins, and its bytes are there."""
+    ways = [calm.web(only=number % 3) for number in range(9)]
+    for path in (f"one/{number}" for number in range(12)):
+
+        def create(number: int, path: str = path) -> Callable[[], Any]:
+            return lambda: ways[number].put("main", path, b"%d" % number, only_if_absent=True)
+
+        outcomes = race([create(number) for number in range(9)])
+        assert sorted(set(outcomes)) == ["precondition_failed", "won"], outcomes
+        assert outcomes.count("won") == 1
+        told = ways[0].ask("GET", "/refs/main/objects", path=path).data
+        assert told == b"%d" % outcomes.index("won")
+
+
+def test_names_and_repositories_have_one_maker(calm: Trio) -> None:
+    """Of many that make one branch, tag, or repository at three servers at once exactly one is told that it has."""
+    ways = [calm.web(only=number % 3) for number in range(6)]
+    for number in range(6):
+        body = {"name": f"lake-{number}", "storage_namespace": f"local://lake-{number}"}
+        for make in (
+            lambda way, number=number: way.create_branch(f"b{number}", "main"),
+            lambda way, number=number: way.create_tag(f"t{number}", "main"),
+            lambda way, body=body: way.ask("POST", "/api/v1/repositories", body),
+        ):
+            outcomes = race([lambda way=way, make=make: make(way) for way in ways])  # type: ignore[misc]
+            assert outcomes.count("won") == 1, outcomes
+            assert len(set(outcomes)) == 2, outcomes
+
+
+def test_commits_and_merges_race(calm: Trio) -> None:
+    """Of commits of one branch at three servers every staged path is in exactly one; racing merges lose nothing."""
+    ways = [calm.web(only=number % 3) for number in range(6)]
+    for number in range(6):
+        ways[number].create_branch(f"dev{number}", "main")
+    outcomes = race(
+        [
+            lambda number=number: [  # type: ignore[misc]
+                (ways[number].put("main", f"m/{number}/{one}", b"x"), ways[number].commit("main", f"{number} {one}"))
+                for one in range(3)
+            ]
+            for number in range(6)
+        ]
+    )
+    assert set(outcomes) <= {"won", "no_changes", "branch_moved"}, outcomes
+    for number in range(6):
+        ways[number].put(f"dev{number}", f"d/{number}", b"x")
+        ways[number].commit(f"dev{number}", "mine")
+    ways[0].put("main", "last", b"x")
+    ways[0].commit("main", "last")
+    outcomes = race([lambda number=number: ways[number].merge(f"dev{number}", "main") for number in range(6)])  # type: ignore[misc]
+    assert set(outcomes) <= {"won", "branch_moved"}, outcomes
+    assert "won" in outcomes
+    merged = {f"d/{number}" for number, outcome in enumerate(outcomes) if outcome == "won"}
+    assert set(ways[1].show("main", "d/")) == merged
+    assert ways[2].show("main", "") == ways[0].show("main@", "")
