@@ -27,6 +27,7 @@ __all__ = [
     "Reference",
     "RepositoryName",
     "days_of",
+    "is_remote",
     "of_commit",
     "of_difference",
     "of_entry",
@@ -113,6 +114,13 @@ def _remote(url: str) -> Any:
     from lakebed.repo.remote.opening import open_remote_repositories
 
     return open_remote_repositories(url)
+
+
+def is_remote(home: Any) -> bool:
+    """Whether a home is a server's."""
+    from lakebed.repo.remote.repositories import RemoteRepositories
+
+    return isinstance(home, RemoteRepositories)
 
 
 def days_of(texts: list[str] | None) -> dict[str, int]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from typing import Any
+from importlib.abc import MetaPathFinder
+from typing import Any, Final
 
 import typer
+from typing_extensions import override
 
 import lakebed
 from lakebed.cli import (
@@ -68,9 +70,29 @@ _UsageError: Any = typer.BadParameter.__mro__[1]
 _ClickError: Any = typer.BadParameter.__mro__[2]
 
 
+_WITHOUT_PANDAS: Final = {"repo", "key", "kv", "serve"}
+"""Groups of commands in whose process nobody makes a data frame."""
+
+
+class _WithoutPandas(MetaPathFinder):
+    """Pandas is not there.
+
+    Arrow looks for it to make its first array of Python's objects, and where it is installed that is half a second of
+    every command, and 40 MB of a server.
+    """
+
+    @override
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("No command of this group makes a data frame.", name=fullname)
+
+
 def main() -> None:
     """Run the command in ``sys.argv`` and exit with its code."""
-    sys.exit(run(sys.argv[1:]))
+    arguments = sys.argv[1:]
+    if not _WITHOUT_PANDAS.isdisjoint(arguments[:1]):
+        sys.meta_path.insert(0, _WithoutPandas())
+    sys.exit(run(arguments))
 
 
 def run(arguments: list[str]) -> int:

@@ -178,6 +178,10 @@ def _server(module: str) -> Any:
 
 
 def _access_keys(home: Any) -> AccessKeys:
+    """The access keys of a lake: of its records, or by way of the server that was named, or that owns them."""
+    if homes.is_remote(home):
+        told: AccessKeys = home.access_keys  # the same methods
+        return told
     found: AccessKeys = _server("keys").AccessKeys(home.key_value, environment=home.environment)
     return found
 

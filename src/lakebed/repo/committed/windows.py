@@ -46,7 +46,8 @@ WINDOW_GROWTH: Final = 8
 READ_AHEAD_BYTES: Final = 24 << 20
 """Bytes that all sources together show before a window; each shows at least one batch."""
 
-_NO_ROWS: Final = pa.RecordBatch.from_arrays([pa.array([], pa.binary())] * 2, schema=ROWS_SCHEMA)
+_NO_ROWS: Final = pa.RecordBatch.from_arrays([pa.nulls(0, pa.binary())] * 2, schema=ROWS_SCHEMA)
+"""Made without a Python list: whoever makes an array of one loads pandas, half a second of every command."""
 
 
 class _Source:
