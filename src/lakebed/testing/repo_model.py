@@ -1,0 +1,220 @@
+"""What a repository must show, as dictionaries: the model that its simulation compares it with.
+
+Owns: states (what a branch shows or a commit holds), the algebra of them (difference, three-way merge, chosen paths,
+listings), the history of one branch, and the ledger of commits. Invariants: a state is a dictionary from path to
+encoded entry and is never changed; two entries are the same when their identities are; the model knows no token, no
+range, no layer and no snapshot. Does not know: where states come from; `lakebed.testing.repo_witness` learns them from
+the stores themselves, and `lakebed.testing.repo_verbs` says what a verb may make of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from lakebed.repo.committed.merge import Strategy
+from lakebed.repo.entry import IDENTITY_BYTES, decode_entry
+from lakebed.repo.model import Commit, DiffKind
+
+__all__ = [
+    "History",
+    "Ledger",
+    "Line",
+    "Moment",
+    "State",
+    "Violation",
+    "alike",
+    "applied",
+    "below",
+    "chosen",
+    "difference",
+    "identified",
+    "listing",
+    "merged",
+    "same",
+    "shown",
+]
+
+State = Mapping[bytes, bytes]
+"""path -> encoded entry."""
+
+Line = tuple[str, bytes | None]
+"""One line of a listing: a path with its identity, or a common prefix with None."""
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+def same(left: bytes | None, right: bytes | None) -> bool:
+    """Whether two entries, or absences, are the same: where the bytes are does not matter."""
+    if left is None or right is None:
+        return left is right
+    return left[:IDENTITY_BYTES] == right[:IDENTITY_BYTES]
+
+
+def alike(left: State, right: State) -> bool:
+    """Whether two states have the same entries at the same paths."""
+    return left.keys() == right.keys() and all(same(value, right[path]) for path, value in left.items())
+
+
+def identified(state: State) -> dict[bytes, bytes]:
+    """A state's identities, to be compared as they are."""
+    return {path: value[:IDENTITY_BYTES] for path, value in state.items()}
+
+
+def shown(state: State | None) -> str:
+    """A state as a person reads it: the beginnings of identities, and of which upload each is."""
+    if state is None:
+        return "nothing, not even a branch"
+    lines = (
+        f"{path.decode()}={value[:3].hex()}@{decode_entry(value, where='a state').address[-6:]}"
+        for path, value in sorted(state.items())
+    )
+    return "{" + ", ".join(lines) + "}"
+
+
+def difference(left: State, right: State) -> dict[bytes, DiffKind]:
+    """What happened to each path from left to right."""
+    found: dict[bytes, DiffKind] = {}
+    for path in sorted(left.keys() | right.keys()):
+        before, after = left.get(path), right.get(path)
+        if not same(before, after):
+            found[path] = DiffKind.ADDED if before is None else DiffKind.REMOVED if after is None else DiffKind.CHANGED
+    return found
+
+
+def applied(state: State, changes: Mapping[bytes, bytes | None]) -> State:
+    """A state after changes; None takes a path away."""
+    after = {**state, **changes}
+    return {path: value for path, value in after.items() if value is not None}
+
+
+def below(state: State, prefix: bytes) -> State:
+    """The part of a state whose paths begin so."""
+    return {path: value for path, value in state.items() if path.startswith(prefix)}
+
+
+def chosen(onto: State, source: State, is_chosen: Callable[[bytes], bool]) -> State:
+    """A state whose chosen paths are as another one has them."""
+    kept = {path: value for path, value in onto.items() if not is_chosen(path)}
+    return kept | {path: value for path, value in source.items() if is_chosen(path)}
+
+
+def merged(
+    base: State, source: State, destination: State, *, strategy: Strategy | None = None, prefix: bytes = b""
+) -> tuple[State, list[bytes]]:
+    """The three-way merge, path by path; and the paths that both sides changed differently."""
+    after: dict[bytes, bytes | None] = {}
+    conflicts: list[bytes] = []
+    for path in sorted(base.keys() | source.keys() | destination.keys()):
+        was, theirs, ours = base.get(path), source.get(path), destination.get(path)
+        after[path] = ours
+        if not path.startswith(prefix) or same(theirs, was) or same(theirs, ours):
+            continue
+        if same(ours, was):
+            after[path] = theirs
+            continue
+        conflicts.append(path)
+        if strategy == "source-wins":
+            after[path] = theirs
+    return applied({}, after), conflicts
+
+
+def listing(state: State, *, prefix: bytes = b"", after: str = "", delimiter: str = "") -> list[Line]:
+    """What a listing of a state says, line by line."""
+    lines: dict[str, bytes | None] = {}
+    for path, value in sorted(state.items()):
+        if not path.startswith(prefix):
+            continue
+        text = path.decode()
+        at = text.find(delimiter, len(prefix.decode())) if delimiter else -1
+        name = text if at < 0 else text[: at + len(delimiter)]
+        is_folder = at >= 0
+        if name <= after or (is_folder and after.startswith(name)):
+            continue
+        lines.setdefault(name, None if is_folder else value[:IDENTITY_BYTES])
+    return sorted(lines.items(), key=lambda line: line[0].encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a branch was from one tick on."""
+
+    tick: int
+    head: str | None
+    state: State | None
+    """What it shows; None: there is no such branch."""
+    at_ms: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class History:
+    """All moments of one branch name, oldest first; it begins without a branch."""
+
+    name: str
+    moments: list[Moment] = field(default_factory=lambda: [Moment(0, None, None)])
+
+    @property
+    def now(self) -> Moment:
+        """The newest."""
+        return self.moments[-1]
+
+    def since(self, tick: int) -> list[Moment]:
+        """The moment that a tick met, and everything after it."""
+        at = len(self.moments) - 1
+        while at > 0 and self.moments[at].tick > tick:
+            at -= 1
+        return self.moments[at:]
+
+    def was_written(self, path: bytes, *, since: Moment, until: Moment) -> bool:
+        """Whether a path was anything else between two moments."""
+        assert since.state is not None
+        then = since.state.get(path)
+        meanwhile = (one for one in self.since(since.tick) if one.tick <= until.tick)
+        return any(one.state is None or one.state.get(path) != then for one in meanwhile)
+
+    def deletions(self) -> Iterator[tuple[Moment, Moment]]:
+        """Each time the branch was deleted, newest first: the last moment with it, the first without."""
+        for before, after in zip(self.moments[-2::-1], self.moments[:0:-1], strict=True):
+            if before.state is not None and after.state is None:
+                yield before, after
+
+
+@dataclass(eq=False, slots=True)
+class Ledger:
+    """Every commit that was ever made, and what it holds."""
+
+    commits: dict[str, Commit] = field(default_factory=dict)
+    contents: dict[str, State] = field(default_factory=dict)
+
+    def content(self, id: str) -> State:
+        """What a commit holds."""
+        return self.contents[id]
+
+    def ancestors(self, ids: Iterable[str]) -> set[str]:
+        """Commits and everything before them."""
+        found: set[str] = set()
+        waiting = list(ids)
+        while waiting:
+            one = waiting.pop()
+            if one not in found and one in self.commits:
+                found.add(one)
+                waiting += self.commits[one].parents
+        return found
+
+    def merge_bases(self, left: str, right: str) -> list[str]:
+        """The common ancestors that are ancestors of no other one."""
+        common = self.ancestors([left]) & self.ancestors([right])
+        older = {one for id in common for one in self.ancestors(self.commits[id].parents)}
+        return sorted(common - older)
+
+    def own_commits(self, head: str, base: str) -> list[str]:
+        """Along first parents from behind a base to a head, oldest first."""
+        own: list[str] = []
+        at: str | None = head
+        while at is not None and at != base and self.commits[at].generation > self.commits[base].generation:
+            own.append(at)
+            parents = self.commits[at].parents
+            at = parents[0] if parents else None
+        return own[::-1]

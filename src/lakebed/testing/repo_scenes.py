@@ -1,0 +1,233 @@
+"""Who is there: each scene a mixture of processes that is dense in some kind of race; `play` runs one.
+
+Owns: the scenes, and the weather they are played in. Invariants: the same seed and scene are the same run. Does not
+know: how anybody is judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from lakebed.testing.repo_actors import Weights, begin, crew, worker
+from lakebed.testing.repo_world import FAULTS, World
+from lakebed.testing.scheduled_store import FaultRates
+
+__all__ = ["SCENES", "Scene", "play"]
+
+Scene = Callable[[World], None]
+
+STORMY: Final = FaultRates(
+    error_before=0.01, lost_request=0.008, lost_reply=0.015, late=0.012, crash=0.008, pause=0.06, pause_steps_max=300
+)
+CALM: Final = FaultRates(pause=0.05, pause_steps_max=300)
+
+WRITING: Final[Weights] = {"put": 6, "put_many": 2, "delete": 4, "put_if_absent": 1}
+READING: Final[Weights] = {"get": 3, "list": 4, "differ": 3, "look_back": 1}
+COMPACTING: Final[Weights] = {"compact": 4, "clean": 2}
+BACKGROUND: Final[Weights] = {"sense": 3, "clean": 2}
+
+
+def staging(world: World) -> None:
+    """Writers and deleters, while somebody commits, compacts and cleans up."""
+    begin(world)
+    worker(world, "writer 1", WRITING, count=9, lives=2)
+    worker(world, "writer 2", WRITING, count=9)
+    worker(world, "committer", {"commit": 3, "commit_some": 1, "put": 1}, count=5, lives=2)
+    worker(world, "compactor", COMPACTING, count=5)
+    worker(world, "reader", READING, count=6)
+
+
+def rivals(world: World) -> None:
+    """Several want to be the one who makes a path, while it is sealed, committed, compacted and deleted."""
+    world.paths = world.paths[:2]
+    for number in range(3):
+        worker(world, f"rival {number}", {"put_if_absent": 6, "delete": 5, "get": 1}, count=9)
+    worker(world, "mover", {"commit": 3, "compact": 2, "reset": 1}, count=8)
+    worker(world, "compactor", {"compact": 1}, count=4)
+
+
+def deleters(world: World) -> None:
+    """Few paths are put and deleted again and again over commits and compactions, and differences are asked for."""
+    world.paths = world.paths[:3]
+    world.texts = world.texts[:2]
+    begin(world)
+    crew(world, "crew", [{"put": 3, "delete": 4, "differ": 2}, {"compact": 3, "commit": 1, "clean": 1}], count=9)
+    worker(world, "deleter", {"delete": 4, "put": 3, "differ": 2}, count=9)
+    worker(world, "reader", {"differ": 3, "list": 2, "get": 1}, count=6)
+
+
+def prefixes(world: World) -> None:
+    """Prefixes are deleted under writers, with compactions, commits and listings."""
+    begin(world)
+    worker(world, "writer", {"put": 4, "put_many": 2, "delete": 1}, count=10)
+    worker(world, "deleter", {"delete_prefix": 4, "put": 2}, count=6, lives=2)
+    worker(world, "mover", {"compact": 3, "commit": 2, "commit_some": 2, "reset_some": 2, "clean": 1}, count=7)
+    worker(world, "reader", {"list": 3, "differ": 3, "get": 1}, count=6)
+
+
+def movers(world: World) -> None:
+    """Everybody moves one head: commits, resets, subsets, compactions, with a writer."""
+    begin(world)
+    moving = {"commit": 3, "commit_some": 3, "reset": 1, "reset_some": 3, "compact": 3, "hard_reset": 2, "put_many": 3}
+    worker(world, "mover 1", moving, count=8, lives=2)
+    worker(world, "mover 2", moving, count=8)
+    worker(world, "writer", WRITING, count=9)
+    worker(world, "reader", READING, count=4)
+
+
+def merges(world: World) -> None:
+    """Branches are written to, committed and merged into each other in every way."""
+    begin(world, others=("dev", "fix"))
+    all_of = ("main", "dev", "fix")
+    working: Weights = {"advance": 4, "merge": 5, "reset": 1, "rebase": 2, "pick": 3}
+    for number, branches in enumerate((("main",), ("dev", "fix"), all_of)):
+        worker(world, f"worker {number}", working, branches=branches, count=7, lives=2)
+    worker(world, "writer", {"put": 1, "compact": 1, "commit": 2}, branches=all_of, count=3)
+    worker(world, "reader", {"list": 1, "look_back": 3}, branches=all_of, count=3)
+
+
+def branches(world: World) -> None:
+    """Branches come, go and come back under their writers; what they leave is cleaned up."""
+    begin(world, others=("dev",))
+    both = ("dev", "fix")
+    for number in range(2):
+        making = {"create_branch": 5, "delete_branch": 3, "undelete_branch": 2, "tag": 1, "put": 2}
+        worker(world, f"maker {number}", making, branches=both, count=8)
+    for number in range(2):
+        writing = {"put": 4, "delete_prefix": 2, "delete": 1, "commit": 2, "compact": 1}
+        worker(world, f"writer {number}", writing, branches=both, count=8)
+    worker(world, "cleaner", {"clean": 3, "sense": 1}, branches=both, count=5)
+    worker(world, "reader", READING, branches=both, count=4)
+
+
+def imports(world: World) -> None:
+    """Imports that are run by several and again, beside commits and resets."""
+    begin(world)
+    worker(world, "importer 1", {"import_objects": 3, "commit": 1, "reset": 1}, count=5, lives=3)
+    worker(world, "importer 2", {"import_objects": 3, "put": 1}, count=4)
+    worker(world, "mover", {"commit": 2, "reset": 2, "compact": 1, "delete_prefix": 1}, count=5)
+
+
+def garbage(world: World) -> None:
+    """Uploads, resets, dropped branches and compactions, and collectors that wait for no age."""
+    begin(world, others=("dev",))
+    both = ("main", "dev")
+    worker(world, "writer 1", {"put": 5, "put_many": 2, "delete": 2, "reset": 1}, branches=both, count=8, lives=2)
+    worker(world, "writer 2", {"put": 4, "put_if_absent": 2, "commit": 2, "compact": 2}, branches=both, count=8)
+    making = {"create_branch": 4, "delete_branch": 2, "undelete_branch": 2, "reset_some": 2, "commit_some": 2}
+    worker(world, "maker", making, branches=("dev",), count=6)
+    worker(world, "mover", {"advance": 2, "merge": 2, "hard_reset": 2, "reset": 1}, branches=both, count=4)
+    worker(world, "collector 1", {"collect": 3, "clean": 1}, count=4, lives=2)
+    worker(world, "collector 2", {"collect": 3, "clean": 1, "compact": 1}, count=3)
+    worker(world, "reader", {"get": 4, "look_back": 1, "list": 1}, branches=both, count=6)
+
+
+def retention(world: World) -> None:
+    """Commits expire while somebody tags them, goes back to them, reverts and undeletes."""
+    begin(world, others=("dev",), count=3)
+    both = ("main", "dev")
+    moving = {"advance": 4, "hard_reset": 4, "pick": 4, "reset": 1, "merge": 2, "rebase": 1}
+    worker(world, "mover", moving, branches=both, count=7, lives=2)
+    making = {"tag": 5, "create_branch": 4, "delete_branch": 2, "undelete_branch": 3}
+    worker(world, "maker 1", making, branches=("dev", "fix"), count=9)
+    worker(world, "maker 2", making, branches=("dev", "fix"), count=9)
+    worker(world, "collector 1", {"collect": 3, "sleep": 2}, count=6, lives=2)
+    worker(world, "collector 2", {"collect": 2, "sleep": 1}, count=4)
+    worker(world, "reader", {"get": 2, "look_back": 1}, branches=both, count=4)
+
+
+def sensors(world: World) -> None:
+    """Threads of one process, as a server has them, with its background; another process beside."""
+    begin(world, others=("dev",))
+    both = ("main", "dev")
+    threads = (
+        WRITING,
+        {**WRITING, "delete_prefix": 1},
+        READING,
+        {"commit": 2, "merge": 1, "reset_some": 1},
+        BACKGROUND,
+    )
+    crew(world, "server", threads, branches=both, count=6, lives=2)
+    worker(world, "job", {"put_many": 3, "sense": 2, "commit": 1}, branches=both, count=6)
+
+
+def crowd(world: World) -> None:
+    """Everything at once."""
+    begin(world, others=("dev",))
+    every: Weights = {
+        **WRITING,
+        **READING,
+        "advance": 3,
+        "delete_prefix": 1,
+        "commit": 2,
+        "commit_some": 1,
+        "merge": 3,
+        "reset": 1,
+        "reset_some": 1,
+        "hard_reset": 1,
+        "pick": 1,
+        "rebase": 1,
+        "import_objects": 1,
+        "create_branch": 2,
+        "delete_branch": 1,
+        "undelete_branch": 1,
+        "tag": 1,
+        "compact": 1,
+        "sense": 1,
+        "clean": 1,
+        "collect": 2,
+        "sleep": 1,
+    }
+    both = ("main", "dev")
+    crew(world, "crew", [every, every], branches=both, count=8)
+    for number in range(3):
+        worker(world, f"worker {number}", every, branches=both, count=8, lives=2)
+
+
+def power(world: World) -> None:
+    """The power goes for everybody; what was referred to is there."""
+    garbage(world)
+    world.power_lost_at = world.rng.randrange(100, 1200)
+
+    def revive() -> None:
+        worker(world, "survivor", {**WRITING, **READING, "commit": 2, "compact": 1}, count=8)
+        worker(world, "late collector", {"collect": 3, "clean": 1}, count=3)
+
+    world.revive = revive
+
+
+SCENES: Final[dict[str, Scene]] = {
+    scene.__name__: scene
+    for scene in (
+        staging,
+        rivals,
+        deleters,
+        prefixes,
+        movers,
+        merges,
+        branches,
+        imports,
+        garbage,
+        retention,
+        sensors,
+        crowd,
+        power,
+    )
+}
+
+_RETENTION_DAYS: Final = {"retention": 1, "crowd": 1}
+
+
+def play(seed: int, *, scene: str | None = None) -> World:
+    """Run one scene: the named one, or the one whose turn it is.
+
+    Raises:
+        Violation: a promise was broken.
+    """
+    names = list(SCENES)
+    weather = (FAULTS, CALM, STORMY)[seed // len(names) % 3] if scene is None else (FAULTS, CALM, STORMY)[seed % 3]
+    name = scene or names[seed % len(names)]
+    world = World(seed, faults=weather, retention_days=_RETENTION_DAYS.get(name))
+    SCENES[name](world)
+    return world.run()
