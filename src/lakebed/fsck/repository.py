@@ -2,8 +2,8 @@
 
 Owns: what a sound repository is.
 
-- Every branch, tag and line of the reference log names a commit that is there and decodes, and so does every commit
-  before it.
+- Every branch, tag and line of the reference log that can still bring something back names a commit that is there and
+  decodes, and so does every commit before it.
 - Every commit's metarange, and the compacted one of every branch, is there, of the size stated, and so are its ranges;
   they decode, and every object of ours that they name, and every staged one, is there with its size, unless retention
   took the commit's objects.
@@ -30,6 +30,7 @@ from lakebed.repo.home import Home
 from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.layout import DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDER, metarange_path, range_path
 from lakebed.repo.model import TOMBSTONE, Branch, Commit, Entry, MetarangeRef, RangeMeta, Tag
+from lakebed.repo.options import DAY_MS
 from lakebed.repo.records import decode_record, read_records
 from lakebed.repo.reflog import reflog
 from lakebed.repo.rows import prefix_range
@@ -89,7 +90,8 @@ class _Check:
                 self._check_metarange(branch.compacted, f"the staging area of {name}", objects_there=True)
         heads += [(tag.commit_id, f"the tag {name}") for name, tag in self._records(keys.tag(), Tag)]
         with self._findings.reading("reflog", needed_by="undelete"):
-            for line in reflog(self._home, snapshot=self._snapshot):
+            since_ms = self._home.now_ms() - self._home.options.undelete_days * DAY_MS
+            for line in reflog(self._home, since_ms=since_ms, snapshot=self._snapshot):
                 heads += [(one, f"the reference log of {line.branch}") for one in (line.before, line.after) if one]
         if not any(called.startswith("the branch ") for _, called in heads):
             self._findings.error("missing", "branches", "has no branch at all.")
