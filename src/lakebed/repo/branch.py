@@ -13,7 +13,7 @@ from typing import BinaryIO, Final, cast
 import pyarrow as pa
 from typing_extensions import Buffer
 
-from lakebed.errors import AlreadyExists, InvalidRequest
+from lakebed.errors import InvalidRequest
 from lakebed.repo import data
 from lakebed.repo.branches import load_branch
 from lakebed.repo.commit import commit
@@ -112,13 +112,7 @@ class Branch(Reference):
         load_branch(home, self._text)
         check_writable(home, self._text)
         if only_if_absent and self.exists(path):
-            raise AlreadyExists(
-                f"{path!r} is there already on branch {self._text} of repository {home.name}, and was to be written "
-                "only if it was not.",
-                kind="path_exists",
-                branch=self._text,
-                path=path,
-            )
+            raise write.path_exists(home, self._text, path)
 
     def link(
         self,

@@ -1,9 +1,10 @@
 """Commits of what is staged: all of it, or chosen paths.
 
-Owns: `commit`, and what a commit may say (`new_commit`: message, metadata, committer, generation). Invariants: a commit
-holds exactly what was acknowledged before its seal, on the branch's compacted metarange where there is one; what is not
-chosen stays uncommitted, as the difference of the compacted metarange and the new head; ranges that nobody touched are
-reused unread. Does not know: how a head moves (`lakebed.repo.heads`).
+Owns: `commit`, what a commit may say (`new_commit`: message, metadata, committer, generation), and which hooks are
+asked and told of one (`move_by_commits`, for every other verb that makes some). Invariants: a commit holds exactly what
+was acknowledged before its seal, on the branch's compacted metarange where there is one; what is not chosen stays
+uncommitted, as the difference of the compacted metarange and the new head; ranges that nobody touched are reused
+unread. Does not know: how a head moves (`lakebed.repo.heads`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from lakebed.repo.committed.diff import diff_metaranges
 from lakebed.repo.heads import (
     CommitWithId,
     Move,
+    Plan,
     SealedBranch,
     applied_state,
     keep_applied,
@@ -34,17 +36,18 @@ from lakebed.repo.hooks import HookCall, HookEvent
 from lakebed.repo.model import ROWS_SCHEMA, TOMBSTONE, Commit, MetarangeRef
 from lakebed.repo.names import check_path, check_prefix
 from lakebed.repo.protection import check_committable
-from lakebed.repo.rows import prefix_range
+from lakebed.repo.rows import Interval, joined, prefix_range
 
 __all__ = [
     "MESSAGE_BYTES_MAX",
     "METADATA_BYTES_MAX",
     "METADATA_COUNT_MAX",
-    "Interval",
+    "check_commit_metadata",
     "check_says",
     "chosen_intervals",
     "commit",
     "hook_call",
+    "move_by_commits",
     "new_commit",
     "no_changes",
     "with_paths_of",
@@ -56,9 +59,6 @@ METADATA_BYTES_MAX: Final = 64 << 10
 """Most metadata of a commit: its keys and values together, in UTF-8."""
 METADATA_COUNT_MAX: Final = 1_000
 """Most keys of it."""
-
-Interval = tuple[bytes, bytes | None]
-"""Half-open range of paths; None: up to the last."""
 
 
 def commit(
@@ -102,7 +102,7 @@ def commit(
     def plan(sealed: SealedBranch) -> Move:
         state = applied_state(home, sealed)
         before = sealed.head.metarange
-        if chosen is not None:
+        if chosen:
             target = with_paths_of(home, before, source=state, chosen=chosen)
         else:
             target = before if says_as_head(home, sealed, state) else state
@@ -123,9 +123,7 @@ def commit(
         except Rejected:
             keep_applied(home, sealed, state=state, operation="commit")
             raise
-        return Move(
-            new.id, compacted=None if chosen is None or same_state(home, target, state) else state, commits=[new]
-        )
+        return Move(new.id, compacted=None if not chosen or same_state(home, target, state) else state, commits=[new])
 
     [new] = move_branch(home, branch, operation="commit", plan=plan).commits
     home.hooks.run_after(hook_call(home, "post-commit", branch, new))
@@ -176,12 +174,15 @@ def check_says(message: str, metadata: Mapping[str, str] | None, *, allow_empty_
             f"The message has {size:,} bytes, and {MESSAGE_BYTES_MAX:,} are possible: shorten it.",
             kind="oversized_message",
         )
-    if metadata is None:
-        return
+    check_commit_metadata(metadata or {})
+
+
+def check_commit_metadata(metadata: Mapping[str, str]) -> None:
+    """Refuse metadata that no commit, or repository, can have. Raises `InvalidRequest`."""
     for key, value in metadata.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise InvalidRequest(
-                f"The metadata of a commit is text to text, and {key!r} has {type(value).__name__}: write it as text.",
+                f"Metadata is text to text, and {key!r} has {type(value).__name__}: write it as text.",
                 kind="wrong_type",
             )
     total = sum(_bytes_of(key) + _bytes_of(value) for key, value in metadata.items())
@@ -202,6 +203,41 @@ def _bytes_of(text: str) -> int:
             "UTF-8.",
             kind="invalid_text",
         ) from error
+
+
+def move_by_commits(
+    home: Home,
+    branch: str,
+    *,
+    operation: str,
+    plan: Plan,
+    events: tuple[HookEvent, HookEvent] = ("pre-commit", "post-commit"),
+    source: str = "",
+) -> Sequence[CommitWithId]:
+    """Move a branch without uncommitted changes by commits that are planned: hooks may refuse them, and are told.
+
+    Args:
+        operation, plan: as `lakebed.repo.heads.move_branch`.
+        events: what the hooks before and after are told.
+        source: of a merge, what is merged.
+
+    Returns:
+        The new commits.
+
+    Raises:
+        Rejected: ``hook_rejected``. Otherwise as `lakebed.repo.heads.move_branch`.
+    """
+
+    def agreed(sealed: SealedBranch) -> Move:
+        move = plan(sealed)
+        for new in move.commits:
+            home.hooks.run_before(hook_call(home, events[0], branch, new, source=source))
+        return move
+
+    made = move_branch(home, branch, operation=operation, plan=agreed).commits
+    for new in made:
+        home.hooks.run_after(hook_call(home, events[1], branch, new, source=source))
+    return made
 
 
 def no_changes(home: Home, branch: str, what: str) -> InvalidRequest:
@@ -230,27 +266,17 @@ def hook_call(home: Home, event: HookEvent, branch: str, new: CommitWithId, *, s
     )
 
 
-def chosen_intervals(paths: Iterable[str], prefixes: Iterable[str]) -> list[Interval] | None:
-    """Paths and prefixes as half-open ranges, sorted and disjoint; None: nothing was named, so all is meant.
+def chosen_intervals(paths: Iterable[str], prefixes: Iterable[str]) -> tuple[Interval, ...]:
+    """Paths and prefixes as half-open ranges, sorted and disjoint; of nothing none.
 
     Raises:
-        InvalidRequest: something cannot be a path.
+        InvalidRequest: something cannot be a path, or is one text in place of several.
     """
-    ranges: list[Interval] = []
-    for path in paths:
-        key = check_path(path)
-        ranges.append((key, key + b"\0"))
-    ranges += [prefix_range(check_prefix(prefix)) for prefix in prefixes]
-    if not ranges:
-        return None
-    joined: list[Interval] = []
-    for start, end in sorted(ranges, key=lambda interval: interval[0]):
-        if joined and (joined[-1][1] is None or start <= joined[-1][1]):
-            last_start, last_end = joined[-1]
-            joined[-1] = (last_start, None if last_end is None or end is None else max(last_end, end))
-        else:
-            joined.append((start, end))
-    return joined
+    for name, given in (("paths", paths), ("prefixes", prefixes)):
+        if isinstance(given, str):
+            raise InvalidRequest(f"{name} are a list of texts, and one text was given.", kind="wrong_type")
+    keys = map(check_path, paths)
+    return joined([*((key, key + b"\0") for key in keys), *(prefix_range(check_prefix(one)) for one in prefixes)])
 
 
 def with_paths_of(home: Home, onto: MetarangeRef, *, source: MetarangeRef, chosen: Sequence[Interval]) -> MetarangeRef:

@@ -18,23 +18,24 @@ from typing import Final, Literal
 import msgspec
 import pyarrow as pa
 
-from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound, OutcomeUnknown
+from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound
 from lakebed.ids import new_uuid
 from lakebed.objects.open import open_store
 from lakebed.objects.path import parse_url
 from lakebed.objects.port import ObjectMeta, ObjectStore
 from lakebed.repo.branches import load_branch
-from lakebed.repo.commit import check_says, chosen_intervals, hook_call, new_commit
+from lakebed.repo.commit import check_says, chosen_intervals, move_by_commits, new_commit
 from lakebed.repo.committed.apply import Changes, apply_changes
 from lakebed.repo.entry import encode_entries, encode_entry
-from lakebed.repo.heads import Move, SealedBranch, check_clean, move_branch
+from lakebed.repo.heads import Move, SealedBranch, check_clean
 from lakebed.repo.home import Home
 from lakebed.repo.layout import DATA_FOLDER
 from lakebed.repo.model import Entry
 from lakebed.repo.names import check_path
+from lakebed.repo.options import DAY_MS
 from lakebed.repo.protection import check_committable
-from lakebed.repo.records import decode_record, encode_record, read_records, settling, write_unique
-from lakebed.repo.rows import overlay, rows_of
+from lakebed.repo.records import decode_record, encode_record, read_records, replace_record, write_unique
+from lakebed.repo.rows import overlay, prefix_range, rows_of
 
 __all__ = [
     "Import",
@@ -43,10 +44,14 @@ __all__ = [
     "import_status",
     "run_import",
     "start_import",
+    "trim_imports",
     "unfinished_imports",
 ]
 
 SOURCE_COUNT_MAX: Final = 10_000
+KEPT_DAYS: Final = 7
+"""How long an import can be asked about after it has ended; one that runs writes its record again all the time."""
+_TRIM_COUNT_MAX: Final = 1_000
 _BATCH_ROW_COUNT: Final = 16_384
 _PROGRESS_ROW_COUNT: Final = 100_000
 """Rows between two looks at whether the import was cancelled; each is a write of the key-value store."""
@@ -168,6 +173,30 @@ def cancel_import(home: Home, id: str) -> Import:
     raise Conflict(f"Import {id} goes on too fast to be cancelled: try again.", kind="import_busy", id=id)
 
 
+def trim_imports(home: Home) -> int:
+    """Remove the records of imports that nothing has happened to for `KEPT_DAYS`, ended or left behind.
+
+    Returns:
+        How many went; at most 1,000 a call.
+    Cost: 1 scan, and 1 write when there are some.
+    """
+    before_ms = home.now_ms() - KEPT_DAYS * DAY_MS
+    old: dict[bytes, bytes | None] = {}
+    with home.key_value.snapshot() as snapshot:
+        for key, raw in snapshot.scan(*prefix_range(home.keys.imported())):
+            if decode_record(raw, Import, key=key).updated_at_ms < before_ms:
+                old[key] = raw
+                if len(old) == _TRIM_COUNT_MAX:
+                    break
+    if not old:
+        return 0
+    try:
+        home.key_value.write(deletes=old, expected=old)
+    except Conflict:
+        return 0  # somebody takes one of them up: the others go with the next step
+    return len(old)
+
+
 def run_import(home: Home, id: str, *, storage_options: Mapping[str, str] | None = None) -> Import:
     """Do an import, or do it again after a crash. Of two that run at once one completes it.
 
@@ -199,22 +228,22 @@ class _Run:
         self._home = home
         self._storage_options = storage_options
         self._record, self._raw = _load(home, id)
+        self._done = self._record
 
     def complete(self) -> Import:
         record = self._record
         if record.state != "running":
             return record
-        [new] = move_branch(self._home, record.branch, operation="import", plan=self._plan).commits
-        self._home.hooks.run_after(hook_call(self._home, "post-commit", record.branch, new))
-        return import_status(self._home, record.id)
+        move_by_commits(self._home, record.branch, operation="import", plan=self._plan)
+        return self._done
 
     def _plan(self, sealed: SealedBranch) -> Move:
         home, record = self._home, self._record
         check_committable(home, record.branch)
         check_clean(home, sealed, operation="import")
         folders = [source for source in record.sources if source.kind == "prefix"]
-        cleared = chosen_intervals((), [_folder(source.destination) for source in folders]) if record.replace else None
-        changes = Changes(clears=tuple(cleared or ()), rows=self._rows)
+        cleared = chosen_intervals((), [_folder(source.destination) for source in folders]) if record.replace else ()
+        changes = Changes(clears=cleared, rows=self._rows)
         applied = apply_changes(home.committed, sealed.head.metarange, changes)
         new = new_commit(
             home,
@@ -224,10 +253,11 @@ class _Run:
             metadata=record.metadata,
             committer=record.committer,
         )
-        home.hooks.run_before(hook_call(home, "pre-commit", record.branch, new))
-        done = msgspec.structs.replace(self._record, state="completed", commit_id=new.id, updated_at_ms=home.now_ms())
+        self._done = msgspec.structs.replace(
+            self._record, state="completed", commit_id=new.id, updated_at_ms=home.now_ms()
+        )
         key = home.keys.imported(record.id)
-        return Move(new.id, commits=[new], puts=[(key, encode_record(done))], expected={key: self._raw})
+        return Move(new.id, commits=[new], puts=[(key, encode_record(self._done))], expected={key: self._raw})
 
     def _rows(self) -> Iterator[pa.RecordBatch]:
         """What the sources hold, as rows; the record follows."""
@@ -339,12 +369,4 @@ def _load(home: Home, id: str) -> tuple[Import, bytes]:
 
 def _set(home: Home, raw: bytes, record: Import) -> bool:
     """Set the record if it is still `raw`."""
-    key, encoded = home.keys.imported(record.id), encode_record(record)
-    try:
-        home.key_value.set_if(key, encoded, expected=raw)
-    except Conflict:
-        return False
-    except OutcomeUnknown as unclear:
-        with settling(unclear):
-            return home.key_value.get(key) == encoded
-    return True
+    return replace_record(home.key_value, home.keys.imported(record.id), encode_record(record), expected=raw)

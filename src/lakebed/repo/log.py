@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from lakebed.errors import InvalidRequest
+from lakebed.repo.commit import chosen_intervals
 from lakebed.repo.commits import ancestors, load_commit
 from lakebed.repo.committed.diff import has_difference
 from lakebed.repo.home import Home
 from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.model import Commit
-from lakebed.repo.names import check_path, check_prefix
 from lakebed.repo.refs import resolve
-from lakebed.repo.rows import prefix_range
+from lakebed.repo.rows import Interval
 
 __all__ = ["log"]
 
@@ -55,7 +55,7 @@ def log(
     """
     if amount is not None and amount < 1:
         raise InvalidRequest(f"A log has at least 1 commit, and {amount} were asked for.", kind="invalid_amount")
-    stretches = _stretches(paths, prefixes)
+    stretches = chosen_intervals(paths, prefixes)
     with home.key_value.snapshot() as snapshot:
         start = resolve(home, ref, snapshot=snapshot).commit_id
         last = None if stop_at is None else resolve(home, stop_at, snapshot=snapshot).commit_id
@@ -74,18 +74,7 @@ def log(
             is_behind = is_behind or id == after
 
 
-def _stretches(paths: Sequence[str], prefixes: Sequence[str]) -> list[tuple[bytes, bytes | None]]:
-    """Half-open ranges of paths."""
-    for name, given in (("paths", paths), ("prefixes", prefixes)):
-        if isinstance(given, str):
-            raise InvalidRequest(f"{name} are a list of texts, and one text was given.", kind="wrong_type")
-    keys = [check_path(path) for path in paths]
-    return [(key, key + b"\0") for key in keys] + [prefix_range(check_prefix(prefix)) for prefix in prefixes]
-
-
-def _changed(
-    home: Home, commit: Commit, stretches: list[tuple[bytes, bytes | None]], *, snapshot: KeyValueSnapshot
-) -> bool:
+def _changed(home: Home, commit: Commit, stretches: Sequence[Interval], *, snapshot: KeyValueSnapshot) -> bool:
     """Whether a commit changed something in one of the stretches, against its first parent."""
     before = home.committed.empty
     if commit.parents:

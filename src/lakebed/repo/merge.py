@@ -15,11 +15,12 @@ from collections.abc import Mapping
 from typing import Final, get_args
 
 from lakebed.errors import Conflict, InvalidRequest
-from lakebed.repo.commit import check_says, hook_call, new_commit, no_changes
+from lakebed.repo.commit import check_says, move_by_commits, new_commit, no_changes
 from lakebed.repo.commits import load_commit, merge_base
 from lakebed.repo.committed.merge import Strategy, merge_metaranges
-from lakebed.repo.heads import CommitWithId, Move, SealedBranch, check_clean, move_branch
+from lakebed.repo.heads import CommitWithId, Move, SealedBranch, check_clean
 from lakebed.repo.home import Home
+from lakebed.repo.hooks import HookEvent
 from lakebed.repo.model import MetarangeRef
 from lakebed.repo.names import check_prefix
 from lakebed.repo.protection import check_not_read_only
@@ -103,11 +104,10 @@ def merge(
             raise no_changes(home, into, f"The merge of {source}")
         parents = [(head_id, head), (source_id, source_commit)] if is_whole else [(head_id, head)]
         new = new_commit(home, parents=parents, metarange=state, message=message, metadata=said, committer=committer)
-        home.hooks.run_before(hook_call(home, "pre-merge", into, new, source=source))
         return Move(new.id, commits=[new], relies_on=[source_id])
 
-    [new] = move_branch(home, into, operation="merge", plan=plan).commits
-    home.hooks.run_after(hook_call(home, "post-merge", into, new, source=source))
+    events: tuple[HookEvent, HookEvent] = ("pre-merge", "post-merge")
+    [new] = move_by_commits(home, into, operation="merge", plan=plan, events=events, source=source)
     return new
 
 

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from lakebed.errors import InvalidRequest
-from lakebed.repo.commit import check_says, hook_call, new_commit, no_changes
+from lakebed.repo.commit import check_says, move_by_commits, new_commit, no_changes
 from lakebed.repo.commits import load_commit
 from lakebed.repo.committed.merge import Strategy
-from lakebed.repo.heads import CommitWithId, Move, SealedBranch, check_clean, move_branch
+from lakebed.repo.heads import CommitWithId, Move, SealedBranch, check_clean
 from lakebed.repo.home import Home
 from lakebed.repo.merge import check_strategy, merged
 from lakebed.repo.model import Commit, MetarangeRef
@@ -180,9 +180,7 @@ def _pick(
             metadata=metadata,
             committer=committer,
         )
-        home.hooks.run_before(hook_call(home, "pre-commit", branch, new))
         return Move(new.id, commits=[new], relies_on=() if relies_on is None else [relies_on])
 
-    [new] = move_branch(home, branch, operation=what, plan=plan).commits
-    home.hooks.run_after(hook_call(home, "post-commit", branch, new))
+    [new] = move_by_commits(home, branch, operation=what, plan=plan)
     return new

@@ -8,10 +8,10 @@ against its first parent. Does not know: how a head moves (`lakebed.repo.heads`)
 from __future__ import annotations
 
 from lakebed.errors import InvalidRequest
-from lakebed.repo.commit import hook_call, new_commit, no_changes
+from lakebed.repo.commit import move_by_commits, new_commit, no_changes
 from lakebed.repo.commits import ancestors, load_commit, merge_base
 from lakebed.repo.committed.merge import Strategy
-from lakebed.repo.heads import CommitWithId, Move, SealedBranch, check_clean, move_branch
+from lakebed.repo.heads import CommitWithId, Move, SealedBranch, check_clean
 from lakebed.repo.home import Home
 from lakebed.repo.merge import check_strategy, merged
 from lakebed.repo.protection import check_committable
@@ -78,13 +78,10 @@ def rebase(
                 committer=committer or commit.committer,
             )
             made.append(last)
-            home.hooks.run_before(hook_call(home, "pre-commit", branch, last))
         return Move(last.id, commits=made, relies_on=[onto_id, *(id for id, _ in own)])
 
-    move = move_branch(home, branch, operation="rebase", plan=plan)
-    for new in move.commits:
-        home.hooks.run_after(hook_call(home, "post-commit", branch, new))
-    return move.commits[-1] if move.commits else CommitWithId(onto_id, onto_commit)
+    made = move_by_commits(home, branch, operation="rebase", plan=plan)
+    return made[-1] if made else CommitWithId(onto_id, onto_commit)
 
 
 def _own_commits(home: Home, sealed: SealedBranch, onto_id: str) -> list[CommitWithId]:

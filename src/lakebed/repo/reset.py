@@ -8,7 +8,9 @@ them. Does not know: how a head moves (`lakebed.repo.heads`).
 
 from __future__ import annotations
 
-from lakebed.repo.commit import Interval, chosen_intervals, with_paths_of
+from collections.abc import Sequence
+
+from lakebed.repo.commit import chosen_intervals, with_paths_of
 from lakebed.repo.heads import (
     CommitWithId,
     Move,
@@ -23,6 +25,7 @@ from lakebed.repo.home import Home
 from lakebed.repo.model import Commit
 from lakebed.repo.protection import check_committable, check_writable
 from lakebed.repo.refs import resolve_commit
+from lakebed.repo.rows import Interval
 
 __all__ = ["hard_reset", "reset", "reset_path", "reset_prefix"]
 
@@ -57,7 +60,7 @@ def reset_prefix(home: Home, branch: str, *, prefix: str) -> CommitWithId:
     return _reset_chosen(home, branch, chosen_intervals((), [prefix]))
 
 
-def _reset_chosen(home: Home, branch: str, chosen: list[Interval] | None) -> CommitWithId:
+def _reset_chosen(home: Home, branch: str, chosen: Sequence[Interval]) -> CommitWithId:
     check_writable(home, branch)
 
     def plan(sealed: SealedBranch) -> Move:
@@ -65,7 +68,7 @@ def _reset_chosen(home: Home, branch: str, chosen: list[Interval] | None) -> Com
             return Move(sealed.record.commit_id)
         state = applied_state(home, sealed)
         head = sealed.head.metarange
-        kept = with_paths_of(home, state, source=head, chosen=chosen or ())
+        kept = with_paths_of(home, state, source=head, chosen=chosen)
         return Move(sealed.record.commit_id, compacted=None if same_state(home, head, kept) else kept)
 
     return _moved(home, branch, plan)

@@ -20,7 +20,20 @@ from lakebed.lsm.resolve import visible
 from lakebed.lsm.sort import KeyColumn
 from lakebed.repo.model import ROWS_SCHEMA
 
-__all__ = ["clip_rows", "lsm_rows", "overlay", "path_rows", "prefix_range", "rows_of", "without_tombstones"]
+__all__ = [
+    "Interval",
+    "clip_rows",
+    "joined",
+    "lsm_rows",
+    "overlay",
+    "path_rows",
+    "prefix_range",
+    "rows_of",
+    "without_tombstones",
+]
+
+Interval = tuple[bytes, bytes | None]
+"""Half-open range of paths, or keys; an end of None: up to the last."""
 
 
 def overlay(sources: Sequence[Iterable[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
@@ -61,9 +74,23 @@ def _newest(window: Window) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays(batch.columns, schema=ROWS_SCHEMA)
 
 
-def prefix_range(prefix: bytes) -> tuple[bytes, bytes | None]:
+def prefix_range(prefix: bytes) -> Interval:
     """The half-open range of the paths, or keys, that begin with a prefix; an end of None: up to the last."""
     return prefix, prefix_end(prefix)
+
+
+def joined(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
+    """Half-open ranges as few as can be: sorted, disjoint, not touching, none empty. Cost: a sort."""
+    found: list[Interval] = []
+    for start, end in sorted(intervals, key=lambda interval: interval[0]):
+        if end is not None and start >= end:
+            continue
+        before = found[-1][1] if found else b""
+        if found and (before is None or start <= before):
+            found[-1] = (found[-1][0], None if before is None or end is None else max(before, end))
+        else:
+            found.append((start, end))
+    return tuple(found)
 
 
 def without_tombstones(batch: pa.RecordBatch) -> pa.RecordBatch:

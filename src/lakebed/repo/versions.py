@@ -14,9 +14,9 @@ from typing import Final
 from lakebed.errors import InvalidRequest
 from lakebed.reclaim.model import Pin, Version
 from lakebed.repo.branches import list_branches, load_branch
-from lakebed.repo.commit import new_commit
-from lakebed.repo.commits import ancestors, load_commit, merge_base
-from lakebed.repo.heads import Move, SealedBranch, check_clean, move_branch
+from lakebed.repo.commit import move_by_commits, new_commit
+from lakebed.repo.commits import ancestors, merge_base
+from lakebed.repo.heads import Move, SealedBranch, check_clean
 from lakebed.repo.home import Home
 from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.model import Commit, Tag
@@ -129,6 +129,7 @@ def restore_version(home: Home, version: str, *, committer: str | None = None) -
     Raises:
         NotFound: kind ``reference_not_found``.
         InvalidRequest: kind ``dirty_branch``, ``protected_branch``, ``commit_expired``.
+        Rejected: kind ``hook_rejected``.
         Conflict: kind ``branch_moved``.
     Cost: 2 durable writes of the key-value store; no range is read or written.
     """
@@ -148,5 +149,5 @@ def restore_version(home: Home, version: str, *, committer: str | None = None) -
         )
         return Move(new.id, commits=[new], relies_on=[id])
 
-    move = move_branch(home, name, operation="restore", plan=plan)
-    return version_of(home, move.commit_id, load_commit(home, move.commit_id))
+    [new] = move_by_commits(home, name, operation="restore", plan=plan)
+    return version_of(home, new.id, new.commit)

@@ -21,11 +21,9 @@ from lakebed.lsm.block import offsets_of
 from lakebed.lsm.merge import first_key, last_key
 from lakebed.lsm.sort import KeyColumn
 from lakebed.repo.model import ROWS_SCHEMA
+from lakebed.repo.rows import Interval, joined
 
-__all__ = ["ChangeRows", "Changes", "Clear", "Clearing", "Clears"]
-
-Clear = tuple[bytes, bytes | None]
-"""A half-open stretch of paths; an end of None is open."""
+__all__ = ["ChangeRows", "Changes", "Clearing", "Clears"]
 
 _BATCH_ROWS_MAX: Final = 65_536
 """Rows of changes that are looked at together."""
@@ -44,7 +42,7 @@ class Changes:
             time the changes are applied.
     """
 
-    clears: tuple[Clear, ...]
+    clears: tuple[Interval, ...]
     rows: Callable[[], Iterator[pa.RecordBatch]]
 
 
@@ -160,18 +158,10 @@ class Clearing(Enum):
 class Clears:
     """Stretches of paths that are cleared; those that touch each other are one."""
 
-    def __init__(self, clears: Sequence[Clear]) -> None:
-        self._starts: list[bytes] = []
-        self._ends: list[bytes | None] = []
-        for start, end in sorted(clears, key=lambda clear: clear[0]):
-            if end is not None and start >= end:
-                continue
-            before = self._ends[-1] if self._ends else b""
-            if self._ends and (before is None or start <= before):
-                self._ends[-1] = None if before is None or end is None else max(before, end)
-            else:
-                self._starts.append(start)
-                self._ends.append(end)
+    def __init__(self, clears: Sequence[Interval]) -> None:
+        stretches = joined(clears)
+        self._starts = [start for start, _ in stretches]
+        self._ends = [end for _, end in stretches]
 
     def over(self, first: bytes, last: bytes) -> Clearing:
         """How much of the paths from the first to the last, inclusive, is cleared."""

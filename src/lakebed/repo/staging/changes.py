@@ -17,11 +17,10 @@ from lakebed.repo.committed.apply import Changes
 from lakebed.repo.home import Home
 from lakebed.repo.key_value.port import KEY_BYTES_MAX, KeyValueSnapshot
 from lakebed.repo.model import ROWS_SCHEMA, StagingToken
-from lakebed.repo.rows import overlay, prefix_range
+from lakebed.repo.rows import Interval, joined, overlay, prefix_range
 
 __all__ = [
     "Bounds",
-    "Interval",
     "Rows",
     "changes_of",
     "cleared_by",
@@ -31,11 +30,8 @@ __all__ = [
     "token_sources",
 ]
 
-Interval = tuple[bytes, bytes | None]
-"""Half-open range of paths; an end of None: up to the last path."""
-
 Bounds = tuple[bytes | None, bytes | None]
-"""The same, a start of None: from the first path."""
+"""As `Interval`, and a start of None: from the first path."""
 
 Rows = Callable[[bytes | None, bytes | None], Iterator[pa.RecordBatch]]
 """Rows of a range ``[start, end)``, as batches of `ROWS_SCHEMA`, sorted, each path once."""
@@ -43,14 +39,7 @@ Rows = Callable[[bytes | None, bytes | None], Iterator[pa.RecordBatch]]
 
 def cleared_by(tokens: Iterable[StagingToken]) -> tuple[Interval, ...]:
     """What tokens hide in the layers below them: sorted, disjoint. Cost: a sort."""
-    merged: list[Interval] = []
-    for start, end in sorted(prefix_range(token.clears.encode()) for token in tokens if token.clears is not None):
-        if merged and (merged[-1][1] is None or start <= merged[-1][1]):
-            before = merged[-1][1]
-            merged[-1] = (merged[-1][0], None if before is None or end is None else max(before, end))
-        else:
-            merged.append((start, end))
-    return tuple(merged)
+    return joined(prefix_range(token.clears.encode()) for token in tokens if token.clears is not None)
 
 
 def left_of(start: bytes | None, end: bytes | None, cleared: Sequence[Interval]) -> list[Bounds]:

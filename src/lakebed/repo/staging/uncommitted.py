@@ -28,8 +28,8 @@ from lakebed.repo.committed.windows import match_paths, order_of, side_by_side
 from lakebed.repo.home import Home
 from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.model import ROWS_SCHEMA, Branch, MetarangeRef, StagingToken
-from lakebed.repo.rows import overlay, rows_of, without_tombstones
-from lakebed.repo.staging.changes import Bounds, Interval, cleared_by, left_of, token_sources
+from lakebed.repo.rows import Interval, overlay, rows_of, without_tombstones
+from lakebed.repo.staging.changes import Bounds, cleared_by, left_of, token_sources
 
 __all__ = ["is_dirty", "uncommitted"]
 

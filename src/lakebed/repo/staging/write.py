@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from lakebed.errors import AlreadyExists, Conflict
 from lakebed.repo.entry import decode_entry
+from lakebed.repo.heads import fold
 from lakebed.repo.home import Home
 from lakebed.repo.model import TOMBSTONE, Entry
 from lakebed.repo.names import check_path, check_prefix
@@ -35,6 +36,7 @@ __all__ = [
     "delete",
     "delete_many",
     "delete_prefix",
+    "path_exists",
     "stage",
     "stage_if_absent",
     "stage_many",
@@ -88,13 +90,7 @@ def stage_if_absent(home: Home, *, branch: str, path: str, entry: Entry) -> None
         if visible is not None:
             if decode_entry(visible, where=path).address == entry.address:
                 return
-            raise AlreadyExists(
-                f"{path!r} is there already on branch {branch} of repository {home.name}, and was to be written only "
-                "if it was not.",
-                kind="path_exists",
-                branch=branch,
-                path=path,
-            )
+            raise path_exists(home, branch, path)
         _check_age(ulid, standing.boundary)
         staged = standing.token_prefix + key
         if write_rows(home, [staged], [value], expected={**standing.on_both, staged: own}):
@@ -197,7 +193,8 @@ def delete_prefix(home: Home, *, branch: str, prefix: str) -> bool:
     Raises:
         NotFound, InvalidRequest, OutcomeUnknown: as `stage`.
         Conflict: kind ``branch_moved``: others changed the branch at every try.
-    Cost: 1 snapshot, a listing up to its first entry, 1 write of the branch's record, however much is taken away.
+    Cost: 1 snapshot, a listing up to its first entry, 1 write of the branch's record, however much is taken away. A
+    branch with too many sealed tokens is compacted first.
     """
     start, end = prefix_range(check_prefix(prefix, writing=True))
     tries = Tries(home, branch, operation="delete_prefix")
@@ -207,6 +204,9 @@ def delete_prefix(home: Home, *, branch: str, prefix: str) -> bool:
             if next(view.rows(start or None, end), None) is None:
                 return False
         record = standing.record
+        is_long = len(record.sealed) >= home.options.sealed_tokens_max
+        if is_long and fold(home, branch, operation="delete_prefix"):
+            continue
         token = new_token(home.environment, clears=prefix)
         after = msgspec.structs.replace(record, staging=token, sealed=(record.staging, *record.sealed))
         try:
@@ -221,6 +221,17 @@ def delete_prefix(home: Home, *, branch: str, prefix: str) -> bool:
 
 
 # ---- inside
+
+
+def path_exists(home: Home, branch: str, path: str) -> AlreadyExists:
+    """The error of a conditional put that came too late."""
+    return AlreadyExists(
+        f"{path!r} is there already on branch {branch} of repository {home.name}, and was to be written only if it was "
+        "not.",
+        kind="path_exists",
+        branch=branch,
+        path=path,
+    )
 
 
 def _check_age(ulid: str | None, boundary: bytes | None) -> None:

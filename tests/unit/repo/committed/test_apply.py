@@ -94,7 +94,7 @@ def test_the_same_objects_again_change_nothing(
         with committed.count() as counts, repository_store.count() as requests:
             result = applied(committed, base, put, clears=[(b"a", b"b"), (b"x", None)])
         assert result.ref is base
-        assert not result.is_changed
+        assert (result.added, result.changed, result.removed) == (0, 0, 0)
         assert counts.ranges_written == requests.put == 0
     assert applied(committed, committed.empty, absent).ref is committed.empty
 
