@@ -59,6 +59,8 @@ def describe(endpoints: Iterable[Endpoint], *, prefix: str) -> dict[str, Any]:
     listed = list(endpoints)
     kinds = [kind for one in listed for kind in (one.takes, *one.gives.values()) if _is_record(kind)]
     schemas, components = msgspec.json.schema_components([*kinds, ErrorBody], ref_template=_SCHEMAS)
+    for component in components.values():
+        _loosen_arrays(component)
     by_kind = dict(zip([repr(kind) for kind in (*kinds, ErrorBody)], schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for one in listed:
@@ -82,6 +84,16 @@ def describe(endpoints: Iterable[Endpoint], *, prefix: str) -> dict[str, Any]:
         },
         "security": [{"basic": []}, {"bearer": []}],
     }
+
+
+def _loosen_arrays(component: dict[str, Any]) -> None:
+    """Of a struct that travels as an array, say what its elements may be, not which is which.
+
+    Few tools take ``prefixItems`` as the standard means it; some refuse the whole description.
+    """
+    elements = component.pop("prefixItems", None)
+    if elements is not None:
+        component["items"] = {"anyOf": [one for at, one in enumerate(elements) if one not in elements[:at]]}
 
 
 def _is_record(kind: Any) -> bool:
