@@ -43,6 +43,7 @@ from lakebed.repo.mark import Marked, mark
 from lakebed.repo.model import MetarangeRef, RangeMeta
 from lakebed.repo.options import CollectionOptions
 from lakebed.repo.rows import prefix_range
+from lakebed.repo.staging.cleanup import clean_orphans_once
 
 __all__ = ["Subtraction", "collect_garbage", "plan_collection", "subtract_here"]
 
@@ -89,7 +90,7 @@ def collect_garbage(
     subtract: Subtraction = subtract_here,
     progress: Callable[[Any], None] | None = None,
 ) -> ReclaimReport:
-    """Delete the objects, ranges and metaranges of a repository that nothing needs.
+    """Delete the objects, ranges and metaranges of a repository that nothing needs, and staged rows of no branch.
 
     Args:
         options: how old garbage has to be.
@@ -110,6 +111,8 @@ def collect_garbage(
     report = Sweeper(home.store, home.environment, progress).sweep(plan)
     if len(report.warnings) == len(plan.warnings):
         collection.settle()
+    while not clean_orphans_once(home).is_done:
+        pass  # rows of records are garbage too, where no background looks for them
     return report
 
 

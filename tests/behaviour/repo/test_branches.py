@@ -271,6 +271,17 @@ def test_undelete_brings_the_last_head_back(home: Home, clock: ManualClock) -> N
     refused(NotFound, "branch_not_deleted", undelete_branch, home, "dev")
 
 
+def test_lines_of_one_millisecond_keep_their_order(home: Home) -> None:
+    """A branch that is deleted again and again while the clock stands comes back as it was the last time."""
+    for number in range(8):
+        create_branch(home, "dev", source="main")
+        put(home, "dev", "a", str(number))
+        last = commit(home, "dev", message=str(number))
+        delete_branch(home, "dev")
+    assert [line.what for line in reflog(home, branch="dev")] == ["create", "commit", "delete"] * 8
+    assert undelete_branch(home, "dev").commit_id == last.id
+
+
 def test_old_lines_of_the_log_go(home: Home, clock: ManualClock) -> None:
     """What is too old to bring anything back is trimmed, of every branch; the rest stays."""
     create_branch(home, "dev", source="main")

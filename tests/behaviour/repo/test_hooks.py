@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from lakebed.errors import InvalidRequest, Rejected
-from lakebed.repo.branches import load_branch
+from lakebed.repo.branches import create_branch, load_branch
 from lakebed.repo.commit import commit
 from lakebed.repo.home import Home
-from lakebed.repo.hooks import HookCall, Webhook, set_webhooks, webhooks
+from lakebed.repo.hooks import HookCall, HookEvent, Webhook, set_webhooks, webhooks
+from lakebed.repo.merge import merge
+from lakebed.repo.pick import cherry_pick, revert
+from lakebed.repo.rebase import rebase
+from lakebed.repo.versions import restore_version
 from lakebed.testing.repo_homes import Place, open_home, put
 
 
@@ -40,7 +45,8 @@ class Receiver:
                     self.send_header(name, value)
                 self.send_header("Content-Length", str(len(receiver.answer)))
                 self.end_headers()
-                self.wfile.write(receiver.answer)
+                with suppress(ConnectionError):  # who asked may have given up
+                    self.wfile.write(receiver.answer)
 
             def log_message(self, format: str, *args: object) -> None:
                 """Nothing is printed."""
@@ -117,6 +123,41 @@ def test_an_answer_that_is_not_2xx_refuses(home: Home, receiver: Receiver, statu
     assert "messages need a ticket" in sentence
     assert len(sentence) < 700
     assert len(receiver.calls) == 1
+
+
+def test_every_verb_that_makes_a_commit_asks_and_tells(home: Home) -> None:
+    """Merge, revert, cherry-pick, rebase and restore: each commit may be refused, and is told of when it is there."""
+    seen: list[tuple[str, str]] = []
+    for event in get_args(HookEvent):
+        home.hooks.register(event, lambda call: seen.append((call.event, call.commit_id)), name=event)
+    first = commit(home, "main", message="one")
+    create_branch(home, "dev", source="main")
+    put(home, "dev", "b", "2")
+    second = commit(home, "dev", message="two")
+    put(home, "main", "c", "3")
+    commit(home, "main", message="three")
+    create_branch(home, "side", source="main~1")
+    put(home, "side", "d", "4")
+    commit(home, "side", message="four")
+    seen.clear()
+    made = [
+        ("commit", cherry_pick(home, "main", ref=second.id)),
+        ("commit", revert(home, "main", ref="main")),
+        ("merge", merge(home, "dev", into="main")),
+        ("commit", rebase(home, "side", onto="dev")),
+    ]
+    restored = restore_version(home, first.id)
+    expected = [(f"{when}-{what}", new.id) for what, new in made for when in ("pre", "post")]
+    expected += [("pre-commit", restored.id), ("post-commit", restored.id)]
+    assert seen == expected
+
+    def refuse(call: HookCall) -> None:
+        raise ValueError("not on a Friday")
+
+    home.hooks.register("pre-commit", refuse)
+    with pytest.raises(Rejected, match="Friday"):
+        restore_version(home, second.id)
+    assert load_branch(home, "main")[0].commit_id == restored.id
 
 
 def test_a_webhook_that_does_not_answer_refuses(home: Home, receiver: Receiver) -> None:

@@ -21,10 +21,13 @@ from lakebed.repo.importing import (
     import_status,
     run_import,
     start_import,
+    trim_imports,
     unfinished_imports,
 )
 from lakebed.repo.refs import resolve
 from lakebed.repo.staging.view import open_view
+from lakebed.runtime import Environment
+from lakebed.testing.clock import ManualClock
 from lakebed.testing.repo_homes import Place, open_home, put, put_many
 
 
@@ -209,6 +212,24 @@ def test_a_cancelled_import_moves_nothing(home: Home, elsewhere: ObjectStore, mo
     with pytest.raises(LakebedError):
         run_import(home, third)  # the hook that cancels the second one fails here
     assert import_status(home, third).ingested_count > 2  # progress was written as it went
+
+
+def test_records_of_imports_are_forgotten_in_time(elsewhere: ObjectStore) -> None:
+    """A week after an import ended, or was left behind, its record goes; one that goes on stays."""
+    clock = ManualClock()
+    with open_home(Place(environment=Environment(clock=clock))) as home:
+        ended = started(home, ImportSource(f"{elsewhere.root_url}/lake", "in"))
+        assert run_import(home, ended).state == "completed"
+        left_behind = started(home, ImportSource(f"{elsewhere.root_url}/other", "in"))
+        clock.advance(6 * 86_400)
+        running = started(home, ImportSource(f"{elsewhere.root_url}/other", "on"))
+        assert trim_imports(home) == 0
+        clock.advance(2 * 86_400)
+        assert trim_imports(home) == 2
+        for gone in (ended, left_behind):
+            with pytest.raises(NotFound):
+                import_status(home, gone)
+        assert run_import(home, running).state == "completed"
 
 
 def test_two_runs_complete_it_once(home: Home, elsewhere: ObjectStore) -> None:

@@ -14,6 +14,7 @@ from lakebed.repo.branches import load_branch
 from lakebed.repo.entry import ulid_at
 from lakebed.repo.key_value.open import open_key_value
 from lakebed.repo.model import Entry
+from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.protection import protect
 from lakebed.repo.staging.uncommitted import uncommitted
 from lakebed.repo.staging.view import branch_view
@@ -102,6 +103,17 @@ def test_a_deleted_prefix_costs_no_row() -> None:
     with scene.view() as view:
         assert view.get("a/2") is None
         assert view.get_many(["a/2", "b"]) == [None, None]
+
+
+def test_prefixes_that_are_deleted_again_and_again_leave_a_short_list() -> None:
+    """Each deletion seals; from the bound on the branch is compacted first, and what it shows stays the same."""
+    scene = StagingScene({"kept": "x"}, options=RepositoryOptions(background=False, sealed_tokens_max=4))
+    for number in range(20):
+        scene.put(f"tmp/{number}", "x")
+        assert scene.delete_prefix("tmp/")
+        assert len(scene.record.sealed) <= 5
+        assert scene.shown() == {"kept": "x"}
+    assert scene.differences() == []
 
 
 def test_a_conditional_put_looks_through_all_layers() -> None:

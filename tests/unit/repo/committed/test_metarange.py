@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import Corruption
+from lakebed.repo.committed import range_writer
 from lakebed.repo.committed.metarange import Metarange
 from lakebed.repo.committed.store import Committed
 from lakebed.repo.layout import metarange_path, range_path
@@ -231,6 +232,20 @@ def test_a_metarange_whose_ranges_overlap_is_noticed(
             continue
         with pytest.raises(Corruption, match="said to go from"):
             committed.open(ref).ranges()
+
+
+def test_a_range_whose_name_is_no_text_is_damage(
+    rows: Any, opened_on: Callable[..., Committed], repository_store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever cannot be read of a list of ranges is called damage, bytes that are no text among it."""
+    committed = opened_on(repository_store)
+    encode = range_writer.encode_range_meta
+    monkeypatch.setattr(
+        range_writer, "encode_range_meta", lambda one: encode(one).replace(one.id.encode(), b"\xff" * 64)
+    )
+    ref = rows.write(committed, rows.values(range(3)))
+    with pytest.raises(Corruption, match="cannot be read"):
+        committed.open(ref).ranges()
 
 
 def test_the_list_of_ranges_is_read_once(rows: Any, opened_on: Callable[..., Committed], repository_store: Any) -> None:
