@@ -229,6 +229,10 @@ class TrappedKeyValue:
         """See `KeyValue.put_columns`."""
         self._trap.pass_by(lambda: self._inner.put_columns(keys, values, expected=expected), changes=True)
 
+    def maintain(self) -> None:
+        """See `KeyValue.maintain`."""
+        self._inner.maintain()
+
     def close(self) -> None:
         """See `KeyValue.close`."""
         self._inner.close()

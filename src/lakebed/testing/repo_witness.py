@@ -437,5 +437,9 @@ class WitnessedKeyValue:
         self._memory.put_columns(keys, values, expected=expected)
         self.witness.changed(self._verb, dict(zip(list(keys), list(values), strict=True)), ())
 
+    def maintain(self) -> None:
+        """See `KeyValue.maintain`."""
+        self._memory.maintain()
+
     def close(self) -> None:
         """See `KeyValue.close`. The rows stay."""

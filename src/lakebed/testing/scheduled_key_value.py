@@ -136,6 +136,10 @@ class ScheduledKeyValue:
             f"put_columns ({len(keys)})", partial(self.inner.put_columns, keys, values, expected=dict(expected))
         )
 
+    def maintain(self) -> None:
+        """See `KeyValue.maintain`. No fault strikes here."""
+        self.inner.maintain()
+
     def close(self) -> None:
         """See `KeyValue.close`. No fault strikes here, and `inner`, which others use too, stays open."""
 

@@ -278,6 +278,9 @@ class MemoryKeyValue:
         new_keys, new_values = checked_columns(keys, values, expected)
         self._open().apply(Change(dict(zip(new_keys, new_values, strict=True)), (), expected))
 
+    def maintain(self) -> None:
+        """See `KeyValue.maintain`: nothing is kept that is not needed."""
+
     def close(self) -> None:
         """See `KeyValue.close`. The space stays for other handles."""
         self._is_closed = True

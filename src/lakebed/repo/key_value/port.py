@@ -162,6 +162,13 @@ class KeyValue(Protocol):
         """As `write` with many puts, given as two columns of one length: Arrow binary arrays, or sequences of bytes."""
         ...
 
+    def maintain(self) -> None:
+        """Give back the space that nothing needs any more; a step of the background, to be called now and then.
+
+        Changes nothing that can be read. Cost: the implementation says; it may take seconds.
+        """
+        ...
+
     def close(self) -> None:
         """End; what was acknowledged is durable. Again is fine."""
         ...

@@ -410,6 +410,9 @@ class PostgresKeyValue:
 
     # ---- the end
 
+    def maintain(self) -> None:
+        """See `KeyValue.maintain`: the server of the database vacuums by itself."""
+
     def close(self) -> None:
         """See `KeyValue.close`. Snapshots that are open stay so."""
         self._connections.close()

@@ -83,6 +83,10 @@ class ReadOnlyKeyValue:
         """Refused."""
         self._refuse()
 
+    def maintain(self) -> NoReturn:
+        """Refused."""
+        self._refuse()
+
     def close(self) -> None:
         """End; again is fine."""
         self._is_closed = True
