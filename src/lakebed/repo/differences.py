@@ -6,7 +6,7 @@ listing; what lies below a common prefix is sought past, not read through. Does 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Final, Literal, get_args
 
@@ -19,10 +19,11 @@ from lakebed.repo.committed.diff import diff_metaranges
 from lakebed.repo.entry import decode_entry
 from lakebed.repo.home import Home
 from lakebed.repo.key_value.port import KeyValueSnapshot
-from lakebed.repo.model import Difference, DiffKind, MetarangeRef
-from lakebed.repo.names import check_prefix, parse_reference
+from lakebed.repo.model import Difference, DiffKind, Entry, MetarangeRef
+from lakebed.repo.names import check_branch_name, check_prefix, parse_reference
 from lakebed.repo.refs import resolve
 from lakebed.repo.rows import prefix_range
+from lakebed.repo.staging.listing import SEEK_ROW_COUNT, Page, RowsFrom, page_of, text_of
 from lakebed.repo.staging.uncommitted import uncommitted
 
 __all__ = ["DiffScope", "diff_refs", "diff_uncommitted"]
@@ -30,8 +31,6 @@ __all__ = ["DiffScope", "diff_refs", "diff_uncommitted"]
 DiffScope = Literal["three_dot", "two_dot"]
 """``three_dot``: what the right side changed since the merge base. ``two_dot``: how the right side differs from the
 left."""
-
-_Rows = Callable[[bytes | None, bytes | None], Iterator[pa.RecordBatch]]
 
 _CHUNK_ROW_COUNT: Final = 256
 
@@ -66,6 +65,7 @@ def diff_refs(
         raise InvalidRequest(
             f"A difference is three_dot or two_dot, and {kind!r} was asked for.", kind="invalid_diff_kind"
         )
+    page = page_of(check_prefix(prefix), after=after, delimiter=delimiter, amount=amount)
     with home.key_value.snapshot() as snapshot:
         before = _committed(home, left, snapshot=snapshot)
         after_side = _committed(home, right, snapshot=snapshot)
@@ -77,7 +77,7 @@ def diff_refs(
     def rows(first: bytes | None, last: bytes | None) -> Iterator[pa.RecordBatch]:
         return diff_metaranges(home.committed, start, end, start=first, end=last)
 
-    return _listed(rows, prefix=prefix, after=after, delimiter=delimiter, amount=amount)
+    return _listed(rows, page, prefix=prefix, amount=amount)
 
 
 def _committed(home: Home, text: str, *, snapshot: KeyValueSnapshot) -> tuple[str, MetarangeRef]:
@@ -95,7 +95,9 @@ def _committed(home: Home, text: str, *, snapshot: KeyValueSnapshot) -> tuple[st
 def diff_uncommitted(
     home: Home, branch: str, *, prefix: str = "", after: str = "", delimiter: str = "", amount: int | None = None
 ) -> Iterator[Difference]:
-    """How what a branch shows differs from its head, in the order of paths' bytes, lazily, of one moment.
+    """How what a branch shows differs from its head, in the order of paths' bytes, lazily.
+
+    All of one moment: the one at which the first is asked for.
 
     Args: as `diff_refs`.
 
@@ -105,67 +107,57 @@ def diff_uncommitted(
         Corruption: something stored is damaged.
     Cost: 1 snapshot, 1 scan a token; see `lakebed.repo.staging.uncommitted.uncommitted`.
     """
-    check_prefix(prefix)
-    snapshot = home.key_value.snapshot()
-    try:
-        record, _ = load_branch(home, branch, snapshot=snapshot)
-    except BaseException:
-        snapshot.close()
-        raise
+    check_branch_name(branch)
+    page = page_of(check_prefix(prefix), after=after, delimiter=delimiter, amount=amount)
 
-    def rows(first: bytes | None, last: bytes | None) -> Iterator[pa.RecordBatch]:
-        return uncommitted(home, snapshot, record, start=first, end=last)
+    def differences() -> Iterator[Difference]:
+        with home.key_value.snapshot() as snapshot:
+            record, _ = load_branch(home, branch, snapshot=snapshot)
 
-    def closing() -> Iterator[Difference]:
-        with snapshot:
-            yield from _listed(rows, prefix=prefix, after=after, delimiter=delimiter, amount=amount)
+            def rows(first: bytes | None, last: bytes | None) -> Iterator[pa.RecordBatch]:
+                return uncommitted(home, snapshot, record, start=first, end=last)
 
-    return closing()
+            yield from _listed(rows, page, prefix=prefix, amount=amount)
+
+    return differences()
 
 
-def _listed(rows: _Rows, *, prefix: str, after: str, delimiter: str, amount: int | None) -> Iterator[Difference]:
-    if amount is not None and amount < 0:
-        raise InvalidRequest(f"A page has 0 or more lines, and {amount} were asked for.", kind="invalid_amount")
-    start, end = prefix_range(check_prefix(prefix))
-    if after:
-        behind = check_prefix(after)
-        mark = after.find(delimiter, len(prefix)) if delimiter and after.startswith(prefix) else -1
-        # A common prefix that `after` is, or lies in, was listed before.
-        passed = behind + b"\0" if mark < 0 else prefix_range(check_prefix(after[: mark + len(delimiter)]))[1]
-        if passed is None:
-            return iter(())
-        start = max(start, passed)
-    if end is not None and start >= end:
+def _listed(rows: RowsFrom, page: Page | None, *, prefix: str, amount: int | None) -> Iterator[Difference]:
+    if page is None:
         return iter(())
-    found = _folded(rows, start, end, prefix=prefix, delimiter=delimiter)
-    return found if amount is None else islice(found, amount)
+    return islice(_folded(rows, page, len(prefix.encode())), amount)
 
 
-def _folded(rows: _Rows, start: bytes, end: bytes | None, *, prefix: str, delimiter: str) -> Iterator[Difference]:
-    position: bytes | None = start
+def _folded(rows: RowsFrom, page: Page, prefix_bytes: int) -> Iterator[Difference]:
+    """Differences, with common prefixes in place of what they hold; behind one that holds much it is sought anew."""
+    position: bytes | None = page.start
+    behind = b""
     while position is not None:
-        reading, position = rows(position or None, end), None
-        for one in _decoded(reading):
-            at = one.path.find(delimiter, len(prefix)) if delimiter else -1
+        reading, position, inside = rows(position or None, page.end), None, 0
+        for key, kind, left, right in _rows_of(reading):
+            if key < behind:
+                inside += 1
+                if inside < SEEK_ROW_COUNT:
+                    continue
+                position = behind
+                break
+            at = key.find(page.mark, prefix_bytes) if page.mark else -1
             if at < 0:
-                yield one
+                path = text_of(key)
+                yield Difference(DiffKind(kind), path, _entry(left, path), _entry(right, path))
                 continue
-            folder = one.path[: at + len(delimiter)]
-            yield Difference(DiffKind.CHANGED, folder, is_prefix=True)
-            position = prefix_range(folder.encode())[1]
-            break
+            common = key[: at + len(page.mark)]
+            yield Difference(DiffKind.CHANGED, text_of(common), is_prefix=True)
+            behind, inside = prefix_range(common)[1] or common, 0
 
 
-def _decoded(batches: Iterator[pa.RecordBatch]) -> Iterator[Difference]:
-    """Differences with entries, a chunk at a time: who stops early has decoded little."""
+def _rows_of(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[bytes, int, bytes | None, bytes | None]]:
+    """Rows of `DIFF_SCHEMA`, a chunk at a time: who stops early has looked at few."""
     for batch in batches:
         for at in range(0, batch.num_rows, _CHUNK_ROW_COUNT):
             columns = (column.to_pylist() for column in batch.slice(at, _CHUNK_ROW_COUNT).columns)
-            for key, kind, left, right in zip(*columns, strict=True):
-                path = key.decode()
-                yield Difference(
-                    DiffKind(kind),
-                    path,
-                    None if left is None else decode_entry(left, where=path),
-                    None if right is None else decode_entry(right, where=path),
-                )
+            yield from zip(*columns, strict=True)
+
+
+def _entry(value: bytes | None, path: str) -> Entry | None:
+    return None if value is None else decode_entry(value, where=path)

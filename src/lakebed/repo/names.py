@@ -23,6 +23,7 @@ __all__ = [
     "ReferenceMode",
     "ReferenceStep",
     "ReferenceText",
+    "check_amount",
     "check_branch_name",
     "check_path",
     "check_paths",
@@ -188,6 +189,12 @@ def _path_bytes(path: object, what: str) -> bytes:
     if b"\0" in key:
         raise InvalidRequest(f"The {what} {_shown(path)} holds a NUL character: leave it out.", kind="invalid_path")
     return key
+
+
+def check_amount(amount: object) -> None:
+    """Refuse what cannot be the length of a page; None: all. Raises `InvalidRequest` (``invalid_amount``)."""
+    if amount is not None and (not isinstance(amount, int) or isinstance(amount, bool) or amount < 0):
+        raise InvalidRequest(f"A page has 0 or more lines, and {amount!r} were asked for.", kind="invalid_amount")
 
 
 def parse_reference(text: object) -> ReferenceText:

@@ -1,6 +1,6 @@
 """All repositories of one storage: made, found, listed, deleted; and the background that serves them.
 
-Owns: the records of repositories, the homes that are open, one thread. Invariants:
+Owns: the records of repositories, the homes that are open, two threads. Invariants:
 - A repository is there from the one atomic write on that records it with its first commit and default branch. Before,
   there is at most a marker in its folder, which the next try takes over (`lakebed.repo.namespace`).
 - No two repositories have overlapping namespaces; the count in `HomeRecord` makes two creations at once see each other.
@@ -14,7 +14,7 @@ Does not know: what is in a repository.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from types import TracebackType
@@ -27,15 +27,16 @@ from lakebed.kv.background import Background, Stopped
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.file_id import mint_file_id
 from lakebed.objects.port import ObjectStore
-from lakebed.repo.commit import check_says, new_commit
+from lakebed.repo.commit import check_commit_metadata, new_commit
 from lakebed.repo.committed.store import EMPTY_METARANGE
 from lakebed.repo.compact import run_compactor_once
 from lakebed.repo.foreign import ForeignStores
 from lakebed.repo.home import Home, make_home
+from lakebed.repo.importing import trim_imports
 from lakebed.repo.key_value.port import KeyValue
 from lakebed.repo.layout import DELETED_PREFIX, HOME_KEY, REPOSITORY_PREFIX, deleted_key, repository_key
 from lakebed.repo.model import Branch, DeletedRepository, HomeRecord, RepositoryRecord
-from lakebed.repo.names import check_branch_name, check_repository_name
+from lakebed.repo.names import check_amount, check_branch_name, check_repository_name
 from lakebed.repo.namespace import REPOSITORY_SUFFIX, claim_namespace, namespace_folder, overlaps
 from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.records import decode_record, encode_record, new_token, read_records, write_unique
@@ -49,6 +50,11 @@ __all__ = ["Repositories"]
 _CREATE_TRIES_MAX: Final = 16
 _COMPACTION_PAUSE_S: Final = 1.0
 _CLEANING_PAUSE_S: Final = 60.0
+_ORPHANS_PAUSE_S: Final = 3600.0
+"""Rows that nobody has marked are rare, and looking for them is a seek a token."""
+_MAINTENANCE_PAUSE_S: Final = 3600.0
+_FIRST_MAINTENANCE_S: Final = 300.0
+"""So soon after opening: a process that restarts every half hour must give back what it wrote too."""
 _NAMES_LOOKED_AT_MAX: Final = 1000
 
 
@@ -90,7 +96,8 @@ class Repositories:
         self._homes: dict[str, Home] = {}
         self._is_closed = False
         self.last_failure: LakebedError | None = None
-        self._compacted_s = self._cleaned_s = environment.clock.monotonic_s()
+        self._compacted_s = self._cleaned_s = self._swept_s = environment.clock.monotonic_s()
+        self._maintenance_s = self._compacted_s + _FIRST_MAINTENANCE_S
         self._background = Background(
             lock=self._lock,
             wanted=environment.runtime.condition(self._lock),
@@ -102,6 +109,11 @@ class Repositories:
                 f"lakebed repositories of {store.root_url}",
                 (lambda now_s: self._compacted_s + _COMPACTION_PAUSE_S, self._compact_in_background),
                 (lambda now_s: self._cleaned_s + _CLEANING_PAUSE_S, self._clean_in_background),
+                (lambda now_s: self._swept_s + _ORPHANS_PAUSE_S, self._sweep_in_background),
+            )
+            self._background.start(
+                f"lakebed records of {store.root_url}",
+                (lambda now_s: self._maintenance_s, self._maintain_in_background),
             )
 
     @property
@@ -162,7 +174,7 @@ class Repositories:
         self._check_open()
         check_repository_name(name)
         check_branch_name(default_branch)
-        check_says("Repository created", metadata)
+        check_commit_metadata(metadata or {})
         given = f"{name}{REPOSITORY_SUFFIX}" if namespace is None else namespace
         folder = namespace_folder(given, root_url=self.url)
         tries = 0
@@ -288,10 +300,12 @@ class Repositories:
             amount: at most so many; None: all.
 
         Raises:
+            InvalidRequest: kind ``invalid_amount``.
             Corruption: a record is damaged.
         Cost: 1 snapshot, 1 scan of the key-value store.
         """
         self._check_open()
+        check_amount(amount)
         with self._key_value.snapshot() as snapshot:
             found = read_records(snapshot, REPOSITORY_PREFIX, RepositoryRecord, begins_with=prefix, after=after)
             for name, record in islice(found, amount):
@@ -306,7 +320,7 @@ class Repositories:
             Conflict: its record changed at the same time.
         Cost: 1 read and 1 write of the key-value store.
         """
-        check_says("metadata", metadata)
+        check_commit_metadata(metadata)
         key = repository_key(self.repository(name).name)
         raw = self._key_value.get(key)
         if raw is None:
@@ -401,35 +415,71 @@ class Repositories:
     # ---- in the background
 
     def step_once(self) -> None:
-        """One round of what the background does: compact where it is wanted, clean up what was dropped.
+        """One round of what the background does: compact where it is wanted, clean up, give back what nothing needs.
 
-        Cost: nothing where nothing is to be done, but a few scans of the key-value store a repository.
+        The background compacts every second, cleans up every minute, and every hour looks for what nobody marked, and
+        maintains the records. Cost: nothing where nothing is to be done, but a few scans of the key-value store a
+        repository, and `KeyValue.maintain`.
         """
         self._check_open()
-        for home in self._open_homes():
-            run_compactor_once(home)
-        for repository in self.list():
-            _clean(repository.home)
-
-    def _open_homes(self) -> tuple[Home, ...]:
-        with self._lock:
-            return tuple(self._homes.values())
+        self._compact_in_background()
+        self._clean_in_background()
+        self._sweep_in_background()
+        self._key_value.maintain()
 
     def _compact_in_background(self) -> None:
+        with self._lock:
+            homes = tuple(self._homes.values())
         try:
-            for home in self._open_homes():
-                self._stop_if_closing()
-                run_compactor_once(home)
+            self._each(homes, run_compactor_once)
         finally:
             self._compacted_s = self._environment.clock.monotonic_s()
 
     def _clean_in_background(self) -> None:
         try:
-            for repository in self.list():
-                self._stop_if_closing()
-                _clean(repository.home)
+            self._each(self._all_homes(), self._clean)
         finally:
             self._cleaned_s = self._environment.clock.monotonic_s()
+
+    def _sweep_in_background(self) -> None:
+        try:
+            self._each(self._all_homes(), self._sweep)
+        finally:
+            self._swept_s = self._environment.clock.monotonic_s()
+
+    def _all_homes(self) -> tuple[Home, ...]:
+        """Of every repository there is; the snapshot that tells is closed by then."""
+        return tuple(repository.home for repository in self.list())
+
+    def _each(self, homes: Iterable[Home], step: Callable[[Home], object]) -> None:
+        """A step of every repository; one that fails keeps no other waiting. Raises the first failure."""
+        failure: LakebedError | None = None
+        for home in homes:
+            self._stop_if_closing()
+            try:
+                step(home)
+            except LakebedError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _clean(self, home: Home) -> None:
+        """What nobody needs of a repository's records: rows of dropped tokens, old reference log lines and imports."""
+        while not clean_once(home).is_done:
+            self._stop_if_closing()
+        trim_reflog(home)
+        trim_imports(home)
+
+    def _sweep(self, home: Home) -> None:
+        """Rows that nobody names and nobody has marked."""
+        while not clean_orphans_once(home).is_done:
+            self._stop_if_closing()
+
+    def _maintain_in_background(self) -> None:
+        try:
+            self._key_value.maintain()
+        finally:
+            self._maintenance_s = self._environment.clock.monotonic_s() + _MAINTENANCE_PAUSE_S
 
     def _stop_if_closing(self) -> None:
         if self._background.is_stopping:
@@ -471,10 +521,3 @@ class Repositories:
             self.close()
         except LakebedError as failure:
             error.add_note(f"and closing the repositories at {self.url} failed: {failure}")
-
-
-def _clean(home: Home) -> None:
-    """What nobody needs of a repository's records: rows of dropped tokens, old lines of the reference log."""
-    clean_once(home)
-    clean_orphans_once(home)
-    trim_reflog(home)

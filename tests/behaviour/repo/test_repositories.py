@@ -330,6 +330,23 @@ def test_a_step_of_the_background_compacts_and_cleans(storage: Storage) -> None:
             assert list(snapshot.scan(keys.staging(), keys.staging()[:-1] + b"0")) == []
 
 
+def test_a_repository_that_cannot_be_served_keeps_no_other_waiting(storage: Storage) -> None:
+    """The background goes on with the others, and says what was wrong with the first."""
+    options = RepositoryOptions(background=False, compaction_tombstones_min=2)
+    store = open_store(storage.url, environment=storage.environment)
+    with Repositories(store, MemoryKeyValue(storage.space), options=options, environment=storage.environment) as home:
+        damaged, sound = home.create("damaged"), home.create("sound")
+        main = sound.branch()
+        for path in ("a", "b"):
+            main.put(path, b"x")
+        main.commit("two")
+        main.delete_many(["a", "b"])
+        home.key_value.set(damaged.home.keys.branch("main"), b"{")
+        with pytest.raises(Corruption):
+            home.step_once()
+        assert load_branch(sound.home, "main")[0].compacted is not None
+
+
 def test_closed_repositories_say_so(home: Repositories) -> None:
     """Nothing is done after the end, which may come twice."""
     repo = home.create("analytics")

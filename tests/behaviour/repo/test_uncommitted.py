@@ -6,9 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from lakebed.repo.differences import diff_uncommitted
 from lakebed.repo.options import RangeOptions, RepositoryOptions
+from lakebed.repo.staging.listing import SEEK_ROW_COUNT
 from lakebed.repo.staging.uncommitted import is_dirty, uncommitted
-from lakebed.testing.staging_scene import StagingScene
+from lakebed.repo.staging.write import stage_many
+from lakebed.testing.staging_scene import BRANCH, StagingScene
 
 LAYERS = ["compact", "seal"]
 
@@ -167,3 +170,15 @@ def test_only_the_given_tokens_count() -> None:
         assert is_dirty(scene.home, snapshot, record, tokens=record.sealed)
         assert not is_dirty(scene.home, snapshot, record, tokens=())
     assert [path for batch in batches for path in batch.column("path").to_pylist()] == [b"b"]
+
+
+def test_differences_are_folded_as_listings_are() -> None:
+    """A common prefix stands for all below it, however much that is: behind much of it the rest is sought anew."""
+    scene = StagingScene({"b/0": "x", "d/0": "x"})
+    paths = ["a", *(f"b/{number}" for number in range(2 * SEEK_ROW_COUNT)), "b", "c/1/2", "d/0", "d/1", "é/x/y", "z"]
+    stage_many(scene.home, branch=BRANCH, entries=[(path, scene.entry("y")) for path in paths])
+    for delimiter, prefix in (("/", ""), ("/", "c/"), ("/", "b"), ("", ""), ("/x", "")):
+        found = list(diff_uncommitted(scene.home, BRANCH, prefix=prefix, delimiter=delimiter))
+        with scene.view() as view:
+            assert [one.path for one in found] == [one.path for one in view.list(prefix, delimiter=delimiter)]
+        assert all(one.is_prefix == (one.left is None and one.right is None) for one in found)

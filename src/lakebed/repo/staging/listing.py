@@ -1,8 +1,8 @@
 """Listings: rows as entries and common prefixes, many at a time.
 
-Owns: folding by a delimiter, pages, and decoding a column of entries at once. Invariants: pages of any size, one behind
-another, are one listing; a common prefix is listed once, and only when something below it is there; behind it the rows
-are sought again, so that what it holds is not read through.
+Owns: pages (`page_of`), folding by a delimiter, and decoding a column of entries at once. Invariants: pages of any
+size, one behind another, are one listing; a common prefix is listed once, and only when something below it is there;
+behind it the rows are sought again, so that what it holds is not read through.
 
 Rows stay columns until they are listed: a window is folded by numpy, and only what is listed becomes Python objects.
 Does not know: where rows come from.
@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -26,9 +26,20 @@ from lakebed.lsm.sort import KeyColumn
 from lakebed.repo.entry import IDENTITY_BYTES, decode_entry
 from lakebed.repo.key_value.port import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from lakebed.repo.model import Entry
+from lakebed.repo.names import check_amount
 from lakebed.repo.rows import prefix_range
 
-__all__ = ["Listed", "decode_entries", "list_entries", "texts_of"]
+__all__ = [
+    "SEEK_ROW_COUNT",
+    "Listed",
+    "Page",
+    "RowsFrom",
+    "decode_entries",
+    "list_entries",
+    "page_of",
+    "text_of",
+    "texts_of",
+]
 
 CHUNK_ROW_COUNT: Final = 4_096
 """Rows that become Python objects at once."""
@@ -70,10 +81,31 @@ def list_entries(
     Raises:
         InvalidRequest: kind ``invalid_amount``, ``invalid_path``.
     """
-    if amount is not None and (not isinstance(amount, int) or isinstance(amount, bool) or amount < 0):
-        raise InvalidRequest(
-            f"A listing has an amount of 0 or more, and {amount!r} was asked for.", kind="invalid_amount"
-        )
+    page = page_of(prefix, after=after, delimiter=delimiter, amount=amount)
+    if page is None:
+        return iter(())
+    start, end, mark = page
+    listed = _folded(rows, start, end, prefix, mark) if mark else _plain(rows, start, end, amount)
+    return listed if amount is None else islice(listed, amount)
+
+
+class Page(NamedTuple):
+    """What is to be read for a page of a listing, whatever is listed."""
+
+    start: bytes
+    end: bytes | None
+    """Paths in ``[start, end)``; None: up to the last."""
+    mark: bytes
+    """The delimiter; empty: nothing is folded."""
+
+
+def page_of(prefix: bytes, *, after: str = "", delimiter: str = "", amount: int | None = None) -> Page | None:
+    """Where a page begins and ends; None: it is empty, whatever is there.
+
+    Raises:
+        InvalidRequest: kind ``invalid_amount``, ``invalid_path``.
+    """
+    check_amount(amount)
     try:
         behind, mark = after.encode(), delimiter.encode()
     except UnicodeEncodeError as error:
@@ -81,9 +113,8 @@ def list_entries(
     first, end = prefix_range(prefix)
     start = _start_behind(behind, prefix, mark) if behind and behind >= first else first
     if amount == 0 or start is None or (end is not None and start >= end):
-        return iter(())
-    listed = _folded(rows, start, end, prefix, mark) if mark else _plain(rows, start, end, amount)
-    return listed if amount is None else islice(listed, amount)
+        return None
+    return Page(start, end, mark)
 
 
 def _start_behind(after: bytes, prefix: bytes, mark: bytes) -> bytes | None:
@@ -155,7 +186,7 @@ def _fold(chunk: pa.RecordBatch, prefix: bytes, mark: bytes) -> tuple[list[Liste
     begin = 0
     for at, common in commons:
         lines += islice(entries, int(np.count_nonzero(kept[begin:at])))
-        lines.append(Listed(_text(common)))
+        lines.append(Listed(text_of(common)))
         begin = at
     lines += entries
     return (lines, behind, inside) if row == len(paths) else (lines, None, 0)
@@ -173,10 +204,11 @@ def texts_of(paths: pa.BinaryArray) -> list[str]:
     try:
         return list(map(bytes.decode, listed))
     except UnicodeDecodeError:
-        return [_text(path) for path in listed]
+        return [text_of(path) for path in listed]
 
 
-def _text(path: bytes) -> str:
+def text_of(path: bytes) -> str:
+    """A stored path as text. Raises `Corruption`."""
     try:
         return path.decode()
     except UnicodeDecodeError as error:
