@@ -262,7 +262,7 @@ class Stores:
         """The error for a store that is not there; `kind` says what was looked for, None: any."""
         there = {one: self._names(one) for one in KINDS}
         names = [one for some in there.values() for one in some] if kind is None else there[kind]
-        what = " or ".join(KINDS) if kind is None else kind
+        what = f"{', '.join(KINDS[:-1])} or {KINDS[-1]}" if kind is None else kind
         near = nearest_names(name, names)
         if near:
             hint = f"Did you mean {' or '.join(near)}?"
