@@ -27,6 +27,7 @@ from lakebed.server.audit import AuditLog
 from lakebed.server.import_runner import ImportRunner
 from lakebed.server.keys import AccessKeys, NewAccessKey
 from lakebed.server.pools import Pools
+from lakebed.server.protocol import bounded_http
 from lakebed.server.settings import ServerSettings, Started
 from lakebed.server.signing import Signer
 from lakebed.server.site import Site
@@ -114,7 +115,7 @@ class _Server(uvicorn.Server):
 def _server(site: Site, settings: ServerSettings, *, ready: Callable[[], None]) -> _Server:
     config = uvicorn.Config(
         build(site),
-        http="httptools",
+        http=bounded_http(settings.options),
         loop="uvloop" if sys.platform != "win32" else "asyncio",
         ws="none",
         lifespan="on",

@@ -17,6 +17,9 @@ class ServerOptions:
     stage_bytes_max: int = 256 << 20
     """Largest body with objects to stage at once: about a million of them. It is held in memory."""
 
+    head_bytes_max: int = 160 << 10
+    """Largest head of a request, path and headers together: more than an object's metadata can have."""
+
     object_bytes_max: int = 5 << 40
     """Largest object in one upload."""
 
@@ -51,6 +54,9 @@ class ServerOptions:
 
     audit_lines_max: int = 100_000
     """Lines of the audit log that are kept; the oldest go."""
+
+    head_s: float = 60.0
+    """How long a head may take to come in, and a new connection to say anything."""
 
     stalled_s: float = 60.0
     """How long a body that has begun may pause; then its upload is given up."""

@@ -13,7 +13,10 @@ from lakebed.errors import InvalidRequest
 
 __all__ = ["content_range", "parse_range"]
 
-_RANGE: Final = re.compile(r"\s*bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})\s*", re.ASCII)
+_RANGE: Final = re.compile(r"\s*bytes\s*=\s*(\d*)\s*-\s*(\d*)\s*", re.ASCII)
+_SHOWN_CHARACTERS: Final = 60
+_DIGITS_MAX: Final = 18
+"""No object has so many bytes: what has more digits lies past every end."""
 
 
 def parse_range(header: str | None, *, size_bytes: int) -> tuple[int, int] | None:
@@ -31,22 +34,28 @@ def parse_range(header: str | None, *, size_bytes: int) -> tuple[int, int] | Non
     match = _RANGE.fullmatch(header) if header else None
     if match is None:
         return None
-    first, last = match.groups()
-    if first:
-        start, end = int(first), min(int(last) + 1, size_bytes) if last else size_bytes
-        if last and int(last) < int(first):
+    first, last = (None if not digits else _number(digits) for digits in match.groups())
+    if first is not None:
+        start, end = first, size_bytes if last is None else min(last + 1, size_bytes)
+        if last is not None and last < first:
             return None
-    elif last:
-        start, end = max(0, size_bytes - int(last)), size_bytes
+    elif last is not None:
+        start, end = max(0, size_bytes - last), size_bytes
     else:
         return None
     if start >= end:
         raise InvalidRequest(
-            f"The range {header!r} is outside the object, which has {size_bytes} bytes.",
+            f"The range {(header or '')[:_SHOWN_CHARACTERS]!r} is outside the object, which has {size_bytes} bytes.",
             kind="range_not_satisfiable",
             size_bytes=size_bytes,
         )
     return start, end
+
+
+def _number(digits: str) -> int:
+    """A number, or one as good: turning thousands of digits into one takes long."""
+    short = digits.lstrip("0") or "0"
+    return int(short) if len(short) <= _DIGITS_MAX else 10**_DIGITS_MAX
 
 
 def content_range(span: tuple[int, int] | None, *, size_bytes: int) -> str:

@@ -10,6 +10,7 @@ import hashlib
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final, Protocol
 
@@ -35,6 +36,7 @@ from lakebed.repo.staging.cleanup import clean_once
 __all__ = [
     "EAGER",
     "EVERYTHING",
+    "QUIET",
     "Library",
     "Refused",
     "State",
@@ -59,6 +61,9 @@ EAGER: Final = RepositoryOptions(
     compaction_cooldown_ms=100,
 )
 """Small ranges, and a compactor that always has something to do."""
+
+QUIET: Final = replace(EAGER, background=False)
+"""The same without a compactor, for a look at the end: it would go on making garbage."""
 
 EVERYTHING: Final = CollectionOptions(min_age=timedelta(0))
 _CLOCK: Final = SystemClock()
@@ -266,7 +271,7 @@ class Library:
 def check_sound(repository: Repository, *, tidy: bool = True) -> int:
     """The repository has no error; with `tidy` nothing is left after a collection either. Returns files looked at.
 
-    Raises `Wrong`.
+    Nobody else may work on it, not even its own compactor (`QUIET`). Raises `Wrong`.
     """
     home = repository.home
     repository.delete_retention()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from lakebed.repo import open_all
-from lakebed.testing.repo_farm import EAGER, Library, check_sound
+from lakebed.testing.repo_farm import QUIET, Library, check_sound
 from lakebed.testing.repo_lanes import LIBRARY_LANES, lanes_of
 
 
@@ -51,7 +51,7 @@ def storm(
 
 def assert_nothing_lost(said: Path, url: str, *, seed: int, options: Mapping[str, str] | None = None) -> None:
     """Whoever opens it next sees what every lane was told, byte for byte; a collection leaves nothing over."""
-    with open_all(url, options=EAGER, take_over=True, storage_options=options) as home:
+    with open_all(url, options=QUIET, take_over=True, storage_options=options) as home:
         repository = home.repository("storm")
         lanes = lanes_of(Library(repository), said, seed, names=LIBRARY_LANES)
         check_sound(repository, tidy=False)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lakebed.repo import open_all
-from lakebed.testing.repo_farm import Library, check_sound
+from lakebed.testing.repo_farm import QUIET, Library, check_sound
 from lakebed.testing.repo_lanes import BranchLane, Lane, MainLane, NameLane, lanes_of, run_lanes
 from lakebed.testing.repo_server import ImportLane, Served, Web
 
@@ -86,7 +86,7 @@ def assert_nothing_lost(served: Served, tmp_path: Path, said: Path, *, seed: int
         lane.check(bodies=not isinstance(lane, ImportLane))
     assert served.stop() == 0
     assert not served.tracebacks()
-    with open_all(tmp_path / "lake") as home:  # the lease was given up
+    with open_all(tmp_path / "lake", options=QUIET) as home:  # the lease was given up
         repository = home.repository("storm")
         again = lanes_of(Library(repository), said, seed, names=LANES)
         for lane in again:

@@ -17,7 +17,7 @@ import pytest
 
 from lakebed.clock import SystemClock
 from lakebed.repo import open_all
-from lakebed.testing.repo_farm import Library, Refused, Unclear, check_sound
+from lakebed.testing.repo_farm import QUIET, Library, Refused, Unclear, check_sound
 from lakebed.testing.repo_lanes import BranchLane, Lane, MainLane, NameLane, lanes_of, run_lanes
 from lakebed.testing.repo_server import Served, Web
 
@@ -125,7 +125,7 @@ def storm(trio: Trio, tmp_path: Path, *, seed: int, rounds: int, round_s: float)
             lane.check(bodies=number == 0)
     assert [one.stop() for one in trio.servers] == [0, 0, 0]
     assert [line for one in trio.servers for line in one.tracebacks()] == []
-    with open_all(trio.storage, metadata=trio.metadata) as home:
+    with open_all(trio.storage, metadata=trio.metadata, options=QUIET) as home:
         repository = home.repository("storm")
         again = lanes_of(Library(repository), said, seed, names=LANES)
         assert check_sound(repository) > 0
