@@ -37,8 +37,14 @@ class ServerOptions:
     others, so more of them do not make anything faster, and make single reads slower."""
 
     transfer_threads: int = 64
-    """Threads for large objects, so that slow transfers do not stand in the way of small calls. An upload holds one
-    from its first piece to its last, so this is how many there can be at a time; others wait."""
+    """Threads for large objects, so that slow transfers do not stand in the way of small calls."""
+
+    uploads_max: int = 48
+    """Large uploads at a time, fewer than `transfer_threads`: each holds a thread from its first piece to its last, and
+    a part or two of its object in memory. Others wait."""
+
+    upload_idle_s: float = 5.0
+    """While others wait, a large upload that has not brought another `chunk_bytes` for so long is ended."""
 
     key_recheck_s: float = 2.0
     """How long a verified access key is trusted without looking: what a revocation by another process may take."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 from lakebed.server.options import ServerOptions
+from lakebed.server.places import Places
 
 __all__ = ["Pools", "run_in"]
 
@@ -23,14 +24,18 @@ class Pools:
     quick: ThreadPoolExecutor
     heavy: ThreadPoolExecutor
     transfer: ThreadPoolExecutor
+    uploads: Places
+    """Some of the threads for transfers: the others are left for downloads and copies."""
 
     @classmethod
     def open(cls, options: ServerOptions) -> Pools:
         """Pools of the sizes that are set. Threads start when they are needed."""
+        transfer = ThreadPoolExecutor(options.transfer_threads, "lakebed-transfer")
         return cls(
             ThreadPoolExecutor(options.quick_threads, "lakebed-quick"),
             ThreadPoolExecutor(options.heavy_threads, "lakebed-heavy"),
-            ThreadPoolExecutor(options.transfer_threads, "lakebed-transfer"),
+            transfer,
+            Places(transfer, count=options.uploads_max, idle_s=options.upload_idle_s),
         )
 
     def close(self) -> None:

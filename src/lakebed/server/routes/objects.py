@@ -248,7 +248,7 @@ async def upload_object(call: Call) -> Reply:
         entry = await upload(
             gathered(rest, bytes_min=call.site.options.chunk_bytes),
             into=lambda pieces: data.upload(home, pieces, content_type=content_type, metadata=metadata),
-            pool=call.site.pools.transfer,
+            places=call.site.pools.uploads,
         )
         await call.quick(stage_entry, home, branch, path, entry, only_if_absent=absent)
     return json(object_stats(path, entry, address=data.physical_url(home, entry)), 201)

@@ -133,7 +133,7 @@ async def upload_presigned(call: Call) -> Reply:
     etag = await upload(
         gathered(call.chunks(bytes_max=call.site.options.object_bytes_max), bytes_min=call.site.options.chunk_bytes),
         into=lambda pieces: _put(home, address, pieces),
-        pool=call.site.pools.transfer,
+        places=call.site.pools.uploads,
     )
     return Reply(200, headers=headers_of({"etag": f'"{etag}"'}))
 

@@ -240,7 +240,7 @@ async def put(call: Call) -> Reply:
     if more is None:
         return json(await call.quick(store, held))
     pieces = gathered(more, bytes_min=call.site.options.chunk_bytes)
-    return json(await upload(pieces, into=store, pool=call.site.pools.transfer))
+    return json(await upload(pieces, into=store, places=call.site.pools.uploads))
 
 
 async def _first_line(chunks: AsyncIterator[bytes]) -> tuple[bytes, AsyncIterator[bytes]]:

@@ -1,0 +1,107 @@
+"""Places of large uploads: each has a thread from its first piece to its last, so their number is bounded.
+
+Owns: who gets one, and who has to give one back. Invariant: clients that send next to nothing cannot keep others out:
+while somebody waits, an upload that has delivered no whole piece for a while goes, the idlest first. While nobody
+waits, every upload may take its time. One event loop uses it. Does not know: where bytes come from or go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import Executor
+from contextlib import asynccontextmanager
+
+from lakebed.errors import InvalidRequest
+
+__all__ = ["Place", "Places"]
+
+_LOOK_S = 0.5
+"""How often somebody who waits looks for an idle one."""
+
+
+class Place:
+    """What an upload holds.
+
+    Attributes:
+        pool: where its call runs.
+    """
+
+    def __init__(self, pool: Executor, limit: asyncio.Timeout) -> None:
+        self.pool = pool
+        self._limit = limit
+        self._loop = asyncio.get_running_loop()
+        self.delivered_s: float | None = self._loop.time()
+        """When its last piece came; None: it cannot be asked to go, for all of it is here, or it was asked already."""
+
+    def delivered(self) -> None:
+        """A piece was handed over."""
+        if self.delivered_s is not None:
+            self.delivered_s = self._loop.time()
+
+    def complete(self) -> None:
+        """All pieces were handed over."""
+        self.delivered_s = None
+
+    def end(self) -> None:
+        """Ask it to go."""
+        self.delivered_s = None
+        self._limit.reschedule(self._loop.time())
+
+
+class Places:
+    """A number of places.
+
+    Args:
+        pool: has at least `count` threads.
+        count: of uploads at once.
+        idle_s: how long one may deliver nothing while others wait.
+    """
+
+    def __init__(self, pool: Executor, *, count: int, idle_s: float) -> None:
+        self._pool = pool
+        self._count = count
+        self._idle_s = idle_s
+        self._held: set[Place] = set()
+        self._freed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def hold(self) -> AsyncIterator[Place]:
+        """A place, once there is one.
+
+        Raises:
+            InvalidRequest: kind ``stalled``: no piece came for `idle_s`, and others waited.
+        """
+        while len(self._held) >= self._count:
+            self._end_idlest()
+            try:
+                async with asyncio.timeout(_LOOK_S), self._freed:
+                    await self._freed.wait()
+            except TimeoutError:
+                continue
+        async with asyncio.timeout(None) as limit:
+            place = Place(self._pool, limit)
+            self._held.add(place)
+            try:
+                yield place
+            except asyncio.CancelledError as error:
+                if limit.expired():
+                    raise self._too_idle() from error
+                raise
+            finally:
+                self._held.discard(place)
+                async with self._freed:
+                    self._freed.notify()
+
+    def _end_idlest(self) -> None:
+        asked = [place for place in self._held if place.delivered_s is not None]
+        idlest = min(asked, key=lambda place: place.delivered_s or 0.0, default=None)
+        now_s = asyncio.get_running_loop().time()
+        if idlest is not None and idlest.delivered_s is not None and now_s - idlest.delivered_s >= self._idle_s:
+            idlest.end()
+
+    def _too_idle(self) -> InvalidRequest:
+        return InvalidRequest(
+            f"Too little of the body has come for {self._idle_s:g} s, and others wait: send it again, faster.",
+            kind="stalled",
+        )
