@@ -10,21 +10,24 @@ Owns: what a sound repository is.
 - With ``deep`` every range says what its name promises: the hash of its contents.
 
 Objects that nobody names are orphans, which a collection takes. Imported objects are not looked at. Invariants: reads
-only; what many versions share is read once and reported once.
+only, and from the store, never from what the process has in memory; what many versions share is read once and reported
+once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from lakebed.errors import Corruption
 from lakebed.fsck.model import Findings
 from lakebed.lsm.block import keys_of
+from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.model import FileMeta
 from lakebed.objects.port import ObjectMeta
 from lakebed.repo.commits import SHOWN_CHARACTERS
 from lakebed.repo.committed.content_hash import range_hash
+from lakebed.repo.committed.store import Committed
 from lakebed.repo.entry import address_ulid, decode_entry
 from lakebed.repo.home import Home
 from lakebed.repo.key_value.port import KeyValueSnapshot
@@ -39,19 +42,28 @@ __all__ = ["check_repository"]
 
 R = TypeVar("R", Branch, Tag)
 
+_CACHE_BYTES: Final = 16 << 20
+
 
 def check_repository(home: Home, findings: Findings) -> None:
     """Check a repository and report into `findings`.
 
     Cost: 1 snapshot of the records, 1 LIST a thousand objects, 1 GET a metarange; deep: every range once.
     """
-    with home.key_value.snapshot() as snapshot:
-        _Check(home, findings, snapshot).run()
+    # A cache of its own: what the process has in memory says nothing of what is stored.
+    cache = BlockCache(_CACHE_BYTES, runtime=home.environment.runtime)
+    committed = Committed(home.store, options=home.options.ranges, cache=cache, environment=home.environment)
+    try:
+        with home.key_value.snapshot() as snapshot:
+            _Check(home, findings, snapshot, committed).run()
+    finally:
+        committed.close()
 
 
 class _Check:
-    def __init__(self, home: Home, findings: Findings, snapshot: KeyValueSnapshot) -> None:
+    def __init__(self, home: Home, findings: Findings, snapshot: KeyValueSnapshot, committed: Committed) -> None:
         self._home = home
+        self._committed = committed
         self._findings = findings
         self._snapshot = snapshot
         self._listed: dict[str, ObjectMeta] = {}
@@ -137,7 +149,7 @@ class _Check:
             self._metaranges[ref.file.id] = ()
             if self._is_there(path, ref.file, called):
                 with self._findings.reading(path, needed_by=called):
-                    self._metaranges[ref.file.id] = self._home.committed.open(ref).ranges()
+                    self._metaranges[ref.file.id] = self._committed.open(ref).ranges()
         for one in self._metaranges[ref.file.id]:
             self._check_range(one, ref, called, objects_there=objects_there)
 
@@ -163,7 +175,7 @@ class _Check:
             return
         self._read.add(one.file.id)
         with self._findings.reading(path, needed_by=called):
-            batches = list(self._home.committed.open(ref).rows_of(one))
+            batches = list(self._committed.open(ref).rows_of(one))
             if self._findings.report.deep and range_hash(batches) != one.id:
                 raise Corruption(f"{path} does not hold what its name says.", path=path)
             for batch in batches:

@@ -290,7 +290,7 @@ def test_the_list_of_sealed_tokens_is_bounded(place: Place) -> None:
             put(home, "main", f"p/{turn}", "x")
             delete_prefix(home, branch="main", prefix=f"p/{turn}")
             put(home, "main", f"k/{turn}", "x")
-        assert len(record_of(home).sealed) == 12
+            assert len(record_of(home).sealed) <= 4
         home.hooks.register("pre-commit", refuse)
         with pytest.raises(LakebedError):
             commit(home, "main", message="no")
