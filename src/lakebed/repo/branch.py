@@ -114,6 +114,22 @@ class Branch(Reference):
         if only_if_absent and self.exists(path):
             raise write.path_exists(home, self._text, path)
 
+    def upload(
+        self,
+        content: Content,
+        *,
+        content_type: str = data.CONTENT_TYPE,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Entry:
+        """Upload an object's bytes, and stage nothing: `stage_many` makes many of them visible at one moment.
+
+        Until it is staged nobody refers to it, and a collection takes it when it is old enough
+        (`CollectionOptions.min_age`). Arguments and errors as `put`. Cost: 1 PUT.
+        """
+        load_branch(self._home, self._text)
+        check_writable(self._home, self._text)
+        return data.upload(self._home, chunks_of(content), content_type=content_type, metadata=metadata)
+
     def link(
         self,
         path: str,

@@ -24,6 +24,7 @@ from lakebed.repo.entry import address_ulid, new_address
 from lakebed.repo.foreign import is_foreign
 from lakebed.repo.home import Home
 from lakebed.repo.model import Entry
+from lakebed.runtime import Environment
 
 __all__ = [
     "CONTENT_TYPE",
@@ -42,6 +43,7 @@ __all__ = [
     "signed_put",
     "stream",
     "upload",
+    "upload_to",
     "whole_body",
 ]
 
@@ -78,17 +80,29 @@ def upload(
         Unavailable: the store failed; nothing is left but perhaps bytes that a collection finds.
     Cost: 1 PUT; of chunks that are larger than a part, as `ObjectStore.put_stream`. Memory: about two parts.
     """
+    return upload_to(home.store, content, content_type=content_type, metadata=metadata, environment=home.environment)
+
+
+def upload_to(
+    store: ObjectStore,
+    content: Buffer | Iterable[Buffer],
+    *,
+    content_type: str = CONTENT_TYPE,
+    metadata: Mapping[str, str] | None = None,
+    environment: Environment,
+) -> Entry:
+    """As `upload`, into the storage namespace alone: for tasks of a job, which have no records."""
     kept = check_metadata(metadata, content_type=content_type)
-    address = new_address(home.environment)
+    address = new_address(environment)
     digest = hashlib.md5(usedforsecurity=False)
     whole = whole_body(content)
     if whole is not None:
         digest.update(whole)
-        home.store.put(address, whole)
+        store.put(address, whole)
         size_bytes = len(whole)
     else:
-        size_bytes = home.store.put_stream(address, _digested(cast(Iterable[Buffer], content), digest.update))
-    return Entry(address, size_bytes, digest.hexdigest(), home.now_ms(), content_type, kept)
+        size_bytes = store.put_stream(address, _digested(cast(Iterable[Buffer], content), digest.update))
+    return Entry(address, size_bytes, digest.hexdigest(), environment.clock.now_ms(), content_type, kept)
 
 
 def whole_body(content: Buffer | Iterable[Buffer]) -> memoryview | None:

@@ -1,8 +1,8 @@
 """Maintenance of tables as Spark jobs: compact, find orphans, compare versions; and expiry, which needs none.
 
-Owns: how the work of those verbs is spread over tasks. What is to be done is planned, judged, committed and deleted by
-the table's own rooms, on the driver: so a job that dies has changed nothing, and the same rules protect tags and
-branches whoever runs them. Every job that deletes has a dry run.
+The door to the jobs of repositories too (`lakebed.spark.repository`). Owns: how the work is spread over tasks. What is
+to be done is planned, judged, committed and deleted by the table's own rooms, on the driver: so a job that dies has
+changed nothing, and the same rules protect tags and branches whoever runs them. Every job that deletes has a dry run.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from lakebed.reclaim.model import ReclaimReport
 from lakebed.runtime import Environment
 from lakebed.spark.expression import quoted
 from lakebed.spark.reading import read_splits
+from lakebed.spark.repository import collect_repository, list_repository, stage_files
 from lakebed.spark.tasks import Batches, changes_of_units, dealt, packed, parallelism, ship
 from lakebed.table.compact import CompactReport, CompactTask, run_task
 from lakebed.table.holders import Line
@@ -33,7 +34,15 @@ from lakebed.table.read import ReadPlan
 from lakebed.table.schema import require_column
 from lakebed.table.table import Table
 
-__all__ = ["compact_table", "diff_versions", "expire", "remove_orphan_files"]
+__all__ = [
+    "collect_repository",
+    "compact_table",
+    "diff_versions",
+    "expire",
+    "list_repository",
+    "remove_orphan_files",
+    "stage_files",
+]
 
 _FOUND = "path string, size_bytes bigint"
 """A file that might be an orphan."""

@@ -21,6 +21,7 @@ from lakebed.spark.relation import is_available
 from lakebed.table.model import BucketChange, Split
 
 __all__ = [
+    "LASTING",
     "Batches",
     "changes_of_units",
     "collect_changes",
@@ -40,7 +41,7 @@ OPEN_BYTES = 4 << 20
 """What opening a file costs, in bytes that could be read meanwhile: so many small ones make one task."""
 
 _RESULT = "result binary"
-_LASTING = (InvalidRequest, Corruption, UnsupportedFormat)
+LASTING = (InvalidRequest, Corruption, UnsupportedFormat)
 """Errors of a task that would come again with every try."""
 
 
@@ -136,11 +137,13 @@ def collect_changes(frame: DataFrame, function: Callable[[Batches], Batches]) ->
     return changes
 
 
-def returning_changes(work: Callable[[], list[BucketChange]]) -> Batches:
+def returning_changes(
+    work: Callable[[], list[BucketChange]], *, lasting: tuple[type[LakebedError], ...] = LASTING
+) -> Batches:
     """The end of a task: its changes, or its lasting error, as the one row that the driver collects."""
     result: list[BucketChange] | LakebedError
     try:
         result = work()
-    except _LASTING as error:
+    except lasting as error:
         result = error
     yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(result)], pa.binary())], names=["result"])

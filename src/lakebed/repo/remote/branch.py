@@ -76,6 +76,27 @@ class RemoteBranch(RemoteReference):
     ) -> Entry:
         """Write an object. As `Branch.put`. Cost: 1 request, of a large body 2. Memory: a few megabytes."""
         check_path(path, writing=True)
+        return self._send(content, path, content_type, metadata, only_if_absent=only_if_absent)
+
+    def upload(
+        self,
+        content: Content,
+        *,
+        content_type: str = data.CONTENT_TYPE,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Entry:
+        """Upload an object's bytes, and stage nothing. As `Branch.upload`. Cost: 1 request, of a large body 2."""
+        return self._send(content, None, content_type, metadata)
+
+    def _send(
+        self,
+        content: Content,
+        path: str | None,
+        content_type: str,
+        metadata: Mapping[str, str] | None,
+        *,
+        only_if_absent: bool = False,
+    ) -> Entry:
         says = {
             "path": path,
             "content_type": content_type,

@@ -196,7 +196,8 @@ for _verb in HOME_VERBS.values():
 class PutLine(msgspec.Struct, frozen=True):
     """The first line of `put`, before the bytes."""
 
-    path: str
+    path: str | None = None
+    """None: only upload the bytes; the reply is what to stage."""
     content_type: str = data.CONTENT_TYPE
     metadata: dict[str, str] = {}
     only_if_absent: bool = False
@@ -225,6 +226,8 @@ async def put(call: Call) -> Reply:
     branch = Repository(await call.home()).branch(name)
 
     def store(content: Buffer | Iterator[Buffer]) -> Entry:
+        if says.path is None:
+            return branch.upload(content, content_type=says.content_type, metadata=says.metadata)
         return branch.put(
             says.path,
             content,
@@ -234,7 +237,8 @@ async def put(call: Call) -> Reply:
         )
 
     if only_ask:
-        await call.quick(branch.check_put, says.path, only_if_absent=says.only_if_absent)
+        if says.path is not None:
+            await call.quick(branch.check_put, says.path, only_if_absent=says.only_if_absent)
         return json(None)
     held, more = await _held(rest, bytes_max=call.site.options.small_object_bytes)
     if more is None:

@@ -1,0 +1,278 @@
+"""Commands on repositories: the same on a folder, beside a server that owns it, and through a server's URL."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lakebed.repo
+from lakebed.server.serve import start_server
+
+Cli = Callable[..., Any]
+
+
+@pytest.fixture(params=["folder", "beside", "http"])
+def home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """What to write for LAKE: a folder that nobody owns, one that a server owns, or the server's URL."""
+    folder = tmp_path / "lake"
+    if request.param == "folder":
+        with lakebed.repo.open_all(folder, durable=False) as made:
+            made.create("analytics")
+        yield str(folder)
+        return
+    with start_server(folder, durable=False, import_from=[str(tmp_path)]) as running:
+        told = running.started
+        monkeypatch.setenv("LAKEBED_ACCESS_KEY_ID", str(told.access_key))
+        monkeypatch.setenv("LAKEBED_SECRET_ACCESS_KEY", str(told.secret))
+        running.site.repositories.create("analytics")
+        yield str(folder) if request.param == "beside" else told.endpoint
+
+
+@pytest.fixture
+def repo(cli: Cli, home: str) -> Cli:
+    """Run a command on the repository ``analytics``: ``repo("ls", "main")``; it must end with 0."""
+
+    def call(command: str, *arguments: object, code: int = 0) -> Any:
+        answer = cli("repo", *command.split(), home, "analytics", *arguments)
+        assert answer.code == code, (answer.out, answer.err)
+        return answer
+
+    return call
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file to put."""
+    path = tmp_path / "file.csv"
+    path.write_bytes(b"id\n1\n")
+    return path
+
+
+def one_sentence(text: str) -> str:
+    """An error's text, if it is one sentence that says what is wrong."""
+    assert text.startswith("lakebed: "), text
+    assert "Traceback" not in text
+    assert len(text.strip().splitlines()) == 1, text
+    return text
+
+
+def test_objects_are_put_listed_and_read(repo: Cli, file: Path, tmp_path: Path) -> None:
+    """What is put is listed by levels, told, read whole into a file, and read again by the next command."""
+    written = repo("put", "main", "raw/a.csv", file, "--content-type", "text/csv", "--meta", "owner=ada", "--json").json
+    assert written["bytes"] == 5
+    assert "Wrote raw/b.csv (5 B)" in repo("put", "main", "raw/b.csv", file).out
+    assert "is there already" in one_sentence(repo("put", "main", "raw/b.csv", file, "--if-absent", code=4).err)
+    assert [one["path"] for one in repo("ls", "main", "--json").json] == ["raw/"]
+    assert [one["path"] for one in repo("ls", "main", "raw/", "--json").json] == ["raw/a.csv", "raw/b.csv"]
+    assert len(repo("ls", "main", "-r", "--limit", "1", "--json").json) == 1
+    assert "raw/" in repo("ls", "main").out
+    found = repo("stat", "main", "raw/a.csv", "--json").json
+    assert (found["content_type"], found["metadata"], found["checksum"]) == (
+        "text/csv",
+        {"owner": "ada"},
+        written["checksum"],
+    )
+    assert "text/csv" in repo("stat", "main", "raw/a.csv").out
+    out = tmp_path / "out"
+    assert repo("get", "main", "raw/a.csv", out, "--json").json["bytes"] == 5
+    assert out.read_bytes() == b"id\n1\n"
+    assert "already" in one_sentence(repo("get", "main", "raw/a.csv", out, code=4).err)
+    repo("get", "main", "raw/a.csv", out, "--force")
+
+
+def test_objects_are_deleted(repo: Cli, file: Path) -> None:
+    """One path, or all below a prefix; a dry run deletes nothing; what is not there is said."""
+    for path in ("a", "p/1", "p/2"):
+        repo("put", "main", path, file)
+    assert repo("rm", "main", "p/", "-r", "--dry-run", "--json").json["objects"] == 2
+    repo("rm", "main", "a", "--yes")
+    assert "no object" in one_sentence(repo("rm", "main", "a", "--yes", code=3).err)
+    repo("rm", "main", "p/", "-r", "--yes")
+    assert repo("ls", "main", "--json").json == []
+
+
+def test_versions_are_made_and_undone(repo: Cli, file: Path) -> None:
+    """Commit, log, show, diff, status, merge, revert, cherry-pick, rebase, blame: each tells what it did."""
+    repo("put", "main", "a", file)
+    assert [one["path"] for one in repo("status", "main", "--json").json] == ["a"]
+    assert "a" in repo("diff", "main").out
+    first = repo("commit", "main", "-m", "first\nmore", "--meta", "ticket=42", "--json").json
+    assert (first["message"], first["metadata"]) == ("first\nmore", {"ticket": "42"})
+    assert "Nothing is uncommitted" in repo("status", "main").out
+    assert "no_changes" in repo("commit", "main", "-m", "again", "--json", code=2).error["kind"]
+    repo("branch create", "dev")
+    repo("put", "dev", "b", file)
+    repo("put", "dev", "c", file)
+    repo("commit", "dev", "-m", "only b", "--path", "b")
+    assert [one["path"] for one in repo("status", "dev", "--json").json] == ["c"]
+    repo("commit", "dev", "-m", "and c")
+    assert [one["path"] for one in repo("diff", "main", "dev", "--json").json] == ["b", "c"]
+    assert repo("diff", "dev", "main", "--two-dot", "--prefix", "c", "--json").json[0]["change"] == "removed"
+    merged = repo("merge", "dev", "main", "-m", "take it", "--json").json
+    assert len(merged["parents"]) == 2
+    assert len(repo("log", "main", "--first-parent", "--limit", "2", "--json").json) == 2
+    assert [one["message"] for one in repo("log", "main", "--path", "b", "--first-parent", "--json").json] == [
+        "take it"
+    ]
+    assert "take it" in repo("show", "main").out
+    assert repo("show", "main~1", "--json").json["id"] == first["id"]
+    assert "and c" in repo("blame", "main", "c").out
+    repo("revert", "main", "main", "--parent", "1")
+    assert [one["path"] for one in repo("ls", "main", "--json").json] == ["a"]
+    repo("cherry-pick", "main", "dev")
+    assert [one["path"] for one in repo("ls", "main", "--json").json] == ["a", "c"]
+    repo("branch create", "late", "--source", first["id"])
+    repo("put", "late", "late", file)
+    repo("commit", "late", "-m", "late")
+    rebased = repo("rebase", "late", "main", "--json").json
+    assert rebased["message"] == "late"
+    assert [one["path"] for one in repo("ls", "late", "--json").json] == ["a", "c", "late"]
+
+
+def test_a_conflict_names_its_paths(repo: Cli, file: Path, tmp_path: Path) -> None:
+    """A merge that cannot be ends with 4, lists where, and moves nothing; a strategy decides."""
+    other = tmp_path / "other"
+    other.write_bytes(b"other")
+    repo("put", "main", "a", file)
+    repo("commit", "main", "-m", "base")
+    repo("branch create", "dev")
+    for branch, body in (("main", other), ("dev", tmp_path / "third")):
+        body.write_bytes(branch.encode())
+        repo("put", branch, "a", body)
+        repo("commit", branch, "-m", branch)
+    failed = repo("merge", "dev", "main", "--json", code=4).error
+    assert (failed["kind"], failed["facts"]["paths"]) == ("merge_conflict", ["a"])
+    repo("merge", "dev", "main", "--strategy", "source-wins", "--squash")
+
+
+def test_what_is_uncommitted_is_given_up(repo: Cli, file: Path) -> None:
+    """A path, a prefix, everything, or the branch itself; a dry run shows what would go."""
+    repo("put", "main", "kept", file)
+    first = repo("commit", "main", "-m", "first", "--json").json["id"]
+    for path in ("a", "p/1", "p/2", "q"):
+        repo("put", "main", path, file)
+    assert [one["path"] for one in repo("reset", "main", "--path", "p/", "--dry-run", "--json").json] == ["p/1", "p/2"]
+    repo("reset", "main", "--path", "a", "--yes")
+    repo("reset", "main", "--path", "p/", "--yes")
+    assert [one["path"] for one in repo("status", "main", "--json").json] == ["q"]
+    assert "not both" in one_sentence(repo("reset", "main", "--path", "a", "--hard", "main", code=2).err)
+    repo("reset", "main", "--yes")
+    assert repo("reset", "main", "--hard", "main~1", "--yes", "--json").json["commit"] != first
+    assert repo("ls", "main", "--json").json == []
+
+
+def test_staging_is_compacted(repo: Cli, file: Path) -> None:
+    """The command says what became of it, and nothing that is read changes."""
+    repo("put", "main", "a", file)
+    assert repo("compact", "main", "--json").json["outcome"] == "published"
+    assert [one["path"] for one in repo("ls", "main", "--json").json] == ["a"]
+
+
+def test_branches_and_tags(repo: Cli, file: Path) -> None:
+    """They are made, listed, protected, deleted and brought back."""
+    repo("put", "main", "a", file)
+    first = repo("commit", "main", "-m", "first", "--json").json["id"]
+    repo("branch create", "dev", "--source", "main~1")
+    assert [one["branch"] for one in repo("branch list", "--json").json] == ["dev", "main"]
+    assert [one["branch"] for one in repo("branch list", "--prefix", "d", "--json").json] == ["dev"]
+    assert repo("branch protect", "ma*", "--json").json == {"protected": ["ma*"]}
+    assert "protected" in repo("branch list").out
+    assert "protected" in one_sentence(repo("put", "main", "b", file, code=2).err)
+    repo("branch protect", "ma*", "--off")
+    assert repo("branch delete", "dev", "--dry-run", "--json").json["dry_run"] is True
+    repo("branch delete", "dev", "--yes")
+    assert "dev" in one_sentence(repo("ls", "dev", code=3).err)
+    repo("branch undelete", "dev")
+    assert repo("tag create", "v1", "main", "--json").json["commit"] == first
+    assert "already" in one_sentence(repo("tag create", "v1", "dev", code=4).err)
+    assert repo("tag list", "--json").json == [{"tag": "v1", "commit": first}]
+    assert first[:12] in repo("tag list").out
+    assert repo("tag delete", "v1", "--dry-run", "--json").json["commit"] == first
+    repo("tag delete", "v1", "--yes")
+    assert "No tag" in repo("tag list").out
+
+
+def test_retention_and_collection(repo: Cli, file: Path) -> None:
+    """Rules are set, shown and removed; a collection says what would go before it goes."""
+    assert repo("retention show", "--json").json == {"default_days": None, "branch_days": {}}
+    repo("retention set", "30", "--branch-days", "main=90")
+    assert repo("retention show", "--json").json == {"default_days": 30, "branch_days": {"main": 90}}
+    assert "90 days" in repo("retention show").out
+    assert "number of days" in one_sentence(repo("retention set", "30", "--branch-days", "main=x", code=2).err)
+    repo("retention delete", "--dry-run")
+    repo("retention delete", "--yes")
+    assert "for ever" in repo("retention show").out
+    repo("put", "main", "a", file)
+    repo("put", "main", "a", file)
+    repo("commit", "main", "-m", "a")
+    planned = repo("gc", "--min-age", "0 s", "--dry-run", "--json").json
+    assert (planned["dry_run"], planned["deleted"]) == (True, 1)
+    assert repo("gc", "--min-age", "0 s", "--yes", "--json").json["deleted"] == 1
+    assert repo("gc", "--yes", "--json").json["deleted"] == 0
+
+
+def test_objects_are_imported(repo: Cli, tmp_path: Path) -> None:
+    """A folder elsewhere becomes a commit; what may not be imported is refused."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "x").write_bytes(b"x")
+    assert repo("import", "main", f"file://{source}/", "in/", "--json").json["message"].startswith("Import ")
+    assert [one["path"] for one in repo("ls", "main", "in/", "--json").json] == ["in/x"]
+    one_sentence(repo("import", "main", "ftp://nowhere/", "in/", code=2).err)
+
+
+def test_repositories_are_made_listed_and_dropped(cli: Cli, home: str) -> None:
+    """Made with a branch of any name, listed, dropped; names that are taken or cannot be are said."""
+    assert cli("repo", "create", home, "second", "--default-branch", "trunk", "--json").json["name"] == "second"
+    assert [one["name"] for one in cli("repo", "list", home, "--json").json] == ["analytics", "second"]
+    assert "trunk" in cli("repo", "list", home).out
+    taken = cli("repo", "create", home, "second")
+    assert (taken.code, "already" in one_sentence(taken.err)) == (4, True)
+    assert cli("repo", "create", home, "No Name").code == 2
+    planned = cli("repo", "delete", home, "second", "--dry-run", "--json").json
+    assert (planned["branches"], planned["tags"]) == (1, 0)
+    assert cli("repo", "delete", home, "second", "--yes").code == 0
+    missing = cli("repo", "ls", home, "analytcs", "main")
+    assert missing.code == 3
+    assert "Did you mean analytics?" in one_sentence(missing.err)
+
+
+def test_access_keys(cli: Cli, home: str) -> None:
+    """Made with a role, listed without secrets, rotated, and ended; the last administrator stays."""
+    made = cli("key", "create", home, "--role", "read", "--repository", "analytics", "--json").json
+    assert made["role"] == "read"
+    rows = {one["id"]: one for one in cli("key", "list", home, "--json").json}
+    assert rows[made["access_key_id"]]["repositories"] == ["analytics"]
+    assert made["secret_access_key"] not in cli("key", "list", home).out
+    again = cli("key", "rotate", home, made["access_key_id"], "--json").json
+    assert again["secret_access_key"] != made["secret_access_key"]
+    assert "is not shown again" in cli("key", "rotate", home, made["access_key_id"]).out
+    assert cli("key", "revoke", home, made["access_key_id"], "--dry-run", "--json").json["role"] == "read"
+    assert cli("key", "revoke", home, made["access_key_id"], "--yes").code == 0
+    gone = cli("key", "revoke", home, made["access_key_id"], "--yes")
+    assert (gone.code, "There is no access key" in one_sentence(gone.err)) == (3, True)
+    wrong = cli("key", "create", home, "--role", "king")
+    assert (wrong.code, wrong.err.count("\n")) == (2, 1)
+
+
+def test_commands_load_no_data_frames(tmp_path: Path) -> None:
+    """Listing repositories loads neither pandas nor Spark nor the server: it would be most of the command's time."""
+    with lakebed.repo.open_all(tmp_path / "lake", durable=False) as made:
+        made.create("analytics").branch().put("a", b"1")
+    for command in (["list"], ["ls", "analytics", "main"], ["commit", "analytics", "main", "-m", "one"]):
+        words = [command[0], str(tmp_path / "lake"), *command[1:]]
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", "-m", "lakebed.cli", "repo", *words],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
+        assert "pyarrow.lib" in loaded
+        heavy = {"pandas.core", "pandas._libs", "pyspark", "fastapi", "uvicorn", "psycopg"}
+        assert not heavy & loaded, command
