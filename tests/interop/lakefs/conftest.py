@@ -88,7 +88,7 @@ class Clients:
                     stdout=subprocess.PIPE,
                     stderr=log,
                     text=True,
-                    env={**os.environ, "LAKECTL_CONFIG_FILE": os.devnull},
+                    env={**os.environ, "LAKECTL_CONFIG_FILE": str(self._log.parent / "no-such-file")},
                 )
         return self._process
 

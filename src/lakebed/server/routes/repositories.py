@@ -79,6 +79,8 @@ async def create_repository(call: Call) -> Reply:
     body = await call.read(RepositoryCreation)
     if call.flag("bare"):
         raise InvalidRequest("A repository always has a first commit: leave bare out.", kind="unsupported")
+    if body.sample_data:
+        raise InvalidRequest("A repository begins empty: leave sample_data out.", kind="unsupported")
     if body.storage_id:
         raise InvalidRequest("The server has one storage, without an id: leave storage_id out.", kind="unsupported")
     assert call.principal is not None

@@ -111,7 +111,7 @@ def trees_are_walked(lake):
 
 
 def files_are_removed(lake):
-    """One, several, and a whole tree of more than a thousand."""
+    """One, several, and a whole tree."""
     fs, _, root = _filled(lake)
     fs.rm(f"{root}/a.txt")
     fs.rm_file(f"{root}/folder/b.txt")

@@ -49,6 +49,16 @@ def names_that_cannot_be_are_refused(lake):
         assert (status, json.loads(reply).keys()) == (400, {"message"})
 
 
+def what_we_do_not_have_is_refused(lake):
+    """Sample data and storages by id are never ignored silently; nothing is made."""
+    for more in ({"include_samples": True}, {"storage_id": "other"}):
+        name = lake.name()
+        with refused(400):
+            lakefs.Repository(name, client=lake.client).create(storage_namespace=f"local://{name}", **more)
+        with refused(404):
+            _ = lakefs.Repository(name, client=lake.client).properties
+
+
 def repositories_are_listed_in_pages(lake):
     """All of them come, by prefix and behind a name."""
     prefix = lake.name()

@@ -5,6 +5,8 @@ import io
 import os
 from concurrent.futures import ThreadPoolExecutor
 
+from lakefs_spec import LakeFSFileSystem
+
 COUNT = 2_500
 MB = 1 << 20
 
@@ -43,6 +45,16 @@ def more_than_a_page_is_listed(lake):
     dev = made.branch("dev").create("main")
     main.commit("none")
     assert [one.type for one in dev.diff(main, amount=1000)] == ["removed"] * COUNT
+
+
+def a_tree_of_more_than_a_thousand_is_removed(lake):
+    """lakefs-spec deletes in batches of a thousand, while it lists what it deletes."""
+    made, main, paths = _filled(lake, 2_100)
+    fs = LakeFSFileSystem(host=lake.endpoint, username=lake.access_key, password=lake.secret, skip_instance_cache=True)
+    fs.rm(f"{made.id}/main/3/", recursive=True)
+    assert [one.path for one in main.objects(amount=1000)] == [path for path in paths if not path.startswith("3/")]
+    fs.rm(f"{made.id}/main/", recursive=True)
+    assert list(main.objects()) == []
 
 
 def a_large_object_goes_through(lake):
