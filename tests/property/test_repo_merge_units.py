@@ -95,7 +95,7 @@ def histories(draw: st.DrawFn) -> tuple[State, State, State]:
 
 
 @pytest.mark.parametrize("window_row_count", [2, 65_536])
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     three=histories(),
     strategy=st.sampled_from([None, "source-wins", "dest-wins"]),
