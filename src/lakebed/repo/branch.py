@@ -15,7 +15,7 @@ from typing_extensions import Buffer
 
 from lakebed.errors import InvalidRequest
 from lakebed.repo import data
-from lakebed.repo.branches import load_branch
+from lakebed.repo.branches import known_branch, load_branch
 from lakebed.repo.commit import commit
 from lakebed.repo.committed.merge import Strategy
 from lakebed.repo.compact import Compaction, compact_once
@@ -109,7 +109,7 @@ class Branch(Reference):
         """Raise what `put` would raise before it needs the bytes. Cost: 1 peek; with `only_if_absent` as `stat`."""
         home = self._home
         check_path(path, writing=True)
-        load_branch(home, self._text)
+        known_branch(home, self._text)
         check_writable(home, self._text)
         if only_if_absent and self.exists(path):
             raise write.path_exists(home, self._text, path)
@@ -126,7 +126,7 @@ class Branch(Reference):
         Until it is staged nobody refers to it, and a collection takes it when it is old enough
         (`CollectionOptions.min_age`). Arguments and errors as `put`. Cost: 1 PUT.
         """
-        load_branch(self._home, self._text)
+        known_branch(self._home, self._text)
         check_writable(self._home, self._text)
         return data.upload(self._home, chunks_of(content), content_type=content_type, metadata=metadata)
 
@@ -203,7 +203,7 @@ class Branch(Reference):
         """
         check_path(path, writing=True)
         check_writable(self._home, self._text)
-        load_branch(self._home, self._text)
+        known_branch(self._home, self._text)
         found = (self if ref is None else Reference(self._home, str(ref))).stat(source)
         entry = data.copy(self._home, found)
         write.stage(self._home, branch=self._text, path=path, entry=entry)

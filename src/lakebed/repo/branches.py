@@ -27,6 +27,7 @@ __all__ = [
     "create_branch",
     "delete_branch",
     "find_branch",
+    "known_branch",
     "list_branches",
     "load_branch",
     "undelete_branch",
@@ -53,6 +54,16 @@ def load_branch(home: Home, name: str, *, snapshot: KeyValueSnapshot | None = No
     if found is None:
         raise _missing(home, name)
     return found
+
+
+def known_branch(home: Home, name: str) -> tuple[Branch, bytes]:
+    """The same as this process knows it, for what a conditional write proves later. Raises as `load_branch`.
+
+    That there is none is true, not only what this process knows. Cost: 1 peek.
+    """
+    key = home.keys.branch(check_branch_name(name))
+    raw = home.key_value.peek(key)
+    return load_branch(home, name) if raw is None else (decode_record(raw, Branch, key=key), raw)
 
 
 def create_branch(home: Home, name: str, *, source: str, hidden: bool = False, committer: str = "") -> Branch:

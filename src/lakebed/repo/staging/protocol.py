@@ -20,13 +20,13 @@ from typing import Final
 
 from lakebed.errors import Conflict, OutcomeUnknown
 from lakebed.metrics import default_registry
-from lakebed.repo.branches import load_branch
+from lakebed.repo.branches import known_branch, load_branch
 from lakebed.repo.home import Home
 from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.model import Branch
 from lakebed.repo.names import check_branch_name
 from lakebed.repo.protection import check_writable
-from lakebed.repo.records import decode_record, settling
+from lakebed.repo.records import settling
 
 __all__ = ["RETRIES", "Standing", "Tries", "check_only_unexpected", "replace_rows", "write_rows"]
 
@@ -87,13 +87,8 @@ class Tries:
             NotFound: kind ``branch_not_found``; that is true, not only what this process knows.
             Conflict: kind ``branch_moved``: there were enough tries.
         """
-        key_value = self._home.key_value
-        raw = key_value.peek(self._key)
-        if raw is None:
-            record, raw = load_branch(self._home, self._branch)
-        else:
-            record = decode_record(raw, Branch, key=self._key)
-        return self._standing(record, raw, key_value.peek(self._home.keys.boundary))
+        record, raw = known_branch(self._home, self._branch)
+        return self._standing(record, raw, self._home.key_value.peek(self._home.keys.boundary))
 
     @contextmanager
     def moment(self) -> Iterator[tuple[KeyValueSnapshot, Standing]]:
