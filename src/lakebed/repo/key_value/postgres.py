@@ -22,6 +22,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
@@ -43,7 +45,7 @@ from lakebed.repo.key_value.port import (
     checked_columns,
     unexpected_value,
 )
-from lakebed.repo.key_value.postgres_connections import Connections, load_psycopg, raise_translated
+from lakebed.repo.key_value.postgres_connections import Connections, Witness, load_psycopg, raise_translated
 from lakebed.runtime import Environment
 
 if TYPE_CHECKING:
@@ -72,7 +74,11 @@ _RETRIED: Final = {"40001", "40P01"}  # serialization failure, deadlock
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS lakebed_format (version int NOT NULL);
 CREATE TABLE IF NOT EXISTS lakebed_pairs (key bytea PRIMARY KEY, value bytea);
+CREATE TABLE IF NOT EXISTS lakebed_writers (
+    id uuid PRIMARY KEY, number bigint NOT NULL, used_at timestamptz NOT NULL DEFAULT now()
+);
 """
+"""A row of the last table is one connection's, and says which of its transactions was the last to commit."""
 
 _FUNCTION: Final = """
 CREATE OR REPLACE FUNCTION lakebed_write(
@@ -111,9 +117,9 @@ END $$;
 """Of keys in ascending order: locks, checks and writes each; the first key whose value is not as expected, or null."""
 
 _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
-_WRITE: Final = (
-    "SELECT lakebed_write(%b::bytea[], %b::bool[], %b::bytea[], %b::bool[], %b::bytea[]), pg_current_xact_id()::text"
-)
+_WITNESS: Final = "INSERT INTO lakebed_writers VALUES (%b, %b) ON CONFLICT (id) DO UPDATE SET number = excluded.number, used_at = now()"
+_FORGET: Final = "DELETE FROM lakebed_writers WHERE used_at < now() - interval '30 days'"
+_WRITE: Final = "SELECT lakebed_write(%b::bytea[], %b::bool[], %b::bytea[], %b::bool[], %b::bytea[])"
 _PUT_MANY: Final = (
     "INSERT INTO lakebed_pairs SELECT * FROM unnest(%b::bytea[], %b::bytea[]) ON CONFLICT (key) DO UPDATE SET "
     "value = excluded.value"
@@ -165,6 +171,8 @@ def _check_or_create(connection: Connection, *, shown: str, create: bool) -> Non
                 connection.execute(_FUNCTION)
                 connection.execute("INSERT INTO lakebed_format VALUES (%s)", [FORMAT])
                 version = FORMAT
+    elif create:
+        connection.execute(_FORGET)
     if version != FORMAT:
         raise UnsupportedFormat(
             f"The tables in {shown} have format {version}, and this lakebed knows {FORMAT}: upgrade it.", url=shown
@@ -282,7 +290,9 @@ class PostgresKeyValue:
         self._environment = environment
         self._psycopg = load_psycopg()
         self._lock = environment.runtime.lock()
-        self._unsettled: frozenset[str] = frozenset()
+        self._writers: WeakKeyDictionary[Connection, Witness] = WeakKeyDictionary()
+        """The last transaction of each connection."""
+        self._unsettled: frozenset[Witness] = frozenset()
         """Transactions whose commit was sent, and not answered."""
 
     # ---- reading
@@ -357,7 +367,8 @@ class PostgresKeyValue:
         for turn in range(_TRIES_MAX):
             with self._connections.lent(fresh=fresh) as (connection, was_used):
                 try:
-                    wrong, transaction_id = _written(connection, change)
+                    witness = self._next_witness(connection)
+                    wrong = _written(connection, change, witness)
                 except self._psycopg.Error as error:
                     fresh = was_used and connection.closed
                     if not fresh and error.sqlstate not in _RETRIED:
@@ -366,23 +377,33 @@ class PostgresKeyValue:
                 else:
                     if wrong is not None:
                         raise unexpected_value(wrong)
-                    self._commit(connection, transaction_id)
+                    self._commit(connection, witness)
                     return
             self._environment.clock.sleep(self._environment.rng.random() * 0.01 * 2**turn)
         raise Unavailable(
             f"A write to {self._connections.shown} met others {_TRIES_MAX} times: try again.", kind="contention"
         ) from failure
 
-    def _commit(self, connection: Connection, transaction_id: str) -> None:
+    def _next_witness(self, connection: Connection) -> Witness:
+        """What the next transaction of a connection leaves, and no other ever does."""
+        with self._lock:
+            last = self._writers.get(connection)
+            if last is None:
+                last = Witness(UUID(int=self._environment.rng.getrandbits(128)), 0)
+            self._writers[connection] = after = Witness(last.writer, last.number + 1)
+            return after
+
+    def _commit(self, connection: Connection, witness: Witness) -> None:
         try:
             connection.execute("COMMIT")
             return
         except self._psycopg.Error as error:
             lost = error
+        connection.close()  # nothing else may be written by it: its row is the answer
         with self._lock:
-            self._unsettled |= {transaction_id}
+            self._unsettled |= {witness}
         try:
-            is_committed = self._ended(transaction_id)
+            is_committed = self._ended(witness)
         except LakebedError as unanswered:
             raise OutcomeUnknown(
                 f"The connection to {self._connections.shown} was lost during a commit, and nobody can be asked yet "
@@ -392,21 +413,21 @@ class PostgresKeyValue:
         if not is_committed:
             raise_translated(lost, shown=self._connections.shown)
 
-    def _ended(self, transaction_id: str) -> bool:
+    def _ended(self, witness: Witness) -> bool:
         """Whether a transaction was committed. Raises `Unavailable` when that cannot be known now."""
         for turn in range(_SETTLE_TRIES_MAX):
-            is_committed = self._connections.became_of(transaction_id)
+            is_committed = self._connections.became_of(witness)
             if is_committed is not None:
                 with self._lock:
-                    self._unsettled -= {transaction_id}
+                    self._unsettled -= {witness}
                 return is_committed
             self._environment.clock.sleep(min(0.5, 0.005 * 2**turn))
         raise Unavailable(f"A commit to {self._connections.shown} goes on and on: try again later.", kind="slow_commit")
 
     def _settle(self) -> None:
         """Before a read: learn what became of commits whose replies were lost. Raises `Unavailable`."""
-        for transaction_id in self._unsettled:
-            self._ended(transaction_id)
+        for witness in self._unsettled:
+            self._ended(witness)
 
     # ---- the end
 
@@ -422,22 +443,23 @@ class PostgresKeyValue:
         return f"PostgresKeyValue({self._connections.shown!r})"
 
 
-def _written(connection: Connection, change: Change) -> tuple[bytes | None, str]:
-    """Begin a transaction and make the change in it: the first key that is not as expected, if any; its id."""
+def _written(connection: Connection, change: Change, witness: Witness) -> bytes | None:
+    """Begin a transaction, make the change and its witness in it: the first key that is not as expected, if any."""
     news: dict[bytes, bytes | None] = {**dict.fromkeys(change.deletes), **change.puts}
     expected = change.expected
     keys = sorted(news.keys() | expected.keys())
     if len(keys) <= _ONE_CALL_KEY_COUNT_MAX:
         with connection.pipeline():
             connection.execute(_BEGIN)
+            connection.execute(_WITNESS, witness)
             cursor = _call(connection, keys, news, expected)
         return _only(cursor)
     connection.execute(_BEGIN)
     for is_expected, group in groupby(keys, key=expected.__contains__):
         if is_expected:
-            wrong, transaction_id = _only(_call(connection, list(group), news, expected))
+            wrong = _only(_call(connection, list(group), news, expected))
             if wrong is not None:
-                return wrong, transaction_id
+                return wrong
         else:
             for statement in _statements((key, news[key]) for key in group):
                 connection.execute(_PUT_MANY, statement)
@@ -445,7 +467,8 @@ def _written(connection: Connection, change: Change) -> tuple[bytes | None, str]
     gone = [key for key in change.deletes if key not in expected]
     for at in range(0, len(gone), _STATEMENT_ROW_COUNT_MAX):
         connection.execute(_DELETE_MANY, [gone[at : at + _STATEMENT_ROW_COUNT_MAX]])
-    return _only(_call(connection, [], {}, {}))
+    connection.execute(_WITNESS, witness)
+    return None
 
 
 def _call(
@@ -465,10 +488,11 @@ def _call(
     return connection.execute(_WRITE, parameters, binary=True)
 
 
-def _only(cursor: psycopg.Cursor[tuple[Any, ...]]) -> tuple[bytes | None, str]:
+def _only(cursor: psycopg.Cursor[tuple[Any, ...]]) -> bytes | None:
     row = cursor.fetchone()
     assert row is not None, "a SELECT without FROM has a row"
-    return row[0], row[1]
+    wrong: bytes | None = row[0]
+    return wrong
 
 
 def _statements(rows: Iterable[tuple[bytes, bytes | None]]) -> Iterator[tuple[list[bytes], list[bytes | None]]]:

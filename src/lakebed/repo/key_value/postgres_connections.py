@@ -12,7 +12,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
+from uuid import UUID
 
 from lakebed.errors import Closed, InternalError, InvalidRequest, LakebedError, Unavailable
 from lakebed.runtime import Environment
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[tuple[Any, ...]]
 
-__all__ = ["CONNECTIONS_MAX", "Connections", "raise_translated"]
+__all__ = ["CONNECTIONS_MAX", "Connections", "Witness", "raise_translated"]
 
 R = TypeVar("R")
 
@@ -37,6 +38,12 @@ _DEFAULTS: Final = {
     "application_name": "lakebed",
 }
 """Settings of libpq that a URL may change."""
+
+_WAIT: Final = "SET LOCAL lock_timeout = 200"
+_LOOK: Final = (
+    "INSERT INTO lakebed_writers VALUES (%s, -1) ON CONFLICT (id) DO UPDATE SET number = lakebed_writers.number "
+    "RETURNING number"
+)
 
 WAIT_TIMEOUT_S: Final = 30.0
 """How long a call waits for a connection that others use."""
@@ -81,6 +88,13 @@ def raise_translated(error: Any, *, shown: str) -> NoReturn:
             raise InvalidRequest(f"PostgreSQL at {shown} refused: {words}", kind="postgresql_refused") from error
         raise Unavailable(f"PostgreSQL at {shown} cannot be used now: {words}", sqlstate=state) from error
     raise InternalError(f"PostgreSQL at {shown} answered {state}: {words}", sqlstate=state) from error
+
+
+class Witness(NamedTuple):
+    """A transaction: the connection it was made by, and its number there."""
+
+    writer: UUID
+    number: int
 
 
 class Connections:
@@ -208,18 +222,26 @@ class Connections:
                         raise_translated(error, shown=self.shown)
         raise Unavailable(f"PostgreSQL at {self.shown} closes every connection.")
 
-    def became_of(self, transaction_id: str) -> bool | None:
-        """Whether a transaction was committed; None: it has not ended yet.
+    def became_of(self, witness: Witness) -> bool | None:
+        """Whether a transaction was committed; None: it has not ended yet. Afterwards it cannot be committed any more.
 
-        Raises `Unavailable` when nobody answers, or does not know any more. Source: ``pg_xact_status``.
+        A crash of the server gives the ids of transactions that it lost to others, so ``pg_xact_status`` may speak of
+        another one. What a transaction wrote is there or not: its row is written here too, which waits for it.
+
+        Raises `Unavailable` when nobody answers.
         """
-        row = self.ask(
-            lambda connection: connection.execute("SELECT pg_xact_status(%s::xid8)", [transaction_id]).fetchone()
-        )
-        status = row[0] if row else None
-        if status not in ("committed", "aborted", "in progress"):
-            raise Unavailable(f"PostgreSQL at {self.shown} does not know what became of {transaction_id}: {status}.")
-        return None if status == "in progress" else status == "committed"
+
+        def question(connection: Connection) -> int | None:
+            try:
+                with connection.transaction():
+                    connection.execute(_WAIT)
+                    row = connection.execute(_LOOK, [witness.writer]).fetchone()
+            except self._psycopg.errors.LockNotAvailable:
+                return None
+            return -1 if row is None else int(row[0])
+
+        number = self.ask(question)
+        return None if number is None else number == witness.number
 
     def _drop_idle(self) -> None:
         for connection in self._idle:
