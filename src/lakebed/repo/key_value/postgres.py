@@ -10,8 +10,9 @@ Owns: the table, the function that writes, and why a write is linearizable:
   do not see such rows; a later put fills one, a delete removes it. Many writers may share the lock of one.
 - Locks are taken in the order of the keys, so writes never wait for each other in a circle. Should PostgreSQL end one
   all the same, it is tried again.
-- The id of the transaction is known before the commit is sent. When the reply is lost, PostgreSQL is asked what became
-  of it, now or before the next read; until it is known, no read is answered.
+- Each transaction leaves its number in a row of its connection's own. When the reply to a commit is lost, that row says
+  what became of it, now or before the next read; until it is known, no read is answered. (The transaction's id could
+  not: a crash forgets ids that were not on disk, and gives them to others.)
 
 A snapshot is a REPEATABLE READ transaction with a connection of its own, read in pages by key. Thread-safe.
 """
@@ -117,7 +118,10 @@ END $$;
 """Of keys in ascending order: locks, checks and writes each; the first key whose value is not as expected, or null."""
 
 _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
-_WITNESS: Final = "INSERT INTO lakebed_writers VALUES (%b, %b) ON CONFLICT (id) DO UPDATE SET number = excluded.number, used_at = now()"
+_WITNESS: Final = (
+    "INSERT INTO lakebed_writers VALUES (%b, %b) "
+    "ON CONFLICT (id) DO UPDATE SET number = excluded.number, used_at = now()"
+)
 _FORGET: Final = "DELETE FROM lakebed_writers WHERE used_at < now() - interval '30 days'"
 _WRITE: Final = "SELECT lakebed_write(%b::bytea[], %b::bool[], %b::bytea[], %b::bool[], %b::bytea[])"
 _PUT_MANY: Final = (
