@@ -18,12 +18,13 @@ from lakebed.repo.model import Branch
 from lakebed.repo.names import check_branch_name, parse_reference
 from lakebed.repo.options import DAY_MS
 from lakebed.repo.protection import check_deletable, check_not_read_only
-from lakebed.repo.records import decode_record, encode_record, new_token, read_records, write_unique
+from lakebed.repo.records import decode_record, encode_record, lost_race, new_token, read_records, write_unique
 from lakebed.repo.reflog import reflog, reflog_line
 from lakebed.repo.refs import resolve
 from lakebed.repo.tags import find_tag, refuse_expired
 
 __all__ = [
+    "branch_moved",
     "create_branch",
     "delete_branch",
     "find_branch",
@@ -64,6 +65,12 @@ def known_branch(home: Home, name: str) -> tuple[Branch, bytes]:
     key = home.keys.branch(check_branch_name(name))
     raw = home.key_value.peek(key)
     return load_branch(home, name) if raw is None else (decode_record(raw, Branch, key=key), raw)
+
+
+def branch_moved(home: Home, branch: str, operation: str) -> Conflict:
+    """The error of an operation that lost every race for a branch."""
+    of = f"branch {branch} of repository {home.name}"
+    return lost_race(operation, of=of, kind="branch_moved", repository=home.name, branch=branch)
 
 
 def create_branch(home: Home, name: str, *, source: str, hidden: bool = False, committer: str = "") -> Branch:
@@ -116,7 +123,7 @@ def _create(home: Home, name: str, *, commit_id: str, hidden: bool, what: str, c
     except Conflict:
         refuse_expired(home, commit_id)
         _refuse_taken(home, name)
-        raise
+        raise branch_moved(home, name, "creation") from None
     return branch
 
 
@@ -141,7 +148,7 @@ def delete_branch(home: Home, name: str, *, committer: str = "") -> Branch:
     Raises:
         NotFound: kind ``branch_not_found``.
         InvalidRequest: kind ``default_branch``, ``protected_branch``, ``read_only_repository``.
-        Conflict: it kept changing, `RepositoryOptions.publish_tries_max` times.
+        Conflict: kind ``branch_moved``: it kept changing, `RepositoryOptions.publish_tries_max` times.
         OutcomeUnknown: look before you retry.
     Cost: 1 read and 1 write of the key-value store; what was staged is removed later, in the background.
     """
@@ -165,7 +172,7 @@ def delete_branch(home: Home, name: str, *, committer: str = "") -> Branch:
             write_unique(home.key_value, puts, [key], expected={key: raw})
         except Conflict:
             if tries == home.options.publish_tries_max:
-                raise
+                raise branch_moved(home, name, "deletion") from None
         else:
             return branch
 

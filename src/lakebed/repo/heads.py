@@ -26,7 +26,7 @@ from typing import NamedTuple
 import msgspec
 
 from lakebed.errors import Conflict, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
-from lakebed.repo.branches import load_branch
+from lakebed.repo.branches import branch_moved, load_branch
 from lakebed.repo.commits import load_commit
 from lakebed.repo.committed.apply import apply_changes
 from lakebed.repo.committed.diff import has_difference
@@ -166,17 +166,6 @@ def move_branch(
             return move
         RETRIES.add(1, operation)
     raise branch_moved(home, branch, operation)
-
-
-def branch_moved(home: Home, branch: str, operation: str) -> Conflict:
-    """The error of an operation that lost every race."""
-    return Conflict(
-        f"The {operation} lost {home.options.publish_tries_max} races for branch {branch} of repository {home.name} "
-        "against other commits, merges or resets, and changed nothing: try again.",
-        kind="branch_moved",
-        repository=home.name,
-        branch=branch,
-    )
 
 
 def seal(home: Home, branch: str, *, fresh_token: bool = False, gives_up: bool = False) -> SealedBranch:

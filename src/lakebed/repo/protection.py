@@ -18,7 +18,7 @@ from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.repo.home import Home
 from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.names import NAME_CHARACTERS_MAX
-from lakebed.repo.records import decode_record, encode_record
+from lakebed.repo.records import decode_record, encode_record, lost_race
 
 __all__ = [
     "Blocked",
@@ -172,7 +172,8 @@ def _change(home: Home, change: Callable[[tuple[ProtectionRule, ...]], tuple[Pro
             home.key_value.set_if(key, changed, expected=raw)
         except Conflict:
             if tries == _TRIES_MAX:
-                raise
+                of = f"the protected branches of repository {home.name}"
+                raise lost_race("change", of=of, kind="protection_moved", repository=home.name) from None
         else:
             return
 

@@ -27,6 +27,7 @@ __all__ = [
     "OrderedIds",
     "decode_record",
     "encode_record",
+    "lost_race",
     "new_token",
     "read_records",
     "replace_record",
@@ -165,6 +166,18 @@ def write_unique(
             happened = key_value.get(key) == value
         if not happened:
             raise
+
+
+def lost_race(operation: str, *, of: str, kind: str, **facts: object) -> Conflict:
+    """The error of a change that others were faster than, at every try.
+
+    Args:
+        operation: a word, such as ``commit``.
+        of: what was to be changed.
+    """
+    return Conflict(
+        f"The {operation} lost every race for {of} against others, and changed nothing: try again.", kind=kind, **facts
+    )
 
 
 @contextmanager

@@ -39,7 +39,15 @@ from lakebed.repo.model import Branch, DeletedRepository, HomeRecord, Repository
 from lakebed.repo.names import check_amount, check_branch_name, check_repository_name
 from lakebed.repo.namespace import REPOSITORY_SUFFIX, claim_namespace, namespace_folder, overlaps
 from lakebed.repo.options import RepositoryOptions
-from lakebed.repo.records import decode_record, encode_record, new_token, read_records, write_unique
+from lakebed.repo.records import (
+    decode_record,
+    encode_record,
+    lost_race,
+    new_token,
+    read_records,
+    replace_record,
+    write_unique,
+)
 from lakebed.repo.reflog import reflog_line, trim_reflog
 from lakebed.repo.repository import Repository
 from lakebed.repo.staging.cleanup import clean_once, clean_orphans_once
@@ -47,7 +55,7 @@ from lakebed.runtime import Environment
 
 __all__ = ["Repositories"]
 
-_CREATE_TRIES_MAX: Final = 16
+_TRIES_MAX: Final = 16
 _COMPACTION_PAUSE_S: Final = 1.0
 _CLEANING_PAUSE_S: Final = 60.0
 _ORPHANS_PAUSE_S: Final = 3600.0
@@ -167,7 +175,7 @@ class Repositories:
                 that is not cleaned up yet, or any other object is in that folder, above it or below it.
             InvalidRequest: kind ``invalid_repository_name``, ``invalid_branch_name``, ``invalid_namespace``,
                 ``outside_storage``, ``oversized_metadata``; ``create_only_ignored``: the store cannot be used.
-            Conflict: others made repositories at the same time, again and again.
+            Conflict: kind ``repositories_moved``: others made repositories at the same time, again and again.
             Unavailable, OutcomeUnknown: try again; what there is then is taken over or named.
         Cost: 1 LIST + 3 PUT + 1 DELETE of the storage; 1 snapshot and 1 write of the key-value store.
         """
@@ -196,12 +204,12 @@ class Repositories:
             try:
                 return self._record(name, record, home_record=home_record, committer=committer)
             except Conflict:
-                if tries == _CREATE_TRIES_MAX:
-                    raise
+                if tries == _TRIES_MAX:
+                    raise self._busy("creation") from None
 
     def _home_record(self) -> HomeRecord:
         """Which home this is; made when it is not there yet."""
-        for _ in range(_CREATE_TRIES_MAX):
+        for _ in range(_TRIES_MAX):
             raw = self._key_value.get(HOME_KEY)
             if raw is not None:
                 return decode_record(raw, HomeRecord, key=HOME_KEY)
@@ -211,7 +219,10 @@ class Repositories:
             except Conflict:
                 continue  # somebody else was faster
             return made
-        raise Conflict(f"The records of the repositories at {self.url} keep changing: try again.", kind="home_changes")
+        raise self._busy("creation")
+
+    def _busy(self, operation: str) -> Conflict:
+        return lost_race(operation, of=f"the repositories at {self.url}", kind="repositories_moved", url=self.url)
 
     def _refuse_taken(self, name: str, folder: str) -> None:
         """Raise when a repository has the name or a folder that overlaps, or had until lately."""
@@ -280,11 +291,16 @@ class Repositories:
         Cost: 1 linearizable read of the key-value store.
         """
         self._check_open()
+        _, _, record = self._load(name)
+        return Repository(self._home(name, record))
+
+    def _load(self, name: str) -> tuple[bytes, bytes, RepositoryRecord]:
+        """Key, bytes and record of a repository. Raises `NotFound`, `InvalidRequest`, `Corruption`."""
         key = repository_key(check_repository_name(name))
         raw = self._key_value.get(key)
         if raw is None:
             raise self._missing(name)
-        return Repository(self._home(name, decode_record(raw, RepositoryRecord, key=key)))
+        return key, raw, decode_record(raw, RepositoryRecord, key=key)
 
     def exists(self, name: str) -> bool:
         """Whether there is a repository of this name. Cost: 1 linearizable read of the key-value store."""
@@ -317,17 +333,17 @@ class Repositories:
         Raises:
             NotFound: kind ``repository_not_found``.
             InvalidRequest: kind ``oversized_metadata``.
-            Conflict: its record changed at the same time.
+            Conflict: kind ``repository_moved``: its record changed at the same time, again and again.
         Cost: 1 read and 1 write of the key-value store.
         """
+        self._check_open()
         check_commit_metadata(metadata)
-        key = repository_key(self.repository(name).name)
-        raw = self._key_value.get(key)
-        if raw is None:
-            raise self._missing(name)
-        record = decode_record(raw, RepositoryRecord, key=key)
-        changed = msgspec.structs.replace(record, metadata=dict(metadata))
-        self._key_value.set_if(key, encode_record(changed), expected=raw)
+        for _ in range(_TRIES_MAX):
+            key, raw, record = self._load(name)
+            changed = encode_record(msgspec.structs.replace(record, metadata=dict(metadata)))
+            if changed == raw or replace_record(self._key_value, key, changed, expected=raw):
+                return
+        raise lost_race("change", of=f"repository {name}", kind="repository_moved", repository=name)
 
     def delete(self, name: str, *, force: bool = False) -> None:
         """Delete a repository: it is gone at once. Its objects and records are cleaned up later.
@@ -340,26 +356,28 @@ class Repositories:
         Raises:
             NotFound: kind ``repository_not_found``.
             InvalidRequest: kind ``read_only_repository``.
-            Conflict: its record changed at the same time.
+            Conflict: kind ``repository_moved``: its record changed at the same time, again and again.
             OutcomeUnknown: look before you retry.
         Cost: 1 read and 1 write of the key-value store.
         """
         self._check_open()
-        key = repository_key(check_repository_name(name))
-        raw = self._key_value.get(key)
-        if raw is None:
-            raise self._missing(name)
-        record = decode_record(raw, RepositoryRecord, key=key)
-        if record.read_only and not force:
-            raise InvalidRequest(
-                f"Repository {name} is read-only: say that it is to be deleted all the same (force).",
-                kind="read_only_repository",
-                repository=name,
-            )
-        left = DeletedRepository(name, record, self._environment.clock.now_ms())
-        write_unique(self._key_value, [(deleted_key(record.uid), encode_record(left))], [key], expected={key: raw})
-        with self._lock:
-            self._homes.pop(record.uid, None)
+        for _ in range(_TRIES_MAX):
+            key, raw, record = self._load(name)
+            if record.read_only and not force:
+                raise InvalidRequest(
+                    f"Repository {name} is read-only: say that it is to be deleted all the same (force).",
+                    kind="read_only_repository",
+                    repository=name,
+                )
+            note = encode_record(DeletedRepository(name, record, self._environment.clock.now_ms()))
+            try:
+                write_unique(self._key_value, [(deleted_key(record.uid), note)], [key], expected={key: raw})
+            except Conflict:
+                continue  # its metadata changed, or somebody else has deleted it
+            with self._lock:
+                self._homes.pop(record.uid, None)
+            return
+        raise lost_race("deletion", of=f"repository {name}", kind="repository_moved", repository=name)
 
     def deleted(self) -> tuple[DeletedRepository, ...]:
         """Repositories that are deleted and not cleaned up yet. Cost: 1 scan of the key-value store."""

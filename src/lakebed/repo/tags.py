@@ -16,7 +16,7 @@ from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.model import Tag
 from lakebed.repo.names import check_tag_name
 from lakebed.repo.protection import check_not_read_only
-from lakebed.repo.records import decode_record, encode_record, read_records
+from lakebed.repo.records import decode_record, encode_record, lost_race, read_records
 
 __all__ = ["create_tag", "delete_tag", "find_tag", "is_live", "list_tags", "load_tag", "refuse_expired"]
 
@@ -61,6 +61,7 @@ def create_tag(home: Home, name: str, *, commit_id: str, owner: str = "", lifeti
         NotFound: kind ``commit_not_found``.
         InvalidRequest: kind ``invalid_tag_name``, ``invalid_lifetime``; ``commit_expired``: the commit's objects were
             collected.
+        Conflict: kind ``tag_moved``: others changed it at the same moment.
         OutcomeUnknown: look before you retry.
     Cost: 2 reads and 1 write of the key-value store.
     """
@@ -91,7 +92,8 @@ def create_tag(home: Home, name: str, *, commit_id: str, owner: str = "", lifeti
             raise _taken(home, name, "tag") from None
         if home.key_value.get(home.keys.branch(name)) is not None:
             raise _taken(home, name, "branch") from None
-        raise
+        of = f"the tag {name!r} of repository {home.name}"
+        raise lost_race("creation", of=of, kind="tag_moved", repository=home.name, tag=name) from None
     return tag
 
 

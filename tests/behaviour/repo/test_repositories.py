@@ -22,7 +22,7 @@ from lakebed.repo.namespace import namespace_folder, overlaps
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed
-from lakebed.testing.repo_homes import Trap, TrappedKeyValue, TrappedStore
+from lakebed.testing.repo_homes import Pause, Trap, TrappedKeyValue, TrappedStore
 from lakebed.testing.wrapper import StoreWrapper
 
 QUIET = RepositoryOptions(background=False)
@@ -328,6 +328,27 @@ def test_a_step_of_the_background_compacts_and_cleans(storage: Storage) -> None:
         keys = Keys(repo.id)
         with MemoryKeyValue(storage.space).snapshot() as snapshot:
             assert list(snapshot.scan(keys.staging(), keys.staging()[:-1] + b"0")) == []
+
+
+def test_changes_that_meet_another_are_made_again(storage: Storage) -> None:
+    """Metadata and deletions are decided again on what others have made of the record meanwhile."""
+    with storage.open() as other:
+        other.create("one")
+        other.create("two")
+        with storage.open(trap=Pause(1, lambda: other.set_metadata("one", {"b": "2"}))) as slow:
+            slow.set_metadata("one", {"a": "1"})
+        assert other.repository("one").metadata == {"a": "1"}
+        with storage.open(trap=Pause(1, lambda: other.set_metadata("one", {"b": "3"}))) as slow:
+            slow.delete("one")
+
+        def faster() -> None:
+            storage.environment.clock.sleep(1)
+            other.delete("two")
+
+        with storage.open(trap=Pause(1, faster)) as slow, pytest.raises(NotFound):
+            slow.delete("two")
+        assert [repository.name for repository in other.list()] == []
+        assert {deleted.name for deleted in other.deleted()} == {"one", "two"}
 
 
 def test_a_repository_that_cannot_be_served_keeps_no_other_waiting(storage: Storage) -> None:

@@ -20,7 +20,7 @@ from typing import Final
 
 from lakebed.errors import Conflict, OutcomeUnknown
 from lakebed.metrics import default_registry
-from lakebed.repo.branches import known_branch, load_branch
+from lakebed.repo.branches import branch_moved, known_branch, load_branch
 from lakebed.repo.home import Home
 from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.model import Branch
@@ -110,12 +110,7 @@ class Tries:
         if self._count > 1:
             RETRIES.add(1, self._operation)
         if len(self._tokens) > options.write_tries_max or self._count > options.publish_tries_max:
-            raise Conflict(
-                f"Branch {self._branch} of repository {self._home.name} was changed by others at each of "
-                f"{self._count - 1} tries to write to it: try again.",
-                kind="branch_moved",
-                branch=self._branch,
-            )
+            raise branch_moved(self._home, self._branch, self._operation)
 
 
 def write_rows(
