@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import urllib3
 
-import lakebed.repo
+from lakebed import repo
 
 COMMIT_COUNT = 4
 FILE_COUNT = 200
@@ -53,14 +53,13 @@ def told(tmp_path: Path) -> Iterator[dict[str, Any]]:
 @pytest.mark.xdist_group("spark")
 def test_a_server_a_command_and_a_job_at_once(told: dict[str, Any], tmp_path: Path) -> None:
     """Commands commit in a loop while a job stages files in single calls and commits: all of it is there at the end."""
-    import lakebed.spark
-    from lakebed.spark import jobs
+    from lakebed.spark import jobs, session
 
-    spark = lakebed.spark.session("lakebed tests", cores=2)  # shared with other tests of this process, so not stopped
+    spark = session("lakebed tests", cores=2)  # shared with other tests of this process, so not stopped
     lake, access_key, secret = str(tmp_path / "lake"), told["access_key_id"], told["secret_access_key"]
     file = tmp_path / "file"
     file.write_bytes(b"by a command")
-    with lakebed.repo.open(f"{told['endpoint']}/analytics", access_key=access_key, secret=secret) as served:
+    with repo.open(f"{told['endpoint']}/analytics", access_key=access_key, secret=secret) as served:
         credentials = {"LAKEBED_ACCESS_KEY_ID": access_key, "LAKEBED_SECRET_ACCESS_KEY": secret}
         command = subprocess.Popen(
             [sys.executable, "-c", COMMITTING, lake, str(file), str(COMMIT_COUNT)],
@@ -93,6 +92,6 @@ def test_a_server_a_command_and_a_job_at_once(told: dict[str, Any], tmp_path: Pa
     assert told["process"].wait(60) == 0
     statuses = [json.loads(line)["status"] for line in (tmp_path / "access.log").read_text().splitlines()]
     assert max(statuses) < 500
-    with lakebed.repo.open(f"{lake}/analytics.repo", create=False) as local:
+    with repo.open(f"{lake}/analytics.repo", create=False) as local:
         assert {one.path for one in local.ref("main@").list()} == wanted
         assert bytes(local.branch().get("cli/2")) == b"by a command"

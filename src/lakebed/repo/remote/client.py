@@ -20,7 +20,7 @@ from typing_extensions import Buffer
 from urllib3.exceptions import HTTPError, MaxRetryError, NewConnectionError
 
 from lakebed import errors
-from lakebed.errors import Corruption, InternalError, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable
+from lakebed.errors import InternalError, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable, UnsupportedFormat
 from lakebed.repo.remote.verbs import HOME_VERBS, PAGE_COUNT_MAX, VERBS, Verb
 
 __all__ = ["ACCESS_KEY_VARIABLE", "SECRET_VARIABLE", "Client", "encoded", "read_reply"]
@@ -264,12 +264,12 @@ class _Body:
 
 
 def read_reply(body: bytes, kind: Any) -> Any:
-    """A reply's JSON. Raises `Corruption` when it is something else."""
+    """A reply's JSON. Raises `UnsupportedFormat` when it is something else."""
     try:
         return _decoder(kind).decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Corruption(
-            f"What the server said cannot be read ({error}): is it of another version?", path="reply"
+        raise UnsupportedFormat(
+            f"What was answered cannot be read ({error}): that is no lakebed server, or one of another version."
         ) from error
 
 

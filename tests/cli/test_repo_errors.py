@@ -1,0 +1,233 @@
+"""Mistakes of commands on repositories, and what a server's commands say and how they end: one sentence, one code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import urllib3
+
+import lakebed.repo
+from lakebed.server.lifecycle import Running
+from lakebed.server.serve import start_server
+
+Cli = Callable[..., Any]
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    """A running server with a repository, and no credentials in the environment."""
+    monkeypatch.delenv("LAKEBED_ACCESS_KEY_ID", raising=False)
+    monkeypatch.delenv("LAKEBED_SECRET_ACCESS_KEY", raising=False)
+    with start_server(tmp_path / "lake", durable=False) as running:
+        running.site.repositories.create("analytics")
+        yield running
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | None, str | None], None]:
+    """Put credentials into the environment."""
+
+    def put(access_key: str | None, secret: str | None) -> None:
+        monkeypatch.setenv("LAKEBED_ACCESS_KEY_ID", str(access_key))
+        monkeypatch.setenv("LAKEBED_SECRET_ACCESS_KEY", str(secret))
+
+    return put
+
+
+def refused(answer: Any, code: int, *words: str) -> None:
+    """It ended with a code and one sentence that has these words."""
+    assert answer.code == code, (answer.out, answer.err)
+    assert answer.out == ""
+    assert answer.err.startswith("lakebed: ")
+    assert len(answer.err.splitlines()) == 1
+    for word in words:
+        assert word in answer.err
+
+
+def test_without_credentials_it_says_which_are_needed(cli: Cli, server: Running, tmp_path: Path) -> None:
+    """A server that is named, or met because it owns the folder, wants a key; reading the folder needs none."""
+    file = tmp_path / "file"
+    file.write_bytes(b"x")
+    endpoint = server.started.endpoint
+    for lake in (endpoint, str(tmp_path / "lake")):
+        refused(
+            cli("repo", "put", lake, "analytics", "main", "a", file),
+            2,
+            endpoint,
+            "LAKEBED_ACCESS_KEY_ID",
+            "LAKEBED_SECRET_ACCESS_KEY",
+        )
+    assert cli("repo", "ls", tmp_path / "lake", "analytics", "main").code == 0
+
+
+def test_wrong_credentials_are_said(
+    cli: Cli, server: Running, use: Callable[[str | None, str | None], None], tmp_path: Path
+) -> None:
+    """An unknown key, a wrong secret, a role that is not enough, a repository that is not for this key."""
+    endpoint, told = server.started.endpoint, server.started
+    for access_key, secret in (("nobody", "wrong"), (told.access_key, "wrong"), ("nobody", told.secret)):
+        use(access_key, secret)
+        answer = cli("repo", "list", endpoint)
+        refused(answer, 2, "access key")
+        assert str(told.secret) not in answer.err
+    reader = server.site.keys.create(role="read", repositories=("analytics",))
+    use(reader.key.id, reader.secret)
+    assert cli("repo", "ls", endpoint, "analytics", "main").code == 0
+    refused(cli("repo", "commit", endpoint, "analytics", "main", "-m", "x"), 2, "role read", "role write")
+    refused(cli("repo", "ls", endpoint, "other-one", "main"), 2, "may not use")
+    refused(cli("key", "list", endpoint), 2, "role admin")
+    failed = cli("key", "list", endpoint, "--json")
+    assert (failed.code, failed.error["kind"]) == (2, "forbidden")
+
+
+def test_a_server_that_is_gone_is_said(
+    cli: Cli, server: Running, use: Callable[[str | None, str | None], None]
+) -> None:
+    """Nothing answers at the URL: 6, and nothing happened."""
+    use(server.started.access_key, server.started.secret)
+    endpoint = server.started.endpoint
+    server.stop()
+    refused(cli("repo", "list", endpoint), 6, endpoint, "does not answer")
+    refused(cli("repo", "commit", endpoint, "analytics", "main", "-m", "x"), 6, endpoint)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://", "http://user:pass@127.0.0.1:1", "http://127.0.0.1:99999999", "http://127.0.0.1:1?x=1"]
+)
+def test_a_wrong_url_is_said(cli: Cli, use: Callable[[str | None, str | None], None], url: str) -> None:
+    """What cannot be a server's URL is refused before anything is asked, and no password is repeated."""
+    use("key", "secret")
+    answer = cli("repo", "list", url)
+    refused(answer, 2, "http://host:port")
+    assert "pass@" not in answer.err
+
+
+class _Page(BaseHTTPRequestHandler):
+    """A web server that is none of ours."""
+
+    def do_POST(self) -> None:
+        """Answer anything."""
+        self.rfile.read(int(self.headers["Content-Length"]))
+        status = int(self.path.split("/")[1])
+        self.send_response(status)
+        self.send_header("Content-Length", "7")
+        self.end_headers()
+        self.wfile.write(b"<html/>")
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.parametrize(("status", "code"), [(404, 2), (401, 2), (500, 6), (503, 6), (200, 5)])
+def test_something_else_that_answers_is_said(
+    cli: Cli, use: Callable[[str | None, str | None], None], status: int, code: int
+) -> None:
+    """Another service at the URL is no server of ours, and that is what is said."""
+    use("key", "secret")
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Page) as other:
+        answering = threading.Thread(target=other.serve_forever)
+        answering.start()
+        try:
+            answer = cli("repo", "list", f"http://127.0.0.1:{other.server_port}/{status}")
+        finally:
+            other.shutdown()
+            answering.join()
+    refused(answer, code, "no lakebed server")
+
+
+def test_nothing_there_is_said(cli: Cli, tmp_path: Path) -> None:
+    """A folder without repositories, a repository, branch or path that is not there: 3, and what to do."""
+    refused(cli("repo", "list", tmp_path / "nothing"), 3, "no folder")
+    (tmp_path / "empty").mkdir()
+    refused(cli("repo", "list", tmp_path / "empty"), 3, "no repositories")
+    refused(cli("repo", "ls", tmp_path / "nothing", "analytics", "main"), 3)
+    assert not (tmp_path / "nothing").exists()
+    with lakebed.repo.open_all(tmp_path / "lake", durable=False) as made:
+        made.create("analytics")
+    lake = tmp_path / "lake"
+    refused(cli("repo", "ls", lake, "analytics", "nothing"), 3, "nothing")
+    refused(cli("repo", "stat", lake, "analytics", "main", "nothing"), 3, "nothing")
+    refused(cli("repo", "get", lake, "analytics", "main", "nothing"), 3, "nothing")
+    refused(cli("repo", "put", lake, "analytics", "main", "a", tmp_path / "no-file"), 2, "no file")
+    refused(cli("repo", "put", lake, "analytics", "main", "../a", __file__), 2)
+    refused(cli("repo", "ls", lake, "analytics", "main~x"), 2)
+    refused(cli("repo", "gc", lake, "analytics", "--min-age", "soon"), 2)
+
+
+# ---- the server's own command
+
+
+def serving(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """``lakebed serve`` in a process of its own."""
+    command = [sys.executable, "-m", "lakebed.cli", "serve", "--storage", str(folder), *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_server_starts_ends_and_stands_alone(tmp_path: Path) -> None:
+    """It tells its first key; a second one on the same lake is sent to it; SIGTERM ends it with 0."""
+    folder = tmp_path / "lake"
+    log = ["--port", "0", "--access-log", ""]
+    first = serving(folder, *log, "--json")
+    try:
+        assert first.stdout is not None
+        said = ""
+        while not said.rstrip().endswith("}"):
+            said += first.stdout.readline()
+        told = json.loads(said)
+        assert urllib3.request("GET", f"{told['endpoint']}/healthcheck").status == 200
+        second = serving(folder, *log)
+        _, problem = second.communicate()
+        assert (second.returncode, problem.count("\n")) == (4, 1)
+        assert told["endpoint"] in problem
+        credentials = {
+            "LAKEBED_ACCESS_KEY_ID": told["access_key_id"],
+            "LAKEBED_SECRET_ACCESS_KEY": told["secret_access_key"],
+        }
+        made = subprocess.run(
+            [sys.executable, "-m", "lakebed.cli", "repo", "create", str(folder), "analytics"],
+            env={**os.environ, **credentials},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert "Made the repository analytics" in made.stdout
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(60) == 0
+        assert first.stderr is not None
+        assert first.stderr.read() == ""
+    finally:
+        first.kill()
+        first.communicate()
+    with lakebed.repo.open_all(folder) as home:
+        assert home.exists("analytics")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--host", "0.0.0.0"), "--allow-remote"),
+        (("--workers", "2"), "postgresql"),
+        (("--port", "70000"), "--port"),
+        (("--port", "x"), "--port"),
+    ],
+)
+def test_a_wrong_server_is_refused(cli: Cli, tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+    """What cannot be served is said before anything is made."""
+    refused(cli("serve", "--storage", tmp_path / "lake", *arguments), 2, words)
+    assert not (tmp_path / "lake").exists()
+
+
+def test_a_port_in_use_is_said(cli: Cli, server: Running, tmp_path: Path) -> None:
+    """Another server listens there: 6, and which port it was."""
+    port = server.started.endpoint.rsplit(":", 1)[1]
+    refused(cli("serve", "--storage", tmp_path / "other", "--port", port), 6, port)
