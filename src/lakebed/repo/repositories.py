@@ -1,6 +1,6 @@
-"""All repositories of one storage: made, found, listed, deleted; and the background that serves them.
+"""All repositories of one storage: made, found, listed, deleted.
 
-Owns: the records of repositories, the homes that are open, two threads. Invariants:
+Owns: the records of repositories, the homes that are open. Invariants:
 - A repository is there from the one atomic write on that records it with its first commit and default branch. Before,
   there is at most a marker in its folder, which the next try takes over (`lakebed.repo.namespace`).
 - No two repositories have overlapping namespaces; the count in `HomeRecord` makes two creations at once see each other.
@@ -8,13 +8,13 @@ Owns: the records of repositories, the homes that are open, two threads. Invaria
   again before.
 - No lock is held across a call of the key-value store.
 
-Does not know: what is in a repository.
+Does not know: what is in a repository, or how it is kept in order (`lakebed.repo.upkeep`).
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from types import TracebackType
@@ -23,16 +23,13 @@ from typing import Final
 import msgspec
 
 from lakebed.errors import AlreadyExists, Closed, Conflict, InvalidRequest, LakebedError, NotFound
-from lakebed.kv.background import Background, Stopped
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.file_id import mint_file_id
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.commit import check_commit_metadata, new_commit
 from lakebed.repo.committed.store import EMPTY_METARANGE
-from lakebed.repo.compact import run_compactor_once
 from lakebed.repo.foreign import ForeignStores
 from lakebed.repo.home import Home, make_home
-from lakebed.repo.importing import trim_imports
 from lakebed.repo.key_value.port import KeyValue
 from lakebed.repo.layout import DELETED_PREFIX, HOME_KEY, REPOSITORY_PREFIX, deleted_key, repository_key
 from lakebed.repo.model import Branch, DeletedRepository, HomeRecord, RepositoryRecord
@@ -48,21 +45,14 @@ from lakebed.repo.records import (
     replace_record,
     write_unique,
 )
-from lakebed.repo.reflog import reflog_line, trim_reflog
+from lakebed.repo.reflog import reflog_line
 from lakebed.repo.repository import Repository
-from lakebed.repo.staging.cleanup import clean_once, clean_orphans_once
+from lakebed.repo.upkeep import Upkeep
 from lakebed.runtime import Environment
 
 __all__ = ["Repositories"]
 
 _TRIES_MAX: Final = 16
-_COMPACTION_PAUSE_S: Final = 1.0
-_CLEANING_PAUSE_S: Final = 60.0
-_ORPHANS_PAUSE_S: Final = 3600.0
-"""Rows that nobody has marked are rare, and looking for them is a seek a token."""
-_MAINTENANCE_PAUSE_S: Final = 3600.0
-_FIRST_MAINTENANCE_S: Final = 300.0
-"""So soon after opening: a process that restarts every half hour must give back what it wrote too."""
 _NAMES_LOOKED_AT_MAX: Final = 1000
 
 
@@ -78,7 +68,6 @@ class Repositories:
 
     Attributes:
         options: settings of every repository.
-        last_failure: of the background; None: nothing went wrong yet. A step that failed is tried again.
     """
 
     def __init__(
@@ -103,26 +92,11 @@ class Repositories:
             self._cache = BlockCache(options.cache_bytes, runtime=environment.runtime)
         self._homes: dict[str, Home] = {}
         self._is_closed = False
-        self.last_failure: LakebedError | None = None
-        self._compacted_s = self._cleaned_s = self._swept_s = environment.clock.monotonic_s()
-        self._maintenance_s = self._compacted_s + _FIRST_MAINTENANCE_S
-        self._background = Background(
-            lock=self._lock,
-            wanted=environment.runtime.condition(self._lock),
-            report=self._report,
-            environment=environment,
+        self._upkeep = Upkeep(
+            key_value, open_homes=self._open_homes, all_homes=self._all_homes, environment=environment
         )
         if options.background:
-            self._background.start(
-                f"lakebed repositories of {store.root_url}",
-                (lambda now_s: self._compacted_s + _COMPACTION_PAUSE_S, self._compact_in_background),
-                (lambda now_s: self._cleaned_s + _CLEANING_PAUSE_S, self._clean_in_background),
-                (lambda now_s: self._swept_s + _ORPHANS_PAUSE_S, self._sweep_in_background),
-            )
-            self._background.start(
-                f"lakebed records of {store.root_url}",
-                (lambda now_s: self._maintenance_s, self._maintain_in_background),
-            )
+            self._upkeep.start(store.root_url)
 
     @property
     def url(self) -> str:
@@ -440,71 +414,20 @@ class Repositories:
         repository, and `KeyValue.maintain`.
         """
         self._check_open()
-        self._compact_in_background()
-        self._clean_in_background()
-        self._sweep_in_background()
-        self._key_value.maintain()
+        self._upkeep.step_once()
 
-    def _compact_in_background(self) -> None:
+    @property
+    def last_failure(self) -> LakebedError | None:
+        """What went wrong last in the background; None: nothing yet. A step that failed is tried again."""
+        return self._upkeep.last_failure
+
+    def _open_homes(self) -> tuple[Home, ...]:
         with self._lock:
-            homes = tuple(self._homes.values())
-        try:
-            self._each(homes, run_compactor_once)
-        finally:
-            self._compacted_s = self._environment.clock.monotonic_s()
-
-    def _clean_in_background(self) -> None:
-        try:
-            self._each(self._all_homes(), self._clean)
-        finally:
-            self._cleaned_s = self._environment.clock.monotonic_s()
-
-    def _sweep_in_background(self) -> None:
-        try:
-            self._each(self._all_homes(), self._sweep)
-        finally:
-            self._swept_s = self._environment.clock.monotonic_s()
+            return tuple(self._homes.values())
 
     def _all_homes(self) -> tuple[Home, ...]:
         """Of every repository there is; the snapshot that tells is closed by then."""
         return tuple(repository.home for repository in self.list())
-
-    def _each(self, homes: Iterable[Home], step: Callable[[Home], object]) -> None:
-        """A step of every repository; one that fails keeps no other waiting. Raises the first failure."""
-        failure: LakebedError | None = None
-        for home in homes:
-            self._stop_if_closing()
-            try:
-                step(home)
-            except LakebedError as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
-
-    def _clean(self, home: Home) -> None:
-        """What nobody needs of a repository's records: rows of dropped tokens, old reference log lines and imports."""
-        while not clean_once(home).is_done:
-            self._stop_if_closing()
-        trim_reflog(home)
-        trim_imports(home)
-
-    def _sweep(self, home: Home) -> None:
-        """Rows that nobody names and nobody has marked."""
-        while not clean_orphans_once(home).is_done:
-            self._stop_if_closing()
-
-    def _maintain_in_background(self) -> None:
-        try:
-            self._key_value.maintain()
-        finally:
-            self._maintenance_s = self._environment.clock.monotonic_s() + _MAINTENANCE_PAUSE_S
-
-    def _stop_if_closing(self) -> None:
-        if self._background.is_stopping:
-            raise Stopped
-
-    def _report(self, error: LakebedError) -> None:
-        self.last_failure = error
 
     # ---- the end
 
@@ -519,7 +442,7 @@ class Repositories:
             Fenced, Unavailable, OutcomeUnknown: of the key-value store.
         """
         self._is_closed = True
-        self._background.stop()
+        self._upkeep.stop()
         with self._lock:
             homes, self._homes = tuple(self._homes.values()), {}
         for home in homes:

@@ -1,0 +1,135 @@
+"""The upkeep of open repositories: what keeps reads fast and gives back what is not needed, and the threads that do it.
+
+Owns: which step runs how often. Two threads, for a maintenance of the records takes seconds and must not hold up a
+compaction. Invariants: a repository where a step fails keeps no other waiting, and its step is tried again; a step ends
+between its parts when the home is closed; no lock is held during a step. Does not know: what a step does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from lakebed.errors import LakebedError
+from lakebed.kv.background import Background, Stopped
+from lakebed.repo.compact import run_compactor_once
+from lakebed.repo.home import Home
+from lakebed.repo.importing import trim_imports
+from lakebed.repo.key_value.port import KeyValue
+from lakebed.repo.reflog import trim_reflog
+from lakebed.repo.staging.cleanup import clean_once, clean_orphans_once
+from lakebed.runtime import Environment
+
+__all__ = ["Upkeep"]
+
+_COMPACTION_PAUSE_S: Final = 1.0
+_CLEANING_PAUSE_S: Final = 60.0
+_ORPHANS_PAUSE_S: Final = 3600.0
+"""Rows that nobody has marked are rare, and looking for them is a seek a token."""
+_MAINTENANCE_PAUSE_S: Final = 3600.0
+_FIRST_MAINTENANCE_S: Final = 300.0
+"""So soon after opening: a process that restarts every half hour must give back what it wrote too."""
+
+Homes = Callable[[], Sequence[Home]]
+
+
+class Upkeep:
+    """The upkeep of the repositories of one storage.
+
+    Args:
+        key_value: the records of all of them.
+        open_homes: those that this process has used: only they can want to be compacted.
+        all_homes: all there are.
+        environment: clock and concurrency.
+
+    Attributes:
+        last_failure: of a thread; None: nothing went wrong yet. A step that failed is tried again.
+    """
+
+    def __init__(self, key_value: KeyValue, *, open_homes: Homes, all_homes: Homes, environment: Environment) -> None:
+        self._key_value = key_value
+        self._open_homes = open_homes
+        self._all_homes = all_homes
+        self._clock = environment.clock
+        self.last_failure: LakebedError | None = None
+        self._compacted_s = self._cleaned_s = self._swept_s = environment.clock.monotonic_s()
+        self._maintenance_s = self._compacted_s + _FIRST_MAINTENANCE_S
+        lock = environment.runtime.lock()
+        self._background = Background(
+            lock=lock, wanted=environment.runtime.condition(lock), report=self._report, environment=environment
+        )
+
+    def start(self, name: str) -> None:
+        """Begin the threads; `name` says whose they are."""
+        self._background.start(
+            f"lakebed repositories of {name}",
+            (lambda now_s: self._compacted_s + _COMPACTION_PAUSE_S, self._compact),
+            (lambda now_s: self._cleaned_s + _CLEANING_PAUSE_S, self._clean),
+            (lambda now_s: self._swept_s + _ORPHANS_PAUSE_S, self._sweep),
+        )
+        self._background.start(f"lakebed records of {name}", (lambda now_s: self._maintenance_s, self._maintain))
+
+    def stop(self) -> None:
+        """Let every thread end after the part of a step that it is in, and wait for that. Again is fine."""
+        self._background.stop()
+
+    def step_once(self) -> None:
+        """Every step once, here. Raises what the first repository that failed raised, when all were tried."""
+        self._compact()
+        self._clean()
+        self._sweep()
+        self._maintain()
+
+    def _compact(self) -> None:
+        try:
+            self._each(self._open_homes(), run_compactor_once)
+        finally:
+            self._compacted_s = self._clock.monotonic_s()
+
+    def _clean(self) -> None:
+        try:
+            self._each(self._all_homes(), self._clean_one)
+        finally:
+            self._cleaned_s = self._clock.monotonic_s()
+
+    def _clean_one(self, home: Home) -> None:
+        """What nobody needs of a repository's records: rows of dropped tokens, old reference log lines and imports."""
+        while not clean_once(home).is_done:
+            self._stop_if_closing()
+        trim_reflog(home)
+        trim_imports(home)
+
+    def _sweep(self) -> None:
+        try:
+            self._each(self._all_homes(), self._sweep_one)
+        finally:
+            self._swept_s = self._clock.monotonic_s()
+
+    def _sweep_one(self, home: Home) -> None:
+        """Rows that nobody names and nobody has marked."""
+        while not clean_orphans_once(home).is_done:
+            self._stop_if_closing()
+
+    def _maintain(self) -> None:
+        try:
+            self._key_value.maintain()
+        finally:
+            self._maintenance_s = self._clock.monotonic_s() + _MAINTENANCE_PAUSE_S
+
+    def _each(self, homes: Sequence[Home], step: Callable[[Home], object]) -> None:
+        failure: LakebedError | None = None
+        for home in homes:
+            self._stop_if_closing()
+            try:
+                step(home)
+            except LakebedError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _stop_if_closing(self) -> None:
+        if self._background.is_stopping:
+            raise Stopped
+
+    def _report(self, error: LakebedError) -> None:
+        self.last_failure = error
