@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
+from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.repo.commits import is_commit_id, load_commit
 from lakebed.repo.home import Home
 from lakebed.repo.key_value.port import KeyValueSnapshot
@@ -21,7 +21,7 @@ from lakebed.repo.protection import check_deletable, check_not_read_only
 from lakebed.repo.records import decode_record, encode_record, lost_race, new_token, read_records, write_unique
 from lakebed.repo.reflog import reflog, reflog_line
 from lakebed.repo.refs import resolve
-from lakebed.repo.tags import find_tag, refuse_expired
+from lakebed.repo.tags import find_tag, name_taken, refuse_expired
 
 __all__ = [
     "branch_moved",
@@ -130,13 +130,7 @@ def _create(home: Home, name: str, *, commit_id: str, hidden: bool, what: str, c
 def _refuse_taken(home: Home, name: str) -> None:
     is_branch = find_branch(home, name) is not None
     if is_branch or find_tag(home, name) is not None:
-        what = "branch" if is_branch else "tag"
-        raise AlreadyExists(
-            f"Repository {home.name} has a {what} {name!r} already: choose another name, or delete that one first.",
-            kind=f"{what}_exists",
-            repository=home.name,
-            name=name,
-        )
+        raise name_taken(home, name, "branch" if is_branch else "tag")
 
 
 def delete_branch(home: Home, name: str, *, committer: str = "") -> Branch:

@@ -18,7 +18,7 @@ from lakebed.repo.names import check_tag_name
 from lakebed.repo.protection import check_not_read_only
 from lakebed.repo.records import decode_record, encode_record, lost_race, read_records
 
-__all__ = ["create_tag", "delete_tag", "find_tag", "is_live", "list_tags", "load_tag", "refuse_expired"]
+__all__ = ["create_tag", "delete_tag", "find_tag", "is_live", "list_tags", "load_tag", "name_taken", "refuse_expired"]
 
 
 def is_live(tag: Tag, now_ms: int) -> bool:
@@ -80,18 +80,18 @@ def create_tag(home: Home, name: str, *, commit_id: str, owner: str = "", lifeti
     key = home.keys.tag(name)
     before = home.key_value.get(key)
     if before is not None and is_live(decode_record(before, Tag, key=key), now_ms):
-        raise _taken(home, name, "tag")
+        raise name_taken(home, name, "tag")
     if home.key_value.get(home.keys.branch(name)) is not None:
-        raise _taken(home, name, "branch")
+        raise name_taken(home, name, "branch")
     expected = {key: before, home.keys.branch(name): None, home.keys.expired(commit_id): None}
     try:
         home.key_value.write([(key, encode_record(tag))], expected=expected)
     except Conflict:
         refuse_expired(home, commit_id)
         if find_tag(home, name) is not None:
-            raise _taken(home, name, "tag") from None
+            raise name_taken(home, name, "tag") from None
         if home.key_value.get(home.keys.branch(name)) is not None:
-            raise _taken(home, name, "branch") from None
+            raise name_taken(home, name, "branch") from None
         of = f"the tag {name!r} of repository {home.name}"
         raise lost_race("creation", of=of, kind="tag_moved", repository=home.name, tag=name) from None
     return tag
@@ -161,7 +161,8 @@ def refuse_expired(home: Home, commit_id: str) -> None:
         )
 
 
-def _taken(home: Home, name: str, what: str) -> AlreadyExists:
+def name_taken(home: Home, name: str, what: str) -> AlreadyExists:
+    """The error of a name that a branch or a tag, as `what` says, has already."""
     return AlreadyExists(
         f"Repository {home.name} has a {what} {name!r} already: choose another name, or delete that one first.",
         kind=f"{what}_exists",
