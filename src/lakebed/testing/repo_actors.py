@@ -16,7 +16,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from lakebed.errors import Corruption, LakebedError, NotFound, OutcomeUnknown
+from lakebed.errors import Corruption, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.repo import data
 from lakebed.repo.branches import create_branch, delete_branch, undelete_branch
 from lakebed.repo.collect import collect_garbage
@@ -26,7 +26,15 @@ from lakebed.repo.compact import compact_once, run_compactor_once
 from lakebed.repo.differences import diff_refs, diff_uncommitted
 from lakebed.repo.entry import IDENTITY_BYTES, encode_entry
 from lakebed.repo.home import Home
-from lakebed.repo.importing import Import, ImportSource, import_status, run_import, start_import, unfinished_imports
+from lakebed.repo.importing import (
+    Import,
+    ImportSource,
+    cancel_import,
+    import_status,
+    run_import,
+    start_import,
+    unfinished_imports,
+)
 from lakebed.repo.merge import merge
 from lakebed.repo.model import Entry
 from lakebed.repo.options import DAY_MS, CollectionOptions
@@ -38,7 +46,7 @@ from lakebed.repo.staging.cleanup import clean_once, clean_orphans_once
 from lakebed.repo.staging.view import open_view
 from lakebed.repo.staging.write import delete, delete_prefix, stage, stage_if_absent, stage_many
 from lakebed.repo.tags import create_tag, delete_tag
-from lakebed.testing.repo_model import Line, Violation, difference, identified, listing, same
+from lakebed.testing.repo_model import Line, Violation, alike, difference, identified, listing, same
 from lakebed.testing.repo_moves import Commitment, HardReset, Importing, Merging, Picking, Rebasing, Reset
 from lakebed.testing.repo_verbs import (
     REFUSALS,
@@ -102,7 +110,8 @@ class Process:
             return None
         except LakebedError as error:
             world.counts[f"error {error.kind}"] += 1
-            self._check_refusal(verb, error)
+            if not (goes_on and isinstance(error, Unavailable)):  # of its first try that says nothing
+                self._check_refusal(verb, error)
             return None
         world.counts[verb.name] += 1
         verb.acknowledged(result, witness.known)
@@ -135,6 +144,8 @@ class Process:
     def _commit_id(self, rng: random.Random) -> str:
         """Some commit that was made, mostly a late one."""
         ids = list(self.world.witness.ledger.commits)
+        if rng.random() < 0.3:
+            return rng.choice(ids)
         return ids[-1 - min(int(rng.expovariate(0.4)), len(ids) - 1)]
 
     def _reference(self, rng: random.Random) -> str:
@@ -149,7 +160,7 @@ class Process:
     def _upload(self, rng: random.Random) -> Entry | None:
         body = rng.choice(self.world.texts)
         entry = self.perform(self._verb("upload"), lambda home: data.upload(home, body))
-        while rng.random() < 0.3:
+        while rng.random() < self.world.dawdling:
             self.world.scheduler.switch("between upload and staging")
         return entry
 
@@ -233,11 +244,12 @@ class Process:
             self._read_bytes(entry, path)
 
     def _read_bytes(self, entry: Entry, path: str) -> None:
-        body = self.perform(self._verb("read bytes"), lambda home: bytes(data.read(home, entry)))
+        verb = self._verb("read bytes")
+        body = self.perform(verb, lambda home: bytes(data.read(home, entry)))
         if body is not None and "://" not in entry.address:
             check_body(body, entry, path)
-        elif body is None and entry.address in self.world.witness.paths and not self.world.faults.error_before:
-            raise Violation(f"{entry.address} could not be read, and is there")
+        elif verb.told == "object_gone" and entry.address in self.world.witness.paths:
+            raise Violation(f"{entry.address} is said to be gone, and is there")
 
     def list(self, rng: random.Random) -> None:
         """List a branch, with a prefix, a delimiter, from a path on."""
@@ -331,9 +343,29 @@ class Process:
             alone.delete(rng)
         alone.commit(rng)
 
+    def _clean_branch(self, rng: random.Random) -> str:
+        """A branch; what is staged on it is mostly committed first, for whoever needs one without."""
+        branch = self._branch(rng)
+        now = self.world.witness.history(branch).now
+        if now.state is not None and rng.random() < 0.8:
+            head = self.world.witness.ledger.content(now.head or "")
+            if not alike(now.state, head):
+                verb = Commitment(name="commit", branch=branch, by=self.name)
+                self.perform(verb, lambda home: commit(home, branch, message="before"))
+        return branch
+
+    def _news(self, branch: str, rng: random.Random) -> str:
+        """A reference, mostly of a branch that has commits which another one has not."""
+        witness = self.world.witness
+        known = witness.ledger.ancestors([witness.history(branch).now.head or ""])
+        heads = {name: history.now.head for name, history in sorted(witness.histories.items())}
+        others = [name for name, head in heads.items() if head is not None and head not in known]
+        return rng.choice(others) if others and rng.random() < 0.9 else self._reference(rng)
+
     def merge(self, rng: random.Random) -> None:
         """Merge some reference, in some way."""
-        branch, source, strategy = self._branch(rng), self._reference(rng), rng.choice(_STRATEGIES)
+        branch, strategy = self._clean_branch(rng), rng.choice(_STRATEGIES)
+        source = self._news(branch, rng)
         squash, prefix = rng.random() < 0.25, rng.choice(("", "", "", "a/"))
         verb = Merging(
             name="merge",
@@ -371,7 +403,7 @@ class Process:
 
     def pick(self, rng: random.Random) -> None:
         """Make a commit's changes again, or undo them."""
-        branch, id, strategy = self._branch(rng), self._commit_id(rng), rng.choice(_STRATEGIES)
+        branch, id, strategy = self._clean_branch(rng), self._commit_id(rng), rng.choice(_STRATEGIES)
         parents = self.world.witness.ledger.commits[id].parents
         if not parents:
             return
@@ -390,7 +422,8 @@ class Process:
 
     def rebase(self, rng: random.Random) -> None:
         """Make a branch's commits again upon another reference."""
-        branch, onto, strategy = self._branch(rng), self._reference(rng), rng.choice(_STRATEGIES)
+        branch, strategy = self._clean_branch(rng), rng.choice(_STRATEGIES)
+        onto = self._news(branch, rng)
         verb = Rebasing(name="rebase", branch=branch, by=self.name, onto=onto, strategy=strategy)
         self.perform(verb, lambda home: rebase(home, branch, onto=onto, strategy=strategy))
 
@@ -416,10 +449,23 @@ class Process:
             name="import",
             branch=record.branch,
             by=self.name,
+            id=record.id,
             entries={f"{destination}{path}".encode(): encode_entry(entry) for path, entry in imported},
             cleared=destination.encode() if record.replace else None,
         )
         self.perform(verb, lambda home: run_import(home, record.id))
+
+    def cancel_import(self, rng: random.Random) -> None:
+        """Stop an import that somebody runs."""
+        for _ in range(60):
+            left = self.perform(self._verb("unfinished imports"), unfinished_imports)
+            if left:
+                stop = partial(cancel_import, id=rng.choice(left).id)
+                cancelled = self.perform(self._verb("cancellation"), stop)
+                if cancelled is not None:
+                    self.world.witness.known.cancelled.add(cancelled.id)
+                return
+            self.world.scheduler.switch("nothing to cancel")
 
     # ---- branches and tags
 
@@ -457,6 +503,10 @@ class Process:
     def compact(self, rng: random.Random) -> None:
         """Compact what is staged, whatever the sensor says."""
         self._linger(rng)
+        self.compact_now(rng)
+
+    def compact_now(self, rng: random.Random) -> None:
+        """The same at once."""
         branch = self._branch(rng)
         done = self.perform(self._verb("compaction", branch), lambda home: compact_once(home, branch, force=True))
         if done is not None:
@@ -471,12 +521,16 @@ class Process:
     def clean(self, rng: random.Random) -> None:
         """Remove rows of dropped tokens, and of orphans."""
         self._linger(rng)
+        self.sweep(rng)
+        if rng.random() < 0.3:
+            self.perform(self._verb("cleanup of orphans"), clean_orphans_once)
+
+    def sweep(self, rng: random.Random) -> None:
+        """Remove rows of dropped tokens at once."""
         count = rng.choice((1, 2, 100))
         cleaned = self.perform(self._verb("cleanup"), lambda home: clean_once(home, row_count_max=count))
         if cleaned is not None:
             self.world.counts["rows cleaned"] += cleaned.row_count
-        if rng.random() < 0.3:
-            self.perform(self._verb("cleanup of orphans"), clean_orphans_once)
 
     def collect(self, rng: random.Random) -> None:
         """Collect garbage of any age."""

@@ -154,6 +154,8 @@ class History:
 
     name: str
     moments: list[Moment] = field(default_factory=lambda: [Moment(0, None, None)])
+    cleared: list[tuple[int, bytes]] = field(default_factory=list)
+    """When which prefix was deleted."""
 
     @property
     def now(self) -> Moment:
@@ -168,8 +170,10 @@ class History:
         return self.moments[at:]
 
     def was_written(self, path: bytes, *, since: Moment, until: Moment) -> bool:
-        """Whether a path was anything else between two moments."""
+        """Whether a path was anything else between two moments, or below a prefix that was deleted."""
         assert since.state is not None
+        if any(since.tick < tick <= until.tick and path.startswith(prefix) for tick, prefix in self.cleared):
+            return True
         then = since.state.get(path)
         meanwhile = (one for one in self.since(since.tick) if one.tick <= until.tick)
         return any(one.state is None or one.state.get(path) != then for one in meanwhile)

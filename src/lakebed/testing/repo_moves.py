@@ -103,7 +103,7 @@ def _lands(target: State, moment: Moment, before: Moment, after: Moment, history
             if not same(got, wanted):
                 return False
         elif same(now, moment.state.get(path)):
-            # Written and taken back, or the same once more: whether a row of it is left is not promised.
+            # Written and taken back, or deleted with its prefix: whether a row of that is left is not promised.
             if not same(got, wanted) and not same(got, now):
                 return False
         elif not same(got, now):
@@ -332,12 +332,17 @@ class Rebasing(Move):
 class Importing(Move):
     """Objects of another place become entries, in one commit."""
 
+    id: str
     entries: State
     cleared: bytes | None = None
 
     def targets(self, moment: Moment, after: Moment, known: Known) -> Iterator[Target]:
-        """The head's content under what was imported."""
-        if self.is_clean(moment, known) and known.ledger.commits[after.head or ""].parents == (moment.head,):
+        """The head's content under what was imported; nothing when it was cancelled."""
+        if (
+            self.id not in known.cancelled
+            and self.is_clean(moment, known)
+            and known.ledger.commits[after.head or ""].parents == (moment.head,)
+        ):
             head = known.ledger.content(moment.head or "")
             if self.cleared is not None:
                 head = applied(head, dict.fromkeys(below(head, self.cleared)))

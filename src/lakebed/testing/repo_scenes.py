@@ -22,6 +22,10 @@ STORMY: Final = FaultRates(
 )
 CALM: Final = FaultRates(pause=0.05, pause_steps_max=300)
 
+LOSSY: Final = FaultRates(lost_reply=0.12, late=0.08, pause=0.1, pause_steps_max=120)
+SLEEPY: Final = FaultRates(lost_reply=0.003, late=0.003, crash=0.001, pause=0.2, pause_steps_max=400)
+"""Hardly anything is lost, and everybody falls asleep where it hurts."""
+
 WRITING: Final[Weights] = {"put": 6, "put_many": 2, "delete": 4, "put_if_absent": 1}
 READING: Final[Weights] = {"get": 3, "list": 4, "differ": 3, "look_back": 1}
 COMPACTING: Final[Weights] = {"compact": 4, "clean": 2}
@@ -45,6 +49,17 @@ def rivals(world: World) -> None:
         worker(world, f"rival {number}", {"put_if_absent": 6, "delete": 5, "get": 1}, count=9)
     worker(world, "mover", {"commit": 3, "compact": 2, "reset": 1}, count=8)
     worker(world, "compactor", {"compact": 1}, count=4)
+
+
+def insisters(world: World) -> None:
+    """Replies are lost, and what was written is sealed, committed and swept before its writer can look for it."""
+    world.change_weather(LOSSY)
+    world.paths = world.paths[:4]
+    for number in range(2):
+        worker(world, f"insister {number}", {"put_if_absent": 4, "put": 1, "put_many": 1, "delete": 3}, count=9)
+    for number in range(2):
+        worker(world, f"mover {number}", {"commit": 3, "compact_now": 1}, count=14)
+        worker(world, f"sweeper {number}", {"sweep": 1}, count=20)
 
 
 def deleters(world: World) -> None:
@@ -106,6 +121,7 @@ def imports(world: World) -> None:
     begin(world)
     worker(world, "importer 1", {"import_objects": 3, "commit": 1, "reset": 1}, count=5, lives=3)
     worker(world, "importer 2", {"import_objects": 3, "put": 1}, count=4)
+    worker(world, "canceller", {"cancel_import": 1}, count=2)
     worker(world, "mover", {"commit": 2, "reset": 2, "compact": 1, "delete_prefix": 1}, count=5)
 
 
@@ -121,6 +137,43 @@ def garbage(world: World) -> None:
     worker(world, "collector 1", {"collect": 3, "clean": 1}, count=4, lives=2)
     worker(world, "collector 2", {"collect": 3, "clean": 1, "compact": 1}, count=3)
     worker(world, "reader", {"get": 4, "look_back": 1, "list": 1}, branches=both, count=6)
+
+
+def sweepers(world: World) -> None:
+    """Everything that is dropped is swept away at once, under readers that fall asleep."""
+    world.change_weather(SLEEPY)
+    world.paths = world.paths[:4]
+    begin(world)
+    for number in range(3):
+        worker(world, f"reader {number}", {"list": 2, "get": 1, "differ": 1}, count=6)
+    worker(world, "writer", {"put": 2, "put_many": 1}, count=10)
+    worker(world, "mover", {"commit": 3, "compact": 3, "reset_some": 1}, count=8)
+    for number in range(2):
+        worker(world, f"sweeper {number}", {"clean": 1}, count=8)
+
+
+def sleepers(world: World) -> None:
+    """Writers that fall asleep between upload and staging, and collectors that fall asleep anywhere."""
+    world.change_weather(SLEEPY)
+    world.dawdling = 0.95
+    world.paths = world.paths[:3]
+    for number in range(4):
+        worker(world, f"writer {number}", {"put": 6, "put_if_absent": 1}, count=7)
+    for number in range(3):
+        worker(world, f"collector {number}", {"collect": 1}, count=4)
+    worker(world, "mover", {"commit": 1, "compact": 1, "reset": 1}, count=3)
+
+
+def expiry(world: World) -> None:
+    """Commits that nobody needs any more are tagged, branched and gone back to, while they expire."""
+    begin(world, others=("dev",), count=4)
+    both = ("main", "dev")
+    making = {"tag": 4, "create_branch": 6, "delete_branch": 3, "undelete_branch": 4, "hard_reset": 3, "pick": 2}
+    for number in range(3):
+        worker(world, f"maker {number}", making, branches=("dev", "fix", "old"), count=8)
+    worker(world, "mover", {"advance": 2, "hard_reset": 1}, branches=both, count=4)
+    for number in range(2):
+        worker(world, f"collector {number}", {"sleep": 2, "collect": 3}, count=6)
 
 
 def retention(world: World) -> None:
@@ -202,6 +255,7 @@ SCENES: Final[dict[str, Scene]] = {
     for scene in (
         staging,
         rivals,
+        insisters,
         deleters,
         prefixes,
         movers,
@@ -209,14 +263,17 @@ SCENES: Final[dict[str, Scene]] = {
         branches,
         imports,
         garbage,
+        sweepers,
+        sleepers,
         retention,
+        expiry,
         sensors,
         crowd,
         power,
     )
 }
 
-_RETENTION_DAYS: Final = {"retention": 1, "crowd": 1}
+_RETENTION_DAYS: Final = {"retention": 1, "expiry": 0, "crowd": 1}
 
 
 def play(seed: int, *, scene: str | None = None) -> World:

@@ -49,6 +49,8 @@ class Known(NamedTuple):
     tags: Mapping[str, list[tuple[int, str | None]]]
     """Name -> from which tick on it named which commit."""
     ever_expired: set[str]
+    cancelled: set[str]
+    """Imports that somebody was told are cancelled."""
 
     def meanings(self, reference: str, since: int) -> set[str]:
         """Commits that a reference may have led to since a tick."""

@@ -29,7 +29,7 @@ from lakebed.repo.model import TOMBSTONE, Branch, Commit, MetarangeRef, StagingT
 from lakebed.repo.options import DAY_MS
 from lakebed.repo.records import decode_record
 from lakebed.testing.repo_model import History, Ledger, Moment, State, Violation, alike, shown
-from lakebed.testing.repo_verbs import Change, Known, Tagging, Verb
+from lakebed.testing.repo_verbs import Change, DeletePrefix, Known, Tagging, Verb
 from lakebed.testing.wrapper import Call, StoreWrapper
 
 __all__ = ["Witness", "WitnessedKeyValue", "WitnessedStore"]
@@ -93,7 +93,7 @@ class Witness:
         self.expired: dict[str, bytes] = {}
         self.boundary = b""
         self.violations: list[Violation] = []
-        self.known = Known(self.ledger, self.histories, self.tags, self.ever_expired)
+        self.known = Known(self.ledger, self.histories, self.tags, self.ever_expired, set())
         self._store = store
         self._committed = committed
         self._held: dict[str, _Held] = {}
@@ -245,6 +245,8 @@ class Witness:
             asks = verb.branch == name and (verb.may_be_staged or not is_alike)
             if asks and verb.explains(Change(self.known, history, after)):
                 self._count_effect(verb)
+                if isinstance(verb, DeletePrefix):
+                    history.cleared.append((after.tick, verb.prefix))
             elif not is_alike or (before.state is None) != (after.state is None):
                 history.moments.append(after)
                 raise Violation(

@@ -111,6 +111,8 @@ class World:
         """The step at which the power goes, once."""
         self.revive: Callable[[], None] = lambda: None
         """Spawns who comes when the power is back."""
+        self.dawdling = 0.3
+        """Of those who have uploaded, how many let somebody else go first, again and again."""
         self.jump_ms_max = 3
         """Largest step of the clock before a verb."""
         self._ticks = itertools.count(1)
@@ -167,6 +169,10 @@ class World:
     def import_url(self) -> str:
         """Where objects can be imported from."""
         return "memory://repo-simulation-imports"
+
+    def change_weather(self, faults: FaultRates) -> None:
+        """Other faults for every process that begins from now on."""
+        self.faults = faults
 
     # ---- homes and time
 

@@ -1,0 +1,92 @@
+"""A repository in a world of processes that race, crash, sleep and come back, with every fault of both stores.
+
+What is promised is written down in `lakebed.testing.repo_verbs` and `repo_moves`, as dictionaries; how it is watched in
+`repo_witness`; who is there in `repo_scenes`. Here the seeds are run, and what they met is told.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from lakebed.testing import seed_count
+from lakebed.testing.repo_scenes import SCENES, play
+
+SEEDS_DEFAULT = 510
+CHUNK_COUNT = 6
+
+MET = {
+    "put": 1.0,
+    "put many": 0.5,
+    "delete": 0.5,
+    "list": 0.3,
+    "uncommitted": 0.3,
+    "commit": 0.5,
+    "compaction published": 0.2,
+    "rows cleaned": 0.3,
+    "collected on the way": 0.3,
+    "put if absent": 0.1,
+    "delete prefix": 0.1,
+    "merge": 0.05,
+    "create branch": 0.1,
+    "delete branch": 0.1,
+    "crashes": 0.2,
+    "bodies read": 5.0,
+    "commits read again": 5.0,
+    "worlds judged": 1.0,
+}
+"""How often each has to be met at least, by race."""
+
+
+@pytest.mark.parametrize("chunk", range(CHUNK_COUNT))
+def test_no_race_breaks_a_promise(chunk: int, tell: Callable[[str], None]) -> None:
+    """However processes interleave and fail, everything promised holds, and nothing unneeded is left."""
+    size = -(-seed_count(SEEDS_DEFAULT) // CHUNK_COUNT)
+    seeds = range(chunk * size, (chunk + 1) * size)
+    start_s = time.process_time()
+    counts: Counter[str] = Counter()
+    pairs: set[tuple[str, str]] = set()
+    for seed in seeds:
+        world = play(seed)
+        counts += world.counts
+        counts["steps"] += world.scheduler.step_count
+        pairs |= world.pairs()
+    spent_s = time.process_time() - start_s
+    met = ", ".join(f"{what} {count:,}" for what, count in counts.most_common())
+    tell(
+        f"repositories, seeds {seeds.start}-{seeds.stop - 1}: {size / spent_s:.1f} a processor second "
+        f"({size / spent_s * 3600:,.0f} an hour), {len(pairs):,} pairs of switching points; {met}"
+    )
+    if size >= len(SCENES) * 4:
+        for what, share in MET.items():
+            assert counts[what] >= share * size, f"{what}: {counts[what]} in {size} races"
+
+
+@pytest.mark.parametrize("scene", sorted(SCENES))
+def test_the_same_seed_is_the_same_run(scene: str) -> None:
+    """Two runs of one seed take the same switches, whatever has run before."""
+    assert play(5, scene=scene).scheduler.trace_hash() == play(5, scene=scene).scheduler.trace_hash()
+
+
+TRACES = """
+from lakebed.testing.repo_scenes import SCENES, play
+print([play(seed, scene=scene).scheduler.trace_hash() for scene in sorted(SCENES) for seed in (1, 2)])
+"""
+
+
+def test_a_run_does_not_depend_on_hashes() -> None:
+    """The same seeds are the same runs under another PYTHONHASHSEED."""
+
+    def traces(hash_seed: str) -> str:
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        return subprocess.run(
+            [sys.executable, "-c", TRACES], env=environment, capture_output=True, text=True, check=True
+        ).stdout
+
+    assert traces("1") == traces("2")
