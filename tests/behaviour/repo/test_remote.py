@@ -1,0 +1,424 @@
+"""The facade through a server: the same methods as in this process, large things in little memory, and its mistakes."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import random
+import socketserver
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lakebed.repo
+from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
+from lakebed.repo import CollectionOptions, Entry, RepositoryOptions
+from lakebed.repo.branch import Branch
+from lakebed.repo.reference import Reference
+from lakebed.repo.remote.branch import RemoteBranch
+from lakebed.repo.remote.client import Client
+from lakebed.repo.remote.reference import RemoteReference
+from lakebed.repo.remote.repositories import RemoteRepositories
+from lakebed.repo.remote.repository import RemoteRepository
+from lakebed.repo.remote.verbs import HOME_VERBS, PAGE_COUNT_MAX, VERBS
+from lakebed.repo.repositories import Repositories
+from lakebed.repo.repository import Repository
+from lakebed.server.lifecycle import Running
+from lakebed.server.serve import start_server
+
+MEGABYTE = 1 << 20
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Running]:
+    """A running server."""
+    options = RepositoryOptions(background=False)
+    with start_server(tmp_path / "lake", durable=False, repository_options=options) as running:
+        yield running
+
+
+@pytest.fixture
+def home(server: Running) -> Iterator[RemoteRepositories]:
+    """Its repositories."""
+    told = server.started
+    opened: Any = lakebed.repo.open_all(told.endpoint, access_key=told.access_key, secret=told.secret)
+    with opened:
+        yield opened
+
+
+@pytest.fixture
+def repo(home: RemoteRepositories) -> RemoteRepository:
+    """A repository behind it."""
+    return home.create("analytics")
+
+
+def kind_of(act: Callable[[], Any]) -> str:
+    """The kind of the error that something ends with."""
+    with pytest.raises(LakebedError) as caught:
+        act()
+    return caught.value.kind
+
+
+# ---- the same facade
+
+
+@pytest.mark.parametrize(
+    ("local", "remote"),
+    [
+        (Repositories, RemoteRepositories),
+        (Repository, RemoteRepository),
+        (Reference, RemoteReference),
+        (Branch, RemoteBranch),
+    ],
+)
+def test_methods_are_those_of_this_process(local: type, remote: type) -> None:
+    """Every public method and property is there, with the same parameters in the same order and the same defaults."""
+    other = {"options", "last_failure", "check_put"}  # of the process that owns the records
+    for name in sorted({name for name in dir(local) if not name.startswith("_")} - other):
+        ours, theirs = getattr(local, name), getattr(remote, name)
+        assert isinstance(ours, property) == isinstance(theirs, property), name
+        if not isinstance(ours, property) and name not in {"view", "store"}:
+            assert _shape(ours) == _shape(theirs), name
+
+
+def _shape(method: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
+    return [(one.name, one.kind, one.default) for one in inspect.signature(method).parameters.values()]
+
+
+@pytest.mark.parametrize("name", sorted(VERBS))
+def test_verbs_are_methods(name: str) -> None:
+    """A verb's message has what its method takes, so that what the table says is what happens."""
+    verb = VERBS[name]
+    if name == "describe":
+        return
+    owner = {"repository": Repository, "reference": Reference, "branch": Branch}[verb.on]
+    taken = set(inspect.signature(getattr(owner, name)).parameters) - {"self", "progress", "storage_options"}
+    said = set(verb.takes.__struct_fields__) - {
+        "branch" if verb.on == "branch" else "ref" if verb.on == "reference" else ""
+    }
+    said = {"options" if field == "min_age_s" else field for field in said}
+    assert said - {"amount"} == taken - {"amount"}
+
+
+def test_what_needs_the_storage_is_refused(home: RemoteRepositories, repo: RemoteRepository) -> None:
+    """Hooks that are functions, records, stores and views are of the process that has the storage: it is said so."""
+    main = repo.branch()
+    acts: list[Callable[[], Any]] = [
+        lambda: repo.hooks,
+        lambda: repo.home,
+        lambda: main.home,
+        lambda: main.store(),
+        lambda: main.view(),
+        lambda: home.store,
+        lambda: home.key_value,
+        lambda: home.environment,
+        lambda: home.step_once(),
+        lambda: main.import_objects([], storage_options={"key": "value"}),
+    ]
+    assert {kind_of(act) for act in acts} == {"not_over_http"}
+
+
+def test_a_home_through_a_server(home: RemoteRepositories, server: Running) -> None:
+    """Repositories are made, found, listed in pages, given metadata, dropped; each is what the server says it is."""
+    made = home.create("beta-one", metadata={"k": "v"}, default_branch="trunk", committer="ann")
+    local = server.site.repositories.repository("beta-one")
+    for name in ("name", "id", "url", "namespace", "default_branch", "created_at_ms", "metadata", "is_read_only"):
+        assert getattr(made, name) == getattr(local, name)
+    assert made.branch().head().committer == "ann"
+    for number in range(4):
+        home.create(f"alpha-{number}")
+    assert [one.name for one in home.list()] == ["alpha-0", "alpha-1", "alpha-2", "alpha-3", "beta-one"]
+    assert [one.name for one in home.list(prefix="alpha", after="alpha-0", amount=2)] == ["alpha-1", "alpha-2"]
+    assert list(home.list(amount=0)) == []
+    home.set_metadata("beta-one", {"other": "x"})
+    assert home.repository("beta-one").metadata == {"other": "x"}
+    home.delete("alpha-0")
+    assert not home.exists("alpha-0")
+    assert [one.name for one in home.deleted()] == ["alpha-0"]
+    assert kind_of(lambda: home.repository("alpha-0")) == "repository_not_found"
+    assert kind_of(lambda: home.create("beta-one")) == "repository_exists"
+    assert kind_of(lambda: home.create("x")) == "invalid_repository_name"
+    frozen = home.create("frozen", read_only=True)
+    assert frozen.is_read_only
+    assert kind_of(lambda: home.delete("frozen")) == "read_only_repository"
+    home.delete("frozen", force=True)
+
+
+def test_versions_and_pins_through_a_server(repo: RemoteRepository) -> None:
+    """The contract of versioned stores: versions, pins, forks, restores, plans and reports."""
+    main = repo.branch()
+    main.put("a", b"1")
+    first = main.commit("first")
+    main.put("a", b"2")
+    main.commit("second")
+    assert [one.id for one in repo.versions()][1] == first.id
+    pin = repo.pin("kept", version=first.id, lifetime_ms=60_000)
+    assert (pin.version, pin.name) == (first.id, "kept")
+    assert [one.name for one in repo.pins()] == ["kept"]
+    assert repo.at("kept").get("a") == b"1"
+    fork = repo.fork("old", version="kept")
+    assert fork.get("a") == b"1"
+    assert repo.restore(first.id).id == main.commit_id
+    assert main.get("a") == b"1"
+    repo.unpin("kept")
+    assert "a" not in [one.name for one in repo.pins()]
+    assert [one.what for one in repo.reflog("old")] == ["create"]
+    assert repo.plan_reclaim(CollectionOptions()).doomed == ()
+    report = repo.collect_garbage(dry_run=True)
+    assert (report.dry_run, report.plan is not None) == (True, True)
+    assert repo.why(main.stat("a").address).path == main.stat("a").address
+
+
+# ---- large and many
+
+
+def test_large_objects_pass_in_little_memory(repo: RemoteRepository) -> None:
+    """What is larger than memory goes up in chunks and comes down in chunks, whole, and in any part."""
+    main = repo.branch()
+    block = random.Random(1).randbytes(MEGABYTE)
+    size_bytes = 64 * MEGABYTE
+    tracemalloc.start()
+    try:
+        entry = main.put("large", (block for _ in range(64)))
+        tracemalloc.reset_peak()
+        total = sum(len(chunk) for chunk in main.stream("large"))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (entry.size_bytes, total) == (size_bytes, size_bytes)
+    assert peak < 40 * MEGABYTE  # of the server too, which is in this process
+    assert main.get("large", byte_range=(MEGABYTE - 2, MEGABYTE + 2)) == block[-2:] + block[:2]
+    with main.open("large") as file:
+        file.seek(-3, 2)
+        assert file.read() == block[-3:]
+
+
+def test_pages_make_the_whole(repo: RemoteRepository) -> None:
+    """A list of more than a page is the whole list, with any amount, of objects, differences, branches and commits."""
+    main = repo.branch()
+    one = main.put("seed", b"x")
+    count = PAGE_COUNT_MAX + 10
+    paths = [f"p/{number:05}" for number in range(count)]
+    assert main.stage_many([(path, one) for path in paths]) == count
+    assert [listed.path for listed in main.list("p/")] == paths
+    assert len(list(main.list("p/", amount=PAGE_COUNT_MAX))) == PAGE_COUNT_MAX
+    assert len(list(main.list("p/", amount=PAGE_COUNT_MAX + 3))) == PAGE_COUNT_MAX + 3
+    assert [one.path for one in main.status("p/")] == paths
+    main.commit("many")
+    assert [one.path for one in repo.diff("main~1", "main", prefix="p/")] == paths
+    assert main.delete_many(paths) == count
+
+
+def test_a_log_is_of_the_commit_at_which_it_began(repo: RemoteRepository) -> None:
+    """Commits that are made while somebody reads a log are not in it, whatever page they would be on."""
+    main = repo.branch()
+    for number in range(4):
+        main.commit(f"{number}", allow_empty=True)
+    log = main.log()
+    assert next(log).message == "3"
+    main.commit("later", allow_empty=True)
+    assert [one.message for one in log] == ["2", "1", "0", "Repository created"]
+
+
+def test_an_open_file_stays_what_it_was(repo: RemoteRepository) -> None:
+    """Whoever opened an object reads that object to its end, whatever becomes of its path."""
+    main = repo.branch()
+    body = random.Random(2).randbytes(3 * MEGABYTE)
+    main.put("a", body)
+    with main.open("a") as file:
+        first = file.read(10)
+        main.put("a", b"other")
+        main.delete("a")
+        assert first + file.read() == body
+
+
+def test_many_entries_are_staged_in_one_call(repo: RemoteRepository) -> None:
+    """A hundred thousand entries become visible at one moment, as pairs or as columns, with all that is said."""
+    main = repo.branch()
+    one = main.put("seed", b"x", metadata={"ü": "é"}, content_type="text/x")
+    assert main.stage_many((f"p/{number:06}", one) for number in range(100_000)) == 100_000
+    assert main.stat("p/099999") == one
+    table = pa.table(
+        {
+            "path": ["c/1", "c/2"],
+            "address": [one.address] * 2,
+            "size_bytes": [1, 1],
+            "checksum": [one.checksum] * 2,
+            "modified_ms": [one.modified_ms] * 2,
+        }
+    )
+    assert main.stage_many(table) == main.stage_many(table.to_batches()[0]) == 2
+    assert main.get("c/2") == b"x"
+    assert kind_of(lambda: main.stage_many([("a", "no entry")])) == "wrong_type"  # type: ignore[list-item]
+    assert kind_of(lambda: main.stage_many([("a", Entry("data/x", 1, "", 0))])) == "invalid_address"
+    assert kind_of(lambda: main.stage_many([("a", Entry(one.address, "1", "", 0))])) == "invalid_entry"  # type: ignore[arg-type]
+    assert kind_of(lambda: main.stage_many(table.drop_columns("path"))) == "invalid_columns"
+    assert main.stage_many([]) == 0
+
+
+def test_uploads_are_staged_when_it_is_said(repo: RemoteRepository) -> None:
+    """What is only uploaded is nowhere until it is staged."""
+    main = repo.branch()
+    entry = main.upload(b"bytes", content_type="text/x", metadata={"k": "v"})
+    assert list(main.list()) == []
+    main.stage_many([("a", entry)])
+    assert (main.get("a"), main.stat("a")) == (b"bytes", entry)
+
+
+def test_tasks_of_a_job_take_it_along(repo: RemoteRepository) -> None:
+    """A repository, a branch and a reference can be pickled; what comes out works, and shows no secret."""
+    repo.branch().put("a", b"1")
+    for one in (repo.branch(), repo.ref("main"), repo):
+        found = pickle.loads(pickle.dumps(one))
+        assert (found if not isinstance(found, RemoteRepository) else found.branch()).get("a") == b"1"
+        assert repr(found) == repr(one)
+        assert "secret" not in repr(one).lower()
+
+
+# ---- mistakes and faults
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        lambda: (chunk for chunk in [b"x" * MEGABYTE, "text"]),
+        lambda: (chunk for chunk in [b"x" * MEGABYTE, 5]),
+    ],
+)
+def test_a_body_that_goes_wrong_leaves_nothing(repo: RemoteRepository, chunks: Callable[[], Any]) -> None:
+    """An error in the middle of a body comes out as it is, and nothing is staged."""
+    main = repo.branch()
+    assert kind_of(lambda: main.put("a", chunks())) == "invalid_body"
+
+    def broken() -> Iterator[bytes]:
+        yield b"x" * MEGABYTE
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        main.put("a", broken())
+    assert not main.exists("a")
+
+
+def test_large_bodies_are_refused_before_they_are_sent(repo: RemoteRepository) -> None:
+    """Of a body that will not be taken nothing but its beginning is read."""
+    main = repo.branch()
+    main.put("a", b"1")
+    repo.create_branch("release")
+    repo.protect("release")
+    read: list[int] = []
+
+    def body() -> Iterator[bytes]:
+        for number in range(64):
+            read.append(number)
+            yield b"x" * MEGABYTE
+
+    assert kind_of(lambda: main.put("a", body(), only_if_absent=True)) == "path_exists"
+    assert kind_of(lambda: repo.branch("release").put("a", body())) == "protected_branch"
+    assert kind_of(lambda: repo.branch("nobody").put("a", body())) == "branch_not_found"
+    assert len(read) <= 6
+
+
+def test_errors_have_their_class_and_facts(repo: RemoteRepository) -> None:
+    """What the server raised is raised here: the class, the kind, the sentence and the facts."""
+    main = repo.branch()
+    with pytest.raises(NotFound) as missing:
+        main.stat("nothing")
+    assert (missing.value.kind, missing.value.facts["path"]) == ("path_not_found", "nothing")
+    main.put("a", b"base")
+    main.commit("base")
+    dev = repo.create_branch("dev")
+    for branch in (main, dev):
+        branch.put("a", branch.name.encode())
+        branch.commit(branch.name)
+    with pytest.raises(Conflict) as caught:
+        main.merge(dev)
+    assert (caught.value.kind, caught.value.facts["paths"]) == ("merge_conflict", ["a"])
+    assert kind_of(lambda: main.commit("x", created_at_ms="soon")) == "invalid_body"  # type: ignore[arg-type]
+    assert kind_of(lambda: main.commit("x", metadata={"k": object()})) == "invalid_argument"  # type: ignore[dict-item]
+    assert kind_of(lambda: main.commit("\ud800")) == "invalid_argument"
+
+
+def test_a_server_that_is_gone(repo: RemoteRepository, server: Running) -> None:
+    """Reads and writes that no server took are `Unavailable`: nothing happened."""
+    main = repo.branch()
+    main.put("a", b"1")
+    server.stop()
+    for act in (lambda: main.get("a"), lambda: list(main.list()), lambda: main.open("a")):
+        with pytest.raises(Unavailable):
+            act()
+    with pytest.raises((Unavailable, OutcomeUnknown)):
+        main.commit("first")
+    with pytest.raises((Unavailable, OutcomeUnknown)):
+        main.put("b", b"2")
+
+
+def test_a_lost_answer_is_unknown_or_asked_again() -> None:
+    """A server that hangs up instead of answering: a read is asked again, a change is not, for it may be made."""
+    asked: list[bytes] = []
+
+    class HangingUp(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            asked.append(self.request.recv(65_536))
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), HangingUp) as broken:
+        answering = threading.Thread(target=broken.serve_forever)
+        answering.start()
+        try:
+            client = Client(f"http://127.0.0.1:{broken.server_address[1]}", access_key="a", secret="b")
+            main = RemoteBranch(client, "analytics", "main")
+            with pytest.raises(OutcomeUnknown):
+                main.commit("x")
+            assert len(asked) == 1
+            with pytest.raises(OutcomeUnknown):
+                main.put("a", b"1")
+            asked.clear()
+            with pytest.raises(Unavailable):
+                main.head()
+            assert len(asked) == 4
+        finally:
+            broken.shutdown()
+            answering.join()
+
+
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        ("http://127.0.0.1:1", "not_a_repository"),
+        ("http://127.0.0.1:1/", "not_a_repository"),
+        ("http://user:pass@127.0.0.1:1/analytics", "invalid_url"),
+        ("http:///analytics", "invalid_url"),
+        ("http://127.0.0.1:0/analytics", "invalid_url"),
+        ("http://127.0.0.1:1?token=x/analytics", "not_a_repository"),
+        ("http://127.0.0.1:1/a/b?token=x", "invalid_repository_name"),
+    ],
+)
+def test_wrong_urls(url: str, kind: str) -> None:
+    """What names no server, or no repository of one, is refused before a request is made."""
+    assert kind_of(lambda: lakebed.repo.open(url, access_key="a", secret="b")) == kind
+
+
+def test_credentials_are_needed(monkeypatch: pytest.MonkeyPatch, server: Running) -> None:
+    """They are arguments, or in the environment; what is wrong of them is said, and no secret is."""
+    for name in ("LAKEBED_ACCESS_KEY_ID", "LAKEBED_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    told = server.started
+    assert kind_of(lambda: lakebed.repo.open_all(told.endpoint)) == "no_credentials"
+    assert kind_of(lambda: lakebed.repo.open(f"{told.endpoint}/x-y-z", access_key="a", secret="b")) == "unauthorized"
+    monkeypatch.setenv("LAKEBED_ACCESS_KEY_ID", str(told.access_key))
+    monkeypatch.setenv("LAKEBED_SECRET_ACCESS_KEY", str(told.secret))
+    assert kind_of(lambda: lakebed.repo.open(f"{told.endpoint}/x-y-z", create=False)) == "repository_not_found"
+    with lakebed.repo.open(f"{told.endpoint}/x-y-z") as made, lakebed.repo.open(f"{told.endpoint}/x-y-z/") as again:
+        assert made.id == again.id
+    assert str(told.secret) not in repr(Client(told.endpoint))
+
+
+def test_home_verbs_are_few() -> None:
+    """Of all repositories there are these verbs; everything else is of one."""
+    assert sorted(HOME_VERBS) == ["create", "deleted", "list", "set_metadata"]
+    with pytest.raises(InvalidRequest):
+        RemoteRepositories(Client("http://127.0.0.1:1", access_key="a", secret="b")).step_once()
