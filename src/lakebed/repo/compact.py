@@ -23,7 +23,7 @@ from lakebed.errors import LakebedError, NotFound
 from lakebed.lsm.block import offsets_of
 from lakebed.metrics import default_registry
 from lakebed.repo.committed.apply import Changes, apply_changes
-from lakebed.repo.heads import Move, SealedBranch, publish, says_as_head, seal_for_compaction
+from lakebed.repo.heads import SealedBranch, applied_move, publish, seal_for_compaction
 from lakebed.repo.home import Home
 from lakebed.repo.model import MetarangeRef
 from lakebed.repo.protection import check_not_read_only
@@ -97,8 +97,7 @@ def _compact(home: Home, branch: str, *, cooldown_ms: int) -> Compaction:
     if sealed is None:
         return Compaction(branch, "idle")
     state, entry_count, tombstone_count = _applied(home, sealed)
-    move = Move(sealed.record.commit_id, compacted=None if says_as_head(home, sealed, state) else state)
-    if not publish(home, sealed, move=move, operation="compaction"):
+    if not publish(home, sealed, move=applied_move(home, sealed, state), operation="compaction"):
         return Compaction(branch, "gave_up")
     return Compaction(branch, "published", entry_count, tombstone_count)
 

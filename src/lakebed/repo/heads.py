@@ -45,6 +45,7 @@ __all__ = [
     "Move",
     "Plan",
     "SealedBranch",
+    "applied_move",
     "applied_state",
     "check_clean",
     "fold",
@@ -356,6 +357,11 @@ def says_as_head(home: Home, sealed: SealedBranch, state: MetarangeRef) -> bool:
     return same_state(home, sealed.head.metarange, state)
 
 
+def applied_move(home: Home, sealed: SealedBranch, state: MetarangeRef) -> Move:
+    """The move by which what is sealed, `applied_state`, becomes the compacted metarange, and nothing else changes."""
+    return Move(sealed.record.commit_id, compacted=None if says_as_head(home, sealed, state) else state)
+
+
 def check_clean(home: Home, sealed: SealedBranch, *, operation: str) -> None:
     """Whether everything sealed amounts to nothing.
 
@@ -386,8 +392,7 @@ def fold(home: Home, branch: str, *, operation: str) -> bool:
     boundary, record, raw, _ = _look(home, branch)
     sealed = SealedBranch(branch, record, raw, boundary, load_commit(home, record.commit_id))
     state = applied_state(home, sealed)
-    move = Move(record.commit_id, compacted=None if says_as_head(home, sealed, state) else state)
-    return publish(home, sealed, move=move, operation=operation)
+    return publish(home, sealed, move=applied_move(home, sealed, state), operation=operation)
 
 
 def keep_applied(home: Home, sealed: SealedBranch, *, state: MetarangeRef, operation: str) -> None:
@@ -397,8 +402,7 @@ def keep_applied(home: Home, sealed: SealedBranch, *, state: MetarangeRef, opera
     """
     if not sealed.record.sealed:
         return
-    move = Move(sealed.record.commit_id, compacted=None if says_as_head(home, sealed, state) else state)
     try:
-        publish(home, sealed, move=move, operation=operation)
+        publish(home, sealed, move=applied_move(home, sealed, state), operation=operation)
     except (NotFound, Unavailable, OutcomeUnknown):
         RETRIES.add(1, operation)
