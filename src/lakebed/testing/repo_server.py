@@ -128,9 +128,12 @@ class Served:
             raise
 
     def __exit__(self, *exc: object) -> None:
-        if self.process is not None and self.process.poll() is None:
+        if self.process is None or self.process.stdout is None:
+            return
+        if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.stop(signal.SIGKILL)
+        self.process.stdout.close()
 
     def told(self) -> str:
         """Everything that it said on standard error and in its access log."""
