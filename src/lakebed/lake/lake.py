@@ -25,11 +25,8 @@ from lakebed.lake import questions
 from lakebed.lake.answers.port import Cleaning, StoreSummary
 from lakebed.lake.drop import drop_table, is_dropped, leftover
 from lakebed.lake.marker import MARKER_PATH, check_marker, encode_marker
-from lakebed.lake.names import (
-    DATABASE_SUFFIX,
-    parse_table_name,
-)
-from lakebed.lake.stores import WAREHOUSE_SUFFIX, Stores
+from lakebed.lake.names import DATABASE_SUFFIX, WAREHOUSE_SUFFIX, parse_table_name
+from lakebed.lake.stores import Stores
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.objects.probe import probe_create_only
@@ -114,7 +111,8 @@ class Lake(Stores):
             shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
             raise InvalidRequest(
                 f"{store.root_url} is no lake: it holds {shown}, but neither {MARKER_PATH} nor a folder "
-                "'<database>.db' or '<name>.kv'. Name the folder of a lake, or an empty one to make a lake in.",
+                f"'<database>.db', '<name>.kv' or '{METADATA_FOLDER}'. Name the folder of a lake, or an empty one to make "
+                "a lake in.",
                 kind="not_a_lake",
                 url=store.root_url,
             )

@@ -20,6 +20,7 @@ __all__ = [
     "DATABASE_SUFFIX",
     "DEFAULT_DATABASE",
     "KINDS",
+    "WAREHOUSE_SUFFIX",
     "StoreKind",
     "StoreName",
     "TableName",
@@ -32,12 +33,13 @@ __all__ = [
 ]
 
 DEFAULT_DATABASE: Final = "default"
+WAREHOUSE_SUFFIX: Final = ".db"
+"""Ends the folder of tables, as in a warehouse of Paimon's."""
 DATABASE_SUFFIX: Final = ".kv"
 """Ends the folder of a database (key-value); other clients of a warehouse look at ``.db`` folders only."""
 StoreKind = Literal["table", "database", "repository"]
 KINDS: Final[tuple[StoreKind, ...]] = ("table", "database", "repository")
 """In the order in which a name without a kind is looked for."""
-_SUFFIX: Final = ".db"
 _FORBIDDEN: Final = frozenset('$#?%*:"<>|@')
 _PART_BYTES_MAX: Final = 200
 
@@ -52,7 +54,7 @@ class TableName:
     @property
     def folder(self) -> str:
         """Where the table lies, relative to the lake's root."""
-        return f"{self.database}{_SUFFIX}/{self.table}"
+        return f"{self.database}{WAREHOUSE_SUFFIX}/{self.table}"
 
     def __str__(self) -> str:
         return self.table if self.database == DEFAULT_DATABASE else f"{self.database}.{self.table}"
@@ -119,9 +121,9 @@ def split_path(path: str) -> tuple[TableName, str] | None:
     """``(table, path inside it)`` of a path inside a lake; None when it lies in no table's folder."""
     database, _, rest = path.partition("/")
     table, _, inside = rest.partition("/")
-    if not database.endswith(_SUFFIX) or database == _SUFFIX or not table:
+    if not database.endswith(WAREHOUSE_SUFFIX) or database == WAREHOUSE_SUFFIX or not table:
         return None
-    return TableName(database.removesuffix(_SUFFIX), table), inside
+    return TableName(database.removesuffix(WAREHOUSE_SUFFIX), table), inside
 
 
 def split_top(path: str, suffix: str) -> tuple[str, str] | None:

@@ -16,6 +16,7 @@ from lakebed.lake.drop import is_dropped
 from lakebed.lake.names import (
     DATABASE_SUFFIX,
     KINDS,
+    WAREHOUSE_SUFFIX,
     StoreKind,
     StoreName,
     TableName,
@@ -32,18 +33,18 @@ from lakebed.repo.key_value.open import open_key_value
 from lakebed.repo.key_value.port import KeyValue
 from lakebed.repo.key_value.reader import ReadOnlyKeyValue
 from lakebed.repo.namespace import METADATA_FOLDER
+from lakebed.repo.opening import sole_repository
 from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.repositories import Repositories
 from lakebed.repo.repository import Repository
 from lakebed.runtime import Environment
 from lakebed.table.table import Table
 
-__all__ = ["WAREHOUSE_SUFFIX", "Stores"]
+__all__ = ["Stores"]
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-WAREHOUSE_SUFFIX = ".db"
 _CONCURRENT_STORES_MAX = 8
 
 
@@ -188,14 +189,7 @@ class Stores:
             Conflict: kind ``owned``: another process owns them, and where it serves them.
         Cost: as `lakebed.kv.open`, and 1 read.
         """
-        home = self.open_repositories(create=create, options=options)
-        try:
-            if create and not home.exists(name):
-                home.create(name)
-            return Repository(home.repository(name).home, close=home.close)
-        except BaseException:
-            home.close()
-            raise
+        return sole_repository(self.open_repositories(create=create, options=options), name, create=create)
 
     def _repositories(self, key_value: KeyValue, *, options: RepositoryOptions | None = None) -> Repositories:
         foreign = ForeignStores(

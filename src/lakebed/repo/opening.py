@@ -28,7 +28,7 @@ from lakebed.repo.repositories import Repositories
 from lakebed.repo.repository import Repository
 from lakebed.runtime import Environment
 
-__all__ = ["open_repositories", "open_repository"]
+__all__ = ["open_repositories", "open_repository", "sole_repository"]
 
 _REMOTE_SCHEMES: Final = ("http://", "https://")
 _REMOTE: Final = "lakebed.repo.remote.opening"
@@ -185,17 +185,28 @@ def open_repository(
         take_over=take_over,
         durable=durable,
     )
+    return sole_repository(home, name, create=create)
+
+
+def sole_repository(repositories: Repositories, name: str, *, create: bool) -> Repository:
+    """One repository, which closes all when it is closed; they are closed at once when it cannot be opened.
+
+    Args:
+        create: make it when it is not there.
+
+    Raises as `Repositories.repository` and, with `create`, `Repositories.create`.
+    """
     try:
-        if create and not home.exists(name):
+        if create and not repositories.exists(name):
             try:
-                home.create(name)
+                repositories.create(name)
             except AlreadyExists as error:
                 if error.kind != "repository_exists":  # somebody else made it at this moment
                     raise
-        return Repository(home.repository(name).home, close=home.close)
+        return Repository(repositories.repository(name).home, close=repositories.close)
     except BaseException:
         with suppress(LakebedError):
-            home.close()  # or the next try would find ourselves in the way
+            repositories.close()  # or the next try would find ourselves in the way
         raise
 
 
