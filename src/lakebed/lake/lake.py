@@ -111,8 +111,8 @@ class Lake(Stores):
             shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
             raise InvalidRequest(
                 f"{store.root_url} is no lake: it holds {shown}, but neither {MARKER_PATH} nor a folder "
-                f"'<database>.db', '<name>.kv' or '{METADATA_FOLDER}'. Name the folder of a lake, or an empty one to make "
-                "a lake in.",
+                f"'<database>.db', '<name>.kv' or '{METADATA_FOLDER}'. Name the folder of a lake, or an empty one to "
+                "make a lake in.",
                 kind="not_a_lake",
                 url=store.root_url,
             )
