@@ -280,9 +280,9 @@ class Repository:
         """A branch that starts from a version, by default the newest. As `create_branch`."""
         return self.create_branch(name, source=version)
 
-    def restore(self, version: str) -> Version:
+    def restore(self, version: str, *, committer: str | None = None) -> Version:
         """Make an older version the newest, in a new commit. As `lakebed.repo.versions.restore_version`."""
-        return restore_version(self._home, version)
+        return restore_version(self._home, version, committer=committer)
 
     def plan_reclaim(self, options: CollectionOptions | None = None) -> ReclaimPlan:
         """What a collection would delete now; deletes nothing. As `lakebed.repo.collect.plan_collection`."""

@@ -180,16 +180,17 @@ class Call:
         pieces = [piece async for piece in self.chunks(bytes_max=bytes_max)]
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    async def read(self, kind: type[B], *, default: B | None = None) -> B:
+    async def read(self, kind: type[B], *, default: B | None = None, bytes_max: int | None = None) -> B:
         """The body as a record of `lakebed.server.bodies`.
 
         Args:
             default: what an empty body stands for; None: it may not be empty.
+            bytes_max: of the body; None: `ServerOptions.json_bytes_max`.
 
         Raises:
             InvalidRequest: it is no JSON, lacks a field, or a field has another type.
         """
-        raw = await self.body(bytes_max=self.site.options.json_bytes_max)
+        raw = await self.body(bytes_max=bytes_max or self.site.options.json_bytes_max)
         if default is not None and not raw.strip():
             return default
         try:

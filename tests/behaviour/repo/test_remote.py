@@ -164,6 +164,7 @@ def test_versions_and_pins_through_a_server(repo: RemoteRepository) -> None:
     fork = repo.fork("old", version="kept")
     assert fork.get("a") == b"1"
     assert repo.restore(first.id).id == main.commit_id
+    assert main.head().committer == first.committer == repo.client.access_key
     assert main.get("a") == b"1"
     repo.unpin("kept")
     assert "a" not in [one.name for one in repo.pins()]

@@ -149,7 +149,10 @@ class RemoteRepository:
     def create_tag(
         self, name: str, *, ref: str | RemoteReference | None = None, owner: str = "", lifetime_ms: int | None = None
     ) -> Tag:
-        """Give the commit of a reference a name. As `Repository.create_tag`. Cost: 1 request."""
+        """Give the commit of a reference a name. As `Repository.create_tag`; its owner is by default the access key.
+
+        Cost: 1 request.
+        """
         at = None if ref is None else str(ref)
         made: Tag = self._call("create_tag", name=name, ref=at, owner=owner, lifetime_ms=lifetime_ms)
         return made
@@ -261,9 +264,9 @@ class RemoteRepository:
         """A branch that starts from a version, by default the newest. As `create_branch`."""
         return self.create_branch(name, source=version)
 
-    def restore(self, version: str) -> Version:
+    def restore(self, version: str, *, committer: str | None = None) -> Version:
         """Make an older version the newest, in a new commit. As `Repository.restore`. Cost: 1 request."""
-        made: Version = self._call("restore", version=version)
+        made: Version = self._call("restore", version=version, committer=committer)
         return made
 
     def plan_reclaim(self, options: CollectionOptions | None = None) -> ReclaimPlan:

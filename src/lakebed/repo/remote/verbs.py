@@ -240,9 +240,10 @@ class PinStart(msgspec.Struct, frozen=True):
 
 
 class AtVersion(msgspec.Struct, frozen=True):
-    """A version."""
+    """A version, and who brings it back."""
 
     version: str
+    committer: str | None = None
 
 
 class ReflogOf(msgspec.Struct, frozen=True):

@@ -62,6 +62,12 @@ def _facts(repository: Repository) -> RepositoryFacts:
     )
 
 
+def _answer(verb: Verb[Any], perform: Callable[..., Any], *arguments: Any) -> Reply:
+    """Call, and encode what comes out where it was made: a plan of a million objects must not hold up the loop."""
+    found = perform(verb, *arguments)
+    return empty() if verb.gives is None else json(found)
+
+
 def _perform(verb: Verb[Any], repository: Repository, arguments: dict[str, Any]) -> Any:
     """Call the method."""
     if verb.name == "describe":
@@ -121,17 +127,15 @@ def _runner(verb: Verb[Any], call: Call) -> Callable[..., Awaitable[Any]]:
     return {"look": call.look, "write": call.quick, "compute": call.heavy, "long": call.transfer}[verb.effort]
 
 
-def _reply(verb: Verb[Any], found: Any) -> Reply:
-    return empty() if verb.gives is None else json(found)
-
-
 def _declare(verb: Verb[Any]) -> None:
     async def perform(call: Call) -> Reply:
-        message = await call.read(verb.takes)
+        bytes_max = call.site.options.stage_bytes_max if verb.name == "delete_many" else None
+        message = await call.read(verb.takes, bytes_max=bytes_max)
         call.subject = _subject(message)
         arguments = _arguments(verb, message, call, call.site.imports.storage_options)
         repository = Repository(await call.home())
-        return _reply(verb, await _runner(verb, call)(_perform, verb, repository, arguments))
+        reply: Reply = await _runner(verb, call)(_answer, verb, _perform, repository, arguments)
+        return reply
 
     perform.__doc__ = verb.summary
     _register(verb, _ONE, perform)
@@ -145,7 +149,8 @@ def _declare_of_all(verb: Verb[Any]) -> None:
         if isinstance(getattr(message, "name", None), str):
             check_role(call.principal, needed=verb.needs, repository=message.name)  # type: ignore[attr-defined]
         named = _arguments(verb, message, call, None)
-        return _reply(verb, await _runner(verb, call)(_perform_of_all, verb, call, named))
+        reply: Reply = await _runner(verb, call)(_answer, verb, _perform_of_all, call, named)
+        return reply
 
     perform.__doc__ = verb.summary
     _register(verb, _ALL, perform)
