@@ -321,7 +321,7 @@ def merges_do_not_mind_the_dirt(patch: Patch) -> None:
         patch.setattr(module, "check_clean", lambda home, sealed, *, operation: None)
 
 
-@undone_in("movers")
+@undone_in("insisters")
 def unclear_publishes_are_made_again(patch: Patch) -> None:
     """A publish whose reply was lost is taken for one that did not happen."""
     say_otherwise(

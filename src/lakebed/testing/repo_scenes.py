@@ -22,7 +22,7 @@ STORMY: Final = FaultRates(
 )
 CALM: Final = FaultRates(pause=0.05, pause_steps_max=300)
 
-LOSSY: Final = FaultRates(lost_reply=0.12, late=0.08, pause=0.1, pause_steps_max=120)
+LOSSY: Final = FaultRates(lost_reply=0.05, late=0.03, pause=0.1, pause_steps_max=120)
 SLEEPY: Final = FaultRates(lost_reply=0.003, late=0.003, crash=0.001, pause=0.2, pause_steps_max=400)
 """Hardly anything is lost, and everybody falls asleep where it hurts."""
 
@@ -168,10 +168,10 @@ def expiry(world: World) -> None:
     """Commits that nobody needs any more are tagged, branched and gone back to, while they expire."""
     begin(world, others=("dev",), count=4)
     both = ("main", "dev")
-    making = {"tag": 4, "create_branch": 6, "delete_branch": 3, "undelete_branch": 4, "hard_reset": 3, "pick": 2}
+    making = {"tag": 4, "create_branch": 2, "branch_anywhere": 5, "delete_branch": 4, "undelete_branch": 3, "pick": 2}
     for number in range(3):
         worker(world, f"maker {number}", making, branches=("dev", "fix", "old"), count=8)
-    worker(world, "mover", {"advance": 2, "hard_reset": 1}, branches=both, count=4)
+    worker(world, "mover", {"advance": 2, "hard_reset": 2}, branches=both, count=5)
     for number in range(2):
         worker(world, f"collector {number}", {"sleep": 2, "collect": 3}, count=6)
 

@@ -1,0 +1,552 @@
+"""What processes of a simulated repository do: verbs drawn by weight, each announced to the witness and judged.
+
+Owns: `Process`, a home that one actor or the threads of one process share, with one method for each thing that users
+do. Invariants: what a caller is told is judged when it is told; an error that is not part of life is raised; objects
+that are uploaded are real, and what is read is compared with what was uploaded. Does not know: who lives on these
+methods (`lakebed.testing.repo_actors`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from lakebed.errors import Corruption, LakebedError, NotFound, OutcomeUnknown, Unavailable
+from lakebed.repo import data
+from lakebed.repo.branches import create_branch, delete_branch, undelete_branch
+from lakebed.repo.collect import collect_garbage
+from lakebed.repo.commit import commit
+from lakebed.repo.committed.merge import Strategy
+from lakebed.repo.compact import compact_once, run_compactor_once
+from lakebed.repo.differences import diff_refs, diff_uncommitted
+from lakebed.repo.entry import IDENTITY_BYTES, encode_entry
+from lakebed.repo.home import Home
+from lakebed.repo.importing import (
+    Import,
+    ImportSource,
+    cancel_import,
+    import_status,
+    run_import,
+    start_import,
+    unfinished_imports,
+)
+from lakebed.repo.merge import merge
+from lakebed.repo.model import Entry
+from lakebed.repo.options import DAY_MS, CollectionOptions
+from lakebed.repo.pick import cherry_pick, revert
+from lakebed.repo.rebase import rebase
+from lakebed.repo.refs import resolve
+from lakebed.repo.reset import hard_reset, reset, reset_path, reset_prefix
+from lakebed.repo.staging.cleanup import clean_once, clean_orphans_once
+from lakebed.repo.staging.view import open_view
+from lakebed.repo.staging.write import delete, delete_prefix, stage, stage_if_absent, stage_many
+from lakebed.repo.tags import create_tag, delete_tag
+from lakebed.testing.repo_model import Line, Violation, alike, difference, identified, listing, same
+from lakebed.testing.repo_moves import Commitment, HardReset, Importing, Merging, Picking, Rebasing, Reset
+from lakebed.testing.repo_verbs import (
+    REFUSALS,
+    BranchCreation,
+    BranchDeletion,
+    BranchReturn,
+    Delete,
+    DeletePrefix,
+    Put,
+    Tagging,
+    Verb,
+)
+from lakebed.testing.repo_witness import WitnessedKeyValue
+from lakebed.testing.repo_world import World, check_body
+
+__all__ = ["Process"]
+
+R = TypeVar("R")
+
+_STRATEGIES: Final[Sequence[Strategy | None]] = (None, None, "source-wins", "dest-wins")
+_PREFIXES: Final = ("a/", "a/b/", "b/", "")
+_FRESH: Final = CollectionOptions(min_age=timedelta(0))
+
+
+class Process:
+    """One process with one home.
+
+    Args:
+        name: of its first actor; verbs and counts are by it.
+        branches: what it works on.
+    """
+
+    def __init__(self, world: World, name: str, *, branches: Sequence[str] = ("main",)) -> None:
+        self.world = world
+        self.name = name
+        self.branches = branches
+        self._key_value = WitnessedKeyValue(world.witness)
+        self._home = world.make_home(world.handle(self._key_value))
+
+    # ---- the one way to call a verb
+
+    def perform(self, verb: Verb, call: Callable[[Home], R], *, goes_on: bool = False) -> R | None:
+        """Announce a verb, call it, and judge what it says. None: it was refused, or its outcome is unknown.
+
+        Args:
+            goes_on: it is the next try of a verb that was announced before.
+        """
+        world, witness = self.world, self.world.witness
+        witness.history(verb.branch)
+        if not goes_on:
+            verb.started = world.tick()
+            world.pass_time(world.rng.randrange(world.jump_ms_max + 1))
+        home = replace(self._home, key_value=world.handle(self._key_value.of(verb)))
+        try:
+            result = call(home)
+        except OutcomeUnknown:
+            world.counts[f"{verb.name}: unknown"] += 1
+            return None
+        except LakebedError as error:
+            world.counts[f"error {error.kind}"] += 1
+            if not (goes_on and isinstance(error, Unavailable)):  # of its first try that says nothing
+                self._check_refusal(verb, error)
+            return None
+        world.counts[verb.name] += 1
+        verb.acknowledged(result, witness.known)
+        verb.told = "done"
+        return result
+
+    def _check_refusal(self, verb: Verb, error: LakebedError) -> None:
+        witness = self.world.witness
+        if error.kind not in REFUSALS.get(type(error), ()):
+            # Whoever still reads what a collection without any minimal age takes is told so.
+            is_gone = isinstance(error, NotFound | Corruption) and witness.has_deleted_since(verb.started)
+            if not is_gone:
+                raise error
+        if verb.effect_count:
+            raise Violation(f"{verb} was told {error.kind} ({error}), and has had its effect")
+        verb.refused(error, witness.known)
+        verb.told = f"{error.kind}"
+
+    def _verb(self, name: str, branch: str = "main") -> Verb:
+        return Verb(name=name, branch=branch, by=self.name)
+
+    # ---- what it draws
+
+    def _branch(self, rng: random.Random) -> str:
+        return rng.choice(self.branches)
+
+    def _path(self, rng: random.Random) -> str:
+        return rng.choice(self.world.paths)
+
+    def _commit_id(self, rng: random.Random) -> str:
+        """Some commit that was made, mostly a late one."""
+        ids = list(self.world.witness.ledger.commits)
+        if rng.random() < 0.3:
+            return rng.choice(ids)
+        return ids[-1 - min(int(rng.expovariate(0.4)), len(ids) - 1)]
+
+    def _reference(self, rng: random.Random) -> str:
+        others = [name for name, history in self.world.witness.histories.items() if history.now.state is not None]
+        return rng.choice(sorted(others)) if others and rng.random() < 0.7 else self._commit_id(rng)
+
+    def _linger(self, rng: random.Random) -> None:
+        """Let others go first, so that there is something to do."""
+        for _ in range(rng.randrange(60)):
+            self.world.scheduler.switch("linger")
+
+    def _upload(self, rng: random.Random) -> Entry | None:
+        body = rng.choice(self.world.texts)
+        entry = self.perform(self._verb("upload"), lambda home: data.upload(home, body))
+        while rng.random() < self.world.dawdling:
+            self.world.scheduler.switch("between upload and staging")
+        return entry
+
+    # ---- staging
+
+    def put(self, rng: random.Random) -> None:
+        """Upload and stage."""
+        branch, path, entry = self._branch(rng), self._path(rng), self._upload(rng)
+        if entry is not None:
+            verb = Put(name="put", branch=branch, by=self.name, entries={path.encode(): encode_entry(entry)})
+            self.perform(verb, lambda home: stage(home, branch=branch, path=path, entry=entry))
+
+    def put_if_absent(self, rng: random.Random) -> None:
+        """Upload and stage where nothing is; asked again, with the same address, until there is an answer."""
+        branch, path, entry = self._branch(rng), self._path(rng), self._upload(rng)
+        if entry is None:
+            return
+        verb = Put(
+            name="put if absent",
+            branch=branch,
+            by=self.name,
+            entries={path.encode(): encode_entry(entry)},
+            only_if_absent=True,
+        )
+        for number in range(3):
+            if number and rng.random() < 0.5:
+                self.world.scheduler.switch("ask again later")
+            self.perform(
+                verb, lambda home: stage_if_absent(home, branch=branch, path=path, entry=entry), goes_on=number > 0
+            )
+            if verb.told is not None:
+                return
+
+    def put_many(self, rng: random.Random) -> None:
+        """Upload and stage some at once."""
+        branch = self._branch(rng)
+        entries: list[tuple[str, Entry]] = []
+        for path in rng.sample(self.world.paths, rng.randrange(2, 4)):
+            entry = self._upload(rng)
+            if entry is not None:
+                entries.append((path, entry))
+        if entries:
+            values = {path.encode(): encode_entry(entry) for path, entry in entries}
+            verb = Put(name="put many", branch=branch, by=self.name, entries=values)
+            self.perform(verb, lambda home: stage_many(home, branch=branch, entries=entries))
+
+    def delete(self, rng: random.Random) -> None:
+        """Take a path away."""
+        branch, path = self._branch(rng), self._path(rng)
+        verb = Delete(name="delete", branch=branch, by=self.name, path=path.encode())
+        self.perform(verb, lambda home: delete(home, branch=branch, path=path))
+
+    def delete_prefix(self, rng: random.Random) -> None:
+        """Take all below a prefix away."""
+        branch, prefix = self._branch(rng), rng.choice(_PREFIXES)
+        verb = DeletePrefix(name="delete prefix", branch=branch, by=self.name, prefix=prefix.encode())
+        self.perform(verb, lambda home: delete_prefix(home, branch=branch, prefix=prefix))
+
+    # ---- reading
+
+    def get(self, rng: random.Random) -> None:
+        """Read a path, and perhaps its bytes."""
+        branch, path = self._branch(rng), self._path(rng)
+        verb = self._verb("get", branch)
+
+        def read(home: Home) -> list[Entry | None]:
+            with open_view(home, resolve(home, branch)) as view:
+                return [view.get(path)]
+
+        found = self.perform(verb, read)
+        if found is None:
+            return
+        [entry] = found
+        value, key = None if entry is None else encode_entry(entry), path.encode()
+        verb.must_have_been(
+            self.world.witness.known,
+            f"{path} is {entry}",
+            lambda one: one.state is not None and same(one.state.get(key), value),
+        )
+        if entry is not None and rng.random() < 0.5:
+            self._read_bytes(entry, path)
+
+    def _read_bytes(self, entry: Entry, path: str) -> None:
+        verb = self._verb("read bytes")
+        body = self.perform(verb, lambda home: bytes(data.read(home, entry)))
+        if body is not None and "://" not in entry.address:
+            check_body(body, entry, path)
+        elif verb.told == "object_gone" and entry.address in self.world.witness.paths:
+            raise Violation(f"{entry.address} is said to be gone, and is there")
+
+    def list(self, rng: random.Random) -> None:
+        """List a branch, with a prefix, a delimiter, from a path on."""
+        branch, prefix = self._branch(rng), rng.choice(("", "", *_PREFIXES))
+        delimiter = rng.choice(("", "/"))
+        after = rng.choice(("", "", *self.world.paths))
+        amount = rng.choice((None, None, 2))
+        verb = self._verb("list", branch)
+
+        def read(home: Home) -> list[Line]:
+            with open_view(home, resolve(home, branch)) as view:
+                lines = view.list(prefix, after=after, delimiter=delimiter, amount=amount)
+                return [
+                    (one.path, None if one.entry is None else encode_entry(one.entry)[:IDENTITY_BYTES]) for one in lines
+                ]
+
+        found = self.perform(verb, read)
+        if found is not None:
+            verb.must_have_been(
+                self.world.witness.known,
+                f"{prefix!r} after {after!r} lists {found}",
+                lambda one: (
+                    one.state is not None
+                    and listing(one.state, prefix=prefix.encode(), after=after, delimiter=delimiter)[:amount] == found
+                ),
+            )
+
+    def differ(self, rng: random.Random) -> None:
+        """Ask what is uncommitted."""
+        branch = self._branch(rng)
+        verb = self._verb("uncommitted", branch)
+
+        def read(home: Home) -> dict[bytes, Any]:
+            return {one.path.encode(): one.kind for one in diff_uncommitted(home, branch)}
+
+        found = self.perform(verb, read)
+        known = self.world.witness.known
+        if found is not None:
+            verb.must_have_been(
+                known,
+                f"{found} is uncommitted",
+                lambda one: (
+                    one.state is not None and difference(known.ledger.content(one.head or ""), one.state) == found
+                ),
+            )
+
+    def look_back(self, rng: random.Random) -> None:
+        """Read a commit, and how it differs from another: they never change."""
+        left, right = self._commit_id(rng), self._commit_id(rng)
+        ledger = self.world.witness.ledger
+
+        def read(home: Home) -> dict[bytes, bytes]:
+            with open_view(home, resolve(home, left)) as view:
+                return {
+                    one.path.encode(): encode_entry(one.entry)[:IDENTITY_BYTES]
+                    for one in view.list()
+                    if one.entry is not None
+                }
+
+        found = self.perform(self._verb("read commit"), read)
+        if found is not None and found != identified(ledger.content(left)):
+            raise Violation(f"the commit {left} reads {found}")
+
+        def compare(home: Home) -> dict[bytes, Any]:
+            return {one.path.encode(): one.kind for one in diff_refs(home, left, right, kind="two_dot")}
+
+        differs = self.perform(self._verb("diff of commits"), compare)
+        if differs is not None and differs != difference(ledger.content(left), ledger.content(right)):
+            raise Violation(f"{left} and {right} differ by {differs}")
+
+    # ---- moving heads
+
+    def commit(self, rng: random.Random) -> None:
+        """Commit everything."""
+        branch = self._branch(rng)
+        verb = Commitment(name="commit", branch=branch, by=self.name)
+        self.perform(verb, lambda home: commit(home, branch, message="all"))
+
+    def commit_some(self, rng: random.Random) -> None:
+        """Commit what is below a prefix."""
+        branch, prefix = self._branch(rng), rng.choice(_PREFIXES[:3])
+        verb = Commitment(name="commit of some", branch=branch, by=self.name, prefixes=(prefix.encode(),))
+        self.perform(verb, lambda home: commit(home, branch, message="some", prefixes=[prefix]))
+
+    def advance(self, rng: random.Random) -> None:
+        """Stage something and commit it."""
+        alone = copy(self)
+        alone.branches = (self._branch(rng),)
+        alone.put_many(rng)
+        if rng.random() < 0.4:
+            alone.delete(rng)
+        alone.commit(rng)
+
+    def _clean_branch(self, rng: random.Random) -> str:
+        """A branch; what is staged on it is mostly committed first, for whoever needs one without."""
+        branch = self._branch(rng)
+        now = self.world.witness.history(branch).now
+        if now.state is not None and rng.random() < 0.8:
+            head = self.world.witness.ledger.content(now.head or "")
+            if not alike(now.state, head):
+                verb = Commitment(name="commit", branch=branch, by=self.name)
+                self.perform(verb, lambda home: commit(home, branch, message="before"))
+        return branch
+
+    def _news(self, branch: str, rng: random.Random) -> str:
+        """A reference, mostly of a branch that has commits which another one has not."""
+        witness = self.world.witness
+        known = witness.ledger.ancestors([witness.history(branch).now.head or ""])
+        heads = {name: history.now.head for name, history in sorted(witness.histories.items())}
+        others = [name for name, head in heads.items() if head is not None and head not in known]
+        return rng.choice(others) if others and rng.random() < 0.9 else self._reference(rng)
+
+    def merge(self, rng: random.Random) -> None:
+        """Merge some reference, in some way."""
+        branch, strategy = self._clean_branch(rng), rng.choice(_STRATEGIES)
+        source = self._news(branch, rng)
+        squash, prefix = rng.random() < 0.25, rng.choice(("", "", "", "a/"))
+        verb = Merging(
+            name="merge",
+            branch=branch,
+            by=self.name,
+            source=source,
+            strategy=strategy,
+            squash=squash,
+            prefix=prefix.encode(),
+        )
+        self.perform(
+            verb, lambda home: merge(home, source, into=branch, strategy=strategy, squash=squash, prefix=prefix)
+        )
+
+    def reset(self, rng: random.Random) -> None:
+        """Give up all that is uncommitted."""
+        branch = self._branch(rng)
+        self.perform(Reset(name="reset", branch=branch, by=self.name), lambda home: reset(home, branch))
+
+    def reset_some(self, rng: random.Random) -> None:
+        """Give up a path, or what is below a prefix."""
+        branch, prefix, path = self._branch(rng), rng.choice(_PREFIXES), self._path(rng)
+        if rng.random() < 0.5:
+            verb = Reset(name="reset of a path", branch=branch, by=self.name, path=path.encode())
+            self.perform(verb, lambda home: reset_path(home, branch, path=path))
+        else:
+            verb = Reset(name="reset of a prefix", branch=branch, by=self.name, prefix=prefix.encode())
+            self.perform(verb, lambda home: reset_prefix(home, branch, prefix=prefix))
+
+    def hard_reset(self, rng: random.Random) -> None:
+        """Let a branch go to another commit."""
+        branch, ref, force = self._branch(rng), self._reference(rng), rng.random() < 0.6
+        verb = HardReset(name="hard reset", branch=branch, by=self.name, ref=ref, force=force)
+        self.perform(verb, lambda home: hard_reset(home, branch, ref=ref, force=force))
+
+    def pick(self, rng: random.Random) -> None:
+        """Make a commit's changes again, or undo them."""
+        branch, id, strategy = self._clean_branch(rng), self._commit_id(rng), rng.choice(_STRATEGIES)
+        parents = self.world.witness.ledger.commits[id].parents
+        if not parents:
+            return
+        number, undo = rng.randrange(len(parents)), rng.random() < 0.5
+        verb = Picking(
+            name="revert" if undo else "cherry-pick",
+            branch=branch,
+            by=self.name,
+            commit=id,
+            parent=parents[number],
+            undo=undo,
+            strategy=strategy,
+        )
+        verb_of = revert if undo else cherry_pick
+        self.perform(verb, lambda home: verb_of(home, branch, ref=id, parent_number=number + 1, strategy=strategy))
+
+    def rebase(self, rng: random.Random) -> None:
+        """Make a branch's commits again upon another reference."""
+        branch, strategy = self._clean_branch(rng), rng.choice(_STRATEGIES)
+        onto = self._news(branch, rng)
+        verb = Rebasing(name="rebase", branch=branch, by=self.name, onto=onto, strategy=strategy)
+        self.perform(verb, lambda home: rebase(home, branch, onto=onto, strategy=strategy))
+
+    def import_objects(self, rng: random.Random) -> None:
+        """Import a folder, or go on with an import that somebody has left."""
+        left = self.perform(self._verb("unfinished imports"), unfinished_imports) or []
+        if left and rng.random() < 0.5:
+            self._run_import(rng.choice(left))
+            return
+        branch, destination, clears = self._branch(rng), rng.choice(("a/", "imported/")), rng.random() < 0.3
+        sources = [ImportSource(self.world.import_url, destination)]
+        message = f"import {self.name} {rng.getrandbits(32)}"
+        asked = partial(start_import, branch=branch, sources=sources, message=message, replace=clears)
+        id = self.perform(self._verb("start of an import"), asked)
+        record = None if id is None else self.perform(self._verb("import status"), partial(import_status, id=id))
+        if record is not None:
+            self._run_import(record)
+
+    def _run_import(self, record: Import) -> None:
+        destination = record.sources[0].destination
+        imported = self.world.imported.items()
+        verb = Importing(
+            name="import",
+            branch=record.branch,
+            by=self.name,
+            id=record.id,
+            entries={f"{destination}{path}".encode(): encode_entry(entry) for path, entry in imported},
+            cleared=destination.encode() if record.replace else None,
+        )
+        self.perform(verb, lambda home: run_import(home, record.id))
+
+    def cancel_import(self, rng: random.Random) -> None:
+        """Stop an import that somebody runs."""
+        for _ in range(60):
+            left = self.perform(self._verb("unfinished imports"), unfinished_imports)
+            if left:
+                stop = partial(cancel_import, id=rng.choice(left).id)
+                cancelled = self.perform(self._verb("cancellation"), stop)
+                if cancelled is not None:
+                    self.world.witness.known.cancelled.add(cancelled.id)
+                return
+            self.world.scheduler.switch("nothing to cancel")
+
+    # ---- branches and tags
+
+    def create_branch(self, rng: random.Random) -> None:
+        """Make a branch of some reference."""
+        self._create_branch(self._branch(rng), self._reference(rng))
+
+    def branch_anywhere(self, rng: random.Random) -> None:
+        """Make a branch of any commit that ever was."""
+        self._create_branch(self._branch(rng), rng.choice(list(self.world.witness.ledger.commits)))
+
+    def _create_branch(self, branch: str, source: str) -> None:
+        verb = BranchCreation(name="create branch", branch=branch, by=self.name, source=source)
+        self.perform(verb, lambda home: create_branch(home, branch, source=source))
+
+    def delete_branch(self, rng: random.Random) -> None:
+        """Delete a branch with all that is staged on it."""
+        branch = self._branch(rng)
+        verb = BranchDeletion(name="delete branch", branch=branch, by=self.name)
+        self.perform(verb, lambda home: delete_branch(home, branch))
+
+    def undelete_branch(self, rng: random.Random) -> None:
+        """Bring a deleted branch back."""
+        branch = self._branch(rng)
+        verb = BranchReturn(name="undelete branch", branch=branch, by=self.name)
+        self.perform(verb, lambda home: undelete_branch(home, branch))
+
+    def tag(self, rng: random.Random) -> None:
+        """Make a tag, or delete one."""
+        tag = rng.choice(("t1", "t2"))
+        if rng.random() < 0.4:
+            verb = Tagging(name="delete tag", branch="main", by=self.name, tag=tag, commit=None)
+            self.perform(verb, lambda home: delete_tag(home, tag))
+            return
+        id = self._commit_id(rng)
+        verb = Tagging(name="tag", branch="main", by=self.name, tag=tag, commit=id)
+        self.perform(verb, lambda home: create_tag(home, tag, commit_id=id))
+
+    # ---- what runs beside
+
+    def compact(self, rng: random.Random) -> None:
+        """Compact what is staged, whatever the sensor says."""
+        self._linger(rng)
+        self.compact_now(rng)
+
+    def compact_now(self, rng: random.Random) -> None:
+        """The same at once."""
+        branch = self._branch(rng)
+        done = self.perform(self._verb("compaction", branch), lambda home: compact_once(home, branch, force=True))
+        if done is not None:
+            self.world.counts[f"compaction {done.outcome}"] += 1
+
+    def sense(self, rng: random.Random) -> None:
+        """Compact what the sensor wants compacted."""
+        self._linger(rng)
+        for done in self.perform(self._verb("compactor"), run_compactor_once) or ():
+            self.world.counts[f"sensed compaction {done.outcome}"] += 1
+
+    def clean(self, rng: random.Random) -> None:
+        """Remove rows of dropped tokens, and of orphans."""
+        self._linger(rng)
+        self.sweep(rng)
+        if rng.random() < 0.3:
+            self.perform(self._verb("cleanup of orphans"), clean_orphans_once)
+
+    def sweep(self, rng: random.Random) -> None:
+        """Remove rows of dropped tokens at once."""
+        count = rng.choice((1, 2, 100))
+        cleaned = self.perform(self._verb("cleanup"), lambda home: clean_once(home, row_count_max=count))
+        if cleaned is not None:
+            self.world.counts["rows cleaned"] += cleaned.row_count
+
+    def collect(self, rng: random.Random) -> None:
+        """Collect garbage of any age."""
+        self._linger(rng)
+        report = self.perform(self._verb("collection"), lambda home: collect_garbage(home, options=_FRESH))
+        if report is not None:
+            self.world.counts["collected on the way"] += report.deleted_count
+
+    def sleep(self, rng: random.Random) -> None:
+        """Let hours or days pass."""
+        self.world.pass_time(rng.choice((DAY_MS // 24, DAY_MS, 2 * DAY_MS)))
+        self.world.counts["days passed"] += 1
+
+
+def _identity(entry: Entry) -> bytes:
+    return encode_entry(entry)[:IDENTITY_BYTES]
