@@ -1,0 +1,112 @@
+"""`Unavailable` means that nothing has happened, also when it was the look at an unclear write that failed.
+
+Whoever is told so tries again, and would overwrite what others wrote meanwhile. Found by the simulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+from lakebed.errors import LakebedError, OutcomeUnknown, Unavailable
+from lakebed.repo.branches import create_branch, delete_branch, load_branch
+from lakebed.repo.commit import commit
+from lakebed.repo.home import Home
+from lakebed.repo.merge import merge
+from lakebed.repo.reset import hard_reset, reset, reset_prefix
+from lakebed.repo.staging.write import delete_prefix, stage_if_absent
+from lakebed.testing.repo_homes import Place, Trap, contents, entry_of, head_of, open_home, put, put_many, remove
+
+R = TypeVar("R")
+Verb = Callable[[Home], object]
+
+VERBS: dict[str, Verb] = {
+    "put": lambda home: put(home, "main", "a", "new"),
+    "put of many": lambda home: put_many(home, "main", {"a": "new", "z": "new"}),
+    "put if absent": lambda home: stage_if_absent(home, branch="main", path="z", entry=entry_of(home, "new")),
+    "delete of a staged path": lambda home: remove(home, "main", "staged"),
+    "delete of a committed path": lambda home: remove(home, "main", "a"),
+    "delete of a prefix": lambda home: delete_prefix(home, branch="main", prefix=""),
+    "commit": lambda home: commit(home, "main", message="m"),
+    "commit of a prefix": lambda home: commit(home, "main", message="m", prefixes=["st"]),
+    "reset": lambda home: reset(home, "main"),
+    "reset of a prefix": lambda home: reset_prefix(home, "main", prefix="st"),
+    "hard reset": lambda home: hard_reset(home, "main", ref="main~1", force=True),
+    "merge": lambda home: merge(home, "main", into="dev"),
+    "new branch": lambda home: create_branch(home, "fix", source="main"),
+    "deleted branch": lambda home: delete_branch(home, "dev"),
+}
+
+
+class Silence(Trap):
+    """From one call on nobody answers; with `after_effect` that call, if it is a write, is made first, unheard."""
+
+    def __init__(self, at: int, *, after_effect: bool) -> None:
+        super().__init__(at)
+        self._begins_at = at
+        self._after_effect = after_effect
+        self.was_write = False
+
+    def pass_by(self, perform: Callable[[], R], *, changes: bool) -> R:
+        """Make a call while anybody answers."""
+        number, self.call_count = self.call_count, self.call_count + 1
+        if number < self._begins_at:
+            return perform()
+        self.has_sprung = True
+        if number == self._begins_at and self._after_effect and changes:
+            self.was_write = True
+            perform()
+            raise OutcomeUnknown("the reply was lost")
+        raise Unavailable("nobody answers")
+
+
+def begin(place: Place) -> None:
+    """Something committed twice, another branch behind, something staged."""
+    with open_home(place) as home:
+        put(home, "main", "a", "old")
+        commit(home, "main", message="1")
+        create_branch(home, "dev", source="main")
+        put(home, "main", "b", "old")
+        commit(home, "main", message="2")
+        put(home, "main", "staged", "old")
+
+
+def everything(place: Place) -> list[object]:
+    """What both branches show and hold."""
+    with open_home(place) as home:
+        found: list[object] = []
+        for branch in ("main", "dev", "fix"):
+            try:
+                found.append((contents(home, branch), head_of(home, branch), load_branch(home, branch)[0].commit_id))
+            except LakebedError as error:
+                found.append(error.kind)
+        return found
+
+
+@pytest.mark.parametrize("after_effect", [False, True], ids=["not made", "made unheard"])
+@pytest.mark.parametrize("name", sorted(VERBS))
+def test_whoever_is_told_that_nothing_happened_can_rely_on_it(name: str, after_effect: bool) -> None:
+    """From each single call on nobody answers: either nothing has changed, or the verb does not say `Unavailable`."""
+    at = unclear = 0
+    while True:
+        place = Place()
+        begin(place)
+        before = everything(place)
+        silence = Silence(at, after_effect=after_effect)
+        told: LakebedError | None = None
+        with open_home(place, trap=silence) as home:
+            try:
+                VERBS[name](home)
+            except LakebedError as error:
+                told = error
+        if isinstance(told, Unavailable):
+            assert everything(place) == before
+        unclear += isinstance(told, OutcomeUnknown)
+        if not silence.has_sprung:
+            assert told is None
+            break
+        at += 1
+    assert at > 2
+    assert not after_effect or unclear
