@@ -23,6 +23,8 @@ from lakebed.runtime import Environment
 __all__ = ["Upkeep"]
 
 _COMPACTION_PAUSE_S: Final = 1.0
+_QUIET_LOOK_S: Final = 60.0
+"""How often a repository is looked at that nobody here writes to; another process may."""
 _CLEANING_PAUSE_S: Final = 60.0
 _ORPHANS_PAUSE_S: Final = 3600.0
 """Rows that nobody has marked are rare, and looking for them is a seek a token."""
@@ -54,6 +56,8 @@ class Upkeep:
         self.last_failure: LakebedError | None = None
         self._compacted_s = self._cleaned_s = self._swept_s = environment.clock.monotonic_s()
         self._maintenance_s = self._compacted_s + _FIRST_MAINTENANCE_S
+        self._quiet: dict[str, tuple[int, float]] = {}
+        """By repository, how much had been counted when nothing wanted to be compacted, and until when that is good."""
         lock = environment.runtime.lock()
         self._background = Background(
             lock=lock, wanted=environment.runtime.condition(lock), report=self._report, environment=environment
@@ -63,7 +67,7 @@ class Upkeep:
         """Begin the threads; `name` says whose they are."""
         self._background.start(
             f"lakebed repositories of {name}",
-            (lambda now_s: self._compacted_s + _COMPACTION_PAUSE_S, self._compact),
+            (lambda now_s: self._compacted_s + _COMPACTION_PAUSE_S, self.compact_changed),
             (lambda now_s: self._cleaned_s + _CLEANING_PAUSE_S, self._clean),
             (lambda now_s: self._swept_s + _ORPHANS_PAUSE_S, self._sweep),
         )
@@ -75,16 +79,33 @@ class Upkeep:
 
     def step_once(self) -> None:
         """Every step once, here. Raises what the first repository that failed raised, when all were tried."""
-        self._compact()
+        self._each(self._open_homes(), run_compactor_once)
         self._clean()
         self._sweep()
         self._maintain()
 
-    def _compact(self) -> None:
+    def compact_changed(self) -> None:
+        """Compact where it is wanted: look at what was written to since the last look, and once a minute at all.
+
+        Raises as `step_once`. Cost: of a repository that nobody writes to nothing, but 1 look a minute; so an idle
+        server asks its store for next to nothing.
+        """
         try:
-            self._each(self._open_homes(), run_compactor_once)
+            homes = self._open_homes()
+            open_ids = {home.record.uid for home in homes}
+            self._quiet = {uid: found for uid, found in self._quiet.items() if uid in open_ids}
+            self._each(homes, self._compact_one)
         finally:
             self._compacted_s = self._clock.monotonic_s()
+
+    def _compact_one(self, home: Home) -> None:
+        changes, now_s = home.counters.changes, self._clock.monotonic_s()
+        known, until_s = self._quiet.pop(home.record.uid, (-1, 0.0))
+        if changes == known and now_s < until_s:
+            self._quiet[home.record.uid] = (known, until_s)
+            return
+        if not run_compactor_once(home):  # what wants to be compacted, and cools down, is looked at again
+            self._quiet[home.record.uid] = (changes, now_s + _QUIET_LOOK_S)
 
     def _clean(self) -> None:
         try:

@@ -51,10 +51,17 @@ class Counters:
         """By branch and token: staged entries and tombstones."""
         self._sealed: dict[str, int] = {}
         """Sealed tokens of the branches that were counted from the store, or reset, since the start."""
+        self._changes = 0
+
+    @property
+    def changes(self) -> int:
+        """How often anything was counted: as long as it stays, nobody here has written. Cost: none."""
+        return self._changes
 
     def count(self, branch: str, token: str, *, entries: int = 0, tombstones: int = 0) -> None:
         """Add what was written under a token; negative when it was taken away. Cost: 1 us."""
         with self._lock:
+            self._changes += 1
             counts = self._tokens.setdefault(branch, {}).setdefault(token, [0, 0])
             counts[0] += entries
             counts[1] += tombstones
@@ -62,6 +69,7 @@ class Counters:
     def count_seal(self, branch: str) -> None:
         """A token of the branch was sealed."""
         with self._lock:
+            self._changes += 1
             if branch in self._sealed:
                 self._sealed[branch] += 1
 
@@ -73,6 +81,7 @@ class Counters:
             tokens: those it still has, with staging; what was counted under others is forgotten.
         """
         with self._lock:
+            self._changes += 1
             counted = self._tokens.pop(branch, {})
             kept = {token: counts for token, counts in counted.items() if token in tokens}
             if kept:
@@ -82,6 +91,7 @@ class Counters:
     def forget(self, branch: str) -> None:
         """The branch was deleted."""
         with self._lock:
+            self._changes += 1
             self._tokens.pop(branch, None)
             self._sealed.pop(branch, None)
 
@@ -111,6 +121,7 @@ class Counters:
     def set_counted(self, branch: str, counted: Mapping[str, tuple[int, int]], *, sealed_count: int) -> None:
         """What was counted in the store: by token, entries and tombstones. More of a token counted here stays."""
         with self._lock:
+            self._changes += 1
             known = self._tokens.get(branch, {})
             merged = {token: list(map(max, counts, known.get(token, (0, 0)))) for token, counts in counted.items()}
             self._tokens[branch] = {**known, **merged}
