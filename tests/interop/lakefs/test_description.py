@@ -76,12 +76,14 @@ def explore(python: Path, served: Any, folder: Path, *arguments: str, known: boo
 def test_everything_described_is_answered_as_described(filled: Any, clients_python: Path, tmp_path: Path) -> None:
     """Requests inside and at the edges of the description: no failure of the server, every reply as it is described."""
     report = explore(
-        clients_python, filled, tmp_path, "--phases", "coverage,fuzzing", "--max-examples", "4", "--seed", "1"
+        clients_python, filled, tmp_path, "--phases", "coverage,fuzzing", "--max-examples", "3", "--seed", "1"
     )
     found = re.search(r"Selected: (\d+)/(\d+)\s+Tested: (\d+)", report)
     assert found is not None
     assert len(set(found.groups())) == 1, report
-    statuses = [json.loads(line)["status"] for line in filled.log.read_text().splitlines()]
+    # What is no HTTP at all has no line of its own, only a sentence.
+    lines = [line for line in filled.log.read_text().splitlines() if line.startswith("{")]
+    statuses = [json.loads(line)["status"] for line in lines]
     assert sum(200 <= status < 300 for status in statuses) > 200, "hardly any request came past the first look"
 
 
