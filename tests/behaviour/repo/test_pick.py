@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +15,9 @@ from lakebed.repo.home import Home
 from lakebed.repo.merge import merge
 from lakebed.repo.pick import cherry_pick, revert
 from lakebed.repo.rebase import rebase
-from lakebed.testing.repo_homes import Place, contents, head_of, open_home, put, put_many, remove
+from lakebed.runtime import Environment
+from lakebed.testing.clock import ManualClock
+from lakebed.testing.repo_homes import Place, contents, copy_of, head_of, open_home, put, put_many, remove
 
 BASE = {f"{n:02}": "old" for n in range(30)}
 
@@ -163,3 +166,25 @@ def test_a_conflict_in_a_rebase_moves_nothing(home: Home) -> None:
     assert head(home, "dev") == before
     rebase(home, "dev", onto="main", strategy="source-wins")
     assert head_of(home, "dev") == BASE | {"00": "dev", "01": "dev"}
+
+
+def test_no_commit_of_a_rebase_has_expired() -> None:
+    """A commit that a collection has forgotten does not come back by being made again, not even below the new head."""
+    place = Place(environment=Environment(clock=ManualClock(), rng=random.Random(4)))
+    with open_home(place) as home:
+        put(home, "main", "a", "1")
+        commit(home, "main", message="base")
+        create_branch(home, "dev", source="main")
+        for path in "bc":
+            changed(home, "dev", {path: "1"}, message=path)
+        changed(home, "main", {"z": "1"})
+        before = head(home, "dev")
+    with open_home(copy_of(place)) as other:
+        made = [id for id, _ in ancestors(other, rebase(other, "dev", onto="main").id, first_parent=True)][:2]
+    for id in made:  # the clock stands, so the same commits would be made
+        with open_home(copy_of(place)) as home:
+            home.key_value.set(home.keys.expired(id), b"")
+            with pytest.raises(InvalidRequest) as caught:
+                rebase(home, "dev", onto="main")
+            assert caught.value.kind == "commit_expired"
+            assert head(home, "dev") == before
