@@ -37,11 +37,13 @@ class BoundedHttp(HttpToolsProtocol):
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client is there: its first head must come in time."""
         super().connection_made(transport)
         self._wait()
 
     @override
     def data_received(self, data: bytes) -> None:
+        """Bytes of a head are counted; those of a body are bounded by whoever reads it."""
         if self._in_head:
             self._head_bytes += len(data)
         super().data_received(data)
@@ -52,12 +54,14 @@ class BoundedHttp(HttpToolsProtocol):
 
     @override
     def on_message_begin(self) -> None:
+        """A head begins."""
         super().on_message_begin()
         self._in_head = True
         self._head_bytes = max(self._head_bytes, 1)
 
     @override
     def on_headers_complete(self) -> None:
+        """The head is whole: from here on the body has its own bounds."""
         self._in_head = False
         self._head_bytes = 0
         self._stop_waiting()
@@ -65,6 +69,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing more is waited for."""
         self._stop_waiting()
         super().connection_lost(exc)
 
@@ -85,6 +90,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     @override
     def send_400_response(self, msg: str) -> None:
+        """What came is no HTTP."""
         self._refuse(400, "Bad Request", _NO_HTTP)
 
     def _refuse(self, status: int, reason: str, message: str) -> None:

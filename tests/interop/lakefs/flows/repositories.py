@@ -46,7 +46,8 @@ def names_that_cannot_be_are_refused(lake):
     for name in ("Upper", "a", "with_underscore", "-dash", "x" * 80):
         body = {"name": name, "storage_namespace": f"local://{lake.name()}"}  # the SDK would not even send it
         status, _, reply = lake.ask("POST", "/api/v1/repositories", body)
-        assert (status, json.loads(reply).keys()) == (400, {"message"})
+        assert status == 400
+        assert json.loads(reply)["message"]
 
 
 def what_we_do_not_have_is_refused(lake):
