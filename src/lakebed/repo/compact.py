@@ -23,7 +23,7 @@ from lakebed.errors import LakebedError, NotFound
 from lakebed.lsm.block import offsets_of
 from lakebed.metrics import default_registry
 from lakebed.repo.committed.apply import Changes, apply_changes
-from lakebed.repo.heads import SealedBranch, applied_move, publish, seal_for_compaction
+from lakebed.repo.heads import Overtaken, SealedBranch, applied_move, publish, seal_for_compaction, sealed_rows
 from lakebed.repo.home import Home
 from lakebed.repo.model import MetarangeRef
 from lakebed.repo.protection import check_not_read_only
@@ -96,7 +96,10 @@ def _compact(home: Home, branch: str, *, cooldown_ms: int) -> Compaction:
     sealed = seal_for_compaction(home, branch, cooldown_ms=cooldown_ms)
     if sealed is None:
         return Compaction(branch, "idle")
-    state, entry_count, tombstone_count = _applied(home, sealed)
+    try:
+        state, entry_count, tombstone_count = _applied(home, sealed)
+    except Overtaken:
+        return Compaction(branch, "gave_up")
     if not publish(home, sealed, move=applied_move(home, sealed, state), operation="compaction"):
         return Compaction(branch, "gave_up")
     return Compaction(branch, "published", entry_count, tombstone_count)
@@ -105,7 +108,7 @@ def _compact(home: Home, branch: str, *, cooldown_ms: int) -> Compaction:
 def _applied(home: Home, sealed: SealedBranch) -> tuple[MetarangeRef, int, int]:
     """What the sealed tokens make of what lies below them; how many entries and tombstones they hold."""
     counts = [0, 0]
-    with home.key_value.snapshot() as snapshot:
+    with sealed_rows(home, sealed) as snapshot:
         changes = changes_of(home, snapshot, sealed.record.sealed)
 
         def counted() -> Iterator[pa.RecordBatch]:

@@ -18,8 +18,8 @@ Does not know: which operation it serves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -31,6 +31,7 @@ from lakebed.repo.commits import load_commit
 from lakebed.repo.committed.apply import apply_changes
 from lakebed.repo.committed.diff import has_difference
 from lakebed.repo.home import Home
+from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.model import Branch, Commit, MetarangeRef
 from lakebed.repo.records import encode_record, new_token, replace_record, settling
 from lakebed.repo.reflog import reflog_line
@@ -43,6 +44,7 @@ from lakebed.repo.tags import refuse_expired
 __all__ = [
     "CommitWithId",
     "Move",
+    "Overtaken",
     "Plan",
     "SealedBranch",
     "applied_move",
@@ -56,6 +58,7 @@ __all__ = [
     "says_as_head",
     "seal",
     "seal_for_compaction",
+    "sealed_rows",
 ]
 
 
@@ -147,7 +150,8 @@ def move_branch(
 
     Args:
         operation: a word for metrics, the reference log and errors.
-        plan: called for each try; what it raises ends the operation, and nothing has moved.
+        plan: called for each try; what it raises ends the operation, and nothing has moved; but after `Overtaken` it is
+            called anew.
         fresh_token: take a new staging token even when nothing is staged.
         gives_up: what is sealed is not wanted, so that it is never read, however much it is.
 
@@ -162,9 +166,10 @@ def move_branch(
     """
     for _ in range(home.options.publish_tries_max):
         sealed = seal(home, branch, fresh_token=fresh_token, gives_up=gives_up)
-        move = plan(sealed)
-        if publish(home, sealed, move=move, operation=operation):
-            return move
+        with suppress(Overtaken):
+            move = plan(sealed)
+            if publish(home, sealed, move=move, operation=operation):
+                return move
         RETRIES.add(1, operation)
     raise branch_moved(home, branch, operation)
 
@@ -327,14 +332,39 @@ def _published(home: Home, sealed: SealedBranch, after: Branch) -> bool:
     return True
 
 
+class Overtaken(Exception):
+    """Somebody has moved the branch since it was sealed, so that what was sealed may be swept: begin again."""
+
+
+@contextmanager
+def sealed_rows(home: Home, sealed: SealedBranch) -> Iterator[KeyValueSnapshot]:
+    """A snapshot in which the sealed tokens have all their rows.
+
+    A cleanup takes the rows of tokens that a publish has dropped. Who reads them only then sees a branch that never
+    was; a publish upon that would fail, but a refusal, such as that nothing has changed, would be told.
+
+    Raises:
+        Overtaken: the tokens have been dropped.
+        NotFound: the branch was deleted.
+    Cost: 1 snapshot, 1 read.
+    """
+    with home.key_value.snapshot() as snapshot:
+        record, _ = load_branch(home, sealed.name, snapshot=snapshot)
+        if not _only_gained(record, sealed.record):
+            raise Overtaken
+        yield snapshot
+
+
 def applied_state(home: Home, sealed: SealedBranch) -> MetarangeRef:
     """The metarange of everything a branch shows: its sealed tokens applied to what they lie upon.
 
+    Raises:
+        Overtaken: its tokens have been dropped.
     Cost: reads and writes the ranges that changed, and nothing when no token is sealed.
     """
     if not sealed.record.sealed:
         return sealed.base
-    with home.key_value.snapshot() as snapshot:
+    with sealed_rows(home, sealed) as snapshot:
         changes = changes_of(home, snapshot, sealed.record.sealed)
         return apply_changes(home.committed, sealed.base, changes).ref
 
@@ -367,16 +397,17 @@ def check_clean(home: Home, sealed: SealedBranch, *, operation: str) -> None:
 
     Raises:
         InvalidRequest: ``dirty_branch``.
+        Overtaken: its tokens have been dropped.
     Cost: until the first difference; reads no range when the branch has no uncommitted layer.
     """
     if not sealed.has_changes:
         return
-    with home.key_value.snapshot() as snapshot:
+    with sealed_rows(home, sealed) as snapshot:
         if not is_dirty(home, snapshot, sealed.record, tokens=sealed.record.sealed):
             return
     raise InvalidRequest(
-        f"Branch {sealed.name} of repository {home.name} has uncommitted changes, and a {operation} needs a branch "
-        "without: commit or reset them first.",
+        f"Branch {sealed.name} of repository {home.name} has uncommitted changes, in the way of this {operation}: "
+        "commit or reset them first.",
         kind="dirty_branch",
         repository=home.name,
         branch=sealed.name,
@@ -391,8 +422,10 @@ def fold(home: Home, branch: str, *, operation: str) -> bool:
     """
     boundary, record, raw, _ = _look(home, branch)
     sealed = SealedBranch(branch, record, raw, boundary, load_commit(home, record.commit_id))
-    state = applied_state(home, sealed)
-    return publish(home, sealed, move=applied_move(home, sealed, state), operation=operation)
+    with suppress(Overtaken):
+        state = applied_state(home, sealed)
+        return publish(home, sealed, move=applied_move(home, sealed, state), operation=operation)
+    return False
 
 
 def keep_applied(home: Home, sealed: SealedBranch, *, state: MetarangeRef, operation: str) -> None:

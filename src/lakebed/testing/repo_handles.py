@@ -98,6 +98,7 @@ class Process:
         witness.history(verb.branch)
         if not goes_on:
             verb.started = world.tick()
+            verb.started_ms = world.environment.clock.now_ms()
             world.pass_time(world.rng.randrange(world.jump_ms_max + 1))
         home = replace(self._home, key_value=world.handle(self._key_value.of(verb)))
         try:

@@ -146,6 +146,8 @@ class Moment:
     state: State | None
     """What it shows; None: there is no such branch."""
     at_ms: int = 0
+    begun_ms: int = 0
+    """When the verb that made it so began; it may have slept for days since."""
 
 
 @dataclass(eq=False, slots=True)

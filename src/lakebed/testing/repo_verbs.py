@@ -88,6 +88,7 @@ class Verb:
         branch: which it is about.
         by: who called.
         started: the tick of its begin.
+        started_ms: the time of it.
         effect_count: how often it had its effect.
         told: what its caller was told; None: nothing yet, or nothing at all.
     """
@@ -96,6 +97,7 @@ class Verb:
     branch: str
     by: str
     started: int = 0
+    started_ms: int = 0
     effect_count: int = 0
     told: str | None = None
 

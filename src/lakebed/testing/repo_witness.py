@@ -233,10 +233,8 @@ class Witness:
         """Ask the verb that made a change whether it explains what became of a branch."""
         history, record = self.history(name), self.branches.get(name)
         before = history.now
-        if record is None:
-            after = Moment(self.tick(), None, None, self.now_ms())
-        else:
-            after = Moment(self.tick(), record.commit_id, self.shown(record), self.now_ms())
+        head, state = (None, None) if record is None else (record.commit_id, self.shown(record))
+        after = Moment(self.tick(), head, state, self.now_ms(), 0 if verb is None else verb.started_ms)
         if after.state == before.state and after.head == before.head:
             return
         if verb is not None:
@@ -297,8 +295,7 @@ class Witness:
             last.head
             for history in self.histories.values()
             for last, gone in history.deletions()
-            # A little later than the line of the log, which counts.
-            if last.head is not None and gone.at_ms > since_ms + DAY_MS // 4
+            if last.head is not None and gone.begun_ms > since_ms
         }
 
     def needed(self) -> dict[str, str]:

@@ -1,0 +1,66 @@
+"""A verb that sleeps while what it sealed is compacted and swept away begins again, and says nothing that is not so.
+
+Found by the simulation: a commit of some paths said that nothing had changed, because rows were gone when it woke.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from lakebed.errors import LakebedError
+from lakebed.repo.branches import create_branch
+from lakebed.repo.commit import commit
+from lakebed.repo.compact import compact_once
+from lakebed.repo.home import Home
+from lakebed.repo.merge import merge
+from lakebed.repo.pick import revert
+from lakebed.repo.reset import hard_reset, reset_prefix
+from lakebed.repo.staging.cleanup import clean_once
+from lakebed.testing.repo_homes import Pause, Place, contents, open_home, put
+
+CASES: dict[str, tuple[Callable[[Home], object], str | None]] = {
+    "commit": (lambda home: commit(home, "main", message="m"), None),
+    "commit of a prefix": (lambda home: commit(home, "main", message="m", prefixes=["a"]), None),
+    "reset of a prefix": (lambda home: reset_prefix(home, "main", prefix="b"), None),
+    "merge": (lambda home: merge(home, "dev", into="main"), "dirty_branch"),
+    "revert": (lambda home: revert(home, "main", ref="main"), "dirty_branch"),
+    "hard reset": (lambda home: hard_reset(home, "main", ref="main~1"), "dirty_branch"),
+}
+"""What somebody does on a dirty branch, and the kind of error it must end with."""
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_no_verdict_rests_on_rows_that_were_swept(name: str) -> None:
+    """Compaction and cleanup, by another process, before each single call: the answer is as without."""
+    verb, refusal = CASES[name]
+    at = 0
+    while True:
+        place = Place()
+        with open_home(place) as home:
+            put(home, "main", "a", "old")
+            commit(home, "main", message="1")
+            create_branch(home, "dev", source="main")
+            put(home, "dev", "d", "new")
+            commit(home, "dev", message="2")
+            put(home, "main", "a", "new")
+
+        def sweep(place: Place = place) -> None:
+            with open_home(place) as other:
+                compact_once(other, "main", force=True)
+                clean_once(other)
+
+        pause = Pause(at, sweep)
+        with open_home(place, trap=pause) as home:
+            try:
+                verb(home)
+                told = None
+            except LakebedError as error:
+                told = error.kind
+            assert told == refusal, f"asleep before call {at}"
+            assert contents(home, "main") == {"a": "new"}
+        if not pause.has_sprung:
+            break
+        at += 1
+    assert at > 5
