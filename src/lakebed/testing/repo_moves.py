@@ -8,7 +8,7 @@ is made.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -66,6 +66,15 @@ class Move(Verb):
         self.must_have_happened()
         if not any(one.head == result.id for one in self.moments(known)):
             raise Violation(f"{self} was told the head {result.id}, which the branch never had")
+
+    def is_done(self, now: Moment, known: Known, target: Callable[[Moment], State]) -> bool:
+        """Whether a moment is as if it had just been done: all is as it should be, or was written since some seal."""
+        history = known.histories[self.branch]
+        return now.state is not None and any(
+            _lands(target(then), then, now, now, history)
+            for then in self.moments(known)
+            if then.state is not None and then.tick <= now.tick and then.head == now.head
+        )
 
     def refused(self, error: LakebedError, known: Known) -> None:
         """The branch was dirty, or the paths were in conflict, at some moment."""
@@ -160,15 +169,9 @@ class Reset(Move):
     def acknowledged(self, result: Any, known: Known) -> None:
         """It did it, or at some moment everything to be reset was as the head has it, or overwritten since its seal."""
         if not self.effect_count:
-            self.must_have_been(known, "reset", lambda one: self._is_done(one, known))
-
-    def _is_done(self, now: Moment, known: Known) -> bool:
-        history = known.histories[self.branch]
-        return now.state is not None and any(
-            _lands(self._left(then, known), then, now, now, history)
-            for then in self.moments(known)
-            if then.state is not None and then.tick <= now.tick and then.head == now.head
-        )
+            self.must_have_been(
+                known, "reset", lambda now: self.is_done(now, known, lambda one: self._left(one, known))
+            )
 
 
 @dataclass(eq=False, kw_only=True)
@@ -186,10 +189,13 @@ class HardReset(Move):
             yield Target(content, None if after.head == moment.head else content)
 
     def acknowledged(self, result: Any, known: Known) -> None:
-        """It is there, or was at some moment without anything uncommitted."""
+        """It is there, or was at some moment with nothing but what was written since."""
         if not self.effect_count:
+            content = known.ledger.content(result.id)
             self.must_have_been(
-                known, "at that commit", lambda one: one.head == result.id and self.is_clean(one, known)
+                known,
+                "at that commit",
+                lambda now: now.head == result.id and self.is_done(now, known, lambda one: content),
             )
 
 

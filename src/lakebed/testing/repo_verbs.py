@@ -310,7 +310,7 @@ class Tagging(Verb):
 
 REFUSALS: Final[Mapping[type[LakebedError], Sequence[str]]] = {
     AlreadyExists: ("path_exists", "branch_exists", "tag_exists"),
-    Conflict: ("branch_moved", "upload_expired", "merge_conflict", "unexpected_value", "import_ended"),
+    Conflict: ("branch_moved", "upload_expired", "merge_conflict", "import_ended", "import_busy", "tag_moved"),
     InvalidRequest: (
         "dirty_branch",
         "no_changes",
