@@ -231,3 +231,40 @@ def test_a_port_in_use_is_said(cli: Cli, server: Running, tmp_path: Path) -> Non
     """Another server listens there: 6, and which port it was."""
     port = server.started.endpoint.rsplit(":", 1)[1]
     refused(cli("serve", "--storage", tmp_path / "other", "--port", port), 6, port)
+
+
+def test_mistyped_names_and_paths_are_answered_by_what_is_there(cli: Cli, tmp_path: Path) -> None:
+    """A branch, a tag in place of a branch, a path, a folder in place of a file, a folder that is not there."""
+    lake, file = tmp_path / "lake", tmp_path / "a.csv"
+    file.write_bytes(b"x")
+    assert cli("repo", "create", lake, "ops").code == 0
+    assert cli("repo", "put", lake, "ops", "main", "raw/a.csv", file).code == 0
+    assert cli("repo", "tag", "create", lake, "ops", "v1", "main").code == 0
+    refused(cli("repo", "commit", lake, "ops", "mian", "-m", "x"), 3, "no branch 'mian'. Did you mean main?")
+    refused(cli("repo", "commit", lake, "ops", "v1", "-m", "x"), 3, "no branch 'v1'. That is a tag")
+    refused(cli("repo", "commit", lake, "ops", "zzz", "-m", "x"), 3, "It has the branch main.")
+    refused(cli("repo", "ls", lake, "ops", "zzz"), 3, "It has the branch main and the tag v1.")
+    refused(cli("repo", "rm", lake, "ops", "main", "raw"), 3, "no object raw", "--recursive")
+    refused(cli("repo", "rm", lake, "ops", "main", "nope/", "--recursive"), 3, "no path begins with nope/")
+    refused(cli("repo", "put", lake, "ops", "main", "b", tmp_path), 2, "is a folder")
+    refused(cli("repo", "get", lake, "ops", "main", "raw/a.csv", tmp_path), 2, "is a folder")
+    refused(cli("repo", "get", lake, "ops", "main", "raw/a.csv", tmp_path / "no" / "b"), 2, "There is no folder")
+    refused(cli("repo", "ls", lake, "ops", "main", "--limit", "abc"), 2, "it is a whole number")
+    refused(cli("key", "create", lake, "--role", "boss"), 2, "'read', 'write', 'admin'")
+    assert cli("repo", "reset", lake, "ops", "main", "--path", "raw").out == "Nothing was uncommitted at raw on main.\n"
+    assert cli("repo", "reset", lake, "ops", "main", "--path", "raw", "--dry-run").out == (
+        "Nothing would be thrown away.\n"
+    )
+
+
+def test_a_process_that_owns_the_repositories_is_named(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And only what a command can do about it is said."""
+    monkeypatch.setattr("lakebed.cli.homes._OWNER_WAIT_MS", 0)
+    file = tmp_path / "a.csv"
+    file.write_bytes(b"x")
+    with lakebed.repo.open(tmp_path / "lake" / "ops.repo"):
+        answer = cli("repo", "put", tmp_path / "lake", "ops", "main", "a", file)
+        refused(answer, 4, f"process {os.getpid()}", "lakebed serve")
+        assert "take_over" not in answer.err

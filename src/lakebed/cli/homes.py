@@ -104,8 +104,15 @@ def _owned(url: str, *, metadata: str | None, create: bool) -> Any:
         )
     except Conflict as problem:
         endpoint = problem.facts.get("endpoint")
-        if problem.kind != "owned" or not endpoint:
+        if problem.kind != "owned":
             raise
+        if not endpoint:
+            raise Conflict(
+                f"The repositories of {url} are owned by process {problem.facts.get('pid')} on "
+                f"{problem.facts.get('host')}, and {_OWNER_WAIT_MS // 1000} seconds of waiting did not help: let "
+                "it end, or share them through a server (lakebed serve). Commands that read work meanwhile.",
+                **{"kind": problem.kind, **problem.facts},
+            ) from None
     return _remote(str(endpoint))
 
 

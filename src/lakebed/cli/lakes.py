@@ -14,7 +14,9 @@ __all__ = ["register"]
 
 SomeStore = Annotated[
     str | None,
-    typer.Argument(metavar="[STORE]", help="Only this store: flights, database:serving.", show_default=False),
+    typer.Argument(
+        metavar="[STORE]", help="Only this store: flights, database:serving, repository:analytics.", show_default=False
+    ),
 ]
 
 
@@ -80,7 +82,10 @@ def history(lake: LakeUrl, store: SomeStore = None, json: Json = False) -> None:
         return
     say.grid(
         ("store", "version", "made", "what"),
-        [(version.store, _short_id(version.id), say.ago(version.created_ms), version.summary) for version in versions],
+        [
+            (version.store, _short_id(version.id), say.ago(version.created_ms), say.brief(version.summary))
+            for version in versions
+        ],
         right=("version",),
         empty="Nothing was ever written here.",
     )
@@ -92,15 +97,16 @@ def pins(lake: LakeUrl, store: SomeStore = None, json: Json = False) -> None:
     if json:
         say.document([facts.of_pin(pin) for pin in found])
         return
+    owned = any(pin.owner for pin in found)
     say.grid(
-        ("store", "kind", "name", "version", "owner", "made", "expires", "alone"),
+        ("store", "kind", "name", "version", *(["owner"] if owned else []), "made", "expires", "alone"),
         [
             (
                 pin.store,
                 pin.kind,
                 pin.name,
                 _short_id(pin.version),
-                _short(pin.owner),
+                *([_short(pin.owner)] if owned else []),
                 say.ago(pin.created_ms),
                 "never" if pin.expires_ms is None else say.ago(pin.expires_ms),
                 say.size(pin.bytes_alone),

@@ -128,10 +128,21 @@ def run(arguments: list[str]) -> int:
         return exits.BUG
 
 
+_SENTENCES: Final = {
+    "Value error, ": "",
+    "Input should be a valid integer, unable to parse string as an integer": "it is a whole number",
+    "Input should be a valid number, unable to parse string as a number": "it is a number",
+    "Input should be ": "it has to be ",
+}
+"""What the library says of a value, and the same for people."""
+
+
 def _usage(wrong: Any, *, json: bool) -> int:
     """One sentence about a command that cannot be understood, and where its help is."""
     context = getattr(wrong, "ctx", None)
-    message = wrong.format_message().strip().replace("Value error, ", "")
+    message = wrong.format_message().strip()
+    for theirs, ours in _SENTENCES.items():
+        message = message.replace(theirs, ours)
     if not message:  # a group without a command has printed its help
         return exits.USAGE
     if message.startswith("Usage:"):  # newer releases of the library hand the help over instead
@@ -150,6 +161,8 @@ def _hint(context: Any, *, option: str) -> str:
         return f" It stands before the command: lakebed kv --path ... {context.info_name} ..."
     if option == "--storage-option":
         return f" It stands before all others: lakebed --storage-option ... {command.removeprefix('lakebed ')} ..."
+    if option == "--json" and command == "lakebed":
+        return " It stands behind the command: lakebed ... --json"
     if option[1:2].isdecimal():
         return f" A value that begins with - stands behind --: {command} ... -- {option}"
     return f" Try: {command} --help"

@@ -284,7 +284,9 @@ def set_retention(
     with homes.writing(lake, metadata=metadata) as home:
         home.repository(repository).set_retention(default_days=default_days, branch_days=days)
     found = {"default_days": default_days, "branch_days": days}
-    say.result(json, found, f"Commits of {repository} keep their objects for {say.count(default_days, 'day')}.")
+    text = f"Commits of {repository} keep their objects for {say.count(default_days, 'day')}"
+    text += "".join(f", on {one} for {say.count(own, 'day')}" for one, own in sorted(days.items()))
+    say.result(json, found, f"{text}.")
 
 
 @retention.command("delete")

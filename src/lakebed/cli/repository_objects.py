@@ -44,7 +44,9 @@ def put(
 ) -> None:
     """Write an object to a branch; it is uncommitted until `commit`."""
     named = args.pairs(meta, like="owner=ada")
-    if str(file) != "-" and not file.is_file():
+    if file.is_dir():
+        raise InvalidRequest(f"{file} is a folder: name one file, or import the folder.", kind="not_a_file")
+    if str(file) != "-" and not file.exists():
         raise InvalidRequest(f"There is no file {file}: name one, or - for standard input.", kind="file_not_found")
     with homes.writing(lake, metadata=metadata) as home:
         target = home.repository(repository).branch(branch)
@@ -71,6 +73,12 @@ def get(
     to_stdout = str(file) == "-"
     if to_stdout and json:
         raise InvalidRequest("With --json the bytes need a FILE, for the facts go to standard output.", kind="usage")
+    if not to_stdout and file.is_dir():
+        raise InvalidRequest(
+            f"{file} is a folder: name the file to write, {file / Path(path).name}.", kind="not_a_file"
+        )
+    if not to_stdout and not file.parent.is_dir():
+        raise InvalidRequest(f"There is no folder {file.parent}: make it first.", kind="folder_not_found")
     if not to_stdout and file.exists() and not force:
         raise AlreadyExists(f"{file} is there already: name another file, or say --force.", kind="file_exists")
     with homes.reading(lake, metadata=metadata) as home, home.repository(repository).ref(reference).open(path) as body:
@@ -154,16 +162,18 @@ def rm(
     json: Json = False,
 ) -> None:
     """Delete an object, or everything below a prefix, on a branch. Committed versions keep it."""
-    if dry_run or not recursive:
-        with homes.reading(lake, metadata=metadata) as home:
-            there = home.repository(repository).ref(branch)
-            count = sum(1 for _ in there.list(path)) if recursive else int(there.exists(path))
-        if dry_run:
-            text = f"Would delete {say.count(count, 'object')}."
-            say.result(json, {"path": path, "dry_run": True, "objects": count}, text)
-            return
-        if not count:
-            raise NotFound(f"The branch {branch} has no object {path}.", kind="object_not_found", path=path)
+    with homes.reading(lake, metadata=metadata) as home:
+        there = home.repository(repository).ref(branch)
+        below = sum(1 for _ in islice(there.list(path), None if dry_run else 1))
+        count = below if recursive else int(there.exists(path))
+    if dry_run:
+        text = f"Would delete {say.count(count, 'object')}."
+        say.result(json, {"path": path, "dry_run": True, "objects": count}, text)
+        return
+    if not count:
+        hint = " Paths begin so: --recursive deletes them all." if below else ""
+        what = "no path begins with" if recursive else "there is no object"
+        raise NotFound(f"On the branch {branch} {what} {path}.{hint}", kind="object_not_found", path=path)
     say.ask(f"Delete {'everything below ' if recursive else ''}{path!r} on {branch}?", yes=yes, json=json)
     with homes.writing(lake, metadata=metadata) as home:
         target = home.repository(repository).branch(branch)
@@ -194,5 +204,6 @@ def import_objects(
         target = home.repository(repository).branch(branch)
         target.import_objects([origin], message=message or f"Import {source}")
         found = homes.of_commit(target.head())
-    text = f"Imported {source} below {destination or 'the root'} of {branch}: commit {found['id'][:12]}."
+    where = f"as {destination}" if single else f"below {destination or 'the root'}"
+    text = f"Imported {source} {where} on {branch}: commit {found['id'][:12]}."
     say.result(json, found, text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -14,6 +14,8 @@ from lakebed.cli.homes import BranchName, HomeUrl, Metadata, ObjectPath, Referen
 from lakebed.errors import InvalidRequest
 
 __all__ = ["register"]
+
+_NAME_CHARACTERS: Final = 16
 
 Message = Annotated[str, typer.Option("--message", "-m", help="What the commit says.")]
 Meta = Annotated[list[str] | None, typer.Option("--meta", metavar="KEY=VALUE", help="Metadata of the commit.")]
@@ -64,7 +66,7 @@ def commit(
                 allow_empty=allow_empty,
             )
         )
-    _say_commit(made, json=json, text=f"Committed {made.id[:12]} to {branch}: {_first_line(made.commit.message)}")
+    _say_commit(made, json=json, text=f"Committed {made.id[:12]} to {branch}: {say.brief(made.commit.message)}")
 
 
 def log(
@@ -91,7 +93,7 @@ def log(
             say.document(list(found))
             return
         rows = (
-            (one["id"][:12], say.ago(one["created_ms"]), one["committer"] or "-", _first_line(one["message"]))
+            (one["id"][:12], say.ago(one["created_ms"]), _name(one["committer"]), say.brief(one["message"]))
             for one in found
         )
         say.grid(("commit", "made", "by", "message"), rows, empty="No commit changed that.")
@@ -235,12 +237,14 @@ def reset(
         with homes.reading(lake, metadata=metadata) as home:
             opened = home.repository(repository)
             found = opened.diff(hard, branch, kind="two_dot") if hard else opened.branch(branch).status(path or "")
+            found = (one for one in found if _meant(path, one.path))
             homes.print_differences(found, json=json, empty="Nothing would be thrown away.")
         return
     what = f"Move {branch} to {hard}?" if hard else f"Throw away what is uncommitted on {branch}?"
     say.ask(what, yes=yes, json=json)
     with homes.writing(lake, metadata=metadata) as home:
         target = home.repository(repository).branch(branch)
+        found_any = path is None or any(_meant(path, one.path) for one in target.status(path))
         if hard is not None:
             target.hard_reset(hard)
         elif path is not None and path.endswith("/"):
@@ -248,7 +252,8 @@ def reset(
         else:
             target.reset(path=path)
         at = target.commit_id
-    shown = f"{branch} is at {at[:12]} now." if hard else f"Threw away what was uncommitted {_below(path)}on {branch}."
+    done = "Threw away what was uncommitted" if found_any else "Nothing was uncommitted"
+    shown = f"{branch} is at {at[:12]} now." if hard else f"{done}{_at(path)} on {branch}."
     say.result(json, {"branch": branch, "commit": at, "dry_run": False}, shown)
 
 
@@ -288,7 +293,7 @@ def blame(
     with homes.reading(lake, metadata=metadata) as home:
         found = homes.of_commit(home.repository(repository).ref(reference).blame(path))
     text = f"{found['id'][:12]} {say.ago(found['created_ms'])} by {found['committer'] or '-'}: "
-    say.result(json, found, text + _first_line(found["message"]))
+    say.result(json, found, text + say.brief(found["message"]))
 
 
 # ---- inside
@@ -298,9 +303,21 @@ def _say_commit(made: Any, *, json: bool, text: str) -> None:
     say.result(json, homes.of_commit(made), text)
 
 
-def _below(path: str | None) -> str:
-    return "" if path is None else f"below {path} "
+def _meant(path: str | None, found: str) -> bool:
+    """Whether ``--path`` means this path: PREFIX/ means all below."""
+    return path is None or path.endswith("/") or found == path
 
 
-def _first_line(text: str) -> str:
-    return text.split("\n", 1)[0] or "(no message)"
+def _at(path: str | None) -> str:
+    return "" if path is None else f" {'below' if path.endswith('/') else 'at'} {path}"
+
+
+def _name(committer: str) -> str:
+    """Who it was, no longer than a column is wide; an access key has 23 characters."""
+    return (
+        "-"
+        if not committer
+        else committer
+        if len(committer) <= _NAME_CHARACTERS
+        else f"{committer[: _NAME_CHARACTERS - 1]}…"
+    )

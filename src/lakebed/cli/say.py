@@ -7,11 +7,12 @@ bars appear only when standard error is a terminal. Bytes of an argument that ar
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import typer
@@ -23,6 +24,7 @@ from lakebed.errors import LakebedError
 __all__ = [
     "ago",
     "ask",
+    "brief",
     "count",
     "document",
     "error",
@@ -35,6 +37,8 @@ __all__ = [
     "size",
     "span",
 ]
+
+_COMMIT_ID: Final = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
 
 _CLOCK = SystemClock()
 _MEASURED_ROW_COUNT = 500
@@ -60,6 +64,11 @@ def flush() -> None:
 def printable(text: str) -> str:
     r"""An argument or a path of this system as it can be printed: bytes that are no UTF-8 become ``\xff``."""
     return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def brief(text: str) -> str:
+    """The first line of a message, with the beginnings of the commits that it names: no terminal has room for them."""
+    return _COMMIT_ID.sub(r"\1", text.split("\n", 1)[0]) or "(no message)"
 
 
 def _json(value: Any) -> bytes:

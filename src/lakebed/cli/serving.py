@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,6 +22,14 @@ __all__ = ["keys", "register"]
 keys = args.new_app("Access keys of a server: who may read, write, or administrate which repositories.")
 
 KeyId = Annotated[str, typer.Argument(metavar="KEY", help="The access key's id.")]
+
+
+class Role(StrEnum):
+    """What an access key may."""
+
+    read = "read"
+    write = "write"
+    admin = "admin"
 
 
 def register(app: typer.Typer) -> None:
@@ -89,7 +98,7 @@ def serve(
 @keys.command("create")
 def create_key(
     lake: HomeUrl,
-    role: Annotated[str, typer.Option("--role", help="read, write or admin.")] = "write",
+    role: Annotated[Role, typer.Option("--role", help="What it may.")] = Role.write,
     repository: Annotated[
         list[str] | None, typer.Option("--repository", help="Only this repository; again for more. Default: all.")
     ] = None,
@@ -99,7 +108,9 @@ def create_key(
 ) -> None:
     """Make an access key; its secret is shown this once."""
     with _keys(lake, metadata=metadata) as opened:
-        made = opened.create(role=role, repositories=tuple(repository) if repository else None, description=description)  # type: ignore[arg-type]  # what is no role is refused with a sentence
+        made = opened.create(
+            role=role.value, repositories=tuple(repository) if repository else None, description=description
+        )
     _say_secret(made, json=json)
 
 
@@ -195,5 +206,7 @@ def _keys(url: str, *, metadata: str | None) -> Iterator[AccessKeys]:
 
 def _say_secret(made: Any, *, json: bool) -> None:
     facts = {"access_key_id": made.key.id, "secret_access_key": made.secret, "role": made.key.role}
-    text = f"access key  {made.key.id}\nsecret      {made.secret}\nKeep the secret: it is not shown again."
+    only = f", only in {', '.join(made.key.repositories)}" if made.key.repositories else ""
+    text = f"access key  {made.key.id}\nsecret      {made.secret}\nrole        {made.key.role}{only}"
+    text += "\nKeep the secret: it is not shown again."
     say.result(json, facts, text)

@@ -20,7 +20,7 @@ from lakebed.repo.options import DAY_MS
 from lakebed.repo.protection import check_deletable, check_not_read_only
 from lakebed.repo.records import decode_record, encode_record, lost_race, new_token, read_records, write_unique
 from lakebed.repo.reflog import reflog, reflog_line
-from lakebed.repo.refs import resolve
+from lakebed.repo.refs import no_such_branch, resolve
 from lakebed.repo.tags import find_tag, name_taken, refuse_expired
 
 __all__ = [
@@ -53,7 +53,10 @@ def load_branch(home: Home, name: str, *, snapshot: KeyValueSnapshot | None = No
     """
     found = find_branch(home, check_branch_name(name), snapshot=snapshot)
     if found is None:
-        raise _missing(home, name)
+        if snapshot is not None:
+            raise no_such_branch(home, name, snapshot=snapshot)
+        with home.key_value.snapshot() as own:
+            raise no_such_branch(home, name, snapshot=own)
     return found
 
 
@@ -225,12 +228,3 @@ def list_branches(
     for name, branch in read_records(snapshot, home.keys.branch(), Branch, begins_with=prefix, after=after):
         if hidden or not branch.hidden:
             yield name, branch
-
-
-def _missing(home: Home, name: str) -> NotFound:
-    return NotFound(
-        f"Repository {home.name} has no branch {name!r}: list them with branches().",
-        kind="branch_not_found",
-        repository=home.name,
-        branch=name,
-    )

@@ -165,9 +165,7 @@ def check_says(message: str, metadata: Mapping[str, str] | None, *, allow_empty_
     if not isinstance(message, str):
         raise InvalidRequest(f"A message is text, and {type(message).__name__} was given.", kind="wrong_type")
     if not message.strip() and not allow_empty_message:
-        raise InvalidRequest(
-            "The commit has no message: say what changed, or allow an empty message.", kind="empty_message"
-        )
+        raise InvalidRequest("The commit has no message: say what changed.", kind="empty_message")
     size = _bytes_of(message)
     if size > MESSAGE_BYTES_MAX:
         raise InvalidRequest(

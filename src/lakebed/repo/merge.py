@@ -159,7 +159,8 @@ def _conflict(home: Home, what: str, paths: list[str], count: int) -> Conflict:
     more = f" and {count - CONFLICT_COUNT_SHOWN:,} more" if count > CONFLICT_COUNT_SHOWN else ""
     return Conflict(
         f"The {what} in repository {home.name} has {count:,} conflict{'s' if count > 1 else ''}, where both sides "
-        f"changed the same path differently: {shown}{more}. Nothing was changed; change one side, or give a strategy.",
+        f"changed the same path differently: {shown}{more}. Nothing was changed; change one side, or "
+        "give a strategy: source-wins or dest-wins.",
         kind="merge_conflict",
         repository=home.name,
         paths=paths,

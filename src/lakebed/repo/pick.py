@@ -122,8 +122,8 @@ def _parent(home: Home, id: str, commit: Commit, number: int | None) -> tuple[st
     count = len(commit.parents)
     if not number and count > 1:
         raise InvalidRequest(
-            f"Commit {id} of repository {home.name} is a merge of {count} parents: say by the parent's number, from 1, "
-            "against which of them its changes are meant.",
+            f"Commit {id} of repository {home.name} is a merge of {count} parents: say which of them its changes are "
+            "meant against, by its number; 1 is the branch that was merged into.",
             kind="parent_number_needed",
             commit=id,
         )

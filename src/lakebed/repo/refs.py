@@ -22,13 +22,14 @@ from lakebed.repo.records import decode_record
 from lakebed.repo.rows import prefix_range
 from lakebed.repo.tags import is_live
 
-__all__ = ["ABBREVIATION_CHARACTERS_MIN", "ResolvedReference", "resolve", "resolve_commit"]
+__all__ = ["ABBREVIATION_CHARACTERS_MIN", "ResolvedReference", "no_such_branch", "resolve", "resolve_commit"]
 
 ABBREVIATION_CHARACTERS_MIN: Final = 6
 """Shortest beginning of a commit id that stands for it."""
 
 _SHOWN_MAX: Final = 5
 _NAMES_LOOKED_AT_MAX: Final = 1000
+_NAMES_SHOWN_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +161,11 @@ def _no_such_commit(home: Home, sentence: str) -> NotFound:
 
 def _not_found(home: Home, name: str, *, text: str, snapshot: KeyValueSnapshot) -> NotFound:
     """The error of a name that nothing has, with the nearest that something has."""
-    names: list[str] = []
-    for prefix in (home.keys.branch(), home.keys.tag()):
-        keys = islice(snapshot.scan(*prefix_range(prefix)), _NAMES_LOOKED_AT_MAX)
-        names += [key[len(prefix) :].decode(errors="replace") for key, _ in keys]
-    near = difflib.get_close_matches(name, dict.fromkeys(names), n=3)
-    hint = f" Did you mean {' or '.join(near)}?" if near else " List what is there with branches() and tags()."
+    branches, tags = _names(home.keys.branch(), snapshot=snapshot), _names(home.keys.tag(), snapshot=snapshot)
+    near = difflib.get_close_matches(name, dict.fromkeys([*branches, *tags]), n=3)
+    hint = f" Did you mean {' or '.join(near)}?" if near else f" It has {_some('branch', 'branches', branches)}"
+    if not near:
+        hint += f" and {_some('tag', 'tags', tags)}." if tags else "."
     return NotFound(
         f"Repository {home.name} has no branch, tag or commit {name!r}.{hint}",
         kind="reference_not_found",
@@ -173,3 +173,34 @@ def _not_found(home: Home, name: str, *, text: str, snapshot: KeyValueSnapshot) 
         reference=text,
         near=near,
     )
+
+
+def no_such_branch(home: Home, name: str, *, snapshot: KeyValueSnapshot) -> NotFound:
+    """The error of a branch that is not there: whether a tag has the name, the nearest names, or some that there are.
+
+    Cost: 1 scan of up to 1,000 names, 1 read.
+    """
+    names = _names(home.keys.branch(), snapshot=snapshot)
+    near = difflib.get_close_matches(name, names, n=3)
+    if snapshot.get(home.keys.tag(name)) is not None:
+        hint = " That is a tag, and this needs a branch."
+    elif near:
+        hint = f" Did you mean {' or '.join(near)}?"
+    else:
+        hint = f" It has {_some('branch', 'branches', names)}."
+    return NotFound(
+        f"Repository {home.name} has no branch {name!r}.{hint}",
+        kind="branch_not_found",
+        repository=home.name,
+        branch=name,
+    )
+
+
+def _names(prefix: bytes, *, snapshot: KeyValueSnapshot) -> list[str]:
+    keys = islice(snapshot.scan(*prefix_range(prefix)), _NAMES_LOOKED_AT_MAX)
+    return [key[len(prefix) :].decode(errors="replace") for key, _ in keys]
+
+
+def _some(one: str, many: str, names: list[str]) -> str:
+    more = ", ..." if len(names) > _NAMES_SHOWN_MAX else ""
+    return f"the {one if len(names) == 1 else many} {', '.join(names[:_NAMES_SHOWN_MAX])}{more}"

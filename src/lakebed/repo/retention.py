@@ -61,10 +61,11 @@ def store_retention(home: Home, *, default_days: int, branch_days: Mapping[str, 
         OutcomeUnknown: look before you retry.
     Cost: 1 write of the key-value store.
     """
-    for name, days in {"default_days": default_days, **branch_days}.items():
+    for name, days in {"": default_days, **branch_days}.items():
         if not isinstance(days, int) or isinstance(days, bool) or not 0 <= days <= DAYS_MAX:
             raise InvalidRequest(
-                f"The retention of {name} is a whole number of days from 0 to {DAYS_MAX:,}, and {days!r} was given.",
+                f"The retention{f' of {name}' if name else ''} is a whole number of days from 0 to {DAYS_MAX:,}, and "
+                f"{days!r} was given.",
                 kind="invalid_retention",
             )
     for pattern in branch_days:

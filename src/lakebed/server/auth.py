@@ -29,7 +29,7 @@ def parse_credential(header: bytes | None) -> tuple[str, str]:
         InvalidRequest: kind ``unauthorized``: there is none, or it has another form.
     """
     if header is None:
-        raise unauthorized(f"The request says not who asks: {_HOW}.")
+        raise unauthorized(f"The request does not say who asks: {_HOW}.")
     scheme, _, value = header.strip().partition(b" ")
     if len(header) > CREDENTIAL_BYTES_MAX:
         raise unauthorized(f"The Authorization header is too long: {_HOW}.")
