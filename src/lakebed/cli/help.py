@@ -77,4 +77,4 @@ def _meaning(parameter: Any) -> str:
     default = parameter.default
     if parameter.required:
         return f"{text} (required)"
-    return text if parameter.is_flag or default is None or callable(default) else f"{text} (default: {default})"
+    return text if parameter.is_flag or default in (None, "") or callable(default) else f"{text} (default: {default})"

@@ -46,7 +46,9 @@ class Format(StrEnum):
 
 
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
-Coding = Annotated[Encoding, typer.Option("--encoding", help="How keys and values are written here.")]
+Coding = Annotated[
+    Encoding, typer.Option("--encoding", help="How keys and values are written here: utf8, hex or base64.")
+]
 TakeOver = Annotated[
     bool, typer.Option("--take-over", help="Also from an owner whose lease is live: its process is fenced.")
 ]

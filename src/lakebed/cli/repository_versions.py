@@ -61,8 +61,8 @@ def commit(
             .commit(
                 message,
                 metadata=args.pairs(meta, like="ticket=42"),
-                paths=paths,
-                prefixes=prefixes,
+                paths=None if path is None else paths,
+                prefixes=None if path is None else prefixes,
                 allow_empty=allow_empty,
             )
         )
@@ -160,7 +160,8 @@ def merge(
     branch: Annotated[str, typer.Argument(metavar="BRANCH", help="The branch that gets them.")],
     message: Message = "",
     strategy: Annotated[
-        Strategy | None, typer.Option("--strategy", help="Who wins where both changed a path. Default: a conflict.")
+        Strategy | None,
+        typer.Option("--strategy", help="Where both changed a path: source-wins or dest-wins. Default: a conflict."),
     ] = None,
     squash: Annotated[bool, typer.Option("--squash", help="One commit, without the source as a parent.")] = False,
     prefix: Annotated[str, typer.Option("--prefix", help="Only what is below it.")] = "",

@@ -98,7 +98,7 @@ def serve(
 @keys.command("create")
 def create_key(
     lake: HomeUrl,
-    role: Annotated[Role, typer.Option("--role", help="What it may.")] = Role.write,
+    role: Annotated[Role, typer.Option("--role", help="What it may: read, write or admin.")] = Role.write,
     repository: Annotated[
         list[str] | None, typer.Option("--repository", help="Only this repository; again for more. Default: all.")
     ] = None,
