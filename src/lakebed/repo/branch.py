@@ -227,8 +227,8 @@ class Branch(Reference):
         *,
         metadata: Mapping[str, str] | None = None,
         committer: str | None = None,
-        paths: Iterable[str] = (),
-        prefixes: Iterable[str] = (),
+        paths: Iterable[str] | None = None,
+        prefixes: Iterable[str] | None = None,
         allow_empty: bool = False,
         created_at_ms: int | None = None,
     ) -> CommitWithId:

@@ -71,8 +71,8 @@ def commit(
     created_at_ms: int | None = None,
     allow_empty: bool = False,
     allow_empty_message: bool = False,
-    paths: Iterable[str] = (),
-    prefixes: Iterable[str] = (),
+    paths: Iterable[str] | None = None,
+    prefixes: Iterable[str] | None = None,
 ) -> CommitWithId:
     """Commit what is staged on a branch.
 
@@ -81,8 +81,8 @@ def commit(
         committer: who; by default `RepositoryOptions.committer`, or the user that runs the process.
         created_at_ms: Unix time in milliseconds, UTC; by default now.
         allow_empty: commit even when nothing differs from the head.
-        paths: only these paths; all else stays uncommitted.
-        prefixes: and the paths that begin so. Neither: everything.
+        paths: only these paths; all else stays uncommitted. An empty list is no path at all.
+        prefixes: and the paths that begin so. Where both are None: everything.
 
     Returns:
         The new commit.
@@ -97,13 +97,14 @@ def commit(
     """
     check_committable(home, branch)
     check_says(message, metadata, allow_empty_message=allow_empty_message)
-    chosen = chosen_intervals(paths, prefixes)
+    is_partial = paths is not None or prefixes is not None
+    chosen = chosen_intervals(paths or (), prefixes or ())
 
     def plan(sealed: SealedBranch) -> Move:
         state = applied_state(home, sealed)
         before = sealed.head.metarange
-        if chosen:
-            target = with_paths_of(home, before, source=state, chosen=chosen)
+        if is_partial:
+            target = with_paths_of(home, before, source=state, chosen=chosen) if chosen else before
         else:
             target = before if says_as_head(home, sealed, state) else state
         if target.id == before.id and not allow_empty:
@@ -123,7 +124,9 @@ def commit(
         except Rejected:
             keep_applied(home, sealed, state=state, operation="commit")
             raise
-        return Move(new.id, compacted=None if not chosen or same_state(home, target, state) else state, commits=[new])
+        return Move(
+            new.id, compacted=None if not is_partial or same_state(home, target, state) else state, commits=[new]
+        )
 
     [new] = move_branch(home, branch, operation="commit", plan=plan).commits
     home.hooks.run_after(hook_call(home, "post-commit", branch, new))

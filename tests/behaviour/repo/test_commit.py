@@ -217,3 +217,15 @@ def test_hooks_after_a_commit_cannot_undo_it(home: Home) -> None:
     [failure] = home.hooks.failures
     assert (failure.hook, failure.call.commit_id) == ("divider", new.id)
     assert load_commit(home, new.id) == new.commit
+
+
+def test_a_commit_of_no_path_is_not_one_of_everything(home: Home) -> None:
+    """An empty list that a program computed commits nothing, and what is staged stays so."""
+    put(home, "main", "a", "1")
+    for nothing in ({"paths": []}, {"prefixes": []}, {"paths": (), "prefixes": ()}):
+        refused(home, "no_changes", **nothing)
+    assert uncommitted_of(home, "main") == {"a": DiffKind.ADDED}
+    made = commit(home, "main", message="marked", paths=[], allow_empty=True)
+    assert contents(home, made.id) == {}
+    assert uncommitted_of(home, "main") == {"a": DiffKind.ADDED}
+    assert contents(home, commit(home, "main", message="all").id) == {"a": "1"}

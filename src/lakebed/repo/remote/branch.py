@@ -210,8 +210,8 @@ class RemoteBranch(RemoteReference):
         *,
         metadata: Mapping[str, str] | None = None,
         committer: str | None = None,
-        paths: Iterable[str] = (),
-        prefixes: Iterable[str] = (),
+        paths: Iterable[str] | None = None,
+        prefixes: Iterable[str] | None = None,
         allow_empty: bool = False,
         created_at_ms: int | None = None,
     ) -> CommitWithId:
@@ -221,8 +221,8 @@ class RemoteBranch(RemoteReference):
             message=message,
             metadata=_texts(metadata),
             committer=committer,
-            paths=list(paths),
-            prefixes=list(prefixes),
+            paths=None if paths is None else list(paths),
+            prefixes=None if prefixes is None else list(prefixes),
             allow_empty=allow_empty,
             created_at_ms=created_at_ms,
         )

@@ -340,8 +340,8 @@ class CommitStart(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     metadata: Texts | None = None
     committer: str | None = None
-    paths: Paths = []
-    prefixes: Paths = []
+    paths: Paths | None = None
+    prefixes: Paths | None = None
     allow_empty: bool = False
     created_at_ms: Milliseconds | None = None
 

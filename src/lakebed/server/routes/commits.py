@@ -69,8 +69,8 @@ async def commit(call: Call) -> Reply:
         created_at_ms=None if body.date is None else body.date * 1000,
         allow_empty=bool(body.allow_empty),
         allow_empty_message=True,  # clients of lakeFS send none in transactions
-        paths=[path for path in body.paths or () if not path.endswith("/")],
-        prefixes=[path for path in body.paths or () if path.endswith("/")],
+        paths=None if body.paths is None else [path for path in body.paths if not path.endswith("/")],
+        prefixes=None if body.paths is None else [path for path in body.paths if path.endswith("/")],
     )
     return json(commit_row(made.id, made.commit), 201)
 
