@@ -215,8 +215,8 @@ class DeletePrefix(Verb):
     def acknowledged(self, result: Any, known: Known) -> None:
         """As `Delete`."""
         if result:
-            self.must_have_happened()
-        else:
+            self.must_have_been(known, "there", lambda one: bool(below(one.state or {}, self.prefix)))
+        if not result or not self.effect_count:
             self.must_have_been(
                 known, "nothing there", lambda one: one.state is not None and not below(one.state, self.prefix)
             )
