@@ -285,7 +285,7 @@ def describe_folder(place: Place) -> tuple[str, str]:
         return "table", "it is a table"
     if "lakebed.json" in names or any(name.endswith(".db/") for name in names):
         return "lake", "it is a lake, whose databases and tables lie below it"
-    shown = ", ".join(names[:_NAMES_SHOWN_MAX]) + (", ..." if len(names) > _NAMES_SHOWN_MAX else "")
+    shown = ", ".join(names[:_NAMES_SHOWN_MAX]) + (" and more" if len(names) > _NAMES_SHOWN_MAX else "")
     return "other", f"the folder holds {shown}"
 
 

@@ -109,8 +109,10 @@ def open_repositories(
                 environment=environment,
             )
     except NotFound as missing:
+        above, _, folder = store.root_url.rpartition("/")
+        hint = f"name the lake, {above}" if folder.endswith(".repo") else "create one, or name another storage"
         raise NotFound(
-            f"There are no repositories at {store.root_url}: create one, or name another storage.",
+            f"There are no repositories at {store.root_url}: {hint}.",
             kind="repositories_not_found",
             url=store.root_url,
         ) from missing
