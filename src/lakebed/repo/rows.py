@@ -8,6 +8,7 @@ by `lakebed.lsm.merge`. No row becomes a Python object. Does not know: where row
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -21,8 +22,10 @@ from lakebed.lsm.sort import KeyColumn
 from lakebed.repo.model import ROWS_SCHEMA
 
 __all__ = [
+    "GATHERED_ROW_COUNT",
     "Interval",
     "clip_rows",
+    "gathered",
     "joined",
     "lsm_rows",
     "overlay",
@@ -31,6 +34,9 @@ __all__ = [
     "rows_of",
     "without_tombstones",
 ]
+
+GATHERED_ROW_COUNT: Final = 8_192
+"""Rows of a gathered batch: some megabytes at most."""
 
 Interval = tuple[bytes, bytes | None]
 """Half-open range of paths, or keys; an end of None: up to the last."""
@@ -99,6 +105,25 @@ def without_tombstones(batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch
     present = np.diff(offsets_of(batch.column(1))) > 0
     return batch if present.all() else batch.filter(pa.array(present))
+
+
+def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches: what handles a batch at a time pays some 10 us for each.
+
+    The first comes as it is, so that who wants few rows waits for few; each next one has twice as many rows, up to
+    `GATHERED_ROW_COUNT`. Cost: a copy.
+    """
+    held: list[pa.RecordBatch] = []
+    held_count = wanted_count = 0
+    for batch in batches:
+        held.append(batch)
+        held_count += batch.num_rows
+        if held_count >= wanted_count:
+            yield held[0] if len(held) == 1 else pa.concat_batches(held)
+            wanted_count = min(2 * held_count, GATHERED_ROW_COUNT)
+            held, held_count = [], 0
+    if held:
+        yield held[0] if len(held) == 1 else pa.concat_batches(held)
 
 
 def clip_rows(batch: pa.RecordBatch, *, start: bytes | None = None, end: bytes | None = None) -> pa.RecordBatch:

@@ -28,8 +28,6 @@ DATABASE_OPTIONS: Final = DatabaseOptions(
     l0_sst_bytes=32 << 20,
     unflushed_bytes_max=128 << 20,
     transaction_history_bytes_max=64 << 20,
-    # A point read takes one small row out of a block.
-    block_bytes=16 << 10,
     # Heads and boundaries are read with every write; entries that are asked for again stay as rows.
     row_cache_bytes=32 << 20,
 )

@@ -17,7 +17,7 @@ from lakebed.repo.committed.apply import Changes
 from lakebed.repo.home import Home
 from lakebed.repo.key_value.port import KEY_BYTES_MAX, KeyValueSnapshot
 from lakebed.repo.model import ROWS_SCHEMA, StagingToken
-from lakebed.repo.rows import Interval, joined, overlay, prefix_range
+from lakebed.repo.rows import Interval, gathered, joined, overlay, prefix_range
 
 __all__ = [
     "Bounds",
@@ -71,7 +71,7 @@ def staged_rows(
     Cost: 1 scan of the key-value store, about 15 ns a row.
     """
     first, last = prefix_range(home.keys.token(token.id))
-    for batch in snapshot.scan_arrow(first + (start or b""), last if end is None else first + end):
+    for batch in gathered(snapshot.scan_arrow(first + (start or b""), last if end is None else first + end)):
         # Without a stop, pyarrow 26 computes a negative size for columns whose values are little more than the prefix.
         paths = pc.binary_slice(batch.column(0), len(first), KEY_BYTES_MAX)
         yield pa.RecordBatch.from_arrays([paths, batch.column(1)], schema=ROWS_SCHEMA)
