@@ -159,7 +159,7 @@ class RepositoryMachine(RuleBasedStateMachine):
         state = {path: text for path, text in head.items() if not path.startswith(below)}
         state |= {path: text for path, text in shown.items() if path.startswith(below)}
         act = self.repo.branch(branch).commit
-        chosen = [] if prefix is None else [prefix]
+        chosen = None if prefix is None else [prefix]
         if state == head:
             with pytest.raises(InvalidRequest) as caught:
                 act("m", prefixes=chosen)

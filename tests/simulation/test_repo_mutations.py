@@ -288,7 +288,7 @@ def what_was_not_chosen_is_lost(patch: Patch) -> None:
         patch,
         commit,
         "commit",
-        ("compacted=None if not chosen or same_state(home, target, state) else state", "compacted=None"),
+        ("compacted=None if not is_partial or same_state(home, target, state) else state", "compacted=None"),
     )
 
 

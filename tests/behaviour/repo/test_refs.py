@@ -83,7 +83,7 @@ def test_every_form_of_a_reference_finds_its_commit(home: Home) -> None:
     ("text", "kind", "says"),
     [
         ("wrok", "reference_not_found", "Did you mean work?"),
-        ("nothing-like-it", "reference_not_found", "branches()"),
+        ("nothing-like-it", "reference_not_found", "has the branches"),
         ("work~5", "reference_not_found", "behind the first commit"),
         ("work^2", "reference_not_found", "number 2 was asked for"),
         ("0123456789", "reference_not_found", "no branch, tag or commit"),

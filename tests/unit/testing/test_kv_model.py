@@ -94,8 +94,8 @@ def test_what_was_refused_must_not_happen() -> None:
 
 def test_a_compare_and_set_replaces_what_it_expected() -> None:
     """Between look and write nothing comes."""
-    writes = [put(1, b"a"), put(2, b"a"), put(3, b"a", expected=(b"a", value_of(1, 0)))]
-    with pytest.raises(Violation, match="was to replace"):
+    writes = [put(1, b"a"), put(2, b"a"), put(3, b"a", expected={b"a": value_of(1, 0)})]
+    with pytest.raises(Violation, match="and happened on"):
         line_of(*writes).check_all(writes)
 
 
