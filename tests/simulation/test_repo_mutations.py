@@ -445,7 +445,7 @@ def boundaries_go_back(patch: Patch) -> None:
     )
 
 
-@undone_in("garbage")
+@undone_in("sleepers")
 def publishes_do_not_expect_the_boundary(patch: Patch) -> None:
     """What an operation has written is published whatever collection has begun meanwhile."""
     guards = heads._guards
