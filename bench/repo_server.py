@@ -26,7 +26,7 @@ from lakebed.repo import Entry, RepositoryOptions
 
 BODY = bytes(range(256)) * 16
 """4 KiB."""
-SECONDS = 4.0
+SECONDS = 2.0
 """Of one sample."""
 API = "/api/v1/repositories/base"
 
@@ -103,8 +103,6 @@ async def measure(port: int, authorization: str, *, paths: list[str], sample_cou
         status, body = await client.call("POST", f"{API}/branches/up/objects?path=u/{made}/{number}", BODY)
         assert status == 201, body
 
-    clients = [await Client(port, authorization).open() for _ in range(16)]
-    lister = await Client(port, authorization).open()
     plans: list[tuple[str, Callable[[Client, int], Awaitable[None]], int, bool, int]] = [
         ("stat", stat, 1, False, 0),
         ("stat", stat, 16, False, 1500),
@@ -115,10 +113,12 @@ async def measure(port: int, authorization: str, *, paths: list[str], sample_cou
     ]
     for name, act, client_count, beside_listing, target in plans:
         rates, slowest, requests = [], [], 0
+        clients = [await Client(port, authorization).open() for _ in range(client_count)]
+        lister = await Client(port, authorization).open()
         stop = asyncio.Event()
         listing = asyncio.create_task(list_on(lister, stop)) if beside_listing else None
         for _ in range(sample_count):
-            rate, p99_ms, count = await sample(clients[:client_count], act)
+            rate, p99_ms, count = await sample(clients, act)
             rates.append(rate)
             slowest.append(p99_ms)
             requests += count
@@ -129,8 +129,8 @@ async def measure(port: int, authorization: str, *, paths: list[str], sample_cou
         say(f"{shown}_p99", "ms", slowest, requests, name == "upload_4k", "")
         if beside_listing:
             assert pages > sample_count, "the listing made no progress"
-    for client in (*clients, lister):
-        client.close()
+        for client in (*clients, lister):
+            client.close()
 
 
 def say(workload: str, unit: str, samples: list[float], requests: int, durable: bool, target: str) -> None:
@@ -152,14 +152,26 @@ def main() -> None:
         target.commit("base")
         home.repository("base").create_branch("up")
     server = subprocess.Popen(
-        [sys.executable, "-m", "lakebed.cli", "serve", "--storage", str(folder), "--port", "0", "--json"],
+        [
+            sys.executable,
+            "-m",
+            "lakebed.cli",
+            "serve",
+            "--storage",
+            str(folder),
+            "--port",
+            "0",
+            "--json",
+            "--access-log",
+            "",
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
     )
     try:
         assert server.stdout is not None
-        started = json.loads(server.stdout.readline())
+        started = json.loads("".join(iter(server.stdout.readline, "}\n")) + "}")
         key = f"{started['access_key_id']}:{started['secret_access_key']}".encode()
         authorization = f"Basic {base64.b64encode(key).decode()}"
         port = int(started["endpoint"].rsplit(":", 1)[1])
