@@ -8,17 +8,19 @@ VENV := .venv
 PEERS := .venv-peers
 CLIENTS := .venv-clients
 NODE := tests/servers
+PAIMON := tests/interop/java
 RUN := $(VENV)/bin/python
 SEEDS ?= 300
 SCALE ?= 1
-WORKERS ?= 2
+# One more than the cores of a small machine: tests wait for servers and for processes of their own.
+WORKERS ?= 3
 # Extra words for pytest, such as ARGS="tests/unit -k tags".
 ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-long check bench bench-table bench-kv bench-repo simulate clean
+.PHONY: help demo test test-long check bench bench-table bench-kv bench-repo simulate mutations clean
 
 help: ## this list
 	@echo "lakebed: make TARGET"
@@ -27,10 +29,10 @@ help: ## this list
 demo: java $(VENV)/.demo ## a year of real flights, through Spark: merge, tag, audit, roll back, expire, report
 	@$(RUN) -m demo
 
-test: java postgresql check $(PEERS)/.ready $(CLIENTS)/.ready $(NODE)/.ready ## everything continuous integration runs, in at most 25 minutes
+test: java postgresql check $(PEERS)/.ready $(CLIENTS)/.ready $(NODE)/.ready $(PAIMON)/.ready ## everything continuous integration runs, in at most 25 minutes
 	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup -m "not long" $(ARGS)
 
-test-long: java postgresql $(VENV)/.ready $(PEERS)/.ready $(CLIENTS)/.ready $(NODE)/.ready ## the long property tests and simulations
+test-long: java postgresql $(VENV)/.ready $(PEERS)/.ready $(CLIENTS)/.ready $(NODE)/.ready $(PAIMON)/.ready ## the long property tests and simulations
 	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup -m long -s $(ARGS)
 
 check: $(VENV)/.ready ## lint, format and types
@@ -52,8 +54,12 @@ bench-repo: $(VENV)/.ready ## repositories against their own uncompacted state, 
 simulate: $(VENV)/.ready ## seeded simulations with faults; SEEDS=300
 	@LAKEBED_SEEDS=$(SEEDS) $(RUN) -m pytest -q -n $(WORKERS) -s tests/simulation $(ARGS)
 
+mutations: $(VENV)/.ready ## the table of guarantees, the defect that breaks each, and the test that finds it
+	@$(RUN) tests/mutations/test_mutations.py
+
 clean: ## remove every environment, cache and output
 	rm -rf $(VENV) $(PEERS) $(CLIENTS) $(NODE)/node_modules $(NODE)/.ready $(NODE)/npm.log build dist out \
+		$(PAIMON)/lib $(PAIMON)/classes $(PAIMON)/.ready $(PAIMON)/mvn.log \
 		.pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -63,7 +69,7 @@ $(VENV)/.demo: pyproject.toml tools/setup.sh
 	@touch $@
 
 $(VENV)/.ready: pyproject.toml tools/setup.sh
-	@PYTHON="$(PYTHON)" tools/setup.sh venv $(VENV) dev spark,testing,server
+	@PYTHON="$(PYTHON)" tools/setup.sh venv $(VENV) dev spark,testing,server,frames,fsspec
 	@touch $@
 
 $(PEERS)/.ready: pyproject.toml tools/setup.sh
@@ -77,6 +83,10 @@ $(CLIENTS)/.ready: pyproject.toml tools/setup.sh
 $(NODE)/.ready: $(wildcard $(NODE)/package.json) tools/setup.sh
 	@tools/setup.sh node $(NODE)
 	@touch $@
+
+# setup.sh makes the stamp, and only when Maven and a JDK are there.
+$(PAIMON)/.ready: $(wildcard $(PAIMON)/pom.xml $(PAIMON)/*.java) tools/setup.sh
+	@tools/setup.sh paimon-java $(PAIMON)
 
 .PHONY: java postgresql
 java:

@@ -157,7 +157,6 @@ def main() -> None:
             "-m",
             "lakebed.cli",
             "serve",
-            "--storage",
             str(folder),
             "--port",
             "0",

@@ -2,7 +2,8 @@
 
 Workloads, at scale 1: append_write, append_read, pk_write of 1 M rows (BIGINT, INT, DOUBLE, STRING; 2 buckets for
 keys), upsert of 100 k rows, merge_read of 1 M + 100 k overlapping rows, commit, tag_create, tag_delete (ms each),
-expire_tags_0 / _10 / _1000 (bytes read), spark_scan, spark_write, merge_memory and compact_memory (peak megabytes).
+expire_tags_0 / _10 / _1000 (bytes read), spark_scan, spark_write, merge_memory and compact_memory (peak megabytes);
+plan_100k, plan_1200_commits and tags_1000 (see `planning`).
 Peers run in an environment of their own (they pin an older pyarrow) and alternate with lakebed in one run.
 """
 
@@ -23,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import pyarrow as pa
 
 import harness
+import planning
 from harness import Result, alternate
 from inputs import SCHEMA, rows_of
 from lakebed.objects import open_store
@@ -170,6 +172,18 @@ class Bench:
             results.append(alternate(workload, measures, unit="ms", durable=True, sample_count=self.sample_count))
         return results
 
+    def plan_100k(self) -> list[Result]:
+        """Plans of many files, cold and warm."""
+        return planning.plan_100k(self)
+
+    def plan_1200_commits(self) -> list[Result]:
+        """Plans after many small commits, cold and warm."""
+        return planning.plan_1200_commits(self)
+
+    def tags_1000(self) -> list[Result]:
+        """Listing many tags, and deleting one of many."""
+        return planning.tags_1000(self)
+
     def expire(self) -> list[Result]:
         """Bytes read by expiring the same snapshots with 0, 10 and 1000 tags."""
         figures = {count: self.expiry_of(count) for count in (0, 10, 1000)}
@@ -316,6 +330,9 @@ WORKLOADS = (
     "commit",
     "tag_create",
     "tag_delete",
+    "plan_100k",
+    "plan_1200_commits",
+    "tags_1000",
     "durable",
     "expire",
     "spark",

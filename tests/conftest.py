@@ -7,6 +7,7 @@ when LAKEBED_REQUIRE_SERVERS=1, as continuous integration sets it.
 from __future__ import annotations
 
 import base64
+import gc
 import hashlib
 import hmac
 import http.client
@@ -38,6 +39,12 @@ AZURITE = ROOT / "tests" / "servers" / "node_modules" / ".bin" / "azurite-blob"
 AZURITE_ACCOUNT = "devstoreaccount1"
 AZURITE_KEY = base64.b64encode(b"a key that only the test server knows").decode()
 START_TRIES_MAX = 600
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of collected tests live until the end: the garbage collector does not look at them again."""
+    gc.collect()
+    gc.freeze()
 
 
 def missing(reason: str) -> Any:

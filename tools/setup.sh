@@ -6,8 +6,10 @@
 #                                         when EXTRAS is given, lakebed itself (editable) with those extras
 #   setup.sh java                         Java 17 or newer is there, or a sentence saying that it is not
 #   setup.sh node FOLDER                  the packages of FOLDER/package.json, by npm
+#   setup.sh paimon-java FOLDER           the format's Java implementation and the worker over it, by Maven and javac
 #   setup.sh postgresql                   PostgreSQL's programs are there, or a sentence saying that they are not
 #   setup.sh install-postgresql           the same, installed by apt-get when they are missing; for machines of tests
+#   setup.sh install-maven                Maven, installed by apt-get when it is missing; for machines of tests
 set -eu
 
 fail() {
@@ -96,25 +98,61 @@ check_postgresql() {
         "apt-get install postgresql, to run them)." >&2
 }
 
-install_postgresql() {
-    have_postgresql && return
-    command -v apt-get >/dev/null 2>&1 ||
-        fail "PostgreSQL is not installed, and there is no apt-get to install it: install PostgreSQL 13 or newer."
+# Installs one package of Debian or Ubuntu: PACKAGE, and its name for people.
+install_by_apt() {
+    package=$1 name=$2
+    command -v apt-get >/dev/null 2>&1 || fail "$name is not installed, and there is no apt-get to install it."
     as_root=""
     if [ "$(id -u)" -ne 0 ]; then
         sudo -n true >/dev/null 2>&1 ||
-            fail "PostgreSQL is not installed, and only root can: run apt-get install postgresql once."
+            fail "$name is not installed, and only root can: run apt-get install $package once."
         as_root="sudo -n"
     fi
     log=$(mktemp)
-    echo "Installing PostgreSQL, once." >&2
+    echo "Installing $name, once." >&2
     if ! { $as_root apt-get update && $as_root env DEBIAN_FRONTEND=noninteractive \
-        apt-get install --yes --no-install-recommends postgresql; } >"$log" 2>&1; then
+        apt-get install --yes --no-install-recommends "$package"; } >"$log" 2>&1; then
         tail -n 5 "$log" >&2
-        fail "apt-get could not install postgresql; its own words: $log. Is there a network, or a package mirror?"
+        fail "apt-get could not install $package; its own words: $log. Is there a network, or a package mirror?"
     fi
     rm -f "$log"
+}
+
+install_postgresql() {
+    have_postgresql && return
+    install_by_apt postgresql PostgreSQL
     have_postgresql || fail "apt-get installed postgresql, and there is still no initdb in /usr/lib/postgresql."
+}
+
+install_maven() {
+    command -v mvn >/dev/null 2>&1 && return
+    install_by_apt maven Maven
+    command -v mvn >/dev/null 2>&1 || fail "apt-get installed maven, and there is still no mvn on the PATH."
+}
+
+# Stamps the folder only when all is there, so that a machine that gets Maven, a JDK or a network later tries again.
+make_paimon_java() {
+    folder=$1
+    javac=javac
+    [ -z "${JAVA_HOME:-}" ] || javac="$JAVA_HOME/bin/javac"
+    rm -rf "$folder/.ready" "$folder/classes"
+    missing=""
+    command -v mvn >/dev/null 2>&1 || missing="Maven is not installed"
+    command -v "$javac" >/dev/null 2>&1 || missing="${missing:+$missing, and }there is no javac of a JDK"
+    if [ -n "$missing" ]; then
+        echo "$missing: the tests against the format's Java implementation will be skipped (on Debian and Ubuntu," \
+            "apt-get install maven openjdk-17-jdk-headless, to run them)." >&2
+        return
+    fi
+    if ! (cd "$folder" && mvn --batch-mode --quiet dependency:copy-dependencies -DincludeScope=runtime \
+        -DoutputDirectory=lib >mvn.log 2>&1); then
+        tail -n 5 "$folder/mvn.log" >&2
+        echo "Maven could not get the packages of $folder/pom.xml: the tests against the format's Java implementation" \
+            "will be skipped. Is there a network? Maven's own words: $folder/mvn.log. Then run make again." >&2
+        return
+    fi
+    (cd "$folder" && "$javac" -d classes -cp "lib/*" ./*.java) || fail "The worker in $folder does not compile."
+    touch "$folder/.ready"
 }
 
 verb=$1
@@ -125,5 +163,7 @@ java) check_java ;;
 node) install_node "$@" ;;
 postgresql) check_postgresql ;;
 install-postgresql) install_postgresql ;;
-*) fail "setup.sh knows venv, java, node, postgresql and install-postgresql, not $verb." ;;
+install-maven) install_maven ;;
+paimon-java) make_paimon_java "$@" ;;
+*) fail "setup.sh knows venv, java, node, paimon-java, postgresql, install-postgresql and install-maven, not $verb." ;;
 esac

@@ -1,7 +1,7 @@
 """lakebed: pin, fork, roll back and clean data on object storage.
 
-The names below are all that most programs need. `open`, `Lake` and `Table` are loaded on first use, so that importing
-the package (which the command line and Spark's workers do) costs a few milliseconds.
+The names below are all that most programs need. `open`, `Lake`, `Table`, `kv` and `repo` are loaded on first use, so
+that importing the package (which the command line and Spark's workers do) costs a few milliseconds.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from lakebed.errors import (
 )
 
 if TYPE_CHECKING:
-    from lakebed.lake.lake import Lake
-    from lakebed.lake.lake import open_lake as open
+    from lakebed import kv, repo
+    from lakebed.lake.lake import Lake, open_lake
     from lakebed.table.table import Table
+
+    open = open_lake
 
 __all__ = [
     "AlreadyExists",
@@ -47,10 +49,14 @@ __all__ = [
     "Unavailable",
     "UnsupportedFormat",
     "__version__",
-    "open",
+    "kv",
+    "repo",
 ]
+"""Without `open`: ``from lakebed import *`` must leave the built-in one in place."""
 
 __version__ = "0.1.0"
+
+_ROOMS = ("kv", "repo")
 
 _HOMES = {
     "Lake": ("lakebed.lake.lake", "Lake"),
@@ -59,13 +65,17 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'lakebed' has no attribute {name!r}")
-    module, attribute = _HOMES[name]
-    value = globals()[name] = getattr(importlib.import_module(module), attribute)
-    return value
+if not TYPE_CHECKING:  # a checker of types would believe that every name is here
+
+    def __getattr__(name: str) -> Any:
+        if name in _ROOMS:
+            return importlib.import_module(f"lakebed.{name}")
+        if name not in _HOMES:
+            raise AttributeError(f"module 'lakebed' has no attribute {name!r}")
+        module, attribute = _HOMES[name]
+        value = globals()[name] = getattr(importlib.import_module(module), attribute)
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*__all__, *_HOMES})

@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Final
 
 from lakebed.errors import InvalidRequest
+from lakebed.texts import LONG_MAX, shown
 
 __all__ = ["format_duration", "format_iso_duration", "format_size", "parse_duration_ms", "parse_size_bytes"]
 
@@ -47,6 +48,7 @@ _ISO: Final = re.compile(
     re.IGNORECASE,
 )
 _DURATION_MS_MAX: Final = 2**63 - 1
+_TEXT_LENGTH_MAX: Final = 1000
 
 
 def parse_duration_ms(text: str) -> int:
@@ -56,16 +58,20 @@ def parse_duration_ms(text: str) -> int:
         InvalidRequest: not a duration, or negative, or above 2^63 - 1 milliseconds.
     """
     trimmed = text.strip()
-    total = _iso_ms(trimmed) if trimmed[:1] in ("P", "p") else _parts_ms(trimmed)
+    total = None
+    if len(trimmed) <= _TEXT_LENGTH_MAX:
+        total = _iso_ms(trimmed) if trimmed[:1] in ("P", "p") else _parts_ms(trimmed)
     if total is None:
         raise InvalidRequest(
-            f"{text!r} is not a duration: write a number and a unit such as '7 d', '1h', '30min 10s', "
+            f"{shown(text)} is not a duration: write a number and a unit such as '7 d', '1h', '30min 10s', "
             "or ISO 8601 such as 'P7D'.",
             kind="invalid_duration",
             text=text,
         )
     if total > _DURATION_MS_MAX:
-        raise InvalidRequest(f"Duration {text!r} is too long for 64 bits of milliseconds.", kind="invalid_duration")
+        raise InvalidRequest(
+            f"Duration {shown(text)} is too long for 64 bits of milliseconds.", kind="invalid_duration"
+        )
     return int(total)
 
 
@@ -120,14 +126,17 @@ def parse_size_bytes(text: str) -> int:
     Raises:
         InvalidRequest: not a size.
     """
-    match = _PART.fullmatch(text.strip().lower())
+    match = _PART.fullmatch(text.strip().lower()) if len(text) <= _TEXT_LENGTH_MAX else None
     if match is None or (match[2] or "b") not in _UNIT_BYTES:
         raise InvalidRequest(
-            f"{text!r} is not a size: write a number and a unit such as '128 mb', '1 gb' or '4096'.",
+            f"{shown(text)} is not a size: write a number and a unit such as '128 mb', '1 gb' or '4096'.",
             kind="invalid_size",
             text=text,
         )
-    return int(Decimal(match[1]) * _UNIT_BYTES[match[2] or "b"])
+    size_bytes = int(Decimal(match[1]) * _UNIT_BYTES[match[2] or "b"])
+    if size_bytes > LONG_MAX:
+        raise InvalidRequest(f"Size {shown(text)} is too large for 64 bits of bytes.", kind="invalid_size")
+    return size_bytes
 
 
 def format_size(size_bytes: int) -> str:

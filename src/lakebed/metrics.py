@@ -1,7 +1,8 @@
 """Process-wide counters and their Prometheus text.
 
 Owns: the registry of counters, gauges and histograms. Invariants: only gauges go down; label values never hold a path
-or a secret; nothing is called while the lock is held, so a real lock is right even under a simulated runtime.
+or a secret; those that hold a name of a user's have a label of `NAMING_LABELS` or are URLs; nothing is called while the
+lock is held, so a real lock is right even under a simulated runtime.
 Exporting is the caller's: `render()` returns the text for a scrape.
 """
 
@@ -15,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 __all__ = [
     "LATENCY_BOUNDS_S",
+    "NAMING_LABELS",
     "Counter",
     "Gauge",
     "Histogram",
@@ -28,6 +30,10 @@ M = TypeVar("M", "Counter", "Gauge", "Histogram")
 
 LATENCY_BOUNDS_S: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
 """Upper bounds of latency buckets, in seconds: from a local read to a request that times out."""
+
+
+NAMING_LABELS: Final = frozenset({"repository", "branch", "table", "database"})
+"""Labels whose values are names that users chose: not for everybody who can reach a server."""
 
 
 def counting_lock() -> AbstractContextManager[Any]:
@@ -55,10 +61,11 @@ class Counter:
         with self._lock:
             return self._values.get(labels, 0)
 
-    def lines(self) -> list[str]:
-        """The family as Prometheus text."""
+    def lines(self, *, with_names: bool = True) -> list[str]:
+        """The family as Prometheus text; without names those series are left out that name something of a user's."""
         with self._lock:
             values = sorted(self._values.items())
+        values = [one for one in values if with_names or not _names_something(self.label_names, one[0])]
         head = [f"# HELP {self.name} {self.help_text}", f"# TYPE {self.name} counter"]
         return head + [f"{self.name}{_labels(self.label_names, labels)} {_number(value)}" for labels, value in values]
 
@@ -88,10 +95,11 @@ class Gauge:
         with self._lock:
             return self._values.get(labels, 0)
 
-    def lines(self) -> list[str]:
-        """The family as Prometheus text."""
+    def lines(self, *, with_names: bool = True) -> list[str]:
+        """The family as Prometheus text; without names those series are left out that name something of a user's."""
         with self._lock:
             values = sorted(self._values.items())
+        values = [one for one in values if with_names or not _names_something(self.label_names, one[0])]
         head = [f"# HELP {self.name} {self.help_text}", f"# TYPE {self.name} gauge"]
         return head + [f"{self.name}{_labels(self.label_names, labels)} {_number(value)}" for labels, value in values]
 
@@ -124,10 +132,11 @@ class Histogram:
             counts[bucket] += 1
             counts[-1] += value
 
-    def lines(self) -> list[str]:
-        """The family as Prometheus text: cumulative buckets, sum and count."""
+    def lines(self, *, with_names: bool = True) -> list[str]:
+        """The family as Prometheus text: cumulative buckets, sum and count; names as those of `Counter.lines`."""
         with self._lock:
             families = sorted((labels, list(counts)) for labels, counts in self._counts.items())
+        families = [one for one in families if with_names or not _names_something(self.label_names, one[0])]
         text = [f"# HELP {self.name} {self.help_text}", f"# TYPE {self.name} histogram"]
         names = (*self.label_names, "le")
         for labels, counts in families:
@@ -175,11 +184,19 @@ class Registry:
             raise TypeError(f"{name} is already a {type(metric).__name__.lower()}")
         return metric
 
-    def render(self) -> str:
-        """Everything as Prometheus text, format 0.0.4, families in the order of their names."""
+    def render(self, *, with_names: bool = True) -> str:
+        """Everything as Prometheus text, format 0.0.4, families in the order of their names.
+
+        Args:
+            with_names: False leaves out the series that name something of a user's (`NAMING_LABELS`, buckets).
+        """
         with self._lock:
             metrics = [self._metrics[name] for name in sorted(self._metrics)]
-        return "".join(line + "\n" for metric in metrics for line in metric.lines())
+        return "".join(line + "\n" for metric in metrics for line in metric.lines(with_names=with_names))
+
+
+def _names_something(names: Sequence[str], values: Sequence[str]) -> bool:
+    return not NAMING_LABELS.isdisjoint(names) or any("://" in value for value in values)
 
 
 def _labels(names: Sequence[str], values: Sequence[str]) -> str:
@@ -200,6 +217,6 @@ default_registry: Final = Registry()
 """The process's own registry; every store counts into it."""
 
 
-def render() -> str:
-    """The process's metrics as Prometheus text."""
-    return default_registry.render()
+def render(*, with_names: bool = True) -> str:
+    """The process's metrics as Prometheus text; `with_names` as `Registry.render`."""
+    return default_registry.render(with_names=with_names)

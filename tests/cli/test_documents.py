@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import code
+import importlib.util
 import os
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guide").glob("*.md"))]
 PAGES = [
     "README.md",
     "docs/guide/quickstart.md",
@@ -17,6 +20,48 @@ PAGES = [
     "docs/guide/databases.md",
     "docs/guide/repositories.md",
 ]
+
+
+class Prompt(code.InteractiveConsole):
+    """The plain Python prompt, which only parses: the blocks are run by the test below."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mistakes: list[str] = []
+
+    def runcode(self, code: object) -> None:
+        """Run nothing."""
+
+    def showsyntaxerror(self, *arguments: object, **options: object) -> None:
+        """Remember a line that the prompt refuses."""
+        self.mistakes.append(str(sys.exc_info()[1]))
+
+
+def refused_by_the_prompt(block: str) -> list[str]:
+    """What the prompt says to a block that is pasted into it, line by line."""
+    prompt = Prompt()
+    unfinished = False
+    for line in block.split("\n"):
+        unfinished = prompt.push(line)
+    return [*prompt.mistakes, *(["the block is not finished"] if unfinished else [])]
+
+
+def test_the_blocks_of_the_guides_can_be_pasted_into_the_prompt() -> None:
+    """No block has an empty line inside a compound statement, or a line right behind one."""
+    spec = importlib.util.spec_from_file_location("quickstart", ROOT / "tools" / "quickstart.py")
+    assert spec is not None
+    assert spec.loader is not None
+    quickstart = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(quickstart)
+    assert refused_by_the_prompt("for one in []:\n    one\none\n")
+    assert refused_by_the_prompt("with a:\n    b\n\n    c\n")
+    wrong = {
+        f"{page.name}, block {number}": mistakes
+        for page in GUIDES
+        for number, block in enumerate(quickstart.blocks_of(page.read_text(), "python"), start=1)
+        if (mistakes := refused_by_the_prompt(block))
+    }
+    assert not wrong
 
 
 @pytest.mark.parametrize("page", PAGES)

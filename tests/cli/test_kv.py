@@ -23,7 +23,8 @@ def kv_cli(cli: Any, tmp_path: Path) -> Any:
     """``kv_cli("get", "a")``: a command on a database of its own, in a lake."""
 
     def call(*arguments: object) -> Any:
-        return cli("kv", "--path", tmp_path / "lake" / "orders.kv", *arguments)
+        command, *rest = arguments
+        return cli("kv", command, tmp_path / "lake", "orders", *rest)
 
     return call
 
@@ -94,30 +95,30 @@ def test_reading_at_a_checkpoint(kv_cli: Any, orders: str) -> None:
     assert kv_cli("get", "a").out == "new\n"
     assert kv_cli("get", "a", "--checkpoint", "first").out == "0\n"
     unknown = kv_cli("get", "a", "--checkpoint", "nobody", "--json")
-    assert (unknown.code, unknown.error["kind"]) == (exits.USAGE, "invalid_db_state")
+    assert (unknown.code, unknown.error["kind"]) == (exits.NOT_FOUND, "invalid_db_state")
 
 
 def test_checkpoints_live_and_end(kv_cli: Any, orders: str) -> None:
     """Create, list, refresh, delete; lifetimes as people and as ISO 8601 write them."""
-    made = kv_cli("create-checkpoint", "-l", "7days 30min 10s", "-n", "weekly", "--json").json
-    listed = {one["name"]: one for one in kv_cli("list-checkpoints", "--json").json}
+    made = kv_cli("tag", "-l", "7days 30min 10s", "weekly", "--json").json
+    listed = {one["name"]: one for one in kv_cli("tags", "--json").json}
     weekly = listed["weekly"]
     assert weekly["id"] == made["id"]
     assert weekly["expires_ms"] - weekly["created_ms"] == (7 * 86_400 + 30 * 60 + 10) * 1000
-    again = kv_cli("create-checkpoint", "-s", "first", "-n", "again", "--json").json
+    again = kv_cli("tag", "-s", "first", "again", "--json").json
     assert again["manifest_id"] == listed["first"]["manifest_id"]
-    assert kv_cli("refresh-checkpoint", "-i", "weekly", "-l", "P1DT2H").code == exits.OK
-    assert kv_cli("refresh-checkpoint", "-i", made["id"]).out == "The checkpoint weekly never ends.\n"
-    assert [one["name"] for one in kv_cli("list-checkpoints", "-n", "weekly", "--json").json] == ["weekly"]
-    assert kv_cli("delete-checkpoint", "-i", "weekly").code == exits.OK
-    assert kv_cli("list-checkpoints", "-n", "weekly").out.startswith("No checkpoint.")
-    taken = kv_cli("create-checkpoint", "-n", "first", "--json")
+    assert kv_cli("refresh-tag", "weekly", "-l", "P1DT2H").code == exits.OK
+    assert kv_cli("refresh-tag", made["id"]).out == "The checkpoint weekly never ends.\n"
+    assert [one["name"] for one in kv_cli("tags", "-n", "weekly", "--json").json] == ["weekly"]
+    assert kv_cli("drop-tag", "weekly").code == exits.OK
+    assert kv_cli("tags", "-n", "weekly").out.startswith("No checkpoint.")
+    taken = kv_cli("tag", "first", "--json")
     assert taken.code == exits.CONFLICT
-    wrong = kv_cli("create-checkpoint", "-l", "soon")
+    wrong = kv_cli("tag", "-l", "soon")
     assert wrong.code == exits.USAGE
     assert wrong.err.count("\n") == 1
-    for command in (("refresh-checkpoint", "-i", "nobody"), ("delete-checkpoint", "-i", "nobody")):
-        assert kv_cli(*command).code == exits.USAGE
+    for command in (("refresh-tag", "nobody"), ("drop-tag", "nobody")):
+        assert kv_cli(*command).code == exits.NOT_FOUND
 
 
 def test_a_clone_and_its_pin(cli: Any, kv_cli: Any, orders: str, tmp_path: Path) -> None:
@@ -126,18 +127,18 @@ def test_a_clone_and_its_pin(cli: Any, kv_cli: Any, orders: str, tmp_path: Path)
     made = cli("kv", "--path", clone, "create-clone", "--from", orders, "--checkpoint", "first", "--json")
     assert made.code == exits.OK
     assert cli("kv", "--path", clone, "get", "a").out == "0\n"
-    pin = next(one for one in kv_cli("list-checkpoints", "--json").json if one["owner"]["kind"] == "clone")
-    assert kv_cli("delete-checkpoint", "-i", pin["id"]).code == exits.USAGE
-    kv_cli("delete-checkpoint", "-i", "first")
-    refused = kv_cli("destroy", "--hard", "--yes", "--json")
+    pin = next(one for one in kv_cli("tags", "--json").json if one["owner"]["kind"] == "clone")
+    assert kv_cli("drop-tag", pin["id"]).code == exits.USAGE
+    kv_cli("drop-tag", "first")
+    refused = kv_cli("drop", "--hard", "--yes", "--json")
     assert (refused.code, refused.error["kind"]) == (exits.USAGE, "invalid_deletion")
     assert kv_cli("get", "a").out == "new\n"
     taken = cli("kv", "--path", orders, "create-clone", "--from", clone)
     assert taken.code == exits.CONFLICT
-    assert cli("kv", "--path", clone, "destroy", "--hard", "--yes").code == exits.OK
+    assert cli("kv", "--path", clone, "drop", "--hard", "--yes").code == exits.OK
     gone = cli("kv", "--path", clone, "get", "a", "--json")
     assert (gone.code, gone.error["kind"]) == (exits.USAGE, "invalid_db_state")
-    assert kv_cli("destroy", "--hard", "--yes").code == exits.OK
+    assert kv_cli("drop", "--hard", "--yes").code == exits.OK
     assert kv_cli("put", "a", "1").code == exits.USAGE
     assert kv_cli("put", "a", "1", "--after-destroy").code == exits.OK
     assert kv_cli("scan", "--count").out == "1\n"
@@ -145,10 +146,10 @@ def test_a_clone_and_its_pin(cli: Any, kv_cli: Any, orders: str, tmp_path: Path)
 
 def test_restore_brings_the_past_back(kv_cli: Any, orders: str) -> None:
     """The old value is back, and the present stays pinned."""
-    before = len(kv_cli("list-checkpoints", "--json").json)
-    assert kv_cli("restore", "--checkpoint", "first", "--yes").code == exits.OK
+    before = len(kv_cli("tags", "--json").json)
+    assert kv_cli("restore", "first", "--yes").code == exits.OK
     assert kv_cli("get", "a").out == "0\n"
-    assert len(kv_cli("list-checkpoints", "--json").json) == before + 1
+    assert len(kv_cli("tags", "--json").json) == before + 1
 
 
 def test_collecting_has_a_dry_run(kv_cli: Any, orders: str) -> None:
@@ -179,12 +180,12 @@ def test_compaction_as_a_command(kv_cli: Any, orders: str) -> None:
 
 def test_manifests_can_be_looked_at(kv_cli: Any, orders: str) -> None:
     """The newest or any other, and the list of them with what pins them."""
-    listed = kv_cli("list-manifests", "--json").json
+    listed = kv_cli("manifests", "--json").json
     assert any("first" in " ".join(one["pinned_by"]) for one in listed)
-    newest = kv_cli("show-manifest").json
+    newest = kv_cli("manifest").json
     assert newest["manifest_id"] == listed[-1]["manifest_id"]
-    assert kv_cli("show-manifest", "-i", listed[0]["manifest_id"]).json["manifest_id"] == listed[0]["manifest_id"]
-    assert kv_cli("show-manifest", "-i", 99_999).code == exits.NOT_FOUND
+    assert kv_cli("manifest", "-i", listed[0]["manifest_id"]).json["manifest_id"] == listed[0]["manifest_id"]
+    assert kv_cli("manifest", "-i", 99_999).code == exits.NOT_FOUND
     assert kv_cli("stats", "--json").json["version"] == newest["manifest_id"]
     assert "level 0 files" in kv_cli("stats").out
 
@@ -197,7 +198,7 @@ def test_a_live_owner_is_not_disturbed(kv_cli: Any, orders: str) -> None:
         assert (refused.code, refused.error["kind"]) == (exits.CONFLICT, "owned")
         database.put(b"a", b"still mine")
         assert kv_cli("get", "a").out == "still mine\n"
-        assert kv_cli("create-checkpoint", "-n", "beside").code == exits.OK
+        assert kv_cli("tag", "beside").code == exits.OK
         assert kv_cli("collect", "--min-age", "0s").code == exits.OK
         assert database.get(b"a") == b"still mine"
     assert kv_cli("get", "a", "--checkpoint", "beside").out == "still mine\n"
@@ -210,14 +211,14 @@ def test_a_live_owner_is_not_disturbed(kv_cli: Any, orders: str) -> None:
         ("scan",),
         ("stats",),
         ("delete", "k"),
-        ("create-checkpoint",),
-        ("list-checkpoints",),
-        ("restore", "--checkpoint", "x", "--yes"),
-        ("destroy", "--yes"),
+        ("tag",),
+        ("tags",),
+        ("restore", "x", "--yes"),
+        ("drop", "--yes"),
         ("collect",),
         ("compact",),
-        ("show-manifest",),
-        ("list-manifests",),
+        ("manifest",),
+        ("manifests",),
     ],
     ids=lambda command: command[0],
 )
@@ -245,12 +246,12 @@ def test_writing_into_something_else_is_refused(cli: Any, tmp_path: Path) -> Non
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["notes.txt"]
 
 
-def test_the_path_has_to_be_given(cli: Any) -> None:
-    """A command without ``--path`` says how to give it."""
-    for command in (("get", "k"), ("collect",)):
+def test_the_database_has_to_be_given(cli: Any) -> None:
+    """A command without lake and name says which is missing."""
+    for command, missing in ((("get", "k"), "NAME"), (("collect",), "LAKE")):
         answer = cli("kv", *command)
         assert answer.code == exits.USAGE
-        assert "--path URL" in answer.err
+        assert f"needs {missing}." in answer.err
 
 
 def test_a_lake_knows_its_databases(cli: Any, orders: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +267,7 @@ def test_a_lake_knows_its_databases(cli: Any, orders: str, tmp_path: Path, monke
     assert cli("why", lake, f"orders.kv/sst/{file.name}", "--json").json["sentence"]
     monkeypatch.chdir(tmp_path)
     assert cli("why", "lake", f"lake/orders.kv/sst/{file.name}", "--json").json["path"] == f"sst/{file.name}"
-    assert cli("clean", lake, "--dry-run").code == exits.OK
+    assert cli("collect", lake, "--dry-run").code == exits.OK
     report = cli("fsck", lake, "--deep", "--json")
     assert (report.code, report.json["databases"], report.json["errors"]) == (exits.OK, 1, 0)
     assert cli("ls", lake / "orders.kv").code == exits.USAGE
@@ -315,25 +316,25 @@ def test_an_argument_that_is_no_utf8(kv_cli: Any) -> None:
 
 def test_a_lifetime_has_a_unit(kv_cli: Any, orders: str) -> None:
     """A bare number, which would be milliseconds, is refused with what was meant."""
-    for command in (("create-checkpoint", "-l", "7"), ("put", "k", "v", "--ttl", "7"), ("collect", "--min-age", "7")):
+    for command in (("tag", "-l", "7"), ("put", "k", "v", "--ttl", "7"), ("collect", "--min-age", "7")):
         answer = kv_cli(*command)
         assert answer.code == exits.USAGE
         assert answer.err == "lakebed: '7' has no unit: write '7 d', '7h' or '7min'.\n"
-    assert kv_cli("create-checkpoint", "-n", "weekly", "-l", "7d").out.endswith(" and ends in 7 days.\n")
+    assert kv_cli("tag", "weekly", "-l", "7d").out.endswith(" and ends in 7 days.\n")
 
 
 def test_a_soft_destruction_says_what_it_did(kv_cli: Any, orders: str) -> None:
     """One sentence, of what happened or would."""
-    assert kv_cli("destroy", "--dry-run").out.count("would be marked as destroyed") == 1
+    assert kv_cli("drop", "--dry-run").out.count("would be marked as destroyed") == 1
     assert kv_cli("get", "a").code == exits.OK
-    done = kv_cli("destroy", "--yes").out
+    done = kv_cli("drop", "--yes").out
     assert "is marked as destroyed" in done
     assert done.count("\n") == 1
 
 
 def test_slips_are_answered_with_the_way_out(cli: Any, kv_cli: Any) -> None:
     """``--path`` behind the command, a value that looks like an option, an unknown choice."""
-    assert "before the command: lakebed kv --path ... get ..." in cli("kv", "get", "a", "--path", "x.kv").err
+    assert cli("kv", "get", "a", "--path", "x.kv").code == exits.NOT_FOUND
     assert "behind --: lakebed kv put ... -- -5" in kv_cli("put", "k", "-5").err
     assert kv_cli("put", "k", "--", "-5").code == exits.OK
     assert "Value error" not in kv_cli("get", "k", "--encoding", "HEX").err
@@ -346,7 +347,7 @@ def test_a_lake_says_what_it_has_not(cli: Any, kv_cli: Any, orders: str, tmp_pat
     assert "has no database nope. It has orders." in cli("history", lake, "database:nope").err
     assert "has a database of this name: database:orders" in cli("table", "describe", lake, "orders").err
     kv_cli("put", "b", "1")
-    kv_cli("create-checkpoint")
+    kv_cli("tag")
     *_, newest = cli("history", lake, "orders", "--json").json
     assert re.fullmatch(r"1 file, [0-9,]+ bytes, (1 log object|[2-9] log objects)", newest["summary"])
 
@@ -367,6 +368,45 @@ def test_a_watch_tells_what_happened_and_no_more(kv_cli: Any, orders: str, monke
     assert (again.code, again.out) == (exits.INTERRUPTED, "")
 
 
+def test_a_collection_goes_on_past_what_is_damaged_and_ends_with_the_last_database(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One damaged database does not stop the others; a destroyed one ends its watch, and the last one the command."""
+    urls = {name: tmp_path / name for name in ("gone", "damaged", "orders", "never")}
+    for name in ("gone", "damaged", "orders"):
+        with kv.open(urls[name], durable=False) as database:
+            database.put(b"k", b"v")
+            database.flush(memtable=True)
+    kv.admin.destroy(urls["gone"], soft=True)
+    newest = max((urls["damaged"] / "manifest").iterdir())
+    body = newest.read_bytes()
+    newest.write_bytes(b"rubbish")
+    naps: list[float] = []
+
+    def nap(clock: SystemClock, seconds: float) -> None:
+        naps.append(seconds)
+        assert len(naps) < 3, "nothing is left to watch"
+        if len(naps) == 2:
+            newest.write_bytes(body)
+        for name in {1: ("orders",), 2: ("damaged",)}[len(naps)]:
+            kv.admin.destroy(urls[name], soft=True)
+
+    every = ("kv", "collect", "--min-age", "0s", "--grace", "0s")
+    once = cli(*every, urls["damaged"], urls["orders"], urls["never"])
+    assert once.code == exits.FAULTY
+    assert once.out.startswith("orders: ")
+    assert [line.split(": ")[0] for line in once.err.splitlines()] == ["lakebed"] * 3
+    assert str(urls["never"]) in once.err
+    monkeypatch.setattr(SystemClock, "sleep", nap)
+    watched = cli(*every, "--watch", "--interval", "1min", *(urls[name] for name in ("gone", "damaged", "orders")))
+    assert (watched.code, naps) == (exits.OK, [60, 60])
+    for name in ("gone", "orders", "damaged"):
+        assert f"{name} was destroyed, and nothing but its tombstone is left: its watch ends." in watched.out
+    assert watched.err.count("damaged was not collected: ") == 2
+    mistyped = cli(*every, "--watch", urls["never"])
+    assert (mistyped.code, mistyped.err.count("\n")) == (exits.NOT_FOUND, 1)
+
+
 def test_a_server_of_ones_own(cli: Any, s3_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Address and region come from ``--storage-option``, secrets from the environment, for every command."""
     secrets = {name: value for name, value in s3_server.options.items() if "key" in name}
@@ -377,11 +417,9 @@ def test_a_server_of_ones_own(cli: Any, s3_server: Any, monkeypatch: pytest.Monk
         if name not in secrets:
             words += ["--storage-option", f"{name}={value}"]
     lake = s3_server.url()
-    assert cli(*words, "kv", "--path", f"{lake}/orders.kv", "put", "k", "v").code == exits.OK
-    assert cli(*words, "kv", "--path", f"{lake}/orders.kv", "get", "k").out == "v\n"
+    assert cli(*words, "kv", "put", lake, "orders", "k", "v").code == exits.OK
+    assert cli("kv", "get", lake, "orders", "k", *words).out == "v\n"
     assert [one["name"] for one in cli(*words, "ls", lake, "--json").json] == ["orders"]
     assert cli(*words, "fsck", lake).code == exits.OK
-    behind = cli("ls", lake, *words)
-    assert behind.code == exits.USAGE
-    assert "before all others" in behind.err
+    assert cli("ls", lake, *words).code == exits.OK
     assert cli("--storage-option", "aws_region", "ls", lake).code == exits.USAGE

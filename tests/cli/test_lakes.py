@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ def test_ls(cli: Cli, lake: str) -> None:
     """Every table with its newest version, rows, bytes and pins."""
     found = {store["name"]: store for store in cli("ls", lake, "--json").json}
     assert set(found) == {"flights", "db.events"}
-    assert (found["flights"]["version"], found["flights"]["rows"], found["flights"]["pins"]) == ("2", 5, 1)
+    assert (found["flights"]["version"], found["flights"]["rows"], found["flights"]["pins"]) == ("2", 4, 1)
     assert found["flights"]["bytes"] > 0
     assert "flights" in cli("ls", lake).out
 
@@ -63,8 +64,34 @@ def test_why(cli: Cli, lake: str) -> None:
         answer = cli("why", lake, where, "--json").json
         assert {"jan"} & {pin["name"] for pin in answer["pins"]} or answer["pins"]
     assert "marker" in cli("why", lake, "lakebed.json").out
-    assert "neither needs nor deletes" in cli("why", lake, "other/file").out
+    (Path(lake) / "mine").write_text("notes")
+    assert "neither needs nor deletes" in cli("why", lake, "mine").out
     assert cli("why", lake, "file:///elsewhere/x").code == exits.USAGE
+
+
+def test_why_looks_first(cli: Cli, lake: str, tmp_path: Path) -> None:
+    """What is not there is said, with the nearest names; a folder too, and a file that is needed and missing."""
+    file = next((Path(lake) / "default.db" / "flights" / "bucket-0").iterdir())
+    path = str(file.relative_to(lake))
+    for mistyped, hint in (
+        (path.replace(".parquet", ".parqet"), f"Did you mean {path}"),
+        (path.replace("flights", "fligths"), "Did you mean default.db/flights?"),
+        (f"file://{lake}/{path}x", f"Did you mean {path}"),
+        ("defalt.db/flights/x", "Did you mean default.db?"),
+        ("default.db/flights", "It is a folder: name an object in it, such as default.db/flights/"),
+        ("zzz", "It has "),
+    ):
+        answer = cli("why", lake, mistyped)
+        assert (answer.code, answer.out) == (exits.NOT_FOUND, ""), mistyped
+        assert answer.err.startswith("lakebed: There is no object "), answer.err
+        assert hint in answer.err
+    missing = cli("why", lake, path + "x", "--json").error
+    assert missing["kind"] == "object_not_found"
+    assert path in missing["facts"]["nearest"]
+    file.rename(tmp_path / "gone")
+    lost = cli("why", lake, path)
+    assert lost.code == exits.NOT_FOUND
+    assert "cannot be read without it" in lost.err
 
 
 def test_clean(cli: Cli, lake: str, unchanged: Callable[[], bool]) -> None:
@@ -73,15 +100,15 @@ def test_clean(cli: Cli, lake: str, unchanged: Callable[[], bool]) -> None:
     orphan.parent.mkdir(exist_ok=True)
     orphan.write_bytes(b"lost")
     os.utime(orphan, (1_000_000_000, 1_000_000_000))
-    told = cli("clean", lake, "--dry-run", "--json").json
+    told = cli("collect", lake, "--dry-run", "--json").json
     assert [one["path"] for report in told for one in report["objects"]] == ["bucket-0/data-nobody-0.parquet"]
     assert orphan.exists()
-    assert cli("clean", lake).out.endswith("Freed 4 B.\n")
+    assert cli("collect", lake).out.endswith("Freed 4 B.\n")
     assert not orphan.exists()
     assert unchanged()
 
 
-@pytest.mark.parametrize("command", ["ls", "history", "pins", "clean", "fsck"])
+@pytest.mark.parametrize("command", ["ls", "history", "pins", "collect", "fsck"])
 def test_what_is_no_lake(cli: Cli, tmp_path: Path, command: str) -> None:
     """A missing or empty folder is not found; one with other things in it is refused; neither is written to."""
     (tmp_path / "other").mkdir()
@@ -115,3 +142,19 @@ def test_fsck(cli: Cli, lake: str, unchanged: Callable[[], bool]) -> None:
     assert "no fault" in cli("fsck", f"{lake}/default.db/flights").out
     assert cli("fsck", lake, "nope").code == exits.NOT_FOUND
     assert unchanged()
+
+
+def test_repair_statistics(cli: Cli, tmp_path: Path) -> None:
+    """`fsck --repair-statistics` says what it would recompute, recomputes it, and then has nothing to do."""
+    shutil.copytree(Path(__file__).parents[1] / "golden" / "float_bounds", tmp_path / "old")
+    url = str(tmp_path / "old")
+    foretold = cli("fsck", url, "--repair-statistics", "--dry-run", "--json").json
+    assert [foretold["dry_run"], foretold["branches"][0]["wrong"], foretold["branches"][0]["snapshot"]] == [
+        True,
+        1,
+        None,
+    ]
+    done = cli("fsck", url, "--repair-statistics", "--json").json
+    assert [done["branches"][0][name] for name in ("described", "wrong", "snapshot")] == [1, 1, 4]
+    assert "need no repair" in cli("fsck", url, "--repair-statistics").out
+    assert cli("fsck", url, "--dry-run").code == exits.USAGE

@@ -8,11 +8,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import lakebed
 from lakebed.cli import exits
+from lakebed.spark.messages import first_line
+from lakebed.spark.pipeline.progress import describe
 
 Cli = Callable[..., Any]
 
@@ -75,6 +79,7 @@ def test_refusals(cli: Cli, pipeline: Path, tmp_path: Path) -> None:
 def test_no_java_is_one_sentence(pipeline: Path, tmp_path: Path) -> None:
     """Without Java a pipeline that needs Spark stops with a sentence that says what to install."""
     lake = tmp_path / "lake"
+    pipeline.write_text(PIPELINE + "  - {step: audit, from: flights, overall: {something is there: count(*) > 0}}\n")
     done = subprocess.run(
         [sys.executable, "-m", "lakebed.cli", "pipeline", "run", str(pipeline), "--var", f"lake={lake}", "--json"],
         capture_output=True,
@@ -95,3 +100,46 @@ def test_status_and_report_of_a_lake_without_runs(cli: Cli, lake: str, tmp_path:
     answer = cli("pipeline", "report", lake, "--output", tmp_path / "page.html")
     assert answer.code in (exits.OK, exits.NOT_FOUND)
     assert "Traceback" not in answer.err
+
+
+def test_a_wrong_name_is_answered_with_what_is_there(cli: Cli, tmp_path: Path) -> None:
+    """An unknown run with the runs there are, a branch of a lake without repositories, a folder as pipeline file."""
+    lake = tmp_path / "lake"
+    opened = lakebed.open(str(lake))
+    for command in (("status", lake, "nosuch"), ("report", lake, "nosuch", "-o", tmp_path / "r.html")):
+        none = cli("pipeline", *command)
+        assert (none.code, none.err.count("\n")) == (exits.NOT_FOUND, 1)
+        assert "There is no run 'nosuch'" in none.err
+        assert "No pipeline ever ran there." in none.err
+    for name in ("daily-1", "daily-2"):
+        opened.store.put(f"_lakebed/runs/{name}/x", b"")
+    assert "It has daily-1, daily-2." in cli("pipeline", "status", lake, "nosuch").err
+    branch = cli("pipeline", "status", lake, "--branch", "x/y")
+    assert branch.code == exits.NOT_FOUND
+    assert "has no repository x. It has no repository yet." in branch.err
+    folder = cli("pipeline", "run", tmp_path)
+    assert (folder.code, folder.err) == (
+        exits.USAGE,
+        f"lakebed: '{tmp_path}' is a folder: name the pipeline file in it.\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("[NO_SUCH] It is gone. SQLSTATE: 42P01\nplan", "[NO_SUCH] It is gone."),
+        ("\n[X] Of `a`. SQLSTATE: 42703; line 1 pos 7", "[X] Of `a`; line 1 pos 7"),
+        ("(SQLSTATE: 22012)\nnext", "next"),
+        ("", ""),
+    ],
+)
+def test_messages_of_spark_have_no_codes_for_programs(text: str, shown: str) -> None:
+    """The first line that says something, without its SQLSTATE."""
+    assert first_line(text) == shown
+
+
+def test_one_snapshot_is_one_snapshot() -> None:
+    """The console says `1 snapshot`."""
+    metrics = {"disk_bytes_before": 3_000_000, "disk_bytes_after": 1_000_000, "snapshots_expired": 1}
+    told = [describe(SimpleNamespace(verb="expire", metrics={**metrics, "snapshots_expired": n})) for n in (1, 2)]
+    assert [text.partition(",")[0] for text in told] == ["1 snapshot", "2 snapshots"]

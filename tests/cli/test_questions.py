@@ -36,7 +36,7 @@ def at_a_terminal(answer: str, *arguments: str) -> tuple[int, str]:
 @pytest.mark.parametrize(("answer", "code"), [("n", exits.DECLINED), ("", exits.DECLINED), ("y", exits.OK)])
 def test_a_person_is_asked(lake: str, answer: str, code: int) -> None:
     """Only a yes deletes; anything else changes nothing and exits with 8."""
-    ended, shown = at_a_terminal(answer, "table", "delete-tag", lake, "flights", "--name", "jan")
+    ended, shown = at_a_terminal(answer, "table", "drop-tag", lake, "flights", "jan")
     assert ended == code
     assert "[y/N]" in shown
     kept = [tag.name for tag in lakebed.open(lake).table("flights").tags()]

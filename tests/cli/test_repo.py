@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import lakebed.repo
+from lakebed.cli import exits
 from lakebed.server.serve import start_server
 
 Cli = Callable[..., Any]
@@ -61,6 +62,13 @@ def one_sentence(text: str) -> str:
     return text
 
 
+@pytest.mark.parametrize("words", [("an",), ("analytics", "--default-branch", "a b")])
+def test_a_wrong_name_makes_no_lake(cli: Cli, tmp_path: Path, words: tuple[str, ...]) -> None:
+    """A name that cannot be is refused before anything is written."""
+    assert cli("repo", "create", tmp_path / "new", *words).code == exits.USAGE
+    assert not (tmp_path / "new").exists()
+
+
 def test_objects_are_put_listed_and_read(repo: Cli, file: Path, tmp_path: Path) -> None:
     """What is put is listed by levels, told, read whole into a file, and read again by the next command."""
     written = repo("put", "main", "raw/a.csv", file, "--content-type", "text/csv", "--meta", "owner=ada", "--json").json
@@ -105,7 +113,7 @@ def test_versions_are_made_and_undone(repo: Cli, file: Path) -> None:
     assert (first["message"], first["metadata"]) == ("first\nmore", {"ticket": "42"})
     assert "Nothing is uncommitted" in repo("status", "main").out
     assert "no_changes" in repo("commit", "main", "-m", "again", "--json", code=2).error["kind"]
-    repo("branch create", "dev")
+    repo("branch", "dev")
     repo("put", "dev", "b", file)
     repo("put", "dev", "c", file)
     repo("commit", "dev", "-m", "only b", "--path", "b")
@@ -116,6 +124,9 @@ def test_versions_are_made_and_undone(repo: Cli, file: Path) -> None:
     merged = repo("merge", "dev", "main", "-m", "take it", "--json").json
     assert len(merged["parents"]) == 2
     assert len(repo("log", "main", "--first-parent", "--limit", "2", "--json").json) == 2
+    (newest,) = repo("log", "main", "--first-parent", "--limit", "1", "--json").json
+    assert newest in repo("log", "main~1..main", "--json").json
+    assert repo("diff", "main~1..main", "--json").json == repo("diff", "main~1", "main", "--two-dot", "--json").json
     assert [one["message"] for one in repo("log", "main", "--path", "b", "--first-parent", "--json").json] == [
         "take it"
     ]
@@ -126,7 +137,7 @@ def test_versions_are_made_and_undone(repo: Cli, file: Path) -> None:
     assert [one["path"] for one in repo("ls", "main", "--json").json] == ["a"]
     repo("cherry-pick", "main", "dev")
     assert [one["path"] for one in repo("ls", "main", "--json").json] == ["a", "c"]
-    repo("branch create", "late", "--source", first["id"])
+    repo("branch", "late", "--source", first["id"])
     repo("put", "late", "late", file)
     repo("commit", "late", "-m", "late")
     rebased = repo("rebase", "late", "main", "--json").json
@@ -140,7 +151,7 @@ def test_a_conflict_names_its_paths(repo: Cli, file: Path, tmp_path: Path) -> No
     other.write_bytes(b"other")
     repo("put", "main", "a", file)
     repo("commit", "main", "-m", "base")
-    repo("branch create", "dev")
+    repo("branch", "dev")
     for branch, body in (("main", other), ("dev", tmp_path / "third")):
         body.write_bytes(branch.encode())
         repo("put", branch, "a", body)
@@ -177,43 +188,43 @@ def test_branches_and_tags(repo: Cli, file: Path) -> None:
     """They are made, listed, protected, deleted and brought back."""
     repo("put", "main", "a", file)
     first = repo("commit", "main", "-m", "first", "--json").json["id"]
-    repo("branch create", "dev", "--source", "main~1")
-    assert [one["branch"] for one in repo("branch list", "--json").json] == ["dev", "main"]
-    assert [one["branch"] for one in repo("branch list", "--prefix", "d", "--json").json] == ["dev"]
-    assert repo("branch protect", "ma*", "--json").json == {"protected": ["ma*"]}
-    assert "protected" in repo("branch list").out
+    repo("branch", "dev", "--source", "main~1")
+    assert [one["branch"] for one in repo("branches", "--json").json] == ["dev", "main"]
+    assert [one["branch"] for one in repo("branches", "--prefix", "d", "--json").json] == ["dev"]
+    assert repo("protect", "ma*", "--json").json == {"protected": ["ma*"]}
+    assert "protected" in repo("branches").out
     assert "protected" in one_sentence(repo("put", "main", "b", file, code=2).err)
-    repo("branch protect", "ma*", "--off")
-    assert repo("branch delete", "dev", "--dry-run", "--json").json["dry_run"] is True
-    repo("branch delete", "dev", "--yes")
+    repo("protect", "ma*", "--off")
+    assert repo("drop-branch", "dev", "--dry-run", "--json").json["dry_run"] is True
+    repo("drop-branch", "dev", "--yes")
     assert "dev" in one_sentence(repo("ls", "dev", code=3).err)
-    repo("branch undelete", "dev")
-    assert repo("tag create", "v1", "main", "--json").json["commit"] == first
-    assert "already" in one_sentence(repo("tag create", "v1", "dev", code=4).err)
-    assert repo("tag list", "--json").json == [{"tag": "v1", "commit": first}]
-    assert first[:12] in repo("tag list").out
-    assert repo("tag delete", "v1", "--dry-run", "--json").json["commit"] == first
-    repo("tag delete", "v1", "--yes")
-    assert "No tag" in repo("tag list").out
+    repo("undelete-branch", "dev")
+    assert repo("tag", "v1", "main", "--json").json["commit"] == first
+    assert "already" in one_sentence(repo("tag", "v1", "dev", code=4).err)
+    assert repo("tags", "--json").json == [{"tag": "v1", "commit": first}]
+    assert first[:12] in repo("tags").out
+    assert repo("drop-tag", "v1", "--dry-run", "--json").json["commit"] == first
+    repo("drop-tag", "v1", "--yes")
+    assert "No tag" in repo("tags").out
 
 
 def test_retention_and_collection(repo: Cli, file: Path) -> None:
     """Rules are set, shown and removed; a collection says what would go before it goes."""
-    assert repo("retention show", "--json").json == {"default_days": None, "branch_days": {}}
-    repo("retention set", "30", "--branch-days", "main=90")
-    assert repo("retention show", "--json").json == {"default_days": 30, "branch_days": {"main": 90}}
-    assert "90 days" in repo("retention show").out
-    assert "number of days" in one_sentence(repo("retention set", "30", "--branch-days", "main=x", code=2).err)
-    repo("retention delete", "--dry-run")
-    repo("retention delete", "--yes")
-    assert "for ever" in repo("retention show").out
+    assert repo("retention", "--json").json == {"default_days": None, "branch_days": {}}
+    repo("set-retention", "30", "--branch-days", "main=90")
+    assert repo("retention", "--json").json == {"default_days": 30, "branch_days": {"main": 90}}
+    assert "90 days" in repo("retention").out
+    assert "number of days" in one_sentence(repo("set-retention", "30", "--branch-days", "main=x", code=2).err)
+    repo("drop-retention", "--dry-run")
+    repo("drop-retention", "--yes")
+    assert "for ever" in repo("retention").out
     repo("put", "main", "a", file)
     repo("put", "main", "a", file)
     repo("commit", "main", "-m", "a")
-    planned = repo("gc", "--min-age", "0 s", "--dry-run", "--json").json
+    planned = repo("collect", "--min-age", "0 s", "--dry-run", "--json").json
     assert (planned["dry_run"], planned["deleted"]) == (True, 1)
-    assert repo("gc", "--min-age", "0 s", "--yes", "--json").json["deleted"] == 1
-    assert repo("gc", "--yes", "--json").json["deleted"] == 0
+    assert repo("collect", "--min-age", "0 s", "--yes", "--json").json["deleted"] == 1
+    assert repo("collect", "--yes", "--json").json["deleted"] == 0
 
 
 def test_objects_are_imported(repo: Cli, tmp_path: Path) -> None:
@@ -234,9 +245,9 @@ def test_repositories_are_made_listed_and_dropped(cli: Cli, home: str) -> None:
     taken = cli("repo", "create", home, "second")
     assert (taken.code, "already" in one_sentence(taken.err)) == (4, True)
     assert cli("repo", "create", home, "No Name").code == 2
-    planned = cli("repo", "delete", home, "second", "--dry-run", "--json").json
+    planned = cli("repo", "drop", home, "second", "--dry-run", "--json").json
     assert (planned["branches"], planned["tags"]) == (1, 0)
-    assert cli("repo", "delete", home, "second", "--yes").code == 0
+    assert cli("repo", "drop", home, "second", "--yes").code == 0
     missing = cli("repo", "ls", home, "analytcs", "main")
     assert missing.code == 3
     assert "Did you mean analytics?" in one_sentence(missing.err)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
 from lakebed.cli import exits
+from lakebed.cli.files import Loaded, read_file
 
 Cli = Callable[..., Any]
 
@@ -212,6 +217,27 @@ def test_overwrite_one_partition_of_a_date(cli: Cli, lake: str, tmp_path: Path) 
         assert len(answer.err.splitlines()) == 1
 
 
+def test_a_file_is_written_in_a_format_that_its_name_says(cli: Cli, lake: str, tmp_path: Path) -> None:
+    """A name of no known format is refused with those there are, and leaves no file; a written file is reported."""
+    for name in ("x.xlsx", "x", "x.table", "x.jsonl"):
+        answer = cli("table", "read", lake, "flights", "--output", tmp_path / name)
+        assert (answer.code, answer.out) == (exits.USAGE, "")
+        assert "csv, json or parquet" in answer.err
+    table = cli("table", "read", lake, "flights", "--format", "table", "--output", tmp_path / "x.csv")
+    assert (table.code, "csv, json or parquet" in table.err) == (exits.USAGE, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["lake"]
+
+    target = tmp_path / "x.pq"
+    assert cli("table", "read", lake, "flights", "-o", target).out.startswith(f"Wrote 4 rows to {target} (parquet, ")
+    written = cli("table", "changes", lake, "flights", "1", "2", "-o", tmp_path / "x.json", "--json").json
+    path = tmp_path / "x.json"
+    assert written == {"output": str(path), "format": "json", "rows": 2, "bytes": path.stat().st_size}
+    assert len(json.loads(path.read_text())) == 2
+    told = cli("table", "read", lake, "flights", "-o", tmp_path / "x.txt", "--format", "csv", "--limit", "1", "--json")
+    assert (told.json["rows"], told.json["format"]) == (1, "csv")
+    assert len((tmp_path / "x.txt").read_text().splitlines()) == 2
+
+
 def test_a_place_that_cannot_be_written_to(cli: Cli, lake: str, tmp_path: Path) -> None:
     """A folder that is absent, a folder in place of a file and an empty list of columns are told as such."""
     absent = cli("table", "read", lake, "flights", "--output", tmp_path / "no" / "x.csv")
@@ -219,3 +245,21 @@ def test_a_place_that_cannot_be_written_to(cli: Cli, lake: str, tmp_path: Path) 
     folder = cli("table", "read", lake, "flights", "--output", tmp_path)
     assert (folder.code, "is a folder" in folder.err) == (exits.USAGE, True)
     assert cli("table", "read", lake, "flights", "--columns", "").code == exits.USAGE
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_loading_a_file_tells_how_far_it_is(tmp_path: Path, suffix: str) -> None:
+    """The progress grows with the rows that are taken out, and ends at the file's end."""
+    rows = pa.table({"id": range(200_000), "name": ["a name of some length"] * 200_000})
+    path = str(tmp_path / f"rows.{suffix}")
+    if suffix == "csv":
+        pa.csv.write_csv(rows, path)
+    else:
+        pq.write_table(rows, path, row_group_size=50_000)
+    seen: list[Loaded] = []
+    reader = read_file(path, format=None, schema=rows.schema, progress=seen.append)
+    assert sum(batch.num_rows for batch in reader) == rows.num_rows
+    assert len({one.done_count for one in seen}) > 2
+    assert [one.done_count for one in seen] == sorted(one.done_count for one in seen)
+    assert {one.total_count for one in seen} == {os.path.getsize(path) if suffix == "csv" else rows.num_rows}
+    assert seen[-1].done_count == seen[-1].total_count

@@ -31,6 +31,15 @@ def test_create_makes_the_lake_too(cli: Cli, tmp_path: Path) -> None:
     assert lakebed.open(str(tmp_path / "new"), create=False).tables() == ["db.t"]
 
 
+@pytest.mark.parametrize(
+    "words", [(), ("-c", "id"), ("-c", "id NUMBER"), ("-c", "id INT", "-o", "bucket"), ("--like", "nosuch.csv")]
+)
+def test_a_mistake_makes_no_lake(cli: Cli, tmp_path: Path, words: tuple[str, ...]) -> None:
+    """What cannot be understood is refused before anything is written."""
+    assert cli("table", "create", tmp_path / "new", "t", *words).code in (exits.USAGE, exits.NOT_FOUND)
+    assert not (tmp_path / "new").exists()
+
+
 def test_create_like_a_file(cli: Cli, lake: str, tmp_path: Path) -> None:
     """--like takes the columns of a file."""
     (tmp_path / "a.csv").write_text("id,name\n1,x\n")
@@ -99,7 +108,7 @@ def test_drop(cli: Cli, lake: str) -> None:
     assert cli("table", "drop", lake, "db.events").code == exits.OK
     assert cli("table", "drop", lake, "flights", "--force").code == exits.OK
     assert cli("ls", lake, "--json").json == []
-    assert [path.name for path in Path(lake).rglob("*") if path.is_file()] == ["lakebed.json"]
+    assert sorted(path.name for path in Path(lake).rglob("*") if path.is_file()) == ["lakebed.json", "reserve"]
 
 
 def test_columns_and_options_change(cli: Cli, lake: str) -> None:
@@ -153,6 +162,6 @@ def test_an_option_that_nobody_knows_is_not_unset(cli: Cli, lake: str, unchanged
 
 def test_a_branch_name_is_refused_as_one(cli: Cli, lake: str) -> None:
     """Branches follow the rules of tag names, and the sentence speaks of the branch."""
-    answer = cli("table", "create-branch", lake, "flights", "--name", "12", "--json")
+    answer = cli("table", "branch", lake, "flights", "12", "--json")
     assert (answer.code, answer.error["kind"]) == (exits.USAGE, "invalid_branch_name")
     assert "branch name '12'" in answer.error["message"]

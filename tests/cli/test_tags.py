@@ -1,7 +1,8 @@
-"""lakebed table tags, create-tag, replace-tag, rename-tag, delete-tag, expire-tags."""
+"""lakebed table tags, tag, replace-tag, rename-tag, drop-tag, expire-tags."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,35 +22,37 @@ def test_tags_are_listed(cli: Cli, lake: str) -> None:
     """A table of tags for people, facts for programs; a hint where there is none."""
     assert tags_of(cli, lake) == {"jan": 1}
     assert "jan" in cli("table", "tags", lake, "flights").out
-    assert "create-tag" in cli("table", "tags", lake, "db.events").out
+    (jan,) = cli("table", "tags", lake, "flights", "--json").json
+    assert jan["time_ms"] <= jan["created_ms"] <= time.time() * 1000 + 1000
+    assert "tag" in cli("table", "tags", lake, "db.events").out
 
 
 def test_create_tag(cli: Cli, lake: str) -> None:
     """The newest snapshot by default, an older one by id, another tag's, or that of a time."""
-    made = cli("table", "create-tag", lake, "flights", "--name", "new", "--lifetime", "7 d", "--json").json
+    made = cli("table", "tag", lake, "flights", "new", "--lifetime", "7 d", "--json").json
     assert made["snapshot"] == 2
     assert made["lifetime_ms"] == 7 * 86_400_000
     assert made["expires_ms"] == made["created_ms"] + made["lifetime_ms"]
-    assert cli("table", "create-tag", lake, "flights", "--name", "old", "--snapshot", "1").code == exits.OK
-    assert cli("table", "create-tag", lake, "flights", "--name", "copy", "--tag", "jan").code == exits.OK
-    assert cli("table", "create-tag", lake, "flights", "--name", "now", "--timestamp", "2999-01-01").code == exits.OK
+    assert cli("table", "tag", lake, "flights", "old", "--snapshot", "1").code == exits.OK
+    assert cli("table", "tag", lake, "flights", "copy", "--tag", "jan").code == exits.OK
+    assert cli("table", "tag", lake, "flights", "now", "--timestamp", "2999-01-01").code == exits.OK
     assert tags_of(cli, lake) == {"jan": 1, "new": 2, "old": 1, "copy": 1, "now": 2}
 
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (("--name", "jan"), exits.CONFLICT),
-        (("--name", "2013"), exits.USAGE),
-        (("--name", "a/b"), exits.USAGE),
-        (("--name", "snapshot.3"), exits.USAGE),
-        (("--name", " "), exits.USAGE),
-        (("--name", "x", "--snapshot", "99"), exits.NOT_FOUND),
-        (("--name", "x", "--tag", "nope"), exits.NOT_FOUND),
-        (("--name", "x", "--timestamp", "1999-01-01"), exits.NOT_FOUND),
-        (("--name", "x", "--timestamp", "yesterday"), exits.USAGE),
-        (("--name", "x", "--lifetime", "soon"), exits.USAGE),
-        (("--name", "x", "--snapshot", "1", "--tag", "jan"), exits.USAGE),
+        (("jan",), exits.CONFLICT),
+        (("2013",), exits.USAGE),
+        (("a/b",), exits.USAGE),
+        (("snapshot.3",), exits.USAGE),
+        ((" ",), exits.USAGE),
+        (("x", "--snapshot", "99"), exits.NOT_FOUND),
+        (("x", "--tag", "nope"), exits.NOT_FOUND),
+        (("x", "--timestamp", "1999-01-01"), exits.NOT_FOUND),
+        (("x", "--timestamp", "yesterday"), exits.USAGE),
+        (("x", "--lifetime", "soon"), exits.USAGE),
+        (("x", "--snapshot", "1", "--tag", "jan"), exits.USAGE),
         ((), exits.USAGE),
     ],
 )
@@ -57,7 +60,7 @@ def test_create_tag_refuses(
     cli: Cli, lake: str, unchanged: Callable[[], bool], arguments: tuple[str, ...], code: int
 ) -> None:
     """A tag that cannot be made is one sentence with its exit code, and nothing is written."""
-    answer = cli("table", "create-tag", lake, "flights", *arguments)
+    answer = cli("table", "tag", lake, "flights", *arguments)
     assert answer.code == code
     assert len(answer.err.splitlines()) == 1
     assert unchanged()
@@ -65,36 +68,36 @@ def test_create_tag_refuses(
 
 def test_create_tag_if_not_exists(cli: Cli, lake: str) -> None:
     """--if-not-exists is content with the tag that is there, and leaves it."""
-    answer = cli("table", "create-tag", lake, "flights", "--name", "jan", "--if-not-exists", "--json")
+    answer = cli("table", "tag", lake, "flights", "jan", "--if-not-exists", "--json")
     assert answer.json["snapshot"] == 1
 
 
 def test_replace_and_rename(cli: Cli, lake: str) -> None:
     """A tag moves to another snapshot, and gets another name."""
-    assert cli("table", "replace-tag", lake, "flights", "--name", "jan").code == exits.OK
+    assert cli("table", "replace-tag", lake, "flights", "jan").code == exits.OK
     assert tags_of(cli, lake) == {"jan": 2}
-    assert cli("table", "rename-tag", lake, "flights", "--name", "jan", "--to", "feb").code == exits.OK
+    assert cli("table", "rename-tag", lake, "flights", "jan", "feb").code == exits.OK
     assert tags_of(cli, lake) == {"feb": 2}
-    assert cli("table", "rename-tag", lake, "flights", "--name", "jan", "--to", "x").code == exits.NOT_FOUND
-    assert cli("table", "replace-tag", lake, "flights", "--name", "jan").code == exits.NOT_FOUND
+    assert cli("table", "rename-tag", lake, "flights", "jan", "x").code == exits.NOT_FOUND
+    assert cli("table", "replace-tag", lake, "flights", "jan").code == exits.NOT_FOUND
 
 
 def test_delete_tag(cli: Cli, lake: str, unchanged: Callable[[], bool]) -> None:
     """A dry run only tells; deleting deletes; a missing tag is refused unless --if-exists."""
-    told = cli("table", "delete-tag", lake, "flights", "--name", "jan", "--dry-run", "--json").json
+    told = cli("table", "drop-tag", lake, "flights", "jan", "--dry-run", "--json").json
     assert told["dry_run"]
     assert told["hidden"] == 1
-    assert cli("table", "delete-tag", lake, "flights", "--name", "nope").code == exits.NOT_FOUND
-    assert cli("table", "delete-tag", lake, "flights", "--name", "jan", "--name", "nope").code == exits.NOT_FOUND
+    assert cli("table", "drop-tag", lake, "flights", "nope").code == exits.NOT_FOUND
+    assert cli("table", "drop-tag", lake, "flights", "jan", "nope").code == exits.NOT_FOUND
     assert unchanged()
-    assert cli("table", "delete-tag", lake, "flights", "--name", "nope", "--if-exists").code == exits.OK
-    assert cli("table", "delete-tag", lake, "flights", "--name", "jan").code == exits.OK
+    assert cli("table", "drop-tag", lake, "flights", "nope", "--if-exists").code == exits.OK
+    assert cli("table", "drop-tag", lake, "flights", "jan").code == exits.OK
     assert tags_of(cli, lake) == {}
 
 
 def test_expire_tags(cli: Cli, lake: str) -> None:
     """Tags whose lifetime is over go, others stay; a dry run lists them."""
-    cli("table", "create-tag", lake, "flights", "--name", "brief", "--lifetime", "0 ms")
+    cli("table", "tag", lake, "flights", "brief", "--lifetime", "0 ms")
     told = cli("table", "expire-tags", lake, "flights", "--dry-run", "--json").json
     assert told["versions"] == ["tag/tag-brief"]
     assert tags_of(cli, lake) == {"jan": 1, "brief": 2}

@@ -85,20 +85,18 @@ def test_compact(cli: Cli, lake: str, unchanged: Callable[[], bool]) -> None:
 
 def test_branches(cli: Cli, lake: str, tmp_path: Path) -> None:
     """A branch starts from a tag, is written on its own, and goes."""
-    assert (
-        cli("table", "create-branch", lake, "flights", "--name", "dev", "--tag", "jan", "--json").json["snapshot"] == 1
-    )
+    assert cli("table", "branch", lake, "flights", "dev", "--tag", "jan", "--json").json["snapshot"] == 1
     (tmp_path / "new.csv").write_text("id,carrier,delay\n50,XX,0\n")
     assert cli("table", "upsert", lake, "flights", tmp_path / "new.csv", "--branch", "dev").code == exits.OK
     assert cli("table", "read", lake, "flights", "--branch", "dev", "--count").out == "4\n"
     assert cli("table", "read", lake, "flights", "--version", "dev", "--count").out == "4\n"
     assert cli("table", "read", lake, "flights", "--where", "id = 50", "--count").out == "0\n"
     assert [one["branch"] for one in cli("table", "branches", lake, "flights", "--json").json] == ["dev"]
-    assert cli("table", "create-branch", lake, "flights", "--name", "dev").code == exits.CONFLICT
+    assert cli("table", "branch", lake, "flights", "dev").code == exits.CONFLICT
     assert cli("table", "drop", lake, "flights").code == exits.USAGE
     assert cli("fsck", lake, "--deep").code == exits.OK
-    assert cli("table", "delete-branch", lake, "flights", "--name", "dev").code == exits.OK
-    assert cli("table", "delete-branch", lake, "flights", "--name", "dev").code == exits.NOT_FOUND
+    assert cli("table", "drop-branch", lake, "flights", "dev").code == exits.OK
+    assert cli("table", "drop-branch", lake, "flights", "dev").code == exits.NOT_FOUND
     assert cli("table", "history", lake, "flights", "--branch", "dev").code == exits.NOT_FOUND
 
 
@@ -107,10 +105,10 @@ def test_remove_orphan_files(cli: Cli, lake: str) -> None:
     orphan = Path(lake) / "default.db" / "flights" / "bucket-0" / "data-nobody-0.parquet"
     orphan.write_bytes(b"lost")
     os.utime(orphan, (1_000_000_000, 1_000_000_000))
-    told = cli("table", "remove-orphan-files", lake, "flights", "--dry-run", "--json").json
+    told = cli("table", "collect", lake, "flights", "--dry-run", "--json").json
     assert [one["path"] for one in told["objects"]] == ["bucket-0/data-nobody-0.parquet"]
     assert orphan.exists()
-    assert cli("table", "remove-orphan-files", lake, "flights").code == exits.OK
+    assert cli("table", "collect", lake, "flights").code == exits.OK
     assert not orphan.exists()
     assert cli("table", "read", lake, "flights", "--count").out == "4\n"
 
@@ -140,9 +138,9 @@ def test_unknown_system_table(cli: Cli, lake: str) -> None:
 
 def test_a_branch_is_deleted_dry_first(cli: Callable[..., Any], lake: str) -> None:
     """--dry-run names the snapshots and tags of the branch and deletes nothing; the real run takes the branch."""
-    cli("table", "create-branch", lake, "flights", "--name", "dev")
-    cli("table", "create-tag", lake, "flights", "--name", "mine", "--branch", "dev")
-    words = ("table", "delete-branch", lake, "flights", "--name", "dev")
+    cli("table", "branch", lake, "flights", "dev")
+    cli("table", "tag", lake, "flights", "mine", "--branch", "dev")
+    words = ("table", "drop-branch", lake, "flights", "dev")
     foretold = cli(*words, "--dry-run", "--json").json
     assert (foretold["snapshots"], foretold["tags"], foretold["deleted"]) == ([2], ["mine"], False)
     assert "1 snapshot and 1 tag: mine" in cli(*words, "--dry-run").out
@@ -150,3 +148,13 @@ def test_a_branch_is_deleted_dry_first(cli: Callable[..., Any], lake: str) -> No
     assert cli(*words).code == exits.OK
     assert cli("table", "branches", lake, "flights", "--json").json == []
     assert cli(*words, "--dry-run").code == exits.NOT_FOUND
+
+
+@pytest.mark.parametrize("words", [["--version", "9" * 5000], ["--version", "a" * 5000], ["--timestamp", "9" * 5000]])
+def test_versions_and_times_out_of_range(cli: Cli, lake: str, words: list[str]) -> None:
+    """A number that no version or time can have is refused in a sentence of readable length."""
+    for command in (["read", lake, "flights"], ["rollback", lake, "flights", "--yes"]):
+        answer = cli("table", *command, *words)
+        assert answer.code in (exits.USAGE, exits.NOT_FOUND)
+        assert len(answer.err) < 600
+        assert answer.err.startswith("lakebed: ")

@@ -399,3 +399,42 @@ class TestAlternating:
 def files_on_disk(table: Table) -> set[str]:
     """Paths of all data files in the table's folder."""
     return {meta.path for meta in open_store(table.url).list("") if "/bucket-" in f"/{meta.path}"}
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending"])
+@pytest.mark.parametrize("full", [False, True])
+def test_sequence_fields_are_read_alike(lake: Lake, peers: Peers, order: str, full: bool) -> None:
+    """Late rows, late deletes and deletes kept in the highest level read the same in every client, from both sides."""
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("seq", pa.float64()), ("v", pa.string())])
+    options = {"bucket": "1", "sequence.field": "seq", "sequence.field.sort-order": order}
+    table = lake.create_table("seq", schema, primary_keys=["id"], options=options)
+    sign = 1 if order == "ascending" else -1
+
+    def rows(*values: tuple[int, float | None, str]) -> pa.Table:
+        made = [{"id": i, "seq": s if s is None else sign * s, "v": v} for i, s, v in values]
+        return pa.Table.from_pylist(made, schema)
+
+    table.upsert(rows((1, 10.0, "a"), (2, 10.0, "b"), (3, None, "null"), (4, 0.0, "zero"), (5, 1.0, "e")))
+    table.delete(keys=rows((1, 20.0, ""), (2, 5.0, ""), (6, 3.0, "")).select(["id", "seq"]))
+    if full:
+        table.compact(full=True)
+    table.upsert(rows((1, 19.0, "late"), (3, -1.0, "three"), (4, -1.0, "late"), (6, 3.0, "six")))
+    expected = {2: "b", 3: "three", 4: "zero", 5: "e", 6: "six"}
+
+    def pairs(found: pa.Table) -> dict[int, str]:
+        return dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True))
+
+    assert pairs(table.read()) == expected
+    for client in READERS:
+        assert pairs(peers.read("default.seq", client=client)) == expected
+    if full:
+        table.compact(full=True)
+        for client in READERS:
+            assert pairs(peers.read("default.seq", client=client)) == expected
+    peers.write("default.seq", rows((1, 18.0, "late"), (2, 11.0, "new"), (5, 0.5, "late")))
+    expected[2] = "new"
+    for client in READERS:
+        assert pairs(peers.read("default.seq", client=client)) == expected
+    assert pairs(table.read()) == expected
+    table.compact(full=True)
+    assert pairs(table.read()) == expected

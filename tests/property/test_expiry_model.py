@@ -213,7 +213,7 @@ def changelog_files_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(names.Names, "_changelog", lambda self, snapshot: NOTHING_NAMED)
 
 
-NOTHING_NAMED = paths_of(ENTRY_SCHEMA.empty_table(), lambda partition, bucket: "")
+NOTHING_NAMED = paths_of(ENTRY_SCHEMA.empty_table(), lambda partition, bucket: ("",))
 
 MUTATIONS: tuple[Patch, ...] = (
     carried_files_are_forgotten,

@@ -246,11 +246,11 @@ def files_before_the_log(patch: Patch) -> None:
     flush_once = database.Database.flush_once
 
     def early(self: Any) -> bool:
-        wait, self._commit.wait = self._commit.wait, lambda sequence: None
+        settle, self._commit.settle = self._commit.settle, lambda sequence: None
         try:
             return flush_once(self)
         finally:
-            self._commit.wait = wait
+            self._commit.settle = settle
 
     patch.setattr(database.Database, "flush_once", early)
 

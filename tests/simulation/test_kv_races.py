@@ -19,7 +19,7 @@ from lakebed.objects import create_once
 from lakebed.testing import seed_count
 from lakebed.testing.kv_scenes import SCENES, play
 
-SEEDS_DEFAULT = 1200
+SEEDS_DEFAULT = 900
 CHUNK_COUNT = 6
 
 

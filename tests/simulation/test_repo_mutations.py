@@ -119,14 +119,14 @@ def unclear_writes_are_made_again(patch: Patch) -> None:
 @undone_in("insisters")
 def own_entries_are_rivals(patch: Patch) -> None:
     """A conditional put takes its own entry, sealed since its first try, for somebody else's."""
-    say_otherwise(patch, write, "stage_if_absent", (".address == entry.address", ".address == '?'"))
+    say_otherwise(patch, write, "_stage_unless", (".address == entry.address", ".address == '?'"))
 
 
 @undone_in("rivals")
 def rivals_are_not_expected(patch: Patch) -> None:
     """A conditional put looks, and then writes whatever came meanwhile."""
     say_otherwise(
-        patch, write, "stage_if_absent", ("expected={**standing.on_both, staged: own}", "expected=standing.on_both")
+        patch, write, "_stage_unless", ("expected={**standing.on_both, staged: own}", "expected=standing.on_both")
     )
 
 

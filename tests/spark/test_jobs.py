@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+import lakebed.spark
 from lakebed.errors import NotFound
 from lakebed.objects.port import ObjectMeta
 from lakebed.spark import jobs
@@ -117,6 +118,35 @@ def test_orphans(spark: SparkSession, make_table: MakeTable, sorted_rows: Sorted
     assert data_files(table) == wanted
     assert [sorted_rows(table.read()), sorted_rows(table.read(version="old")), sorted_rows(branch.read())] == before
     assert jobs.remove_orphan_files(spark, table, older_than_ms=in_a_minute(table)).deleted_count == 0
+
+
+def test_files_outside_the_table(
+    spark: SparkSession, make_table: MakeTable, sorted_rows: SortedRows, tmp_path: Path
+) -> None:
+    """Tasks write, read and compact files at external paths; the search for orphans keeps what is not the table's."""
+    roots = [tmp_path / "outside", tmp_path / "far away"]
+    external = {
+        "data-file.external-paths": ",".join(f"file://{root}" for root in roots),
+        "data-file.external-paths.strategy": "round-robin",
+    }
+    table = make_table(SCHEMA, **(KEYED | {"options": {"bucket": "2", **external}}))
+    for number in range(2):
+        table.upsert(rows(range(number, 20), v=str(number)))
+    lakebed.spark.upsert(spark.createDataFrame(rows(range(2, 20), v="2")), table)
+    expected = sorted_rows(table.read())
+    assert sorted_rows(table.to_spark(spark)) == expected
+    assert jobs.compact_table(spark, table, full=True).snapshot is not None
+    writer = table.new_writer()
+    writer.write(rows(range(7)))
+    writer.finish()
+    stray = roots[0] / "p=0" / "bucket-0" / "data-of-another-table.parquet"
+    stray.write_bytes(b"x")
+    table.expire(retain_max=1, retain_min=1)
+    assert jobs.remove_orphan_files(spark, table, older_than_ms=in_a_minute(table)).deleted_count == 4
+    live = set(table.system("files")["file_path"].to_pylist())
+    assert {f"file:{path}" for root in roots for path in root.rglob("*.parquet")} == live | {f"file:{stray}"}
+    assert not data_files(table)
+    assert sorted_rows(table.to_spark(spark)) == expected
 
 
 def test_orphans_of_an_unreadable_table(spark: SparkSession, make_table: MakeTable) -> None:

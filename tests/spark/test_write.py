@@ -10,11 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 import lakebed.spark
 from lakebed.errors import InvalidRequest
+from lakebed.spark import writing
 from lakebed.spark.tasks import collect_changes, ship
 from lakebed.spark.writing import commit_changes, write_task
 from lakebed.table.model import BATCH_COMMIT_IDENTIFIER, DataField
@@ -230,6 +231,66 @@ def test_delete(spark: SparkSession, make_table: MakeTable) -> None:
         lakebed.spark.delete(spark.createDataFrame(numbers(1)), plain)
 
 
+def test_deletes_and_merges_that_lose_a_race_are_made_again(
+    spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that another writer changes between the read and the commit are read again, not deleted or set back."""
+    schema = pa.schema([*NUMBERS, ("w", pa.string())])
+    table = make_table(schema, **KEYED)
+    other = Table.open(table.store, name="other")
+
+    def whole(ids: list[int], v: str, w: str) -> pa.Table:
+        return pa.table({"id": ids, "v": [v] * len(ids), "w": [w] * len(ids)}, schema=schema)
+
+    def race(change: Callable[[], object]) -> list[int]:
+        """Let another writer commit before the first commit of the next verb."""
+        tries: list[int] = []
+
+        def commit(*args: Any, **more: Any) -> Any:
+            tries.append(1)
+            if len(tries) == 1:
+                change()
+            return commit_changes(*args, **more)
+
+        monkeypatch.setattr("lakebed.spark.writing.commit_changes", commit)
+        return tries
+
+    table.upsert(whole([1, 2, 3], "a", "old"))
+    tries = race(lambda: other.upsert(whole([2], "b", "new")))
+    lakebed.spark.delete("v = 'a'", table)
+    assert len(tries) == 2
+    assert values_of(table) == {2: "b"}
+    tries = race(lambda: other.upsert(whole([2], "c", "newest")))
+    lakebed.spark.merge(spark.createDataFrame([(2, "d"), (9, "d")], "id bigint, v string"), table)
+    assert len(tries) == 2
+    rows = {row["id"]: (row["v"], row["w"]) for row in table.read().to_pylist()}
+    assert rows == {2: ("d", "newest"), 9: ("d", None)}
+
+
+def test_rows_of_an_older_sequence_never_win(spark: SparkSession, make_table: MakeTable) -> None:
+    """Upserts, merges of incomplete rows, deletes by key and by predicate keep to the option sequence.field."""
+    schema = pa.schema([("id", pa.int64()), ("seq", pa.int64()), ("v", pa.string()), ("w", pa.string())])
+    table = make_table(schema, primary_keys=["id"], options={"bucket": "2", "sequence.field": "seq"})
+
+    def frame(columns: str, *rows: tuple[object, ...]) -> DataFrame:
+        return spark.createDataFrame(rows, columns)
+
+    whole = "id bigint, seq bigint, v string, w string"
+    lakebed.spark.upsert(frame(whole, (1, 5, "a", "x"), (2, 5, "b", "x"), (2, 4, "old", "x"), (3, 5, "c", "x")), table)
+    lakebed.spark.merge(frame("id bigint, seq bigint, v string", (1, 4, "late"), (2, 6, "new")), table)
+    assert values_of(table) == {1: "a", 2: "new", 3: "c"}
+    assert table.read(where="id = 2")["w"].to_pylist() == ["x"]
+    lakebed.spark.delete(frame("id bigint, seq bigint", (1, 4), (3, 9)), table)
+    lakebed.spark.delete("id = 2", table)
+    table.compact(full=True)
+    lakebed.spark.upsert(frame(whole, (2, 5, "late", "x"), (3, 8, "late", "x")), table)
+    assert values_of(table) == {1: "a"}
+    with pytest.raises(InvalidRequest, match="needs the column 'seq'"):
+        lakebed.spark.delete(frame("id bigint", (1,)), table)
+    with pytest.raises(InvalidRequest, match="have no column 'seq'"):
+        lakebed.spark.merge(frame("id bigint, v string", (1, "z")), table)
+
+
 def test_merge(spark: SparkSession, make_table: MakeTable) -> None:
     """A merge completes partial rows from the table, and does with matched and new keys what it is told."""
     table = make_table(pa.schema([*NUMBERS, pa.field("w", pa.int32())]), **KEYED)
@@ -365,6 +426,27 @@ def test_repeated_identifier_is_one_snapshot(spark: SparkSession, make_table: Ma
         assert sorted(values_of(table)) == [1, 2]
 
 
+def test_keys_that_another_writer_placed_meanwhile(
+    spark: SparkSession, make_table: MakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With dynamic buckets the rows are placed again, and what the first try wrote is deleted."""
+    table = make_table(NUMBERS, primary_keys=["id"], options={"bucket": "-1", "dynamic-bucket.target-row-num": "1"})
+    other, real, tries = Table.open(table.store, name="t"), writing.commit_changes, []
+
+    def late(*arguments: Any, **named: Any) -> Any:
+        if not tries:
+            other.upsert(numbers(2, v="first"))
+            other.upsert(numbers(3, v="first"))
+        tries.append(1)
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(writing, "commit_changes", late)
+    lakebed.spark.upsert(spark.createDataFrame(numbers(1, 2, 3, v="spark")), table)
+    assert len(tries) == 2
+    assert values_of(table) == dict.fromkeys((1, 2, 3), "spark")
+    assert table.remove_orphan_files(older_than_ms=2**40, dry_run=True).deleted_count == 0
+
+
 def test_columns_of_a_newer_schema(spark: SparkSession, make_table: MakeTable) -> None:
     """A column that another handle added is known to the next write."""
     table = make_table(NUMBERS)
@@ -372,3 +454,19 @@ def test_columns_of_a_newer_schema(spark: SparkSession, make_table: MakeTable) -
     Table.open(table.store, name="t").add_column("w", "INT")
     lakebed.spark.write(spark.range(2, 3).selectExpr("id", "'x' as v", "7 as w"), table)
     assert sorted(table.read()["w"].to_pylist(), key=str) == [7, None]
+
+
+@pytest.mark.parametrize("tasks", ["1", "3"])
+def test_dynamic_buckets(spark: SparkSession, make_table: MakeTable, tasks: str) -> None:
+    """With dynamic buckets every key is placed once, also by several tasks and after local writes."""
+    options = {"bucket": "-1", "dynamic-bucket.target-row-num": "10", "dynamic-bucket.assigner-parallelism": tasks}
+    table = make_table(NUMBERS, primary_keys=["id"], options=options)
+    table.upsert(numbers(*range(25), v="local"))
+    lakebed.spark.upsert(spark.createDataFrame(numbers(*range(20, 80), v="spark")), table)
+    table.upsert(numbers(*range(70, 90), v="again"))
+    lakebed.spark.delete(spark.createDataFrame(numbers(0, 1, 85)), table)
+    expected = dict.fromkeys(range(25), "local") | dict.fromkeys(range(20, 80), "spark")
+    expected |= dict.fromkeys(range(70, 90), "again")
+    assert values_of(table) == {n: v for n, v in expected.items() if n not in (0, 1, 85)}
+    lakebed.spark.write(spark.createDataFrame(numbers(*range(40), v="anew")), table, mode="overwrite")
+    assert values_of(table) == dict.fromkeys(range(40), "anew")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import gc
 import subprocess
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,11 @@ class Module:
     name: str
     text: str
     tree: ast.Module
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All nodes of the tree."""
+        return list(ast.walk(self.tree))
 
     @property
     def room(self) -> str:
@@ -42,9 +48,29 @@ def parse(path: Path) -> Module:
     return Module(path, name, text, ast.parse(text, filename=str(path)))
 
 
-def python_files(folder: str) -> Iterator[Path]:
-    """Python files below a folder, sorted."""
-    return iter(sorted((ROOT / folder).rglob("*.py")))
+def parse_all(folder: str) -> list[Module]:
+    """Read every Python file below a folder, in the order of paths.
+
+    Millions of nodes live until the tests end: the garbage collector does not look at them again.
+    """
+    gc.disable()
+    try:
+        found = [parse(path) for path in sorted((ROOT / folder).rglob("*.py"))]
+        for module in found:
+            assert module.nodes
+    finally:
+        gc.freeze()
+        gc.enable()
+    return found
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """One worker runs all of these tests, so that the files are parsed once. Without workers there are no groups."""
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.xdist_group("tidy"))
 
 
 @pytest.fixture(scope="session")
@@ -56,19 +82,19 @@ def root() -> Path:
 @pytest.fixture(scope="session")
 def sources() -> list[Module]:
     """Every module of the package."""
-    return [parse(path) for path in python_files("src")]
+    return parse_all("src")
 
 
 @pytest.fixture(scope="session")
 def test_modules() -> list[Module]:
     """Every module of the tests."""
-    return [parse(path) for path in python_files("tests")]
+    return parse_all("tests")
 
 
 @pytest.fixture(scope="session")
 def all_modules(sources: list[Module], test_modules: list[Module]) -> list[Module]:
     """Package, tests, benchmarks, demo and tools."""
-    others = [parse(path) for folder in ("bench", "demo", "tools") for path in python_files(folder)]
+    others = [module for folder in ("bench", "demo", "tools") for module in parse_all(folder)]
     return sources + test_modules + others
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 RANK = {
-    **dict.fromkeys(("errors", "clock", "runtime", "ids", "metrics", "duration"), 0),
+    **dict.fromkeys(("errors", "clock", "runtime", "ids", "log", "metrics", "duration", "texts"), 0),
     "objects": 1,
     "reclaim": 2,
     "lsm": 3,
@@ -45,7 +45,7 @@ STRANGERS = ({"repo", "table"},)
 
 def imported(module: Any, known: set[str]) -> Iterator[tuple[str, int]]:
     """Modules of lakebed that a module imports, anywhere in it, with the line."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.split(".")[0] == "lakebed":
@@ -60,7 +60,7 @@ def imported(module: Any, known: set[str]) -> Iterator[tuple[str, int]]:
 
 def imported_roots(module: Any) -> Iterator[tuple[str, int]]:
     """First names of everything that a module imports, with the line."""
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.name.split(".")[0], node.lineno
@@ -118,7 +118,7 @@ def test_only_the_sweeper_deletes(sources: list[Any]) -> None:
     for module in sources:
         if module.name in DELETERS or module.room in {"objects", "testing"}:
             continue
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "delete":
                 receiver = ast.unparse(node.func.value)
                 if "store" in receiver.split(".")[-1].lower():
@@ -135,7 +135,7 @@ def test_time_chance_and_threads_come_in_as_arguments(sources: list[Any]) -> Non
         for name, line in imported_roots(module):
             if name in AMBIENT:
                 wrong.append(f"{module.shown}:{line} imports {name}; take {AMBIENT[name]} instead")
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if not isinstance(node, ast.Attribute):
                 continue
             owner = ast.unparse(node.value)
@@ -150,7 +150,7 @@ def test_errors_are_not_swallowed(sources: list[Any]) -> None:
     """A handler of every exception says, does or raises something."""
     wrong = []
     for module in sources:
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.ExceptHandler):
                 broad = node.type is None or ast.unparse(node.type) in {"Exception", "BaseException"}
                 idle = all(isinstance(line, ast.Pass | ast.Continue) for line in node.body)

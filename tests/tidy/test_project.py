@@ -54,12 +54,13 @@ def test_imports_are_declared(root: Path, sources: list[Any]) -> None:
         *(name for extra in project["optional-dependencies"].values() for name in extra),
     ]
     names = {re.split(r"[\[<>=!~ ;]", name)[0].lower() for name in declared} | {"lakebed", "py4j", "click"}
+    known = set(sys.stdlib_module_names)
     wrong = set()
     for module in sources:
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             roots = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             roots += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            for name in {entry.split(".")[0] for entry in roots} - set(sys.stdlib_module_names):
+            for name in {entry.split(".")[0] for entry in roots} - known:
                 if IMPORT_NAMES.get(name, name).lower() not in names:
                     wrong.add(f"{module.shown}: {name}")
     assert not wrong, "\n".join(sorted(wrong))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -17,11 +18,9 @@ BANNED_MODULE = {"utils", "util", "helpers", "helper", "common", "misc", "base",
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def functions(tree: ast.AST) -> Iterator[Function]:
+def functions(module: Any) -> Iterator[Function]:
     """Every function and method."""
-    for node in ast.walk(tree):
-        if isinstance(node, Function):
-            yield node
+    return (node for node in module.nodes if isinstance(node, Function))
 
 
 def public_names(module: Any) -> Iterator[tuple[str, ast.AST]]:
@@ -49,7 +48,7 @@ def test_functions_are_not_too_long(all_modules: list[Any]) -> None:
     """A function fits on a screen, its docstring not counted."""
     wrong = []
     for module in all_modules:
-        for node in functions(module.tree):
+        for node in functions(module):
             documented = ast.get_docstring(node, clean=False) is not None
             first = node.body[1].lineno if documented and len(node.body) > 1 else node.body[0].lineno
             signature = node.body[0].lineno - node.lineno
@@ -65,11 +64,22 @@ def test_names_say_what_things_are(sources: list[Any]) -> None:
     for module in sources:
         if module.path.stem in BANNED_MODULE:
             wrong.append(module.shown)
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.ClassDef) and BANNED_CLASS.search(node.name):
                 wrong.append(f"{module.shown}:{node.lineno} class {node.name}")
             if isinstance(node, Function) and BANNED_FUNCTION.search(node.name):
                 wrong.append(f"{module.shown}:{node.lineno} def {node.name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_star_import_leaves_the_builtins_in_place(sources: list[Any]) -> None:
+    """No `__all__` names a built-in: ``from lakebed.kv import *`` must not replace `open`."""
+    wrong = []
+    for module in sources:
+        for node in module.tree.body:
+            if isinstance(node, ast.Assign) and any(getattr(one, "id", "") == "__all__" for one in node.targets):
+                names = [one.value for one in ast.walk(node.value) if isinstance(one, ast.Constant)]
+                wrong += [f"{module.shown}: {name}" for name in names if hasattr(builtins, str(name))]
     assert not wrong, "\n".join(wrong)
 
 
@@ -87,7 +97,7 @@ def test_every_test_names_its_promise(test_modules: list[Any]) -> None:
     """Each test says in one line which promise it keeps."""
     wrong = []
     for module in test_modules:
-        for node in functions(module.tree):
+        for node in functions(module):
             if node.name.startswith("test_") and not (ast.get_docstring(node) or "").strip():
                 wrong.append(f"{module.shown}:{node.lineno} {node.name}")
     assert not wrong, "\n".join(wrong)
@@ -97,7 +107,7 @@ def test_tests_do_not_sleep(test_modules: list[Any]) -> None:
     """Tests wait for events or move a manual clock; none sleeps."""
     wrong = []
     for module in test_modules:
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.Call) and ast.unparse(node.func) in {"time.sleep", "sleep"}:
                 wrong.append(f"{module.shown}:{node.lineno}")
     assert not wrong, "\n".join(wrong)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+import os
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import lakebed
-from lakebed.cli import help as page
+from lakebed.cli.grammar import argument, option
 from lakebed.errors import InvalidRequest
+from lakebed.texts import shown
 
 if TYPE_CHECKING:
     from lakebed.lake.lake import Lake
@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from lakebed.table.table import Table
 
 __all__ = [
+    "LAKE_HELP",
     "Branch",
     "DryRun",
     "Json",
     "LakeUrl",
     "Lifetime",
-    "StorageOptions",
+    "RepairStatistics",
     "TableName",
     "TagName",
     "Timestamp",
@@ -29,62 +30,40 @@ __all__ = [
     "Yes",
     "choose_storage",
     "duration_ms",
-    "new_app",
     "open_lake",
     "open_table",
     "pairs",
     "predicate",
+    "repairs_statistics",
     "storage_options",
     "time_ms",
     "version_of",
 ]
 
-LakeUrl = Annotated[
-    str, typer.Argument(metavar="LAKE", help="Where the lake is: a folder or a URL such as s3://bucket/lake.")
-]
-TableName = Annotated[str, typer.Argument(metavar="TABLE", help="A table of the lake: flights, or database.flights.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys; errors too, on standard error.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted, and why.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, even at a terminal.")]
-TagName = Annotated[str, typer.Option("--name", help="The tag's name.")]
-Branch = Annotated[str | None, typer.Option("--branch", help="A branch of the table, instead of main.")]
-StorageOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--storage-option",
-        metavar="KEY=VALUE",
-        help="A setting of the store, such as aws_endpoint=...; secrets belong into environment variables.",
+LAKE_HELP: Final = "Where the lake is: a folder or a URL such as s3://bucket/lake."
+LakeUrl = Annotated[str, argument("LAKE", help=LAKE_HELP, is_lake=True)]
+TableName = Annotated[str, argument("TABLE", help="A table of the lake: flights, or database.flights.")]
+Json = Annotated[bool, option("--json", help="Print JSON with stable keys; errors too, on standard error.")]
+DryRun = Annotated[bool, option("--dry-run", help="Only say what would be deleted, and why.")]
+Yes = Annotated[bool, option("--yes", "-y", help="Do not ask, even at a terminal.")]
+RepairStatistics = Annotated[
+    bool,
+    option(
+        "--repair-statistics",
+        help="Recompute the column bounds that older versions and other clients wrote, and commit them.",
     ),
 ]
+TagName = Annotated[str, argument("TAG", help="The tag's name.", formerly=["--name"])]
+Branch = Annotated[str | None, option("--branch", help="A branch of the table, instead of main.")]
 Lifetime = Annotated[
-    str | None, typer.Option("--lifetime", help="Delete the tag after this time: '7 d', '12h', 'P7D'. Default: never.")
+    str | None, option("--lifetime", help="Delete the tag after this time: '7 d', '12h', 'P7D'. Default: never.")
 ]
 Version = Annotated[
-    str | None, typer.Option("--version", help="A snapshot id, a tag or a branch (or snapshot.7, tag.x, branch.x).")
+    str | None, option("--version", help="A snapshot id, a tag or a branch (or snapshot.7, tag.x, branch.x).")
 ]
 Timestamp = Annotated[
-    str | None, typer.Option("--timestamp", help="The newest version at or before a time: 2026-01-31T12:00:00Z.")
+    str | None, option("--timestamp", help="The newest version at or before a time: 2026-01-31T12:00:00Z.")
 ]
-
-
-class _App(typer.Typer):
-    """A group whose commands have pages of this house's style."""
-
-    def command(self, name: str | None = None, **options: Any) -> Any:
-        return super().command(name, cls=page.Command, **options)
-
-
-def new_app(help: str) -> typer.Typer:
-    """A group of commands that looks as all others do."""
-    return _App(
-        cls=page.Group,
-        help=help,
-        no_args_is_help=True,
-        add_completion=False,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    )
 
 
 _STORAGE_OPTIONS: dict[str, str] = {}
@@ -98,8 +77,13 @@ def choose_storage(texts: list[str] | None) -> None:
 
 
 def storage_options() -> dict[str, str] | None:
-    """What the command was told of the store; None: nothing."""
+    """What the command says of the store; None: nothing."""
     return dict(_STORAGE_OPTIONS) or None
+
+
+def webhook_hosts() -> tuple[str, ...]:
+    """Hosts that webhooks may reach though they are not public, of ``LAKEBED_ALLOW_WEBHOOK``, with commas between."""
+    return tuple(host.strip() for host in os.environ.get("LAKEBED_ALLOW_WEBHOOK", "").split(",") if host.strip())
 
 
 def open_lake(url: str, *, create: bool = False) -> Lake:
@@ -119,9 +103,11 @@ def duration_ms(text: str | None) -> int | None:
     if text is None:
         return None
     bare = text.strip()
-    if bare.isdecimal() and int(bare):  # milliseconds in stored options; whoever types 7 means days
+    if bare.isdecimal() and bare.strip("0"):  # milliseconds in stored options; a user who types 7 means days
         raise InvalidRequest(
-            f"{text!r} has no unit: write '{bare} d', '{bare}h' or '{bare}min'.", kind="invalid_duration", text=text
+            f"{shown(text)} has no unit: write '{bare[:20]} d', '{bare[:20]}h' or '{bare[:20]}min'.",
+            kind="invalid_duration",
+            text=text,
         )
     return parse_duration_ms(text)
 
@@ -130,7 +116,7 @@ def time_ms(text: str | None) -> int | None:
     """Unix ms of an ISO 8601 time or of digits; None for None. Raises `InvalidRequest`."""
     from lakebed.table.travel import parse_time_ms
 
-    return None if text is None else parse_time_ms(int(text) if text.isdecimal() else text)
+    return None if text is None else parse_time_ms(text)
 
 
 def version_of(version: str | None, tag: str | None) -> str | None:
@@ -156,3 +142,16 @@ def predicate(text: str | None) -> Predicate | None:
     from lakebed.table.predicate import parse_predicate
 
     return None if text is None else parse_predicate(text)
+
+
+def repairs_statistics(asked: bool, *, deep: bool, dry_run: bool) -> bool:
+    """Whether a check was asked to repair.
+
+    Raises:
+        InvalidRequest: options that do not go together.
+    """
+    if asked and deep:
+        raise InvalidRequest("--repair-statistics reads the data files itself: give it without --deep.")
+    if dry_run and not asked:
+        raise InvalidRequest("A check changes nothing: --dry-run is for --repair-statistics.")
+    return asked

@@ -1,111 +1,155 @@
-"""The group ``lakebed kv``: checkpoints, clones, restore, destroy, collect, compact, manifests. Keys are in `keys.py`.
+"""The group ``lakebed kv``: checkpoints, clones, restore, drop, collect, compact, manifests. Keys are in `keys.py`.
 
-Names of commands and options are those of the checkpoints and clones proposal; ``--path`` stands before the command.
+The verbs are those of every store: a tag of a database is a checkpoint, a branch is a clone. The names of the
+checkpoints and clones proposal (``create-checkpoint``, ``--path`` before the command) still work.
 """
 
 from __future__ import annotations
 
-import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from lakebed.cli import args, facts, keys, say
+from lakebed.cli import args, exits, facts, keys, say
 from lakebed.cli.args import DryRun, Json, Yes
-from lakebed.errors import NotFound
+from lakebed.cli.grammar import Exit, Group, argument, option
+from lakebed.cli.keys import DatabaseName, KvLake, OtherPath
+from lakebed.errors import AlreadyExists, InvalidRequest
 
 if TYPE_CHECKING:
+    from lakebed.errors import LakebedError
+    from lakebed.kv.admin import DatabaseAdmin
+    from lakebed.kv.collect import Collection
     from lakebed.kv.model import Checkpoint
     from lakebed.kv.versions import ManifestSummary
 
 __all__ = ["app"]
 
-app = args.new_app("Databases: keys and values with checkpoints, clones, readers, restore and a collector.")
+app = Group(
+    "kv",
+    "Databases: keys and values. A tag is a checkpoint, which pins a version; a branch is a clone, which shares files.",
+)
 keys.register(app)
 
-Id = Annotated[str, typer.Option("--id", "-i", help="The checkpoint's UUID, or its name.")]
+CheckpointName = Annotated[
+    str, argument("CHECKPOINT", help="The checkpoint's name, or its UUID.", formerly=("--id", "-i"))
+]
 Lifetime = Annotated[
     str | None,
-    typer.Option("--lifetime", "-l", help="Its end: '7days 30min 10s', P7D. Default: never."),
+    option("--lifetime", "-l", help="Its end: '7days 30min 10s', P7D. Default: never."),
 ]
-TakeOver = Annotated[
-    bool, typer.Option("--take-over", help="Also from an owner whose lease is live: its process is fenced.")
-]
-Watch = Annotated[bool, typer.Option("--watch", help="Go on until interrupted.")]
-Every = Annotated[str, typer.Option("--interval", help="With --watch: time between two looks.")]
+TakeOver = Annotated[bool, option("--take-over", help="Also from an owner whose lease is live: its process is fenced.")]
+Watch = Annotated[bool, option("--watch", help="Go on until interrupted.")]
+Every = Annotated[str, option("--interval", help="With --watch: time between two looks.")]
 
 
-@app.callback()
-def choose(
-    context: typer.Context,
-    path: Annotated[
-        str | None, typer.Option("--path", help="Where the database is: a folder or a URL such as s3://bucket/orders.")
-    ] = None,
+# ---- databases
+
+
+@app.command()
+def create(
+    lake: KvLake,
+    name: DatabaseName,
+    after_destroy: Annotated[
+        bool, option("--after-destroy", help="Make a new database where one was destroyed.")
+    ] = False,
+    path: OtherPath = None,
+    json: Json = False,
 ) -> None:
-    """Remember which database the command is about."""
-    context.obj = path
+    """Make an empty database; `put` makes one too."""
+    from lakebed.kv.options import DatabaseOptions
+
+    admin = keys.database(lake, name, path)
+    if admin.exists():
+        raise AlreadyExists(f"There is a database at {admin.place.url} already.", url=admin.place.url)
+    with admin.open(options=DatabaseOptions(background=False), after_destroy=after_destroy):
+        pass
+    say.result(json, {"url": admin.place.url}, f"Made the database {name or admin.place.url} at {admin.place.url}.")
 
 
 # ---- checkpoints
 
 
-@app.command("create-checkpoint")
-def create_checkpoint(
-    context: typer.Context,
+@app.command("tag", formerly=["create-checkpoint"])
+def tag(
+    lake: KvLake,
+    name: DatabaseName,
+    checkpoint: Annotated[
+        str | None,
+        argument(
+            "CHECKPOINT", help="A name for it, unique among the live ones. Default: none.", formerly=("--name", "-n")
+        ),
+    ] = None,
     lifetime: Lifetime = None,
     source: Annotated[
-        str | None, typer.Option("--source", "-s", help="Pin what this checkpoint pins. Default: the latest version.")
+        str | None, option("--source", "-s", help="Pin what this checkpoint pins. Default: the latest version.")
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", "-n", help="A name for it, unique among the live ones.")] = None,
+    path: OtherPath = None,
     json: Json = False,
 ) -> None:
-    """Pin the current state, or that of another checkpoint."""
+    """Pin the current state, or that of another checkpoint: make a checkpoint."""
     from lakebed.kv.options import CheckpointOptions
 
     lives = _lifetime(lifetime)
-    options = CheckpointOptions(lifetime=lives, source=source, name=name)
-    made = keys.database(context).create_checkpoint(options)
-    shown = made.id if name is None else f"{name} ({made.id})"
+    options = CheckpointOptions(lifetime=lives, source=source, name=checkpoint)
+    made = keys.database(lake, name, path).create_checkpoint(options)
+    shown = made.id if checkpoint is None else f"{checkpoint} ({made.id})"
     ends = "never ends" if lives is None else f"ends in {say.span(round(1000 * lives.total_seconds()))}"
     text = f"The checkpoint {shown} pins version {made.manifest_id} and {ends}."
     say.result(json, {"id": made.id, "manifest_id": made.manifest_id}, text)
 
 
-@app.command("refresh-checkpoint")
-def refresh_checkpoint(
-    context: typer.Context,
-    id: Id,
+@app.command("refresh-tag", formerly=["refresh-checkpoint"])
+def refresh_tag(
+    lake: KvLake,
+    name: DatabaseName,
+    checkpoint: CheckpointName,
     lifetime: Lifetime = None,
-    force: Annotated[bool, typer.Option("--force", help="Also one that a clone or writer holds.")] = False,
+    force: Annotated[bool, option("--force", help="Also one that a clone or writer holds.")] = False,
+    path: OtherPath = None,
     json: Json = False,
 ) -> None:
     """Give a checkpoint a new lifetime, counted from now."""
-    found = keys.database(context).refresh_checkpoint(id, _lifetime(lifetime), force=force)
+    found = keys.database(lake, name, path).refresh_checkpoint(checkpoint, _lifetime(lifetime), force=force)
     ends = "never ends" if found.expires_at_ms is None else f"ends {say.ago(found.expires_at_ms)}"
     say.result(json, of_checkpoint(found), f"The checkpoint {found.name or found.id} {ends}.")
 
 
-@app.command("delete-checkpoint")
-def delete_checkpoint(
-    context: typer.Context,
-    id: Id,
-    force: Annotated[bool, typer.Option("--force", help="Also one that a clone, reader or writer holds.")] = False,
+@app.command("drop-tag", formerly=["delete-checkpoint"])
+def drop_tag(
+    lake: KvLake,
+    name: DatabaseName,
+    checkpoint: CheckpointName,
+    force: Annotated[bool, option("--force", help="Also one that a clone, reader or writer holds.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    path: OtherPath = None,
     json: Json = False,
 ) -> None:
     """Remove a checkpoint: what only it held goes with the next collection."""
-    gone = keys.database(context).delete_checkpoint(id, force=force)
+    admin = keys.database(lake, name, path)
+    if dry_run:
+        from lakebed.kv.checkpoint import find_checkpoint
+
+        now_ms = admin.place.environment.clock.now_ms()
+        found = find_checkpoint(admin.show_manifest(), checkpoint, now_ms=now_ms, url=admin.place.url)
+        text = f"Would delete the checkpoint {found.name or found.id} of version {found.manifest_id}."
+        say.result(json, {**of_checkpoint(found), "dry_run": True}, text)
+        return
+    say.ask(f"Delete the checkpoint {checkpoint} of {admin.place.url}?", yes=yes, json=json)
+    gone = admin.delete_checkpoint(checkpoint, force=force)
     say.result(json, of_checkpoint(gone), f"Deleted the checkpoint {gone.name or gone.id}.")
 
 
-@app.command("list-checkpoints")
-def list_checkpoints(
-    context: typer.Context,
-    name: Annotated[str | None, typer.Option("--name", "-n", help="Only those of this name.")] = None,
+@app.command("tags", formerly=["list-checkpoints"])
+def tags(
+    lake: KvLake,
+    name: DatabaseName,
+    only: Annotated[str | None, option("--name", "-n", help="Only those of this name.")] = None,
+    path: OtherPath = None,
     json: Json = False,
 ) -> None:
     """List the live checkpoints, oldest first, whoever holds them."""
-    found = keys.database(context).list_checkpoints(name)
+    found = keys.database(lake, name, path).list_checkpoints(only)
     if json:
         say.document([of_checkpoint(one) for one in found])
         return
@@ -123,41 +167,72 @@ def list_checkpoints(
             for one in found
         ],
         right=("version",),
-        empty="No checkpoint. Make one: lakebed kv --path URL create-checkpoint",
+        empty="No checkpoint. Make one: lakebed kv tag LAKE NAME",
     )
 
 
 # ---- clones, restore, destroy
 
 
-@app.command("create-clone")
+ClonedCheckpoint = Annotated[
+    str | None, option("--checkpoint", help="Start from this checkpoint. Default: from the latest version.")
+]
+Copy = Annotated[bool, option("--copy", help="Copy the files; needed when the stores differ.")]
+
+
+@app.command()
+def branch(
+    lake: KvLake,
+    name: DatabaseName,
+    new: Annotated[str, argument("BRANCH", help="The new database: a name in the same lake, or a URL.")],
+    checkpoint: ClonedCheckpoint = None,
+    copy: Copy = False,
+    path: OtherPath = None,
+    json: Json = False,
+) -> None:
+    """Fork a database: make a clone, which shares its files and has writes of its own."""
+    parent = keys.database(lake, name, path).place.url
+    if lake is None and "/" not in new:
+        raise InvalidRequest(f"With --path the clone is named by its URL: {new!r} has no folder.", kind="usage")
+    admin = keys.database_at(new if lake is None or "/" in new else keys.url_of(lake, new))
+    _clone(admin, parent, checkpoint=checkpoint, copy=copy, json=json)
+
+
+@app.retired("create-clone", successor="lakebed kv branch LAKE NAME BRANCH")
 def create_clone(
-    context: typer.Context,
-    parent: Annotated[str, typer.Option("--from", metavar="URL", help="The database to fork.")],
-    checkpoint: Annotated[
-        str | None, typer.Option("--checkpoint", help="Start from this checkpoint. Default: from the latest version.")
-    ] = None,
-    copy: Annotated[bool, typer.Option("--copy", help="Copy the files; needed when the stores differ.")] = False,
+    lake: KvLake,
+    name: DatabaseName,
+    parent: Annotated[str, option("--from", metavar="URL", help="The database to fork.")],
+    checkpoint: ClonedCheckpoint = None,
+    copy: Copy = False,
+    path: OtherPath = None,
     json: Json = False,
 ) -> None:
     """Make the database at --path a clone: it shares files and has writes of its own."""
-    admin = keys.database(context)
+    _clone(keys.database(lake, name, path), parent, checkpoint=checkpoint, copy=copy, json=json)
+
+
+def _clone(admin: DatabaseAdmin, parent: str, *, checkpoint: str | None, copy: bool, json: bool) -> None:
     admin.create_clone(parent, checkpoint, copy=copy)
     text = f"{admin.place.url} is a clone of {parent}."
     say.result(json, {"url": admin.place.url, "parent": parent, "checkpoint": checkpoint}, text)
 
 
-@app.command("restore")
+@app.command()
 def restore(
-    context: typer.Context,
-    checkpoint: Annotated[str, typer.Option("--checkpoint", help="Go back to this checkpoint, by UUID or name.")],
-    keep_for: Annotated[str, typer.Option("--keep-for", help="How long the present stays restorable.")] = "7 d",
+    lake: KvLake,
+    name: DatabaseName,
+    checkpoint: Annotated[
+        str, argument("CHECKPOINT", help="Go back to this checkpoint, by name or UUID.", formerly=["--checkpoint"])
+    ],
+    keep_for: Annotated[str, option("--keep-for", help="How long the present stays restorable.")] = "7 d",
     take_over: TakeOver = False,
     yes: Yes = False,
+    path: OtherPath = None,
     json: Json = False,
 ) -> None:
     """Make an older state the newest one; the present stays pinned for a while."""
-    admin = keys.database(context)
+    admin = keys.database(lake, name, path)
     say.ask(f"Restore {admin.place.url} to {checkpoint}? Its writer is fenced.", yes=yes, json=json)
     kept = _lifetime(keep_for)
     assert kept is not None
@@ -166,19 +241,21 @@ def restore(
     say.result(json, facts.of_version(made), text)
 
 
-@app.command("destroy")
-def destroy(
-    context: typer.Context,
+@app.command("drop", formerly=["destroy"])
+def drop(
+    lake: KvLake,
+    name: DatabaseName,
     hard: Annotated[
-        bool, typer.Option("--hard/--soft", help="At once, or by the collector after its grace (the default).")
+        bool, option("--hard/--soft", help="At once, or by the collector after its grace (the default).")
     ] = False,
     take_over: TakeOver = False,
     dry_run: DryRun = False,
     yes: Yes = False,
+    path: OtherPath = None,
     json: Json = False,
 ) -> None:
     """Destroy the database; refused while checkpoints pin it (--soft waits for them)."""
-    admin = keys.database(context)
+    admin = keys.database(lake, name, path)
     if not dry_run:
         say.ask(f"Destroy {admin.place.url} {'now' if hard else 'softly'}?", yes=yes, json=json)
     with say.progress("destroying") as progress:
@@ -193,57 +270,99 @@ def destroy(
 # ---- collecting and compacting
 
 
-@app.command("collect")
+@app.command()
 def collect(
-    context: typer.Context,
-    urls: Annotated[list[str] | None, typer.Argument(metavar="[URL...]", help="More databases.")] = None,
-    min_age: Annotated[str, typer.Option("--min-age", help="Spare what is younger. Zero is safe, too.")] = "1 d",
-    grace: Annotated[str, typer.Option("--grace", help="Time that a softly destroyed database stays.")] = "1 d",
+    lake: KvLake,
+    names: Annotated[list[str] | None, argument("NAME", help="Databases of it. Default: all.")] = None,
+    min_age: Annotated[str, option("--min-age", help="Spare what is younger. Zero is safe, too.")] = "1 d",
+    grace: Annotated[str, option("--grace", help="Time that a softly destroyed database stays.")] = "1 d",
     dry_run: DryRun = False,
+    yes: Yes = False,
     watch: Watch = False,
     interval: Every = "10 min",
+    path: Annotated[
+        str | None,
+        option(
+            "--path", metavar="URL", help="A database that lies in no lake.", replaces=("lake",), note=keys.new_spelling
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Delete what nobody needs any more: expired checkpoints, old versions, files, log objects."""
+    """Delete what no version needs any more: expired checkpoints, old versions, files, log objects.
+
+    A database that cannot be collected is reported, and the others are collected all the same. With --watch, a database
+    that was destroyed and is gone is watched no longer; the command ends when none is left.
+    """
+    from lakebed.kv.collect import Collector
     from lakebed.kv.options import CollectorOptions
 
-    own = keys.chosen(context)
-    places = [keys.database_at(url) for url in [*([own] if own else []), *(urls or [])]]
+    places = [keys.database_at(url).place for url in _urls(lake, names, path, json=json)]
     if not places:
-        raise keys.no_path("collect")
+        say.result(json, [], f"The lake {lake} has no database.")
+        return
     options = CollectorOptions(min_age=_span(min_age), db_delete_grace=_span(grace))
+    if not dry_run:
+        what = say.count(len(places), "database") if len(places) > 1 else places[0].url
+        say.ask(f"Collect the garbage of {what}? (--dry-run shows what would go.)", yes=yes, json=json)
+    collector = Collector(places, options=options, dry_run=dry_run)
     pause_s = _span(interval).total_seconds()
+    failures: list[LakebedError] = []
     while True:
-        for admin in list(places):
-            try:
-                with say.progress("collecting") as progress:
-                    report = admin.collect_garbage(options, dry_run=dry_run, progress=progress)
-            except NotFound:
-                if not watch:
-                    raise
-                places.remove(admin)  # it was destroyed and is gone: nothing to watch any more
-                continue
-            if not watch or not facts.is_idle(report):  # a log of a watch tells what happened
-                facts.print_reports([report], json=json, single=True)
-        if not watch or not places:
-            return
-        sys.stdout.flush()
-        places[0].place.environment.clock.sleep(pause_s)
+        with say.progress("collecting") as progress:
+            done = collector.collect_once(progress)
+        for url, collection in done.items():
+            _print_collection(url, collection, watch=watch, json=json)
+        failed = [one.error for one in done.values() if one.error is not None]
+        # A watch goes on past faults, which may pass; a path that never was a database is the caller's mistake.
+        failures += [error for error in failed if not watch or error.kind == "database_not_found"]
+        if not watch or not collector.urls:
+            break
+        say.flush()
+        places[0].environment.clock.sleep(pause_s)
+    if failures:
+        raise Exit(exits.exit_code(failures[0]))
 
 
-@app.command("compact")
+def _urls(lake: str | None, names: list[str] | None, path: str | None, *, json: bool) -> list[str]:
+    """The databases that a collection is about; before it took names, the command took URLs."""
+    first = path or lake or ""
+    if path is not None:
+        return [first, *(names or [])]
+    if first.rstrip("/").endswith(keys.DATABASE_SUFFIX) or any("/" in name for name in names or ()):
+        if not json:
+            say.notes(["`lakebed kv collect URL...` is now `lakebed kv collect LAKE NAME...`."], json=False)
+        return [first, *(names or [])]
+    return [keys.url_of(first, name) for name in names or keys.names_of(first)]
+
+
+def _print_collection(url: str, collection: Collection, *, watch: bool, json: bool) -> None:
+    """What one round did to one database: its report, or on standard error why it was not collected."""
+    error = collection.error
+    if error is not None:
+        sentence = f"{url} was not collected: {error.message}"
+        say.error(type(error)(sentence, kind=error.kind, **error.facts), json=json)
+        return
+    if not watch or not facts.is_idle(collection.report):  # a log of a watch tells what happened
+        facts.print_reports([collection.report], json=json, single=True)
+    if watch and collection.gone and not json:
+        say.sentence(f"{url} was destroyed, and nothing but its tombstone is left: its watch ends.")
+
+
+@app.command()
 def compact(
-    context: typer.Context,
-    full: Annotated[bool, typer.Option("--full", help="Merge everything into one run.")] = False,
+    lake: KvLake,
+    name: DatabaseName,
+    full: Annotated[bool, option("--full", help="Merge everything into one run.")] = False,
     watch: Watch = False,
     interval: Every = "5 s",
+    path: OtherPath = None,
     json: Json = False,
 ) -> None:
     """Merge files, as a separate process beside the writer."""
     from lakebed.kv.compactor import Compactor
     from lakebed.reclaim.sweep import Progress
 
-    admin = keys.database(context)
+    admin = keys.database(lake, name, path)
     compactor = Compactor(admin.place)
     pause_s = _span(interval).total_seconds()
     count = 0
@@ -273,22 +392,24 @@ def compact(
 # ---- manifests
 
 
-@app.command("show-manifest")
-def show_manifest(
-    context: typer.Context,
-    id: Annotated[int | None, typer.Option("--id", "-i", min=1, help="Its number. Default: the newest.")] = None,
+@app.command("manifest", formerly=["show-manifest"])
+def manifest(
+    lake: KvLake,
+    name: DatabaseName,
+    id: Annotated[int | None, option("--id", "-i", min=1, help="Its number. Default: the newest.")] = None,
+    path: OtherPath = None,
     json: Json = False,
 ) -> None:
     """Print a manifest whole, as JSON."""
     import msgspec
 
-    say.document(msgspec.to_builtins(keys.database(context).show_manifest(id), str_keys=True))
+    say.document(msgspec.to_builtins(keys.database(lake, name, path).show_manifest(id), str_keys=True))
 
 
-@app.command("list-manifests")
-def list_manifests(context: typer.Context, json: Json = False) -> None:
+@app.command("manifests", formerly=["list-manifests"])
+def manifests(lake: KvLake, name: DatabaseName, path: OtherPath = None, json: Json = False) -> None:
     """List the manifests that are there, oldest first, and what pins them."""
-    found = keys.database(context).list_manifests()
+    found = keys.database(lake, name, path).list_manifests()
     if json:
         say.document([of_entry(one) for one in found])
         return

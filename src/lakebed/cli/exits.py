@@ -77,4 +77,6 @@ _BY_ERROR: Final[tuple[tuple[type[LakebedError], int], ...]] = (
 
 def exit_code(error: LakebedError) -> int:
     """The exit code that an error ends the command with."""
+    if error.kind == "invalid_db_state" and "checkpoint" in error.facts:
+        return NOT_FOUND  # in the library an unknown or expired checkpoint is an invalid request
     return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), BUG)

@@ -31,6 +31,13 @@ __all__ = [
 _DOOMED_SHOWN_MAX = 20
 
 
+def rolled_back_to(snapshot: Snapshot) -> int | None:
+    """The id of the version that a rollback brought back; None for other snapshots."""
+    from lakebed.table.versions import rollback_target
+
+    return rollback_target(snapshot)
+
+
 def of_snapshot(snapshot: Snapshot) -> dict[str, Any]:
     """A snapshot's facts."""
     return {
@@ -41,19 +48,20 @@ def of_snapshot(snapshot: Snapshot) -> dict[str, Any]:
         "schema": snapshot.schema_id,
         "rows": snapshot.total_record_count,
         "rows_delta": snapshot.delta_record_count,
+        "rolled_back_to": rolled_back_to(snapshot),
         "properties": dict(snapshot.properties),
     }
 
 
-def of_tag(tag: Tag) -> dict[str, Any]:
-    """A tag's facts."""
+def of_tag(tag: Tag, *, written_ms: int | None = None) -> dict[str, Any]:
+    """A tag's facts; `written_ms` says when its file was written, for tags that do not say when they were made."""
     created, retained = tag.create_time_ms, tag.time_retained_ms
     return {
         "tag": tag.name,
         "snapshot": tag.snapshot.id,
         "time_ms": tag.snapshot.time_ms,
         "rows": tag.snapshot.total_record_count,
-        "created_ms": created,
+        "created_ms": written_ms if created is None else created,
         "lifetime_ms": retained,
         "expires_ms": created + retained if created is not None and retained is not None else None,
     }
@@ -111,9 +119,9 @@ def of_report(report: ReclaimReport) -> dict[str, Any]:
     return {
         "store": report.store,
         "dry_run": report.dry_run,
-        "hidden": len(plan.hide) if report.dry_run and plan else report.hidden_count,
-        "deleted": len(plan.doomed) if report.dry_run and plan else report.deleted_count,
-        "bytes": plan.bytes_freed if report.dry_run and plan else report.deleted_bytes,
+        "hidden": report.hidden_count,
+        "deleted": report.deleted_count,
+        "bytes": report.deleted_bytes,
         "kept": dict(report.kept),
         "warnings": list(report.warnings),
         "notes": list(report.notes),
@@ -218,7 +226,7 @@ def print_check(report: CheckReport, *, json: bool) -> None:
         oldest = say.ago(min(finding.facts["modified_ms"] for finding in orphans))
         say.sentence(
             f"{say.count(len(orphans), 'file')} that no version names ({say.size(report.orphan_bytes)}), the oldest "
-            f"written {oldest}; --json lists them, `lakebed clean` deletes those older than a day."
+            f"written {oldest}; --json lists them, `lakebed collect` deletes those older than a day."
         )
     kinds = (
         (report.table_count, "table", None),

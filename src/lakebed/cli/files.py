@@ -12,7 +12,8 @@ import contextlib
 import itertools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -25,7 +26,7 @@ import pyarrow.parquet
 from lakebed.cli import say
 from lakebed.errors import InvalidRequest, NotFound
 
-__all__ = ["Format", "print_rows", "read_file", "schema_of_file", "write_rows"]
+__all__ = ["Format", "Loaded", "print_rows", "read_file", "schema_of_file", "write_rows"]
 
 Format = Literal["table", "json", "csv", "parquet"]
 
@@ -41,13 +42,24 @@ _SHOWN_ROWS_MAX = 50
 _INFERRED_BYTES = 1 << 20
 
 
-def read_file(path: str, *, format: str | None, schema: pa.Schema) -> pa.RecordBatchReader:
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """How far a file is read: bytes of CSV, rows of Parquet; JSON is read at once."""
+
+    done_count: int
+    total_count: int
+
+
+def read_file(
+    path: str, *, format: str | None, schema: pa.Schema, progress: Callable[[Loaded], None] | None = None
+) -> pa.RecordBatchReader:
     """The rows of a file, with the table's types for the table's columns.
 
     Args:
         path: a file; ``-`` is standard input (Parquet from there is held in memory).
         format: ``csv``, ``json`` (one object a line, or one array) or ``parquet``; None goes by the file's name.
         schema: the table's columns. A column that is not among them keeps its own type, for the table to refuse.
+        progress: told how far it is as rows are taken out; not of standard input, whose end is not known.
 
     Raises:
         NotFound: no such file.
@@ -56,7 +68,11 @@ def read_file(path: str, *, format: str | None, schema: pa.Schema) -> pa.RecordB
     kind = _format_of(path, format)
     with _telling(path):
         source = _opened(path)
+        if path == "-":
+            progress = None
         if kind == "csv":
+            if progress is not None:
+                source = pa.PythonFile(_Watched(path, progress), mode="r")
             convert = pa.csv.ConvertOptions(
                 column_types=dict(zip(schema.names, schema.types, strict=True)), strings_can_be_null=True
             )
@@ -67,8 +83,44 @@ def read_file(path: str, *, format: str | None, schema: pa.Schema) -> pa.RecordB
         else:
             # The footer comes last: a stream is held whole.
             file = pa.parquet.ParquetFile(pa.BufferReader(source.read()) if path == "-" else source)
-            reader = pa.RecordBatchReader.from_batches(file.schema_arrow, file.iter_batches())
-    return pa.RecordBatchReader.from_batches(reader.schema, _told(reader, path))
+            batches = _told_rows(file.iter_batches(), file.metadata.num_rows, progress)
+            reader = pa.RecordBatchReader.from_batches(file.schema_arrow, batches)
+    return pa.RecordBatchReader.from_batches(reader.schema, _told(reader, path, source))
+
+
+class _Watched:
+    """A file that tells how far it was read. Arrow reads it in blocks of a megabyte."""
+
+    def __init__(self, path: str, progress: Callable[[Loaded], None]) -> None:
+        self._file = Path(path).open("rb")  # noqa: SIM115
+        self._size_bytes = os.path.getsize(path)
+        self._progress = progress
+
+    def read(self, size: int = -1) -> bytes:
+        """As a file's, and a call of the progress."""
+        block = self._file.read(size)
+        self._progress(Loaded(min(self._file.tell(), self._size_bytes), self._size_bytes))
+        return block
+
+    def close(self) -> None:
+        """As a file's."""
+        self._file.close()
+
+    @property
+    def closed(self) -> bool:
+        """As a file's."""
+        return self._file.closed
+
+
+def _told_rows(
+    batches: Iterator[pa.RecordBatch], total: int, progress: Callable[[Loaded], None] | None
+) -> Iterator[pa.RecordBatch]:
+    done = 0
+    for batch in batches:
+        yield batch
+        done += batch.num_rows
+        if progress is not None:
+            progress(Loaded(done, total))
 
 
 def schema_of_file(path: str) -> pa.Schema:
@@ -120,15 +172,19 @@ def write_rows(
     format: Format,
     output: str | None,
     limit: int | None = None,
-) -> None:
+) -> int:
     """Write a stream of rows to a file or to standard output.
 
     Args:
         format: ``table`` shows the first rows only, and says how many there are.
         output: a file; None is standard output.
         limit: at most so many rows.
+
+    Returns:
+        How many rows were written.
     """
-    rows = _limited(batches, limit)
+    written = _Counted(_limited(batches, limit))
+    rows: Iterator[pa.RecordBatch] = iter(written)
     head = next(rows, None)
     if head is not None:
         # The batches' own schema: the one asked may differ from it in nullability, which writers refuse.
@@ -138,7 +194,7 @@ def write_rows(
             raise InvalidRequest("Parquet is not for a terminal: name a file with --output.", kind="binary_output")
         _write(rows, schema, format, sys.stdout.buffer)
         sys.stdout.flush()
-        return
+        return written.row_count
     target = Path(output)
     if target.is_dir():
         raise InvalidRequest(f"{output} is a folder: name a file in it.", kind="not_a_file", path=output)
@@ -151,6 +207,7 @@ def write_rows(
         os.replace(unfinished, target)
     finally:
         unfinished.unlink(missing_ok=True)
+    return written.row_count
 
 
 def print_rows(rows: pa.Table, *, json: bool) -> None:
@@ -220,15 +277,30 @@ def _cell(value: Any) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
+class _Counted:
+    """Batches, and how many rows went by."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self.row_count = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            self.row_count += batch.num_rows
+            yield batch
+
+
 def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
     rest = limit
+    if rest == 0:
+        return
     for batch in batches:
         if rest is None:
             yield batch
-        elif rest > 0:
-            yield batch.slice(0, rest)
-            rest -= batch.num_rows
-        else:
+            continue
+        yield batch.slice(0, rest)
+        rest -= min(rest, batch.num_rows)
+        if rest == 0:  # not one batch more: it may be in another file
             return
 
 
@@ -249,9 +321,13 @@ def _opened(path: str) -> Any:
     return path
 
 
-def _told(reader: pa.RecordBatchReader, path: str) -> Iterator[pa.RecordBatch]:
-    with _telling(path):
-        yield from reader
+def _told(reader: pa.RecordBatchReader, path: str, source: Any) -> Iterator[pa.RecordBatch]:
+    try:
+        with _telling(path):
+            yield from reader
+    finally:
+        if isinstance(source, pa.PythonFile):  # Arrow does not close what Python has opened
+            source.close()
 
 
 @contextlib.contextmanager

@@ -1,80 +1,90 @@
-"""How `--help` looks: the usage line, arguments and options as a manual page names them.
+"""How `--help` looks: the usage line, arguments, options and commands as a manual page names them.
 
-Invariants: the same text whatever release of the command line's library is installed, for each draws types and
-brackets its own way (``{LAKE}``, ``<str>``, ``[x>=0]``); a list of commands shows whole sentences. What an option
-takes is named after its metavar, or after the option itself: ``--branch BRANCH``.
+Invariants: a list of commands shows whole sentences; what an option takes is named after its metavar, or after the
+option itself (``--branch BRANCH``); lines are as wide as the terminal, 110 columns at most.
 """
 
 from __future__ import annotations
 
+import shutil
+import textwrap
+from collections.abc import Sequence
 from typing import Any
 
-import typer.core
+from lakebed.cli.grammar import COMMON, Command, Group, Option, Parameter
 
-__all__ = ["Command", "Group"]
+__all__ = ["page_of_command", "page_of_group"]
 
-_SENTENCE_CHARS_MAX = 500
+_COLUMNS_MAX = 110
+_TERM_COLUMNS_MAX = 34
+"""A longer term has a line of its own."""
 
-
-class _Page:
-    """The page's parts that a command and a group share."""
-
-    def collect_usage_pieces(self, context: Any) -> list[str]:
-        """``[OPTIONS] LAKE TABLE --name NAME``: what must be given, and what may."""
-        command: Any = self
-        pieces = ["[OPTIONS]"]
-        pieces += [_argument(one) for one in _shown(command) if _is_argument(one)]
-        pieces += [_option(one) for one in _shown(command) if not _is_argument(one) and one.required]
-        return pieces + ([command.subcommand_metavar] if hasattr(command, "commands") else [])
-
-    def format_options(self, context: Any, formatter: Any) -> None:
-        """Arguments, then options, then commands, each in its own list."""
-        command: Any = self
-        arguments = [(_argument(one), one.help or "") for one in _shown(command) if _is_argument(one)]
-        options = [(_option(one), _meaning(one)) for one in _shown(command) if not _is_argument(one)]
-        helping = command.get_help_option(context)
-        options += [(_option(helping), "Show this page.")] if helping is not None else []
-        groups = [
-            (name, one.get_short_help_str(_SENTENCE_CHARS_MAX))
-            for name, one in getattr(command, "commands", {}).items()
-        ]
-        for title, rows in (("Arguments", arguments), ("Options", options), ("Commands", groups)):
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
+Entry = tuple[str, str]
 
 
-class Command(_Page, typer.core.TyperCommand):
-    """One command, with a page of this house's style."""
+def page_of_command(command: Command) -> str:
+    """The page of a command."""
+    arguments = [(_term(one), one.spec.help) for one in command.arguments]
+    options = [(_term(one), _meaning(one)) for one in (*command.options, *COMMON)]
+    options.append(("-h, --help", "Show this page."))
+    return _page(f"{command.name} [OPTIONS] {command.usage}", command.help, Arguments=arguments, Options=options)
 
 
-class Group(_Page, typer.core.TyperGroup):
-    """A group of commands, with a page of this house's style."""
+def page_of_group(group: Group) -> str:
+    """The page of a group of commands."""
+    commands = [(name, command.summary) for name, command in group.commands.items()]
+    commands += [(name, inner.help) for name, inner in group.groups.items()]
+    options = [] if group.name else [(_term(one), _meaning(one)) for one in COMMON]
+    options += [] if group.name else [("--version", "Show lakebed's version.")]
+    options.append(("-h, --help", "Show this page."))
+    name = " ".join(filter(None, ("lakebed", group.name)))
+    return _page(f"{name} COMMAND ...", group.help, Options=options, Commands=commands)
 
 
-def _shown(command: Any) -> list[Any]:
-    return [one for one in command.params if not getattr(one, "hidden", False) and one.name != "help"]
+def _page(usage: str, text: str, **lists: Sequence[Entry]) -> str:
+    width = min(_COLUMNS_MAX, max(20, shutil.get_terminal_size().columns))
+    lines = textwrap.wrap(f"Usage: {usage}", width, subsequent_indent=" " * 7, break_on_hyphens=False)
+    for paragraph in text.split("\n\n"):
+        is_list = paragraph.startswith("  ")
+        lines += ["", *(paragraph.splitlines() if is_list else _filled(paragraph, width - 2, indent="  "))]
+    for title, entries in lists.items():
+        if entries:
+            lines += ["", f"{title}:", *_list(entries, width)]
+    return "\n".join(lines) + "\n"
 
 
-def _is_argument(parameter: Any) -> bool:
-    return bool(parameter.param_type_name == "argument")
+def _list(entries: Sequence[Entry], width: int) -> list[str]:
+    """Terms with their meanings beside them, in a column as wide as the longer terms need."""
+    limit = min(_TERM_COLUMNS_MAX, width // 3)
+    column = max((len(term) for term, _ in entries if len(term) <= limit), default=limit)
+    margin = " " * (column + 4)
+    lines = []
+    for term, meaning in entries:
+        wrapped = _filled(meaning, width, indent=margin)
+        if len(term) <= column and wrapped:
+            wrapped[0] = f"  {term:<{column}}  {wrapped[0].lstrip()}"
+            lines += wrapped
+        else:
+            lines += [f"  {term}", *wrapped]
+    return lines
 
 
-def _argument(parameter: Any) -> str:
-    name = (parameter.metavar or parameter.name.upper()).strip("[]")
-    return name if parameter.required else f"[{name}]"
+def _filled(text: str, width: int, *, indent: str) -> list[str]:
+    return textwrap.wrap(
+        text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
-def _option(parameter: Any) -> str:
-    names = ", ".join(sorted(parameter.opts, key=len))
-    if parameter.is_flag:
-        return names
-    return f"{names} {parameter.metavar or parameter.name.upper().replace('_', '-')}"
+def _term(one: Parameter) -> str:
+    if one.is_argument:
+        return one.metavar if one.is_required else f"[{one.metavar}]"
+    names = ", ".join(sorted(one.names, key=len))
+    return names if one.is_flag else f"{names} {one.metavar}"
 
 
-def _meaning(parameter: Any) -> str:
-    text = parameter.help or ""
-    default = parameter.default
-    if parameter.required:
-        return f"{text} (required)"
-    return text if parameter.is_flag or default in (None, "") or callable(default) else f"{text} (default: {default})"
+def _meaning(one: Parameter) -> str:
+    assert isinstance(one.spec, Option)
+    default: Any = getattr(one.default, "value", one.default)
+    if one.is_required:
+        return f"{one.spec.help} (required)"
+    return one.spec.help if one.is_flag or default in (None, "") else f"{one.spec.help} (default: {default})"

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
 from lakebed.cli import args, say
+from lakebed.cli.grammar import argument, option
 from lakebed.errors import Conflict, InvalidRequest
+from lakebed.texts import shown, whole_number
 
 if TYPE_CHECKING:
     from lakebed.repo.repositories import Repositories
@@ -40,19 +40,21 @@ __all__ = [
 
 HomeUrl = Annotated[
     str,
-    typer.Argument(
-        metavar="LAKE", help="A folder, a URL such as s3://bucket/lake, or a server: http://127.0.0.1:8000."
+    argument(
+        "LAKE",
+        help="A folder, a URL such as s3://bucket/lake, or a server: http://127.0.0.1:8000.",
+        is_lake=True,
     ),
 ]
-RepositoryName = Annotated[str, typer.Argument(metavar="REPOSITORY", help="A repository of the lake.")]
-BranchName = Annotated[str, typer.Argument(metavar="BRANCH", help="A branch of it.")]
+RepositoryName = Annotated[str, argument("REPOSITORY", help="A repository of the lake.")]
+BranchName = Annotated[str, argument("BRANCH", help="A branch of it.")]
 Reference = Annotated[
-    str, typer.Argument(metavar="REF", help="A branch, tag or commit; also main~2, main^1, main@ (only committed).")
+    str, argument("REF", help="A branch, tag or commit; also main~2, main^1, main@ (only committed).")
 ]
-ObjectPath = Annotated[str, typer.Argument(metavar="PATH", help="The object's path.")]
+ObjectPath = Annotated[str, argument("PATH", help="The object's path.")]
 Metadata = Annotated[
     str | None,
-    typer.Option("--metadata", metavar="URL", help="Where the records are, if not in the lake: postgresql://..."),
+    option("--metadata", metavar="URL", help="Where the records are, if not in the lake: postgresql://..."),
 ]
 
 _OWNER_WAIT_MS: Final = 10_000
@@ -98,7 +100,7 @@ def _owned(url: str, *, metadata: str | None, create: bool) -> Any:
             url,
             create=create,
             metadata=metadata,
-            options=repo.RepositoryOptions(background=False),
+            options=repo.RepositoryOptions(background=False, webhook_hosts=args.webhook_hosts()),
             owner_wait_ms=_OWNER_WAIT_MS,
             storage_options=args.storage_options(),
         )
@@ -134,9 +136,12 @@ def days_of(texts: list[str] | None) -> dict[str, int]:
     """``["main=30"]`` as a dictionary. Raises `InvalidRequest`."""
     found: dict[str, int] = {}
     for name, days in args.pairs(texts, like="main=30").items():
-        if not days.isdecimal() or not int(days):
-            raise InvalidRequest(f"{days!r} is no number of days: write --branch-days {name}=30.", kind="invalid_days")
-        found[name] = int(days)
+        number = whole_number(days, minimum=1)
+        if number is None:
+            raise InvalidRequest(
+                f"{shown(days)} is no number of days: write --branch-days {name}=30.", kind="invalid_days"
+            )
+        found[name] = number
     return found
 
 

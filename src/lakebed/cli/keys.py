@@ -14,19 +14,32 @@ from collections.abc import Iterator
 from datetime import timedelta
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
-import typer
 
 from lakebed.cli import args, say
 from lakebed.cli.args import DryRun, Json, Yes
-from lakebed.errors import InvalidRequest, NotFound
+from lakebed.cli.grammar import Group, argument, option
+from lakebed.errors import InvalidRequest, LakebedError, NotFound
 
 if TYPE_CHECKING:
     from lakebed.kv.admin import DatabaseAdmin
 
-__all__ = ["chosen", "database", "database_at", "no_path", "register"]
+__all__ = [
+    "DatabaseName",
+    "KvLake",
+    "OtherPath",
+    "database",
+    "database_at",
+    "names_of",
+    "nearest_names",
+    "new_spelling",
+    "register",
+    "url_of",
+]
+
+DATABASE_SUFFIX: Final = ".kv"
 
 
 class Encoding(StrEnum):
@@ -45,35 +58,68 @@ class Format(StrEnum):
     jsonl = "jsonl"
 
 
-Key = Annotated[str, typer.Argument(metavar="KEY", help="The key.")]
-Coding = Annotated[
-    Encoding, typer.Option("--encoding", help="How keys and values are written here: utf8, hex or base64.")
-]
-TakeOver = Annotated[
-    bool, typer.Option("--take-over", help="Also from an owner whose lease is live: its process is fenced.")
-]
+KvLake = Annotated[str | None, argument("LAKE", help=args.LAKE_HELP, is_lake=True)]
+DatabaseName = Annotated[str | None, argument("NAME", help="A database of the lake: serving lies at LAKE/serving.kv.")]
+Key = Annotated[str, argument("KEY", help="The key.")]
+Coding = Annotated[Encoding, option("--encoding", help="How keys and values are written here: utf8, hex or base64.")]
+TakeOver = Annotated[bool, option("--take-over", help="Also from an owner whose lease is live: its process is fenced.")]
 Checkpoint = Annotated[
-    str | None, typer.Option("--checkpoint", help="Read what this checkpoint pins. Default: the latest version.")
+    str | None, option("--checkpoint", help="Read what this checkpoint pins. Default: the latest version.")
 ]
 
 
-def chosen(context: typer.Context) -> str | None:
-    """What ``--path`` says."""
-    url: str | None = context.obj
-    return url
+def new_spelling(url: str) -> str | None:
+    """What to write in place of ``--path URL``; None for a database that lies in no lake."""
+    lake, _, folder = url.rstrip("/").rpartition("/")
+    if not folder.endswith(DATABASE_SUFFIX):
+        return None
+    return f"`--path {url}` is now `{lake or '.'} {folder.removesuffix(DATABASE_SUFFIX)}`, after the command."
 
 
-def no_path(command: str) -> InvalidRequest:
-    """The error of a command that was not told its database."""
-    return InvalidRequest(f"Which database? Say so: lakebed kv --path URL {command} ...", kind="usage")
+OtherPath = Annotated[
+    str | None,
+    option(
+        "--path",
+        metavar="URL",
+        help="A database that lies in no lake, in place of LAKE and NAME.",
+        replaces=("lake", "name"),
+        note=new_spelling,
+    ),
+]
 
 
-def database(context: typer.Context) -> DatabaseAdmin:
-    """The database that ``--path`` names, not opened."""
-    url = chosen(context)
-    if url is None:
-        raise no_path(str(context.info_name))
-    return database_at(url)
+def database(lake: str | None, name: str | None, path: str | None) -> DatabaseAdmin:
+    """The database of a lake, or the one that ``--path`` names, not opened."""
+    if path is not None:
+        return database_at(path)
+    assert lake is not None
+    assert name is not None
+    return database_at(url_of(lake, name))
+
+
+def url_of(lake: str, name: str) -> str:
+    """Where a database of a lake lies. Raises `InvalidRequest` for what is no database's name."""
+    from lakebed.lake.names import database_folder
+
+    return f"{lake.rstrip('/') or '/'}/{database_folder(name)}"
+
+
+def nearest_names(lake: str, name: str) -> list[str]:
+    """Databases of a lake whose names look most like `name`; none where the lake cannot be listed. Cost: 1 LIST."""
+    from lakebed.lake import names
+
+    try:
+        return names.nearest_names(name, names_of(lake))
+    except LakebedError:  # the error that is being explained says why
+        return []
+
+
+def names_of(lake: str) -> list[str]:
+    """Names of the databases of a lake, sorted. Raises `NotFound`. Cost: 1 LIST."""
+    from lakebed.objects import open_store
+
+    folders = open_store(lake, storage_options=args.storage_options(), create=False).list_with_delimiter("").folders
+    return sorted(one.removesuffix(DATABASE_SUFFIX) for one in folders if one.endswith(DATABASE_SUFFIX))
 
 
 def database_at(url: str) -> DatabaseAdmin:
@@ -84,24 +130,26 @@ def database_at(url: str) -> DatabaseAdmin:
     return DatabaseAdmin(Place.at(url, storage_options=args.storage_options()))
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Group) -> None:
     """Add the commands to the group."""
     for command in (get, put, delete, scan, stats):
-        app.command(command.__name__)(command)
+        app.command()(command)
 
 
 def get(
-    context: typer.Context,
+    lake: KvLake,
+    name: DatabaseName,
     key: Key,
     checkpoint: Checkpoint = None,
     encoding: Coding = Encoding.utf8,
-    raw: Annotated[bool, typer.Option("--raw", help="Write the bytes of the value as they are, and no more.")] = False,
+    raw: Annotated[bool, option("--raw", help="Write the bytes of the value as they are, and no more.")] = False,
+    path: OtherPath = None,
     json: Json = False,
 ) -> None:
     """Print the value of a key."""
     if raw and json:
         raise InvalidRequest("Give --raw or --json, not both.", kind="two_formats")
-    with _reader(context, checkpoint) as reader:
+    with _reader(database(lake, name, path), checkpoint) as reader:
         value = reader.get(_bytes(key, encoding))
     if value is None:
         raise NotFound(f"There is no key {_quoted(key)}.", kind="key_not_found", key=key)
@@ -113,15 +161,17 @@ def get(
 
 
 def put(
-    context: typer.Context,
+    lake: KvLake,
+    name: DatabaseName,
     key: Key,
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="The value; - reads it from standard input.")],
-    ttl: Annotated[str | None, typer.Option("--ttl", help="It ends after this time: '1h', '7days'.")] = None,
+    value: Annotated[str, argument("VALUE", help="The value; - reads it from standard input.")],
+    ttl: Annotated[str | None, option("--ttl", help="It ends after this time: '1h', '7days'.")] = None,
     encoding: Coding = Encoding.utf8,
     take_over: TakeOver = False,
     after_destroy: Annotated[
-        bool, typer.Option("--after-destroy", help="Make a new database where one was destroyed.")
+        bool, option("--after-destroy", help="Make a new database where one was destroyed.")
     ] = False,
+    path: OtherPath = None,
     json: Json = False,
 ) -> None:
     """Write one key; makes the database when there is none."""
@@ -136,27 +186,29 @@ def put(
     check_value(body)
     if found is not None:
         lifetime_ms(found)
-    with database(context).open(options=_brief(), take_over=take_over, after_destroy=after_destroy) as opened:
+    with database(lake, name, path).open(options=_brief(), take_over=take_over, after_destroy=after_destroy) as opened:
         opened.put(named, body, ttl=found)
     say.result(json, {"key": key, "bytes": len(body)}, f"Wrote {_quoted(key)} ({say.size(len(body))}).")
 
 
 def delete(
-    context: typer.Context,
+    lake: KvLake,
+    name: DatabaseName,
     key: Key,
     encoding: Coding = Encoding.utf8,
     take_over: TakeOver = False,
     dry_run: DryRun = False,
     yes: Yes = False,
+    path: OtherPath = None,
     json: Json = False,
 ) -> None:
     """Delete one key; one that is not there is fine."""
     from lakebed.lsm.model import check_key
 
     found = check_key(_bytes(key, encoding))
-    admin = database(context)
+    admin = database(lake, name, path)
     if dry_run:
-        with _reader(context, None) as reader:
+        with _reader(database(lake, name, path), None) as reader:
             there = reader.get(found) is not None
         text = f"Would delete {_quoted(key)}." if there else f"There is no key {_quoted(key)}."
         say.result(json, {"key": key, "dry_run": True, "there": there}, text)
@@ -168,24 +220,26 @@ def delete(
 
 
 def scan(
-    context: typer.Context,
-    prefix: Annotated[str | None, typer.Option("--prefix", help="Only keys that begin so.")] = None,
-    start: Annotated[str | None, typer.Option("--from", help="Only keys from this one on.")] = None,
-    end: Annotated[str | None, typer.Option("--to", help="Only keys below this one.")] = None,
-    reverse: Annotated[bool, typer.Option("--reverse", help="From the last key to the first.")] = False,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many.")] = None,
-    count: Annotated[bool, typer.Option("--count", help="Only say how many there are.")] = False,
-    format: Annotated[Format, typer.Option("--format", help="text: a table; tsv; jsonl: one JSON object a line.")] = (
+    lake: KvLake,
+    name: DatabaseName,
+    prefix: Annotated[str | None, option("--prefix", help="Only keys that begin so.")] = None,
+    start: Annotated[str | None, option("--from", help="Only keys from this one on.")] = None,
+    end: Annotated[str | None, option("--to", help="Only keys below this one.")] = None,
+    reverse: Annotated[bool, option("--reverse", help="From the last key to the first.")] = False,
+    limit: Annotated[int | None, option("--limit", min=1, help="At most so many.")] = None,
+    count: Annotated[bool, option("--count", help="Only say how many there are.")] = False,
+    format: Annotated[Format, option("--format", help="text: a table; tsv; jsonl: one JSON object a line.")] = (
         Format.text
     ),
     checkpoint: Checkpoint = None,
     encoding: Coding = Encoding.utf8,
+    path: OtherPath = None,
     json: Json = False,
 ) -> None:
     """List keys and values in the order of keys."""
     if prefix is not None and (start is not None or end is not None):
         raise InvalidRequest("Give --prefix, or --from and --to, not both.", kind="two_ranges")
-    with _reader(context, checkpoint) as reader:
+    with _reader(database(lake, name, path), checkpoint) as reader:
         if count and limit is None:
             number = _count(reader, prefix, start, end, encoding)
             say.result(json, {"count": number}, f"{number:,}")
@@ -225,13 +279,13 @@ def _print_rows(rows: Iterator[tuple[bytes, bytes]], *, format: Format, encoding
         say.grid(("key", "value"), cells, empty="No keys.")
 
 
-def stats(context: typer.Context, json: Json = False) -> None:
+def stats(lake: KvLake, name: DatabaseName, path: OtherPath = None, json: Json = False) -> None:
     """Show what the newest version is made of: files, rows, log, checkpoints, owner."""
     from lakebed.kv.checkpoint import live_checkpoints
     from lakebed.kv.lease import read_lease, this_process
     from lakebed.kv.wal import WalLog
 
-    admin = database(context)
+    admin = database(lake, name, path)
     manifest = admin.show_manifest()
     owner = read_lease(admin.place, process=this_process()).owner
     files, log = manifest.file_set, WalLog(admin.place).entries(manifest.replay_after_wal_id)
@@ -276,12 +330,12 @@ def _shown(name: str, value: Any) -> str:
 # ---- inside
 
 
-def _reader(context: typer.Context, checkpoint: str | None) -> Any:
+def _reader(admin: DatabaseAdmin, checkpoint: str | None) -> Any:
     """A reader that writes nothing and looks once."""
     from lakebed.kv.options import ReaderOptions
 
     options = ReaderOptions(follow_latest=checkpoint is None, background=False)
-    return database(context).reader(checkpoint, options=options)
+    return admin.reader(checkpoint, options=options)
 
 
 def _brief() -> Any:

@@ -5,31 +5,36 @@ from __future__ import annotations
 import os
 from typing import Annotated
 
-import typer
-
 from lakebed.cli import args, exits, facts, say
-from lakebed.cli.args import DryRun, Json, LakeUrl, Yes
+from lakebed.cli.args import DryRun, Json, LakeUrl, RepairStatistics, Yes
+from lakebed.cli.grammar import Exit, Group, argument, option
+from lakebed.cli.repairs import run_repair
 
 __all__ = ["register"]
 
 SomeStore = Annotated[
     str | None,
-    typer.Argument(
-        metavar="[STORE]", help="Only this store: flights, database:serving, repository:analytics.", show_default=False
-    ),
+    argument("STORE", help="Only this store: flights, database:serving, repository:analytics."),
 ]
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Group) -> None:
     """Add the commands to an app."""
-    for command in (ls, history, pins, why, clean, fsck):
+    for command in (ls, history, pins, why, fsck):
         app.command()(command)
+    app.command("collect", formerly=["clean"])(clean)
 
 
-def ls(lake: LakeUrl, json: Json = False) -> None:
+def ls(
+    lake: LakeUrl,
+    disk: Annotated[
+        bool, option("--disk/--no-disk", help="Add up the bytes of all objects, which lists each store.")
+    ] = True,
+    json: Json = False,
+) -> None:
     """List the stores of a lake: newest version, rows, bytes, pins."""
     opened = args.open_lake(lake)
-    stores = opened.ls()
+    stores = opened.ls(disk=disk)
     if json:
         say.document(
             [
@@ -39,7 +44,10 @@ def ls(lake: LakeUrl, json: Json = False) -> None:
                     "version": store.version,
                     "changed_ms": store.changed_ms,
                     "rows": store.row_count,
+                    "rows_exact": store.row_count_is_exact,
                     "bytes": store.size_bytes,
+                    "shared_bytes": store.shared_bytes,
+                    "disk_bytes": store.disk_bytes,
                     "pins": store.pin_count,
                     "problem": store.problem,
                 }
@@ -47,29 +55,41 @@ def ls(lake: LakeUrl, json: Json = False) -> None:
             ]
         )
     else:
+        shares = any(store.shared_bytes for store in stores)
         say.grid(
-            ("kind", "name", "version", "changed", "rows", "size", "pins"),
+            (
+                *("kind", "name", "version", "changed", "rows", "size"),
+                *(["shared"] if shares else []),
+                *(["on disk"] if disk else []),
+                "pins",
+            ),
             [
-                (store.kind, store.name, "unreadable", store.problem, "", "", "")
+                (store.kind, store.name, "unreadable", store.problem, *[""] * (3 + shares + disk))
                 if store.problem
                 else (
                     store.kind,
                     store.name,
                     store.version or "-",
                     say.ago(store.changed_ms),
-                    "-" if store.row_count is None else f"{store.row_count:,}",
+                    _rows(store.row_count, is_exact=store.row_count_is_exact),
                     say.size(store.size_bytes),
+                    *([say.size(store.shared_bytes)] if shares else []),
+                    *([say.size(store.disk_bytes)] if disk else []),
                     str(store.pin_count),
                 )
                 for store in stores
             ],
-            right=("version", "rows", "size", "pins"),
+            right=("version", "rows", "size", "shared", "on disk", "pins"),
             empty=f"The lake {opened.url} is empty. Make a table: lakebed table create {lake} NAME --column ...\n"
-            f"Or a database: lakebed kv --path {lake}/NAME.kv put KEY VALUE\n"
+            f"Or a database: lakebed kv put {lake} NAME KEY VALUE\n"
             f"Or a repository: lakebed repo create {lake} NAME",
         )
     if any(store.problem for store in stores):
-        raise typer.Exit(exits.FAULTY)
+        raise Exit(exits.FAULTY)
+
+
+def _rows(number: int | None, *, is_exact: bool) -> str:
+    return "-" if number is None else f"{number:,}" if is_exact else f"<= {number:,}"
 
 
 def history(lake: LakeUrl, store: SomeStore = None, json: Json = False) -> None:
@@ -130,7 +150,7 @@ def _short(owner: str | None) -> str:
 
 def why(
     lake: LakeUrl,
-    object: Annotated[str, typer.Argument(metavar="OBJECT", help="The object's path in the lake, or its URL.")],
+    object: Annotated[str, argument("OBJECT", help="The object's path in the lake, or its URL.")],
     json: Json = False,
 ) -> None:
     """Say which pins and versions need an object, or when it may go."""
@@ -151,9 +171,7 @@ def clean(
     lake: LakeUrl,
     orphans_older_than: Annotated[
         str,
-        typer.Option(
-            "--orphans-older-than", metavar="AGE", help="Spare files that nobody names while they are younger."
-        ),
+        option("--orphans-older-than", metavar="AGE", help="Spare files that no version names while they are younger."),
     ] = "1 d",
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -176,16 +194,23 @@ def clean(
 
 
 def fsck(
-    lake: Annotated[str, typer.Argument(metavar="URL", help="A lake, or one store's folder.")],
+    lake: Annotated[str, argument("LAKE", help="A lake, or one store's folder.", is_lake=True)],
     store: SomeStore = None,
-    deep: Annotated[bool, typer.Option("--deep", help="Read every data file too: row counts, minima, maxima.")] = False,
+    deep: Annotated[bool, option("--deep", help="Read every data file too: row counts, minima, maxima.")] = False,
+    repair_statistics: RepairStatistics = False,
+    dry_run: Annotated[
+        bool, option("--dry-run", help="With --repair-statistics: read and compare, change nothing.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Check that everything a lake refers to is there and readable. Deletes and changes nothing."""
+    """Check that everything a lake refers to is there and readable. Changes nothing unless told to repair."""
+    if args.repairs_statistics(repair_statistics, deep=deep, dry_run=dry_run):
+        run_repair(lake, store=store, dry_run=dry_run, json=json)
+        return
     from lakebed.fsck.check import check_url  # Arrow is loaded only by commands that read data
 
     with say.progress("checking") as progress:
         report = check_url(lake, store=store, deep=deep, storage_options=args.storage_options(), progress=progress)
     facts.print_check(report, json=json)
     if report.error_count:
-        raise typer.Exit(exits.FAULTY)
+        raise Exit(exits.FAULTY)

@@ -6,20 +6,27 @@ that goes away (``| head``) ends the command silently; ``lakebed --help`` loads 
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from importlib.abc import MetaPathFinder
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-import typer
 from typing_extensions import override
 
 import lakebed
+from lakebed import log
 from lakebed.cli import (
     args,
+    completion,
     databases,
     exits,
+    grammar,
+    help,
+    keys,
     lakes,
     pipelines,
     repositories,
@@ -30,55 +37,51 @@ from lakebed.cli import (
     tags,
     versions,
 )
-from lakebed.errors import InternalError, LakebedError, Unavailable
+from lakebed.cli.args import Json
+from lakebed.cli.grammar import Exit, Group, Parsed
+from lakebed.clock import SystemClock
+from lakebed.errors import InternalError, InvalidRequest, LakebedError, NotFound, Unavailable
 
-__all__ = ["app", "main"]
+__all__ = ["app", "main", "run"]
 
 _CODES = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in exits.MEANINGS.items())
 
-app = args.new_app(
-    "Pin, fork, roll back and clean data on object storage.\n\nEvery command takes the lake first, then the table. "
-    f"Exit codes:\n\n\b\n{_CODES}"
+app = Group(
+    "",
+    "Pin, fork, roll back and clean data on object storage.\n\n"
+    "A command is lakebed STORE VERB LAKE NAME ...: the kind of store, what to do, the lake, the store's name. "
+    f"{grammar.LAKE_VARIABLE} in the environment names the lake of commands that leave it out. "
+    f"Exit codes:\n\n{_CODES}",
 )
 lakes.register(app)
-
-
-@app.callback()
-def choose(storage_option: args.StorageOptions = None) -> None:
-    """Remember how stores are reached."""
-    args.choose_storage(storage_option)
-
-
-table = args.new_app("Tables: make, read, write, tag, travel, roll back, expire.")
-for room in (schemas, rows, tags, versions):
-    room.register(table)
-app.add_typer(table, name="table")
-app.add_typer(databases.app, name="kv")
-app.add_typer(repositories.app, name="repo")
+table = Group("table", "Tables: make, read, write, tag, travel, roll back, expire.")
+for module in (schemas, rows, tags, versions):
+    module.register(table)
+for group in (table, databases.app, repositories.app, serving.keys, pipelines.app):
+    app.groups[group.name] = group
 serving.register(app)
-app.add_typer(pipelines.app, name="pipeline")
 
 
-@app.command("version")
-def version(json: args.Json = False) -> None:
+@app.command()
+def version(json: Json = False) -> None:
     """Print lakebed's version."""
     say.result(json, {"version": lakebed.__version__}, f"lakebed {lakebed.__version__}")
 
 
-# The command line's own errors; typer exports only the last of this family.
-_UsageError: Any = typer.BadParameter.__mro__[1]
-_ClickError: Any = typer.BadParameter.__mro__[2]
-
-
-_WITHOUT_PANDAS: Final = {"repo", "key", "kv", "serve"}
-"""Groups of commands in whose process nobody makes a data frame."""
+@app.command("completion")
+def print_completion(
+    shell: Annotated[completion.Shell, grammar.argument("SHELL", help="bash, zsh or fish.")], json: Json = False
+) -> None:
+    """Print what a shell needs to complete commands, options, stores and tags: `eval "$(lakebed completion bash)"`."""
+    script = completion.script_of(shell)
+    say.result(json, {"shell": shell.value, "script": script}, script.rstrip("\n"))
 
 
 class _WithoutPandas(MetaPathFinder):
     """Pandas is not there.
 
     Arrow looks for it to make its first array of Python's objects, and where it is installed that is half a second of
-    every command, and 40 MB of a server.
+    every command, and 40 MB of a server. Only pipelines make data frames.
     """
 
     @override
@@ -87,10 +90,15 @@ class _WithoutPandas(MetaPathFinder):
             raise ModuleNotFoundError("No command of this group makes a data frame.", name=fullname)
 
 
+_ALLOCATIONS: Final = 20_000
+"""New objects between two looks for garbage in cycles. With Python's 700 they are a tenth of the time of starting."""
+
+
 def main() -> None:
     """Run the command in ``sys.argv`` and exit with its code."""
     arguments = sys.argv[1:]
-    if not _WITHOUT_PANDAS.isdisjoint(arguments[:1]):
+    gc.set_threshold(_ALLOCATIONS)
+    if "pipeline" not in arguments[:1]:
         sys.meta_path.insert(0, _WithoutPandas())
     sys.exit(run(arguments))
 
@@ -99,20 +107,17 @@ def run(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
     json = "--json" in arguments
     try:
-        code = typer.main.get_command(app).main(args=arguments, prog_name="lakebed", standalone_mode=False)
+        code = _run(arguments, json=json)
         sys.stdout.flush()
-        return code if isinstance(code, int) else exits.OK
-    except (BrokenPipeError, SystemExit):  # typer exits by itself for a closed pipe, and for nothing else
+    except Exit as done:
+        return done.code
+    except BrokenPipeError:
         _silence_stdout()
         return exits.OK
     except LakebedError as problem:
         say.error(problem, json=json)
         return exits.exit_code(problem)
-    except _UsageError as wrong:
-        return _usage(wrong, json=json)
-    except _ClickError as wrong:
-        return _usage(wrong, json=json)
-    except (KeyboardInterrupt, typer.Abort):
+    except KeyboardInterrupt:
         sys.stderr.write("\nlakebed: interrupted.\n")
         return exits.INTERRUPTED
     except OSError as problem:  # a file that cannot be opened, a full disk
@@ -126,46 +131,86 @@ def run(arguments: list[str]) -> int:
             traceback.print_exc()
             sys.stderr.write(f"lakebed: this is a bug in lakebed {lakebed.__version__}; please report it.\n")
         return exits.BUG
+    return code
 
 
-_SENTENCES: Final = {
-    "Value error, ": "",
-    "Input should be a valid integer, unable to parse string as an integer": "it is a whole number",
-    "Input should be a valid number, unable to parse string as a number": "it is a number",
-    "Input should be ": "it has to be ",
-}
-"""What the library says of a value, and the same for people."""
+_VERSION: Final = ("--version", "-V")
+_CLOCK: Final = SystemClock()
+_LOG: Final = log.logger("cli")
 
 
-def _usage(wrong: Any, *, json: bool) -> int:
-    """One sentence about a command that cannot be understood, and where its help is."""
-    context = getattr(wrong, "ctx", None)
-    message = wrong.format_message().strip()
-    for theirs, ours in _SENTENCES.items():
-        message = message.replace(theirs, ours)
-    if not message:  # a group without a command has printed its help
-        return exits.USAGE
-    if message.startswith("Usage:"):  # newer releases of the library hand the help over instead
-        sys.stderr.write(f"{message}\n")
-        return exits.USAGE
-    hint = "" if context is None else _hint(context, option=str(getattr(wrong, "option_name", "")))
-    problem = LakebedError(f"{message if message.endswith(('.', '?')) else message + '.'}{hint}", kind="usage")
-    say.error(problem, json=json)
-    return exits.USAGE
+def _run(arguments: list[str], *, json: bool) -> int:
+    if arguments[:1] == [completion.WORDS]:
+        say.lines(completion.candidates(app, " ".join(arguments[1:])))
+        return exits.OK
+    words = grammar.in_order(app, arguments)
+    if words[:1] and words[0].startswith("-"):
+        if words[0] in _VERSION:
+            version(json)
+            return exits.OK
+        if not {"--help", "-h"}.isdisjoint(words):
+            sys.stdout.write(help.page_of_group(app))
+            return exits.OK
+        raise grammar.usage_error(f"{words[0]} stands before no command.", "lakebed")
+    group, command, used, old = grammar.find(app, _names(words))
+    rest = words[used:]
+    if command is None:
+        asked = not {"--help", "-h"}.isdisjoint(rest)
+        (sys.stdout if asked else sys.stderr).write(help.page_of_group(group))
+        return exits.OK if asked else exits.USAGE
+    parsed = grammar.parse(command, rest, old=old)
+    if parsed is None:
+        sys.stdout.write(help.page_of_command(command))
+        return exits.OK
+    _run_parsed(parsed, json=json)
+    return exits.OK
 
 
-def _hint(context: Any, *, option: str) -> str:
-    """What to try; `option` is the one that the command does not know, or empty."""
-    command: str = context.command_path
-    if option == "--path" and command.startswith("lakebed kv "):
-        return f" It stands before the command: lakebed kv --path ... {context.info_name} ..."
-    if option == "--storage-option":
-        return f" It stands before all others: lakebed --storage-option ... {command.removeprefix('lakebed ')} ..."
-    if option == "--json" and command == "lakebed":
-        return " It stands behind the command: lakebed ... --json"
-    if option[1:2].isdecimal():
-        return f" A value that begins with - stands behind --: {command} ... -- {option}"
-    return f" Try: {command} --help"
+def _names(words: list[str]) -> list[str]:
+    """The words before the first option."""
+    end = next((position for position, word in enumerate(words) if word.startswith("-")), len(words))
+    return words[:end]
+
+
+def _run_parsed(parsed: Parsed, *, json: bool) -> None:
+    """Run a command, and say which of its spellings are old."""
+    args.choose_storage(parsed.common["storage_option"])
+    verbosity = len(parsed.common["verbose"])
+    with _logged(detailed=verbosity > 1, json=json) if verbosity else nullcontext():
+        if not json:
+            say.notes(parsed.notes, json=False)
+        started_s = _CLOCK.monotonic_s()
+        try:
+            parsed.run()
+        except LakebedError as problem:
+            for hint in _hints(problem, parsed):
+                problem.add_note(hint)
+            raise
+        finally:
+            seconds = _CLOCK.monotonic_s() - started_s
+            _LOG.info("ran", command=parsed.command.name, ms=round(1000 * seconds))
+    if json:
+        say.notes(parsed.notes, json=True)
+
+
+@contextmanager
+def _logged(*, detailed: bool, json: bool) -> Iterator[None]:
+    """Log to standard error while the block runs."""
+    handler = log.write_to(sys.stderr, detailed=detailed, json=json)
+    try:
+        yield
+    finally:
+        log.remove(handler)
+
+
+def _hints(problem: LakebedError, parsed: Parsed) -> Iterator[str]:
+    """What else helps with an error: names that are there, and where the lake's name came from."""
+    lake, name = parsed.values.get("lake"), parsed.values.get("name")
+    if problem.kind == "database_not_found" and lake and name:
+        near = keys.nearest_names(lake, name)
+        yield f"Did you mean {' or '.join(near)}?" if near else ""
+    if parsed.lake_from is not None and isinstance(problem, NotFound | InvalidRequest):
+        yield f"The lake is {grammar.LAKE_VARIABLE}: {parsed.lake_from}."
 
 
 def _silence_stdout() -> None:

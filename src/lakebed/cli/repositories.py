@@ -10,21 +10,17 @@ from datetime import timedelta
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
-import typer
-
-from lakebed.cli import args, facts, homes, repository_objects, repository_versions, say
+from lakebed.cli import args, facts, homes, repository_directories, repository_objects, repository_versions, say
 from lakebed.cli.args import DryRun, Json, Yes
-from lakebed.cli.homes import HomeUrl, Metadata, Reference, RepositoryName
+from lakebed.cli.grammar import Group, argument, option
+from lakebed.cli.homes import HomeUrl, Metadata, RepositoryName
 
 __all__ = ["app"]
 
-app = args.new_app("Repositories: branches, commits, merges over a data lake, and cleaning up behind them.")
-branch = args.new_app("Branches of a repository.")
-tag = args.new_app("Tags of a repository.")
-retention = args.new_app("How long commits keep their objects, by branch.")
+app = Group("repo", "Repositories: branches, commits, merges over a data lake, and cleaning up behind them.")
 
-BranchName = Annotated[str, typer.Argument(metavar="BRANCH", help="The branch.")]
-TagName = Annotated[str, typer.Argument(metavar="TAG", help="The tag.")]
+BranchName = Annotated[str, argument("BRANCH", help="The branch.")]
+TagName = Annotated[str, argument("TAG", help="The tag.")]
 
 
 # ---- repositories
@@ -35,13 +31,17 @@ def create(
     lake: HomeUrl,
     repository: RepositoryName,
     namespace: Annotated[
-        str | None, typer.Option("--namespace", help="Where its objects lie, inside the lake. Default: NAME.repo.")
+        str | None, option("--namespace", help="Where its objects lie, inside the lake. Default: NAME.repo.")
     ] = None,
-    default_branch: Annotated[str, typer.Option("--default-branch", help="The branch that it begins with.")] = "main",
+    default_branch: Annotated[str, option("--default-branch", help="The branch that it begins with.")] = "main",
     metadata: Metadata = None,
     json: Json = False,
 ) -> None:
     """Make a repository, with one empty commit on its default branch."""
+    from lakebed.repo.names import check_branch_name, check_repository_name  # `lakebed --help` needs no repository
+
+    check_repository_name(repository)  # before the lake is made: a mistake makes none
+    check_branch_name(default_branch)
     with homes.writing(lake, metadata=metadata, create=True) as home:
         made = home.create(repository, namespace=namespace, default_branch=default_branch)
         found = homes.of_repository(made)
@@ -63,7 +63,7 @@ def list_repositories(lake: HomeUrl, metadata: Metadata = None, json: Json = Fal
     )
 
 
-@app.command("delete")
+@app.command("drop", formerly=["delete"])
 def delete(
     lake: HomeUrl,
     repository: RepositoryName,
@@ -91,11 +91,11 @@ def delete(
 # ---- branches
 
 
-@branch.command("list")
+@app.command("branches", formerly=["branch list"])
 def list_branches(
     lake: HomeUrl,
     repository: RepositoryName,
-    prefix: Annotated[str, typer.Option("--prefix", help="Only names that begin so.")] = "",
+    prefix: Annotated[str, option("--prefix", help="Only names that begin so.")] = "",
     metadata: Metadata = None,
     json: Json = False,
 ) -> None:
@@ -121,13 +121,13 @@ def list_branches(
     )
 
 
-@branch.command("create")
+@app.command("branch", formerly=["branch create"])
 def create_branch(
     lake: HomeUrl,
     repository: RepositoryName,
     name: BranchName,
     source: Annotated[
-        str | None, typer.Option("--source", help="Begin at this reference. Default: the default branch.")
+        str | None, option("--source", help="Begin at this reference. Default: the default branch.")
     ] = None,
     metadata: Metadata = None,
     json: Json = False,
@@ -139,7 +139,7 @@ def create_branch(
     say.result(json, found, f"Made the branch {name} at {found['commit'][:12]}.")
 
 
-@branch.command("delete")
+@app.command("drop-branch", formerly=["branch delete"])
 def delete_branch(
     lake: HomeUrl,
     repository: RepositoryName,
@@ -162,7 +162,7 @@ def delete_branch(
     say.result(json, {"branch": name, "dry_run": False}, f"Dropped the branch {name}.")
 
 
-@branch.command("undelete")
+@app.command("undelete-branch", formerly=["branch undelete"])
 def undelete_branch(
     lake: HomeUrl, repository: RepositoryName, name: BranchName, metadata: Metadata = None, json: Json = False
 ) -> None:
@@ -173,12 +173,12 @@ def undelete_branch(
     say.result(json, found, f"The branch {name} is back at {found['commit'][:12]}.")
 
 
-@branch.command("protect")
+@app.command("protect", formerly=["branch protect"])
 def protect(
     lake: HomeUrl,
     repository: RepositoryName,
-    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="A branch, or a pattern such as 'release-*'.")],
-    off: Annotated[bool, typer.Option("--off", help="Take the protection away.")] = False,
+    pattern: Annotated[str, argument("PATTERN", help="A branch, or a pattern such as 'release-*'.")],
+    off: Annotated[bool, option("--off", help="Take the protection away.")] = False,
     metadata: Metadata = None,
     json: Json = False,
 ) -> None:
@@ -197,7 +197,7 @@ def protect(
 # ---- tags
 
 
-@tag.command("list")
+@app.command("tags", formerly=["tag list"])
 def list_tags(lake: HomeUrl, repository: RepositoryName, metadata: Metadata = None, json: Json = False) -> None:
     """List the tags and the commits that they pin."""
     with homes.reading(lake, metadata=metadata) as home:
@@ -205,16 +205,18 @@ def list_tags(lake: HomeUrl, repository: RepositoryName, metadata: Metadata = No
     if json:
         say.document(found)
         return
-    empty = f"No tag. Make one: lakebed repo tag create {lake} {repository} TAG REF"
+    empty = f"No tag. Make one: lakebed repo tag {lake} {repository} TAG"
     say.grid(("tag", "commit"), [(one["tag"], one["commit"][:12]) for one in found], empty=empty)
 
 
-@tag.command("create")
+@app.command("tag", formerly=["tag create"])
 def create_tag(
     lake: HomeUrl,
     repository: RepositoryName,
     name: TagName,
-    reference: Reference,
+    reference: Annotated[
+        str | None, argument("REF", help="A branch, tag or commit. Default: the default branch.")
+    ] = None,
     metadata: Metadata = None,
     json: Json = False,
 ) -> None:
@@ -225,7 +227,7 @@ def create_tag(
     say.result(json, found, f"The tag {name} pins {found['commit'][:12]}.")
 
 
-@tag.command("delete")
+@app.command("drop-tag", formerly=["tag delete"])
 def delete_tag(
     lake: HomeUrl,
     repository: RepositoryName,
@@ -252,7 +254,7 @@ def delete_tag(
 # ---- retention and collection
 
 
-@retention.command("show")
+@app.command("retention", formerly=["retention show"])
 def show_retention(lake: HomeUrl, repository: RepositoryName, metadata: Metadata = None, json: Json = False) -> None:
     """Show the rules."""
     with homes.reading(lake, metadata=metadata) as home:
@@ -268,13 +270,13 @@ def show_retention(lake: HomeUrl, repository: RepositoryName, metadata: Metadata
     say.grid(("branch", "commits keep their objects"), rows, empty="")
 
 
-@retention.command("set")
+@app.command("set-retention", formerly=["retention set"])
 def set_retention(
     lake: HomeUrl,
     repository: RepositoryName,
-    default_days: Annotated[int, typer.Argument(metavar="DAYS", help="For branches without a rule of their own.")],
+    default_days: Annotated[int, argument("DAYS", help="For branches without a rule of their own.")],
     branch_days: Annotated[
-        list[str] | None, typer.Option("--branch-days", metavar="BRANCH=DAYS", help="For one branch; again for more.")
+        list[str] | None, option("--branch-days", metavar="BRANCH=DAYS", help="For one branch; again for more.")
     ] = None,
     metadata: Metadata = None,
     json: Json = False,
@@ -289,7 +291,7 @@ def set_retention(
     say.result(json, found, f"{text}.")
 
 
-@retention.command("delete")
+@app.command("drop-retention", formerly=["retention delete"])
 def delete_retention(
     lake: HomeUrl,
     repository: RepositoryName,
@@ -307,12 +309,12 @@ def delete_retention(
     say.result(json, {"repository": repository, "dry_run": dry_run}, text)
 
 
-@app.command("gc")
+@app.command("collect", formerly=["gc"])
 def collect(
     lake: HomeUrl,
     repository: RepositoryName,
     min_age: Annotated[
-        str, typer.Option("--min-age", metavar="AGE", help="Spare uploads that are younger: '6h', '1 d'.")
+        str, option("--min-age", metavar="AGE", help="Spare uploads that are younger: '6h', '1 d'.")
     ] = "1 d",
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -331,8 +333,6 @@ def collect(
     facts.print_reports([report], json=json, single=True)
 
 
+repository_directories.register(app)
 repository_objects.register(app)
 repository_versions.register(app)
-app.add_typer(branch, name="branch")
-app.add_typer(tag, name="tag")
-app.add_typer(retention, name="retention")

@@ -9,10 +9,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from lakebed.cli import args, homes, say
 from lakebed.cli.args import DryRun, Json, Yes
+from lakebed.cli.grammar import Group, argument, option
 from lakebed.cli.homes import BranchName, HomeUrl, Metadata, ObjectPath, Reference, RepositoryName
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 
@@ -21,10 +20,10 @@ __all__ = ["register"]
 _CHUNK_BYTES = 1 << 20
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Group) -> None:
     """Add the commands to the group."""
     for command in (put, get, ls, stat, rm):
-        app.command(command.__name__)(command)
+        app.command()(command)
     app.command("import")(import_objects)
 
 
@@ -33,12 +32,12 @@ def put(
     repository: RepositoryName,
     branch: BranchName,
     path: ObjectPath,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; - is standard input.")],
+    file: Annotated[Path, argument("FILE", help="The file to write; - is standard input.")],
     content_type: Annotated[
-        str, typer.Option("--content-type", help="What kind of bytes they are.")
+        str, option("--content-type", help="What kind of bytes they are.")
     ] = "application/octet-stream",
-    meta: Annotated[list[str] | None, typer.Option("--meta", metavar="KEY=VALUE", help="Metadata of yours.")] = None,
-    if_absent: Annotated[bool, typer.Option("--if-absent", help="Fail when the path is there.")] = False,
+    meta: Annotated[list[str] | None, option("--meta", metavar="KEY=VALUE", help="Metadata of yours.")] = None,
+    if_absent: Annotated[bool, option("--if-absent", help="Fail when the path is there.")] = False,
     metadata: Metadata = None,
     json: Json = False,
 ) -> None:
@@ -62,10 +61,8 @@ def get(
     repository: RepositoryName,
     reference: Reference,
     path: ObjectPath,
-    file: Annotated[Path, typer.Argument(metavar="[FILE]", help="Where to write it. Default: standard output.")] = Path(
-        "-"
-    ),
-    force: Annotated[bool, typer.Option("--force", help="Also over a file that is there.")] = False,
+    file: Annotated[Path, argument("FILE", help="Where to write it. Default: standard output.")] = Path("-"),
+    force: Annotated[bool, option("--force", help="Also over a file that is there.")] = False,
     metadata: Metadata = None,
     json: Json = False,
 ) -> None:
@@ -102,9 +99,9 @@ def ls(
     lake: HomeUrl,
     repository: RepositoryName,
     reference: Reference,
-    prefix: Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only paths that begin so.")] = "",
-    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Every object, not one level.")] = False,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many.")] = None,
+    prefix: Annotated[str, argument("PREFIX", help="Only paths that begin so.")] = "",
+    recursive: Annotated[bool, option("--recursive", "-r", help="Every object, not one level.")] = False,
+    limit: Annotated[int | None, option("--limit", min=1, help="At most so many.")] = None,
     metadata: Metadata = None,
     json: Json = False,
 ) -> None:
@@ -154,8 +151,8 @@ def rm(
     lake: HomeUrl,
     repository: RepositoryName,
     branch: BranchName,
-    path: Annotated[str, typer.Argument(metavar="PATH", help="The object; with --recursive all whose paths begin so.")],
-    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Everything below the prefix, at once.")] = False,
+    path: Annotated[str, argument("PATH", help="The object; with --recursive all whose paths begin so.")],
+    recursive: Annotated[bool, option("--recursive", "-r", help="Everything below the prefix, at once.")] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     metadata: Metadata = None,
@@ -189,10 +186,10 @@ def import_objects(
     lake: HomeUrl,
     repository: RepositoryName,
     branch: BranchName,
-    source: Annotated[str, typer.Argument(metavar="URL", help="What to import: a folder, prefix or object elsewhere.")],
-    destination: Annotated[str, typer.Argument(metavar="PREFIX", help="Where it appears on the branch.")],
-    message: Annotated[str, typer.Option("--message", "-m", help="Of the commit.")] = "",
-    single: Annotated[bool, typer.Option("--single", help="One object: PREFIX is its path.")] = False,
+    source: Annotated[str, argument("URL", help="What to import: a folder, prefix or object elsewhere.")],
+    destination: Annotated[str, argument("PREFIX", help="Where it appears on the branch.")],
+    message: Annotated[str, option("--message", "-m", help="Of the commit.")] = "",
+    single: Annotated[bool, option("--single", help="One object: PREFIX is its path.")] = False,
     metadata: Metadata = None,
     json: Json = False,
 ) -> None:

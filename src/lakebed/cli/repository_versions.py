@@ -6,10 +6,9 @@ from enum import StrEnum
 from itertools import islice
 from typing import Annotated, Any, Final
 
-import typer
-
 from lakebed.cli import args, homes, say
 from lakebed.cli.args import DryRun, Json, Yes
+from lakebed.cli.grammar import Group, argument, option
 from lakebed.cli.homes import BranchName, HomeUrl, Metadata, ObjectPath, Reference, RepositoryName
 from lakebed.errors import InvalidRequest
 
@@ -17,11 +16,11 @@ __all__ = ["register"]
 
 _NAME_CHARACTERS: Final = 16
 
-Message = Annotated[str, typer.Option("--message", "-m", help="What the commit says.")]
-Meta = Annotated[list[str] | None, typer.Option("--meta", metavar="KEY=VALUE", help="Metadata of the commit.")]
-AllowEmpty = Annotated[bool, typer.Option("--allow-empty", help="Also when nothing changed.")]
+Message = Annotated[str, option("--message", "-m", help="What the commit says.")]
+Meta = Annotated[list[str] | None, option("--meta", metavar="KEY=VALUE", help="Metadata of the commit.")]
+AllowEmpty = Annotated[bool, option("--allow-empty", help="Also when nothing changed.")]
 Parent = Annotated[
-    int | None, typer.Option("--parent", min=1, help="Of a merge commit: against which parent. The first is 1.")
+    int | None, option("--parent", min=1, help="Of a merge commit: against which parent. The first is 1.")
 ]
 
 
@@ -32,10 +31,10 @@ class Strategy(StrEnum):
     dest_wins = "dest-wins"
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Group) -> None:
     """Add the commands to the group."""
     for command in (commit, log, show, diff, status, merge, revert, cherry_pick, reset, rebase, compact, blame):
-        app.command(command.__name__.replace("_", "-"))(command)
+        app.command()(command)
 
 
 def commit(
@@ -44,7 +43,7 @@ def commit(
     branch: BranchName,
     message: Message,
     path: Annotated[
-        list[str] | None, typer.Option("--path", help="Only this path, or PREFIX/ for all below; again for more.")
+        list[str] | None, option("--path", help="Only this path, or PREFIX/ for all below; again for more.")
     ] = None,
     meta: Meta = None,
     allow_empty: AllowEmpty = False,
@@ -72,12 +71,18 @@ def commit(
 def log(
     lake: HomeUrl,
     repository: RepositoryName,
-    reference: Reference,
+    reference: Annotated[
+        str,
+        argument(
+            "REF",
+            help="A branch, tag or commit; or a range: main~3..main is behind main, not behind main~3.",
+        ),
+    ],
     path: Annotated[
-        list[str] | None, typer.Option("--path", help="Only commits that changed this path, or PREFIX/ below it.")
+        list[str] | None, option("--path", help="Only commits that changed this path, or PREFIX/ below it.")
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many.")] = None,
-    first_parent: Annotated[bool, typer.Option("--first-parent", help="Do not go into what was merged.")] = False,
+    limit: Annotated[int | None, option("--limit", "-n", min=1, help="At most so many.")] = None,
+    first_parent: Annotated[bool, option("--first-parent", help="Do not go into what was merged.")] = False,
     metadata: Metadata = None,
     json: Json = False,
 ) -> None:
@@ -85,9 +90,7 @@ def log(
     paths = [one for one in path or [] if not one.endswith("/")]
     prefixes = [one for one in path or [] if one.endswith("/")]
     with homes.reading(lake, metadata=metadata) as home:
-        history = (
-            home.repository(repository).ref(reference).log(paths=paths, prefixes=prefixes, first_parent=first_parent)
-        )
+        history = home.repository(repository).log(reference, paths=paths, prefixes=prefixes, first_parent=first_parent)
         found = (homes.of_commit(one) for one in islice(history, limit))
         if json:
             say.document(list(found))
@@ -123,13 +126,18 @@ def show(
 def diff(
     lake: HomeUrl,
     repository: RepositoryName,
-    left: Annotated[str, typer.Argument(metavar="LEFT", help="A reference; alone: what is uncommitted on a branch.")],
-    right: Annotated[
-        str | None, typer.Argument(metavar="[RIGHT]", help="Another reference.", show_default=False)
-    ] = None,
-    prefix: Annotated[str, typer.Option("--prefix", help="Only paths that begin so.")] = "",
+    left: Annotated[
+        str,
+        argument(
+            "LEFT",
+            help="A reference; alone: what is uncommitted on a branch. Or a range: main~1..main compares the two as "
+            "they are, main...dev shows what dev did since they parted.",
+        ),
+    ],
+    right: Annotated[str | None, argument("RIGHT", help="Another reference.")] = None,
+    prefix: Annotated[str, option("--prefix", help="Only paths that begin so.")] = "",
     two_dot: Annotated[
-        bool, typer.Option("--two-dot", help="LEFT against RIGHT as they are, not what RIGHT did since they parted.")
+        bool, option("--two-dot", help="LEFT against RIGHT as they are, not what RIGHT did since they parted.")
     ] = False,
     metadata: Metadata = None,
     json: Json = False,
@@ -137,10 +145,10 @@ def diff(
     """Show which paths differ: + added, ~ changed, - removed."""
     with homes.reading(lake, metadata=metadata) as home:
         opened = home.repository(repository)
-        if right is None:
+        if right is None and ".." not in left:
             found = opened.branch(left).status(prefix)
         else:
-            found = opened.diff(left, right, kind="two_dot" if two_dot else "three_dot", prefix=prefix)
+            found = opened.diff(left, right, kind="two_dot" if two_dot else None, prefix=prefix)
         homes.print_differences(found, json=json, empty="No difference.")
 
 
@@ -156,15 +164,15 @@ def status(
 def merge(
     lake: HomeUrl,
     repository: RepositoryName,
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The reference whose changes are wanted.")],
-    branch: Annotated[str, typer.Argument(metavar="BRANCH", help="The branch that gets them.")],
+    source: Annotated[str, argument("SOURCE", help="The reference whose changes are wanted.")],
+    branch: Annotated[str, argument("BRANCH", help="The branch that gets them.")],
     message: Message = "",
     strategy: Annotated[
         Strategy | None,
-        typer.Option("--strategy", help="Where both changed a path: source-wins or dest-wins. Default: a conflict."),
+        option("--strategy", help="Where both changed a path: source-wins or dest-wins. Default: a conflict."),
     ] = None,
-    squash: Annotated[bool, typer.Option("--squash", help="One commit, without the source as a parent.")] = False,
-    prefix: Annotated[str, typer.Option("--prefix", help="Only what is below it.")] = "",
+    squash: Annotated[bool, option("--squash", help="One commit, without the source as a parent.")] = False,
+    prefix: Annotated[str, option("--prefix", help="Only what is below it.")] = "",
     meta: Meta = None,
     allow_empty: AllowEmpty = False,
     metadata: Metadata = None,
@@ -222,10 +230,8 @@ def reset(
     lake: HomeUrl,
     repository: RepositoryName,
     branch: BranchName,
-    path: Annotated[str | None, typer.Option("--path", help="Only this path, or PREFIX/ for all below.")] = None,
-    hard: Annotated[
-        str | None, typer.Option("--hard", metavar="REF", help="Move the branch itself to this commit.")
-    ] = None,
+    path: Annotated[str | None, option("--path", help="Only this path, or PREFIX/ for all below.")] = None,
+    hard: Annotated[str | None, option("--hard", metavar="REF", help="Move the branch itself to this commit.")] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     metadata: Metadata = None,
@@ -262,7 +268,7 @@ def rebase(
     lake: HomeUrl,
     repository: RepositoryName,
     branch: BranchName,
-    onto: Annotated[str, typer.Argument(metavar="ONTO", help="The reference to go on from.")],
+    onto: Annotated[str, argument("ONTO", help="The reference to go on from.")],
     metadata: Metadata = None,
     json: Json = False,
 ) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
 
 from lakebed.cli import args, facts, say
 from lakebed.cli.args import Branch, Json, LakeUrl, TableName, Timestamp, Version, Yes
+from lakebed.cli.grammar import Group, argument, option
 from lakebed.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -17,19 +19,21 @@ __all__ = ["register"]
 
 File = Annotated[
     str,
-    typer.Argument(metavar="FILE", help="CSV, JSON (one object a line, or one array) or Parquet; - is standard input."),
+    argument("FILE", help="CSV, JSON (one object a line, or one array) or Parquet; - is standard input."),
 ]
-InputFormat = Annotated[str | None, typer.Option("--format", help="csv, json or parquet. Default: by the file's name.")]
-Columns = Annotated[str | None, typer.Option("--columns", help="Only these columns, comma-separated.")]
-Where = Annotated[str | None, typer.Option("--where", help="Only rows that match: \"delay > 10 AND carrier = 'UA'\".")]
-Limit = Annotated[int | None, typer.Option("--limit", min=0, help="At most so many rows.")]
-OutputFormat = Annotated[str | None, typer.Option("--format", help="table, json, csv or parquet.")]
-Output = Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="Write into a file.")]
-Start = Annotated[str, typer.Argument(metavar="FROM", help="The older version: an id, a tag or a branch.")]
-End = Annotated[str, typer.Argument(metavar="TO", help="The newer version.")]
+InputFormat = Annotated[str | None, option("--format", help="csv, json or parquet. Default: by the file's name.")]
+Columns = Annotated[str | None, option("--columns", help="Only these columns, comma-separated.")]
+Where = Annotated[str | None, option("--where", help="Only rows that match: \"delay > 10 AND carrier = 'UA'\".")]
+Limit = Annotated[int | None, option("--limit", min=0, help="At most so many rows.")]
+OutputFormat = Annotated[str | None, option("--format", help="table, json, csv or parquet.")]
+Output = Annotated[
+    str | None, option("--output", "-o", metavar="FILE", help="Write into a file: .csv, .json or .parquet.")
+]
+Start = Annotated[str, argument("FROM", help="The older version: an id, a tag or a branch.")]
+End = Annotated[str, argument("TO", help="The newer version.")]
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Group) -> None:
     """Add the commands to the group of table commands."""
     for command in (read, append, upsert, write, overwrite, delete, diff, changes):
         app.command()(command)
@@ -39,12 +43,12 @@ def read(
     lake: LakeUrl,
     table: TableName,
     version: Version = None,
-    tag: Annotated[str | None, typer.Option("--tag", help="Read what this tag pins.")] = None,
+    tag: Annotated[str | None, option("--tag", help="Read what this tag pins.")] = None,
     timestamp: Timestamp = None,
     where: Where = None,
     columns: Columns = None,
     limit: Limit = None,
-    count: Annotated[bool, typer.Option("--count", help="Only count the rows.")] = False,
+    count: Annotated[bool, option("--count", help="Only count the rows.")] = False,
     format: OutputFormat = None,
     output: Output = None,
     branch: Branch = None,
@@ -57,14 +61,13 @@ def read(
         timestamp_ms=timestamp,
         columns=_names(columns),
         where=args.predicate(where),
+        limit=limit,
     )
     if count:
         number = scan.count()
         say.result(json, {"rows": number}, f"{number:,}")
         return
-    from lakebed.cli.files import write_rows
-
-    write_rows(scan.to_batches(), schema=scan.schema, format=chosen, output=output, limit=limit)
+    _write_rows(scan.to_batches(), schema=scan.schema, format=chosen, output=output, limit=limit, json=json)
 
 
 def append(
@@ -72,7 +75,9 @@ def append(
 ) -> None:
     """Append the rows of a file, as one version."""
     opened = args.open_table(lake, table, branch=branch)
-    _written(opened, opened.append(_rows(opened, file, format)), json=json)
+    with _rows(opened, file, format) as rows:
+        made = opened.append(rows)
+    _written(opened, made, json=json)
 
 
 def upsert(
@@ -80,7 +85,9 @@ def upsert(
 ) -> None:
     """Insert the rows of a file, or replace those of the same key, as one version."""
     opened = args.open_table(lake, table, branch=branch)
-    _written(opened, opened.upsert(_rows(opened, file, format)), json=json)
+    with _rows(opened, file, format) as rows:
+        made = opened.upsert(rows)
+    _written(opened, made, json=json)
 
 
 def write(
@@ -88,7 +95,7 @@ def write(
     table: TableName,
     file: File,
     deletes: Annotated[
-        str | None, typer.Option("--deletes", help="A boolean column of the file: true deletes the row's key.")
+        str | None, option("--deletes", help="A boolean column of the file: true deletes the row's key.")
     ] = None,
     format: InputFormat = None,
     branch: Branch = None,
@@ -96,7 +103,9 @@ def write(
 ) -> None:
     """Append or upsert the rows of a file, by the kind of the table."""
     opened = args.open_table(lake, table, branch=branch)
-    _written(opened, opened.write(_rows(opened, file, format), deletes=deletes), json=json)
+    with _rows(opened, file, format) as rows:
+        made = opened.write(rows, deletes=deletes)
+    _written(opened, made, json=json)
 
 
 def overwrite(
@@ -104,11 +113,9 @@ def overwrite(
     table: TableName,
     file: File,
     partition: Annotated[
-        list[str] | None, typer.Option("--partition", metavar="KEY=VALUE", help="Replace only this partition.")
+        list[str] | None, option("--partition", metavar="KEY=VALUE", help="Replace only this partition.")
     ] = None,
-    dynamic: Annotated[
-        bool, typer.Option("--dynamic", help="Replace the partitions that the file has rows of.")
-    ] = False,
+    dynamic: Annotated[bool, option("--dynamic", help="Replace the partitions that the file has rows of.")] = False,
     format: InputFormat = None,
     branch: Branch = None,
     yes: Yes = False,
@@ -116,18 +123,18 @@ def overwrite(
 ) -> None:
     """Replace rows by those of a file: all, one partition's, or those of every partition in the file."""
     opened = args.open_table(lake, table, branch=branch)
-    rows = _rows(opened, file, format)
     say.ask(f"Replace rows of {table}? The version before stays until it expires.", yes=yes, json=json)
-    made = opened.overwrite(rows, partition=args.pairs(partition, like="day=2013-01-31") or None, dynamic=dynamic)
+    with _rows(opened, file, format) as rows:
+        made = opened.overwrite(rows, partition=args.pairs(partition, like="day=2013-01-31") or None, dynamic=dynamic)
     _written(opened, made, json=json)
 
 
 def delete(
     lake: LakeUrl,
     table: TableName,
-    where: Annotated[str, typer.Option("--where", help="Which rows: \"origin = 'JFK'\".")],
+    where: Annotated[str, option("--where", help="Which rows: \"origin = 'JFK'\".")],
     branch: Branch = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the rows.")] = False,
+    dry_run: Annotated[bool, option("--dry-run", help="Only count the rows.")] = False,
     yes: Yes = False,
     json: Json = False,
 ) -> None:
@@ -153,7 +160,7 @@ def diff(
     end: End,
     keys: Annotated[
         str | None,
-        typer.Option("--keys", help="Columns that tell rows apart, comma-separated. Default: the primary key."),
+        option("--keys", help="Columns that tell rows apart, comma-separated. Default: the primary key."),
     ] = None,
     limit: Limit = 20,
     branch: Branch = None,
@@ -178,15 +185,16 @@ def changes(
     """Read what was written after one version, up to another; _row_kind says what each row did."""
     chosen = _output_format(format, output, json=json)
     found = args.open_table(lake, table, branch=branch).changes(start, end)
-    from lakebed.cli.files import write_rows
-
-    write_rows(iter(found.to_batches()), schema=found.schema, format=chosen, output=output, limit=limit)
+    _write_rows(iter(found.to_batches()), schema=found.schema, format=chosen, output=output, limit=limit, json=json)
 
 
-def _rows(opened: Table, file: str, format: str | None) -> Any:
+@contextmanager
+def _rows(opened: Table, file: str, format: str | None) -> Iterator[Any]:
+    """The rows of a file, with a progress bar while they are taken out."""
     from lakebed.cli.files import read_file  # brings Arrow's readers
 
-    return read_file(file, format=format, schema=opened.arrow_schema)
+    with say.progress(f"loading {os.path.basename(file)}") as progress:
+        yield read_file(file, format=format, schema=opened.arrow_schema, progress=progress)
 
 
 def _written(opened: Table, made: Any, *, json: bool) -> None:
@@ -224,16 +232,41 @@ def _names(text: str | None) -> list[str] | None:
     return names
 
 
+_FILE_FORMATS = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".pq": "parquet"}
+
+
 def _output_format(format: str | None, output: str | None, *, json: bool) -> Any:
     """What ``--format``, ``--json`` and the name of ``--output`` mean together."""
     known = ("table", "json", "csv", "parquet")
     if format is not None and format not in known:
         raise InvalidRequest(f"There is no format {format!r}: choose one of {', '.join(known)}.", kind="unknown_format")
-    if json and format not in (None, "json"):
+    if json and format not in (None, "json") and output is None:
         raise InvalidRequest(f"--json and --format {format} contradict each other.", kind="unknown_format")
-    if json:
-        return "json"
-    if format is not None:
-        return format
-    suffix = (output or "").rpartition(".")[2].lower()
-    return suffix if suffix in known and output else "csv" if output else "table"
+    if output is None:
+        return "json" if json else format or "table"
+    if format == "table":
+        raise InvalidRequest(
+            f"--format table is for a terminal; {output} can be csv, json or parquet.", kind="unknown_format"
+        )
+    found = format or _FILE_FORMATS.get(os.path.splitext(output)[1].lower())
+    if found is None and not os.path.isdir(output):
+        raise InvalidRequest(
+            f"Files are written as csv, json or parquet, and the name {output} says none of them: name it .csv, .json "
+            "or .parquet, or add --format.",
+            kind="unknown_format",
+            output=output,
+        )
+    return found
+
+
+def _write_rows(
+    rows: Iterator[Any], *, schema: Any, format: Any, output: str | None, limit: int | None, json: bool
+) -> None:
+    """Print rows, or write them into a file and say so."""
+    from lakebed.cli.files import write_rows
+
+    count = write_rows(rows, schema=schema, format=format, output=output, limit=limit)
+    if output is not None:
+        written = {"output": output, "format": format, "rows": count, "bytes": os.path.getsize(output)}
+        told = f"Wrote {say.count(count, 'row')} to {output} ({format}, {say.size(written['bytes'])})."
+        say.result(json, written, told)

@@ -15,9 +15,9 @@ from itertools import chain, islice
 from typing import Any, Final
 
 import msgspec
-import typer
 
 from lakebed.cli import exits
+from lakebed.cli.grammar import Exit
 from lakebed.clock import SystemClock
 from lakebed.errors import LakebedError
 
@@ -30,6 +30,8 @@ __all__ = [
     "error",
     "flush",
     "grid",
+    "lines",
+    "notes",
     "printable",
     "progress",
     "result",
@@ -54,6 +56,17 @@ def document(value: Any) -> None:
 def sentence(text: str) -> None:
     """Print one line for a person."""
     sys.stdout.write(printable(text) + "\n")
+
+
+def lines(texts: Iterable[str]) -> None:
+    """Print one line each."""
+    sys.stdout.write("".join(f"{printable(text)}\n" for text in texts))
+
+
+def notes(texts: Iterable[str], *, json: bool) -> None:
+    """Print on standard error what to write in place of old spellings, or ``{"note"}`` lines."""
+    for text in texts:
+        sys.stderr.write(f"{_json({'note': text}).decode()}\n" if json else f"lakebed: note: {printable(text)}\n")
 
 
 def flush() -> None:
@@ -111,6 +124,8 @@ def grid(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterab
         sentence(empty)
     elif len(cells) > _MEASURED_ROW_COUNT:
         _print_long(columns, chain(cells, coming), measured=cells, right=set(right))
+    elif not sys.stdout.isatty() and all(cell.isprintable() for row in cells for cell in row):
+        _print_long(columns, cells, measured=cells, right=set(right))  # there is no width to fold at
     else:
         _print_short(columns, cells, right=set(right))
 
@@ -119,7 +134,13 @@ def _print_long(
     columns: Sequence[str], rows: Iterable[Sequence[str]], *, measured: Sequence[Sequence[str]], right: set[str]
 ) -> None:
     """Row by row, in columns as wide as the measured rows need; a longer cell moves the rest of its line."""
-    from rich.cells import cell_len
+
+    def cell_len(text: str) -> int:
+        if text.isascii():
+            return len(text)
+        from rich.cells import cell_len as columns_of  # a character may be two columns wide
+
+        return columns_of(text)
 
     widths = [max(map(cell_len, cells)) for cells in zip(columns, *measured, strict=True)]
     last = len(columns) - 1
@@ -127,7 +148,7 @@ def _print_long(
     def line(cells: Sequence[str]) -> str:
         parts = []
         for position, (column, cell, width) in enumerate(zip(columns, cells, widths, strict=True)):
-            blank = " " * (width - (len(cell) if cell.isascii() else cell_len(cell)))
+            blank = " " * (width - cell_len(cell))
             parts.append(blank + cell if column in right else cell if position == last else cell + blank)
         return "   ".join(parts) + "\n"
 
@@ -152,19 +173,20 @@ def _print_short(columns: Sequence[str], cells: Sequence[Sequence[str]], *, righ
 
 
 def error(problem: LakebedError, *, json: bool) -> None:
-    """Print an error: one sentence, or ``{"error": {"kind", "message", "facts"}}``."""
+    """Print an error: its sentences, or ``{"error": {"kind", "message", "facts"}}``."""
+    message = " ".join(filter(None, (problem.message, *getattr(problem, "__notes__", ()))))
     if json:
-        body = {"error": {"kind": problem.kind, "message": problem.message, "facts": problem.facts}}
+        body = {"error": {"kind": problem.kind, "message": message, "facts": problem.facts}}
         sys.stderr.write(_json(body).decode() + "\n")
     else:
-        sys.stderr.write(f"lakebed: {printable(problem.message)}\n")
+        sys.stderr.write(f"lakebed: {printable(message)}\n")
 
 
 def ask(question: str, *, yes: bool, json: bool) -> None:
     """Go on only when the person at the terminal agrees. With ``--yes``, ``--json`` or no terminal nobody is asked.
 
     Raises:
-        typer.Exit: they said no; nothing was changed.
+        Exit: they said no; nothing was changed.
     """
     if yes or json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
@@ -172,7 +194,7 @@ def ask(question: str, *, yes: bool, json: bool) -> None:
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         sys.stderr.write("Nothing was changed.\n")
-        raise typer.Exit(exits.DECLINED)
+        raise Exit(exits.DECLINED)
 
 
 @contextmanager

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from lakebed.cli import args, facts, say
 from lakebed.cli.args import DryRun, Json, LakeUrl, TableName, Yes
+from lakebed.cli.grammar import Group, argument, option
 from lakebed.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -15,17 +14,25 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
-Column = Annotated[str, typer.Argument(metavar="COLUMN", help="The column's name.", show_default=False)]
-Type = Annotated[str, typer.Argument(metavar="TYPE", help="Such as BIGINT, STRING, 'DECIMAL(10, 2)', 'TIMESTAMP(6)'.")]
-OptionPairs = Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="Such as bucket=4.", show_default=False)]
+Column = Annotated[str, argument("COLUMN", help="The column's name.")]
+Type = Annotated[str, argument("TYPE", help="Such as BIGINT, STRING, 'DECIMAL(10, 2)', 'TIMESTAMP(6)'.")]
+OptionPairs = Annotated[list[str], argument("KEY=VALUE", help="Such as bucket=4.")]
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Group) -> None:
     """Add the commands to the group of table commands."""
-    for command in (create, describe, drop, add_column, drop_column, rename_column, widen_column):
-        app.command(command.__name__.replace("_", "-"))(command)
-    app.command("set-option")(set_option)
-    app.command("unset-option")(unset_option)
+    for command in (
+        create,
+        describe,
+        drop,
+        add_column,
+        drop_column,
+        rename_column,
+        widen_column,
+        set_option,
+        unset_option,
+    ):
+        app.command()(command)
 
 
 def create(
@@ -33,33 +40,30 @@ def create(
     table: TableName,
     column: Annotated[
         list[str] | None,
-        typer.Option("--column", "-c", help="A column: 'id BIGINT NOT NULL'. Once for each, in order.", metavar="TEXT"),
+        option("--column", "-c", help="A column: 'id BIGINT NOT NULL'. Once for each, in order.", metavar="TEXT"),
     ] = None,
     like: Annotated[
-        str | None, typer.Option("--like", metavar="FILE", help="Take the columns of a CSV, JSON or Parquet file.")
+        str | None, option("--like", metavar="FILE", help="Take the columns of a CSV, JSON or Parquet file.")
     ] = None,
     primary_key: Annotated[
-        str | None, typer.Option("--primary-key", help="Columns of the key, comma-separated: rows are then upserted.")
+        str | None, option("--primary-key", help="Columns of the key, comma-separated: rows are then upserted.")
     ] = None,
-    partition_by: Annotated[
-        str | None, typer.Option("--partition-by", help="Partition columns, comma-separated.")
-    ] = None,
+    partition_by: Annotated[str | None, option("--partition-by", help="Partition columns, comma-separated.")] = None,
     option: Annotated[
-        list[str] | None, typer.Option("--option", "-o", help="A table option: bucket=4.", metavar="KEY=VALUE")
+        list[str] | None, option("--option", "-o", help="A table option: bucket=4.", metavar="KEY=VALUE")
     ] = None,
-    comment: Annotated[str, typer.Option("--comment", help="A description for people.")] = "",
-    if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Be content with a table that is there.")
-    ] = False,
+    comment: Annotated[str, option("--comment", help="A description for people.")] = "",
+    if_not_exists: Annotated[bool, option("--if-not-exists", help="Be content with a table that is there.")] = False,
     json: Json = False,
 ) -> None:
     """Make a table; makes the lake too when there is nothing yet."""
+    columns, options = _columns(column, like), args.pairs(option)  # before the lake is made: a mistake makes none
     made = args.open_lake(lake, create=True).create_table(
         table,
-        _columns(column, like),
+        columns,
         primary_keys=_names(primary_key),
         partition_keys=_names(partition_by),
-        options=args.pairs(option),
+        options=options,
         comment=comment,
         if_not_exists=if_not_exists,
     )
@@ -114,7 +118,7 @@ def describe(lake: LakeUrl, table: TableName, branch: args.Branch = None, json: 
 def drop(
     lake: LakeUrl,
     table: TableName,
-    force: Annotated[bool, typer.Option("--force", help="Also when tags or branches pin versions of it.")] = False,
+    force: Annotated[bool, option("--force", help="Also when tags or branches pin versions of it.")] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     json: Json = False,
@@ -136,7 +140,7 @@ def add_column(
     table: TableName,
     column: Column,
     type: Type,
-    comment: Annotated[str | None, typer.Option("--comment", help="A description for people.")] = None,
+    comment: Annotated[str | None, option("--comment", help="A description for people.")] = None,
     json: Json = False,
 ) -> None:
     """Add a column at the end; rows already there have null in it."""
@@ -157,7 +161,7 @@ def rename_column(
     lake: LakeUrl,
     table: TableName,
     column: Column,
-    new: Annotated[str, typer.Argument(metavar="NEW", help="Its new name.", show_default=False)],
+    new: Annotated[str, argument("NEW", help="Its new name.")],
     json: Json = False,
 ) -> None:
     """Give a column another name; its values stay."""
@@ -183,7 +187,7 @@ def set_option(lake: LakeUrl, table: TableName, options: OptionPairs, json: Json
 def unset_option(
     lake: LakeUrl,
     table: TableName,
-    names: Annotated[list[str], typer.Argument(metavar="KEY...", help="Names of options.", show_default=False)],
+    names: Annotated[list[str], argument("KEY", help="Names of options.")],
     json: Json = False,
 ) -> None:
     """Give table options their defaults again."""

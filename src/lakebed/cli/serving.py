@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from lakebed.cli import args, homes, say
 from lakebed.cli.args import DryRun, Json, Yes
+from lakebed.cli.grammar import Exit, Group, argument, option
 from lakebed.cli.homes import HomeUrl, Metadata
 from lakebed.errors import InvalidRequest
 
@@ -19,9 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["keys", "register"]
 
-keys = args.new_app("Access keys of a server: who may read, write, or administrate which repositories.")
+keys = Group("key", "Access keys of a server: who may read, write, or administrate which repositories.")
 
-KeyId = Annotated[str, typer.Argument(metavar="KEY", help="The access key's id.")]
+KeyId = Annotated[str, argument("KEY", help="The access key's id.")]
 
 
 class Role(StrEnum):
@@ -32,32 +31,39 @@ class Role(StrEnum):
     admin = "admin"
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Group) -> None:
     """Add the commands to an app."""
     app.command()(serve)
-    app.add_typer(keys, name="key")
 
 
 def serve(
-    storage: Annotated[str, typer.Option("--storage", help="The lake: a folder or a URL such as s3://bucket/lake.")],
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any that is free.")] = 8000,
-    host: Annotated[str, typer.Option("--host", help="Where to listen.")] = "127.0.0.1",
+    storage: Annotated[str, argument("LAKE", help=args.LAKE_HELP, formerly=["--storage"], is_lake=True)],
+    port: Annotated[int, option("--port", min=0, max=65535, help="0: any that is free.")] = 8000,
+    host: Annotated[str, option("--host", help="Where to listen.")] = "127.0.0.1",
     metadata: Metadata = None,
     workers: Annotated[
-        int, typer.Option("--workers", min=1, help="Processes; more than one needs --metadata postgresql://...")
+        int, option("--workers", min=1, help="Processes; more than one needs --metadata postgresql://...")
     ] = 1,
     allow_remote: Annotated[
-        bool, typer.Option("--allow-remote", help="Listen to other machines too: put a proxy that ends TLS in front.")
+        bool, option("--allow-remote", help="Listen to other machines too: put a proxy that ends TLS in front.")
     ] = False,
     import_from: Annotated[
         list[str] | None,
-        typer.Option("--import-from", metavar="URL", help="Objects below it may be imported; again for more."),
+        option("--import-from", metavar="URL", help="Objects below it may be imported; again for more."),
+    ] = None,
+    allow_webhook: Annotated[
+        list[str] | None,
+        option(
+            "--allow-webhook",
+            metavar="HOST",
+            help="A host, address or network that webhooks may reach though it is not public; again for more.",
+        ),
     ] = None,
     access_log: Annotated[
-        str, typer.Option("--access-log", metavar="FILE", help="A JSON line a request; - is standard error, '' no log.")
+        str, option("--access-log", metavar="FILE", help="A JSON line a request; - is standard error, '' no log.")
     ] = "-",
     take_over: Annotated[
-        bool, typer.Option("--take-over", help="Also from an owner whose lease is live: its process is fenced.")
+        bool, option("--take-over", help="Also from an owner whose lease is live: its process is fenced.")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -88,21 +94,22 @@ def serve(
         allow_remote=allow_remote,
         storage_options=args.storage_options(),
         import_from=import_from or (),
+        allow_webhooks=(*args.webhook_hosts(), *(allow_webhook or ())),
         access_log=access_log or None,
         take_over=take_over,
         started=started,
     )
-    raise typer.Exit(code)
+    raise Exit(code)
 
 
 @keys.command("create")
 def create_key(
     lake: HomeUrl,
-    role: Annotated[Role, typer.Option("--role", help="What it may: read, write or admin.")] = Role.write,
+    role: Annotated[Role, option("--role", help="What it may: read, write or admin.")] = Role.write,
     repository: Annotated[
-        list[str] | None, typer.Option("--repository", help="Only this repository; again for more. Default: all.")
+        list[str] | None, option("--repository", help="Only this repository; again for more. Default: all.")
     ] = None,
-    description: Annotated[str, typer.Option("--description", help="What it is for.")] = "",
+    description: Annotated[str, option("--description", help="What it is for.")] = "",
     metadata: Metadata = None,
     json: Json = False,
 ) -> None:

@@ -4,43 +4,47 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from lakebed.cli import args, facts, say
 from lakebed.cli.args import Branch, DryRun, Json, LakeUrl, Lifetime, TableName, TagName, Timestamp, Yes
+from lakebed.cli.grammar import Group, argument, option
 
 __all__ = ["register"]
 
-SnapshotId = Annotated[int | None, typer.Option("--snapshot", help="Tag this snapshot. Default: the newest.")]
-FromTag = Annotated[str | None, typer.Option("--tag", help="Tag what this tag holds.")]
+SnapshotId = Annotated[int | None, option("--snapshot", help="Tag this snapshot. Default: the newest.")]
+FromTag = Annotated[str | None, option("--tag", help="Tag what this tag holds.")]
 
 
-def register(app: typer.Typer) -> None:
+def register(app: Group) -> None:
     """Add the commands to the group of table commands."""
-    for command in (tags, create_tag, replace_tag, rename_tag, delete_tag, expire_tags):
-        app.command(command.__name__.replace("_", "-"))(command)
+    for command in (tags, replace_tag, rename_tag, expire_tags):
+        app.command()(command)
+    app.command("tag", formerly=["create-tag"])(create_tag)
+    app.command("drop-tag", formerly=["delete-tag"])(delete_tag)
 
 
 def tags(lake: LakeUrl, table: TableName, branch: Branch = None, json: Json = False) -> None:
     """List the tags, oldest snapshot first."""
-    found = [facts.of_tag(tag) for tag in args.open_table(lake, table, branch=branch).tags()]
+    opened = args.open_table(lake, table, branch=branch)
+    written = opened.tagger.written_ms()
+    found = [facts.of_tag(tag, written_ms=written.get(tag.name)) for tag in opened.tags()]
     if json:
         say.document(found)
         return
     say.grid(
-        ("tag", "snapshot", "committed", "rows", "expires"),
+        ("tag", "snapshot", "committed", "stored", "made", "expires"),
         [
             (
                 tag["tag"],
                 str(tag["snapshot"]),
                 say.ago(tag["time_ms"]),
                 f"{tag['rows']:,}",
+                say.ago(tag["created_ms"]),
                 "never" if tag["expires_ms"] is None else say.ago(tag["expires_ms"]),
             )
             for tag in found
         ],
-        right=("snapshot", "rows"),
-        empty=f"The table {table} has no tag. Make one: lakebed table create-tag {lake} {table} --name NAME",
+        right=("snapshot", "stored"),
+        empty=f"The table {table} has no tag. Make one: lakebed table tag {lake} {table} TAG",
     )
 
 
@@ -52,9 +56,7 @@ def create_tag(
     tag: FromTag = None,
     timestamp: Timestamp = None,
     lifetime: Lifetime = None,
-    if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Be content with a tag that is there.")
-    ] = False,
+    if_not_exists: Annotated[bool, option("--if-not-exists", help="Be content with a tag that is there.")] = False,
     branch: Branch = None,
     json: Json = False,
 ) -> None:
@@ -92,7 +94,7 @@ def rename_tag(
     lake: LakeUrl,
     table: TableName,
     name: TagName,
-    to: Annotated[str, typer.Option("--to", help="Its new name.")],
+    to: Annotated[str, argument("NEW", help="Its new name.", formerly=["--to"])],
     branch: Branch = None,
     json: Json = False,
 ) -> None:
@@ -104,8 +106,8 @@ def rename_tag(
 def delete_tag(
     lake: LakeUrl,
     table: TableName,
-    name: Annotated[list[str], typer.Option("--name", help="The tag's name. Several: once for each.")],
-    if_exists: Annotated[bool, typer.Option("--if-exists", help="Be content when it is not there.")] = False,
+    name: Annotated[list[str], argument("TAG", help="The tag's name; several, for several tags.", formerly=["--name"])],
+    if_exists: Annotated[bool, option("--if-exists", help="Be content when it is not there.")] = False,
     branch: Branch = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -124,7 +126,7 @@ def expire_tags(
     table: TableName,
     older_than: Annotated[
         str | None,
-        typer.Option("--older-than", help="Also delete tags made before this time, whatever their lifetime."),
+        option("--older-than", help="Also delete tags made before this time, whatever their lifetime."),
     ] = None,
     branch: Branch = None,
     dry_run: DryRun = False,

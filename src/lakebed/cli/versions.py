@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from lakebed.cli import args, exits, facts, say
-from lakebed.cli.args import Branch, DryRun, Json, LakeUrl, TableName, Timestamp, Version, Yes
+from lakebed.cli.args import Branch, DryRun, Json, LakeUrl, RepairStatistics, TableName, Timestamp, Version, Yes
+from lakebed.cli.grammar import Exit, Group, argument, option
+from lakebed.cli.repairs import run_repair
 from lakebed.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -17,28 +17,23 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 
-def register(app: typer.Typer) -> None:
+BranchName = Annotated[str, argument("BRANCH", help="The branch's name.", formerly=["--name"])]
+
+
+def register(app: Group) -> None:
     """Add the commands to the group of table commands."""
-    commands = (
-        history,
-        branches,
-        create_branch,
-        delete_branch,
-        rollback,
-        expire,
-        compact,
-        remove_orphan_files,
-        fsck,
-        system,
-    )
-    for command in commands:
-        app.command(command.__name__.replace("_", "-"))(command)
+    for command in (history, branches, rollback, expire, compact, fsck, system):
+        app.command()(command)
+    app.command("branch", formerly=["create-branch"])(create_branch)
+    app.command("fast-forward")(fast_forward)
+    app.command("drop-branch", formerly=["delete-branch"])(delete_branch)
+    app.command("collect", formerly=["remove-orphan-files"])(remove_orphan_files)
 
 
 def history(
     lake: LakeUrl,
     table: TableName,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the newest so many.")] = None,
+    limit: Annotated[int | None, option("--limit", min=1, help="Only the newest so many.")] = None,
     branch: Branch = None,
     json: Json = False,
 ) -> None:
@@ -52,21 +47,27 @@ def history(
         say.document([{**facts.of_snapshot(snapshot), "tags": tags.get(snapshot.id, [])} for snapshot in found])
         return
     say.grid(
-        ("snapshot", "committed", "kind", "rows", "change", "tags"),
+        ("snapshot", "committed", "kind", "stored", "change", "tags"),
         [
             (
                 str(snapshot.id),
                 say.ago(snapshot.time_ms),
-                snapshot.commit_kind.lower(),
+                _kind(snapshot),
                 f"{snapshot.total_record_count:,}",
-                f"{snapshot.delta_record_count:+,}",
+                # A compaction drops rows that were replaced; none that a read gives.
+                "0" if snapshot.commit_kind == "COMPACT" else f"{snapshot.delta_record_count:+,}",
                 ", ".join(tags.get(snapshot.id, [])),
             )
             for snapshot in found
         ],
-        right=("snapshot", "rows", "change"),
+        right=("snapshot", "stored", "change"),
         empty=f"Nothing was ever written into {table}.",
     )
+
+
+def _kind(snapshot: Snapshot) -> str:
+    target = facts.rolled_back_to(snapshot)
+    return snapshot.commit_kind.lower() if target is None else f"rollback to {target}"
 
 
 def branches(lake: LakeUrl, table: TableName, json: Json = False) -> None:
@@ -88,8 +89,8 @@ def branches(lake: LakeUrl, table: TableName, json: Json = False) -> None:
 def create_branch(
     lake: LakeUrl,
     table: TableName,
-    name: Annotated[str, typer.Option("--name", help="The branch's name.")],
-    tag: Annotated[str | None, typer.Option("--tag", help="Start from this tag. Default: the newest snapshot.")] = None,
+    name: BranchName,
+    tag: Annotated[str | None, option("--tag", help="Start from this tag. Default: the newest snapshot.")] = None,
     json: Json = False,
 ) -> None:
     """Fork a table: the branch has snapshots of its own and shares the files."""
@@ -102,7 +103,7 @@ def create_branch(
 def delete_branch(
     lake: LakeUrl,
     table: TableName,
-    name: Annotated[str, typer.Option("--name", help="The branch's name.")],
+    name: BranchName,
     dry_run: DryRun = False,
     yes: Yes = False,
     json: Json = False,
@@ -124,14 +125,32 @@ def delete_branch(
     say.result(json, {"branch": name, "deleted": True}, f"Deleted the branch {name} of {table}.")
 
 
+def fast_forward(
+    lake: LakeUrl,
+    table: TableName,
+    name: BranchName,
+    dry_run: Annotated[bool, option("--dry-run", help="Only say whether it is allowed.")] = False,
+    json: Json = False,
+) -> None:
+    """Make main what a branch is, when main has not moved since the branch started."""
+    made = args.open_table(lake, table).fast_forward(name, dry_run=dry_run)
+    say.result(
+        json,
+        {"branch": name, "dry_run": dry_run, **facts.of_snapshot(made)},
+        f"Would make {table} what snapshot {made.id} of its branch {name} is."
+        if dry_run
+        else f"{table} is what its branch {name} is: snapshot {made.id}.",
+    )
+
+
 def rollback(
     lake: LakeUrl,
     table: TableName,
     version: Version = None,
-    tag: Annotated[str | None, typer.Option("--tag", help="Roll back to this tag.")] = None,
+    tag: Annotated[str | None, option("--tag", help="Roll back to this tag.")] = None,
     timestamp: Timestamp = None,
     as_latest: Annotated[
-        bool, typer.Option("--as-latest", help="Keep the history: the old state becomes the newest snapshot.")
+        bool, option("--as-latest", help="Keep the history: the old state becomes the newest snapshot.")
     ] = False,
     branch: Branch = None,
     dry_run: DryRun = False,
@@ -164,14 +183,15 @@ def rollback(
 def expire(
     lake: LakeUrl,
     table: TableName,
-    retain_max: Annotated[
-        int | None, typer.Option("--retain-max", min=1, help="Keep at most so many snapshots.")
-    ] = None,
-    retain_min: Annotated[int | None, typer.Option("--retain-min", min=1, help="Keep at least so many.")] = None,
+    retain_max: Annotated[int | None, option("--retain-max", min=1, help="Keep at most so many snapshots.")] = None,
+    retain_min: Annotated[int | None, option("--retain-min", min=1, help="Keep at least so many.")] = None,
     older_than: Annotated[
-        str | None, typer.Option("--older-than", help="Expire snapshots committed before this time.")
+        str | None, option("--older-than", help="Expire snapshots committed before this time.")
     ] = None,
-    max_deletes: Annotated[int | None, typer.Option("--max-deletes", min=1, help="Expire at most so many now.")] = None,
+    max_deletes: Annotated[int | None, option("--max-deletes", min=1, help="Expire at most so many now.")] = None,
+    by_order: Annotated[
+        bool, option("--by-order", help="Look at no time: all but the newest --retain-min snapshots go.")
+    ] = False,
     branch: Branch = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -184,6 +204,7 @@ def expire(
         "retain_min": retain_min,
         "older_than_ms": args.time_ms(older_than),
         "max_deletes": max_deletes,
+        "by_order": by_order,
     }
     if not dry_run:
         say.ask(f"Expire old snapshots of {table}? (--dry-run lists them.)", yes=yes, json=json)
@@ -195,11 +216,9 @@ def expire(
 def compact(
     lake: LakeUrl,
     table: TableName,
-    full: Annotated[
-        bool, typer.Option("--full", help="Rewrite everything into as few files as the settings allow.")
-    ] = False,
+    full: Annotated[bool, option("--full", help="Rewrite everything into as few files as the settings allow.")] = False,
     partition: Annotated[
-        list[str] | None, typer.Option("--partition", metavar="KEY=VALUE", help="Only this partition.")
+        list[str] | None, option("--partition", metavar="KEY=VALUE", help="Only this partition.")
     ] = None,
     branch: Branch = None,
     dry_run: DryRun = False,
@@ -217,7 +236,7 @@ def compact(
 def remove_orphan_files(
     lake: LakeUrl,
     table: TableName,
-    older_than: Annotated[str, typer.Option("--older-than", help="Spare files younger than this.")] = "1 d",
+    older_than: Annotated[str, option("--older-than", help="Spare files younger than this.")] = "1 d",
     dry_run: DryRun = False,
     yes: Yes = False,
     json: Json = False,
@@ -234,17 +253,24 @@ def remove_orphan_files(
 def fsck(
     lake: LakeUrl,
     table: TableName,
-    deep: Annotated[bool, typer.Option("--deep", help="Read every data file too.")] = False,
+    deep: Annotated[bool, option("--deep", help="Read every data file too.")] = False,
+    repair_statistics: RepairStatistics = False,
+    dry_run: Annotated[
+        bool, option("--dry-run", help="With --repair-statistics: read and compare, change nothing.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Check that everything the table refers to is there and readable. Changes nothing."""
+    """Check that everything the table refers to is there and readable. Changes nothing unless told to repair."""
+    if args.repairs_statistics(repair_statistics, deep=deep, dry_run=dry_run):
+        run_repair(lake, store=table, dry_run=dry_run, json=json)
+        return
     from lakebed.fsck.check import check_url
 
     with say.progress("checking") as progress:
         report = check_url(lake, store=table, deep=deep, storage_options=args.storage_options(), progress=progress)
     facts.print_check(report, json=json)
     if report.error_count:
-        raise typer.Exit(exits.FAULTY)
+        raise Exit(exits.FAULTY)
 
 
 def system(
@@ -252,9 +278,7 @@ def system(
     table: TableName,
     name: Annotated[
         str,
-        typer.Argument(
-            metavar="NAME", help="snapshots, tags, schemas, files, manifests, options, partitions, branches, consumers."
-        ),
+        argument("NAME", help="snapshots, tags, schemas, files, manifests, options, partitions, branches, consumers."),
     ],
     branch: Branch = None,
     json: Json = False,

@@ -237,7 +237,7 @@ class _Check:
                     "pin_of_nobody",
                     manifest_path(checkpoint.manifest_id),
                     f"is pinned ({checkpoint.id}) for the clone {url}, which is not there: "
-                    "delete-checkpoint --force frees it.",
+                    "`lakebed kv drop-tag --force` frees it.",
                 )
 
     def _check_destroyed(self) -> None:

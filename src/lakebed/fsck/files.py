@@ -13,11 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.fsck.model import Findings
+from lakebed.objects.open import place_of
 from lakebed.table.binary_row import decode_rows
 from lakebed.table.data_file import ADD_KINDS, KIND_COLUMN, SEQUENCE_COLUMN, open_data_file
 from lakebed.table.manifest import ENTRY_SCHEMA, files_of
 from lakebed.table.merge import encode_keys
-from lakebed.table.model import DataField, DataFile, TableSchema
+from lakebed.table.model import STATS_VERSION, DataField, DataFile, TableSchema
 from lakebed.table.table import Table
 
 __all__ = ["check_data_files"]
@@ -27,21 +28,24 @@ def check_data_files(table: Table, files: pa.Table, findings: Findings) -> None:
     """Read every file and report where it differs from its entry.
 
     Args:
-        files: `ENTRY_SCHEMA` plus ``path`` and ``needed_by``. Files found missing or of another size are passed over:
-            `table.py` has reported them.
+        files: `ENTRY_SCHEMA` plus ``path``, ``needed_by`` and ``branch``, whose schemas count. Files found missing or
+            of another size are passed over: `table.py` has reported them.
     """
     broken = {finding.path for finding in findings.report.findings if finding.kind in {"missing", "wrong_size"}}
-    paths, needers = files["path"].to_pylist(), files["needed_by"].to_pylist()
-    for path, needed_by, file in zip(paths, needers, files_of(files.select(ENTRY_SCHEMA.names)), strict=True):
+    paths, needers, branches = (files[name].to_pylist() for name in ("path", "needed_by", "branch"))
+    lines = {branch: table if branch is None else table.of_branch(branch) for branch in set(branches)}
+    described = files_of(files.select(ENTRY_SCHEMA.names))
+    for path, needed_by, branch, file in zip(paths, needers, branches, described, strict=True):
         if path not in broken:
             with findings.reading(path, needed_by=needed_by):
-                _check_file(table, path, file, findings)
+                _check_file(lines[branch], path, file, findings)
         findings.step(len(paths))
 
 
 def _check_file(table: Table, path: str, file: DataFile, findings: Findings) -> None:
     schema = table.schemas.load(file.schema_id)
-    opened = open_data_file(table.store, path, size_bytes=file.file_size)
+    store, name = place_of(table.store, path)
+    opened = open_data_file(store, name, size_bytes=file.file_size)
     rows = opened.read(columns=opened.column_names)
     if rows.num_rows != file.row_count:
         findings.error("wrong_count", path, f"has {rows.num_rows:,} rows; its manifest says {file.row_count:,}.")
@@ -105,13 +109,26 @@ def _check_statistics(path: str, file: DataFile, rows: pa.Table, schema: TableSc
         if stated is not None and stated != column.null_count:
             sentence = f"has {column.null_count} nulls in {field.name}; its manifest says {stated}."
             findings.error("wrong_statistics", path, sentence, column=field.name)
-        if _is_outside(column, least[position], greatest[position]):
-            sentence = f"has values of {field.name} outside the bounds that its manifest says."
-            findings.error("wrong_statistics", path, sentence, column=field.name)
+        if not _is_outside(column, least[position], greatest[position]):
+            continue
+        sentence = f"has values of {field.name} outside the bounds that its manifest says"
+        if file.stats_version != STATS_VERSION and _may_be_wrong(column):
+            sentence += "; lakebed does not rely on them, other clients may: run fsck --repair-statistics."
+            findings.add("warning", "untrusted_statistics", path, sentence, column=field.name)
+        else:
+            findings.error("wrong_statistics", path, f"{sentence}.", column=field.name)
 
 
 def _is_outside(column: pa.ChunkedArray, least: pa.Array, greatest: pa.Array) -> bool:
-    """Whether a value lies outside the stated bounds; a null bound bounds nothing."""
+    """Whether a value lies outside the stated bounds; a null bound bounds nothing, and no bound holds NaN."""
+    is_stated = least[0].is_valid or greatest[0].is_valid
+    if is_stated and pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
+        return True
     below: Any = pc.any(pc.less(column, least.cast(column.type)[0])).as_py()
     above: Any = pc.any(pc.greater(column, greatest.cast(column.type)[0])).as_py()
     return bool(below) or bool(above)
+
+
+def _may_be_wrong(column: pa.ChunkedArray) -> bool:
+    """Whether older versions and other clients state wrong bounds for the type; `prune` does not use them."""
+    return bool(pa.types.is_floating(column.type) or pa.types.is_binary(column.type))

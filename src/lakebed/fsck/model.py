@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lakebed.errors import Corruption, LakebedError, NotFound, UnsupportedFormat
+from lakebed.reclaim.model import HTML_ROWS_MAX
+from lakebed.texts import html_table
 
 __all__ = ["CheckReport", "Finding", "Findings", "Progress", "Severity"]
 
@@ -53,6 +55,17 @@ class CheckReport:
     """Distinct data files that versions need."""
     size_bytes: int = 0
     orphan_bytes: int = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"CheckReport({self.url!r}, errors={self.error_count}, warnings={self.count('warning')}, "
+            f"versions={self.version_count}, files={self.file_count}, deep={self.deep})"
+        )
+
+    def _repr_html_(self) -> str:
+        """For a notebook: the findings."""
+        rows = [(one.severity, one.store, one.path, one.sentence) for one in self.findings[:HTML_ROWS_MAX]]
+        return html_table(("severity", "store", "path", "finding"), rows, title=repr(self))
 
     def count(self, severity: Severity) -> int:
         """How many findings are of a severity."""

@@ -12,28 +12,33 @@ an object that many versions share is read once and reported once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.errors import NotFound
+from lakebed.fsck.external import list_external, report_unnamed
 from lakebed.fsck.files import check_data_files
 from lakebed.fsck.model import Findings
 from lakebed.fsck.runs import check_runs
+from lakebed.objects.path import is_url
 from lakebed.objects.port import ObjectMeta
+from lakebed.table.external import OwnFiles
 from lakebed.table.holders import Line
 from lakebed.table.layout import branch_of, parse_changelog, parse_schema, parse_snapshot, parse_tag
 from lakebed.table.manifest import ADD, fold
 from lakebed.table.manifest_cache import ManifestCache
 from lakebed.table.manifest_reader import ManifestReader
-from lakebed.table.model import ManifestMeta, Snapshot
+from lakebed.table.model import ManifestMeta, Snapshot, Tag
 from lakebed.table.names import Names, folder_namer
 from lakebed.table.reclaim import Role, paths_of
 from lakebed.table.snapshot_json import decode_snapshot, decode_tag
 from lakebed.table.table import Table
+from lakebed.table.times import is_future
 from lakebed.table.unfinished import Deletion, load_deletions
 
 __all__ = ["check_table"]
@@ -57,8 +62,10 @@ class _Used:
     """Paths that something names, and the data files among them."""
 
     paths: set[str] = field(default_factory=set)
+    external: set[str] = field(default_factory=set)
+    """URLs of files outside the table's folders of data, which may lie below the table all the same."""
     files: pa.Table | None = None
-    """Live files of all versions so far: `ENTRY_SCHEMA` plus ``path`` and ``needed_by``; unique by path."""
+    """Live files of all versions so far: `ENTRY_SCHEMA` plus ``path``, ``needed_by`` and ``branch``; unique by path."""
 
 
 def check_table(table: Table, findings: Findings) -> None:
@@ -68,22 +75,29 @@ def check_table(table: Table, findings: Findings) -> None:
     for branch in sorted({branch_of(path) for path in listed if parse_schema(path) is not None}):
         with findings.reading(f"branch/branch-{branch}", needed_by=f"branch {branch}"):
             line = Table.open(table.store, name=table.name, branch=branch, environment=table.environment)
-            _LineCheck(line, [path for path in listed if branch_of(path) == branch], used, findings).run()
+            _LineCheck(line, [path for path in listed if branch_of(path) == branch], listed, used, findings).run()
+    outside: dict[str, ObjectMeta] | None = None
+    with findings.reading("", needed_by="the table"):
+        outside = list_external(table, listed, used.external)
+    if used.files is not None and outside is None:
+        used.files = used.files.filter(pc.is_null(used.files["external_path"]))
     if used.files is not None:
-        _check_sizes(used.files, listed, findings)
+        _check_sizes(used.files, {**listed, **(outside or {})}, findings)
         findings.report.file_count += used.files.num_rows
         findings.report.size_bytes += pc.sum(used.files["file_size"]).as_py() or 0
         if findings.report.deep:
             check_data_files(table, used.files, findings)
     _report_orphans(table, listed, used, findings)
+    report_unnamed(table, outside or {}, used.external, findings)
 
 
 class _LineCheck:
-    """The check of one branch. `ours` are the paths that belong to it."""
+    """The check of one branch. `ours` are the paths that belong to it, `listed` those of the whole table."""
 
-    def __init__(self, table: Table, ours: list[str], used: _Used, findings: Findings) -> None:
+    def __init__(self, table: Table, ours: list[str], listed: Container[str], used: _Used, findings: Findings) -> None:
         self._table = table
         self._ours = ours
+        self._listed = listed
         self._used = used
         self._findings = findings
         # A reader of its own: what this process has in memory says nothing about what is stored.
@@ -99,8 +113,9 @@ class _LineCheck:
             environment=table.environment,
             name=table.name,
         )
-        self._folder_of = folder_namer(self._line)
+        self._folders_of = folder_namer(self._line)
         self._names = Names(self._line)
+        self._own_files = OwnFiles(table.store, self._folders_of)
 
     def run(self) -> None:
         """Check schemas, versions, hints and unfinished deletions."""
@@ -120,6 +135,7 @@ class _LineCheck:
             self._findings.step(len(versions))
         self._check_changelogs()
         self._check_histories(versions)
+        self._check_times(versions)
         self._check_hints()
         self._check_deletions()
 
@@ -135,7 +151,9 @@ class _LineCheck:
             with self._findings.reading(path, needed_by="the table"):
                 body = self._table.store.get(path)
                 if tag is not None:
-                    found.append(_Version(decode_tag(body, name=tag, path=path).snapshot, f"tag {tag}"))
+                    decoded = decode_tag(body, name=tag, path=path)
+                    found.append(_Version(decoded.snapshot, f"tag {tag}"))
+                    self._check_lifetime(decoded, path)
                     continue
                 snapshot = decode_snapshot(body, path=path)
                 if snapshot.id != snapshot_id:
@@ -219,24 +237,31 @@ class _LineCheck:
 
     def _use_files(self, called: str, live: pa.Table) -> None:
         """Remember the data files of a version by their paths."""
-        external = pc.is_valid(live["external_path"])
-        if pc.any(external).as_py():
-            self._findings.add("info", "external", "", "has data files outside its folder; these are not checked.")
-            live = live.filter(pc.invert(external))
+        self._used.external.update(live["external_path"].drop_null().to_pylist())
         if live.num_rows == 0:
             return
         if pc.sum(pc.list_value_length(live["extra_files"])).as_py():
-            self._used.paths.update(paths_of(live, self._folder_of)["path"].to_pylist())
-            none = pa.array([[]] * live.num_rows, live.schema.field("extra_files").type)
-            live = live.set_column(live.schema.get_field_index("extra_files"), "extra_files", none)
-        files = live.append_column("path", paths_of(live, self._folder_of)["path"]).append_column(
+            self._use_paths(live)
+            place, kept = live.schema.get_field_index("extra_files"), live.schema.field("extra_files")
+            live = live.set_column(place, kept, pa.array([[]] * live.num_rows, kept.type))
+        files = live.append_column("path", pa.array(self._paths(live), pa.string())).append_column(
             "needed_by", pa.array([called] * live.num_rows, pa.string())
         )
+        files = files.append_column("branch", pa.array([self._table.branch] * live.num_rows, pa.string()))
         if self._used.files is None:
             self._used.files = files
         else:
             known = pc.is_in(files["path"], value_set=self._used.files["path"].combine_chunks())
             self._used.files = pa.concat_tables([self._used.files, files.filter(pc.invert(known))])
+
+    def _paths(self, live: pa.Table) -> list[str]:
+        """Where each file is; where it would be written today when it is nowhere."""
+        named = paths_of(live, self._folders_of)
+        paths: list[str | None] = live["external_path"].to_pylist()
+        for row, path in zip(named["row"].to_pylist(), named["path"].to_pylist(), strict=True):
+            if paths[row] is None or (paths[row] not in self._listed and path in self._listed):
+                paths[row] = path
+        return [path for path in paths if path is not None]
 
     # ---- what a version has besides
 
@@ -261,7 +286,14 @@ class _LineCheck:
         metas = self._metas(name, size_bytes, called)
         entries = None if metas is None else self._entries(metas, called)
         if entries is not None and entries.num_rows:
-            self._used.paths.update(paths_of(entries, self._folder_of)["path"].to_pylist())
+            self._use_paths(entries)
+            self._used.external.update(entries["external_path"].drop_null().to_pylist())
+
+    def _use_paths(self, entries: pa.Table) -> None:
+        """Remember all paths of entries, also those of the files that lie beside external ones."""
+        named = paths_of(entries, self._folders_of, own_outside=self._own_files.among)["path"].to_pylist()
+        self._used.paths.update(named)
+        self._used.external.update(filter(is_url, named))
 
     def _check_few(self, snapshot: Snapshot, called: str) -> None:
         """Index manifest, index files and statistics: the few objects that a version names one by one."""
@@ -285,6 +317,34 @@ class _LineCheck:
                 number = version.snapshot.id
                 sentence = f"{version.called} and another version are both snapshot {number}, with different content."
                 self._findings.add("warning", "two_histories", "", sentence)
+
+    def _check_lifetime(self, tag: Tag, path: str) -> None:
+        now_ms = self._table.environment.clock.now_ms()
+        if tag.create_time_ms is not None and is_future(tag.create_time_ms, now_ms=now_ms):
+            sentence = f"tag {tag.name} was made in the future; its lifetime counts from when its file was written."
+            self._findings.add("warning", "time_in_the_future", path, sentence)
+
+    def _check_times(self, versions: list[_Version]) -> None:
+        """Commit times that lie in the future, or before those of older snapshots: a writer's clock was wrong."""
+        now_ms = self._table.environment.clock.now_ms()
+        snapshots = [one.snapshot for one in versions if one.called.startswith("snapshot ")]
+        snapshots.sort(key=lambda snapshot: snapshot.id)
+        future = [one.id for one in snapshots if is_future(one.time_ms, now_ms=now_ms)]
+        folder = self._table.layout.snapshot_folder
+        if future:
+            sentence = (
+                f"snapshots {future[0]} to {future[-1]} ({len(future)}) have commit times in the future: a writer's "
+                "clock was ahead. Reading by time does not find them; expiry by time takes the times of their files, "
+                "and expiry by order (--by-order) looks at none."
+            )
+            self._findings.add("warning", "time_in_the_future", folder, sentence, ids=future)
+        early = [after.id for before, after in pairwise(snapshots) if after.time_ms < before.time_ms]
+        if early:
+            sentence = (
+                f"snapshots {', '.join(map(str, early[:8]))} have commit times before those of the snapshots they "
+                "follow: the clock of another client was behind. Reading by time may miss them."
+            )
+            self._findings.add("warning", "time_out_of_order", folder, sentence, ids=early)
 
     def _check_hints(self) -> None:
         """A hint may lag behind; one that is no number, or an id that was never reached, misleads other clients."""
@@ -328,8 +388,13 @@ def _check_sizes(files: pa.Table, listed: dict[str, ObjectMeta], findings: Findi
 def _report_orphans(table: Table, listed: dict[str, ObjectMeta], used: _Used, findings: Findings) -> None:
     """Files in the table's folder that nothing names, oldest first."""
     needed = used.paths | (set() if used.files is None else set(used.files["path"].to_pylist()))
+    external = set(map(_name_of, used.external))
     now_ms = table.environment.clock.now_ms()
-    orphans = [meta for path, meta in listed.items() if path not in needed and not _is_own(path)]
+    orphans = [
+        meta
+        for path, meta in listed.items()
+        if path not in needed and not _is_own(path) and _name_of(path) not in external
+    ]
     for meta in sorted(orphans, key=lambda meta: meta.modified_ms):
         age_s = max(0, now_ms - meta.modified_ms) // 1000
         findings.report.orphan_bytes += meta.size_bytes
@@ -341,6 +406,10 @@ def _report_orphans(table: Table, listed: dict[str, ObjectMeta], used: _Used, fi
             bytes=meta.size_bytes,
             modified_ms=meta.modified_ms,
         )
+
+
+def _name_of(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def _is_own(path: str) -> bool:

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from lakebed.kv.batch import WriteBatch
     from lakebed.kv.database import Database
     from lakebed.kv.model import CheckpointCreateResult, CheckpointScope
-    from lakebed.kv.opening import open_database as open
-    from lakebed.kv.opening import open_from_checkpoint, open_reader
+    from lakebed.kv.opening import open_database, open_from_checkpoint, open_reader
     from lakebed.kv.options import CheckpointOptions, CollectorOptions, DatabaseOptions, ReaderOptions
     from lakebed.kv.reader import DatabaseReader
     from lakebed.kv.snapshot import Snapshot
     from lakebed.kv.transaction import Transaction
     from lakebed.lsm.operators import MergeOperator, register_operator
+
+    open = open_database
 
 __all__ = [
     "CheckpointCreateResult",
@@ -37,11 +38,11 @@ __all__ = [
     "Transaction",
     "WriteBatch",
     "admin",
-    "open",
     "open_from_checkpoint",
     "open_reader",
     "register_operator",
 ]
+"""Without `open`: ``from lakebed.kv import *`` must leave the built-in one in place."""
 
 _HOMES = {
     "CheckpointCreateResult": ("lakebed.kv.model", "CheckpointCreateResult"),
@@ -64,15 +65,17 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name == "admin":
-        return importlib.import_module("lakebed.kv.admin")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'lakebed.kv' has no attribute {name!r}")
-    module, attribute = _HOMES[name]
-    value = globals()[name] = getattr(importlib.import_module(module), attribute)
-    return value
+if not TYPE_CHECKING:  # a checker of types would believe that every name is here
+
+    def __getattr__(name: str) -> Any:
+        if name == "admin":
+            return importlib.import_module("lakebed.kv.admin")
+        if name not in _HOMES:
+            raise AttributeError(f"module 'lakebed.kv' has no attribute {name!r}")
+        module, attribute = _HOMES[name]
+        value = globals()[name] = getattr(importlib.import_module(module), attribute)
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*__all__, *_HOMES})

@@ -16,7 +16,7 @@ import pyarrow as pa
 from lakebed.errors import InvalidRequest
 from lakebed.lsm.model import KEY_BYTES_MAX, VALUE_BYTES_MAX, Kind, check_key, check_value
 
-__all__ = ["BATCH_BYTES_MAX", "WriteBatch", "lifetime_ms"]
+__all__ = ["BATCH_BYTES_MAX", "WriteBatch", "check_batch_size", "lifetime_ms"]
 
 BATCH_BYTES_MAX: Final = 512 << 20
 """Most bytes of one batch: its log object is one Arrow batch, whose columns end at 2 GiB."""
@@ -134,12 +134,17 @@ class WriteBatch:
 
     def check_size(self) -> None:
         """Raise `InvalidRequest` when it is more than one batch may hold. Cost: 0.05 us a row."""
-        size = sum(map(len, self.keys)) + sum(len(value) for value in self.values if value)
-        if size > BATCH_BYTES_MAX:
-            raise InvalidRequest(
-                f"The batch has {size:,} bytes, and {BATCH_BYTES_MAX:,} are possible: write it in several.",
-                kind="oversized_batch",
-            )
+        check_batch_size(self.keys, self.values, what="batch")
+
+
+def check_batch_size(keys: Iterable[bytes], values: Iterable[bytes | None], *, what: str) -> None:
+    """Raise `InvalidRequest` when rows are more than one record of the log can hold. Cost: 0.05 us a row."""
+    size = sum(map(len, keys)) + sum(len(value) for value in values if value)
+    if size > BATCH_BYTES_MAX:
+        raise InvalidRequest(
+            f"The {what} has {size:,} bytes, and {BATCH_BYTES_MAX:,} are possible: write it in several.",
+            kind="oversized_batch",
+        )
 
 
 def _as_list(column: Any, name: str) -> list[Any]:

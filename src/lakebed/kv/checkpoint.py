@@ -33,6 +33,7 @@ from lakebed.kv.model import Checkpoint, CheckpointCreateResult, Manifest, Owner
 from lakebed.kv.options import CheckpointOptions
 from lakebed.kv.place import Place
 from lakebed.kv.wal import WalLog
+from lakebed.texts import did_you_mean
 
 __all__ = [
     "CHECKPOINT_COUNT_MAX",
@@ -164,7 +165,7 @@ def find_checkpoint(manifest: Manifest, id_or_name: str, *, now_ms: int, url: st
     """
     found = _lookup(manifest, id_or_name, now_ms)
     if found is None:
-        raise _unknown(id_or_name, url)
+        raise _unknown(id_or_name, url, manifest)
     if not found.is_live(now_ms):
         assert found.expires_at_ms is not None
         ago = format_duration(now_ms - found.expires_at_ms)
@@ -193,9 +194,10 @@ def _lookup(manifest: Manifest, id_or_name: str, now_ms: int) -> Checkpoint | No
     return next((checkpoint for checkpoint in named if checkpoint.is_live(now_ms)), named[-1] if named else None)
 
 
-def _unknown(id_or_name: str, url: str) -> InvalidRequest:
+def _unknown(id_or_name: str, url: str, manifest: Manifest) -> InvalidRequest:
+    hint = did_you_mean(id_or_name, (one.name for one in manifest.checkpoints if one.name))
     return InvalidRequest(
-        f"The database {url} has no checkpoint {id_or_name}: list the checkpoints to see which there are.",
+        f"The database {url} has no checkpoint {id_or_name}: list the checkpoints to see which there are.{hint}",
         kind="invalid_db_state",
         url=url,
         checkpoint=id_or_name,
@@ -470,7 +472,7 @@ def delete_checkpoint(place: Place, id_or_name: str, *, force: bool = False) -> 
         if deleted is None:  # else a lost race: this call is about what was found first, though its name moved on
             deleted = _lookup(manifest, id_or_name, place.environment.clock.now_ms())
         if deleted is None:
-            raise _unknown(id_or_name, place.url)
+            raise _unknown(id_or_name, place.url, manifest)
         if deleted.owner.kind != "user" and not force:
             raise _owned(deleted, place.url, "delete it")
         changed = without_checkpoint(manifest, deleted.id)

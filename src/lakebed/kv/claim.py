@@ -38,11 +38,13 @@ from lakebed.kv.model import Checkpoint, Manifest, Owner
 from lakebed.kv.options import DatabaseOptions
 from lakebed.kv.place import Place
 from lakebed.kv.wal import WalLog
+from lakebed.log import logger
 from lakebed.lsm.file_id import mint_file_id
 from lakebed.lsm.operators import find_operator
-from lakebed.objects.probe import probe_create_only
 
 __all__ = ["FENCE_TRIES_MAX", "Claim", "claim_all", "claim_writer", "first_manifest"]
+
+_LOG: Final = logger("kv")
 
 FENCE_TRIES_MAX: Final = 1_000
 """Records that an older writer may append while we try to get our fence in, each of them one lost race."""
@@ -135,6 +137,7 @@ def claim_writer(
             wal_enabled=options.wal_enabled,
         )
 
+    _LOG.info("opening for writing", database=place.url, created=created, take_over=take_over)
     return _claim(
         place,
         log,
@@ -214,7 +217,7 @@ def _claim(
     """Lease, next id, epoch, fence, epoch again, lease: the order is the proof; see the design note."""
     found = read_lease(place, process=process)
     if found.owner is not None and not take_over:
-        raise owned(found.owner, url=place.url, now_ms=place.environment.clock.now_ms())
+        raise owned(found.owner, process=process, url=place.url, now_ms=place.environment.clock.now_ms())
     wal = WalLog(place)
     # The log may be empty above what was seen, after a collection or in a clone: numbers go on all the same.
     last_wal_id = wal.last_id(max(manifest.replay_after_wal_id, manifest.wal_id_last_seen))
@@ -344,7 +347,7 @@ def _open_or_create(
                 url=place.url,
                 there=there,
             )
-        probe_create_only(place.store, environment=place.environment)
+        place.probe()
         try:
             return log.create(first_manifest(place, options=options)), True
         except AlreadyExists:

@@ -38,7 +38,6 @@ from lakebed.kv.wal import WalLog
 from lakebed.kv.wal_record import decode_record
 from lakebed.objects.create_once import create_once
 from lakebed.objects.path import parse_url
-from lakebed.objects.probe import probe_create_only
 
 __all__ = ["PIN_LIFETIME", "create_clone"]
 
@@ -48,6 +47,9 @@ them on the way; a shorter lifetime only makes a slow retry begin again."""
 
 _TRIES_MAX: Final = 16
 """Times that rivals may make an attempt begin again."""
+
+_GONE_KINDS: Final = frozenset({"invalid_db_state", "database_not_found"})
+"""Of the errors that say that a parent has no live checkpoint of a name, or is gone itself."""
 
 _COPIES_MAX: Final = 8
 """Objects that are copied at once, and in memory."""
@@ -165,14 +167,34 @@ class _Attempt:
         now_ms = self._parent.environment.clock.now_ms()
         manifest = ManifestLog(self._parent).latest()
         found = find_checkpoint(manifest, self._asked, now_ms=now_ms, url=self._parent.url)
+        name = None if self._asked.lower() == found.id else self._asked
         self._asked = found.id
-        return CloneSource(self._parent.url, found.id)
+        return CloneSource(self._parent.url, found.id, name)
+
+    def _asks_for(self, source: CloneSource) -> bool:
+        """Whether what was asked for is the checkpoint that the clone was begun from; from then on it is asked by id.
+
+        A name that no live checkpoint bears any more means the one that it meant when the clone was begun.
+        """
+        if self._asked is None or source.checkpoint is None:
+            return self._asked == source.checkpoint
+        if self._asked.lower() != source.checkpoint:
+            try:
+                is_same = self._source().checkpoint == source.checkpoint
+            except (InvalidRequest, NotFound) as gone:
+                if source.name != self._asked or gone.kind not in _GONE_KINDS:
+                    raise
+                is_same = True
+            if not is_same:
+                return False
+        self._asked = source.checkpoint
+        return True
 
     def _check_same(self, there: Manifest) -> None:
         source = there.source
         is_ours = source is not None and source.url == self._parent.url and there.destroyed_at_ms is None
-        if is_ours and source is not None and source.checkpoint != self._asked:
-            is_ours = self._asked is not None and source.checkpoint == self._source().checkpoint
+        if is_ours and source is not None:
+            is_ours = self._asks_for(source)
         if is_ours and not there.initialized and file_ids(there):
             is_ours = self._copy == (not any(entry.file_ids for entry in there.external_databases))
         if is_ours:
@@ -208,7 +230,7 @@ class _Attempt:
         base = self._pin()
         try:
             if _store_of(self._place.url) != _store_of(self._parent.url):  # else it was asked when the parent was made
-                probe_create_only(self._place.store, environment=self._place.environment)
+                self._place.probe()
             return self._log.create(self._manifest_on(base, source))
         except (AlreadyExists, InvalidRequest):
             self._release(base.entries)
@@ -335,14 +357,15 @@ class _Attempt:
             return
         pool = self._place.environment.runtime.pool(_COPIES_MAX)
         clock = self._place.environment.clock
-        renew_at_ms = clock.now_ms() + (lifetime_in_ms(self._lifetime) or 0) // 2
+        half_life_s = (lifetime_in_ms(self._lifetime) or 0) / 2000
+        renew_at_s = clock.monotonic_s() + half_life_s
         try:
             for start in range(0, len(items), _COPIES_MAX):
-                if clock.now_ms() >= renew_at_ms:
+                if clock.monotonic_s() >= renew_at_s:
                     for index in range(len(manifest.external_databases)):
                         if self._keep(manifest, index, lifetime=self._lifetime) is None:
                             raise _PinsDied
-                    renew_at_ms = clock.now_ms() + (lifetime_in_ms(self._lifetime) or 0) // 2
+                    renew_at_s = clock.monotonic_s() + half_life_s
                 for _ in pool.map(copy_one, items[start : start + _COPIES_MAX]):
                     pass
         finally:

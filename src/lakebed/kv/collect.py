@@ -46,6 +46,7 @@ from lakebed.kv.reclaim import (
     plan_collection,
     settled,
 )
+from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweep, Sweeper, report_of
 
@@ -64,6 +65,8 @@ class Collection:
     """The database is destroyed and nothing but its tombstone is left, or there is none: it needs no collector."""
     detached: tuple[str, ...] = ()
     """URLs of ancestors that it does not need any more."""
+    error: LakebedError | None = None
+    """Why it was not collected; then `report` is empty, with this as its warning."""
 
 
 def collect_garbage(
@@ -101,6 +104,7 @@ def plan_garbage(place: Place, *, options: CollectorOptions | None = None) -> Re
     return plan
 
 
+@freeing_space()
 def collect_once(
     place: Place,
     *,
@@ -298,21 +302,26 @@ class Collector:
         """Databases that still need a collector."""
         return tuple(self._places)
 
-    def collect_once(self) -> dict[str, Collection]:
+    def collect_once(self, progress: ProgressCall | None = None) -> dict[str, Collection]:
         """Collect each database once; those that are gone are not asked again.
 
+        Args:
+            progress: of this round, instead of the collector's own.
+
         Returns:
-            What was done, by URL. A database that could not be collected has the reason as its report's warning, and
-            the others go on.
+            What was done, by URL. A database that could not be collected has the reason as `Collection.error` and as
+            its report's warning, and the others go on.
         """
+        progress = progress or self._progress
         done: dict[str, Collection] = {}
         for url, place in list(self._places.items()):
             try:
-                done[url] = collect_once(place, options=self._options, dry_run=self._dry_run, progress=self._progress)
+                done[url] = collect_once(place, options=self._options, dry_run=self._dry_run, progress=progress)
             except LakebedError as error:
                 is_gone = isinstance(error, NotFound) and error.kind == "database_not_found"
                 plan = ReclaimPlan(store_name(place), (), (), {}, (f"{url} was not collected: {error}",))
-                done[url] = Collection(report_of(plan, Sweep(), hidden_count=0, dry_run=self._dry_run), gone=is_gone)
+                report = report_of(plan, Sweep(), hidden_count=0, dry_run=self._dry_run)
+                done[url] = Collection(report, gone=is_gone, error=error)
             if done[url].gone:
                 del self._places[url]
         return done

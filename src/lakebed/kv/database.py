@@ -10,15 +10,17 @@ may be out of date until a write, the lease or a poll meets the new owner; ``get
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from types import TracebackType
-from typing import NoReturn, get_args
+from typing import NoReturn, TypeVar, get_args
 
 import msgspec
 
-from lakebed.errors import InvalidRequest, LakebedError
+from lakebed.errors import Conflict, InvalidRequest, LakebedError
 from lakebed.kv.background import Background, Stopped
-from lakebed.kv.checkpoint import create_checkpoint
+from lakebed.kv.checkpoint import create_checkpoint, lifetime_in_ms
 from lakebed.kv.claim import Claim, claim_writer
 from lakebed.kv.clone import create_clone
 from lakebed.kv.engine import start_engine
@@ -30,16 +32,20 @@ from lakebed.kv.limits import check_database_options, check_type
 from lakebed.kv.model import CheckpointCreateResult, CheckpointScope, Manifest
 from lakebed.kv.options import CheckpointOptions, DatabaseOptions
 from lakebed.kv.place import Place
+from lakebed.kv.restore import KEEP_FOR
 from lakebed.kv.snapshot import Snapshot
 from lakebed.kv.stats import DatabaseStats
 from lakebed.kv.transaction import Isolation, Transaction
 from lakebed.kv.verbs import DatabaseVerbs
+from lakebed.kv.versions import find_version
 from lakebed.kv.writing import Writing
-from lakebed.lsm.model import check_key
+from lakebed.lsm.model import KEY_BYTES_MAX, check_key
 from lakebed.lsm.operators import find_operator
 from lakebed.lsm.view import View
 
 __all__ = ["Database"]
+
+T = TypeVar("T")
 
 
 class Database(Writing):
@@ -125,7 +131,7 @@ class Database(Writing):
         Cost: from memory no request, 0.5 us; from files 1 GET of a block that is not cached, none when the filters say
         no. `linearizable`: 1 HEAD more (without a log: 1 LIST), and the flush of what it saw.
         """
-        if type(key) is not bytes or not key:
+        if type(key) is not bytes or not key or len(key) > KEY_BYTES_MAX:
             check_key(key)
         if linearizable:
             return self._get_linearizable(key)
@@ -163,7 +169,7 @@ class Database(Writing):
         """What is durable and ours now, once it is known what became of writes without a clear answer."""
         self._check_owned()
         while (unclear := self._commit.unclear_sequence) is not None:
-            self._commit.wait(unclear)
+            self._commit.settle(unclear)
         durable_sequence = self._check_owner()
         while True:
             # What became durable since, by files, is shown too: then it is a later moment, still before any new owner.
@@ -217,7 +223,81 @@ class Database(Writing):
         self._keep_history(transaction, since)
         return transaction
 
-    # ---- pinning and forking
+    def transact(
+        self,
+        work: Callable[[Transaction], T],
+        *,
+        isolation: Isolation = "serializable",
+        await_durable: bool = True,
+        tries_max: int = 100,
+    ) -> T:
+        """Run a function in a transaction and commit it; on a conflict run it again in a new one.
+
+        Args:
+            work: reads and writes through the transaction that it is given. It may run several times, so it has no
+                other effects. When it raises, or rolls the transaction back, nothing is written.
+            isolation: as for `transaction`; the default is the stronger one, since conflicts are retried.
+            await_durable: as for `put`.
+            tries_max: how often it runs at most, >= 1. No pause lies between two tries: each conflict means that
+                another commit went through.
+
+        Returns:
+            What `work` returned in the try that was committed.
+
+        Raises:
+            Conflict: every try met a conflict; nothing was written. One that `work` itself raises is not retried.
+            InvalidRequest, Closed, Fenced, OutcomeUnknown: as `Transaction.commit`; not retried.
+        Cost: as one transaction for each try.
+        """
+        if not isinstance(tries_max, int) or tries_max < 1:
+            raise InvalidRequest(f"tries_max is at least 1, and {tries_max!r} was given.", kind="invalid_option")
+        tries_left = tries_max
+        while True:
+            tries_left -= 1
+            transaction = self.transaction(isolation, await_durable=await_durable)
+            try:
+                result = work(transaction)
+                if transaction.is_open:
+                    try:
+                        transaction.commit()
+                    except Conflict:
+                        if tries_left == 0:
+                            raise
+                        continue
+            finally:
+                transaction.rollback()
+            return result
+
+    # ---- pinning, restoring and forking
+
+    def restore(self, version: str, *, keep_for: timedelta | None = KEEP_FOR) -> Database:
+        """Make an older version the newest one and go on from there: closes this object and opens the database again.
+
+        Every write so far is made durable first, and stays readable through a checkpoint for `keep_for`.
+
+        Args:
+            version: a checkpoint's name or id, or a version's number.
+            keep_for: None: for ever.
+
+        Returns:
+            The database, open at the restored version, with the same options. This object is closed, with what was
+            begun on it: another thread that uses it meets `Closed`.
+
+        Raises:
+            NotFound: there is no such version. Nothing changed, and this object stays open.
+            Conflict: kind ``owned``: another process opened the database in between. This object is closed.
+            Fenced, Unavailable, OutcomeUnknown, Corruption: as `close`, `lakebed.kv.restore.restore` and
+                `lakebed.kv.open`; restore again by `lakebed.kv.admin.restore`, or open the database again.
+        Cost: as `close`, `lakebed.kv.restore.restore` and opening.
+        """
+        self._check_owned()
+        find_version(self._place, self._claim.log.latest(), version)
+        lifetime_in_ms(keep_for)
+        self.close()
+        self._why_closed = "was closed by restore: use the database that restore returned"
+        self.admin.restore(version, keep_for=keep_for)
+        endpoint = self._claim.lease.endpoint
+        return type(self).open(self._place, options=self._options, create=False, endpoint=endpoint)
 
     def create_checkpoint(
         self, options: CheckpointOptions | None = None, *, scope: CheckpointScope = CheckpointScope.ALL
@@ -252,7 +332,8 @@ class Database(Writing):
         if scope is CheckpointScope.ALL_UNFORCED and self._has_background:
             self._commit.wait_for_others(sequence, timeout_s=self._options.flush_interval_max_ms / 1000)
         if scope is not CheckpointScope.DURABLE:
-            self._commit.wait(sequence)
+            self._commit.settle(sequence)
+            self._commit.check_untold()
 
     def create_clone(self, url: str | os.PathLike[str], checkpoint: str | None = None) -> None:
         """Make a database at `url` that starts from a checkpoint of this one, or (None) from everything written so far.
@@ -287,7 +368,7 @@ class Database(Writing):
         self._refuse_writes()
 
     def _renewal_due(self, now_s: float) -> float:
-        return now_s + (self._claim.lease.renew_at_ms - self.now_ms()) / 1000
+        return now_s + self._claim.lease.renew_in_s
 
     def _log_in_background(self) -> None:
         """Make durable what nobody waits for. When nothing is pending, the next writer says so by the alarm."""
@@ -343,6 +424,7 @@ class Database(Writing):
             if self._has_pending():
                 assert self._commit.fenced is not None
                 raise said_again(self._commit.fenced)
+            self._commit.check_untold()
 
     def _leave(self) -> None:
         """Out of the manifest and the lease. A newer owner has taken care of that already."""

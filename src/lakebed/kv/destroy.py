@@ -39,6 +39,7 @@ from lakebed.kv.place import Place
 from lakebed.kv.reclaim import Found, plan_taking_apart
 from lakebed.kv.restore import giving_up
 from lakebed.objects.path import parse_url
+from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Progress, Sweep, Sweeper, report_of
 
@@ -52,6 +53,7 @@ _ROLES = ("writer", "compactor")
 _OWN_FOLDERS = {MANIFEST_FOLDER, WAL_FOLDER, SST_FOLDER, BOUNDARY_FOLDER}
 
 
+@freeing_space()
 def destroy(
     place: Place,
     *,
@@ -156,6 +158,7 @@ def _foretell(place: Place, manifest: Manifest, *, soft: bool) -> ReclaimReport:
     return report_of(plan, Sweep(), hidden_count=0, dry_run=True)
 
 
+@freeing_space()
 def take_apart(place: Place, *, dry_run: bool = False, progress: ProgressCall | None = None) -> ReclaimReport:
     """Delete what a destroyed database owns, but for its tombstone; fine when that happened before.
 

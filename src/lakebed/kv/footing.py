@@ -162,6 +162,8 @@ class OwnCheckpoint:
         self._manifest: Manifest | None = None
         """The one that the checkpoint of `_stand` pins."""
         self._older: list[tuple[str, weakref.ref[Stand]]] = []
+        self._refreshed_s = place.environment.clock.monotonic_s()
+        """When our checkpoints last got a whole lifetime, by the monotonic clock: the wall clock may be set back."""
         self._asked_id: str | None = None
         """Of a checkpoint whose making was not answered: the next try is about the same one."""
 
@@ -212,7 +214,8 @@ class OwnCheckpoint:
     def _is_half_over(self, own: Checkpoint, now_ms: int) -> bool:
         if own.expires_at_ms is None or self._lifetime_ms is None:
             return False
-        return own.expires_at_ms - now_ms < self._lifetime_ms / 2
+        since_s = self._place.environment.clock.monotonic_s() - self._refreshed_s
+        return own.expires_at_ms - now_ms < self._lifetime_ms / 2 or since_s > self._lifetime_ms / 2000
 
     def _free_ids(self) -> list[str]:
         """Older checkpoints that nobody stands on any more."""
@@ -237,7 +240,9 @@ class OwnCheckpoint:
                 lifetime_ms=self._lifetime_ms,
             )
 
+        begun_s = self._place.environment.clock.monotonic_s()
         newest = self._log.update(change)
+        self._refreshed_s = begun_s
         pinned = next(one.manifest_id for one in newest.checkpoints if one.id == own_id)
         self._manifest = newest if pinned == newest.manifest_id else self._log.load(pinned)
         if self._stand is not None:
@@ -255,7 +260,9 @@ class OwnCheckpoint:
             kept = self._kept_up(manifest, free, now_ms)
             return None if kept == manifest else kept
 
+        begun_s = self._place.environment.clock.monotonic_s()
         newest = self._log.update(change)
+        self._refreshed_s = begun_s
         self._forget(free)
         return newest
 

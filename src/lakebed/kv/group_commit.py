@@ -11,6 +11,8 @@ Invariants:
   takes its place.
 - Everybody who waits is told: success, the failure of the attempt that held their rows, or `Fenced`. When a leader's
   thread is torn out (interrupt, exit), nothing is told and the next waiter leads.
+- A group that cannot be encoded is given up: an empty record takes its id, its rows are taken back, and its writers get
+  the reason. Groups behind it go on, unless a conditional write is among them, whose condition may rest on those rows.
 
 Locks: all state is guarded by the tree's lock, which no store call happens under. Does not know: files, manifests.
 """
@@ -28,7 +30,27 @@ from lakebed.kv.wal import WalLog
 from lakebed.lsm.memtable import Memtable
 from lakebed.runtime import Environment
 
-__all__ = ["GroupCommit", "LogGroups", "said_again"]
+__all__ = ["GroupCommit", "LogGroups", "Unencodable", "said_again"]
+
+
+class Unencodable(Exception):
+    """The oldest group cannot be encoded: between `LogGroups.append_oldest` and who takes its rows back."""
+
+    def __init__(self, error: LakebedError) -> None:
+        super().__init__(error.message)
+        self.error = error
+        """For the group's writers."""
+
+
+@dataclass(slots=True)
+class _Loss:
+    """Rows that were taken back."""
+
+    first: int
+    last: int
+    error: LakebedError
+    untold_count: int
+    """Rows whose writers did not wait, or have not been told yet."""
 
 
 def said_again(error: BaseException) -> LakebedError:
@@ -70,25 +92,41 @@ class GroupCommit:
         self._failure: BaseException | None = None
         self._failure_count = 0
         self._failed_through = 0
+        self._losses: list[_Loss] = []
         self.durable_sequence: int = durable_sequence
         """Every row up to here is durable. Read it under the lock, or as a lower bound."""
         self.fenced: Fenced | None = None
         """Set once a newer owner is known; from then on nothing becomes durable here."""
 
-    def wait(self, sequence: int) -> None:
-        """Return when every row up to `sequence` is durable, leading if nobody does.
+    def wait(self, sequence: int, *, row_count: int = 1) -> None:
+        """Return when a write is durable, leading if nobody does.
+
+        Args:
+            sequence: of its last row.
+            row_count: its rows.
 
         Raises:
             Fenced: a newer owner; the rows are lost unless they were durable.
             OutcomeUnknown, LakebedError: the attempt that held these rows failed; they stay first in line and a later
-                attempt may still make them durable. Never `Unavailable`, which would say that nothing happened.
+                attempt may still make them durable.
+            Unavailable, InternalError, Conflict: the rows were taken back: nothing was written. For no other reason
+                `Unavailable`, which says that nothing happened.
         """
+        self._wait(sequence, row_count)
+
+    def settle(self, sequence: int) -> None:
+        """Return when every row up to `sequence` is durable or was taken back. Raises as `wait`, but for the latter."""
+        self._wait(sequence, 0)
+
+    def _wait(self, sequence: int, row_count: int) -> None:
         failures_before = self._failure_count
         me = object()
         while True:
             try:
                 with self._lock:
                     while True:
+                        if row_count and self._losses:
+                            self._check_lost(sequence, row_count)
                         if self.durable_sequence >= sequence:
                             return
                         if self.fenced is not None:
@@ -102,11 +140,34 @@ class GroupCommit:
                     self._leader = me
                     newest = self._newest()
                 self._lead(newest)
+            except LakebedError:
+                if row_count and self._losses:
+                    with self._lock:  # that these rows were taken back is known, whatever else is not
+                        self._check_lost(sequence, row_count)
+                raise
             finally:
                 if self._leader is me:
                     with self._lock:
                         self._leader = None
                         self._changed.notify_all()
+
+    def lose(self, first: int, last: int, error: LakebedError) -> None:
+        """The rows ``[first, last]`` were taken back; their writers get the error. Under the lock."""
+        self._losses.append(_Loss(first, last, error, last - first + 1))
+
+    def _check_lost(self, sequence: int, row_count: int) -> None:
+        for loss in self._losses:
+            if loss.first <= sequence <= loss.last:
+                loss.untold_count -= row_count
+                raise said_again(loss.error) from loss.error
+
+    def check_untold(self) -> None:
+        """Raise, once, why rows were taken back whose writers did not wait for them."""
+        with self._lock:
+            for loss in self._losses:
+                if loss.untold_count > 0:
+                    loss.untold_count = 0
+                    raise said_again(loss.error) from loss.error
 
     @property
     def unclear_sequence(self) -> int | None:
@@ -280,9 +341,13 @@ class LogGroups:
         return self._memtable.first_sequence + self._start - 1
 
     def append_oldest(self) -> int:
-        """Put the oldest group into the log; returns its last sequence. By one thread at a time.
+        """Put the oldest group into the log; by one thread at a time.
+
+        Returns:
+            The sequence up to which all is in the log.
 
         Raises:
+            Unencodable: it cannot be; `take_back_oldest`, then call again.
             Fenced: another owner's record or fence is in its place.
             OutcomeUnknown: the store gave no clear answer; the group stays first, with its id and its bytes.
         Cost: 1 PUT.
@@ -293,13 +358,33 @@ class LogGroups:
                 self.seal()
             group = self._sealed[0]
         if group.body is None:
-            rows = group.memtable.log(group.start, group.end)
-            group.body = self._wal.encode(rows, id=group.wal_id, epoch=self._epoch)
+            try:
+                rows = group.memtable.log(group.start, group.end)
+                group.body = self._wal.encode(rows, id=group.wal_id, epoch=self._epoch)
+            except Exception as error:
+                raise Unencodable(_not_written(error)) from error
         self._wal.append(group.wal_id, group.body)
         with self._lock:
             self._sealed.popleft()
             self.appended_count += 1
-        return group.last_sequence
+            return group.last_sequence if self._sealed else self._landed_sequence()
+
+    def take_back_oldest(self, *, checked_sequence: int) -> list[tuple[int, int]]:
+        """Hide the rows of the oldest group, and give its id to an empty record. Under the lock; all groups are sealed.
+
+        Args:
+            checked_sequence: of the last write that was made under a condition: where it stands behind the group, all
+                that stands behind goes with the group, for the condition may have met a row of it.
+
+        Returns:
+            The sequences ``[first, last]`` of each group that was taken back, the oldest group's first.
+        """
+        lost = list(self._sealed) if checked_sequence > self._sealed[0].last_sequence else [self._sealed[0]]
+        for group in lost:
+            if group.body is None:
+                group.body = self._wal.encode_empty(id=group.wal_id, epoch=self._epoch)
+                group.memtable.take_back(group.start, group.end)
+        return [(group.first_sequence, group.last_sequence) for group in lost]
 
     def _wait_for_spacing(self) -> None:
         clock = self._environment.clock
@@ -308,3 +393,17 @@ class LogGroups:
             if wait_s > 0:
                 clock.sleep(wait_s)
         self._last_append_s = clock.monotonic_s()
+
+
+def _not_written(error: Exception) -> LakebedError:
+    """What the writers of a group are told that cannot be encoded."""
+    if isinstance(error, MemoryError):
+        return Unavailable(
+            f"There is not enough memory to write these rows to the log ({error}), and nothing of them was written: "
+            "write less at once, or write again when memory is free.",
+            kind="out_of_memory",
+        )
+    return InternalError(
+        f"These rows cannot be encoded for the log ({type(error).__name__}: {error}), and nothing of them was written.",
+        kind="unencodable_rows",
+    )

@@ -15,6 +15,7 @@ Does not know: epochs' meaning, or the manifest.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from collections.abc import Callable
@@ -153,14 +154,26 @@ def _decode(body: Buffer) -> _LeaseJson | None:
         return None
 
 
-def owned(lease: _LeaseJson, *, url: str, now_ms: int) -> Conflict:
-    """The error for whoever meets a living lease."""
+def owned(lease: _LeaseJson, *, process: Process, url: str, now_ms: int) -> Conflict:
+    """The error for whoever meets a living lease.
+
+    Args:
+        process: who asks: it may be the owner itself, with the database open elsewhere in its code.
+    """
     where = f" at {lease.endpoint}" if lease.endpoint else ""
     since, left = format_duration(max(0, now_ms - lease.taken_at_ms)), format_duration(lease.expires_at_ms - now_ms)
+    if process.boot is not None and (lease.host, lease.boot, lease.pid) == (process.host, process.boot, process.pid):
+        rest = (
+            "which is this process: close the open database first (for an older version, call its restore), or pass "
+            "take_over=True to end it."
+        )
+    else:
+        rest = (
+            f"for {since}, and its lease lasts {left} more unless renewed: close it there, wait, or pass "
+            "take_over=True (--take-over) to end that writer."
+        )
     return Conflict(
-        f"The database {url} is owned by process {lease.pid} on {lease.host}{where}, for {since}, and its lease lasts "
-        f"{left} more unless renewed: close it there, wait, or open with take_over=True (--take-over) to end "
-        "that writer.",
+        f"The database {url} is owned by process {lease.pid} on {lease.host}{where}, {rest}",
         kind="owned",
         url=url,
         host=lease.host,
@@ -211,11 +224,20 @@ class Lease:
         self.epoch = epoch
         self.taken_at_ms = place.environment.clock.now_ms()
         self.expires_at_ms = self.taken_at_ms
+        self._written_s = -math.inf
 
     @property
-    def renew_at_ms(self) -> int:
-        """When it should be renewed: a third of its life after it was written."""
-        return self.expires_at_ms - self._lifetime_ms * 2 // 3
+    def endpoint(self) -> str | None:
+        """Where the owner can be reached, as the lease says."""
+        return self._process.endpoint
+
+    @property
+    def renew_in_s(self) -> float:
+        """Seconds until it should be renewed, a third of its life after it was written; 0 or less: now.
+
+        By the monotonic clock: a wall clock that is set back does not put the renewal off.
+        """
+        return self._written_s + self._lifetime_ms / 3000 - self._place.environment.clock.monotonic_s()
 
     def renew_once(self) -> bool:
         """Write it again with a new end, if that is due; a step function.
@@ -228,8 +250,7 @@ class Lease:
             Unavailable, OutcomeUnknown: the store failed; try again later, nothing is lost.
         Cost: nothing when not due, else 1 GET + 1 PUT.
         """
-        now_ms = self._place.environment.clock.now_ms()
-        if now_ms < self.renew_at_ms:
+        if self.renew_in_s > 0:
             return False
         there = self._there()
         if there is not None and there.epoch > self.epoch:
@@ -242,7 +263,7 @@ class Lease:
                 host=there.host,
                 pid=there.pid,
             )
-        self._write(expires_at_ms=now_ms + self._lifetime_ms)
+        self._write(expires_at_ms=self._place.environment.clock.now_ms() + self._lifetime_ms)
         return True
 
     def give_up(self) -> None:
@@ -272,5 +293,7 @@ class Lease:
             self.taken_at_ms,
             expires_at_ms,
         )
+        written_s = self._place.environment.clock.monotonic_s()
         self._place.store.put(LEASE_PATH, msgspec.json.encode(body) + b"\n", durable=False)
+        self._written_s = written_s
         self.expires_at_ms = expires_at_ms

@@ -33,6 +33,7 @@ from lakebed.kv.manifest import FORMAT, DecodedManifest, decode_manifest, encode
 from lakebed.kv.model import Manifest
 from lakebed.kv.place import Place
 from lakebed.objects.numbered_log import NumberedLog
+from lakebed.objects.probe import is_probe
 
 __all__ = ["PREVIOUS_WRITE_IDS_MAX", "ManifestLog", "describe_folder"]
 
@@ -40,8 +41,8 @@ PREVIOUS_WRITE_IDS_MAX: Final = 64
 """Write ids of older manifests that each manifest lists: about 2.5 KB."""
 
 _FIRST_ID: Final = 1
-_PROBE_PREFIX: Final = "lakebed-probe-"
 _NAMES_SHOWN_MAX: Final = 3
+_TRIES_MAX: Final = 1_000
 
 
 class ManifestLog:
@@ -186,7 +187,7 @@ class ManifestLog:
         """
         with self._changing:
             base = None if fresh else self._seen
-            while True:
+            for _ in range(_TRIES_MAX):
                 if base is None:
                     base = self._find_newest()
                     if base is None:
@@ -198,6 +199,12 @@ class ManifestLog:
                     return self._append(changed, after=base).manifest
                 except Conflict:
                     base = None
+            raise Conflict(
+                f"A change of the database {self._place.url} lost {_TRIES_MAX:,} races. Nothing "
+                "was changed: look which processes have it open, then try again.",
+                kind="manifest_contention",
+                url=self._place.url,
+            )
 
     def _append(self, manifest: Manifest, *, after: DecodedManifest | None) -> DecodedManifest:
         previous: tuple[str, ...]
@@ -276,7 +283,7 @@ def describe_folder(place: Place) -> tuple[str, str]:
     names = sorted(
         [*(f"{folder}/" for folder in top.folders), *(one.path for one in top.objects)], key=lambda name: name.lower()
     )
-    names = [name for name in names if not name.startswith(_PROBE_PREFIX)]
+    names = [name for name in names if not is_probe(name)]
     if not names:
         return "nothing", "the folder is empty or missing"
     if f"{MANIFEST_FOLDER}/" in names and "schema/" not in names:

@@ -74,13 +74,15 @@ class ExternalDatabase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Files of the ancestor that our manifest, or one of our checkpoints, may name."""
 
 
-class CloneSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CloneSource(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What a clone was asked to start from: a retry must ask for the same."""
 
     url: str
     """The immediate parent."""
     checkpoint: str | None
-    """The checkpoint that was asked for; null: whatever was the latest."""
+    """The checkpoint that was asked for, by id; null: whatever was the latest."""
+    name: str | None = None
+    """The name by which it was asked for; null: it was asked for by id. A retry may come when the name has expired."""
 
 
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
+from lakebed.objects.probe import probe_create_only
 from lakebed.runtime import Environment
 
 __all__ = ["Place"]
@@ -25,11 +26,13 @@ class Place:
         store: the folder.
         environment: clock, randomness and concurrency.
         open_url: how other databases' folders are opened, by URL: with the same credentials.
+        is_probed: the store is known to honour create-only puts, since a lake around the folder was probed.
     """
 
     store: ObjectStore
     environment: Environment
     open_url: Callable[[str], ObjectStore]
+    is_probed: bool = False
 
     @classmethod
     def at(
@@ -61,6 +64,11 @@ class Place:
     def url(self) -> str:
         """The database's URL, as manifests of its clones name it."""
         return self.store.root_url
+
+    def probe(self) -> None:
+        """Raise `InvalidRequest` when the store ignores create-only puts. Cost: nothing in a lake, else the probe's."""
+        if not self.is_probed:
+            probe_create_only(self.store, environment=self.environment)
 
     def other(self, url: str) -> Place:
         """Another database's place, in the same environment."""

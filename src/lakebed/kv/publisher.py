@@ -30,12 +30,15 @@ from lakebed.kv.holds import Holds
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Checkpoint, Job, Manifest, Owner
 from lakebed.kv.place import Place
+from lakebed.log import logger
 from lakebed.lsm.file_id import mint_file_id
 from lakebed.lsm.model import FileMeta, FileSet, Run
 from lakebed.lsm.plan import CompactionTask
 from lakebed.lsm.publisher import CompactionJob
 
 __all__ = ["CompactorPublisher", "WriterPublisher", "newest_file_id"]
+
+_LOG: Final = logger("kv")
 
 _JOB_KIND: Final = "compaction"
 
@@ -333,6 +336,7 @@ class WriterPublisher:
     def _publish(self, change: Callable[[Manifest], Manifest | None]) -> FileSet:
         """Make an update, and tell the holds of the set under its checkpoint before anybody is shown it."""
         manifest = self._log.update(change)
+        _LOG.info("published", database=self._place.url, version=manifest.manifest_id)
         own = self._own_checkpoint(manifest)
         assert own is not None, "every change that is published leaves the writer a checkpoint"
         if self._published[1] != own.id:

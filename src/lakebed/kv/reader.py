@@ -5,6 +5,7 @@ Owns: which view is shown, when to look for a newer one, and what a missing file
 
 Invariants:
 - A call reads one version: its view is taken once, and a scan keeps it, with the checkpoint under it, until it ends.
+  When files of that version are gone before a scan has its first row, the scan reads the newest version instead.
 - The version that is shown is one that was: files of one manifest, and the log behind them without a gap. Versions are
   shown in their order.
 - A reader whose checkpoint has expired makes a new one before it answers, or raises. Files are written once, so what a
@@ -16,12 +17,12 @@ Does not know: how to write, but for its own checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Final
+from typing import Final, TypeVar, cast
 
 from lakebed.errors import (
     Closed,
@@ -49,6 +50,10 @@ from lakebed.lsm.operators import find_operator
 from lakebed.lsm.view import View
 
 __all__ = ["DatabaseReader", "check_reader_options"]
+
+T = TypeVar("T")
+
+_END: Final = object()
 
 _TRIES_MAX: Final = 16
 """How often a reader starts anew because the database moved while it looked."""
@@ -239,13 +244,39 @@ class DatabaseReader(Reading):
         shown = self._fresh()
         return shown.view, shown
 
+    def _read(self, view: View, hold: object, ask: Callable[[View], Iterable[T]]) -> Iterator[T]:
+        """As everywhere, but that a scan whose version goes before its first row reads the newest one instead."""
+        assert isinstance(hold, _Shown)
+        shown = hold
+        del view, hold  # the scan may move on, and then nothing of the older version has to stay
+        for _ in range(_TRIES_MAX):
+            rows = iter(ask(shown.view))
+            try:
+                first = next(rows, _END)
+            except NotFound as missing:
+                self._look_again(shown, missing)
+                shown = self._fresh()
+                continue
+            if first is _END:
+                return
+            yield cast(T, first)
+            try:
+                yield from rows
+            except LakebedError as error:
+                self._raise_better(error)
+            return
+        raise self._too_fast()
+
     def _explain(self, error: LakebedError) -> LakebedError:
-        """A file that is gone under a scan: its version cannot be read to the end, and no other can take its place."""
+        """A file that is gone under a scan: its version cannot be read to the end, and no other can take its place.
+
+        Rows of two versions would make a state that never was.
+        """
         if not isinstance(error, NotFound):
             return error
         return Conflict(
             f"The version of {self.url} that was being read was taken apart ({error}): nothing pinned it any more. "
-            "Read again.",
+            "Read again, or read on a checkpoint, which keeps the files of long scans.",
             kind="version_went",
             url=self.url,
         )

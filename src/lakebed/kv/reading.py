@@ -7,28 +7,36 @@ Does not know: where a view comes from (`Reading._stand`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NoReturn, TypeVar
 
 import pyarrow as pa
 
 from lakebed.errors import Corruption, InvalidRequest, LakebedError, NotFound
-from lakebed.lsm.model import ROW_SCHEMA, check_key
+from lakebed.lsm.model import KEY_BYTES_MAX, ROW_SCHEMA, check_key
 from lakebed.lsm.view import View
 
 __all__ = ["Reading", "check_prefix", "check_range", "prefix_end"]
+
+T = TypeVar("T")
 
 Bounds = tuple[bytes | None, bytes | None]
 
 
 def check_range(start: object, end: object) -> Bounds | None:
-    """Both ends of ``[start, end)``; None for an empty range. Raises `InvalidRequest` for ends that are not bytes."""
+    """Both ends of ``[start, end)``; None for an empty range.
+
+    Raises `InvalidRequest` for an end that is not bytes, or longer than a key can be. A zero byte more is accepted:
+    a page that follows the longest key begins there.
+    """
     for name, bound in (("start", start), ("end", end)):
         if bound is not None and not isinstance(bound, bytes):
             raise InvalidRequest(
                 f"The {name} of a scan is bytes or None, and {type(bound).__name__} was given: encode it first.",
                 kind="wrong_type",
             )
+        if bound is not None and len(bound) > KEY_BYTES_MAX:
+            check_key(bound.removesuffix(b"\0"))
     assert start is None or isinstance(start, bytes)
     assert end is None or isinstance(end, bytes)
     if end is not None and end <= (start or b""):
@@ -43,11 +51,13 @@ def prefix_end(prefix: bytes) -> bytes | None:
 
 
 def check_prefix(prefix: object) -> Bounds:
-    """The range of all keys that begin with `prefix`. Raises `InvalidRequest` when it is not bytes."""
+    """The range of all keys that begin with `prefix`. Raises `InvalidRequest` when it is not bytes, or too long."""
     if not isinstance(prefix, bytes):
         raise InvalidRequest(
             f"A prefix is bytes, and {type(prefix).__name__} was given: encode it first.", kind="wrong_type"
         )
+    if len(prefix) > KEY_BYTES_MAX:
+        check_key(prefix)
     return prefix or None, prefix_end(prefix)
 
 
@@ -70,7 +80,7 @@ class Reading:
         if isinstance(keys, bytes | str):
             raise InvalidRequest("get_many takes several keys, and one was given: use get.", kind="wrong_type")
         wanted = list(keys)
-        if set(map(type, wanted)) - {bytes} or not all(wanted):
+        if set(map(type, wanted)) - {bytes} or not all(wanted) or max(map(len, wanted), default=0) > KEY_BYTES_MAX:
             for key in wanted:
                 check_key(key)
         view, hold = self._stand()
@@ -95,14 +105,19 @@ class Reading:
 
     def scan_prefix(self, prefix: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values of all keys that begin with `prefix`. Otherwise as `scan`."""
+        bounds = check_prefix(prefix)
         view, hold = self._stand()
-        return self._scanned(view, hold, check_prefix(prefix), reverse)
+        return self._scanned(view, hold, bounds, reverse)
 
-    def _scanned(
-        self, view: View, hold: object, bounds: Bounds, reverse: bool
-    ) -> Iterator[tuple[bytes, bytes]]:  # a generator's arguments live as long as it does: that is what keeps `hold`
+    def _scanned(self, view: View, hold: object, bounds: Bounds, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+        return self._read(view, hold, lambda view: view.scan(*bounds, reverse=reverse))
+
+    def _read(
+        self, view: View, hold: object, ask: Callable[[View], Iterable[T]]
+    ) -> Iterator[T]:  # a generator's arguments live as long as it does: that is what keeps `hold`
+        """What a view answers, lazily, with better errors."""
         try:
-            yield from view.scan(*bounds, reverse=reverse)
+            yield from ask(view)
         except LakebedError as error:
             self._raise_better(error)
 
@@ -131,15 +146,14 @@ class Reading:
             )
         bounds = check_range(start, end) if prefix is None else check_prefix(prefix)
         view, hold = self._stand()
-        reader = view.scan_arrow(*(bounds or (None, None)), columns=tuple(columns))
-        batches = iter(()) if bounds is None else self._batches(reader, hold)
-        return pa.RecordBatchReader.from_batches(reader.schema, batches)
+        schema = pa.schema([ROW_SCHEMA.field(name) for name in columns])
+        if bounds is None:
+            return pa.RecordBatchReader.from_batches(schema, iter(()))
 
-    def _batches(self, reader: pa.RecordBatchReader, hold: object) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from reader
-        except LakebedError as error:
-            self._raise_better(error)
+        def ask(view: View) -> Iterator[pa.RecordBatch]:
+            return (batch for batch in view.scan_arrow(*bounds, columns=tuple(columns)) if batch.num_rows)
+
+        return pa.RecordBatchReader.from_batches(schema, self._read(view, hold, ask))
 
     def _raise_better(self, error: LakebedError) -> NoReturn:
         """Raise an error of a read, or what `_explain` makes of it."""

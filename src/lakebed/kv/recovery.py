@@ -123,7 +123,7 @@ def read_records(
     wal = WalLog(place)
     entries = wal.entries(after, through=through) if through is None or after < through else []
     if through is None:
-        through = entries[-1].id if entries else after
+        through = max(entries[-1].id if entries else after, manifest.wal_id_last_seen)
     expected = after + 1
     for entry in entries:
         if entry.id != expected:

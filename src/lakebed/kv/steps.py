@@ -17,9 +17,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
-from lakebed.errors import Closed, Fenced, LakebedError, Unavailable
+from lakebed.errors import Closed, Conflict, Fenced, LakebedError, Unavailable
 from lakebed.kv.claim import Claim
-from lakebed.kv.group_commit import GroupCommit, LogGroups, said_again
+from lakebed.kv.group_commit import GroupCommit, LogGroups, Unencodable, said_again
 from lakebed.kv.options import DatabaseOptions
 from lakebed.kv.reading import Reading
 from lakebed.kv.transaction import Transaction
@@ -67,6 +67,8 @@ class Steps(Reading):
         """When what nobody waits for goes into the log (monotonic); None: nothing was pending at the last look."""
         self._rotated_sequence = tree.active.first_sequence - 1
         self._rotated_wal_id = claim.fence_id
+        self._checked_sequence = 0
+        """Of the last write that was made under a condition."""
         self._has_background = False
         self._compacts = claim.owns_compaction
         self._is_closed = False
@@ -199,7 +201,24 @@ class Steps(Reading):
 
     def _append_to_log(self) -> int:
         assert self._groups is not None
+        try:
+            return self._groups.append_oldest()
+        except Unencodable as failure:
+            with self._lock:
+                self._take_back(self._groups, failure.error)
         return self._groups.append_oldest()
+
+    def _take_back(self, groups: LogGroups, error: LakebedError) -> None:
+        """Give up the oldest group, which cannot be encoded, so that later ones become durable. Under the lock."""
+        self._rotate()
+        self._tree.begin_after_loss()
+        groups.follow(self._tree.active)
+        self._rotated_sequence = self._tree.active.first_sequence - 1
+        own, *behind = groups.take_back_oldest(checked_sequence=self._checked_sequence)
+        self._commit.lose(*own, error)
+        for first, last in behind:
+            self._commit.lose(first, last, _written_behind(error))
+        self._refuse_writes()  # not for good: whoever comes next sets the alarm for the new memtable
 
     def _flush_all(self) -> int:
         """Where there is no log: everything written so far into files; the sequence up to which it is."""
@@ -214,7 +233,7 @@ class Steps(Reading):
         """Everything written so far."""
         with self._lock:
             sequence = self._tree.active.last_sequence
-        self._commit.wait(sequence)
+        self._commit.settle(sequence)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -236,6 +255,7 @@ class Steps(Reading):
         """
         self._check_owned()
         self._make_durable()
+        self._commit.check_untold()
         if memtable:
             with self._lock:
                 self._rotate()
@@ -255,7 +275,7 @@ class Steps(Reading):
             through = self._rotated_sequence
             if not self._tree.waiting_count:
                 return False
-        self._commit.wait(through)
+        self._commit.settle(through)
         try:
             # Where there is no log, waiting has flushed everything already.
             is_flushed = self._tree.flush_once() or self._groups is None
@@ -343,7 +363,14 @@ class Steps(Reading):
         assert view.sequence is not None, "a view of files alone"
         newest = max((table.newest_sequence(key) or 0 for key in keys for table in view.memtables), default=0)
         if newest > self._commit.durable_sequence:
-            self._commit.wait(min(newest, view.sequence))
+            self._commit.settle(min(newest, view.sequence))
+        if view.sequence < self._tree.taken_back_through:
+            raise Conflict(
+                f"A write to {self._url} that this may have read could not be made durable and was taken back: read "
+                "again.",
+                kind="read_taken_back",
+                url=self._url,
+            )
         self._check_owner()
 
     def _check_owner(self) -> int:
@@ -397,3 +424,11 @@ class Steps(Reading):
         )
         self._commit.fence(fenced)
         return fenced
+
+
+def _written_behind(error: LakebedError) -> Conflict:
+    return Conflict(
+        "This write came behind one that could not be made durable, and one of the two was made under a condition that "
+        f"may have met the other: nothing of it was written. Read and write again. The other failed: {error.message}",
+        kind="write_taken_back",
+    )

@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple, Protocol
 import pyarrow as pa
 
 from lakebed.errors import Closed, Conflict, InvalidRequest, LakebedError
-from lakebed.kv.batch import lifetime_ms
+from lakebed.kv.batch import check_batch_size, lifetime_ms
 from lakebed.kv.reading import Bounds, Reading, check_prefix, check_range
 from lakebed.lsm.model import Kind, check_key, check_value
 from lakebed.lsm.operators import MergeOperator
@@ -231,6 +231,7 @@ class Transaction(Reading):
 
         Raises:
             Conflict: something was written since that the isolation forbids, or too much to know; nothing is written.
+            InvalidRequest: kind ``oversized_batch``: more than `BATCH_BYTES_MAX` bytes; nothing is written.
             Fenced, OutcomeUnknown, ...: as `Database.write`.
             Closed: it has ended already.
         """
@@ -247,11 +248,13 @@ class Transaction(Reading):
         for key, writes in self._writes.items():
             keys += [key] * len(writes)
             rows += writes
+        values = [row.value for row in rows]
+        check_batch_size(keys, values, what="transaction")
         special = any(row.kind is Kind.MERGE or row.lifetime_ms is not None for row in rows)
         now_ms = self._home.now_ms()
         self._home.append_rows(
             keys,
-            [row.value for row in rows],
+            values,
             [row.kind for row in rows] if special else None,
             [None if row.lifetime_ms is None else now_ms + row.lifetime_ms for row in rows] if special else None,
             check=self._check,

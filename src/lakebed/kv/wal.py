@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from lakebed.errors import Conflict, Fenced, InternalError, NotFound
+from lakebed.errors import Conflict, Fenced, InternalError, NotFound, OutcomeUnknown
 from lakebed.ids import new_uuid
 from lakebed.kv.layout import WAL_FOLDER, parse_wal, parse_wal_name, wal_name, wal_path
 from lakebed.kv.place import Place
@@ -24,6 +24,8 @@ from lakebed.kv.wal_record import FENCE_BYTES, WalRecord, decode_record, encode_
 from lakebed.objects.numbered_log import NumberedLog
 
 __all__ = ["WalEntry", "WalLog"]
+
+_FENCE_TRIES_MAX = 100
 
 
 class WalEntry(NamedTuple):
@@ -107,6 +109,10 @@ class WalLog:
         """
         return encode_record(rows, id=id, epoch=epoch, write_id=new_uuid(self._place.environment.rng))
 
+    def encode_empty(self, *, id: int, epoch: int) -> bytes:
+        """The bytes for `append` of a record without rows, which only takes its id. Cost: no request."""
+        return encode_fence(id=id, epoch=epoch, write_id=new_uuid(self._place.environment.rng))
+
     def append(self, id: int, body: bytes) -> None:
         """Create a record. When this returns, its rows are durable, and no older writer's can come behind them.
 
@@ -148,7 +154,7 @@ class WalLog:
         """
         write_id = new_uuid(self._place.environment.rng)
         body = encode_fence(id=id, epoch=epoch, write_id=write_id)
-        while True:
+        for _ in range(_FENCE_TRIES_MAX):
             try:
                 self._log.append(id, body, write_id=write_id)
             except Conflict:
@@ -157,6 +163,11 @@ class WalLog:
                     continue  # it was collected while we looked, and the place is free again
                 return there
             return None
+        raise OutcomeUnknown(
+            f"{wal_path(id)} was taken {_FENCE_TRIES_MAX} times and gone each time that it was read: open again.",
+            kind="fence_unsettled",
+            path=wal_path(id),
+        )
 
     def _read_taker(self, id: int) -> WalRecord | None:
         try:

@@ -43,6 +43,8 @@ class Writing(Steps):
             InvalidRequest: key, value or ttl cannot be.
             Fenced: a newer writer owns the database.
             OutcomeUnknown: the store gave no clear answer; the write may be durable now or later.
+            Unavailable, InternalError, Conflict: kinds ``out_of_memory``, ``unencodable_rows``, ``write_taken_back``:
+                nothing was written, for its log record, or one that it may rest on, could not be encoded.
             Closed: after `close`.
         Cost: 1 PUT shared by all that wait at once; without waiting 0.6 us.
         """
@@ -246,10 +248,12 @@ class Writing(Steps):
                         check()
                     memtable.extend(keys, values, kinds, expires)
                     sequence = memtable.last_sequence
+                    if check is not None:
+                        self._checked_sequence = sequence
                     break
             self._make_room()
         if await_durable:
-            self._commit.wait(sequence)
+            self._commit.wait(sequence, row_count=len(keys))
 
     def required_operator(self) -> MergeOperator:
         """The merge operator. Raises `InvalidRequest` when the database has none."""

@@ -3,20 +3,28 @@
 Owns: the mark ``lakebed/dropped`` inside the table's folder, which is there from before the first deletion to the last.
 Invariants: the mark is durable before the schemas go (a table without a schema is invisible to every client); the
 mark itself goes last. So remains are recognised and finished by dropping again or by `Lake.clean`, and a folder
-that lacks the mark is never taken for remains. Does not know: pins; `Lake.drop_table` asks about them first.
+that lacks the mark is never taken for remains. The mark names the table's own files outside its folder, which go with
+it, each by its URL; nothing else outside is deleted. Does not know: pins; `Lake.drop_table` asks about them first.
+
+Format of the mark: empty, or ``{"external": {<url>: <size in bytes>, ...}}``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
-from lakebed.errors import AlreadyExists, NotFound
+import msgspec
+
+from lakebed.errors import AlreadyExists, Corruption, NotFound, UnsupportedFormat
 from lakebed.lake.names import TableName
 from lakebed.objects.port import ObjectStore
+from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import Doomed, ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweeper, notes_on
 from lakebed.runtime import Environment
+from lakebed.table.table import Table
 
 __all__ = ["drop_table", "is_dropped", "leftover", "plan_drop"]
 
@@ -43,9 +51,15 @@ def leftover(name: TableName, *, url: str) -> AlreadyExists:
     )
 
 
-def plan_drop(store: ObjectStore, name: TableName) -> ReclaimPlan:
-    """What dropping would delete, the mark excepted; schemas are hidden first. Cost: 1 LIST a thousand objects."""
-    hide, doomed = [], []
+def plan_drop(store: ObjectStore, name: TableName, *, external: dict[str, int]) -> ReclaimPlan:
+    """What dropping would delete, the mark excepted; schemas are hidden first.
+
+    Args:
+        external: URLs of the table's own files outside its folder, with their sizes.
+    Cost: 1 LIST a thousand objects.
+    """
+    hide: list[str] = []
+    doomed = [Doomed(url, size_bytes, "the table is dropped") for url, size_bytes in external.items()]
     for meta in store.sub(name.folder).list(""):
         if meta.path.startswith(_SCHEMA_FOLDER):
             hide.append(meta.path)
@@ -54,6 +68,7 @@ def plan_drop(store: ObjectStore, name: TableName) -> ReclaimPlan:
     return ReclaimPlan(store=str(name), hide=tuple(hide), doomed=tuple(doomed), notes=notes_on(store, doomed))
 
 
+@freeing_space()
 def drop_table(
     store: ObjectStore,
     name: TableName,
@@ -62,15 +77,51 @@ def drop_table(
     dry_run: bool,
     progress: Callable[[Any], None] | None = None,
 ) -> ReclaimReport:
-    """Delete everything in a table's folder, or with `dry_run` only plan it. `store` is the lake's root."""
+    """Delete everything in a table's folder and its own files outside, or with `dry_run` only plan it.
+
+    Args:
+        store: the lake's root.
+    Cost: 1 LIST a thousand objects + 1 DELETE a thousand, 2 LIST and 1 GET a schema; with external
+    roots also what `own_external_files` costs.
+    """
     folder = store.sub(name.folder)
+    marked = _marked(folder)
+    external, warnings = _external_files(folder, name, environment)
+    external = {**(marked or {}), **external}  # schemas may be gone since the mark was made
+    if not dry_run and external != marked:
+        folder.put(_MARK, msgspec.json.encode({"external": external}) if external else b"")
+    plan = plan_drop(store, name, external=external)
+    plan = replace(plan, warnings=warnings)
+    sweeper = Sweeper(folder, environment, progress, reaches_outside=True)
+    report = sweeper.sweep(plan, dry_run=dry_run)
     if dry_run:
-        return Sweeper(folder, environment).sweep(plan_drop(store, name), dry_run=True)
-    if not is_dropped(store, name):
-        folder.put(_MARK, b"")
-    plan = plan_drop(store, name)
-    sweeper = Sweeper(folder, environment, progress)
-    report = sweeper.sweep(plan)
+        return report
     if report.hidden_count == len(plan.hide) and report.deleted_count == len(plan.doomed):
         sweeper.delete_all([Doomed(_MARK, 0, "the drop is complete")])
     return report
+
+
+def _external_files(
+    folder: ObjectStore, name: TableName, environment: Environment
+) -> tuple[dict[str, int], tuple[str, ...]]:
+    """The files outside that go with a table, and a warning when they are not known."""
+    # What judges the files of tables is loaded only where a table is dropped.
+    from lakebed.table.external import roots_of
+    from lakebed.table.external_files import own_external_files
+
+    try:
+        if not roots_of(folder).every:
+            return {}, ()
+        table = Table.open(folder, name=str(name), environment=environment)
+        return own_external_files(table.history.lines()), ()
+    except (Corruption, NotFound, UnsupportedFormat) as error:
+        return {}, (f"The table cannot be read, so files that it may have outside its folder are left: {error}",)
+
+
+def _marked(folder: ObjectStore) -> dict[str, int] | None:
+    """The files outside that the mark of an earlier try names; None without a mark. Cost: 1 GET."""
+    try:
+        body = bytes(folder.get(_MARK))
+    except NotFound:
+        return None
+    return msgspec.json.decode(body, type=dict[str, dict[str, int]])["external"] if body else {}

@@ -8,7 +8,8 @@ asked of a whole lake (`ls`, `pins`, `why`, `clean`) are in `questions.py`. A la
 Invariants:
 - Opening writes nothing, but for the marker of a lake that `create` makes in an empty folder.
 - A warehouse of another client is opened as it is; the first table made in it by lakebed adds the marker.
-- The store is probed before the first marker: one that ignores create-only puts is refused.
+- The store is probed before the first marker, at the lake's root: one that ignores create-only puts is refused.
+- A table is created by one create-only put, of its first schema; it decides between racing creators.
 
 Does not know: how any store keeps its versions; it asks them through the `Versioned` contract.
 """
@@ -25,11 +26,12 @@ from lakebed.lake import questions
 from lakebed.lake.answers.port import Cleaning, StoreSummary
 from lakebed.lake.drop import drop_table, is_dropped, leftover
 from lakebed.lake.marker import MARKER_PATH, check_marker, encode_marker
-from lakebed.lake.names import DATABASE_SUFFIX, WAREHOUSE_SUFFIX, parse_table_name
+from lakebed.lake.names import DATABASE_SUFFIX, WAREHOUSE_SUFFIX, TableName, parse_table_name
 from lakebed.lake.stores import Stores
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
-from lakebed.objects.probe import probe_create_only
+from lakebed.objects.probe import is_probe, probe_create_only
+from lakebed.objects.reserve import keep_reserve
 from lakebed.reclaim.model import Pin, ReclaimReport, Verdict, Version
 from lakebed.repo.namespace import METADATA_FOLDER
 from lakebed.runtime import Environment
@@ -90,13 +92,16 @@ class Lake(Stores):
         if lake._is_marked():
             return lake
         top = store.list_with_delimiter("")
+        objects = [meta.path for meta in top.objects if not is_probe(meta.path)]
+        if MARKER_PATH in objects and lake._is_marked():  # another process has made the lake since we looked
+            return lake
         if METADATA_FOLDER in top.folders or any(
             folder.endswith((WAREHOUSE_SUFFIX, DATABASE_SUFFIX)) for folder in top.folders
         ):
             return lake
         if {"manifest", "wal"} <= set(top.folders):
             raise InvalidRequest(
-                f"{store.root_url} is a database, not a lake: use lakebed kv --path, or open the folder above it.",
+                f"{store.root_url} is a database, not a lake: open the folder above it, or say lakebed kv --path.",
                 kind="not_a_lake",
                 url=store.root_url,
             )
@@ -106,7 +111,7 @@ class Lake(Stores):
                 kind="not_a_lake",
                 url=store.root_url,
             )
-        names = sorted([*top.folders, *(meta.path for meta in top.objects)])
+        names = sorted([*top.folders, *objects])
         if names:
             shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
             raise InvalidRequest(
@@ -135,8 +140,8 @@ class Lake(Stores):
         name: str,
         schema: pa.Schema | Sequence[DataField],
         *,
-        primary_keys: Sequence[str] = (),
-        partition_keys: Sequence[str] = (),
+        primary_keys: str | Sequence[str] = (),
+        partition_keys: str | Sequence[str] = (),
         options: Mapping[str, str] | None = None,
         comment: str = "",
         if_not_exists: bool = False,
@@ -146,41 +151,41 @@ class Lake(Stores):
         Args:
             name: ``flights`` or ``db.flights``.
             schema: columns, as Arrow fields or as `DataField`.
-            primary_keys: a table with a primary key holds each key once and is upserted; one without is appended to.
+            primary_keys: one column or several; a table with a primary key holds each key once and is upserted; one
+                without is appended to.
             partition_keys: columns whose values become folders; part of the primary key, when there is one.
             options: table options by their Paimon names, such as ``{"bucket": "4"}``.
             comment: for people.
             if_not_exists: open the table that is there instead of raising.
 
         Raises:
-            AlreadyExists: the table is there, or the remains of one whose drop did not finish.
+            AlreadyExists: the table is there and not `if_not_exists`, or the remains of one whose drop did not finish.
             InvalidRequest: a name, type, key or option that cannot be.
-        Cost: 2 LIST + 1 PUT + the probe of the store.
+        Cost: 2 LIST + 1 GET + 1 PUT; the probe and 1 PUT more for the first table in another client's warehouse.
         """
         wanted = parse_table_name(name)
-        there = self.store.list_with_delimiter(wanted.folder)
-        if f"{wanted.folder}/schema" in there.folders:
-            if if_not_exists:
-                return self.table(name)
-            raise AlreadyExists(
-                f"The lake {self.url} has a table {wanted} already: drop it first, or choose another name.",
-                kind="table_exists",
-                table=str(wanted),
-            )
-        if there.folders or there.objects:
-            raise leftover(wanted, url=self.url)
+        folder = self.store.sub(wanted.folder)
+        there = folder.list_with_delimiter("")
+        # A listing is no snapshot of a folder: a rival's first rows may be in it and the schema before them not.
+        if there.folders or any(not is_probe(meta.path) for meta in there.objects):
+            if not self.has_table(name):
+                raise leftover(wanted, url=self.url)
+            return self._existing(wanted, if_not_exists=if_not_exists)
         if not self._is_marked():
             self._mark()
-        return Table.create(
-            self.store.sub(wanted.folder),
-            name=str(wanted),
-            schema=schema,
-            primary_keys=primary_keys,
-            partition_keys=partition_keys,
-            options=dict(options or {}),
-            comment=comment,
-            environment=self.environment,
-        )
+        try:
+            return Table.create(
+                folder,
+                name=str(wanted),
+                schema=schema,
+                primary_keys=primary_keys,
+                partition_keys=partition_keys,
+                options=dict(options or {}),
+                comment=comment,
+                environment=self.environment,
+            )
+        except AlreadyExists:
+            return self._existing(wanted, if_not_exists=if_not_exists)
 
     def drop_table(
         self,
@@ -221,9 +226,9 @@ class Lake(Stores):
 
     # ---- questions to the whole lake
 
-    def ls(self) -> list[StoreSummary]:
+    def ls(self, *, disk: bool = True) -> list[StoreSummary]:
         """Every store with its newest version, rows, bytes and pins. As `questions.ls`."""
-        return questions.ls(self)
+        return questions.ls(self, disk=disk)
 
     def history(self, name: str) -> list[Version]:
         """Readable versions of a store, oldest first, pinned ones included. Cost: 2 LIST + 1 GET a version."""
@@ -259,12 +264,23 @@ class Lake(Stores):
 
     # ---- inside
 
+    def _existing(self, name: TableName, *, if_not_exists: bool) -> Table:
+        """What creating a table that is there gives: the table, or `AlreadyExists`."""
+        if if_not_exists:
+            return self.table(str(name))
+        raise AlreadyExists(
+            f"The lake {self.url} has a table {name} already: drop it first, or choose another name.",
+            kind="table_exists",
+            table=str(name),
+        )
+
     def _is_marked(self) -> bool:
         try:
             body = self.store.get(MARKER_PATH)
         except NotFound:
             return False
         check_marker(body, url=self.url)
+        self.is_probed = True
         return True
 
     def _mark(self) -> None:
@@ -273,3 +289,5 @@ class Lake(Stores):
             self.store.put(MARKER_PATH, encode_marker(), create_only=True)
         except AlreadyExists:
             self._is_marked()  # another process made the lake meanwhile; its marker must suit us too
+        self.is_probed = True
+        keep_reserve(self.store)

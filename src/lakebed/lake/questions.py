@@ -6,17 +6,23 @@ Does not know: any kind of store; how each answers is in `lakebed.lake.answers`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
-from lakebed.errors import LakebedError
+from lakebed.errors import LakebedError, NotFound
 from lakebed.lake.answers.databases import DatabaseAnswers
 from lakebed.lake.answers.port import Answers, Cleaning, StoreSummary
 from lakebed.lake.answers.repositories import RepositoryAnswers
 from lakebed.lake.answers.tables import TableAnswers
 from lakebed.lake.marker import MARKER_PATH
-from lakebed.lake.names import StoreName
+from lakebed.lake.missing import no_such_object
+from lakebed.lake.names import WAREHOUSE_SUFFIX, StoreName
 from lakebed.lake.stores import Stores
-from lakebed.reclaim.model import Pin, ReclaimReport, Verdict, Version
+from lakebed.objects.path import join_path
+from lakebed.objects.probe import leftover_probes
+from lakebed.objects.reserve import RESERVE_PATH, keep_reserve
+from lakebed.reclaim.model import Doomed, Listing, Pin, ReclaimPlan, ReclaimReport, Verdict, Version
+from lakebed.reclaim.sweep import Sweeper
 
 __all__ = ["clean", "history", "ls", "pins", "why"]
 
@@ -28,19 +34,27 @@ _ANSWERS: Final[dict[str, Answers]] = {
 """By kind, in the order of `Stores.stores`."""
 
 
-def ls(lake: Stores) -> list[StoreSummary]:
+def ls(lake: Stores, *, disk: bool = True) -> list[StoreSummary]:
     """Every store with its newest version, rows, bytes and pins, by kind, sorted by name.
 
     A store that cannot be read is listed with its `problem`.
-    Cost: of each store, what its kind's `summary` says.
+
+    Args:
+        disk: also add up the bytes of all objects of each store.
+
+    Cost: of each store, what its kind's `summary` says; with `disk` also 1 LIST a thousand objects.
     """
-    found = lake.each(lambda store: _summary(lake, store), lake.stores())
-    return [summary for summary in found if summary is not None]
+    found = lake.each(lambda store: _summary(lake, store, disk=disk), lake.stores())
+    return Listing(summary for summary in found if summary is not None)
 
 
-def _summary(lake: Stores, store: StoreName) -> StoreSummary | None:
+def _summary(lake: Stores, store: StoreName, *, disk: bool) -> StoreSummary | None:
+    answers = _ANSWERS[store.kind]
     try:
-        return _ANSWERS[store.kind].summary(lake, store.name)
+        found = answers.summary(lake, store.name)
+        if found is None or not disk:
+            return found
+        return replace(found, disk_bytes=answers.disk_bytes(lake, store.name))
     except LakebedError as problem:
         return StoreSummary(store.kind, store.name, None, None, None, 0, 0, problem=problem.message)
 
@@ -48,7 +62,7 @@ def _summary(lake: Stores, store: StoreName) -> StoreSummary | None:
 def history(lake: Stores, name: str) -> list[Version]:
     """Versions of a store that can be read, oldest first, pinned ones included. Raises `NotFound`."""
     store = lake.find(name)
-    return _ANSWERS[store.kind].versions(lake, store.name)
+    return Listing(_ANSWERS[store.kind].versions(lake, store.name))
 
 
 def pins(lake: Stores, name: str | None = None) -> list[Pin]:
@@ -58,7 +72,7 @@ def pins(lake: Stores, name: str | None = None) -> list[Pin]:
     """
     stores = lake.stores() if name is None else [lake.find(name)]
     found = lake.each(lambda store: _ANSWERS[store.kind].pins(lake, store.name), stores)
-    return [pin for some in found for pin in some]
+    return Listing(pin for some in found for pin in some)
 
 
 def why(lake: Stores, where: str) -> Verdict:
@@ -69,21 +83,67 @@ def why(lake: Stores, where: str) -> Verdict:
 
     Raises:
         InvalidRequest: the URL lies outside this lake.
+        NotFound: kind ``object_not_found``: there is no such object; with the nearest names.
     """
     path = lake.path_of(where)
+    if not _is_there(lake, path):
+        raise no_such_object(lake.store, path, verdict=_verdict_on_missing(lake, path))
+    return _verdict(lake, path) or Verdict(
+        path, (), "This lies in no store of the lake, so lakebed neither needs nor deletes it."
+    )
+
+
+def _is_there(lake: Stores, path: str) -> bool:
+    try:
+        lake.store.head(path)
+    except NotFound:
+        return False
+    return True
+
+
+def _verdict_on_missing(lake: Stores, path: str) -> Verdict | None:
+    """Who needs an object that is not there; None when its store says no more than that it is missing."""
+    try:
+        return _verdict(lake, path)
+    except NotFound:
+        return None
+
+
+def _verdict(lake: Stores, path: str) -> Verdict | None:
     if path == MARKER_PATH:
         return Verdict(path, (), "This is the marker of the lake: it stays as long as the lake does.")
-    for answers in _ANSWERS.values():
-        verdict = answers.why(lake, path)
-        if verdict is not None:
-            return verdict
-    return Verdict(path, (), "This lies in no store of the lake, so lakebed neither needs nor deletes it.")
+    if path == RESERVE_PATH:
+        return Verdict(path, (), "This is disk space held back for deletions: a deletion on a full disk gives it up.")
+    found = (answers.why(lake, path) for answers in _ANSWERS.values())
+    return next((verdict for verdict in found if verdict is not None), None)
 
 
 def clean(lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:
     """Delete what nobody needs any more, by each store's own retention settings.
 
     Returns:
-        One report a deleting step: stores by kind, in order of their names.
+        One report a deleting step: stores by kind, in order of their names; last, where there are any, what creations
+        that died left behind.
     """
-    return [report for answers in _ANSWERS.values() for report in answers.clean(lake, cleaning)]
+    reports = [report for answers in _ANSWERS.values() for report in answers.clean(lake, cleaning)]
+    reports += _clean_probes(lake, cleaning)
+    if not cleaning.dry_run:
+        keep_reserve(lake.store)
+    return reports
+
+
+def _clean_probes(lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:
+    """Delete the probes of processes that died. Cost: 1 LIST of the root and 1 of each folder where a store may lie."""
+    top = [folder for folder in lake.store.list_with_delimiter("").folders if not folder.endswith(WAREHOUSE_SUFFIX)]
+    now_ms = lake.environment.clock.now_ms()
+
+    def probes(folder: str) -> list[Doomed]:
+        found = leftover_probes(lake.store.sub(folder) if folder else lake.store, now_ms=now_ms)
+        return [Doomed(join_path(folder, one.path), one.size_bytes, "its process died while probing") for one in found]
+
+    folders = ["", *top, *(name.folder for name in lake.table_folders())]
+    doomed = tuple(one for some in lake.each(probes, folders) for one in some)
+    if not doomed:
+        return []
+    sweeper = Sweeper(lake.store, lake.environment, cleaning.progress)
+    return [sweeper.sweep(ReclaimPlan("lake", (), doomed), dry_run=cleaning.dry_run)]

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lakebed.errors import InvalidRequest, NotFound
-from lakebed.kv.admin import DatabaseAdmin
-from lakebed.kv.place import Place
 from lakebed.lake.drop import is_dropped
 from lakebed.lake.names import (
     DATABASE_SUFFIX,
@@ -28,17 +26,17 @@ from lakebed.lake.names import (
 )
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
-from lakebed.repo.foreign import ForeignStores
-from lakebed.repo.key_value.open import open_key_value
-from lakebed.repo.key_value.port import KeyValue
-from lakebed.repo.key_value.reader import ReadOnlyKeyValue
 from lakebed.repo.namespace import METADATA_FOLDER
-from lakebed.repo.opening import sole_repository
-from lakebed.repo.options import RepositoryOptions
-from lakebed.repo.repositories import Repositories
-from lakebed.repo.repository import Repository
 from lakebed.runtime import Environment
-from lakebed.table.table import Table
+
+if TYPE_CHECKING:  # a kind of stores is loaded when a lake has one
+    from lakebed.kv.admin import DatabaseAdmin
+    from lakebed.kv.place import Place
+    from lakebed.repo.key_value.port import KeyValue
+    from lakebed.repo.options import RepositoryOptions
+    from lakebed.repo.repositories import Repositories
+    from lakebed.repo.repository import Repository
+    from lakebed.table.table import Table
 
 __all__ = ["Stores"]
 
@@ -55,7 +53,10 @@ class Stores:
         store: the lake's root.
         environment: clock, randomness and concurrency, handed on to every store.
         storage_options: what the store was opened with, for databases of other lakes that clones share files with.
+        is_probed: the lake's marker was seen; the store was probed before that was written.
     """
+
+    is_probed = False
 
     def __init__(
         self, store: ObjectStore, *, environment: Environment, storage_options: Mapping[str, str] | None = None
@@ -63,6 +64,10 @@ class Stores:
         self.store = store
         self.environment = environment
         self.storage_options = storage_options
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As the address that another process opens; a lake in this process's memory is refused by its store."""
+        return _reopened, (type(self), self.store, self.storage_options, self.is_probed)
 
     @property
     def url(self) -> str:
@@ -93,6 +98,8 @@ class Stores:
             NotFound: no such table (with the nearest names), or no such branch.
         Cost: 1 LIST + 1 GET.
         """
+        from lakebed.table.table import Table
+
         wanted = parse_table_name(name)
         try:
             return Table.open(
@@ -110,7 +117,7 @@ class Stores:
 
     def tables(self) -> list[str]:
         """Names of all tables, sorted. Cost: 1 LIST + 1 LIST a database + 1 LIST a table, the last ones at once."""
-        names = [name for name in self._folders() if self.has_table(str(name))]
+        names = [name for name in self.table_folders() if self.has_table(str(name))]
         return sorted(str(name) for name in names)
 
     def dropped(self) -> list[str]:
@@ -128,6 +135,8 @@ class Stores:
 
         Raises `InvalidRequest` for what is no database's name. Cost: no request.
         """
+        from lakebed.kv.admin import DatabaseAdmin
+
         return DatabaseAdmin(self._place(database_folder(name)), name=name)
 
     def databases(self) -> list[str]:
@@ -140,6 +149,8 @@ class Stores:
 
     def _place(self, folder: str) -> Place:
         """A database's place; its clones may lie beside it, or wherever this lake's credentials reach."""
+        from lakebed.kv.place import Place
+
         root = f"{self.url}/"
 
         def open_url(url: str) -> ObjectStore:
@@ -147,7 +158,7 @@ class Stores:
                 return self.store.sub(url.removeprefix(root))
             return open_store(url, storage_options=self.storage_options, environment=self.environment)
 
-        return Place(self.store.sub(folder), self.environment, open_url)
+        return Place(self.store.sub(folder), self.environment, open_url, is_probed=self.is_probed)
 
     # ---- repositories
 
@@ -160,6 +171,8 @@ class Stores:
         if not any(True for _ in self.store.list(METADATA_FOLDER)):
             yield None
             return
+        from lakebed.repo.key_value.reader import ReadOnlyKeyValue
+
         with self._repositories(ReadOnlyKeyValue(self._place(METADATA_FOLDER))) as home:
             yield home
 
@@ -170,10 +183,14 @@ class Stores:
 
     def records(self) -> DatabaseAdmin:
         """The database that holds the records of all repositories, without opening it. Cost: no request."""
+        from lakebed.kv.admin import DatabaseAdmin
+
         return DatabaseAdmin(self._place(METADATA_FOLDER), name=METADATA_FOLDER)
 
     def open_repositories(self, *, create: bool = True, options: RepositoryOptions | None = None) -> Repositories:
         """All repositories, to change them: as `lakebed.repo.open_all`. Close it."""
+        from lakebed.repo.key_value.open import open_key_value
+
         key_value = open_key_value(self.store.sub(METADATA_FOLDER), environment=self.environment, create=create)
         return self._repositories(key_value, options=options)
 
@@ -189,9 +206,20 @@ class Stores:
             Conflict: kind ``owned``: another process owns them, and where it serves them.
         Cost: as `lakebed.kv.open`, and 1 read.
         """
-        return sole_repository(self.open_repositories(create=create, options=options), name, create=create)
+        try:
+            opened = self.open_repositories(create=create, options=options)
+        except NotFound as missing:  # the lake has no repository at all
+            raise self._absent(name, "repository") from missing
+        from lakebed.repo.opening import sole_repository
+
+        return sole_repository(opened, name, create=create)
 
     def _repositories(self, key_value: KeyValue, *, options: RepositoryOptions | None = None) -> Repositories:
+        from lakebed.repo.foreign import ForeignStores
+        from lakebed.repo.key_value.reader import ReadOnlyKeyValue
+        from lakebed.repo.options import RepositoryOptions
+        from lakebed.repo.repositories import Repositories
+
         foreign = ForeignStores(
             like=self.url, storage_options=self.storage_options, allowed=None, environment=self.environment
         )
@@ -237,7 +265,7 @@ class Stores:
 
     # ---- inside
 
-    def _folders(self) -> list[TableName]:
+    def table_folders(self) -> list[TableName]:
         """Every folder where a table may lie. Cost: 1 LIST + 1 LIST a database."""
         names = []
         for database in self.store.list_with_delimiter("").folders:
@@ -250,7 +278,7 @@ class Stores:
 
     def dropped_tables(self) -> list[TableName]:
         """Folders of tables whose drop did not finish. Cost: as `tables`, and 1 HEAD each."""
-        return [name for name in self._folders() if not self.has_table(str(name)) and is_dropped(self.store, name)]
+        return [name for name in self.table_folders() if not self.has_table(str(name)) and is_dropped(self.store, name)]
 
     def _absent(self, name: str, kind: StoreKind | None = "table") -> NotFound:
         """The error for a store that is not there; `kind` says what was looked for, None: any."""
@@ -273,3 +301,12 @@ class Stores:
             name=name,
             nearest=near,
         )
+
+
+def _reopened(
+    kind: type[Stores], store: ObjectStore, storage_options: Mapping[str, str] | None, is_probed: bool
+) -> Stores:
+    """A lake that came by pickle. Cost: no request."""
+    lake = kind(store, environment=Environment(), storage_options=storage_options)
+    lake.is_probed = is_probed
+    return lake

@@ -169,6 +169,8 @@ class Tree:
         self._history: tuple[Memtable, ...] = ()
         self._history_holds: Counter[int] = Counter()
         self._history_from = waiting[-1].memtable.first_sequence - 1 if waiting else first_sequence - 1
+        self.taken_back_through = 0
+        """What was read at a smaller sequence may have shown rows that were taken back since."""
 
     # ---- what is there
 
@@ -311,6 +313,15 @@ class Tree:
         )
         self._waiting_bytes += full.size_bytes
         self.active = Memtable(full.last_sequence + 1)
+
+    def begin_after_loss(self) -> None:
+        """Leave a sequence out, so that what was read before rows were taken back is told from what is read later.
+
+        The caller holds `lock`, and has rotated.
+        """
+        assert self.active.is_empty, "rows would get other sequences"
+        self.active = Memtable(self.active.first_sequence + 1)
+        self.taken_back_through = self.last_sequence
 
     def flush_once(self) -> bool:
         """Bring the oldest waiting memtable into a file and publish it; False when none waits.
@@ -510,6 +521,12 @@ class Tree:
         Raises:
             Conflict: some of them are not in memory any more; kind ``history_gone``.
         """
+        if sequence < self.taken_back_through:
+            raise Conflict(
+                "A write that may have been read since then could not be made durable and was taken back: begin the "
+                "transaction again.",
+                kind="history_gone",
+            )
         if sequence < self._history_from:
             raise Conflict(
                 f"What was written since sequence {sequence} is in memory from {self._history_from + 1} on only, so it "

@@ -24,10 +24,12 @@ from typing_extensions import Buffer
 
 from lakebed.errors import AlreadyExists, InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.objects.counting import Kind, RequestCounter
+from lakebed.objects.create_once import put_new
 from lakebed.objects.driver import Driver, Upload
 from lakebed.objects.limits import StoreLimits
 from lakebed.objects.path import check_folder, check_path, join_path
 from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, Listing, ObjectMeta, ObjectStore, RequestCounts
+from lakebed.objects.reserve import give_up_reserve
 from lakebed.objects.streaming import byte_view, stream_ranges, take_first
 from lakebed.runtime import Condition, Environment
 
@@ -88,6 +90,7 @@ class _Shared:
     gate: _Gate | None
     gap_bytes_max: int
     reopen: Callable[[], ObjectStore] | None
+    elsewhere: Callable[[str], ObjectStore] | None
 
 
 class AccountedStore:
@@ -99,6 +102,7 @@ class AccountedStore:
         limits: bounds and retries.
         durable: False turns every ``durable=True`` off, for throw-away stores.
         reopen: a picklable call that opens the same store elsewhere; None makes pickling `InvalidRequest`.
+        elsewhere: opens another root with the settings of this store; None makes `elsewhere` `InvalidRequest`.
     """
 
     def __init__(
@@ -109,6 +113,7 @@ class AccountedStore:
         limits: StoreLimits,
         durable: bool = True,
         reopen: Callable[[], ObjectStore] | None = None,
+        elsewhere: Callable[[str], ObjectStore] | None = None,
     ) -> None:
         runtime = environment.runtime
         gate = (
@@ -122,7 +127,7 @@ class AccountedStore:
         )
         counter = RequestCounter(driver.metrics_label)
         gap_bytes_max = min(limits.coalesce_gap_bytes_max, driver.range_gap_bytes_max)
-        self._shared = _Shared(driver, counter, environment, limits, durable, gate, gap_bytes_max, reopen)
+        self._shared = _Shared(driver, counter, environment, limits, durable, gate, gap_bytes_max, reopen, elsewhere)
         self._driver = driver
         self._folder = ""
 
@@ -136,6 +141,17 @@ class AccountedStore:
                 kind="not_picklable",
             )
         return (_reopened, (self._shared.reopen, self._folder))
+
+    @property
+    def reopen(self) -> Callable[[], ObjectStore] | None:
+        """The call that opens the whole store in another process; None when there is none."""
+        return self._shared.reopen
+
+    def elsewhere(self, url: str) -> ObjectStore:
+        """See `OpensElsewhere.elsewhere`."""
+        if self._shared.elsewhere is None:
+            raise InvalidRequest(f"{self.root_url} cannot open {url}: open it by itself.", kind="invalid_url", url=url)
+        return self._shared.elsewhere(url)
 
     @property
     def root_url(self) -> str:
@@ -156,7 +172,7 @@ class AccountedStore:
         else:
             size_bytes = self._shared.limits.get_bytes_assumed
         driver = self._driver
-        return self._read("get", lambda: driver.get(full, byte_range), _length, size_bytes)
+        return self._read("get", lambda: driver.get(full, byte_range), _length, size_bytes, path=full)
 
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         """See `ObjectStore.get_ranges`."""
@@ -168,42 +184,59 @@ class AccountedStore:
             return []
         size_bytes = sum(end - start for start, end in merged)
         driver = self._driver
-        bodies = self._read("get", lambda: driver.get_ranges(full, merged), _lengths, size_bytes, requests=len(merged))
+        bodies = self._read(
+            "get", lambda: driver.get_ranges(full, merged), _lengths, size_bytes, requests=len(merged), path=full
+        )
         return [_part(merged, bodies, byte_range) for byte_range in ranges]
 
     def head(self, path: str) -> ObjectMeta:
         """See `ObjectStore.head`."""
         full, driver = self._full(path), self._driver
-        return self._shown(self._read("head", lambda: driver.head(full), _nothing))
+        return self._shown(self._read("head", lambda: driver.head(full), _nothing, path=full))
 
     def put(self, path: str, body: Buffer, *, create_only: bool = False, durable: bool = True) -> None:
         """See `ObjectStore.put`."""
         full, view, driver = self._full(path), byte_view(body), self._driver
         size_bytes = view.nbytes
         sync = durable and self._shared.durable
-        self._call(
-            "put",
-            lambda: driver.put(full, view, create_only=create_only, durable=sync),
-            lambda _: (0, size_bytes),
-            size_bytes=size_bytes,
-            repeatable=not create_only,
-        )
 
-    def put_stream(self, path: str, chunks: Iterable[Buffer], *, durable: bool = True) -> int:
+        def put_once() -> None:
+            self._call(
+                "put",
+                lambda: driver.put(full, view, create_only=create_only, durable=sync),
+                lambda _: (0, size_bytes),
+                size_bytes=size_bytes,
+                repeatable=not create_only,
+                path=full,
+            )
+
+        try:
+            put_once()
+        except Unavailable as error:
+            if error.kind != "disk_full" or not give_up_reserve(driver):
+                raise
+            put_once()
+
+    def put_stream(
+        self, path: str, chunks: Iterable[Buffer], *, create_only: bool = False, durable: bool = True
+    ) -> int:
         """See `ObjectStore.put_stream`."""
         full = self._full(path)
         taken = take_first(chunks, bytes_max=self._shared.limits.upload_part_bytes)
         if isinstance(taken, bytearray):
-            self.put(path, taken, durable=durable)
+            if create_only:
+                put_new(self, path, taken, durable=durable)
+            else:
+                self.put(path, taken, durable=durable)
             return len(taken)
-        return self._upload(full, taken, durable=durable and self._shared.durable)
+        return self._upload(full, taken, create_only=create_only, durable=durable and self._shared.durable)
 
-    def _upload(self, full: str, chunks: Iterator[memoryview], *, durable: bool) -> int:
+    def _upload(self, full: str, chunks: Iterator[memoryview], *, create_only: bool, durable: bool) -> int:
         """One upload, counted as one call. No slot is held while the next chunk is made: that may need one itself."""
         clock, driver = self._shared.environment.clock, self._driver
         upload = self._call(
             "put",
-            lambda: driver.open_upload(full, durable=durable),
+            lambda: driver.open_upload(full, create_only=create_only, durable=durable),
             _nothing,
             repeatable=True,
             requests_of=lambda _: 0,
@@ -309,12 +342,17 @@ class AccountedStore:
 
     def copy(self, source: str, target: str, *, create_only: bool = False) -> None:
         """See `ObjectStore.copy`."""
-        if create_only:
+        full_source, full_target, driver = self._full(source), self._full(target), self._driver
+        if create_only and driver.is_remote:
             self.put(target, self.get(source), create_only=True)
             return
-        full_source, full_target, driver = self._full(source), self._full(target), self._driver
         durable = self._shared.durable
-        self._read("copy", lambda: driver.copy(full_source, full_target, durable=durable), _nothing)
+        self._call(
+            "copy",
+            lambda: driver.copy(full_source, full_target, create_only=create_only, durable=durable),
+            _nothing,
+            repeatable=not create_only,
+        )
 
     def sync(self, paths: Iterable[str]) -> None:
         """See `ObjectStore.sync`."""
@@ -361,9 +399,10 @@ class AccountedStore:
         size_bytes: int = 0,
         *,
         requests: int = 1,
+        path: str = "",
     ) -> R:
         return self._call(
-            kind, request, bytes_of, size_bytes=size_bytes, repeatable=True, requests_of=lambda _: requests
+            kind, request, bytes_of, size_bytes=size_bytes, repeatable=True, requests_of=lambda _: requests, path=path
         )
 
     def _call(
@@ -375,6 +414,7 @@ class AccountedStore:
         repeatable: bool,
         size_bytes: int = 0,
         requests_of: Callable[[R], int] | None = None,
+        path: str = "",
     ) -> R:
         """Make one request, tried again while that is harmless, and count it. `bytes_of` gives (read, written)."""
         shared = self._shared
@@ -401,6 +441,7 @@ class AccountedStore:
                         requests=1 + retries,
                         retries=retries,
                         failed=not isinstance(error, _ANSWERS),
+                        path=path,
                     )
                     raise
             else:
@@ -413,6 +454,7 @@ class AccountedStore:
                     bytes_read=bytes_read,
                     bytes_written=bytes_written,
                     retries=retries,
+                    path=path,
                 )
                 return result
             finally:

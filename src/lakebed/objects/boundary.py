@@ -23,15 +23,18 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from lakebed.errors import AlreadyExists, Corruption, NotFound, UnsupportedFormat
+from lakebed.errors import AlreadyExists, Conflict, Corruption, NotFound, UnsupportedFormat
 from lakebed.objects.create_once import create_once
 from lakebed.objects.path import join_path
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 
-__all__ = ["MARKER_COUNT_KEPT", "Boundary", "Marker", "Verdict", "decode_marker", "encode_marker"]
+__all__ = ["LOOKS_MAX", "MARKER_COUNT_KEPT", "Boundary", "Marker", "Verdict", "decode_marker", "encode_marker"]
 
 MARKER_COUNT_KEPT: Final = 64
+
+LOOKS_MAX: Final = 1_000
+"""How often what others change meanwhile is looked at again before giving up."""
 
 _FORMAT: Final = 1
 _DIGITS: Final = 20
@@ -87,6 +90,8 @@ class Boundary:
         self._environment = environment
         # Markers never change, so the newest one seen stays known; others may see newer ones first.
         self._newest: tuple[int, Marker] = (0, Marker(0, 0, {}))
+        self.was_read = False
+        """Whether the markers were looked at before."""
 
     def path(self, place: int) -> str:
         """Path of the marker at a place in the chain."""
@@ -97,15 +102,22 @@ class Boundary:
 
         Cost: 1 LIST, and 1 GET when there is one that was not seen yet.
         """
-        while True:
+        for _ in range(LOOKS_MAX):
             place, marker = self._newest
             places = self._places(after=place)
+            self.was_read = True
             if not places:
                 return place, marker
             found = self._load(places[-1])
             if found is not None:  # else it was removed as too old while we looked: newer ones are there
                 self._newest = (places[-1], found)
                 return self._newest
+        raise Conflict(
+            f"The newest marker in {self._folder} was listed {LOOKS_MAX} times and gone each time that it was read: "
+            "others delete faster than this can look, or the store lists what it does not have. Try again.",
+            kind="newest_unsettled",
+            path=self._folder,
+        )
 
     @property
     def seen_below(self) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, Literal
 
+from lakebed.log import logger
 from lakebed.metrics import Registry, counting_lock, default_registry
 from lakebed.objects.port import RequestCounts
 
@@ -18,6 +19,7 @@ __all__ = ["Kind", "RequestCounter"]
 Kind = Literal["get", "head", "put", "list", "delete", "copy"]
 
 _LABELS: Final = ("store", "kind")
+_LOG: Final = logger("objects")
 
 
 class RequestCounter:
@@ -69,9 +71,22 @@ class RequestCounter:
         bytes_written: int = 0,
         retries: int = 0,
         failed: bool = False,
+        path: str = "",
     ) -> None:
-        """Count one call made through a view of `folder`; `requests` includes its retries."""
+        """Count one call made through a view of `folder`; `requests` includes its retries. `path` is for the log."""
         label = self._label
+        if _LOG.is_detailed:
+            _LOG.debug(
+                kind,
+                path=path or f"{folder}/",
+                store=label,
+                ms=round(1000 * seconds, 1),
+                requests=requests,
+                bytes_read=bytes_read,
+                bytes_written=bytes_written,
+                retries=retries,
+                failed=failed,
+            )
         self._requests.add(requests, label, kind)
         self._seconds.observe(seconds, label, kind)
         if bytes_read:

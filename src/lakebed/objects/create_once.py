@@ -15,12 +15,14 @@ from lakebed.errors import AlreadyExists, NotFound, OutcomeUnknown, Unavailable
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 
-__all__ = ["TRIES_MAX", "create_once", "until_answered"]
+__all__ = ["TRIES_MAX", "create_once", "put_new", "until_answered"]
 
 R = TypeVar("R")
 
 TRIES_MAX: Final = 12
 """Unclear answers before giving up: about half a minute of waiting at the most."""
+
+_NEW_TRIES_MAX: Final = 3
 
 _WAIT_FIRST_MS: Final = 20
 _WAIT_MAX_MS: Final = 4_000
@@ -99,3 +101,27 @@ def create_once(
         f"({unclear})",
         path=path,
     ) from unclear
+
+
+def put_new(store: ObjectStore, path: str, body: Buffer, *, durable: bool = True) -> None:
+    """Put an object create-only under a name that nobody else has; after a lost reply the same bytes again.
+
+    Where two may race for the name, use `create_once`, which does not give up before it is clear whose the object is.
+
+    Raises:
+        AlreadyExists: other bytes are there.
+        Unavailable, OutcomeUnknown: as the store says; with OutcomeUnknown the object may be there.
+    Cost: 1 PUT; after a lost reply 1 PUT more, and 1 GET when the store says that the object is there.
+    """
+    for tries_left in reversed(range(_NEW_TRIES_MAX)):
+        try:
+            store.put(path, body, create_only=True, durable=durable)
+        except OutcomeUnknown:
+            if not tries_left:
+                raise
+        except AlreadyExists:
+            if memoryview(store.get(path)).cast("B") != memoryview(body).cast("B"):
+                raise
+            return
+        else:
+            return

@@ -34,7 +34,10 @@ class Upload(Protocol):
         ...
 
     def finish(self) -> None:
-        """Show the object, in place of what was there. After an error the upload still wants to be abandoned."""
+        """Show the object, in place of what was there; a create-only one raises `AlreadyExists` where something is.
+
+        After an error the upload still wants to be abandoned.
+        """
         ...
 
     def abandon(self) -> None:
@@ -86,8 +89,8 @@ class Driver(Protocol):
         """One PUT of a one-dimensional byte view."""
         ...
 
-    def open_upload(self, path: str, *, durable: bool) -> Upload:
-        """Begin an object of a size not known yet, that replaces what is there."""
+    def open_upload(self, path: str, *, create_only: bool, durable: bool) -> Upload:
+        """Begin an object of a size not known yet, that replaces what is there, or fails when something is."""
         ...
 
     def list_pages(self, prefix: str, start_after: str | None, page_count: int) -> Iterator[Sequence[ObjectMeta]]:
@@ -102,8 +105,8 @@ class Driver(Protocol):
         """One DELETE of at most `delete_batch_count_max` paths; missing ones are fine."""
         ...
 
-    def copy(self, source: str, target: str, *, durable: bool) -> None:
-        """One COPY that replaces its target."""
+    def copy(self, source: str, target: str, *, create_only: bool, durable: bool) -> None:
+        """One COPY that replaces its target; create-only of stores of this machine, never of remote ones."""
         ...
 
     def sync(self, paths: Sequence[str]) -> None:

@@ -62,15 +62,18 @@ _F_FULLFSYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
 
 
 class _LocalUpload:
-    """A hidden file that is renamed into place when it is whole."""
+    """A hidden file that is renamed, or create-only linked, into place when it is whole."""
 
     request_count = 1
 
-    def __init__(self, driver: LocalDriver, path: str, hidden: str, descriptor: int, *, durable: bool) -> None:
+    def __init__(
+        self, driver: LocalDriver, path: str, hidden: str, descriptor: int, *, create_only: bool, durable: bool
+    ) -> None:
         self._driver = driver
         self._path = path
         self._hidden = hidden
         self._descriptor = descriptor
+        self._create_only = create_only
         self._durable = durable
 
     def write(self, part: memoryview) -> None:
@@ -84,9 +87,9 @@ class _LocalUpload:
             if self._durable:
                 _flush(self._descriptor)
             self._close()
-            os.rename(self._hidden, f"{place}/{name}")
+            _give_name(self._hidden, f"{place}/{name}", create_only=self._create_only)
             if self._durable:
-                _flush_place_named(place)
+                _sync_folder(place, _flush_named)
         if self._durable:
             self._driver.settle_parents(folder)
 
@@ -215,7 +218,7 @@ class LocalDriver:
             return
         raise self._vanishing(path)
 
-    def open_upload(self, path: str, *, durable: bool) -> _LocalUpload:
+    def open_upload(self, path: str, *, create_only: bool, durable: bool) -> _LocalUpload:
         """Open a hidden file beside the object's place."""
         self._check(path)
         folder = path.rpartition("/")[0]
@@ -228,7 +231,7 @@ class LocalDriver:
                 continue
             except OSError as error:
                 raise self._translated(error, "write", path) from error
-            return _LocalUpload(self, path, hidden, descriptor, durable=durable)
+            return _LocalUpload(self, path, hidden, descriptor, create_only=create_only, durable=durable)
         raise self._vanishing(path)
 
     @contextmanager
@@ -240,6 +243,8 @@ class LocalDriver:
             raise self._unsynced(named, path) from named.__cause__
         except FileNotFoundError as error:
             raise self._vanishing(path) from error
+        except FileExistsError as error:
+            raise occupied(path, self.root_url) from error
         except OSError as error:
             raise self._translated(error, "write", path) from error
 
@@ -274,16 +279,12 @@ class LocalDriver:
                     _flush(descriptor)
             finally:
                 os.close(descriptor)
-            if create_only:
-                os.link(hidden, f"{place}/{name}")
-                os.unlink(hidden)
-            else:
-                os.rename(hidden, f"{place}/{name}")
+            _give_name(hidden, f"{place}/{name}", create_only=create_only)
         except BaseException:
             _unlink_if_there(hidden)
             raise
         if durable:
-            _flush_place_named(place)
+            _sync_folder(place, _flush_named)
 
     def _open_hidden(self, place: str) -> tuple[str, int]:
         if place not in self._tidied:
@@ -331,9 +332,9 @@ class LocalDriver:
             self._sync_place(folder)
             self.settle_parents(folder)
 
-    def copy(self, source: str, target: str, *, durable: bool) -> None:
+    def copy(self, source: str, target: str, *, create_only: bool, durable: bool) -> None:
         """Read, then put. Not a hard link: other engines write some files in place."""
-        self.put(target, memoryview(self.get(source, None)), create_only=False, durable=durable)
+        self.put(target, memoryview(self.get(source, None)), create_only=create_only, durable=durable)
 
     def delete(self, paths: Sequence[str], *, durable: bool) -> None:
         """Unlink files, then sync each of their folders once, so that what was hidden first also stays hidden first.
@@ -388,8 +389,9 @@ class LocalDriver:
         return Listing(tuple(objects), tuple(folders))
 
     def _walk(self, prefix: str, start_after: str | None) -> Iterator[ObjectMeta]:
+        lead = join_path(prefix, "x")[:-1]
         for name, entry in self._entries(prefix):
-            path = join_path(prefix, name)
+            path = lead + name
             if start_after is not None and path <= start_after and not start_after.startswith(path):
                 continue
             if name.endswith("/"):
@@ -522,6 +524,14 @@ def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
         return None
 
 
+def _give_name(hidden: str, target: str, *, create_only: bool) -> None:
+    if create_only:
+        os.link(hidden, target)
+        os.unlink(hidden)
+    else:
+        os.rename(hidden, target)
+
+
 def _write_all(descriptor: int, body: memoryview) -> None:
     written = os.write(descriptor, body[:_IO_BYTES_MAX]) if len(body) else 0
     while written < len(body):
@@ -562,18 +572,10 @@ def _flush_named(descriptor: int) -> None:
         raise _NamedError from error
 
 
-def _flush_place_named(place: str) -> None:
+def _sync_folder(place: str, flush: Callable[[int], None] = _flush) -> None:
     descriptor = os.open(place, _OPEN_FOLDER)
     try:
-        _flush_named(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sync_folder(place: str) -> None:
-    descriptor = os.open(place, _OPEN_FOLDER)
-    try:
-        _flush(descriptor)
+        flush(descriptor)
     finally:
         os.close(descriptor)
 

@@ -140,9 +140,9 @@ class MemoryDriver:
         elif self._objects.setdefault(self._prefix + path, entry) is not entry:
             raise occupied(path, self.root_url)
 
-    def open_upload(self, path: str, *, durable: bool) -> _MemoryUpload:
+    def open_upload(self, path: str, *, create_only: bool, durable: bool) -> _MemoryUpload:
         """Collect the parts; memory is where the object will be anyway."""
-        return _MemoryUpload(lambda body: self.put(path, memoryview(body), create_only=False, durable=durable))
+        return _MemoryUpload(lambda body: self.put(path, memoryview(body), create_only=create_only, durable=durable))
 
     def _metas(self, prefix: str, start_after: str | None) -> Iterator[ObjectMeta]:
         keys = sorted(self._objects.copy())
@@ -181,10 +181,14 @@ class MemoryDriver:
         for path in paths:
             self._objects.pop(self._prefix + path, None)
 
-    def copy(self, source: str, target: str, *, durable: bool) -> None:
+    def copy(self, source: str, target: str, *, create_only: bool, durable: bool) -> None:
         """Let two paths share one body."""
         body, _, etag = self._entry(source)
-        self._objects[self._prefix + target] = (body, self._clock.now_ms(), etag)
+        entry = (body, self._clock.now_ms(), etag)
+        if not create_only:
+            self._objects[self._prefix + target] = entry
+        elif self._objects.setdefault(self._prefix + target, entry) is not entry:
+            raise occupied(target, self.root_url)
 
     def sync(self, paths: Sequence[str]) -> None:
         """Only check that the objects are there."""

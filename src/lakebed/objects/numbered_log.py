@@ -19,7 +19,7 @@ from typing import Final
 from typing_extensions import Buffer
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
-from lakebed.objects.boundary import Boundary, Marker, Verdict
+from lakebed.objects.boundary import LOOKS_MAX, Boundary, Marker, Verdict
 from lakebed.objects.create_once import create_once, until_answered
 from lakebed.objects.path import join_path
 from lakebed.objects.port import ObjectStore
@@ -93,22 +93,35 @@ class NumberedLog:
     def newest(self, *, exact: bool = True) -> tuple[int, Buffer] | None:
         """The newest number with its payload; None for an empty log. Cost: as `latest`, with a GET for one HEAD."""
         if self._padded:
-            while (number := self.latest()) is not None:
-                body = self._read_if_there(number)
-                if body is not None:
-                    return number, body
-            return None
+            for _ in range(LOOKS_MAX):
+                number = self.latest()
+                body = None if number is None else self._read_if_there(number)
+                if number is None or body is not None:
+                    return None if number is None or body is None else (number, body)
+            raise self._unsettled()
         start = self._start()
         number = None if start is None else self._climb(start, exact)
         body = None if number is None else self._read_if_there(number)
+        looks = 0
         while body is None:
             number = self._latest_listed()
             if number is None:
                 return None
             body = self._read_if_there(number)
+            looks += 1
+            if body is None and looks == LOOKS_MAX:
+                raise self._unsettled()
         assert number is not None
         self._seen = number
         return number, body
+
+    def _unsettled(self) -> Conflict:
+        return Conflict(
+            f"The newest object in {self._folder} was listed {LOOKS_MAX} times and gone each time that it was read: "
+            "others delete faster than this can look, or the store lists what it does not have. Try again.",
+            kind="newest_unsettled",
+            path=self._folder,
+        )
 
     def _latest_padded(self) -> int | None:
         if self._seen is not None and self._seen > 0:
@@ -250,6 +263,16 @@ class NumberedLog:
             self._seen = number
         self._write_hint(number)
 
+    def verdict(self, number: int, write_id: str | None) -> Verdict:
+        """What the boundary's markers say of a create; see `Boundary.verdict`."""
+        return "open" if self._boundary is None else self._boundary.verdict(number, write_id)
+
+    def free_from(self) -> int:
+        """No number below this may be created; the real bound may be higher. Cost: 1 LIST at first, then nothing."""
+        if self._boundary is None:
+            return 0
+        return self._boundary.seen_below if self._boundary.was_read else self._boundary.current()
+
     def _verdict(self, number: int, write_id: str) -> Verdict:
         boundary = self._boundary
         if boundary is None:
@@ -320,13 +343,19 @@ class NumberedLog:
         """
         if self._boundary is None:
             raise InvalidRequest(f"{self._folder} keeps its numbers for ever: it has no boundary", kind="no_boundary")
-        while True:
+        for _ in range(LOOKS_MAX):
             place, newest = self._boundary.newest()
             if below <= newest.below:
                 return
             marker = Marker(below, newest.below, self._winners(newest.below, below, write_ids or {}))
             if self._boundary.raise_to(marker, after=place):
                 return
+        raise Conflict(
+            f"The boundary of {self._folder} was raised by others {LOOKS_MAX} times, each time to less than {below}. "
+            "Nothing was deleted: try again.",
+            kind="boundary_contention",
+            path=self._folder,
+        )
 
     def _winners(self, passed_from: int, below: int, write_ids: Mapping[int, str | None]) -> dict[int, str | None]:
         """Write ids of all numbers in ``[passed_from, below)`` that are there."""

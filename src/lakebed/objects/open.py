@@ -1,10 +1,15 @@
-"""`open_store`: from a URL to a store. Owns: which driver serves which scheme, and how a store travels by pickle."""
+"""`open_store`: from a URL to a store.
+
+Owns: which driver serves which scheme, how a store travels by pickle, and how objects outside a store are reached: a
+path that is a URL (`is_url`) names an object of another root, which `place_of` opens with the settings of the store.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects.accounting import AccountedStore
@@ -12,12 +17,24 @@ from lakebed.objects.driver import Driver
 from lakebed.objects.limits import StoreLimits
 from lakebed.objects.local import LocalDriver
 from lakebed.objects.memory import MemoryDriver
-from lakebed.objects.path import StoreUrl, parse_url
+from lakebed.objects.path import StoreUrl, is_url, parse_url
 from lakebed.objects.port import ObjectStore
-from lakebed.objects.vendor import VendorDriver
 from lakebed.runtime import Environment
 
-__all__ = ["open_store"]
+__all__ = ["OpensElsewhere", "open_elsewhere", "open_store", "parse_root", "place_of"]
+
+
+@runtime_checkable
+class OpensElsewhere(Protocol):
+    """A store that opens other roots the way it was opened itself."""
+
+    def elsewhere(self, url: str) -> ObjectStore:
+        """Another root, with this store's environment, limits and durability.
+
+        A root of the same kind of storage is opened with this store's storage options, any other one with what the
+        vendor's environment variables say. Raises as `open_store`. Cost: no request.
+        """
+        ...
 
 
 def open_store(
@@ -52,7 +69,71 @@ def open_store(
     options = {} if storage_options is None else dict(storage_options)
     driver = _driver(parsed, options, environment, limits, create)
     reopen = None if parsed.scheme == "memory" else _Reopen(str(parsed), options, limits, durable)
-    return AccountedStore(driver, environment=environment, limits=limits, durable=durable, reopen=reopen)
+    elsewhere = _Elsewhere(parsed.scheme, options, environment, limits, durable)
+    return AccountedStore(
+        driver, environment=environment, limits=limits, durable=durable, reopen=reopen, elsewhere=elsewhere
+    )
+
+
+def place_of(store: ObjectStore, path: str) -> tuple[ObjectStore, str]:
+    """The store that has an object, and the object's path in it: `store` itself unless the path is a URL.
+
+    Args:
+        store: the store that names the object.
+        path: inside it, or a URL as other clients write it, such as ``s3://bucket/folder/name`` or
+            ``file:/folder/name``; taken literally.
+
+    Raises:
+        InvalidRequest: a URL that names no object, or a kind of storage that lakebed does not know.
+    Cost: no request. A bucket is opened once for a store, a local folder each time.
+    """
+    if not is_url(path):
+        return store, path
+    parsed = parse_root(path)
+    folder, _, name = parsed.prefix.rpartition("/")
+    if not name or path.endswith("/"):
+        raise InvalidRequest(f"{path!r} is not the URL of an object.", kind="invalid_url", url=path)
+    if parsed.scheme == "file":
+        return open_elsewhere(store, f"file://{folder or '/'}"), name
+    return open_elsewhere(store, f"{parsed.scheme}://{parsed.place}"), parsed.prefix
+
+
+def open_elsewhere(store: ObjectStore, url: str) -> ObjectStore:
+    """Another root, opened as `store` was where it can tell. Raises as `open_store`. Cost: no request."""
+    return store.elsewhere(url) if isinstance(store, OpensElsewhere) else open_store(url)
+
+
+def parse_root(url: str) -> StoreUrl:
+    """As `parse_url`, also of ``file:/folder``, as other clients write it. Raises `InvalidRequest`."""
+    if url.startswith("file:/") and not url.startswith("file://"):
+        url = "file://" + url.removeprefix("file:")
+    return parse_url(url)
+
+
+@dataclass(frozen=True, slots=True)
+class _Elsewhere:
+    """Opens other roots with the settings of one store; buckets once, for each has its own connections."""
+
+    scheme: str
+    storage_options: Mapping[str, str] = field(repr=False)
+    environment: Environment
+    limits: StoreLimits
+    durable: bool
+    opened: dict[str, AccountedStore] = field(default_factory=dict, repr=False)
+
+    def __call__(self, url: str) -> ObjectStore:
+        parsed = parse_root(url)
+        found = self.opened.get(str(parsed))
+        if found is not None:
+            return found
+        store = open_store(
+            str(parsed),
+            storage_options=self.storage_options if parsed.scheme == self.scheme else {},
+            environment=self.environment,
+            limits=self.limits,
+            durable=self.durable,
+        )
+        return store if parsed.scheme == "file" else self.opened.setdefault(str(parsed), store)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +157,8 @@ def _driver(
     if url.scheme == "memory":
         return MemoryDriver(url.place, prefix=url.prefix, clock=environment.clock)
     if url.scheme != "file":
+        from lakebed.objects.vendor import VendorDriver  # the cloud clients, which a folder does not need
+
         return VendorDriver(url, options, limits)
     if os.path.exists(url.prefix):
         if not os.path.isdir(url.prefix):

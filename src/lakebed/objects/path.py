@@ -17,11 +17,24 @@ from typing import Final, Literal, cast
 
 from lakebed.errors import InvalidRequest
 
-__all__ = ["Scheme", "StoreUrl", "check_folder", "check_path", "is_path", "join_path", "parse_url"]
+__all__ = [
+    "URL_PATTERN",
+    "Scheme",
+    "StoreUrl",
+    "check_folder",
+    "check_path",
+    "is_path",
+    "is_url",
+    "join_path",
+    "parse_url",
+]
 
 Scheme = Literal["file", "memory", "s3", "gs", "az"]
 
 _WRONG_SEGMENT: Final = re.compile(r"(?:\A|/)(?:\.{0,2})(?:/|\Z)|[\x00\ud800-\udfff]")
+URL_PATTERN: Final = "^[A-Za-z][A-Za-z0-9+.-]*:/"
+"""What `is_url` looks for, for Arrow's functions."""
+_URL: Final = re.compile(URL_PATTERN)
 _SCHEMES: Final = {
     "file": "file",
     "memory": "memory",
@@ -73,6 +86,11 @@ def check_path(path: str) -> str:
 def is_path(path: str) -> bool:
     """Whether `path` may name an object; see `check_path`."""
     return _WRONG_SEGMENT.search(path) is None
+
+
+def is_url(path: str) -> bool:
+    """Whether what stands for a path is the URL of an object outside the store that names it."""
+    return _URL.match(path) is not None
 
 
 def check_folder(prefix: str) -> str:

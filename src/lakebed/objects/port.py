@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Final, Protocol, runtime_checkable
 
+import msgspec
 from typing_extensions import Buffer
 
 __all__ = ["STREAM_CHUNK_BYTES", "ByteRange", "Listing", "ObjectMeta", "ObjectStore", "RequestCounts"]
@@ -29,9 +30,8 @@ ByteRange = tuple[int, int]
 """Half-open ``(start, end)`` in bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectMeta:
-    """What a store knows of an object without reading it."""
+class ObjectMeta(msgspec.Struct, frozen=True):
+    """What a store knows of an object without reading it. Listings make one for every name, so it is cheap to make."""
 
     path: str
     size_bytes: int
@@ -126,16 +126,24 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def put_stream(self, path: str, chunks: Iterable[Buffer], *, durable: bool = True) -> int:
+    def put_stream(
+        self, path: str, chunks: Iterable[Buffer], *, create_only: bool = False, durable: bool = True
+    ) -> int:
         """Write one object of any size, chunk by chunk, over what is there; its size in bytes.
 
-        Never create-only: give a stream a name of its own. An error of the iterator, or a crash, leaves no object and
-        what was there before. About two parts (`StoreLimits.upload_part_bytes`) and one chunk are in memory.
+        An error of the iterator, or a crash, leaves no object and what was there before. About two parts
+        (`StoreLimits.upload_part_bytes`) and one chunk are in memory.
+
+        Args:
+            create_only: fail with `AlreadyExists` when the object is there as the stream ends, and leave it as it is.
+                Vendors have no condition for objects in parts: there it is looked for before the last request, so give
+                a stream a name of its own where two may race for it. After a lost reply it may be ours.
 
         Raises:
+            AlreadyExists: ``create_only`` and the object is there.
             InvalidRequest: a chunk is not bytes, or the vendor takes no object so large in parts of this size.
             Unavailable: the store failed; the iterator is spent, so nothing is tried again but single parts.
-        Cost: a body of at most one part 1 PUT; else a PUT a part, and 2 more (Azure: 1).
+        Cost: a body of at most one part 1 PUT; else a PUT a part, and 2 more (Azure: 1); ``create_only`` 1 HEAD.
         """
         ...
 
@@ -172,7 +180,7 @@ class ObjectStore(Protocol):
         """Copy one object inside the store.
 
         Raises `NotFound`, and `AlreadyExists` with ``create_only``. Cost: 1 COPY; with ``create_only``, which most
-        vendors do not have for copies, 1 GET + 1 PUT.
+        vendors do not have for copies, 1 GET + 1 PUT of a bucket.
         """
         ...
 

@@ -1,32 +1,55 @@
-"""Whether a store honours create-only puts: asked once, when something is created in it.
+"""Whether a store honours create-only puts: tested once, before the first object that depends on it.
 
 Owns: the probe object's name. Every commit is decided by a create-only put, so a store that ignores the condition (some
-S3-compatible servers do) would let two writers overwrite each other; it is refused before anything is stored.
+S3-compatible servers do) would let two writers overwrite each other; it is refused before anything else is stored.
+
+A lake probes its own root, so that no probe lies in a table's or database's folder. A process that dies between the
+probe's put and its delete leaves the probe behind: every reader of a folder ignores such objects (`is_probe`), and
+cleaning a lake deletes those that are older than an hour (`leftover_probes`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Final
+
 from lakebed.errors import AlreadyExists, InvalidRequest
 from lakebed.ids import new_uuid
-from lakebed.objects.port import ObjectStore
+from lakebed.objects.port import ObjectMeta, ObjectStore
 from lakebed.runtime import Environment
 
-__all__ = ["probe_create_only"]
+__all__ = ["PROBE_AGE_MS_MIN", "is_probe", "leftover_probes", "probe_create_only"]
+
+_PREFIX: Final = "lakebed-probe-"
+PROBE_AGE_MS_MIN: Final = 3_600_000
+"""A probe older than this (milliseconds) belongs to a process that died: probing takes two requests."""
+
+
+def is_probe(path: str) -> bool:
+    """Whether a path, relative to the folder that was probed, is that of a probe."""
+    return path.startswith(_PREFIX)
+
+
+def leftover_probes(store: ObjectStore, *, now_ms: int) -> Iterator[ObjectMeta]:
+    """Probes directly in a folder that are older than `PROBE_AGE_MS_MIN`. Cost: 1 LIST."""
+    for meta in store.list_with_delimiter("").objects:
+        if is_probe(meta.path) and meta.modified_ms < now_ms - PROBE_AGE_MS_MIN:
+            yield meta
 
 
 def probe_create_only(store: ObjectStore, *, environment: Environment | None = None) -> None:
-    """Create one object twice; the second try must be refused.
+    """Create one object twice; the second put must be refused.
 
     Raises:
         InvalidRequest: kind ``create_only_ignored``: the store overwrote the object.
 
     Cost: 2 PUT + 1 DELETE.
     """
-    path = f"lakebed-probe-{new_uuid((environment or Environment()).rng)}"
-    store.put(path, b"first", create_only=True, durable=False)
+    path = f"{_PREFIX}{new_uuid((environment or Environment()).rng)}"
     try:
+        store.put(path, b"first", create_only=True, durable=False)
         store.put(path, b"second", create_only=True, durable=False)
-    except AlreadyExists:
+    except AlreadyExists:  # of the first put too: a client below may have repeated it after a lost reply
         return
     finally:
         store.delete([path])

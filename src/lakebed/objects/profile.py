@@ -16,6 +16,7 @@ from typing import Final, Self, TypeVar
 from typing_extensions import Buffer
 
 from lakebed.clock import Clock
+from lakebed.objects.open import open_elsewhere
 from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, Listing, ObjectMeta, ObjectStore, RequestCounts
 from lakebed.objects.streaming import stream_ranges
 
@@ -115,9 +116,11 @@ class ProfiledStore:
         """See `ObjectStore.put`."""
         self._ask(lambda: self._inner.put(path, body, create_only=create_only, durable=durable))
 
-    def put_stream(self, path: str, chunks: Iterable[Buffer], *, durable: bool = True) -> int:
+    def put_stream(
+        self, path: str, chunks: Iterable[Buffer], *, create_only: bool = False, durable: bool = True
+    ) -> int:
         """See `ObjectStore.put_stream`."""
-        return self._ask(lambda: self._inner.put_stream(path, chunks, durable=durable))
+        return self._ask(lambda: self._inner.put_stream(path, chunks, create_only=create_only, durable=durable))
 
     def get_stream(
         self, path: str, *, byte_range: ByteRange | None = None, chunk_bytes: int = STREAM_CHUNK_BYTES
@@ -158,6 +161,10 @@ class ProfiledStore:
     def sub(self, prefix: str) -> Self:
         """See `ObjectStore.sub`. The view takes as long as this store does."""
         return type(self)(self._inner.sub(prefix), clock=self._clock, profile=self._profile)
+
+    def elsewhere(self, url: str) -> Self:
+        """See `OpensElsewhere.elsewhere`. The other root takes as long as this store does."""
+        return type(self)(open_elsewhere(self._inner, url), clock=self._clock, profile=self._profile)
 
     def count(self) -> AbstractContextManager[RequestCounts]:
         """See `ObjectStore.count`."""

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -104,15 +105,24 @@ os.register_at_fork(after_in_child=_lose_threads)
 class _VendorUpload:
     """A multipart upload by the client's writer, which tries a failed part again by itself: the bytes are gone here."""
 
-    def __init__(self, ask: Callable[[Callable[[], Any]], Any], open_writer: Callable[[], Any], shape: _Shape) -> None:
+    def __init__(
+        self,
+        ask: Callable[[Callable[[], Any]], Any],
+        open_writer: Callable[[], Any],
+        shape: _Shape,
+        *,
+        check_free: Callable[[], None] | None = None,
+    ) -> None:
         self._ask = ask
+        self._check_free = check_free
         self._writer = ask(open_writer)
         self._shape = shape
         self._size_bytes = 0
 
     @property
     def request_count(self) -> int:
-        return -(-self._size_bytes // self._shape.part_bytes) + self._shape.frame_request_count
+        parts = -(-self._size_bytes // self._shape.part_bytes)
+        return parts + self._shape.frame_request_count + (self._check_free is not None)
 
     def write(self, part: memoryview) -> None:
         shape = self._shape
@@ -127,6 +137,8 @@ class _VendorUpload:
         self._size_bytes += len(part)
 
     def finish(self) -> None:
+        if self._check_free is not None:
+            self._check_free()
         self._ask(self._writer.close)
 
     def abandon(self) -> None:
@@ -193,8 +205,11 @@ class VendorDriver:
             unclear=create_only,
         )
 
-    def open_upload(self, path: str, *, durable: bool) -> _VendorUpload:
-        """A multipart upload, or what the vendor calls it; a part is sent when the next one begins."""
+    def open_upload(self, path: str, *, create_only: bool, durable: bool) -> _VendorUpload:
+        """A multipart upload, or what the vendor calls it; a part is sent when the next one begins.
+
+        The client has no condition for its end, so a create-only one looks before it.
+        """
         return _VendorUpload(
             lambda request: self._ask(path, request),
             lambda: obstore.open_writer(
@@ -204,7 +219,17 @@ class VendorDriver:
                 max_concurrency=_UPLOAD_CONCURRENCY_MAX,
             ),
             self._shape,
+            check_free=partial(self._check_free, path) if create_only else None,
         )
+
+    def _check_free(self, path: str) -> None:
+        try:
+            self.head(path)
+        except NotFound as missing:
+            if missing.kind != "object_not_found":
+                raise
+        else:
+            raise occupied(path, self.root_url)
 
     def list_pages(self, prefix: str, start_after: str | None, page_count: int) -> Iterator[Sequence[ObjectMeta]]:
         """The client's own pages."""
@@ -244,8 +269,10 @@ class VendorDriver:
             if missing.kind != "object_not_found":
                 raise
 
-    def copy(self, source: str, target: str, *, durable: bool) -> None:
+    def copy(self, source: str, target: str, *, create_only: bool, durable: bool) -> None:
         """One COPY inside the bucket."""
+        if create_only:
+            raise InternalError("a bucket has no create-only copy: its bytes are put")
         self._ask(source, lambda: obstore.copy(self._store, self._prefix + source, self._prefix + target))
 
     def sync(self, paths: Sequence[str]) -> None:

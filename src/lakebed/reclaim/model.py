@@ -5,10 +5,29 @@ Owns: the vocabulary shared by all stores. Knows no store and does no I/O.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, TypeVar, cast
 
-__all__ = ["Doomed", "Pin", "ReclaimPlan", "ReclaimReport", "Verdict", "Version"]
+from lakebed.texts import html_table
+
+__all__ = ["HTML_ROWS_MAX", "Doomed", "Listing", "Pin", "ReclaimPlan", "ReclaimReport", "Verdict", "Version"]
+
+
+HTML_ROWS_MAX: Final = 100
+"""Rows of each kind that a notebook shows."""
+
+
+T = TypeVar("T")
+
+
+class Listing(list[T]):
+    """A list of dataclasses that a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        """For a notebook: one row an item."""
+        rows = [[getattr(one, part.name) for part in fields(cast(Any, one))] for one in self[:HTML_ROWS_MAX]]
+        names = [part.name for part in fields(cast(Any, self[0]))] if self else []
+        return html_table(names, rows, title="" if len(rows) == len(self) else f"{len(rows)} of {len(self):,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +92,22 @@ class ReclaimPlan:
         """Sum of the sizes of all doomed objects, in bytes."""
         return sum(doomed.size_bytes for doomed in self.doomed)
 
+    def __repr__(self) -> str:
+        return (
+            f"ReclaimPlan({self.store!r}, versions={len(self.hide)}, files={len(self.doomed)}, bytes={self.bytes_freed}"
+            f"{f', warnings={len(self.warnings)}' if self.warnings else ''})"
+        )
+
+    def _repr_html_(self) -> str:
+        """For a notebook: every version and file that would go, and why."""
+        rows: list[tuple[object, ...]] = [(path, None, "a version or tag") for path in self.hide[:HTML_ROWS_MAX]]
+        rows += [(one.path, one.size_bytes, one.why) for one in self.doomed[:HTML_ROWS_MAX]]
+        return html_table(("path", "bytes", "why"), rows, title=repr(self))
+
 
 @dataclass(frozen=True, slots=True)
 class ReclaimReport:
-    """What a sweep did."""
+    """What a sweep did, or in a dry run would do: then the numbers are those of its plan."""
 
     store: str
     hidden_count: int
@@ -88,6 +119,25 @@ class ReclaimReport:
     plan: ReclaimPlan | None = None
     notes: tuple[str, ...] = ()
     """As the plan's."""
+
+    def __repr__(self) -> str:
+        return (
+            f"ReclaimReport({self.store!r}, versions={self.hidden_count}, files={self.deleted_count}, "
+            f"bytes={self.deleted_bytes}, dry_run={self.dry_run}"
+            f"{f', warnings={len(self.warnings)}' if self.warnings else ''})"
+        )
+
+    def _repr_html_(self) -> str:
+        """For a notebook: what went, or would go."""
+        facts = [
+            ("versions and tags", self.hidden_count),
+            ("files", self.deleted_count),
+            ("bytes", self.deleted_bytes),
+            *((f"kept: {reason}", number) for reason, number in sorted(self.kept.items())),
+            *(("warning", warning) for warning in self.warnings),
+            *(("note", note) for note in self.notes),
+        ]
+        return html_table(("what", "how many"), facts, title=repr(self))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 Invariants:
 - Only paths of a `ReclaimPlan` are deleted, in the plan's order: every batch holds `BATCH_COUNT_MAX` objects at most.
-- It deletes inside its store only: a path that would leave it (absolute, with a scheme, with ``..``) is refused
-  before anything is deleted.
+- It deletes inside its store only: a path that would leave it (absolute, a URL, with ``..``) is refused before anything
+  is deleted. A sweeper that `reaches_outside` deletes exactly the objects that URLs name, too.
 - A missing object counts as deleted. An error in one batch is reported and the other batches go on; then the sweep is
   not `complete`, and whoever asked keeps its plan.
 
@@ -15,14 +15,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from lakebed.errors import InternalError, LakebedError
+from lakebed.log import logger
+from lakebed.objects.open import place_of
+from lakebed.objects.path import is_url
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import Doomed, ReclaimPlan, ReclaimReport
 from lakebed.runtime import Environment
 
 __all__ = ["BATCH_COUNT_MAX", "Progress", "Sweep", "Sweeper", "notes_on"]
+
+_LOG: Final = logger("reclaim")
 
 BATCH_COUNT_MAX = 1000
 """Objects in one request: what the large stores take."""
@@ -60,6 +65,7 @@ class Sweeper:
         store: the folder that every path of a plan is relative to.
         environment: taken for the sake of one construction everywhere; a sweep waits for nothing.
         progress: called after each batch.
+        reaches_outside: a path may be the URL of an object outside the store; the caller has proven that it is its own.
     """
 
     def __init__(
@@ -67,7 +73,10 @@ class Sweeper:
         store: ObjectStore,
         environment: Environment | None = None,
         progress: Callable[[Progress], None] | None = None,
+        *,
+        reaches_outside: bool = False,
     ) -> None:
+        self._reaches_outside = reaches_outside
         self._store = store
         self._environment = environment or Environment()
         self._progress = progress
@@ -93,31 +102,49 @@ class Sweeper:
         """Delete objects in order, in batches; errors are collected, the rest goes on."""
         every = list(doomed)
         for one in every:
-            _check_inside(one.path)
+            _check_path(one.path, may_be_url=self._reaches_outside)
         sweep = Sweep() if into is None else into
         done_count = done_bytes = 0
         for batch in batches(every, BATCH_COUNT_MAX):
-            size_bytes = sum(one.size_bytes for one in batch)
-            try:
-                self._store.delete([one.path for one in batch])
-            except LakebedError as error:
-                sweep.errors.append(f"{len(batch)} objects from {batch[0].path} on could not be deleted: {error}")
-            else:
-                sweep.deleted_count += len(batch)
-                sweep.deleted_bytes += size_bytes
-            done_count, done_bytes = done_count + len(batch), done_bytes + size_bytes
+            for store, names, part in self._by_store(batch):
+                try:
+                    store.delete(names)
+                except LakebedError as error:
+                    sweep.errors.append(f"{len(part)} objects from {part[0].path} on could not be deleted: {error}")
+                else:
+                    sweep.deleted_count += len(part)
+                    sweep.deleted_bytes += sum(one.size_bytes for one in part)
+            done_count, done_bytes = done_count + len(batch), done_bytes + sum(one.size_bytes for one in batch)
             if self._progress is not None:
                 self._progress(Progress(done_count, len(every), done_bytes))
+        if every:
+            _LOG.info("deleted", objects=sweep.deleted_count, bytes=sweep.deleted_bytes, errors=len(sweep.errors))
         return sweep
+
+    def _by_store(self, batch: Sequence[Doomed]) -> Iterator[tuple[ObjectStore, list[str], list[Doomed]]]:
+        """The objects of a batch by the store that has them; what is outside comes first, before what may name it."""
+        inside: list[Doomed] = []
+        outside: dict[str, tuple[ObjectStore, list[str], list[Doomed]]] = {}
+        for one in batch:
+            if not is_url(one.path):
+                inside.append(one)
+                continue
+            store, name = place_of(self._store, one.path)
+            _, names, part = outside.setdefault(store.root_url, (store, [], []))
+            names.append(name)
+            part.append(one)
+        yield from outside.values()
+        if inside:
+            yield self._store, [one.path for one in inside], inside
 
 
 def report_of(plan: ReclaimPlan, sweep: Sweep, *, hidden_count: int, dry_run: bool) -> ReclaimReport:
-    """The report of a sweep that carried out `plan`."""
+    """The report of a sweep that carried out `plan`, or with `dry_run` would carry it out."""
     return ReclaimReport(
         store=plan.store,
-        hidden_count=hidden_count,
-        deleted_count=sweep.deleted_count,
-        deleted_bytes=sweep.deleted_bytes,
+        hidden_count=len(plan.hide) if dry_run else hidden_count,
+        deleted_count=len(plan.doomed) if dry_run else sweep.deleted_count,
+        deleted_bytes=plan.bytes_freed if dry_run else sweep.deleted_bytes,
         kept=dict(plan.kept),
         warnings=(*plan.warnings, *sweep.errors),
         dry_run=dry_run,
@@ -143,9 +170,10 @@ def batches(items: Sequence[T], size: int) -> Iterator[list[T]]:
         yield batch
 
 
-def _check_inside(path: str) -> None:
-    segments = path.split("/")
-    if "://" in path or not all(segments) or any(segment in (".", "..") for segment in segments):
+def _check_path(path: str, *, may_be_url: bool) -> None:
+    is_outside = is_url(path)
+    segments = (path.partition(":/")[2].removeprefix("/") if is_outside else path).split("/")
+    if (is_outside and not may_be_url) or not all(segments) or any(segment in (".", "..") for segment in segments):
         raise InternalError(
             f"a plan names {path!r}, which is not inside its store: nothing of it was deleted.", path=path
         )

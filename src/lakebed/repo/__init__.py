@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lakebed.repo.importing import ImportSource
     from lakebed.repo.model import Commit, Difference, DiffKind, Entry, Tag
     from lakebed.repo.opening import open_repositories as open_all
-    from lakebed.repo.opening import open_repository as open
+    from lakebed.repo.opening import open_repository
     from lakebed.repo.options import CollectionOptions, RangeOptions, RepositoryOptions
     from lakebed.repo.protection import ProtectionRule
     from lakebed.repo.reference import Reference
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from lakebed.repo.repository import NamedCommit, Repository
     from lakebed.repo.retention import RetentionRules
     from lakebed.repo.staging.listing import Listed
+
+    open = open_repository
 
 __all__ = [
     "Branch",
@@ -45,9 +47,9 @@ __all__ = [
     "RetentionRules",
     "Tag",
     "Webhook",
-    "open",
     "open_all",
 ]
+"""Without `open`: ``from lakebed.repo import *`` must leave the built-in one in place."""
 
 _HOMES = {
     "Branch": ("lakebed.repo.branch", "Branch"),
@@ -75,13 +77,15 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'lakebed.repo' has no attribute {name!r}")
-    module, attribute = _HOMES[name]
-    value = globals()[name] = getattr(importlib.import_module(module), attribute)
-    return value
+if not TYPE_CHECKING:  # a checker of types would believe that every name is here
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'lakebed.repo' has no attribute {name!r}")
+        module, attribute = _HOMES[name]
+        value = globals()[name] = getattr(importlib.import_module(module), attribute)
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*__all__, *_HOMES})

@@ -19,7 +19,7 @@ from lakebed.repo.committed.diff import diff_metaranges
 from lakebed.repo.home import Home
 from lakebed.repo.model import Commit, MetarangeRef
 from lakebed.repo.names import check_path
-from lakebed.repo.refs import resolve
+from lakebed.repo.refs import resolve_commit
 
 __all__ = ["blame"]
 
@@ -45,11 +45,11 @@ def blame(home: Home, ref: str, *, paths: Sequence[str]) -> dict[str, tuple[str,
     keys = {check_path(path): path for path in paths}
     found: dict[bytes, tuple[str, Commit]] = {}
     with home.key_value.snapshot() as snapshot:
-        resolved = resolve(home, ref, snapshot=snapshot)
-        _check_there(home, resolved.commit.metarange, keys, ref=ref)
-        pending = {resolved.commit_id: set(keys)}
-        known = {resolved.commit_id: resolved.commit}
-        waiting = [(-resolved.commit.generation, resolved.commit_id)] if keys else []
+        start, head = resolve_commit(home, ref, snapshot=snapshot)
+        _check_there(home, head.metarange, keys, ref=ref)
+        pending = {start: set(keys)}
+        known = {start: head}
+        waiting = [(-head.generation, start)] if keys else []
         while waiting:
             _, id = heapq.heappop(waiting)  # by falling generation: all that leads to it was met before
             commit, left = known.pop(id), pending.pop(id)

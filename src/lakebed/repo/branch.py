@@ -7,7 +7,8 @@ it is overwritten, committed or reset. Does not know: how anything is staged, or
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import BinaryIO, Final, cast
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from lakebed.repo.commit import commit
 from lakebed.repo.committed.merge import Strategy
 from lakebed.repo.compact import Compaction, compact_once
 from lakebed.repo.differences import diff_uncommitted
+from lakebed.repo.directories import CopyProgress, CopyReport, upload_directory
 from lakebed.repo.heads import CommitWithId
 from lakebed.repo.home import Home
 from lakebed.repo.importing import Import, ImportSource, run_import, start_import
@@ -129,6 +131,21 @@ class Branch(Reference):
         known_branch(self._home, self._text)
         check_writable(self._home, self._text)
         return data.upload(self._home, chunks_of(content), content_type=content_type, metadata=metadata)
+
+    def upload_directory(
+        self,
+        directory: str | os.PathLike[str],
+        prefix: str = "",
+        *,
+        delete: bool = False,
+        dry_run: bool = False,
+        progress: Callable[[CopyProgress], None] | None = None,
+    ) -> CopyReport:
+        """Copy every file below a local directory here, uncommitted, in one change.
+
+        Arguments and errors as `lakebed.repo.directories.upload_directory`.
+        """
+        return upload_directory(self, directory, prefix, delete=delete, dry_run=dry_run, progress=progress)
 
     def link(
         self,

@@ -43,7 +43,8 @@ from lakebed.repo.protection import check_writable
 from lakebed.repo.refs import resolve
 from lakebed.repo.staging.listing import Listed
 from lakebed.repo.staging.view import View, branch_view
-from lakebed.repo.staging.write import delete_many, stage, stage_if_absent
+from lakebed.repo.staging.write import delete_many, stage, stage_if_absent, stage_many
+from lakebed.repo.task_store import StorageBytes, TaskStore
 
 __all__ = ["BranchStore"]
 
@@ -99,8 +100,8 @@ class BranchStore:
 
     def __reduce__(self) -> tuple[object, ...]:
         raise InvalidRequest(
-            f"{self.root_url} belongs to the process that has its repository open: open the repository there, or use "
-            "its server.",
+            f"{self.root_url} belongs to the process that has its repository open. Ship `for_tasks()` to other "
+            "processes, or give them a repository behind a server, whose stores can be pickled.",
             kind="not_picklable",
         )
 
@@ -219,7 +220,9 @@ class BranchStore:
 
         self._counted("put", write, written_bytes=lambda _: len(view))
 
-    def put_stream(self, path: str, chunks: Iterable[Buffer], *, durable: bool = True) -> int:
+    def put_stream(
+        self, path: str, chunks: Iterable[Buffer], *, create_only: bool = False, durable: bool = True
+    ) -> int:
         """See `ObjectStore.put_stream`. Always durable."""
         full, home = self._full(path), self._shared.home
         branch = self._writable(full)
@@ -231,7 +234,7 @@ class BranchStore:
 
         def write() -> int:
             entry = data.upload(home, chunks)
-            self._stage(branch, full, path, entry, create_only=False)
+            self._stage(branch, full, path, entry, create_only=create_only)
             return entry.size_bytes
 
         return self._counted("put", write, written_bytes=lambda size_bytes: size_bytes)
@@ -286,6 +289,40 @@ class BranchStore:
         if expires_in_s < 1:
             raise InvalidRequest(f"expires_in_s is {expires_in_s}: a signed URL must live for at least a second")
         return data.signed_get(self._shared.home, self._entry(full, path), expires_in_s=expires_in_s)
+
+    # ---- for jobs (`lakebed.repo.task_store.EntryStore`)
+
+    def entries(self, paths: Sequence[str]) -> dict[str, Entry]:
+        """See `EntryStore.entries`."""
+        full = [self._full(path) for path in paths]
+        if not full:
+            return {}
+
+        def look() -> list[Entry | None]:
+            with self._view() as view:
+                return view.get_many(full)
+
+        requests = -(-len(full) // PAGE_COUNT)
+        found = zip(paths, self._counted("head", look, requests=requests), strict=True)
+        return {path: entry for path, entry in found if entry is not None}
+
+    def stage_entries(self, entries: Sequence[tuple[str, Entry]]) -> None:
+        """See `EntryStore.stage_entries`."""
+        branch, home = self._writable(), self._shared.home
+        pairs = [(self._full(path), entry) for path, entry in entries]
+        if pairs:
+            self._counted("put", lambda: self._patient(lambda: stage_many(home, branch=branch, entries=pairs)))
+
+    def for_tasks(self, *, writes: bool = False) -> TaskStore:
+        """See `EntryStore.for_tasks`."""
+        if writes:
+            self._writable()
+        home = self._shared.home
+        return TaskStore(StorageBytes(home.store, home.foreign), root_url=self.root_url)
+
+    def inside_url(self) -> str:
+        """See `EntryStore.inside_url`."""
+        return self._shared.home.store.root_url
 
     def sub(self, prefix: str) -> BranchStore:
         """See `ObjectStore.sub`."""

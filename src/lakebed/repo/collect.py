@@ -32,13 +32,22 @@ import pyarrow as pa
 from lakebed.errors import Conflict, Corruption, InvalidRequest, NotFound, UnsupportedFormat
 from lakebed.lsm.file_id import FILE_ID_CHARACTERS, is_file_id, mint_file_id
 from lakebed.objects.port import ObjectMeta
+from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import Doomed, ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweep, Sweeper, report_of
 from lakebed.repo.addresses import ADDRESS_SCHEMA, LISTED_SCHEMA, addresses_of, addresses_of_ranges, unnamed
 from lakebed.repo.entry import ulid_at
 from lakebed.repo.home import Home
 from lakebed.repo.key_value.port import KeyValueSnapshot
-from lakebed.repo.layout import CLOCK_PATH, DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDER, metarange_path, range_path
+from lakebed.repo.layout import (
+    CLOCK_PATH,
+    DATA_FOLDER,
+    METARANGE_FOLDER,
+    RANGE_FOLDER,
+    UPLOAD_FOLDER,
+    metarange_path,
+    range_path,
+)
 from lakebed.repo.mark import Marked, mark
 from lakebed.repo.model import MetarangeRef, RangeMeta
 from lakebed.repo.options import CollectionOptions
@@ -51,6 +60,7 @@ _LISTED_COUNT: Final = 65_536
 """Objects of a listing that become one batch."""
 
 _WRITE_COUNT_MAX: Final = 10_000
+_TRIES_MAX: Final = 1_000
 
 
 class Subtraction(Protocol):
@@ -82,6 +92,7 @@ def subtract_here(
     return left
 
 
+@freeing_space()
 def collect_garbage(
     home: Home,
     *,
@@ -128,7 +139,7 @@ class _Listed:
     objects: pa.Table
     """Of `LISTED_SCHEMA`."""
     files: tuple[ObjectMeta, ...]
-    """Ranges and metaranges."""
+    """Ranges and metaranges, and what was put to signed URLs, which nothing names: linking copies it."""
 
 
 class _Collection:
@@ -189,7 +200,7 @@ class _Collection:
     def _raise_boundary(self, wanted: str) -> str:
         """Never backwards, whoever else collects."""
         key_value, key = self._home.key_value, self._home.keys.boundary
-        while True:
+        for _ in range(_TRIES_MAX):
             raw = key_value.get(key)
             if raw is not None and raw.decode() >= wanted:
                 return raw.decode()
@@ -198,6 +209,11 @@ class _Collection:
             except Conflict:
                 continue
             return wanted
+        raise Conflict(
+            f"Other collections of repository {self._home.name} raised its boundary {_TRIES_MAX} times meanwhile. "
+            "Nothing was deleted: try again.",
+            kind="boundary_contention",
+        )
 
     # ---- the listing
 
@@ -205,7 +221,7 @@ class _Collection:
         store = self._home.store
         files = [
             meta
-            for folder in (RANGE_FOLDER, METARANGE_FOLDER)
+            for folder in (RANGE_FOLDER, METARANGE_FOLDER, UPLOAD_FOLDER)
             for meta in store.list(folder)
             if _is_older(meta.path[-FILE_ID_CHARACTERS:], boundary)
         ]
@@ -279,7 +295,7 @@ class _Collection:
             )
         ]
         doomed += [
-            Doomed(meta.path, meta.size_bytes, "no commit and no compacted staging area has it")
+            Doomed(meta.path, meta.size_bytes, "no commit, no compacted staging area and no upload needs it")
             for meta in listed.files
             if meta.path not in files
         ]

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.errors import InvalidRequest, Rejected
+from lakebed.log import logger
 from lakebed.repo.commits import commit_id
 from lakebed.repo.committed.apply import Changes, apply_changes
 from lakebed.repo.committed.diff import diff_metaranges
@@ -53,6 +54,8 @@ __all__ = [
     "with_paths_of",
 ]
 
+_LOG: Final = logger("repo")
+
 MESSAGE_BYTES_MAX: Final = 64 << 10
 """Longest message, in UTF-8."""
 METADATA_BYTES_MAX: Final = 64 << 10
@@ -79,7 +82,8 @@ def commit(
     Args:
         metadata: the user's own, at most `METADATA_COUNT_MAX` keys and `METADATA_BYTES_MAX` bytes.
         committer: who; by default `RepositoryOptions.committer`, or the user that runs the process.
-        created_at_ms: Unix time in milliseconds, UTC; by default now.
+        created_at_ms: the date that the commit shows, Unix time in milliseconds, UTC; by default now. It is a label:
+            how long the commit's objects are kept counts from when it was made.
         allow_empty: commit even when nothing differs from the head.
         paths: only these paths; all else stays uncommitted. An empty list is no path at all.
         prefixes: and the paths that begin so. Where both are None: everything.
@@ -144,14 +148,17 @@ def new_commit(
     created_at_ms: int | None = None,
 ) -> CommitWithId:
     """A commit that says this, stored nowhere yet. Arguments as `commit`; parents in order, with their ids."""
+    now_ms = home.now_ms()
     made = Commit(
         parents=tuple(id for id, _ in parents),
         metarange=metarange,
         message=message,
         committer=committer or home.options.committer or _user(),
-        created_at_ms=home.now_ms() if created_at_ms is None else created_at_ms,
+        created_at_ms=now_ms if created_at_ms is None else created_at_ms,
         generation=1 + max((parent.generation for _, parent in parents), default=0),
         metadata=dict(metadata or {}),
+        # A clock that was set back must not make a commit look older than what it follows.
+        stored_at_ms=max([now_ms, *(parent.stored_at_ms or 0 for _, parent in parents)]),
     )
     return CommitWithId(commit_id(made), made)
 
@@ -237,6 +244,7 @@ def move_by_commits(
 
     made = move_branch(home, branch, operation=operation, plan=agreed).commits
     for new in made:
+        _LOG.info(operation, branch=branch, commit=new.id, objects=new.commit.metarange.entry_count)
         home.hooks.run_after(hook_call(home, events[1], branch, new, source=source))
     return made
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, Protocol
 
 import msgspec
@@ -24,8 +24,10 @@ __all__ = [
     "HEXADECIMAL",
     "SHOWN_CHARACTERS",
     "Records",
+    "Walk",
     "ancestors",
     "commit_id",
+    "difference",
     "find_commit",
     "is_commit_id",
     "load_commit",
@@ -128,32 +130,55 @@ def _load_parent(home: Home, id: str, *, child: str, snapshot: Records | None) -
     return commit
 
 
-def ancestors(
-    home: Home, id: str, *, first_parent: bool = False, snapshot: Records | None = None
-) -> Iterator[tuple[str, Commit]]:
-    """A commit and everything it descends from, lazily, each once.
+def ancestors(home: Home, id: str, *, first_parent: bool = False, snapshot: Records | None = None) -> Walk:
+    """A commit and everything it descends from, lazily, each once; see `Walk`."""
+    return Walk(home, [id], first_parent=first_parent, snapshot=snapshot)
+
+
+class Walk(Iterator[tuple[str, Commit]]):
+    """Commits and everything they descend from, lazily, each once.
 
     Order: by falling generation, of one generation the later first, then by id; so a commit stands before its parents.
+    The order does not depend on where a walk began, so a walk from `waiting` goes on exactly where this one stands.
 
     Args:
+        starts: ids, at least one.
         first_parent: follow only the first parent of each.
 
     Raises:
-        NotFound: kind ``commit_not_found``: there is no commit `id`.
+        NotFound: kind ``commit_not_found``: there is no commit of one of the `starts`.
         Corruption: a record is damaged, or a parent is missing.
     Cost: 1 read of the key-value store a commit.
     """
-    first = load_commit(home, id, snapshot=snapshot)
-    waiting = [(-first.generation, -first.created_at_ms, id, first)]
-    seen = {id}
-    while waiting:
-        _, _, here, commit = heapq.heappop(waiting)
-        for parent_id in commit.parents[:1] if first_parent else commit.parents:
-            if parent_id not in seen:
-                seen.add(parent_id)
-                parent = _load_parent(home, parent_id, child=here, snapshot=snapshot)
-                heapq.heappush(waiting, (-parent.generation, -parent.created_at_ms, parent_id, parent))
-        yield here, commit
+
+    def __init__(
+        self, home: Home, starts: Iterable[str], *, first_parent: bool = False, snapshot: Records | None = None
+    ) -> None:
+        self._home = home
+        self._first_parent = first_parent
+        self._snapshot = snapshot
+        self._seen = set(starts)
+        self._heap: list[tuple[int, int, str, Commit]] = []
+        for id in self._seen:
+            self._push(id, load_commit(home, id, snapshot=snapshot))
+
+    def __next__(self) -> tuple[str, Commit]:
+        if not self._heap:
+            raise StopIteration
+        _, _, here, commit = heapq.heappop(self._heap)
+        for parent_id in commit.parents[:1] if self._first_parent else commit.parents:
+            if parent_id not in self._seen:
+                self._seen.add(parent_id)
+                self._push(parent_id, _load_parent(self._home, parent_id, child=here, snapshot=self._snapshot))
+        return here, commit
+
+    @property
+    def waiting(self) -> list[str]:
+        """The commits that were met and are not yet given, in no order: all that is left descends from them."""
+        return [id for _, _, id, _ in self._heap]
+
+    def _push(self, id: str, commit: Commit) -> None:
+        heapq.heappush(self._heap, (-commit.generation, -commit.created_at_ms, id, commit))
 
 
 _LEFT: Final = 1
@@ -188,3 +213,29 @@ def merge_base(home: Home, left: str, right: str, *, snapshot: Records | None = 
                 heapq.heappush(waiting, (-parent.generation, -parent.created_at_ms, parent_id))
             sides[parent_id] = sides.get(parent_id, 0) | sides[here]
     return None
+
+
+def difference(home: Home, head: str, onto: str) -> Iterator[tuple[str, Commit]]:
+    """Commits that `head` descends from and `onto` does not, both included; in the order of `ancestors`.
+
+    Raises as `ancestors`. Cost: 1 read of the key-value store for each commit that is newer than the common ones.
+    """
+    sides = {head: _LEFT}
+    sides[onto] = sides.get(onto, 0) | _RIGHT
+    known = {id: load_commit(home, id) for id in sides}
+    waiting = [(-commit.generation, -commit.created_at_ms, id) for id, commit in known.items()]
+    heapq.heapify(waiting)
+    wanted_count = sum(side == _LEFT for side in sides.values())
+    while wanted_count:  # of those that wait: what descends from a commit is met before it, so its side is final then
+        _, _, here = heapq.heappop(waiting)
+        side = sides[here]
+        if side == _LEFT:
+            wanted_count -= 1
+            yield here, known[here]
+        for parent_id in known[here].parents:
+            before = sides.get(parent_id, 0)
+            if parent_id not in known:
+                parent = known[parent_id] = _load_parent(home, parent_id, child=here, snapshot=None)
+                heapq.heappush(waiting, (-parent.generation, -parent.created_at_ms, parent_id))
+            after = sides[parent_id] = before | side
+            wanted_count += (after == _LEFT) - (before == _LEFT)

@@ -1,9 +1,9 @@
 """The bytes of entries: uploaded once, under a name of their own, and read from wherever an entry says they are.
 
 Owns: uploads, downloads, copies and signed URLs. Invariants: an entry is made only of bytes that are durable, so
-whoever stages it never refers to nothing; a name is used once (``data/<ulid>``), so a failed or repeated upload
-overwrites nobody; a copy is a copy of the bytes; imported objects are read where they are, never written. However large
-an object is, a stream holds a few parts of it. Does not know: paths, branches, staging.
+whoever stages it never refers to nothing; a name is used once (``data/<ulid>``) and put create-only, so a failed,
+repeated or late upload overwrites nobody; a copy is a copy of the bytes; imported objects are read where they are,
+never written. However large an object is, a stream holds a few parts of it. Does not know: paths, branches, staging.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ import msgspec
 from typing_extensions import Buffer
 
 from lakebed.errors import InvalidRequest, NotFound
+from lakebed.objects.create_once import put_new
+from lakebed.objects.memory import occupied
+from lakebed.objects.path import parse_url
 from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, ObjectStore
 from lakebed.objects.streaming import byte_view
-from lakebed.repo.entry import address_ulid, new_address
+from lakebed.repo.entry import address_ulid, is_upload, new_address, new_upload
 from lakebed.repo.foreign import is_foreign
 from lakebed.repo.home import Home
 from lakebed.repo.model import Entry
@@ -98,10 +101,11 @@ def upload_to(
     whole = whole_body(content)
     if whole is not None:
         digest.update(whole)
-        store.put(address, whole)
+        put_new(store, address, whole)
         size_bytes = len(whole)
     else:
-        size_bytes = store.put_stream(address, _digested(cast(Iterable[Buffer], content), digest.update))
+        chunks = _digested(cast(Iterable[Buffer], content), digest.update)
+        size_bytes = store.put_stream(address, chunks, create_only=True)
     return Entry(address, size_bytes, digest.hexdigest(), environment.clock.now_ms(), content_type, kept)
 
 
@@ -261,14 +265,31 @@ def copy(home: Home, entry: Entry) -> Entry:
 
     Raises:
         NotFound: as `read`.
-    Cost: 1 COPY inside the store; of an imported object a download and an upload, as streams.
+    Cost: 1 HEAD and 1 COPY inside the store, of a local one a read and a write; of an imported object a download and an
+    upload, as streams.
     """
     if is_foreign(entry.address):
         return upload(home, stream(home, entry), content_type=entry.content_type, metadata=entry.metadata)
     address = new_address(home.environment)
     with _explained(home, entry):
-        home.store.copy(entry.address, address)
+        _copy_new(home.store, entry.address, address)
     return msgspec.structs.replace(entry, address=address, modified_ms=home.now_ms())
+
+
+def _copy_new(store: ObjectStore, source: str, address: str) -> None:
+    """Copy inside the store to a new address, create-only where that costs no more than a copy.
+
+    Of buckets a create-only copy would go through this process; the address is new there, and it is looked at first.
+    """
+    if parse_url(store.root_url).scheme in ("file", "memory"):
+        store.copy(source, address, create_only=True)
+        return
+    try:
+        store.head(address)
+    except NotFound:
+        store.copy(source, address)
+    else:
+        raise occupied(address, store.root_url)
 
 
 def physical_url(home: Home, entry: Entry) -> str:
@@ -285,9 +306,10 @@ def signed_get(home: Home, entry: Entry, *, expires_in_s: int) -> str:
 def signed_put(home: Home, *, expires_in_s: int) -> tuple[str, str]:
     """A new address, and a URL that lets whoever has it put the bytes there, which `linked` makes an entry of.
 
+    Until the URL ends its holder may put other bytes there, so the address is never an entry's: `linked` copies.
     Raises `InvalidRequest` where the store has no signed URLs.
     """
-    address = new_address(home.environment)
+    address = new_upload(home.environment)
     return address, home.store.signed_url(address, expires_in_s=expires_in_s, method="PUT")
 
 
@@ -301,9 +323,9 @@ def address_of(home: Home, url: str) -> str:
     """
     inside = url.removeprefix(home.store.root_url + "/")
     if is_foreign(inside):
-        home.foreign.locate(inside)
+        home.foreign.check([inside])
         return inside
-    if address_ulid(inside) is None:
+    if address_ulid(inside) is None and not is_upload(inside):
         raise InvalidRequest(
             f"{url!r} is no address of an object of repository {home.name}: link what was uploaded to an address that "
             "it gave, or import from outside of its namespace.",
@@ -333,10 +355,12 @@ def linked(
     Raises:
         InvalidRequest: as `address_of`.
         NotFound: nothing is there.
-    Cost: 1 HEAD; on a local folder its fsync.
+    Cost: 1 HEAD; on a local folder its fsync; of what was put to a signed URL 1 HEAD and 1 COPY more.
     """
     kept = check_metadata(metadata, content_type=content_type)
     address = address_of(home, url)
+    if is_upload(address):
+        address = _taken_over(home, address)
     entry = Entry(address, 0, checksum or "", home.now_ms(), content_type, kept)
     store, path = _locate(home, entry)
     with _explained(home, entry):
@@ -345,6 +369,14 @@ def linked(
             store.sync([path])
     etag = (meta.etag or "").strip('"')
     return msgspec.structs.replace(entry, size_bytes=meta.size_bytes, checksum=checksum or etag)
+
+
+def _taken_over(home: Home, upload: str) -> str:
+    """A copy of what was put to a signed URL, at an address that nobody else may put to; the first is garbage then."""
+    address = new_address(home.environment)
+    with _explained(home, Entry(upload, 0, "", 0)):
+        _copy_new(home.store, upload, address)
+    return address
 
 
 def _locate(home: Home, entry: Entry) -> tuple[ObjectStore, str]:

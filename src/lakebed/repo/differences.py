@@ -10,18 +10,19 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final, Literal, get_args
 
+import numpy as np
 import pyarrow as pa
 
 from lakebed.errors import InvalidRequest
 from lakebed.repo.branches import load_branch
 from lakebed.repo.commits import load_commit, merge_base
 from lakebed.repo.committed.diff import diff_metaranges
-from lakebed.repo.entry import decode_entry
+from lakebed.repo.committed.windows import match_paths, same
+from lakebed.repo.entry import decode_entry, identities
 from lakebed.repo.home import Home
-from lakebed.repo.key_value.port import KeyValueSnapshot
-from lakebed.repo.model import Difference, DiffKind, Entry, MetarangeRef
-from lakebed.repo.names import check_branch_name, check_prefix, parse_reference
-from lakebed.repo.refs import resolve
+from lakebed.repo.model import DIFF_SCHEMA, Difference, DiffKind, Entry, MetarangeRef
+from lakebed.repo.names import check_branch_name, check_prefix
+from lakebed.repo.refs import resolve_commit
 from lakebed.repo.rows import prefix_range
 from lakebed.repo.staging.listing import SEEK_ROW_COUNT, Page, RowsFrom, page_of, text_of
 from lakebed.repo.staging.uncommitted import uncommitted
@@ -29,8 +30,9 @@ from lakebed.repo.staging.uncommitted import uncommitted
 __all__ = ["DiffScope", "diff_refs", "diff_uncommitted"]
 
 DiffScope = Literal["three_dot", "two_dot"]
-"""``three_dot``: what the right side changed since the merge base. ``two_dot``: how the right side differs from the
-left."""
+"""``three_dot``: what the right side changed since the merge base, but for what the left side has in the same way: what
+a merge would bring; what both changed differently is a conflict. ``two_dot``: how the right side differs from the left.
+"""
 
 _CHUNK_ROW_COUNT: Final = 256
 
@@ -49,7 +51,8 @@ def diff_refs(
     """How two references differ, in the order of paths' bytes, lazily; only what is committed counts.
 
     Args:
-        kind: three_dot: what `right` changed since the merge base; two_dot: from `left` to `right`.
+        kind: three_dot: what `right` changed since the merge base and `left` does not have; two_dot: from `left` to
+            `right`.
         prefix: only paths that begin so.
         after: only what sorts behind this; the last path of a page, to go on with the next.
         delimiter: fold paths that hold it behind the prefix into one common prefix, up to and with it.
@@ -59,7 +62,8 @@ def diff_refs(
         NotFound: kind ``reference_not_found``.
         InvalidRequest: a reference, path or amount cannot be.
         Corruption: something stored is damaged.
-    Cost: the ranges in which the two differ; about 3 us a path.
+    Cost: the ranges in which the two differ, of three_dot also those in which `left` differs from the merge base
+    between the same paths; about 3 us a path.
     """
     if kind not in get_args(DiffScope):
         raise InvalidRequest(
@@ -67,29 +71,46 @@ def diff_refs(
         )
     page = page_of(check_prefix(prefix), after=after, delimiter=delimiter, amount=amount)
     with home.key_value.snapshot() as snapshot:
-        before = _committed(home, left, snapshot=snapshot)
-        after_side = _committed(home, right, snapshot=snapshot)
-        start, end = before[1], after_side[1]
+        left_id, left_commit = resolve_commit(home, left, snapshot=snapshot)
+        right_id, right_commit = resolve_commit(home, right, snapshot=snapshot)
+        base = theirs = left_commit.metarange
         if kind == "three_dot":
-            base = merge_base(home, before[0], after_side[0], snapshot=snapshot)
-            start = home.committed.empty if base is None else load_commit(home, base, snapshot=snapshot).metarange
+            base_id = merge_base(home, left_id, right_id, snapshot=snapshot)
+            base = home.committed.empty if base_id is None else load_commit(home, base_id, snapshot=snapshot).metarange
+    ours = right_commit.metarange
 
     def rows(first: bytes | None, last: bytes | None) -> Iterator[pa.RecordBatch]:
-        return diff_metaranges(home.committed, start, end, start=first, end=last)
+        found = diff_metaranges(home.committed, base, ours, start=first, end=last)
+        return found if base.id == theirs.id else _against_left(home, found, base=base, left=theirs)
 
     return _listed(rows, page, prefix=prefix, amount=amount)
 
 
-def _committed(home: Home, text: str, *, snapshot: KeyValueSnapshot) -> tuple[str, MetarangeRef]:
-    if parse_reference(text).mode == "$":
-        raise InvalidRequest(
-            f"{text!r} asks for what is staged, and differences of references are of what is committed: leave out the "
-            "$, or ask the branch for its uncommitted differences.",
-            kind="invalid_reference",
-            reference=text,
-        )
-    resolved = resolve(home, text, snapshot=snapshot)
-    return resolved.commit_id, resolved.commit.metarange
+def _against_left(
+    home: Home, found: Iterator[pa.RecordBatch], *, base: MetarangeRef, left: MetarangeRef
+) -> Iterator[pa.RecordBatch]:
+    """Of differences from the base to the right side, those that the left side has not made in the same way.
+
+    Those that it has made otherwise are conflicts.
+
+    Cost: the ranges in which the left side differs from the base between the paths that were found.
+    """
+    for batch in found:
+        paths = batch.column("path")
+        start, end = paths[0].as_py(), paths[-1].as_py() + b"\0"
+        kept = np.ones(batch.num_rows, np.bool_)
+        clashing = np.zeros(batch.num_rows, np.bool_)
+        for other in diff_metaranges(home.committed, base, left, start=start, end=end):
+            at = match_paths(paths, other.column("path"))
+            mine, theirs = (identities(rows.column("right"), where="a difference") for rows in (batch, other))
+            equal = same(mine, theirs, at)
+            kept &= ~equal
+            clashing |= (at >= 0) & ~equal
+        if clashing.any():
+            kinds = np.where(clashing, np.uint8(DiffKind.CONFLICT), batch.column("kind").to_numpy())
+            batch = batch.set_column(batch.schema.get_field_index("kind"), DIFF_SCHEMA.field("kind"), pa.array(kinds))
+        if kept.any():
+            yield batch if kept.all() else batch.filter(pa.array(kept))
 
 
 def diff_uncommitted(

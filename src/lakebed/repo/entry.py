@@ -22,7 +22,7 @@ import pyarrow as pa
 from lakebed.errors import Corruption
 from lakebed.lsm.block import offsets_of
 from lakebed.lsm.file_id import file_id_at, is_file_id, mint_file_id
-from lakebed.repo.layout import DATA_FOLDER
+from lakebed.repo.layout import DATA_FOLDER, UPLOAD_FOLDER
 from lakebed.repo.model import Entry
 from lakebed.runtime import Environment
 
@@ -34,7 +34,9 @@ __all__ = [
     "encode_entries",
     "encode_entry",
     "identities",
+    "is_upload",
     "new_address",
+    "new_upload",
     "sizes_of",
     "total_size",
     "ulid_at",
@@ -47,6 +49,7 @@ SIZE_BYTES_MAX: Final = (1 << 63) - 1
 """Largest sum of sizes that is told; sizes of imported objects are whatever their owner says."""
 
 _ADDRESS_START: Final = f"{DATA_FOLDER}/"
+_UPLOAD_START: Final = f"{UPLOAD_FOLDER}/"
 
 _ENTRY: Final = 0x90 + len(Entry.__struct_fields__)
 _FIXED_STR: Final = np.uint8(0xA0)
@@ -211,6 +214,16 @@ def address_ulid(address: str) -> str | None:
         return None
     ulid = address[len(_ADDRESS_START) :]
     return ulid if is_file_id(ulid) else None
+
+
+def new_upload(environment: Environment) -> str:
+    """Where a URL that a vendor signs puts bytes: ``uploads/<ulid>``, of the present time. No entry names it."""
+    return _UPLOAD_START + mint_file_id(environment=environment)
+
+
+def is_upload(address: str) -> bool:
+    """Whether `new_upload` made an address."""
+    return address.startswith(_UPLOAD_START) and is_file_id(address[len(_UPLOAD_START) :])
 
 
 def ulid_at(time_ms: int) -> str:

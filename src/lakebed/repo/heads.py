@@ -40,6 +40,7 @@ from lakebed.repo.staging.changes import changes_of
 from lakebed.repo.staging.protocol import RETRIES
 from lakebed.repo.staging.uncommitted import is_dirty
 from lakebed.repo.tags import refuse_expired
+from lakebed.texts import shown, utc
 
 __all__ = [
     "CommitWithId",
@@ -67,6 +68,10 @@ class CommitWithId(NamedTuple):
 
     id: str
     commit: Commit
+
+    def __repr__(self) -> str:
+        made = utc(self.commit.created_at_ms)
+        return f"Commit({self.id[:12]!r}, {shown(self.commit.message)}, by {self.commit.committer!r}, {made!r})"
 
     @property
     def message(self) -> str:

@@ -7,7 +7,9 @@ hooks) does not know it, so that imports stay without a cycle. Does not know: an
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from lakebed.lsm.cache import BlockCache
 from lakebed.objects.port import ObjectStore
@@ -18,6 +20,8 @@ from lakebed.repo.key_value.port import KeyValue
 from lakebed.repo.layout import Keys
 from lakebed.repo.model import RepositoryRecord
 from lakebed.repo.options import RepositoryOptions
+from lakebed.repo.outbound import parse_allowed
+from lakebed.repo.positions import Positions
 from lakebed.repo.records import OrderedIds
 from lakebed.repo.staging.counters import Counters
 from lakebed.runtime import Environment
@@ -41,6 +45,7 @@ class Home:
         counters: what the sensor of staging compaction counts.
         hooks: what runs before and after commits and merges.
         moves: ULIDs for the reference log, in the order of the moves.
+        positions: where pages of the log of commits ended.
         foreign: where imported objects are read.
     """
 
@@ -55,11 +60,18 @@ class Home:
     counters: Counters
     hooks: Hooks
     moves: OrderedIds
+    positions: Positions
     foreign: ForeignStores = field(default_factory=ForeignStores)
 
     def now_ms(self) -> int:
         """Unix time in milliseconds, UTC."""
         return self.environment.clock.now_ms()
+
+    def forced(self) -> Home:
+        """The same repository for a caller who may change it although it is read-only. Cost: no request."""
+        if not self.record.read_only:
+            return self
+        return replace(self, record=msgspec.structs.replace(self.record, read_only=False))
 
 
 def make_home(
@@ -106,7 +118,13 @@ def make_home(
         options=options,
         environment=environment,
         counters=Counters(runtime=environment.runtime),
-        hooks=Hooks(key_value=key_value, keys=keys, runtime=environment.runtime),
+        hooks=Hooks(
+            key_value=key_value,
+            keys=keys,
+            runtime=environment.runtime,
+            allowed=parse_allowed(options.webhook_hosts),
+        ),
         moves=OrderedIds(environment),
-        foreign=foreign or ForeignStores(environment=environment),
+        positions=Positions(runtime=environment.runtime),
+        foreign=(foreign or ForeignStores(environment=environment)).of(name),
     )

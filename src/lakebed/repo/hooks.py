@@ -3,7 +3,9 @@
 Owns: `HookCall`, the calls in process (`Hooks`) and the webhooks, which are a setting of the repository. Invariants: a
 hook that runs before may refuse, and then nothing has moved; one that runs after cannot, and its failure is reported
 (`Hooks.failures`, a metric), not raised; no error shows more of a webhook's URL than scheme, host and path, for what is
-left may hold a secret. Hooks run outside every lock, and before ones run again when the operation begins again.
+left may hold a secret, and none shows what a webhook replied. Webhooks reach public addresses, and of others only those
+that `RepositoryOptions.webhook_hosts` lists (`lakebed.repo.outbound`). Hooks run outside every lock, and before ones
+run again when the operation begins again.
 
 Does not know: branches and commits, but for what a call says of them.
 """
@@ -16,13 +18,12 @@ from typing import Final, Literal, NamedTuple, get_args
 from urllib.parse import urlsplit
 
 import msgspec
-import urllib3
-from urllib3.exceptions import HTTPError
 
 from lakebed.errors import InvalidRequest, LakebedError, Rejected
 from lakebed.metrics import default_registry
 from lakebed.repo.key_value.port import KeyValue
 from lakebed.repo.layout import Keys
+from lakebed.repo.outbound import AllowedHosts, post
 from lakebed.repo.records import decode_record, encode_record
 from lakebed.runtime import Runtime, ThreadRuntime
 
@@ -35,7 +36,6 @@ _SETTING: Final = "webhooks"
 _WEBHOOK_COUNT_MAX: Final = 32
 _TIMEOUT_MS_MAX: Final = 60_000
 _FAILURE_COUNT_MAX: Final = 100
-_ANSWER_CHARACTERS_MAX: Final = 200
 
 FAILURES: Final = default_registry.counter(
     "lakebed_repo_hook_failures_total",
@@ -95,14 +95,21 @@ class Hooks:
         key_value: where its settings are; None: there are no webhooks.
         keys: of its records.
         runtime: where its lock comes from.
+        allowed: hosts that webhooks may reach although their addresses are not public.
     """
 
     def __init__(
-        self, *, key_value: KeyValue | None = None, keys: Keys | None = None, runtime: Runtime | None = None
+        self,
+        *,
+        key_value: KeyValue | None = None,
+        keys: Keys | None = None,
+        runtime: Runtime | None = None,
+        allowed: AllowedHosts | None = None,
     ) -> None:
         self._lock = (runtime or ThreadRuntime()).lock()
         self._key_value = key_value
         self._keys = keys
+        self._allowed = allowed or AllowedHosts()
         self._registered: tuple[tuple[HookEvent, str, Hook], ...] = ()
         self.failures: deque[HookFailure] = deque(maxlen=_FAILURE_COUNT_MAX)
         """The last failures of hooks that ran after."""
@@ -169,7 +176,7 @@ class Hooks:
             posted = []
         for webhook in posted:
             if not (failed and until_failure):
-                reason = _post(webhook, call)
+                reason = _post(webhook, call, allowed=self._allowed)
                 if reason is not None:
                     failed.append((webhook.name, reason, None))
         FAILURES.add(len(failed), call.event)
@@ -190,25 +197,14 @@ def _raised_by(hook: Hook, call: HookCall) -> Exception | None:
     return None
 
 
-def _post(webhook: Webhook, call: HookCall) -> str | None:
+def _post(webhook: Webhook, call: HookCall, *, allowed: AllowedHosts) -> str | None:
     """Why a webhook did not agree; None: it did. Neither retried nor redirected: it may have effects."""
-    timeout = urllib3.Timeout(total=webhook.timeout_ms / 1000)
     shown = _shown(webhook.url)
-    with urllib3.PoolManager(num_pools=1, retries=False, timeout=timeout) as pool:
-        try:
-            response = pool.request(
-                "POST",
-                webhook.url,
-                body=msgspec.json.encode(call),
-                headers={"Content-Type": "application/json", "User-Agent": "lakebed"},
-                redirect=False,
-            )
-        except HTTPError as error:
-            return f"{shown} did not answer within {webhook.timeout_ms:,} ms ({type(error).__name__})"
-        if 200 <= response.status < 300:
-            return None
-        said = response.data.decode(errors="replace").strip()[:_ANSWER_CHARACTERS_MAX]
-        return f"{shown} answered {response.status}" + (f", {said!r}" if said else "")
+    try:
+        status = post(webhook.url, msgspec.json.encode(call), timeout_ms=webhook.timeout_ms, allowed=allowed)
+    except LakebedError as error:
+        return f"{shown} {error.message}"
+    return None if 200 <= status < 300 else f"{shown} answered {status}"
 
 
 def webhooks(key_value: KeyValue, *, keys: Keys) -> tuple[Webhook, ...]:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound
 from lakebed.ids import new_uuid
 from lakebed.objects.open import open_store
-from lakebed.objects.path import parse_url
+from lakebed.objects.path import StoreUrl, parse_url
 from lakebed.objects.port import ObjectMeta, ObjectStore
 from lakebed.repo.branches import load_branch
 from lakebed.repo.commit import check_says, chosen_intervals, move_by_commits, new_commit
@@ -29,7 +29,8 @@ from lakebed.repo.committed.apply import Changes, apply_changes
 from lakebed.repo.entry import encode_entries, encode_entry
 from lakebed.repo.heads import Move, SealedBranch, check_clean
 from lakebed.repo.home import Home
-from lakebed.repo.layout import DATA_FOLDER
+from lakebed.repo.import_places import real_url
+from lakebed.repo.layout import DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDER, UPLOAD_FOLDER
 from lakebed.repo.model import Entry
 from lakebed.repo.names import check_path
 from lakebed.repo.options import DAY_MS
@@ -85,6 +86,8 @@ class Import(msgspec.Struct, frozen=True, omit_defaults=True):
     """The commit, once it is completed."""
     error: str | None = None
     """Why it failed."""
+    force: bool = False
+    """It was asked for although the repository is read-only."""
 
 
 def start_import(
@@ -96,12 +99,14 @@ def start_import(
     metadata: Mapping[str, str] | None = None,
     committer: str | None = None,
     replace: bool = False,
+    force: bool = False,
 ) -> str:
     """Write down what is to be imported; `run_import` does it.
 
     Args:
         sources: of one destination an object wins over a folder, and a later folder over an earlier one.
         replace: what the branch has below the destinations of folders goes, so that they become as the folders are.
+        force: also when the repository is read-only.
 
     Returns:
         The id of the import.
@@ -113,7 +118,7 @@ def start_import(
         OutcomeUnknown: it may have been written down; `unfinished_imports` tells.
     Cost: 1 durable write of the key-value store.
     """
-    check_committable(home, branch)
+    check_committable(home.forced() if force else home, branch)
     check_says(message, metadata)
     load_branch(home, branch)
     if not 0 < len(sources) <= SOURCE_COUNT_MAX:
@@ -121,17 +126,27 @@ def start_import(
             f"An import has 1 to {SOURCE_COUNT_MAX:,} sources, and {len(sources):,} were given.", kind="no_sources"
         )
     for source in sources:
-        home.foreign.check(source.url)
-        _refuse_own(home, source.url)
         if source.kind == "object":
             check_path(source.destination, writing=True)
             _folder_and_name(source.url)
+            _refuse_own(home, source.url)
+            home.foreign.check([source.url])
         else:
+            _refuse_own(home, source.url)
+            home.foreign.folder(source.url)
             # Some name below it must be possible, or the import would fail later, behind its reply.
             check_path(_folder(source.destination) + "-", writing=True)
     id = new_uuid(home.environment.rng)
     record = Import(
-        id, branch, tuple(sources), message, committer, dict(metadata or {}), replace, updated_at_ms=home.now_ms()
+        id,
+        branch,
+        tuple(sources),
+        message,
+        committer,
+        dict(metadata or {}),
+        replace,
+        updated_at_ms=home.now_ms(),
+        force=force,
     )
     key = home.keys.imported(id)
     write_unique(home.key_value, [(key, encode_record(record))], expected={key: None})
@@ -225,9 +240,9 @@ class _Run:
     """One run of an import: what it reads, and how far it is."""
 
     def __init__(self, home: Home, id: str, storage_options: Mapping[str, str] | None) -> None:
-        self._home = home
-        self._storage_options = storage_options
         self._record, self._raw = _load(home, id)
+        self._home = home.forced() if self._record.force else home
+        self._storage_options = storage_options
         self._done = self._record
 
     def complete(self) -> Import:
@@ -292,7 +307,8 @@ class _Run:
         rows: dict[bytes, bytes] = {}
         for source in sources:
             folder, name = _folder_and_name(source.url)
-            store = self._open(folder)
+            self._home.foreign.check([source.url])
+            store = self._open(real_url(parse_url(folder)))
             entry = _entry(store.root_url, store.head(name))
             rows[check_path(source.destination, writing=True)] = encode_entry(entry)
         if rows:
@@ -300,27 +316,29 @@ class _Run:
 
     def _folder(self, source: ImportSource) -> Iterator[pa.RecordBatch]:
         """The objects of a folder, in the order of their paths, which is that of the listing."""
-        store = self._open(source.url)
+        store = self._open(real_url(self._home.foreign.folder(source.url)))
         found: Iterable[ObjectMeta] = store.list()
         destination = _folder(source.destination)
         for metas in _batched(found, _BATCH_ROW_COUNT):
             paths = [check_path(destination + meta.path, writing=True) for meta in metas]
             yield rows_of(paths, encode_entries([_entry(store.root_url, meta) for meta in metas]))
 
-    def _open(self, url: str) -> ObjectStore:
-        environment, foreign = self._home.environment, self._home.foreign
-        foreign.check(url)
-        if parse_url(url).scheme in ("file", "memory"):
-            return open_store(url, environment=environment, create=False)  # a missing folder is no empty one
+    def _open(self, url: StoreUrl) -> ObjectStore:
+        """A folder that may be imported from, where it really is."""
+        environment = self._home.environment
+        if url.scheme in ("file", "memory"):
+            return open_store(str(url), environment=environment, create=False)  # a missing folder is no empty one
         if self._storage_options is None:
-            return foreign.open(url)
-        return open_store(url, storage_options=self._storage_options, environment=environment)
+            return self._home.foreign.store(url)
+        return open_store(str(url), storage_options=self._storage_options, environment=environment)
 
 
 def _refuse_own(home: Home, url: str) -> None:
     """Raise when a source has objects of this repository: a collection deletes those, whoever has imported them."""
-    given, own = str(parse_url(url)), f"{home.store.root_url}/{DATA_FOLDER}"
-    if f"{given}/".startswith(f"{own}/") or own.startswith(f"{given.removesuffix('/')}/"):
+    given, root = str(real_url(parse_url(url))), str(real_url(parse_url(home.store.root_url)))
+    own = [f"{root}/{folder}/" for folder in (DATA_FOLDER, RANGE_FOLDER, METARANGE_FOLDER, UPLOAD_FOLDER)]
+    place = given.removesuffix("/") + "/"
+    if any(place.startswith(folder) or folder.startswith(place) for folder in own):
         raise InvalidRequest(
             f"{given} has the objects of repository {home.name} itself, which a collection may delete: copy them on "
             "the branch instead of importing them.",

@@ -15,7 +15,7 @@ Keys (UTF-8 but for the paths in staging, which are any bytes):
     keys/<access key>  audit/<ulid>                  of the server
 
 Objects, relative to a repository's storage namespace: ``data/<ulid>``, ``ranges/<hash>-<ulid>``,
-``metaranges/<hash>-<ulid>``, and the marker `MARKER_PATH`.
+``metaranges/<hash>-<ulid>``, ``uploads/<ulid>``, and the marker `MARKER_PATH`.
 
 DO NOT CHANGE any of them: they are stored.
 """
@@ -34,6 +34,7 @@ __all__ = [
     "METARANGE_FOLDER",
     "RANGE_FOLDER",
     "REPOSITORY_PREFIX",
+    "UPLOAD_FOLDER",
     "Keys",
     "access_key_key",
     "audit_key",
@@ -48,6 +49,8 @@ CLOCK_PATH: Final = "_clock"
 DATA_FOLDER: Final = "data"
 RANGE_FOLDER: Final = "ranges"
 METARANGE_FOLDER: Final = "metaranges"
+UPLOAD_FOLDER: Final = "uploads"
+"""Where URLs that a vendor has signed put bytes. While the URL is good others may be put there: linking copies them."""
 MARKER_PATH: Final = "_repository.json"
 """Says whose namespace it is; created first, so that no second repository takes it."""
 

@@ -6,6 +6,9 @@ Owns: the rules. Pure over one snapshot of the records; reads no object.
   `RepositoryOptions.undelete_days`.
 - Behind the head of a branch a commit keeps its objects as long as one that follows it is younger than the branch's
   rule: so long it was what a reader of the branch saw. Without rules every commit that can be reached does.
+- The age of a commit counts from `Commit.stored_at_ms`, never from the date that a client gave it. A commit of an older
+  version has no such time and counts as young, so it keeps what it follows. It is kept itself only until a commit that
+  has a time and follows it is older than the rule.
 - A commit that can be reached is remembered, with its ranges, whether or not its objects are kept: logs, differences
   and merge bases need it. One that cannot is remembered, and keeps its objects, while it is younger than the
   reference log goes back.
@@ -91,7 +94,12 @@ def mark(home: Home, snapshot: KeyValueSnapshot, *, now_ms: int) -> Marked:
     for line in reflog(home, since_ms=undelete_ms, snapshot=snapshot):
         heads += [one for one in (line.before, line.after) if one is not None]
     marked.remembered.update(one for one, _ in _reached(marked, heads))
-    young = {one for one, commit in marked.commits.items() if commit.created_at_ms >= undelete_ms}
+    # A commit without a time of its own has its date here: what moved a branch lately is in the reference log anyway.
+    young = {
+        one
+        for one, commit in marked.commits.items()
+        if (commit.created_at_ms if commit.stored_at_ms is None else commit.stored_at_ms) >= undelete_ms
+    }
     marked.remembered |= young - marked.remembered
     # What a young commit without a name descends from is remembered with it, or its log would end in nothing.
     marked.remembered.update(one for one, _ in _reached(marked, sorted(young)))
@@ -140,6 +148,6 @@ def _kept_behind(marked: Marked, head: str, *, until_ms: int | None) -> set[str]
             continue
         kept.add(one)
         commit = marked.commits[one]
-        if commit.created_at_ms > until_ms:
+        if commit.stored_at_ms is None or commit.stored_at_ms > until_ms:
             waiting += commit.parents
     return kept

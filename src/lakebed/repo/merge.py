@@ -18,7 +18,7 @@ from lakebed.errors import Conflict, InvalidRequest
 from lakebed.repo.commit import check_says, move_by_commits, new_commit, no_changes
 from lakebed.repo.commits import load_commit, merge_base
 from lakebed.repo.committed.merge import Strategy, merge_metaranges
-from lakebed.repo.heads import CommitWithId, Move, SealedBranch, check_clean
+from lakebed.repo.heads import CommitWithId, Move, SealedBranch, check_clean, same_state
 from lakebed.repo.home import Home
 from lakebed.repo.hooks import HookEvent
 from lakebed.repo.model import MetarangeRef
@@ -100,7 +100,7 @@ def merge(
             prefix=prefix,
             what=f"merge of {source} into {into}",
         )
-        if state.id == head.metarange.id and not is_whole and not allow_empty:
+        if not is_whole and not allow_empty and same_state(home, state, head.metarange):
             raise no_changes(home, into, f"The merge of {source}")
         parents = [(head_id, head), (source_id, source_commit)] if is_whole else [(head_id, head)]
         new = new_commit(home, parents=parents, metarange=state, message=message, metadata=said, committer=committer)

@@ -60,6 +60,8 @@ class DiffKind(IntEnum):
     ADDED = 0
     CHANGED = 1
     REMOVED = 2
+    CONFLICT = 3
+    """Of three-dot differences: the left side has changed it too, and differently."""
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -155,6 +157,10 @@ class Commit(msgspec.Struct, frozen=True, omit_defaults=True):
     generation: int
     """1 + the largest of its parents'; of the first commit 1."""
     metadata: dict[str, str] = {}
+    stored_at_ms: int | None = None
+    """When the commit was made, by the clock of the process that made it, and not before its parents: Unix time in
+    milliseconds, UTC. Its age is counted from here; `created_at_ms` is what the client says, and may be any time. Not
+    part of the id. None: the record is older than this field."""
 
 
 class RepositoryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -195,3 +201,6 @@ class Difference(msgspec.Struct, frozen=True):
     left: Entry | None = None
     right: Entry | None = None
     is_prefix: bool = False
+
+    def __repr__(self) -> str:
+        return f"Difference({self.kind.name}, {self.path!r}{', is_prefix=True' if self.is_prefix else ''})"

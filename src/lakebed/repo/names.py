@@ -9,12 +9,13 @@ stays acceptable, for it is stored. Does not know what is there.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from lakebed.errors import InvalidRequest
+from lakebed.errors import InvalidRequest, NotFound
 
 __all__ = [
     "NAME_CHARACTERS_MAX",
@@ -30,6 +31,7 @@ __all__ = [
     "check_prefix",
     "check_repository_name",
     "check_tag_name",
+    "missing_repository",
     "parse_reference",
 ]
 
@@ -88,6 +90,25 @@ def check_repository_name(name: object) -> str:
             kind="invalid_repository_name",
         )
     return name
+
+
+def missing_repository(name: str, *, names: Sequence[str], url: str) -> NotFound:
+    """The error for a repository that is not there.
+
+    Args:
+        names: of those that are, as far as whoever asks may see them.
+        url: where it was looked for.
+    """
+    near = difflib.get_close_matches(name, names, n=3)
+    if near:
+        hint = f"Did you mean {' or '.join(near)}?"
+    elif names:
+        hint = f"It has {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}."
+    else:
+        hint = "It has none yet."
+    return NotFound(
+        f"There is no repository {name!r} at {url}. {hint}", kind="repository_not_found", repository=name, near=near
+    )
 
 
 def check_branch_name(name: object) -> str:

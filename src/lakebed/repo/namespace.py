@@ -10,6 +10,7 @@ Does not know: which namespaces the repositories of a home have (`lakebed.repo.r
 
 from __future__ import annotations
 
+import re
 from itertools import islice
 from typing import Final
 
@@ -20,11 +21,20 @@ from lakebed.lsm.file_id import mint_file_id
 from lakebed.objects.create_once import create_once
 from lakebed.objects.path import check_path, parse_url
 from lakebed.objects.port import ObjectStore
-from lakebed.objects.probe import probe_create_only
+from lakebed.objects.probe import is_probe, probe_create_only
 from lakebed.repo.layout import MARKER_PATH
 from lakebed.runtime import Environment
 
-__all__ = ["METADATA_FOLDER", "REPOSITORY_SUFFIX", "claim_namespace", "namespace_folder", "overlaps"]
+__all__ = [
+    "METADATA_FOLDER",
+    "REPOSITORY_SUFFIX",
+    "STORE_SUFFIXES",
+    "check_new_folder",
+    "check_new_namespace",
+    "claim_namespace",
+    "namespace_folder",
+    "overlaps",
+]
 
 REPOSITORY_SUFFIX: Final = ".repo"
 """Ends the default namespace of a repository: ``<name>.repo``."""
@@ -32,8 +42,11 @@ REPOSITORY_SUFFIX: Final = ".repo"
 METADATA_FOLDER: Final = "_repositories"
 """Where the database of records is, in the storage."""
 
+STORE_SUFFIXES: Final = (".db", ".kv", REPOSITORY_SUFFIX)
+"""Ends of the names of stores at the top of a lake: databases of tables, databases, repositories (`lakebed.lake`)."""
+
 _LOCAL: Final = "local://"
-_PROBE_START: Final = "lakebed-probe-"
+_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*:", re.ASCII | re.IGNORECASE)
 
 
 class _Marker(msgspec.Struct, frozen=True):
@@ -86,16 +99,51 @@ def namespace_folder(namespace: str, *, root_url: str) -> str:
         ) from error
 
 
+def check_new_namespace(namespace: str) -> None:
+    """Refuse what looks like a URL and is not one, such as ``local:/folder``.
+
+    Only of new repositories: a namespace that was accepted once stays acceptable, for it is stored.
+
+    Raises:
+        InvalidRequest: kind ``invalid_namespace``.
+    """
+    if _SCHEME.match(namespace) is not None and "://" not in namespace:
+        raise InvalidRequest(
+            f"{namespace!r} cannot be a namespace: a URL has :// behind its scheme, as in local://folder.",
+            kind="invalid_namespace",
+            namespace=namespace,
+        )
+
+
+def check_new_folder(folder: str) -> None:
+    """Refuse a folder, relative to the storage, that no new repository may have.
+
+    Raises:
+        InvalidRequest: kind ``invalid_namespace``: it is the folder of records in other letters, which some disks take
+            for the same, or inside another store.
+    """
+    first, slash, _ = folder.casefold().partition("/")
+    if first != METADATA_FOLDER and not (slash and first.endswith(STORE_SUFFIXES)):
+        return
+    raise InvalidRequest(
+        f"{folder!r} cannot be a namespace: it is inside {first}, which is another store of the lake or its records. "
+        "Name another folder.",
+        kind="invalid_namespace",
+        namespace=folder,
+    )
+
+
 def overlaps(one: str, other: str) -> bool:
     """Whether two folders are the same, or one is inside the other."""
     return one == other or one.startswith(other + "/") or other.startswith(one + "/")
 
 
-def claim_namespace(store: ObjectStore, *, name: str, home_id: str, environment: Environment) -> str:
+def claim_namespace(storage: ObjectStore, folder: str, *, name: str, home_id: str, environment: Environment) -> str:
     """Make an empty folder the namespace of a repository that is about to be recorded.
 
     Args:
-        store: the folder.
+        storage: what all namespaces of the home lie in. It is probed, not the folder, which must hold only the marker.
+        folder: the namespace, relative to the storage.
         name: of the repository.
         home_id: of the home that records it.
 
@@ -111,9 +159,10 @@ def claim_namespace(store: ObjectStore, *, name: str, home_id: str, environment:
     Cost: 1 LIST + 3 PUT + 1 DELETE.
     """
     uid = mint_file_id(environment=environment)
+    store = storage.sub(folder)
     there = _first_object(store)
     if there is None:
-        probe_create_only(store, environment=environment)
+        probe_create_only(storage, environment=environment)
         marker = _Marker(1, home_id, uid, name, environment.clock.now_ms())
         try:
             create_once(store, MARKER_PATH, msgspec.json.encode(marker), environment=environment)
@@ -131,9 +180,8 @@ def claim_namespace(store: ObjectStore, *, name: str, home_id: str, environment:
 
 def _first_object(store: ObjectStore) -> str | None:
     """An object of the folder, the marker only when there is no other; probes do not count."""
-    paths = [meta.path for meta in islice(store.list(), 16)]
-    paths = sorted((path for path in paths if not path.startswith(_PROBE_START)), key=MARKER_PATH.__eq__)
-    return paths[0] if paths else None
+    paths = islice((meta.path for meta in store.list() if not is_probe(meta.path)), 2)
+    return min(paths, key=MARKER_PATH.__eq__, default=None)
 
 
 def _read_marker(store: ObjectStore) -> _Marker:

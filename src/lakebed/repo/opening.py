@@ -67,7 +67,9 @@ def open_repositories(
         read_only: own nothing and write nothing, beside whoever owns the records; for questions, not for servers.
         durable: False does not wait for the disk, on local folders.
         endpoint: where this process serves others; whom its ownership turns away is told.
-        import_from: URLs below which objects may be imported; None: everywhere.
+        import_from: URLs below which objects may be imported, or ``repository=URL`` for one repository; None:
+            everywhere. With a list, nothing below the storage itself may be but what is in the list, and never the
+            records, another repository or another store.
         owner_wait_ms: wait so long for another process that owns the records and is no server: a command, a job.
         access_key, secret: for a server, which takes nothing else but the URL.
 
@@ -120,7 +122,11 @@ def open_repositories(
     if read_only:
         options = replace(options, background=False)
     foreign = ForeignStores(
-        like=store.root_url, storage_options=storage_options, allowed=import_from, environment=environment
+        like=store.root_url,
+        storage_options=storage_options,
+        allowed=import_from,
+        records=place,
+        environment=environment,
     )
     return Repositories(store, key_value, options=options, environment=environment, foreign=foreign)
 
@@ -155,7 +161,7 @@ def open_repository(
     durable: bool = True,
     access_key: str | None = None,
     secret: str | None = None,
-) -> Any:
+) -> Repository:
     """Open one repository: ``/lake/analytics.repo``, or ``http://host:port/analytics`` of a running server.
 
     Args:
@@ -175,7 +181,8 @@ def open_repository(
     """
     text = os.fspath(url)
     if text.startswith(_REMOTE_SCHEMES):
-        return _remote().open_remote_repository(text, access_key=access_key, secret=secret, create=create)
+        remote: Repository = _remote().open_remote_repository(text, access_key=access_key, secret=secret, create=create)
+        return remote
     storage, name = _split(text)
     home = open_repositories(
         storage,

@@ -58,6 +58,10 @@ class RepositoryOptions:
     """Differences of two metaranges kept, of the small ones."""
     committer: str = ""
     """Who commits, when nobody is named; empty: the user that runs the process."""
+    webhook_hosts: tuple[str, ...] = ()
+    """Hosts that webhooks may reach although their addresses are private, loopback or otherwise not public: names,
+    addresses or networks such as ``10.0.0.0/8``; a name or an address may have a port behind a colon. Webhooks are set
+    by administrators of one repository, and the request leaves from this machine: list only what they may reach."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from lakebed.errors import InvalidRequest
 from lakebed.repo.commit import check_says, move_by_commits, new_commit, no_changes
 from lakebed.repo.commits import load_commit
 from lakebed.repo.committed.merge import Strategy
-from lakebed.repo.heads import CommitWithId, Move, SealedBranch, check_clean
+from lakebed.repo.heads import CommitWithId, Move, SealedBranch, check_clean, same_state
 from lakebed.repo.home import Home
 from lakebed.repo.merge import check_strategy, merged
 from lakebed.repo.model import Commit, MetarangeRef
@@ -170,7 +170,7 @@ def _pick(
             strategy=strategy,
             what=f"{what} on {branch}",
         )
-        if state.id == head.metarange.id and not allow_empty:
+        if not allow_empty and same_state(home, state, head.metarange):
             raise no_changes(home, branch, f"The {what}")
         new = new_commit(
             home,

@@ -6,7 +6,8 @@ branch is allowed, whatever is blocked there. A branch's rules are those of ever
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Collection
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from itertools import pairwise
@@ -29,6 +30,7 @@ __all__ = [
     "check_writable",
     "protect",
     "protected",
+    "protected_with_tag",
     "set_protected",
     "unprotect",
 ]
@@ -110,8 +112,25 @@ def protected(home: Home, *, snapshot: KeyValueSnapshot | None = None) -> tuple[
     return _decoded((home.key_value if snapshot is None else snapshot).get(key), key).rules
 
 
-def set_protected(home: Home, rules: tuple[ProtectionRule, ...]) -> tuple[ProtectionRule, ...]:
+def protected_with_tag(home: Home) -> tuple[tuple[ProtectionRule, ...], str]:
+    """The rules, and a text that changes with them, for `set_protected`. Raises `Corruption`. Cost: 1 read."""
+    key = home.keys.setting(_SETTING)
+    raw = home.key_value.get(key)
+    return _decoded(raw, key).rules, _tag(raw)
+
+
+def _tag(raw: bytes | None) -> str:
+    return hashlib.blake2b(raw or b"", digest_size=16).hexdigest()
+
+
+def set_protected(
+    home: Home, rules: tuple[ProtectionRule, ...], *, expected: Collection[str] | None = None
+) -> tuple[ProtectionRule, ...]:
     """Replace all rules.
+
+    Args:
+        expected: tags of `protected_with_tag`: only if the rules have one of them, or, of the empty tag, if none were
+            ever set; None: whatever they are.
 
     Returns:
         The rules, sorted by pattern.
@@ -119,11 +138,30 @@ def set_protected(home: Home, rules: tuple[ProtectionRule, ...]) -> tuple[Protec
     Raises:
         InvalidRequest: kind ``invalid_protection``: a pattern is empty, too long or there twice, or something unknown
             is blocked.
-    Cost: 1 write of the key-value store.
+        Conflict: kind ``protection_moved``: the rules have another tag.
+    Cost: 1 write of the key-value store; with `expected` also 1 read.
     """
     checked = _checked(rules)
-    home.key_value.set(home.keys.setting(_SETTING), encode_record(_Rules(checked)))
+    key = home.keys.setting(_SETTING)
+    if expected is None:
+        home.key_value.set(key, encode_record(_Rules(checked)))
+        return checked
+    raw = home.key_value.get(key)
+    try:
+        if _tag(raw) not in expected and not (raw is None and "" in expected):
+            raise _rules_moved(home)
+        home.key_value.set_if(key, encode_record(_Rules(checked)), expected=raw)
+    except Conflict:
+        raise _rules_moved(home) from None
     return checked
+
+
+def _rules_moved(home: Home) -> Conflict:
+    return Conflict(
+        f"The protected branches of repository {home.name} were changed since they were read: read them again.",
+        kind="protection_moved",
+        repository=home.name,
+    )
 
 
 def protect(home: Home, pattern: str, *, blocked: tuple[Blocked, ...] = get_args(Blocked)) -> ProtectionRule:

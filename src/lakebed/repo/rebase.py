@@ -1,17 +1,18 @@
 """Rebases: a branch's own commits, made again one by one upon another reference.
 
 Owns: `rebase`. Invariants: all new commits and the head are written at once, so a conflict anywhere leaves the branch
-where it was; a commit whose changes are there already is left out; a merge commit is made again as what it changed
-against its first parent. Does not know: how a head moves (`lakebed.repo.heads`).
+where it was. As by ``git rebase``, a branch's own commits are all that its head descends from and the new base does
+not; merge commits are left out, for what they brought is either in the new base or among the own commits, and so is a
+commit whose changes are there already. Does not know: how a head moves (`lakebed.repo.heads`).
 """
 
 from __future__ import annotations
 
 from lakebed.errors import InvalidRequest
 from lakebed.repo.commit import move_by_commits, new_commit, no_changes
-from lakebed.repo.commits import ancestors, load_commit, merge_base
+from lakebed.repo.commits import difference, load_commit, merge_base
 from lakebed.repo.committed.merge import Strategy
-from lakebed.repo.heads import CommitWithId, Move, SealedBranch, check_clean
+from lakebed.repo.heads import CommitWithId, Move, SealedBranch, check_clean, same_state
 from lakebed.repo.home import Home
 from lakebed.repo.merge import check_strategy, merged
 from lakebed.repo.protection import check_committable
@@ -31,7 +32,7 @@ def rebase(
     committer: str | None = None,
     strategy: Strategy | None = None,
 ) -> CommitWithId:
-    """Make a branch's own commits, those since its merge base with `onto`, again upon `onto`.
+    """Make a branch's own commits, those that `onto` does not descend from, again upon `onto`.
 
     Args:
         onto: any reference; of a branch what is committed there.
@@ -67,7 +68,7 @@ def rebase(
                 strategy=strategy,
                 what=f"rebase of {branch} onto {onto}, at commit {id},",
             )
-            if state.id == last.commit.metarange.id:
+            if same_state(home, state, last.commit.metarange):
                 continue
             last = new_commit(
                 home,
@@ -85,7 +86,7 @@ def rebase(
 
 
 def _own_commits(home: Home, sealed: SealedBranch, onto_id: str) -> list[CommitWithId]:
-    """The branch's commits since the merge base, along first parents, oldest first."""
+    """The commits of a branch that `onto` does not descend from, without merges, oldest first."""
     head_id = sealed.record.commit_id
     base_id = merge_base(home, head_id, onto_id)
     if base_id is None:
@@ -96,11 +97,10 @@ def _own_commits(home: Home, sealed: SealedBranch, onto_id: str) -> list[CommitW
         )
     if base_id == onto_id:
         raise no_changes(home, sealed.name, "The rebase")
-    stop = load_commit(home, base_id).generation
     own: list[CommitWithId] = []
-    for id, commit in ancestors(home, head_id, first_parent=True):
-        if id == base_id or commit.generation <= stop:
-            break
+    for id, commit in difference(home, head_id, onto_id):
+        if len(commit.parents) > 1:
+            continue
         if len(own) == REBASE_COMMIT_COUNT_MAX:
             raise InvalidRequest(
                 f"Branch {sealed.name} of repository {home.name} has more than {REBASE_COMMIT_COUNT_MAX:,} commits of "

@@ -9,7 +9,8 @@ where bytes are (`lakebed.repo.data`).
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from lakebed.errors import NotFound
@@ -18,6 +19,7 @@ from lakebed.repo import data
 from lakebed.repo.blame import blame
 from lakebed.repo.branch_store import BranchStore
 from lakebed.repo.differences import DiffScope, diff_refs
+from lakebed.repo.directories import CopyProgress, CopyReport, download_directory
 from lakebed.repo.heads import CommitWithId
 from lakebed.repo.home import Home
 from lakebed.repo.log import log
@@ -170,6 +172,16 @@ class Reference:
             )
         return entry
 
+    def stat_many(self, paths: Sequence[str]) -> dict[str, Entry]:
+        """What is known of many objects, of one moment, by path; those that are not there are left out.
+
+        Raises `InvalidRequest` (``invalid_path``). Cost: 1 snapshot of the key-value store, 1 read a staging token for
+        all paths together, and the ranges that may hold them.
+        """
+        with self.view() as view:
+            found = zip(paths, view.get_many(paths), strict=True)
+        return {path: entry for path, entry in found if entry is not None}
+
     def exists(self, path: str) -> bool:
         """Whether there is an object at a path. Raises `InvalidRequest` (``invalid_path``). Cost: as `stat`."""
         with self.view() as view:
@@ -216,6 +228,21 @@ class Reference:
         """
         with self.view() as view:
             yield from view.list(prefix, after=after, delimiter=delimiter, amount=amount)
+
+    def download_directory(
+        self,
+        directory: str | os.PathLike[str],
+        prefix: str = "",
+        *,
+        delete: bool = False,
+        dry_run: bool = False,
+        progress: Callable[[CopyProgress], None] | None = None,
+    ) -> CopyReport:
+        """Copy every object below a prefix into a local directory.
+
+        Arguments and errors as `lakebed.repo.directories.download_directory`.
+        """
+        return download_directory(self, directory, prefix, delete=delete, dry_run=dry_run, progress=progress)
 
     def store(self, prefix: str = "") -> ObjectStore:
         """An object store of what is here, so that a table, or whatever is written against that port, can live in it.

@@ -88,7 +88,16 @@ def resolve(home: Home, text: str, *, snapshot: KeyValueSnapshot | None = None) 
 
 
 def resolve_commit(home: Home, text: str, *, snapshot: KeyValueSnapshot | None = None) -> tuple[str, Commit]:
-    """Id and record of the commit that a reference leads to; what is staged does not matter. As `resolve`."""
+    """Id and record of the commit that a reference leads to.
+
+    Raises as `resolve`, and `InvalidRequest` (``invalid_reference``) of ``branch$``: what is staged is not a commit.
+    """
+    if parse_reference(text).mode == "$":
+        raise InvalidRequest(
+            f"{text!r} asks for what is staged, and this reads what is committed: leave out the $.",
+            kind="invalid_reference",
+            reference=text,
+        )
     resolved = resolve(home, text, snapshot=snapshot)
     return resolved.commit_id, resolved.commit
 

@@ -13,8 +13,7 @@ Does not know: what is in a repository, or how it is kept in order (`lakebed.rep
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from types import TracebackType
@@ -33,8 +32,15 @@ from lakebed.repo.home import Home, make_home
 from lakebed.repo.key_value.port import KeyValue
 from lakebed.repo.layout import DELETED_PREFIX, HOME_KEY, REPOSITORY_PREFIX, deleted_key, repository_key
 from lakebed.repo.model import Branch, DeletedRepository, HomeRecord, RepositoryRecord
-from lakebed.repo.names import check_amount, check_branch_name, check_repository_name
-from lakebed.repo.namespace import REPOSITORY_SUFFIX, claim_namespace, namespace_folder, overlaps
+from lakebed.repo.names import check_amount, check_branch_name, check_repository_name, missing_repository
+from lakebed.repo.namespace import (
+    REPOSITORY_SUFFIX,
+    check_new_folder,
+    check_new_namespace,
+    claim_namespace,
+    namespace_folder,
+    overlaps,
+)
 from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.records import (
     decode_record,
@@ -86,7 +92,7 @@ class Repositories:
         self.options = options
         self._environment = environment
         self._lock = environment.runtime.lock()
-        self._foreign = foreign or ForeignStores(environment=environment)
+        self._foreign = (foreign or ForeignStores(environment=environment)).protecting(self._namespaces)
         self._cache = None
         if options.cache_bytes is not None:
             self._cache = BlockCache(options.cache_bytes, runtime=environment.runtime)
@@ -158,15 +164,15 @@ class Repositories:
         check_branch_name(default_branch)
         check_commit_metadata(metadata or {})
         given = f"{name}{REPOSITORY_SUFFIX}" if namespace is None else namespace
+        check_new_namespace(given)
         folder = namespace_folder(given, root_url=self.url)
+        check_new_folder(folder)
         tries = 0
         while True:
             tries += 1
             home_record = self._home_record()
             self._refuse_taken(name, folder)
-            uid = claim_namespace(
-                self._store.sub(folder), name=name, home_id=home_record.id, environment=self._environment
-            )
+            uid = claim_namespace(self._store, folder, name=name, home_id=home_record.id, environment=self._environment)
             record = RepositoryRecord(
                 uid=uid,
                 namespace=given if given.startswith("local://") else folder,
@@ -197,6 +203,13 @@ class Repositories:
 
     def _busy(self, operation: str) -> Conflict:
         return lost_race(operation, of=f"the repositories at {self.url}", kind="repositories_moved", url=self.url)
+
+    def _namespaces(self) -> tuple[str, ...]:
+        """The folders of all repositories, also of those that are deleted and not cleaned up. Cost: 1 snapshot."""
+        with self._key_value.snapshot() as snapshot:
+            found = [record for _, record in read_records(snapshot, REPOSITORY_PREFIX, RepositoryRecord)]
+            found += [one.record for _, one in read_records(snapshot, DELETED_PREFIX, DeletedRepository)]
+        return tuple(namespace_folder(record.namespace, root_url=self.url) for record in found)
 
     def _refuse_taken(self, name: str, folder: str) -> None:
         """Raise when a repository has the name or a folder that overlaps, or had until lately."""
@@ -310,11 +323,25 @@ class Repositories:
             Conflict: kind ``repository_moved``: its record changed at the same time, again and again.
         Cost: 1 read and 1 write of the key-value store.
         """
+        self._change_metadata(name, lambda before: metadata)
+
+    def update_metadata(self, name: str, changed: Mapping[str, str], *, removed: Iterable[str] = ()) -> None:
+        """Set some keys of a repository's metadata and remove others; what others set meanwhile stays.
+
+        Raises and costs as `set_metadata`.
+        """
+        gone = set(removed)
+        self._change_metadata(
+            name, lambda before: {**{key: value for key, value in before.items() if key not in gone}, **changed}
+        )
+
+    def _change_metadata(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
         self._check_open()
-        check_commit_metadata(metadata)
         for _ in range(_TRIES_MAX):
             key, raw, record = self._load(name)
-            changed = encode_record(msgspec.structs.replace(record, metadata=dict(metadata)))
+            metadata = dict(change(record.metadata))
+            check_commit_metadata(metadata)
+            changed = encode_record(msgspec.structs.replace(record, metadata=metadata))
             if changed == raw or replace_record(self._key_value, key, changed, expected=raw):
                 return
         raise lost_race("change", of=f"repository {name}", kind="repository_moved", repository=name)
@@ -390,19 +417,7 @@ class Repositories:
         with self._key_value.snapshot() as snapshot:
             found = read_records(snapshot, REPOSITORY_PREFIX, RepositoryRecord)
             names = [other for other, _ in islice(found, _NAMES_LOOKED_AT_MAX)]
-        near = difflib.get_close_matches(name, names, n=3)
-        if near:
-            hint = f"Did you mean {' or '.join(near)}?"
-        elif names:
-            hint = f"It has {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}."
-        else:
-            hint = "It has none yet."
-        return NotFound(
-            f"There is no repository {name!r} at {self.url}. {hint}",
-            kind="repository_not_found",
-            repository=name,
-            near=near,
-        )
+        return missing_repository(name, names=names, url=self.url)
 
     # ---- in the background
 

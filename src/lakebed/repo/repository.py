@@ -7,11 +7,12 @@ number of them may be open in a process. It answers the contract of versioned st
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, NoReturn, get_args
 
-from lakebed.errors import LakebedError
+from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.reclaim.model import Pin, ReclaimPlan, ReclaimReport, Verdict, Version
 from lakebed.repo.branch import Branch
 from lakebed.repo.branches import create_branch, delete_branch, list_branches, undelete_branch
@@ -24,6 +25,7 @@ from lakebed.repo.hooks import Hooks, Webhook, set_webhooks, webhooks
 from lakebed.repo.model import Difference, Tag
 from lakebed.repo.options import CollectionOptions
 from lakebed.repo.protection import Blocked, ProtectionRule, protect, protected, unprotect
+from lakebed.repo.ranges import diff_sides, log_of_range
 from lakebed.repo.reference import Reference
 from lakebed.repo.reflog import ReflogLine, reflog
 from lakebed.repo.refs import resolve_commit
@@ -113,6 +115,13 @@ class Repository:
     def __repr__(self) -> str:
         return f"Repository({self.name!r}, url={self.url!r})"
 
+    def __reduce__(self) -> NoReturn:
+        raise InvalidRequest(
+            f"An open repository cannot be copied or sent to another process: open {self.name!r} there, with "
+            "lakebed.repo.open, or by the address of a server that owns it.",
+            kind="not_picklable",
+        )
+
     # ---- references
 
     def ref(self, text: str) -> Reference:
@@ -170,29 +179,50 @@ class Repository:
         """Remove a tag. Errors as `lakebed.repo.tags.delete_tag`."""
         delete_tag(self._home, name)
 
+    def filesystem(self) -> Any:
+        """The repository as a file system of fsspec, for pandas, DuckDB and pyarrow: see `lakebed.repo.fs`.
+
+        Raises `ModuleNotFoundError` when fsspec is not installed.
+        """
+        # By name: the file system is a face above repositories, and loaded only by those who use it.
+        module = importlib.import_module("lakebed.repo.fs")
+        return module.RepositoryFileSystem(home=self, skip_instance_cache=True)
+
     # ---- history
 
     def log(self, ref: str | Reference | None = None, **filters: Any) -> Iterator[CommitWithId]:
-        """Commits behind a reference, by default behind the default branch. Arguments as `Reference.log`."""
-        return self.ref(self.default_branch if ref is None else str(ref)).log(**filters)
+        """Commits behind a reference, by default behind the default branch, or of a range such as ``main~3..main``.
+
+        Arguments as `Reference.log`.
+        """
+        text = self.default_branch if ref is None else str(ref)
+        return log_of_range(lambda one, **rest: self.ref(one).log(**rest), text, **filters)
 
     def diff(
         self,
         left: str | Reference,
-        right: str | Reference,
+        right: str | Reference | None = None,
         *,
-        kind: DiffScope = "three_dot",
+        kind: DiffScope | None = None,
         prefix: str = "",
         after: str = "",
         delimiter: str = "",
         amount: int | None = None,
     ) -> Iterator[Difference]:
-        """How two references differ. Arguments and errors as `lakebed.repo.differences.diff_refs`."""
+        """How two references differ, or the sides of a range.
+
+        Args:
+            left, right: two references; or as `left` alone ``one..other``, which compares the two as they are, or
+                ``one...other``, which shows what the other did since they parted.
+            kind: of two references: ``three_dot`` (the default) or ``two_dot``.
+            prefix, after, delimiter, amount: as `lakebed.repo.differences.diff_refs`, and so are errors.
+        """
+        one, other, scope = diff_sides(str(left), None if right is None else str(right), kind)
         return diff_refs(
             self._home,
-            str(left),
-            str(right),
-            kind=kind,
+            one,
+            other,
+            kind=scope,
             prefix=prefix,
             after=after,
             delimiter=delimiter,

@@ -8,6 +8,8 @@ not know: what a commit holds.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
+from typing import Final
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
 from lakebed.repo.commits import is_commit_id, load_commit
@@ -17,8 +19,12 @@ from lakebed.repo.model import Tag
 from lakebed.repo.names import check_tag_name
 from lakebed.repo.protection import check_not_read_only
 from lakebed.repo.records import decode_record, encode_record, lost_race, read_records
+from lakebed.texts import did_you_mean
 
 __all__ = ["create_tag", "delete_tag", "find_tag", "is_live", "list_tags", "load_tag", "name_taken", "refuse_expired"]
+
+_COMPARED_MAX: Final = 1000
+"""Names that an unknown one is compared with."""
 
 
 def is_live(tag: Tag, now_ms: int) -> bool:
@@ -172,4 +178,5 @@ def name_taken(home: Home, name: str, what: str) -> AlreadyExists:
 
 
 def _missing(home: Home, name: str) -> NotFound:
-    return NotFound(f"Repository {home.name} has no tag {name!r}.", kind="tag_not_found", tag=name)
+    hint = did_you_mean(name, (tag for tag, _ in islice(list_tags(home), _COMPARED_MAX)))
+    return NotFound(f"Repository {home.name} has no tag {name!r}.{hint}", kind="tag_not_found", tag=name)

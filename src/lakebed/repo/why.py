@@ -19,7 +19,15 @@ from lakebed.repo.commits import SHOWN_CHARACTERS
 from lakebed.repo.entry import address_ulid
 from lakebed.repo.home import Home
 from lakebed.repo.key_value.port import KeyValueSnapshot
-from lakebed.repo.layout import CLOCK_PATH, MARKER_PATH, METARANGE_FOLDER, RANGE_FOLDER, metarange_path, range_path
+from lakebed.repo.layout import (
+    CLOCK_PATH,
+    MARKER_PATH,
+    METARANGE_FOLDER,
+    RANGE_FOLDER,
+    UPLOAD_FOLDER,
+    metarange_path,
+    range_path,
+)
 from lakebed.repo.mark import Marked, mark
 from lakebed.repo.model import Branch, MetarangeRef
 from lakebed.repo.records import read_records
@@ -36,7 +44,7 @@ def why(home: Home, path: str) -> Verdict:
     """Who needs an object, or when it may go.
 
     Args:
-        path: relative to the repository's storage namespace: ``data/<ulid>``, a range, a metarange.
+        path: relative to the repository's storage namespace: ``data/<ulid>``, a range, a metarange, an upload.
 
     Raises:
         Corruption: a record or a range that would tell is damaged.
@@ -47,7 +55,8 @@ def why(home: Home, path: str) -> Verdict:
     if path == CLOCK_PATH:
         return Verdict(path, (), "Each collection puts this anew, to be told the store's time.")
     ulid = address_ulid(path)
-    is_file = path.startswith((f"{RANGE_FOLDER}/", f"{METARANGE_FOLDER}/")) and is_file_id(path[-FILE_ID_CHARACTERS:])
+    folders = (f"{RANGE_FOLDER}/", f"{METARANGE_FOLDER}/", f"{UPLOAD_FOLDER}/")
+    is_file = path.startswith(folders) and is_file_id(path[-FILE_ID_CHARACTERS:])
     if ulid is None and not is_file:
         return Verdict(path, (), f"The repository {home.name} made no such object, so it neither needs nor deletes it.")
     with home.key_value.snapshot() as snapshot:

@@ -26,6 +26,7 @@ __all__ = [
     "CommitRow",
     "Config",
     "CurrentUser",
+    "DiffObjectStat",
     "DiffRow",
     "GarbageCollectionRule",
     "GarbageCollectionRules",
@@ -48,6 +49,7 @@ __all__ = [
     "PathList",
     "Ref",
     "RepositoryCreation",
+    "RepositoryMetadataKeys",
     "RepositoryMetadataSet",
     "RepositoryRow",
     "ResetCreation",
@@ -117,6 +119,12 @@ class RepositoryMetadataSet(msgspec.Struct, frozen=True):
     """``POST /repositories/{repository}/metadata``."""
 
     metadata: Metadata
+
+
+class RepositoryMetadataKeys(msgspec.Struct, frozen=True):
+    """``DELETE /repositories/{repository}/metadata``."""
+
+    keys: Annotated[list[str], Meta(max_length=PATHS_MAX)]
 
 
 class BranchCreation(msgspec.Struct, frozen=True):
@@ -230,6 +238,15 @@ class CherryPickCreation(msgspec.Struct, frozen=True):
     force: bool | None = None
 
 
+class DiffObjectStat(msgspec.Struct, frozen=True):
+    """What the right side of a difference has at a path."""
+
+    checksum: str
+    mtime: int
+    content_type: str
+    metadata: Metadata
+
+
 class DiffRow(msgspec.Struct, frozen=True, omit_defaults=True):
     """A path that differs."""
 
@@ -237,6 +254,7 @@ class DiffRow(msgspec.Struct, frozen=True, omit_defaults=True):
     path: str
     path_type: Literal["object", "common_prefix"]
     size_bytes: int | UnsetType = UNSET
+    right: DiffObjectStat | UnsetType = UNSET
 
 
 class ObjectStats(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -404,10 +422,12 @@ class Config(msgspec.Struct, frozen=True):
 
 
 class User(msgspec.Struct, frozen=True):
-    """Who asks."""
+    """Who asks: an access key. It has no address of mail; clients show the field all the same."""
 
     id: str
     creation_date: int
+    friendly_name: str
+    email: str = ""
 
 
 class CurrentUser(msgspec.Struct, frozen=True):

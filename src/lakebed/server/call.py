@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, MutableMapping
+from dataclasses import replace
 from typing import Any, Final, ParamSpec, TypeVar
 from urllib.parse import parse_qsl
 
@@ -75,6 +76,14 @@ class Call:
                 text: str = value.decode("latin-1")
                 return text
         return None
+
+    def etags(self, name: bytes) -> frozenset[str] | None:
+        """The strong ETags of a header; None: the header is not there, or is ``*``."""
+        text = self.header(name)
+        if text is None or text.strip() == "*":
+            return None
+        tags = (tag.strip() for tag in text.split(","))
+        return frozenset(tag.strip('"') for tag in tags if not tag.startswith("W/"))
 
     @property
     def query(self) -> dict[str, str]:
@@ -200,9 +209,26 @@ class Call:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidRequest(f"The body is no JSON: {error}.", kind="invalid_body") from error
 
-    async def home(self) -> Home:
-        """The repository that the path names. Raises `NotFound`."""
-        return await self.site.home(self.path["repository"])
+    async def whoever_asks(self) -> Principal | None:
+        """Who asks, of a public endpoint that tells more to some; None: the request does not say.
+
+        Raises:
+            InvalidRequest: kind ``unauthorized``: it says so, and it is not true.
+        """
+        header = next((value for name, value in self.scope["headers"] if name == b"authorization"), None)
+        return None if header is None else await self.site.principal_of(header)
+
+    async def home(self, *, force: bool = False) -> Home:
+        """The repository that the path names, as who asks may use it; with `force` changeable although it is read-only.
+
+        Raises `NotFound`.
+        """
+        home = await self.site.home(self.path["repository"])
+        if force:
+            home = home.forced()
+        if self.principal is None or self.principal.repositories is None:
+            return home
+        return replace(home, foreign=home.foreign.of(home.name, is_limited=True))
 
     async def look(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a short read: at once where what it reads is on this machine, else in the pool for what waits."""

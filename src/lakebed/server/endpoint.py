@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from lakebed.errors import LakebedError
 from lakebed.server.audit import AuditLine
-from lakebed.server.auth import check_role, parse_credential
+from lakebed.server.auth import check_role
 from lakebed.server.call import Call, ClientGone
 from lakebed.server.errors import error_reply, status_of
 from lakebed.server.keys import Principal, Role
@@ -65,6 +65,7 @@ class Endpoint:
         body_required: whether the body may be absent.
         gives: status to the struct of its JSON body, ``str`` or ``bytes``, or None for an empty one.
         audited: whether the audit log has a line of it.
+        statuses: kinds of errors that clients expect another status of than `lakebed.server.errors` gives.
     """
 
     method: str
@@ -79,6 +80,7 @@ class Endpoint:
     gives: Mapping[int, Any] = None  # type: ignore[assignment]
     parameters: tuple[Parameter, ...] = ()
     audited: bool = False
+    statuses: Mapping[str, int] = field(default_factory=dict)
 
 
 def endpoint(
@@ -94,13 +96,28 @@ def endpoint(
     body_required: bool = True,
     parameters: tuple[Parameter, ...] = (),
     audited: bool = False,
+    statuses: Mapping[str, int] = {},
 ) -> Callable[[Handler], Handler]:
     """Declare a handler; the first line of its docstring is the summary. Arguments as `Endpoint` has them."""
 
     def declare(handler: Handler) -> Handler:
         summary = (handler.__doc__ or "").strip().split("\n")[0]
         registry.append(
-            Endpoint(method, path, name, handler, summary, tag, needs, takes, body_required, gives, parameters, audited)
+            Endpoint(
+                method,
+                path,
+                name,
+                handler,
+                summary,
+                tag,
+                needs,
+                takes,
+                body_required,
+                gives,
+                parameters,
+                audited,
+                statuses,
+            )
         )
         return handler
 
@@ -120,8 +137,10 @@ class EndpointApp:
         trace: RequestTrace = scope[TRACE]
         method = scope["method"]
         trace.route = self._template
+        statuses: Mapping[str, int] = {}
         try:
             found = self._endpoints["GET" if method == "HEAD" and method not in self._endpoints else method]
+            statuses = found.statuses
             principal = None if found.needs is None else await self._authenticate(scope, found, trace)
             call = Call(self._site, scope, receive, principal=principal, request_id=trace.request_id)
             reply = await found.handler(call)
@@ -131,18 +150,14 @@ class EndpointApp:
             trace.status, trace.error = 499, "client_gone"
             return
         except Exception as error:
-            reply = self._explain(error, trace)
+            reply = self._explain(error, trace, statuses=statuses)
         reply.headers.append((b"x-request-id", trace.request_id.encode()))
         trace.status = reply.status
         trace.bytes_out = await reply.send(send, with_body=method != "HEAD")
 
     async def _authenticate(self, scope: Scope, found: Endpoint, trace: RequestTrace) -> Principal:
         header = next((value for name, value in scope["headers"] if name == b"authorization"), None)
-        principal = None if header is None else self._site.keys.recall(header)
-        if principal is None:
-            access_key, secret = parse_credential(header)
-            assert header is not None
-            principal = await self._site.verify(header, access_key=access_key, secret=secret)
+        principal = await self._site.principal_of(header)
         trace.access_key = principal.id
         assert found.needs is not None
         check_role(principal, needed=found.needs, repository=scope["path_params"].get("repository"))
@@ -165,9 +180,10 @@ class EndpointApp:
         except LakebedError as error:  # the change is made, and its reply must say so
             self._site.complain(f"no audit line of {found.name}: {error}", request_id=call.request_id)
 
-    def _explain(self, error: Exception, trace: RequestTrace) -> Reply:
+    def _explain(self, error: Exception, trace: RequestTrace, *, statuses: Mapping[str, int]) -> Reply:
         if isinstance(error, LakebedError) and status_of(error) != 500:
             trace.error = error.kind
         else:
             trace.error = "".join(traceback.format_exception(error))
-        return error_reply(error, request_id=trace.request_id)
+        root_url = self._site.repositories.url
+        return error_reply(error, request_id=trace.request_id, statuses=statuses, root_url=root_url)

@@ -79,7 +79,7 @@ class Gate:
             trace.error = "".join(traceback.format_exception(error))
             if began:
                 raise  # half a reply is out: the connection must not look as if it were a whole one
-            reply = error_reply(error, request_id=trace.request_id)
+            reply = error_reply(error, request_id=trace.request_id, root_url=self._site.repositories.url)
             trace.status = reply.status
             await reply.send(send)
         finally:

@@ -10,7 +10,8 @@ costs microseconds instead of taking a processor for every request.
 
 Tokens. ``POST /auth/login`` makes a short-lived access key, ``<its parent>-<id>``, with the rights of its parent, which
 is sent as ``Bearer <id>.<secret>``; any access key can be sent so. Nothing is signed, so nothing can be forged with
-what a stolen database holds. A token ends with its time, and when its parent is revoked or rotated.
+what a stolen database holds. A token ends with its time, and when its parent is revoked or rotated: it names the salt
+that its parent had, and a rotation gives the parent another one, so a token that is made at that moment is dead too.
 
 Invariants: a secret is in the answer that made it and nowhere else: no record, log, error or cache holds one. A change
 by this process counts at once, by another within `ServerOptions.key_recheck_s`.
@@ -21,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from base64 import b32encode, urlsafe_b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -44,6 +45,7 @@ _ROLES: Final[tuple[Role, ...]] = ("read", "write", "admin")
 
 _ID_PREFIX: Final = "LAKEBED"
 _ID_BYTES: Final = 10
+_ID_CHARACTERS_MAX: Final = 64
 _SECRET_BYTES: Final = 30
 _SALT_BYTES: Final = 16
 _HASH_BYTES: Final = 32
@@ -66,6 +68,8 @@ class AccessKey(msgspec.Struct, frozen=True, omit_defaults=True):
     description: str = ""
     expires_at_ms: int | None = None
     """Of tokens."""
+    parent_salt: bytes = b""
+    """Of tokens: the salt of the access key when the token was made. A token of another salt is refused."""
 
     @property
     def parent(self) -> str | None:
@@ -134,7 +138,8 @@ class AccessKeys:
         for name in repositories or ():
             check_repository_name(name)
         letters = b32encode(self._random(_ID_BYTES)).decode()
-        return self._store(f"{_ID_PREFIX}{letters}", role, repositories, description, expires_at_ms=None)
+        now_ms, salt = self._environment.clock.now_ms(), self._random(_SALT_BYTES)
+        return self._store(AccessKey(f"{_ID_PREFIX}{letters}", role, salt, b"", now_ms, repositories, description))
 
     def create_first(self) -> NewAccessKey | None:
         """An access key that may everything, when there is none at all; else None. Cost: 1 scan, 1 write."""
@@ -179,25 +184,37 @@ class AccessKeys:
             self._forget()
             self._end([token.id for token in self._scan(access_key + _TOKEN_MARK)])
             return new
-        raise Conflict(f"The access key {access_key} is being changed by others: try again.", kind="key_changed")
+        raise _changing(access_key)
 
     def login(self, access_key: str, secret: str) -> NewAccessKey:
         """A token for who knows the secret. Raises `InvalidRequest` (``unauthorized``). Cost: 1 scan, 1 write."""
-        key = self._load(access_key) if access_key else None
-        if key is None or key.parent is not None or not _matches(key, secret):
-            raise _refused()
-        now_ms = self._environment.clock.now_ms()
-        tokens = sorted(self._scan(access_key + _TOKEN_MARK), key=lambda token: token.created_at_ms)
-        live = [token for token in tokens if (token.expires_at_ms or 0) > now_ms]
-        keep = live[max(0, len(live) - self._options.tokens_per_key_max + 1) :]
-        self._end([token.id for token in tokens if token not in keep])
-        return self._store(
-            f"{access_key}{_TOKEN_MARK}{b32encode(self._random(_ID_BYTES)).decode()}",
-            key.role,
-            key.repositories,
-            "",
-            expires_at_ms=now_ms + self._options.token_lifetime_s * 1000,
-        )
+        for _ in range(_TRIES_MAX):
+            raw = self._key_value.get(access_key_key(access_key)) if _is_id(access_key) else None
+            key = None if raw is None else decode_record(raw, AccessKey, key=access_key_key(access_key))
+            if raw is None or key is None or key.parent is not None or not _matches(key, secret):
+                raise _refused()
+            now_ms = self._environment.clock.now_ms()
+            tokens = sorted(self._scan(access_key + _TOKEN_MARK), key=lambda token: token.created_at_ms)
+            live = [token for token in tokens if (token.expires_at_ms or 0) > now_ms]
+            keep = live[max(0, len(live) - self._options.tokens_per_key_max + 1) :]
+            self._end([token.id for token in tokens if token not in keep])
+            try:
+                return self._store(
+                    AccessKey(
+                        f"{access_key}{_TOKEN_MARK}{b32encode(self._random(_ID_BYTES)).decode()}",
+                        key.role,
+                        self._random(_SALT_BYTES),
+                        b"",
+                        now_ms,
+                        key.repositories,
+                        expires_at_ms=now_ms + self._options.token_lifetime_s * 1000,
+                        parent_salt=key.salt,
+                    ),
+                    expected={access_key_key(access_key): raw},
+                )
+            except Conflict:
+                continue  # it was rotated or revoked meanwhile: look again
+        raise _changing(access_key)
 
     def recall(self, credential: bytes) -> Principal | None:
         """Who was verified with a credential a short while ago; None: `verify` it. Cost: 1 us, no call of the store.
@@ -227,8 +244,10 @@ class AccessKeys:
             raise _refused()
         if key.expires_at_ms is not None and self._environment.clock.now_ms() >= key.expires_at_ms:
             raise InvalidRequest("The token has expired: log in again.", kind="unauthorized")
-        if key.parent is not None and self._load(key.parent) is None:
-            raise _refused()
+        if key.parent is not None:
+            parent = self._load(key.parent)
+            if parent is None or not hmac.compare_digest(parent.salt, key.parent_salt):
+                raise _refused()
         names = None if key.repositories is None else frozenset(key.repositories)
         principal = Principal(key.parent or key.id, key.role, names, key.created_at_ms)
         cache = self._cache
@@ -239,19 +258,11 @@ class AccessKeys:
             cache[self._digest(credential)] = _Verified(principal, now_s, key.expires_at_ms)
         return principal
 
-    def _store(
-        self,
-        key_id: str,
-        role: Role,
-        repositories: tuple[str, ...] | None,
-        description: str,
-        *,
-        expires_at_ms: int | None,
-    ) -> NewAccessKey:
-        now_ms = self._environment.clock.now_ms()
-        salt = self._random(_SALT_BYTES)
-        new = self._new(AccessKey(key_id, role, salt, b"", now_ms, repositories, description, expires_at_ms))
-        self._key_value.set_if(access_key_key(key_id), encode_record(new.key), expected=None)
+    def _store(self, key: AccessKey, *, expected: Mapping[bytes, bytes | None] = {}) -> NewAccessKey:
+        """Record a new key or token, which gets its secret here. Raises `Conflict` for what is not as expected."""
+        new = self._new(key)
+        place = access_key_key(key.id)
+        self._key_value.write([(place, encode_record(new.key))], expected={place: None, **expected})
         return new
 
     def _new(self, key: AccessKey) -> NewAccessKey:
@@ -269,9 +280,9 @@ class AccessKeys:
         self._cache = {}
 
     def _load(self, key_id: str) -> AccessKey | None:
-        key = access_key_key(key_id)
-        if not key_id or len(key_id) > 64 or not key_id.isascii():
+        if not _is_id(key_id):
             return None
+        key = access_key_key(key_id)
         raw = self._key_value.get(key)
         return None if raw is None else decode_record(raw, AccessKey, key=key)
 
@@ -286,6 +297,15 @@ class AccessKeys:
 
     def _random(self, count: int) -> bytes:
         return self._environment.rng.getrandbits(8 * count).to_bytes(count, "big")
+
+
+def _is_id(text: str) -> bool:
+    """Whether a text has a length and letters that an id can have."""
+    return 0 < len(text) <= _ID_CHARACTERS_MAX and text.isascii()
+
+
+def _changing(access_key: str) -> Conflict:
+    return Conflict(f"The access key {access_key} is being changed by others: try again.", kind="key_changed")
 
 
 def _hash(salt: bytes, secret: str) -> bytes:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pyarrow as pa
 import uvicorn
 from typing_extensions import override
 
@@ -26,6 +27,7 @@ from lakebed.server.app import build, description
 from lakebed.server.audit import AuditLog
 from lakebed.server.import_runner import ImportRunner
 from lakebed.server.keys import AccessKeys, NewAccessKey
+from lakebed.server.memory import lean_pool
 from lakebed.server.pools import Pools
 from lakebed.server.protocol import bounded_http
 from lakebed.server.settings import ServerSettings, Started
@@ -143,6 +145,7 @@ def serve_one(
     Raises:
         Conflict: kind ``owned``; and otherwise as `lakebed.repo.open_all`.
     """
+    pa.set_memory_pool(lean_pool())
     environment = Environment()
     repositories = open_records(settings, environment=environment)
     try:

@@ -15,7 +15,7 @@ class ServerOptions:
     """Largest JSON body. A thousand paths of a thousand characters fit; what is larger is refused with 413."""
 
     stage_bytes_max: int = 256 << 20
-    """Largest body with objects to stage at once: about a million of them. It is held in memory."""
+    """Largest body with objects to stage, or with paths of a verb: about a million of them. It is held in memory."""
 
     head_bytes_max: int = 160 << 10
     """Largest head of a request, path and headers together: more than an object's metadata can have."""

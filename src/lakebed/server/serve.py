@@ -15,11 +15,14 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from lakebed.errors import InvalidRequest, Unavailable
 from lakebed.objects.path import parse_url
+from lakebed.repo.import_places import parse_places
 from lakebed.repo.options import RepositoryOptions
+from lakebed.repo.outbound import parse_allowed
 from lakebed.runtime import Environment
 from lakebed.server.lifecycle import Running, first_key, open_records, serve_one, told_of
 from lakebed.server.options import ServerOptions
@@ -43,6 +46,7 @@ def run_server(
     allow_remote: bool = False,
     storage_options: Mapping[str, str] | None = None,
     import_from: Sequence[str] = (),
+    allow_webhooks: Sequence[str] = (),
     access_log: str | os.PathLike[str] | None = "-",
     take_over: bool = False,
     options: ServerOptions | None = None,
@@ -59,8 +63,11 @@ def run_server(
         workers: processes that serve; more than one needs records that they can share.
         allow_remote: listen to other machines too. Nothing is encrypted: put a proxy that ends TLS in front.
         storage_options: credentials and endpoints of the storage.
-        import_from: URLs below which objects may be imported or staged, beside the storage itself; whoever may write
-            can read what is there.
+        import_from: URLs below which objects may be imported or staged: whoever may write can read what is there. Keys
+            that are limited to some repositories may import only from places given as ``repository=URL``. Of the
+            storage itself nothing may be but a folder that is named here, and never a store or the records.
+        allow_webhooks: hosts that webhooks may reach although their addresses are not public: names, addresses,
+            networks, as `RepositoryOptions.webhook_hosts`.
         access_log: ``"-"`` is standard error, else a file that is appended to; None: no log.
         take_over: also when another process owns the records; that one is over then.
         options: limits and intervals.
@@ -71,8 +78,8 @@ def run_server(
         The exit code: 0.
 
     Raises:
-        InvalidRequest: kind ``remote_host``, ``workers_need_postgresql``, ``invalid_address``; or the storage cannot be
-            opened as it is named.
+        InvalidRequest: kind ``remote_host``, ``workers_need_postgresql``, ``invalid_address``,
+            ``invalid_webhook_host``; or the storage cannot be opened as it is named.
         Unavailable: kind ``port_in_use``.
         Conflict: kind ``owned``, with ``endpoint=`` where the owner serves.
     """
@@ -90,7 +97,7 @@ def run_server(
             access_log=access_log,
             take_over=take_over,
             options=options,
-            repository_options=repository_options,
+            repository_options=_with_webhooks(repository_options, allow_webhooks),
             environment=environment,
             durable=True,
         )
@@ -110,6 +117,7 @@ def start_server(
     metadata: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     import_from: Sequence[str] = (),
+    allow_webhooks: Sequence[str] = (),
     access_log: str | os.PathLike[str] | None = None,
     take_over: bool = False,
     durable: bool = True,
@@ -137,7 +145,7 @@ def start_server(
             access_log=access_log,
             take_over=take_over,
             options=options,
-            repository_options=repository_options,
+            repository_options=_with_webhooks(repository_options, allow_webhooks),
             environment=environment,
             durable=durable,
         )
@@ -158,25 +166,34 @@ def _settings(
     access_log: str | os.PathLike[str] | None,
     take_over: bool,
     options: ServerOptions | None,
-    repository_options: RepositoryOptions | None,
+    repository_options: RepositoryOptions,
     environment: Environment,
     durable: bool,
 ) -> ServerSettings:
     root = str(parse_url(storage_url))
+    parse_places(import_from)  # what is wrong is told before anything is opened
     shown = f"[{host}]" if ":" in host else host
     return ServerSettings(
         storage_url=root,
         metadata=metadata,
         endpoint=f"http://{shown}:{listener.getsockname()[1]}",
         storage_options=storage_options,
-        import_from=(root, *map(str, map(parse_url, import_from))),
+        import_from=tuple(map(os.fspath, import_from)),
         access_log=None if access_log is None else os.fspath(access_log),
         signing_key=environment.rng.getrandbits(8 * SIGNING_KEY_BYTES).to_bytes(SIGNING_KEY_BYTES, "big"),
         options=options or ServerOptions(),
-        repository_options=repository_options or RepositoryOptions(),
+        repository_options=repository_options,
         take_over=take_over,
         durable=durable,
     )
+
+
+def _with_webhooks(options: RepositoryOptions | None, hosts: Sequence[str]) -> RepositoryOptions:
+    """Options of repositories with more hosts for webhooks. Raises `InvalidRequest` for what is not a host."""
+    given = options or RepositoryOptions()
+    allowed = (*given.webhook_hosts, *hosts)
+    parse_allowed(allowed)
+    return replace(given, webhook_hosts=allowed)
 
 
 def _check(host: str, *, workers: int, metadata: str | None, allow_remote: bool) -> None:

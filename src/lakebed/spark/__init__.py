@@ -33,12 +33,14 @@ _MODULE_OF = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    module = _MODULE_OF.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    require_pyspark()
-    loaded = importlib.import_module(module)
-    value = loaded if name == "jobs" else getattr(loaded, name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a checker of types would believe that every name is here
+
+    def __getattr__(name: str) -> Any:
+        module = _MODULE_OF.get(name)
+        if module is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        require_pyspark()
+        loaded = importlib.import_module(module)
+        value = loaded if name == "jobs" else getattr(loaded, name)
+        globals()[name] = value
+        return value

@@ -14,9 +14,25 @@ import pyarrow as pa
 from pyspark.sql import Column, functions
 from pyspark.sql.pandas.types import from_arrow_type
 
-from lakebed.table.predicate import And, Compare, In, IsNull, Not, Or, Predicate, StartsWith, bind
+from lakebed.table.predicate import (
+    And,
+    Compare,
+    In,
+    IsNull,
+    Known,
+    Not,
+    OneOf,
+    Or,
+    Predicate,
+    StartsWith,
+    balanced,
+    bind,
+)
 
-__all__ = ["column_of", "quoted"]
+__all__ = ["column_of", "is_small", "quoted"]
+
+_LITERALS_MAX = 1000
+"""Values of a filter that are handed to Spark one by one, each with calls into the JVM."""
 
 
 def quoted(name: str) -> Column:
@@ -33,13 +49,23 @@ def column_of(predicate: Predicate, schema: pa.Schema) -> Column:
     return _translated(bind(predicate, schema), schema)
 
 
+def is_small(bound: Predicate) -> bool:
+    """Whether a bound predicate has few enough values to be handed to Spark."""
+    return _literal_count(bound) <= _LITERALS_MAX
+
+
+def _literal_count(bound: Predicate) -> int:
+    if isinstance(bound, And | Or):
+        return sum(map(_literal_count, bound.parts))
+    if isinstance(bound, Not):
+        return _literal_count(bound.part)
+    return len(bound.values) if isinstance(bound, OneOf) else 1
+
+
 def _translated(bound: Predicate, schema: pa.Schema) -> Column:
     if isinstance(bound, And | Or):
-        parts = [_translated(part, schema) for part in bound.parts]
-        whole = parts[0] if parts else functions.lit(isinstance(bound, And))
-        for part in parts[1:]:
-            whole = whole & part if isinstance(bound, And) else whole | part
-        return whole
+        parts = [_translated(part, schema) for part in bound.parts] or [functions.lit(isinstance(bound, And))]
+        return balanced(parts, (lambda a, b: a & b) if isinstance(bound, And) else (lambda a, b: a | b))
     if isinstance(bound, Not):
         return ~_translated(bound.part, schema)
     if isinstance(bound, IsNull):
@@ -47,10 +73,13 @@ def _translated(bound: Predicate, schema: pa.Schema) -> Column:
     if isinstance(bound, StartsWith):
         return quoted(bound.column).startswith(bound.prefix)
     if isinstance(bound, In):
-        whole = functions.lit(False)
-        for value in bound.values:
-            whole = whole | _compared(bound.column, "=", value, schema)
-        return whole
+        return functions.lit(False)  # of no values
+    if isinstance(bound, OneOf):
+        unknown = [functions.lit(None).cast("boolean")] if bound.has_null else []
+        found = [_compared(bound.column, "=", value, schema) for value in bound.values]
+        return balanced([*found, *unknown], lambda a, b: a | b)
+    if isinstance(bound, Known):
+        return functions.when(quoted(bound.column).isNotNull(), functions.lit(bound.truth))
     assert isinstance(bound, Compare)
     return _compared(bound.column, bound.op, bound.value, schema)
 

@@ -18,18 +18,30 @@ from pyspark.storagelevel import StorageLevel
 
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import ReclaimReport
+from lakebed.repo.task_store import EntryStore
 from lakebed.runtime import Environment
+from lakebed.spark.committing import check_there
 from lakebed.spark.expression import quoted
 from lakebed.spark.reading import read_splits
 from lakebed.spark.repository import collect_repository, list_repository, stage_files
-from lakebed.spark.tasks import Batches, changes_of_units, dealt, packed, parallelism, ship
+from lakebed.spark.tasks import Batches, changes_of_units, dealt, packed, parallelism, ship, split_files
 from lakebed.table.compact import CompactReport, CompactTask, run_task
 from lakebed.table.holders import Line
 from lakebed.table.incremental import ROW_KIND_COLUMN
-from lakebed.table.layout import Layout
 from lakebed.table.model import BucketChange
-from lakebed.table.orphans import ORPHAN_AGE_MS, may_be_orphan, used_paths
+from lakebed.table.orphans import (
+    ORPHAN_AGE_MS,
+    Found,
+    Search,
+    Used,
+    data_paths,
+    found_of,
+    names_of,
+    outside_of,
+    used_paths,
+)
 from lakebed.table.orphans import remove_orphan_files as remove_found
+from lakebed.table.placement import check_placement
 from lakebed.table.read import ReadPlan
 from lakebed.table.schema import require_column
 from lakebed.table.table import Table
@@ -44,8 +56,8 @@ __all__ = [
     "stage_files",
 ]
 
-_FOUND = "path string, size_bytes bigint"
-"""A file that might be an orphan."""
+_FOUND = "path string, size_bytes bigint, is_old boolean, name string"
+"""A file that might be an orphan or a data file."""
 
 
 def compact_table(
@@ -69,21 +81,27 @@ def compact_table(
         What was done, or would be read. Its `snapshot` is None when there was nothing to do.
 
     Raises:
-        Conflict: other writers replaced the files again and again while they were being rewritten.
+        Conflict: other writers replaced the files again and again while they were being rewritten; kind
+            ``branch_moved``: the branch that the table is in was reset meanwhile.
     """
     table.refresh()
-    store = ship(table.store)
+    made: list[BucketChange] = []
 
     def run_tasks(tasks: Sequence[CompactTask], plan: ReadPlan) -> list[BucketChange]:
-        return changes_of_units(
+        made[:] = changes_of_units(
             spark,
             tasks,
             size_bytes=lambda task: task.input_bytes,
-            store=store,
+            files=lambda task: split_files(task.split),
+            store=table.store,
             function=partial(_run_task, plan=plan),
         )
+        return made
 
-    return table.rows.compactor(where=where).run(full=full, dry_run=dry_run, run_tasks=run_tasks)
+    report = table.rows.compactor(where=where).run(full=full, dry_run=dry_run, run_tasks=run_tasks)
+    if report.snapshot is not None:
+        check_there(table, made)
+    return report
 
 
 def _run_task(task: CompactTask, store: ObjectStore, *, plan: ReadPlan) -> BucketChange:
@@ -97,6 +115,7 @@ def expire(
     retain_min: int | None = None,
     older_than_ms: int | None = None,
     max_deletes: int | None = None,
+    by_order: bool = False,
     dry_run: bool = False,
 ) -> ReclaimReport:
     """Let the oldest snapshots go; arguments and result as `Table.expire`.
@@ -108,6 +127,7 @@ def expire(
         retain_min=retain_min,
         older_than_ms=older_than_ms,
         max_deletes=max_deletes,
+        by_order=by_order,
         dry_run=dry_run,
     )
 
@@ -121,7 +141,7 @@ def remove_orphan_files(
     """Delete files that no snapshot, tag or branch names, last written before a time.
 
     The folders are listed by tasks, before what is used is looked up; then Spark joins the two, and only the orphans
-    come to the driver.
+    come to the driver. In a branch of a repository the driver does all of it.
 
     Args:
         spark: where the listing and the join run.
@@ -133,55 +153,80 @@ def remove_orphan_files(
     table.refresh()
     if older_than_ms is None:
         older_than_ms = table.environment.clock.now_ms() - ORPHAN_AGE_MS
+    check_placement(table.schema)
     lines = table.history.lines()
+    if isinstance(table.store, EntryStore):
+        # A branch is listed from its records, which tasks do not have; that is a read of columns, not of folders.
+        return remove_found(lines, older_than_ms=older_than_ms, dry_run=dry_run)
     return remove_found(lines, older_than_ms=older_than_ms, dry_run=dry_run, find=partial(_find_unused, spark))
 
 
-def _find_unused(spark: SparkSession, lines: Sequence[Line], older_than_ms: int) -> tuple[pa.Table, int]:
-    candidates = _list_candidates(spark, lines[0], older_than_ms)
+def _find_unused(spark: SparkSession, lines: Sequence[Line], older_than_ms: int) -> Search:
+    found = _list_files(spark, lines[0], older_than_ms)
     try:
-        candidate_count = candidates.count()  # listed now, before what is used is looked up
-        used = _frame_of_paths(spark, used_paths(lines))
-        orphans = candidates.join(used, on="path", how="left_anti").orderBy("path").toArrow()
+        old = found.filter("is_old")
+        old_count = old.count()  # listed now, before what is used is looked up
+        used, data = _used_frames(spark, used_paths(lines))
+        orphans = old.join(used, on="name", how="left_anti").select("path", "size_bytes").orderBy("path").toArrow()
+        present = data.join(found.select("path"), on="path", how="left_semi").select("name")
+        missing = data.join(present, on="name", how="left_anti").select("path").orderBy("path").toArrow()
     finally:
-        candidates.unpersist()
-    return orphans, candidate_count - orphans.num_rows
+        found.unpersist()
+    lost = pa.concat_arrays([pa.array([], pa.string()), *_chunks(missing["path"])])
+    return Search(orphans, old_count - orphans.num_rows, lost)
 
 
-def _list_candidates(spark: SparkSession, line: Line, older_than_ms: int) -> DataFrame:
-    """Old enough files by path and size, kept once listed: a second listing could see what was written since."""
+def _list_files(spark: SparkSession, line: Line, older_than_ms: int) -> DataFrame:
+    """Files by path, size and name, kept once listed: a second listing could see what was written since.
+
+    Tasks list the table's folder, the driver the external roots, of which few tables have any.
+    """
     store, layout = ship(line.store), line.layout
     folders = line.store.list_with_delimiter("").folders
 
     def lakebed_list(assigned: Iterator[str]) -> Batches:
         opened: ObjectStore = pickle.loads(store)
         for folder in assigned:
-            yield _old_files(opened, layout, folder, older_than_ms)
+            yield _columns_of(found_of(list(opened.list(folder)), layout, older_than_ms=older_than_ms))
 
     if not folders:
         return spark.createDataFrame([], _FOUND)
     packs = packed(folders, size_bytes=lambda folder: 0, task_count_min=4 * parallelism(spark))
     tasks, function = dealt(spark, packs, lakebed_list)
-    return tasks.mapInArrow(function, _FOUND).persist(StorageLevel.DISK_ONLY)
+    listed = tasks.mapInArrow(function, _FOUND)
+    outside = outside_of(line, older_than_ms=older_than_ms)
+    if len(outside.paths):
+        listed = listed.unionByName(spark.createDataFrame(pa.Table.from_batches([_columns_of(outside)])))
+    return listed.persist(StorageLevel.DISK_ONLY)
 
 
-def _old_files(store: ObjectStore, layout: Layout, folder: str, older_than_ms: int) -> pa.RecordBatch:
-    found = [meta for meta in store.list(folder) if meta.modified_ms < older_than_ms and may_be_orphan(layout, meta)]
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array([meta.path for meta in found], pa.string()),
-            pa.array([meta.size_bytes for meta in found], pa.int64()),
-        ],
-        names=["path", "size_bytes"],
-    )
+def _columns_of(found: Found) -> pa.RecordBatch:
+    columns = {
+        "path": found.paths,
+        "size_bytes": found.size_bytes,
+        "is_old": found.is_old,
+        "name": names_of(found.paths),
+    }
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
-def _frame_of_paths(spark: SparkSession, versions: Iterator[pa.Array]) -> DataFrame:
-    """Every path that some version names, once; versions share most of theirs, so they are folded as they come."""
-    known = pa.array([], pa.string())
-    for paths in versions:
-        known = pc.unique(pa.concat_arrays([known, *_chunks(paths)]))
-    return spark.createDataFrame(pa.table({"path": known})) if len(known) else spark.createDataFrame([], "path string")
+def _used_frames(spark: SparkSession, versions: Iterator[Used]) -> tuple[DataFrame, DataFrame]:
+    """Every name that some version uses, and every path of a data file that must exist, with its name; each once.
+
+    Versions share most of theirs, so they are folded as they come.
+    """
+    names = data = pa.array([], pa.string())
+    for used in versions:
+        names = pc.unique(pa.concat_arrays([names, *_chunks(names_of(used.paths))]))
+        data = pc.unique(pa.concat_arrays([data, *_chunks(data_paths(used))]))
+    return _frame_of(spark, {"name": names}), _frame_of(spark, {"path": data, "name": names_of(data)})
+
+
+def _frame_of(spark: SparkSession, columns: Mapping[str, pa.Array]) -> DataFrame:
+    table = pa.table(dict(columns))
+    if table.num_rows == 0:
+        return spark.createDataFrame([], ", ".join(f"{name} string" for name in columns))
+    return spark.createDataFrame(table)
 
 
 def _chunks(paths: pa.Array | pa.ChunkedArray) -> list[pa.Array]:

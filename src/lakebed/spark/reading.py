@@ -12,9 +12,9 @@ pickled function, never in a path, a plan or an event log.
 
 from __future__ import annotations
 
-import pickle
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, functions
@@ -23,18 +23,30 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from lakebed.errors import InvalidRequest
 from lakebed.objects.port import ObjectStore
-from lakebed.spark.expression import column_of, quoted
+from lakebed.repo.model import Entry
+from lakebed.repo.task_store import EntryStore
+from lakebed.spark.expression import column_of, is_small, quoted
 from lakebed.spark.relation import ParquetFile, exact_files, spark_root
-from lakebed.spark.tasks import Batches, dealt, packed, parallelism, ship, split_bytes
+from lakebed.spark.tasks import (
+    Batches,
+    dealt,
+    located,
+    opened_in_task,
+    packed,
+    parallelism,
+    ship,
+    split_bytes,
+    split_files,
+)
 from lakebed.spark.types import carried_schema, is_native, spark_schema
 from lakebed.table.model import DataField, DataFile, Split, TableSchema
 from lakebed.table.predicate import Predicate
-from lakebed.table.read import ReadPlan, read_split
+from lakebed.table.read import ReadPlan, data_path, read_split
 from lakebed.table.table import Table
 from lakebed.table.travel import Time
 from lakebed.table.types import arrow_schema, parse_type
 
-__all__ = ["read", "read_splits"]
+__all__ = ["local_frame", "read", "read_splits"]
 
 
 def read(
@@ -43,7 +55,7 @@ def read(
     *,
     version: int | str | None = None,
     timestamp_ms: Time | None = None,
-    columns: Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
     where: Predicate | str | None = None,
     system: str | None = None,
     native: bool | None = None,
@@ -80,12 +92,13 @@ def read(
                 kind="system_arguments",
                 system=system,
             )
-        return _local_frame(spark, table.system(system))
+        return local_frame(spark, table.system(system))
     scan = table.scan(version=version, timestamp_ms=timestamp_ms, columns=columns, where=where)
     return read_splits(spark, table, splits=scan.splits(), plan=scan.plan, native=native)
 
 
-def _local_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
+def local_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
+    """Arrow rows of this process as a DataFrame; timestamps without a time zone stay so."""
     schema = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
     return spark.createDataFrame(rows, schema=schema) if rows.num_rows else spark.createDataFrame([], schema)
 
@@ -94,12 +107,13 @@ def read_splits(
     spark: SparkSession, table: Table, *, splits: Sequence[Split], plan: ReadPlan, native: bool | None = None
 ) -> DataFrame:
     """The rows of some splits, in `plan.columns`; `read` with the planning done by the caller."""
-    root = None if native is False else spark_root(spark, table.url)
+    is_native = native is not False and (plan.where is None or is_small(plan.where))
+    files = _files_of(spark, table.store, splits) if is_native else None
     frames = []
     merges = list(splits)
-    if root is not None:
-        groups, merges = _native_groups(splits, plan)
-        frames = [_native_frame(spark, root, schema_id, files, plan) for schema_id, files in groups.items()]
+    if files is not None:
+        groups, merges = _native_groups(splits, plan, files)
+        frames = [_native_frame(spark, schema_id, found, plan) for schema_id, found in groups.items()]
     if merges:
         frames.append(_merged_frame(spark, table, merges, plan))
     if not frames:
@@ -113,19 +127,57 @@ def read_splits(
 # ---- Spark's own reader
 
 
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """How Spark's own reader names the files of a store.
+
+    Attributes:
+        root: the URL that paths are below.
+        addresses: in a branch of a repository: where each path's bytes are; None: at the path itself.
+    """
+
+    root: str
+    addresses: Mapping[str, str] | None = None
+
+    def url(self, path: str) -> str | None:
+        """The URL of a file; None: it is outside of the store, and other credentials may be needed."""
+        if self.addresses is not None:
+            path = self.addresses[path]
+        return None if "://" in path else f"{self.root}/{path}"
+
+
+def _files_of(spark: SparkSession, store: ObjectStore, splits: Sequence[Split]) -> _Files | None:
+    """The names of the splits' files; None where Spark cannot reach them. Cost: in a branch as `EntryStore.entries`."""
+    if not isinstance(store, EntryStore):
+        root = spark_root(spark, store.root_url)
+        return None if root is None else _Files(root)
+    inside = store.inside_url()
+    root = None if inside is None else spark_root(spark, inside)
+    if root is None:
+        return None
+    alone = [split for split in splits if not split.needs_merge]
+    (entries,) = located(store, [alone], files=split_files)
+    return _Files(root, {path: entry.address for path, entry in entries.items()})
+
+
 def _native_groups(
-    splits: Sequence[Split], plan: ReadPlan
+    splits: Sequence[Split], plan: ReadPlan, files: _Files
 ) -> tuple[dict[int, list[tuple[str, DataFile]]], list[Split]]:
-    """Files for Spark's reader, as (path below the table, file) by their schema's id; and the other splits."""
+    """Files for Spark's reader, as (URL, file) by their schema's id; and the other splits."""
     readable = {schema_id: _reads_natively(schema, plan.decoded) for schema_id, schema in plan.schemas.items()}
     groups: dict[int, list[tuple[str, DataFile]]] = defaultdict(list)
     others = []
     for split in splits:
-        if split.needs_merge or not all(readable[file.schema_id] and not file.external_path for file in split.files):
+        is_found = not split.other_folders and not any(file.external_path for file in split.files)
+        if split.needs_merge or not is_found or not all(readable[file.schema_id] for file in split.files):
             others.append(split)
             continue
-        for file in split.files:
-            groups[file.schema_id].append((f"{split.folder}/{file.file_name}", file))
+        urls = [files.url(data_path(split, file)) for file in split.files]
+        if None in urls:
+            others.append(split)
+            continue
+        for url, file in zip(urls, split.files, strict=True):
+            groups[file.schema_id].append((str(url), file))
     return groups, others
 
 
@@ -144,7 +196,7 @@ def _reads_natively(written_with: TableSchema, wanted: Sequence[DataField]) -> b
 
 
 def _native_frame(
-    spark: SparkSession, root: str, schema_id: int, files: Sequence[tuple[str, DataFile]], plan: ReadPlan
+    spark: SparkSession, schema_id: int, files: Sequence[tuple[str, DataFile]], plan: ReadPlan
 ) -> DataFrame:
     in_file = {field.id: field for field in plan.schemas[schema_id].fields}
     found = [(field, in_file.get(field.id)) for field in plan.decoded]
@@ -155,7 +207,7 @@ def _native_frame(
     ]
     frame = exact_files(
         spark,
-        [ParquetFile(f"{root}/{path}", file.file_size, file.creation_time_ms or 0) for path, file in files],
+        [ParquetFile(url, file.file_size, file.creation_time_ms or 0) for url, file in files],
         schema=spark_schema(physical),
     )
     target = {field.name: field.dataType for field in spark_schema(plan.decoded).fields}
@@ -181,15 +233,17 @@ def _evolved(field: DataField, stored: DataField | None, target: spark_types.Dat
 
 def _merged_frame(spark: SparkSession, table: Table, splits: Sequence[Split], plan: ReadPlan) -> DataFrame:
     store, carried = ship(table.store), carried_schema(plan.fields)
-
-    def lakebed_read(assigned: Iterator[Split]) -> Batches:
-        opened: ObjectStore = pickle.loads(store)
-        for split in assigned:
-            for rows in read_split(opened, split, plan=plan):
-                yield _carried(rows, carried)
-
     packs = packed(splits, size_bytes=split_bytes, task_count_min=parallelism(spark))
-    tasks, function = dealt(spark, packs, lakebed_read)
+    entries = located(table.store, packs, files=split_files)
+
+    def lakebed_read(assigned: Iterator[tuple[list[Split], Mapping[str, Entry]]]) -> Batches:
+        for pack, there in assigned:
+            opened = opened_in_task(store, there)
+            for split in pack:
+                for rows in read_split(opened, split, plan=plan):
+                    yield _carried(rows, carried)
+
+    tasks, function = dealt(spark, [[(pack, there)] for pack, there in zip(packs, entries, strict=True)], lakebed_read)
     return tasks.mapInArrow(function, spark_schema(plan.fields))
 
 

@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from py4j.java_gateway import JavaGateway
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
@@ -28,9 +29,11 @@ from lakebed.errors import InvalidRequest, Unavailable
 from lakebed.runtime import ThreadRuntime
 from lakebed.spark.java import require_java
 
-__all__ = ["session"]
+__all__ = ["QUIET", "launch", "session"]
 
 _LOGGING = Path(__file__).parent / "log4j2.properties"
+QUIET = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
+"""The JVM's option that keeps Spark's log off the console."""
 _UNAVOIDABLE = b"WARNING: Using incubator modules: jdk.incubator.vector"
 """Printed by the JVM itself at every start of Spark 4, before any logging is configured; means nothing to a user."""
 
@@ -73,7 +76,7 @@ def session(
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         require_java()
-        _launch(conf)
+        SparkContext._ensure_initialized(gateway=launch(conf), conf=conf)
     return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
@@ -103,7 +106,7 @@ def _settings(app_name: str, *, cores: int | None, memory: str | None, wanted: M
         settings |= _local_settings(master, cores=cores, memory=memory)
     settings |= wanted
     if master.startswith("local") and "log4j" not in wanted.get("spark.driver.extraJavaOptions", ""):
-        options = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} {wanted.get('spark.driver.extraJavaOptions', '')}"
+        options = f"{QUIET} {wanted.get('spark.driver.extraJavaOptions', '')}"
         settings["spark.driver.extraJavaOptions"] = options.strip()
     return settings
 
@@ -150,12 +153,16 @@ def _stop_and_remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _launch(conf: SparkConf) -> None:
-    """Start the JVM; what it prints goes to this process's standard error, but for one line without meaning."""
+def launch(conf: SparkConf) -> JavaGateway:
+    """Start a JVM; what it prints goes to this process's standard error, but for one line without meaning.
+
+    Raises:
+        Unavailable: it did not start.
+    """
     read_end, write_end = os.pipe()
     ThreadRuntime().spawn(lambda: _relay(read_end), name="spark-stderr")
     try:
-        gateway = launch_gateway(conf, popen_kwargs={"stderr": write_end})  # type: ignore[no-untyped-call]
+        return launch_gateway(conf, popen_kwargs={"stderr": write_end})  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as error:
         raise Unavailable(
             "Spark's JVM ended while it was starting; its own words are above. Often it is a setting it does not know "
@@ -164,7 +171,6 @@ def _launch(conf: SparkConf) -> None:
         ) from error
     finally:
         os.close(write_end)
-    SparkContext._ensure_initialized(gateway=gateway, conf=conf)
 
 
 def _relay(read_end: int) -> None:

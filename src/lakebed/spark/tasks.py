@@ -1,24 +1,31 @@
 """Work in Spark's tasks: what is shipped to them, and what comes back.
 
 Owns: how a store travels (`ship`), how work is dealt out to tasks (`packed`, `dealt`), and how the changes that tasks
-made reach the driver (`collect_changes`, `changes_of_units`). Invariants: a store, with its credentials, is only ever
-part of a pickled function; a task's mistake that trying again would not heal comes back as the `LakebedError` it is,
-every other error is Spark's to retry.
+made reach the driver (`collect_changes`, `changes_of_units`). Of a store in a branch tasks get the bytes and no branch:
+what they read is resolved by the driver (`located`), what they upload is staged by the driver, all of it in one change.
+
+Invariants: a store, with its credentials, is only ever part of a pickled function; a task's mistake that trying again
+would not heal comes back as the `LakebedError` it is, every other error is Spark's to retry; only uploads of attempts
+that Spark accepted are staged.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from lakebed.errors import Corruption, InvalidRequest, LakebedError, UnsupportedFormat
+from lakebed.errors import Corruption, InvalidRequest, LakebedError, OutcomeUnknown, UnsupportedFormat
+from lakebed.objects.memory import absent
 from lakebed.objects.port import ObjectStore
+from lakebed.repo.model import Entry
+from lakebed.repo.task_store import EntryStore, TaskStore
 from lakebed.spark.relation import is_available
 from lakebed.table.model import BucketChange, Split
+from lakebed.table.read import data_path
 
 __all__ = [
     "LASTING",
@@ -26,11 +33,14 @@ __all__ = [
     "changes_of_units",
     "collect_changes",
     "dealt",
+    "located",
+    "opened_in_task",
     "packed",
     "parallelism",
     "returning_changes",
     "ship",
     "split_bytes",
+    "split_files",
 ]
 
 Batches = Iterator[pa.RecordBatch]
@@ -41,24 +51,78 @@ OPEN_BYTES = 4 << 20
 """What opening a file costs, in bytes that could be read meanwhile: so many small ones make one task."""
 
 _RESULT = "result binary"
+
+_STAGE_TRIES_MAX: Final = 3
+"""How often uploads are staged while the answer is lost."""
+
 LASTING = (InvalidRequest, Corruption, UnsupportedFormat)
 """Errors of a task that would come again with every try."""
 
 
-def ship(store: ObjectStore) -> bytes:
+def ship(store: ObjectStore, *, writes: bool = False) -> bytes:
     """A store as bytes that an executor opens; to be captured in a function, never put into a column or a setting.
 
+    Args:
+        store: of a table; a folder of a branch is shipped as its bytes alone (`TaskStore`).
+        writes: refuse a store that cannot be written to now, and not after the job.
+
     Raises:
-        InvalidRequest: a store that only this process can see.
+        InvalidRequest: a store that only this process can see; a commit, or a protected branch, and `writes`.
+        NotFound: the branch is gone.
     """
-    if store.root_url.startswith("memory:"):
+    bytes_url = store.root_url
+    if isinstance(store, EntryStore):
+        bytes_url = store.inside_url() or bytes_url
+        store = store.for_tasks(writes=writes)
+    if bytes_url.startswith("memory:"):
         raise InvalidRequest(
-            f"The table is at {store.root_url}, in this process's memory, where Spark's workers cannot see it: keep "
+            f"The table is at {bytes_url}, in this process's memory, where Spark's workers cannot see it: keep "
             "tables for Spark in a folder or a bucket.",
             kind="memory_store",
-            url=store.root_url,
+            url=bytes_url,
         )
     return pickle.dumps(store)
+
+
+def located(
+    store: ObjectStore, packs: Sequence[Sequence[Unit]], *, files: Callable[[Unit], Iterable[Sequence[str]]]
+) -> list[Mapping[str, Entry]]:
+    """Where the files of each task are, for stores whose paths are entries; empty for all others.
+
+    Args:
+        store: of the table, on the driver.
+        packs: for each task its units.
+        files: the files that a unit reads, each as the paths that it may be at; see `split_files`.
+
+    Raises:
+        NotFound: a file is not there any more.
+    Cost: that of `EntryStore.entries` for all paths together; for other stores none.
+    """
+    url = store.root_url
+    if not isinstance(store, EntryStore):
+        return [{} for _ in packs]
+    wanted = [[file for unit in pack for file in files(unit)] for pack in packs]
+    there = store.entries(list(dict.fromkeys(path for pack in wanted for file in pack for path in file)))
+    for pack in wanted:
+        for file in pack:
+            if not any(path in there for path in file):
+                raise absent(file[0], url)
+    return [{path: there[path] for file in pack for path in file if path in there} for pack in wanted]
+
+
+def opened_in_task(shipped: bytes, entries: Mapping[str, Entry] | None = None) -> ObjectStore:
+    """A shipped store, in a task, with the files that the task was given."""
+    store: ObjectStore = pickle.loads(shipped)
+    return store.with_entries(entries) if entries and isinstance(store, TaskStore) else store
+
+
+def split_files(split: Split) -> list[tuple[str, ...]]:
+    """The files of a split in its store, each as the paths that it may be at."""
+    return [
+        (data_path(split, file), *(f"{folder}/{file.file_name}" for folder in split.other_folders))
+        for file in split.files
+        if not file.external_path
+    ]
 
 
 def packed(units: Sequence[Unit], *, size_bytes: Callable[[Unit], int], task_count_min: int) -> list[list[Unit]]:
@@ -107,43 +171,96 @@ def changes_of_units(
     units: Sequence[Unit],
     *,
     size_bytes: Callable[[Unit], int],
-    store: bytes,
+    files: Callable[[Unit], Iterable[Sequence[str]]],
+    store: ObjectStore,
     function: Callable[[Unit, ObjectStore], BucketChange | None],
 ) -> list[BucketChange]:
-    """Run a function that rewrites units in tasks, and bring the changes to the driver. Raises what it raised."""
+    """Run a function that rewrites units in tasks, and bring the changes to the driver. Raises what it raised.
+
+    Args:
+        size_bytes: what a unit weighs.
+        files: what a unit reads; see `located`.
+        store: of the table.
+        function: from a unit, and the store as a task sees it, to the change.
+    """
     if not units:
         return []
-
-    def rewrite(assigned: Iterator[Unit]) -> Batches:
-        opened: ObjectStore = pickle.loads(store)
-        changes = (function(unit, opened) for unit in assigned)
-        return returning_changes(lambda: [change for change in changes if change is not None])
-
+    shipped = ship(store, writes=True)
     packs = packed(units, size_bytes=size_bytes, task_count_min=parallelism(spark))
-    return collect_changes(*dealt(spark, packs, rewrite))
+    entries = located(store, packs, files=files)
+
+    def rewrite(assigned: Iterator[tuple[list[Unit], Mapping[str, Entry]]]) -> Batches:
+        ((pack, there),) = assigned
+        opened = opened_in_task(shipped, there)
+        changes = (function(unit, opened) for unit in pack)
+        yield from returning_changes(lambda: [change for change in changes if change is not None], store=opened)
+
+    frame, task = dealt(spark, [[(pack, there)] for pack, there in zip(packs, entries, strict=True)], rewrite)
+    return collect_changes(frame, task, into=store)
 
 
-def collect_changes(frame: DataFrame, function: Callable[[Batches], Batches]) -> list[BucketChange]:
+def collect_changes(
+    frame: DataFrame, function: Callable[[Batches], Batches], *, into: ObjectStore | None = None
+) -> list[BucketChange]:
     """Run one task a partition of `frame`, each ending in `returning_changes`, and bring the changes to the driver.
+
+    Args:
+        into: the table's store: what tasks have uploaded for a branch is staged there, in one atomic change, before the
+            changes are returned. None: tasks write to no branch.
 
     Only the attempt that Spark accepted for a partition is heard. Raises the first lasting error of a task.
     """
     changes: list[BucketChange] = []
+    uploads: list[tuple[str, Entry]] = []
     for row in frame.mapInArrow(function, _RESULT).collect():
         result = pickle.loads(row[0])
         if isinstance(result, LakebedError):
             raise result
-        changes.extend(result)
+        changes.extend(result.changes)
+        uploads.extend(result.uploads)
+    if uploads:
+        assert isinstance(into, EntryStore), "tasks have uploaded files for a branch, and no branch was named"
+        _stage(into, uploads)
     return changes
 
 
+def _stage(store: EntryStore, uploads: Sequence[tuple[str, Entry]]) -> None:
+    """Stage uploads; their paths are new and only ours, so staging them again after a lost reply is harmless."""
+    for tries_left in reversed(range(_STAGE_TRIES_MAX)):
+        try:
+            store.stage_entries(uploads)
+        except OutcomeUnknown:
+            if tries_left == 0:
+                raise
+        else:
+            return
+
+
+class _Result:
+    """What a task brings back."""
+
+    def __init__(self, changes: list[Any], uploads: list[tuple[str, Entry]]) -> None:
+        self.changes = changes
+        self.uploads = uploads
+
+
 def returning_changes(
-    work: Callable[[], list[BucketChange]], *, lasting: tuple[type[LakebedError], ...] = LASTING
+    work: Callable[[], list[Any]],
+    *,
+    lasting: tuple[type[LakebedError], ...] = LASTING,
+    store: ObjectStore | None = None,
 ) -> Batches:
-    """The end of a task: its changes, or its lasting error, as the one row that the driver collects."""
-    result: list[BucketChange] | LakebedError
+    """The end of a task: its changes, or its lasting error, as the one row that the driver collects.
+
+    Args:
+        work: what the task does.
+        lasting: errors that are told, and not retried.
+        store: that the task has written to; uploads for a branch come back with the changes.
+    """
+    result: _Result | LakebedError
     try:
-        result = work()
+        changes = work()
+        result = _Result(changes, store.uploads() if isinstance(store, TaskStore) else [])
     except lasting as error:
         result = error
     yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(result)], pa.binary())], names=["result"])

@@ -12,7 +12,6 @@ Credentials travel inside the pickled function, never in a path, a plan or an ev
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,37 +26,62 @@ from typing_extensions import Unpack
 from lakebed.errors import Conflict, InvalidRequest
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
+from lakebed.spark.committing import check_committed, commit_changes
 from lakebed.spark.expression import quoted
-from lakebed.spark.reading import read
-from lakebed.spark.tasks import Batches, changes_of_units, collect_changes, returning_changes, ship, split_bytes
+from lakebed.spark.instants import in_utc, instants_to_utc
+from lakebed.spark.reading import read_splits
+from lakebed.spark.tasks import (
+    Batches,
+    changes_of_units,
+    collect_changes,
+    opened_in_task,
+    returning_changes,
+    ship,
+    split_bytes,
+    split_files,
+)
 from lakebed.spark.types import arrow_schema_of
 from lakebed.table.bucket import bucket_of
+from lakebed.table.commit import Basis
+from lakebed.table.discard import discard, paths_written
+from lakebed.table.dynamic_bucket import HashIndex, IndexEntry
 from lakebed.table.layout import Layout
 from lakebed.table.model import (
-    BATCH_COMMIT_IDENTIFIER,
     BucketChange,
-    CommitKind,
     DataField,
     Snapshot,
     TableSchema,
 )
+from lakebed.table.options import TableOptions
 from lakebed.table.overwrite import Overwrite, derive_overwrite, partition_scalars
 from lakebed.table.predicate import Predicate, parse_predicate
 from lakebed.table.read import ReadPlan
 from lakebed.table.row_verbs import CommitOptions, Rewrite, inside_partition, without_rows
+from lakebed.table.scan import ScanRequest
+from lakebed.table.sequence import delete_columns, sequence_order
 from lakebed.table.table import Table
 from lakebed.table.types import arrow_type
 from lakebed.table.write import BucketIndex, TableWriter, WriteSettings, as_table
 
-__all__ = ["Mode", "WriteTask", "commit_changes", "delete", "merge", "upsert", "write", "write_task"]
+__all__ = [
+    "Mode",
+    "WriteTask",
+    "commit_changes",
+    "delete",
+    "merge",
+    "upsert",
+    "write",
+    "write_arrow",
+    "write_task",
+]
 
 Mode = Literal["append", "overwrite", "overwrite_dynamic"]
 
 _BUFFER_BYTES_MAX = 96 << 20
 """Arrow bytes a task holds before it writes: as many tasks as cores run at once, each taking about twice this."""
 
-_DELETE_TRIES_MAX = 5
-"""How often a delete by predicate starts over because another writer replaced its files."""
+_TRIES_MAX = 5
+"""How often a verb starts over because another writer replaced its files, changed its rows or placed its keys."""
 
 
 def write(
@@ -116,6 +140,29 @@ def write(
     return _run(df, table, options=options, overwrite=overwrite, order_by=order_by)
 
 
+def write_arrow(
+    rows: pa.Table, table: Table, *, deletes: str | None = None, **options: Unpack[CommitOptions]
+) -> Snapshot:
+    """Write whole rows that this process holds, as `write` (append) and `upsert` do, without a Spark job.
+
+    Args:
+        rows: few enough for one process. Of rows of one key the last one stays.
+        deletes, **options: as `upsert`.
+
+    Raises:
+        InvalidRequest, Conflict, OutcomeUnknown: as `write`.
+    """
+    earlier = _earlier(table, options)
+    if earlier is not None:
+        return earlier
+    for name in instants_to_utc(rows.schema, table.refresh()):
+        column = rows.column(name)
+        rows = rows.set_column(rows.schema.get_field_index(name), name, column.cast(pa.timestamp(column.type.unit)))
+    snapshot = table.write(rows, deletes=deletes, **options)
+    check_committed(table, snapshot)
+    return snapshot
+
+
 def upsert(
     df: DataFrame,
     table: Table,
@@ -152,8 +199,8 @@ def merge(
     """Change a primary-key table by rows that may be incomplete: insert, update, delete.
 
     Args:
-        df: must have every key column. Of a row whose key is in the table, columns that `df` lacks keep their value;
-            of a new row they are null.
+        df: must have every key column, and the columns of the table's option ``sequence.field``. Of a row whose key is
+            in the table, columns that `df` lacks keep their value; of a new row they are null.
         matched: what happens to keys that the table has.
         not_matched: what happens to keys that it has not.
         deletes: a boolean column of `df`: where it is true, the (matched) key is deleted.
@@ -163,25 +210,50 @@ def merge(
         InvalidRequest: the table has no primary key, or as `write`.
 
     Cost: an upsert's when `df` has every column and nothing is ignored; else also a read of the table's newest version
-    and a join with it. A row that another writer changes between that read and the commit is overwritten.
+    and a join with it, again when another writer changes rows of the same buckets between that read and the commit.
     """
     _require_keys(table, "merge into")
     schema = table.refresh()
     names = [field.name for field in schema.fields]
     missing = [name for name in names if name not in df.columns]
+    _require_sequence(schema, missing)
     whole = matched == "update" and not_matched == "insert" and not missing
-    if not whole and not any(key in missing for key in schema.primary_keys) and _earlier(table, options) is None:
-        df = _joined(df, table, schema, missing=missing, matched=matched, not_matched=not_matched)
-    return _run(df, table, options=options, deletes=deletes, order_by=order_by)
+    if whole or any(key in missing for key in schema.primary_keys):
+        return _run(df, table, options=options, deletes=deletes, order_by=order_by)
+
+    def joined(basis: Basis) -> DataFrame:
+        return _joined(df, table, schema, basis, missing=missing, matched=matched, not_matched=not_matched)
+
+    return _until_unchanged(table, joined, options=options, deletes=deletes, order_by=order_by)
+
+
+def _require_sequence(schema: TableSchema, missing: Sequence[str]) -> None:
+    """Rows without the columns that order them cannot be told from older or newer ones."""
+    order = sequence_order(schema)
+    for name in order.columns if order is not None else ():
+        if name in missing:
+            raise InvalidRequest(
+                f"The rows to merge have no column {name!r}, by which the table orders the rows of a key (option "
+                "sequence.field): add it to them.",
+                kind="missing_column",
+                column=name,
+            )
 
 
 def _joined(
-    df: DataFrame, table: Table, schema: TableSchema, *, missing: Sequence[str], matched: str, not_matched: str
+    df: DataFrame,
+    table: Table,
+    schema: TableSchema,
+    basis: Basis,
+    *,
+    missing: Sequence[str],
+    matched: str,
+    not_matched: str,
 ) -> DataFrame:
-    """The rows of `df` to upsert, completed from the table's newest version."""
+    """The rows of `df` to upsert, completed from a version of the table."""
     keys = list(schema.primary_keys)
     kept = missing if matched == "update" else []
-    current = read(df.sparkSession, table, columns=[*keys, *kept])
+    current = _read(df.sparkSession, table, basis, columns=[*keys, *kept])
     if matched == "ignore":
         nothing = df.limit(0) if not_matched == "ignore" else df.join(current, on=keys, how="left_anti")
         return nothing
@@ -198,8 +270,9 @@ def delete(
     """Delete rows: by key, or those that a predicate finds.
 
     Args:
-        rows: a DataFrame with every key column of a primary-key table (others are ignored), or a predicate, also as
-            text such as ``"carrier = 'UA' and month >= 2"``.
+        rows: a DataFrame with every key column of a primary-key table and the columns of its option
+            ``sequence.field`` (others are ignored), or a predicate, also as text such as
+            ``"carrier = 'UA' and month >= 2"``.
         table: where from.
         **options: of the commit, as `write`.
 
@@ -215,10 +288,55 @@ def delete(
     if not isinstance(rows, DataFrame):
         if not table.refresh().primary_keys:
             return _delete_where(table, parse_predicate(rows) if isinstance(rows, str) else rows, options)
-        rows = read(_active_session(), table, columns=table.schema.primary_keys, where=rows)
+        where = rows
+
+        def found(basis: Basis) -> DataFrame:
+            return _read(_active_session(), table, basis, columns=delete_columns(table.schema), where=where)
+
+        return _until_unchanged(table, found, options=options, keys_only=True)
     _require_keys(table, "delete by key from")
-    keys = [name for name in rows.columns if name in table.schema.primary_keys]
+    needed = delete_columns(table.schema)
+    keys = [name for name in rows.columns if name in needed]
     return _run(rows.select([quoted(name) for name in keys]), table, options=options, keys_only=True)
+
+
+def _until_unchanged(
+    table: Table, made: Callable[[Basis], DataFrame], *, options: CommitOptions, **more: Any
+) -> Snapshot:
+    """Commit rows that are made from the newest version, again when another writer changed what they were made from.
+
+    Args:
+        made: the rows, given the version to read.
+        **more: of `_run`.
+
+    Raises:
+        Conflict: other writers were faster each time.
+    """
+    earlier = _earlier(table, options)
+    if earlier is not None:
+        return earlier
+    tries = 0
+    while True:
+        tries += 1
+        basis = Basis(table.latest())
+        try:
+            return _run(made(basis), table, options=options, basis=basis, **more)
+        except Conflict as lost:
+            if tries == _TRIES_MAX or lost.kind != "rows_changed":
+                raise
+
+
+def _read(
+    spark: SparkSession,
+    table: Table,
+    basis: Basis,
+    *,
+    columns: Sequence[str] | None,
+    where: Predicate | str | None = None,
+) -> DataFrame:
+    """A version with today's columns."""
+    scan = table.rows.scan(snapshot=basis.snapshot, request=ScanRequest(columns=columns, where=where))
+    return read_splits(spark, table, splits=scan.splits(), plan=scan.plan)
 
 
 def _delete_where(table: Table, where: Predicate, options: CommitOptions) -> Snapshot | None:
@@ -226,13 +344,14 @@ def _delete_where(table: Table, where: Predicate, options: CommitOptions) -> Sna
     earlier = _earlier(table, options)
     if earlier is not None:
         return earlier
-    for tries_left in reversed(range(_DELETE_TRIES_MAX)):
+    for tries_left in reversed(range(_TRIES_MAX)):
         rewrites, plan = table.rows.rewrites(where)
         changes = changes_of_units(
             _active_session(),
             rewrites,
             size_bytes=lambda rewrite: split_bytes(rewrite.split),
-            store=ship(table.store),
+            files=lambda rewrite: split_files(rewrite.split),
+            store=table.store,
             function=partial(_without_rows, where=where, plan=plan),
         )
         if not changes and options.get("commit_identifier") is None:
@@ -278,50 +397,37 @@ def _run(
     *,
     options: CommitOptions,
     overwrite: Overwrite | None = None,
+    basis: Basis | None = None,
     deletes: str | None = None,
     order_by: str | Sequence[str] = (),
     keys_only: bool = False,
 ) -> Snapshot:
+    """Write and commit rows, and once more when another writer placed some of the new keys elsewhere."""
     earlier = _earlier(table, options)
     if earlier is not None:
         return earlier
-    task = write_task(
-        table,
-        deletes=deletes,
-        keys_only=keys_only,
-        starts_anew=overwrite is not None,
-        partition=overwrite.partition if overwrite is not None else {},
-    )
-    brought = arrow_schema_of(df.schema)
-    task.check(table.store, brought)
-    placed = _placed(df, task, order_by=[order_by] if isinstance(order_by, str) else list(order_by))
-    changes = collect_changes(placed, task.function(ship(table.store)))
-    return commit_changes(table, changes, options=options, overwrite=overwrite)
-
-
-def commit_changes(
-    table: Table,
-    changes: Sequence[BucketChange],
-    *,
-    options: CommitOptions,
-    kind: CommitKind = "APPEND",
-    overwrite: Overwrite | None = None,
-) -> Snapshot:
-    """The one commit of a job; the newest snapshot when it changes nothing and need not be remembered."""
-    identifier = options.get("commit_identifier")
-    if not changes and overwrite is None and identifier is None:
-        newest = table.latest()
-        if newest is not None:
-            return newest
-    return table.commit(
-        changes,
-        kind=kind,
-        commit_user=options.get("commit_user"),
-        commit_identifier=BATCH_COMMIT_IDENTIFIER if identifier is None else identifier,
-        properties=options.get("properties"),
-        watermark=options.get("watermark"),
-        overwrite=overwrite,
-    )
+    tries = 0
+    while True:
+        tries += 1
+        task = write_task(
+            table,
+            deletes=deletes,
+            keys_only=keys_only,
+            starts_anew=overwrite is not None,
+            partition=overwrite.partition if overwrite is not None else {},
+        )
+        fitting = in_utc(df, task.schema)
+        task.check(table.store, arrow_schema_of(fitting.schema))
+        placed = _placed(fitting, task, order_by=[order_by] if isinstance(order_by, str) else list(order_by))
+        changes = collect_changes(placed, task.function(ship(table.store, writes=True)), into=table.store)
+        try:
+            return commit_changes(table, changes, options=options, overwrite=overwrite, basis=basis)
+        except Conflict as lost:
+            if lost.kind in ("rows_changed", "index_changed"):  # nothing was committed, and the rows are made again
+                written = paths_written(changes, schema=table.schema, layout=table.layout)
+                discard(table.store, written, environment=table.environment)
+            if tries == _TRIES_MAX or lost.kind != "index_changed":
+                raise
 
 
 def _earlier(table: Table, options: CommitOptions) -> Snapshot | None:
@@ -379,13 +485,15 @@ class WriteTask:
         task = self
 
         def lakebed_write(batches: Batches) -> Batches:
+            opened = opened_in_task(store)
+
             def work() -> list[BucketChange]:
-                writer = task.writer(pickle.loads(store), Environment())
+                writer = task.writer(opened, Environment())
                 for batch in batches:
                     task.add(writer, batch)
                 return writer.finish()
 
-            yield from returning_changes(work)
+            yield from returning_changes(work, store=opened)
             for _ in batches:
                 pass  # Spark wants its rows taken, also after an error
 
@@ -407,10 +515,15 @@ def write_task(
     schema = table.refresh()
     settings = WriteSettings.of(schema)
     settings = replace(settings, buffer_bytes=min(settings.buffer_bytes, _BUFFER_BYTES_MAX), worker_count_max=1)
+    if settings.dynamic is not None:
+        settings = replace(settings, dynamic=settings.dynamic.placed_by(TableOptions(schema.options)))
     index = None
-    if settings.bucket_count > 0 and not starts_anew:
+    if (settings.bucket_count > 0 or settings.dynamic is not None) and not starts_anew:
         head = table.latest()
-        index = BucketIndex(None if head is None else table.reader.live_entries(head))
+        key_files: Sequence[IndexEntry] = ()
+        if head is not None and settings.dynamic is not None:
+            key_files = HashIndex(table.store, table.layout).entries(head.index_manifest)
+        index = BucketIndex(None if head is None else table.reader.live_entries(head), key_files=key_files)
     return WriteTask(
         schema=schema,
         branch=table.branch,
@@ -429,13 +542,14 @@ def write_task(
 def _placed(df: DataFrame, task: WriteTask, *, order_by: Sequence[str]) -> DataFrame:
     """The rows shuffled so that each bucket is in one task; as they are for tables that place rows anywhere."""
     settings, partition_keys = task.settings, task.schema.partition_keys
-    if settings.bucket_count < 1:
+    if settings.bucket_count < 1 and settings.dynamic is None:
         return df
-    if settings.bucket_count == 1 and not partition_keys:
+    shares = settings.share_count
+    if shares == 1 and not partition_keys:
         placed = df.repartition(1)
     else:
         tasks_max = int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
-        task_count = tasks_max if partition_keys else min(settings.bucket_count, tasks_max)
+        task_count = tasks_max if partition_keys else min(shares, tasks_max)
         number = _bucket_number(task)
         if partition_keys:
             # As 64-bit numbers: a hash near the end of its range must not overflow.
@@ -445,18 +559,20 @@ def _placed(df: DataFrame, task: WriteTask, *, order_by: Sequence[str]) -> DataF
 
 
 def _bucket_number(task: WriteTask) -> Column:
-    if task.settings.bucket_count == 1:
+    """The share of each row. With dynamic buckets rows of one key are in one task, which alone places that key."""
+    if task.settings.share_count == 1:
         return functions.lit(0)
     fields = [field for name in task.settings.bucket_keys if (field := task.schema.field_by_name(name)) is not None]
-    function: Any = _bucket_function(fields, task.settings.bucket_count)
+    function: Any = _bucket_function(fields, task.settings)
     placing = arrow_udf(function, IntegerType())  # type: ignore[call-overload]
     placed: Column = placing(*(quoted(field.name) for field in fields))
     return placed
 
 
-def _bucket_function(fields: Sequence[DataField], bucket_count: int) -> Callable[..., pa.Array]:
+def _bucket_function(fields: Sequence[DataField], settings: WriteSettings) -> Callable[..., pa.Array]:
     targets = [arrow_type(field.type) for field in fields]
     types = [field.type for field in fields]
+    bucket_count, function = settings.share_count, settings.bucket_function
 
     def lakebed_bucket(*columns: pa.Array) -> pa.Array:
         try:
@@ -464,6 +580,6 @@ def _bucket_function(fields: Sequence[DataField], bucket_count: int) -> Callable
         except pa.ArrowInvalid:
             # A value that does not fit its column: the writer that gets the row says so, whichever task it is in.
             return pa.array([0] * len(columns[0]), pa.int32())
-        return pa.array(bucket_of(cast, types, bucket_count=bucket_count), pa.int32())
+        return pa.array(bucket_of(cast, types, bucket_count=bucket_count, function=function), pa.int32())
 
     return lakebed_bucket

@@ -4,6 +4,7 @@ Owns: the options below, the names of automatic tags, and which to make or drop 
 
     tag.automatic-creation     none | process-time | watermark | batch
     tag.creation-period        daily (2013-02-01) | hourly, two-hours (2013-02-01 06) | any duration (t20130201060000)
+    tag.creation-period-duration  the same as a duration; it comes before tag.creation-period
     tag.creation-delay         how long after its period's end a tag is made, so that late commits are in it
     tag.automatic-completion   true: also the periods missed since the last automatic tag
     tag.num-retained-max       how many automatic tags are kept, the newest; a person's tags are never counted
@@ -24,13 +25,15 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lakebed.duration import parse_duration_ms
 from lakebed.errors import InvalidRequest
 from lakebed.table.model import Snapshot, Tag
 from lakebed.table.snapshots import SnapshotLog
 from lakebed.table.tags import TAG_AUTOMATIC, Tags, is_automatic
+from lakebed.table.times import committed_ms, first_written_ms, is_future
+from lakebed.texts import whole_number
 
 __all__ = ["PERIODS_MAX", "AutomaticTagging", "TagPlan", "make_automatic_tags", "plan_automatic_tags"]
 
@@ -66,14 +69,15 @@ class AutomaticTagging:
         if mode not in _MODES:
             raise _wrong("tag.automatic-creation", mode, f"one of {', '.join(_MODES)}")
         retained = options.get("tag.num-retained-max")
-        if retained is not None and (not retained.isdecimal() or int(retained) < 1):
+        retained_max = None if retained is None else whole_number(retained, minimum=1)
+        if retained is not None and retained_max is None:
             raise _wrong("tag.num-retained-max", retained, "a whole number, at least 1")
         return cls(
             mode=mode,
             period_ms=period_ms,
             delay_ms=delay_ms,
             complete=options.get("tag.automatic-completion", "false").lower() == "true",
-            retained_max=None if retained is None else int(retained),
+            retained_max=retained_max,
         )
 
     def name_of(self, period_start_ms: int) -> str:
@@ -151,7 +155,14 @@ def make_automatic_tags(
     """
     if settings.mode == "none":
         return [], ()
-    plan = plan_automatic_tags(settings, snapshots=list(log.walk()), tags=tags.list(), now_ms=now_ms)
+    snapshots = list(log.walk())
+    if any(is_future(snapshot.time_ms, now_ms=now_ms) for snapshot in snapshots):
+        written_ms = first_written_ms(log.written_ms())
+        snapshots = [
+            replace(one, time_ms=committed_ms(one.id, one.time_ms, written_ms=written_ms, now_ms=now_ms))
+            for one in snapshots
+        ]
+    plan = plan_automatic_tags(settings, snapshots=snapshots, tags=tags.list(), now_ms=now_ms)
     marks = {TAG_AUTOMATIC: "true"}
     made = [
         tags.create(name, source=tags.source(snapshot_id=snapshot_id), if_not_exists=True, marks=marks)
@@ -176,6 +187,7 @@ def _finished_periods(
     first = last
     if settings.complete:
         starts = [start for tag in tags if is_automatic(tag) and (start := settings.start_of(tag.name)) is not None]
+        starts = [start for start in starts if start <= last]  # others were made by a clock that was ahead
         if starts:
             first = max(starts) + settings.period_ms
     first = max(first, last - (PERIODS_MAX - 1) * settings.period_ms)
@@ -199,11 +211,12 @@ def _surplus(settings: AutomaticTagging, tags: Sequence[Tag], create: Sequence[t
 def _period_ms(options: Mapping[str, str]) -> int:
     interval = options.get("tag.create-interval")
     if interval is not None:
-        interval_ms = _DAY_MS * int(interval) if interval.isdecimal() else parse_duration_ms(interval)
+        days = whole_number(interval)
+        interval_ms = parse_duration_ms(interval) if days is None else _DAY_MS * days
         if interval_ms < _DAY_MS or interval_ms % _DAY_MS:
             raise _wrong("tag.create-interval", interval, "whole days, at least one, such as '1 d'")
         return interval_ms
-    period = options.get("tag.creation-period", "daily")
+    period = options.get("tag.creation-period-duration", options.get("tag.creation-period", "daily"))
     period_ms = _PERIODS.get(period) or parse_duration_ms(period)
     if period_ms < 1000 or period_ms % 1000:
         raise _wrong("tag.creation-period", period, "daily, hourly, two-hours, or a duration of whole seconds")

@@ -98,6 +98,9 @@ def decode_columns(body: Buffer, *, path: str) -> tuple[int, dict[str, pa.Array]
     """
     try:
         reader = Cursor(bytes(body))
+        other = next((name for start, name in _OTHER_FORMATS.items() if reader.data.startswith(start)), None)
+        if other is not None:
+            raise UnsupportedFormat(f"It is {other}; this version of lakebed reads manifests in Avro only.")
         header = read_header(reader)
         schema_json = header.entries[b"avro.schema"]
         counts, blocks = read_blocks(reader, header)
@@ -116,6 +119,9 @@ def decode_columns(body: Buffer, *, path: str) -> tuple[int, dict[str, pa.Array]
     except _UNREADABLE as error:
         raise Corruption(f"{path} is not a readable Avro file: {error}.", path=path) from error
 
+
+_OTHER_FORMATS: Final = {b"ORC": "ORC", b"PAR1": "Parquet"}
+"""By their first bytes."""
 
 _UNREADABLE: Final = (
     DamageError,

@@ -17,7 +17,9 @@ Invariants:
 - Only the pin that was there when a deletion began is removed: a deleter that stood still meanwhile does not take the
   pin of a branch made anew.
 
-Does not know: which files may go. Fast-forwarding main to a branch is not offered.
+- A branch that was published (`fast_forward`) has a mark in main until it is deleted.
+
+Does not know: which files may go.
 """
 
 from __future__ import annotations
@@ -32,9 +34,14 @@ from lakebed.runtime import Environment
 from lakebed.table.layout import MAIN_BRANCH, Layout, parse_branch, parse_schema
 from lakebed.table.model import Tag
 from lakebed.table.snapshot_json import decode_snapshot
-from lakebed.table.tags import HIDDEN_PREFIX, Source, Tags, check_tag_name
+from lakebed.table.tags import HIDDEN_PREFIX, TAG_ID, Source, Tags, check_tag_name
 
-__all__ = ["Branch", "Branches", "fork_pin"]
+__all__ = ["PUBLISHED_FOLDER", "Branch", "Branches", "fork_pin", "published_mark"]
+
+PUBLISHED_FOLDER = "lakebed/published"
+"""Of the marks of branches that were published. DO NOT CHANGE: on disk."""
+
+_CLEAR_TRIES_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,14 @@ class Branch:
 def fork_pin(name: str) -> str:
     """The full name of the hidden tag in main that holds a branch's fork snapshot."""
     return f"{HIDDEN_PREFIX}branch.{name}"
+
+
+def published_mark(name: str, pin: Tag) -> str:
+    """Where main notes that it has files of a branch, so that its collectors ask the branch's versions.
+
+    Each branch of a name has a mark of its own, by its pin: a late deleter takes none of the next one.
+    """
+    return f"{PUBLISHED_FOLDER}/{name}/{pin.snapshot.properties.get(TAG_ID, '0')}"
 
 
 class Branches:
@@ -127,6 +142,8 @@ class Branches:
         if not self._clear(name, pin=pin) and pin is None:
             raise self.absent(name)
         if pin is not None and self._tags.find(fork_pin(name)) == pin:
+            mark = Doomed(published_mark(name, pin), 0, f"of the deleted branch {name}")
+            Sweeper(self._store, self._environment).delete_all([mark])
             self._tags.unpin_hidden(f"branch.{name}")
 
     def _clear(self, name: str, *, pin: Tag | None) -> bool:
@@ -138,16 +155,22 @@ class Branches:
         """
         layout = Layout(branch=name)
         found = False
-        while paths := [meta.path for meta in self._store.list(layout.root.removesuffix("/"))]:
+        for _ in range(_CLEAR_TRIES_MAX):
+            paths = [meta.path for meta in self._store.list(layout.root.removesuffix("/"))]
+            if not paths:
+                return found
             if found and self._tags.find(fork_pin(name)) != pin:
-                break
+                return found
             found = True
             hide = tuple(path for path in paths if parse_schema(path) is not None)
             rest = tuple(Doomed(path, 0, f"of the deleted branch {name}") for path in paths if path not in set(hide))
             report = Sweeper(self._store, self._environment).sweep(ReclaimPlan(store="", hide=hide, doomed=rest))
             if report.warnings:
                 raise Unavailable(f"The branch {name!r} is not deleted yet, try again: {report.warnings[0]}")
-        return found
+        raise Unavailable(
+            f"The branch {name!r} is not deleted yet: its folder was cleared {_CLEAR_TRIES_MAX} times, and something "
+            "was written into it each time. Stop its writers and delete it again."
+        )
 
     def absent(self, name: str) -> NotFound:
         """The error that says which branches there are instead."""

@@ -1,7 +1,8 @@
 """Which bucket a row belongs to. Vectorised over whole columns. Pure.
 
-Owns: the bucket function of the format (DO NOT CHANGE: other clients place rows by it): Murmur3 (32 bit, seed 42) over
-the 4-byte words of the key's BinaryRow without its arity, then ``|hash % bucket_count|`` with the sign rule of C.
+Owns: the bucket functions of the format (DO NOT CHANGE: other clients place rows by them). The default is Murmur3 (32
+bit, seed 42) over the 4-byte words of the key's BinaryRow without its arity, then ``|hash % bucket_count|`` with the
+sign rule of C; ``mod`` is the remainder of a single whole number.
 Invariant: rows are never materialised; words of all rows are mixed column by column.
 """
 
@@ -12,12 +13,13 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakebed.errors import InvalidRequest
 from lakebed.table.binary_row import Slots, header_bytes, slots_of
 from lakebed.table.ragged import I64, U64
 
-__all__ = ["bucket_of"]
+__all__ = ["bucket_of", "key_hashes"]
 
 U32 = np.ndarray[Any, np.dtype[np.uint32]]
 _SEED: Final = 42
@@ -27,7 +29,11 @@ _BLOCK_ROWS: Final = 32_768
 
 
 def bucket_of(
-    columns: Sequence[pa.Array | pa.ChunkedArray], types: Sequence[str], *, bucket_count: int
+    columns: Sequence[pa.Array | pa.ChunkedArray],
+    types: Sequence[str],
+    *,
+    bucket_count: int,
+    function: str = "default",
 ) -> np.ndarray[Any, np.dtype[np.int32]]:
     """The bucket of each row.
 
@@ -35,6 +41,8 @@ def bucket_of(
         columns: the bucket keys in their declared order, equally long.
         types: their Paimon type texts.
         bucket_count: >= 1.
+        function: value of the option ``bucket-function.type``: ``default`` (the hash), or ``mod`` for one column of
+            type INT or BIGINT (the remainder of its value, never negative; null counts as 0).
 
     Raises:
         InvalidRequest: `bucket_count` < 1, no column, or a column of a nested type.
@@ -43,14 +51,32 @@ def bucket_of(
     """
     if bucket_count < 1 or not columns:
         raise InvalidRequest(f"Cannot place rows into {bucket_count} buckets by {len(columns)} columns.")
+    if function == "mod":
+        numbers = pc.fill_null(columns[0].cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+        remainders: np.ndarray[Any, np.dtype[np.int32]] = np.mod(numbers, np.int64(bucket_count)).astype(np.int32)
+        return remainders
+    if function != "default":
+        raise InvalidRequest(f"The bucket function {function!r} is not supported by this version of lakebed.")
+    buckets: np.ndarray[Any, np.dtype[np.int32]] = np.abs(np.fmod(key_hashes(columns, types), np.int32(bucket_count)))
+    return buckets
+
+
+def key_hashes(
+    columns: Sequence[pa.Array | pa.ChunkedArray], types: Sequence[str]
+) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """The hash of each row's key, by which buckets are chosen.
+
+    Args:
+        columns: at least one, equally long.
+        types: their Paimon type texts.
+    """
     parts = [slots_of(column, text) for column, text in zip(columns, types, strict=True)]
     count = len(parts[0].words)
-    buckets = np.empty(count, dtype=np.int32)
+    hashes = np.empty(count, dtype=np.int32)
     for start in range(0, count, _BLOCK_ROWS):
         block = slice(start, min(start + _BLOCK_ROWS, count))
-        hashes = _hash(parts, block).view(np.int32)
-        buckets[block] = np.abs(np.fmod(hashes, np.int32(bucket_count)))
-    return buckets
+        hashes[block] = _hash(parts, block).view(np.int32)
+    return hashes
 
 
 def _hash(parts: list[Slots], block: slice) -> U32:

@@ -3,6 +3,7 @@
 Owns: the keys below, and reading them from the newest snapshot that lakebed wrote.
 
     lakebed.format        "1": a lakebed wrote this snapshot and carried the rest on
+    lakebed.follows       id of the snapshot before, where it is not the id - 1 (see `Committer`)
     lakebed.restored      "true" once a rollback brought old files back (their lifetimes then have holes)
     lakebed.user.<user>   "<identifier>@<snapshot id>": newest commit of each streaming user, so that a replay is
                           recognised after its snapshot expired. DO NOT CHANGE: on disk.
@@ -19,11 +20,12 @@ from dataclasses import dataclass, field, replace
 
 from lakebed.table.model import BATCH_COMMIT_IDENTIFIER, Snapshot
 
-__all__ = ["USERS_MAX", "Carried", "carried_of", "encode_carried", "is_ours", "load_carried"]
+__all__ = ["FOLLOWS", "USERS_MAX", "Carried", "carried_of", "encode_carried", "follows", "is_ours", "load_carried"]
 
 USERS_MAX = 100
 """Streaming users remembered. About 60 bytes each, in every snapshot file."""
 
+FOLLOWS = "lakebed.follows"
 _FORMAT = "lakebed.format"
 _RESTORED = "lakebed.restored"
 _USER = "lakebed.user."
@@ -59,6 +61,12 @@ class Carried:
 def is_ours(snapshot: Snapshot) -> bool:
     """Whether lakebed wrote this snapshot (and so carried on what came before)."""
     return _FORMAT in snapshot.properties
+
+
+def follows(snapshot: Snapshot) -> int:
+    """The id of the snapshot that this one was committed on."""
+    text = snapshot.properties.get(FOLLOWS, "")
+    return int(text) if text.isdecimal() else snapshot.id - 1
 
 
 def carried_of(snapshot: Snapshot) -> Carried:

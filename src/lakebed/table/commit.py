@@ -10,7 +10,10 @@ Invariants:
 - All tries of one change carry one write id (the snapshot's `uuid`), so a lost reply is recognised.
 - ADDs of new files leave `commit_snapshot` null: the manifest list gives it (``_ADDED_SNAPSHOT``), and only the
   winner's list is ever read. DELETEs, level upgrades and restored files carry theirs explicitly.
-- Contention alone never fails a commit unless ``commit.max-retries`` or ``commit.timeout`` was set.
+- Contention alone fails a commit only after `TRIES_MAX` lost races, or earlier when ``commit.max-retries`` or
+  ``commit.timeout`` was set.
+- Where another client rolled back below the boundary, the next id is the boundary, and the snapshot's property
+  ``lakebed.follows`` says which snapshot it was committed on.
 
 Does not know: rows, Parquet, tags. Other clients' commits are raced by the same create-only put.
 """
@@ -19,19 +22,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.errors import Conflict, LakebedError
 from lakebed.ids import new_uuid
+from lakebed.log import logger
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import Doomed, ReclaimPlan
 from lakebed.reclaim.sweep import Sweeper
 from lakebed.runtime import Environment
 from lakebed.table.binary_row import EMPTY_ROW, decode_rows
-from lakebed.table.carried import Carried, encode_carried, load_carried
-from lakebed.table.conflicts import check_fits, rests_on_state, touches
+from lakebed.table.carried import FOLLOWS, Carried, encode_carried, load_carried
+from lakebed.table.conflicts import check_fits, rests_on_state, touches, writes_same_buckets
+from lakebed.table.dynamic_bucket import (
+    HashIndex,
+    IndexEntry,
+    encode_hashes,
+    encode_index_manifest,
+    index_update,
+    is_dynamic,
+)
 from lakebed.table.layout import Layout
 from lakebed.table.manifest import ADD, DELETE, encode_manifest, encode_manifest_list, entries_of_changes
 from lakebed.table.manifest_merge import MergePlan, fold_run, plan_merge
@@ -50,6 +63,7 @@ from lakebed.table.options import (
     COMMIT_MAX_RETRY_WAIT,
     COMMIT_MIN_RETRY_WAIT,
     COMMIT_TIMEOUT,
+    COMMIT_USER_PREFIX,
     MANIFEST_FULL_COMPACTION_SIZE,
     MANIFEST_MERGE_MIN_COUNT,
     MANIFEST_TARGET_FILE_SIZE,
@@ -58,13 +72,24 @@ from lakebed.table.options import (
 from lakebed.table.snapshots import SnapshotLog
 from lakebed.table.stats import compute_stats
 
-__all__ = ["CommitRequest", "Committer", "Derive", "StagedChange"]
+__all__ = ["TRIES_MAX", "Basis", "CommitRequest", "Committer", "Derive", "StagedChange"]
+
+_LOG: Final = logger("table")
+
+TRIES_MAX = 1_000
+"""Races that one commit may lose before it gives up."""
+
+_STUCK_TRIES_MAX = 16
+"""Races in a row that a commit may lose for one id while the newest snapshot stays the same: nobody can win it."""
 
 _MERGE_POSTPONED_FACTOR = 4
 """After a lost race a merge waits for a calmer commit, until the list is this many times as long as the option says."""
 
 _WAIT_DOUBLINGS_MAX = 4
 """The wait after a lost race stops growing here, so that who lost often is not left behind."""
+
+_DELTAS_MAX = 64
+"""After a lost race, so many deltas are looked at; beyond, the live files are."""
 
 _ENTRY_BYTES = 300
 """About what one entry takes in a manifest, to split large changes by ``manifest.target-file-size``."""
@@ -82,6 +107,13 @@ class StagedChange:
     """Whose index manifest and statistics hold for the result; None: those of `base`."""
     restored: bool = False
     """Whether it brings old files back; carried on for ever."""
+    live: pa.Table | None = None
+    """The live entries of `base`, described anew (`commit_snapshot` resolved): written as the new base, in place of its
+    manifests. None: the base stays as it is."""
+    changes: Sequence[BucketChange] = ()
+    """What `entries` add: with dynamic buckets their key hashes go to the index."""
+    drops: Callable[[Sequence[bytes]], Sequence[bool]] | None = None
+    """Whether each of some partitions is replaced, and its index with it; None: none is."""
     fold_base: bool = False
     """Write the base anew as one list of live files: for entries that add a file again whose DELETE the base still
     holds. Clients that read manifests as sets, whatever their order, would drop it."""
@@ -89,6 +121,14 @@ class StagedChange:
 
 Derive = Callable[[Snapshot | None], StagedChange]
 """The change, given the newest snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What was read to make a change."""
+
+    snapshot: Snapshot | None
+    """None: the table had no snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +145,9 @@ class CommitRequest:
     """With any other than the batch identifier, the pair (user, identifier) is committed once, however often tried."""
     properties: Mapping[str, str] = field(default_factory=dict)
     watermark: int | None = None
+    basis: Basis | None = None
+    """The version whose rows the changes were made from; None: they rest on no rows. A commit on a newer version in
+    which another writer changed rows of the same buckets is a `Conflict` of kind ``rows_changed``."""
 
 
 @dataclass(slots=True)
@@ -124,6 +167,10 @@ class _Attempt:
     """The manifests of `entries`, written once."""
     merged: dict[tuple[str, ...], tuple[ManifestMeta, ...]] = field(default_factory=dict)
     """Merges done so far, by the names that went in: still good after a lost race, while those are in the list."""
+    stuck: int = 0
+    """Races lost in a row for the same id."""
+    lost_id: int | None = None
+    """The id that the last lost race was for."""
     checked: Snapshot | None = None
     """The newest snapshot that `entries` were found to fit."""
     written: list[str] = field(default_factory=list)
@@ -148,6 +195,7 @@ class Committer:
         layout: of the branch.
         snapshots: of the branch.
         reader: decodes and caches manifests.
+        hash_index: reads the index files of dynamic buckets.
         schema: the newest, called once a commit.
         environment: clock, randomness and concurrency.
     """
@@ -159,6 +207,7 @@ class Committer:
         layout: Layout,
         snapshots: SnapshotLog,
         reader: ManifestReader,
+        hash_index: HashIndex,
         schema: Callable[[], TableSchema],
         environment: Environment,
     ) -> None:
@@ -168,6 +217,7 @@ class Committer:
         self._reader = reader
         self._schema = schema
         self._environment = environment
+        self._index = hash_index
         self._turn = environment.runtime.lock()
 
     def commit(self, request: CommitRequest) -> Snapshot:
@@ -190,12 +240,16 @@ class Committer:
         clock = self._environment.clock
         attempt = _Attempt(
             request=request,
-            commit_user=request.commit_user or new_uuid(self._environment.rng),
+            commit_user=request.commit_user or self._fresh_user(options),
             write_id=new_uuid(self._environment.rng),
             deadline_s=None if timeout_ms is None else clock.monotonic_s() + timeout_ms / 1000,
         )
         with self._turn:
             return self._until_won(attempt, options)
+
+    def _fresh_user(self, options: TableOptions) -> str:
+        prefix, fresh = options.get(COMMIT_USER_PREFIX), new_uuid(self._environment.rng)
+        return fresh if prefix is None else f"{prefix}_{fresh}"
 
     def find(self, commit_user: str, commit_identifier: int) -> Snapshot | None:
         """The snapshot that a pair was committed with, or the newest when that one expired; None: not committed yet.
@@ -208,10 +262,10 @@ class Committer:
         return self._earlier(commit_user, commit_identifier, load_carried(self._newest_first(head)), head)
 
     def _until_won(self, attempt: _Attempt, options: TableOptions) -> Snapshot:
-        while True:
+        while True:  # `_wait_or_give_up` ends it
             attempt.try_started_s = self._environment.clock.monotonic_s()
             try:
-                head = self._snapshots.latest(exact=False)
+                head = self._newest()
                 carried = self._carried(attempt.request, head)
                 earlier = self._replayed(attempt, carried, head)
                 if earlier is not None:
@@ -225,18 +279,36 @@ class Committer:
                 self._snapshots.append(snapshot)
             except Conflict as lost:
                 attempt.tries += 1
+                attempt.stuck = attempt.stuck + 1 if snapshot.id == attempt.lost_id else 0
+                attempt.lost_id = snapshot.id
                 self._wait_or_give_up(attempt, options, lost)
                 continue
             self._remember(attempt, snapshot)
             self._discard(attempt, keep=attempt.used)
+            _LOG.info(
+                "committed",
+                table=self._store.root_url,
+                snapshot=snapshot.id,
+                kind=snapshot.commit_kind,
+                rows_delta=snapshot.delta_record_count,
+                lost_races=attempt.tries,
+            )
             return snapshot
+
+    def _newest(self) -> Snapshot | None:
+        head = self._snapshots.latest(exact=False)
+        if self._snapshots.next_id(head) == (1 if head is None else head.id + 1):
+            return head
+        # Ids above are passed. Either newer snapshots lie beyond them, or another client rolled back below them.
+        return self._snapshots.latest()
 
     # ---- one try
 
     def _stage(self, attempt: _Attempt, head: Snapshot | None, carried: Carried, options: TableOptions) -> Snapshot:
         """Write everything that the next snapshot references; return that snapshot, not yet visible."""
         schema = self._schema()
-        snapshot_id = 1 if head is None else head.id + 1
+        snapshot_id = self._snapshots.next_id(head)
+        follows = {FOLLOWS: str(head.id)} if head is not None and snapshot_id != head.id + 1 else {}
         staged = self._staged(attempt, head, schema)
         if attempt.request.derive is not None or attempt.delta is None:
             attempt.delta = self._write_manifests(attempt, staged.entries, schema=schema, options=options)
@@ -248,6 +320,7 @@ class Committer:
             self._layout.manifest(name)
             for name in (base_list, delta_list, *(meta.file_name for meta in base), *(meta.file_name for meta in delta))
         )
+        index_manifest = self._index_of(attempt, staged, schema)
         delta_rows = _row_count_delta(staged.entries)
         kept = staged.keeps or staged.base
         watermarks = [
@@ -269,11 +342,12 @@ class Committer:
             total_record_count=(staged.base.total_record_count if staged.base else 0) + delta_rows,
             delta_record_count=delta_rows,
             uuid=attempt.write_id,
-            index_manifest=kept.index_manifest if kept else None,
+            index_manifest=index_manifest,
             statistics=kept.statistics if kept else None,
             watermark=max(watermarks, default=None),
             properties={
                 **attempt.request.properties,
+                **follows,
                 **encode_carried(replace(carried, restored=carried.restored or staged.restored)),
             },
             next_row_id=head.next_row_id if head else None,
@@ -284,9 +358,47 @@ class Committer:
             return attempt.request.derive(head)
         if attempt.entries is None:
             attempt.entries = entries_of_changes(attempt.request.changes)
+        if attempt.request.basis is not None:
+            self._check_basis(attempt.request.basis, attempt.entries, head)
         if rests_on_state(attempt.entries):
             self._check(attempt, attempt.entries, head, schema)
-        return StagedChange(entries=attempt.entries, base=head)
+        return StagedChange(entries=attempt.entries, base=head, changes=attempt.request.changes)
+
+    def _index_of(self, attempt: _Attempt, staged: StagedChange, schema: TableSchema) -> str | None:
+        """The index manifest of the result, written when the change is one of keys in dynamic buckets."""
+        kept = staged.keeps or staged.base
+        before = kept.index_manifest if kept else None
+        if not is_dynamic(schema) or not (staged.changes or staged.drops):
+            return before
+        entries = self._index.entries(before)
+        update = index_update(staged.changes, entries, index=self._index, drops=staged.drops)
+        if update is None:
+            return before
+        written = []
+        for partition, bucket, hashes in update.written:
+            name, body = attempt.name("index"), encode_hashes(hashes)
+            self._put(attempt, self._layout.index(name), body)
+            written.append(IndexEntry(partition, bucket, name, len(body), len(hashes)))
+        name = attempt.name("index-manifest")
+        self._put(attempt, self._layout.manifest(name), encode_index_manifest([*update.kept, *written]))
+        attempt.used |= {self._layout.manifest(name), *(self._layout.index(entry.file_name) for entry in written)}
+        return name
+
+    def _check_basis(self, basis: Basis, entries: pa.Table, head: Snapshot | None) -> None:
+        """Raise `Conflict` if another writer may have changed the rows that the change was made from."""
+        if head == basis.snapshot:
+            return
+        deltas = None if head is None or basis.snapshot is None else self._deltas_between(basis.snapshot, head)
+        if deltas is None or any(
+            snapshot.commit_kind != "COMPACT" and writes_same_buckets(entries, delta) for snapshot, delta in deltas
+        ):
+            read = "the empty table" if basis.snapshot is None else f"snapshot {basis.snapshot.id}"
+            raise Conflict(
+                f"Another writer changed rows of the same buckets after {read} was read to make this change. Nothing "
+                "was changed: read again and redo the change.",
+                kind="rows_changed",
+                snapshot=None if basis.snapshot is None else basis.snapshot.id,
+            )
 
     def _check(self, attempt: _Attempt, entries: pa.Table, head: Snapshot | None, schema: TableSchema) -> None:
         """Raise `Conflict` unless `entries` fit `head`; after a lost race, look at the winners' deltas first."""
@@ -296,18 +408,28 @@ class Committer:
                 "was created anew. Read again and redo the change.",
                 kind="file_gone",
             )
-        before = attempt.checked
-        if before is None or any(touches(entries, delta) for delta in self._deltas_between(before, head)):
+        deltas = None if attempt.checked is None else self._deltas_between(attempt.checked, head)
+        if deltas is None or any(touches(entries, delta) for _, delta in deltas):
             keys = [field.type for name in schema.trimmed_primary_keys if (field := schema.field_by_name(name))]
             live = self._reader.live_entries(head)
             check_fits(entries, live=live, key_types=keys, snapshot_id=head.id)
         attempt.checked = head
 
-    def _deltas_between(self, before: Snapshot, head: Snapshot) -> Iterator[pa.Table]:
-        """Delta entries of the snapshots after `before` up to `head`; the live files of `head` when one is gone."""
+    def _deltas_between(self, before: Snapshot, head: Snapshot) -> list[tuple[Snapshot, pa.Table]] | None:
+        """The snapshots after `before` up to `head` with their delta entries; None when they cannot tell what changed.
+
+        That is when one of them is gone, or when `before` is: another client may have rolled back below it and used
+        its id again.
+        """
+        if head.id - before.id > _DELTAS_MAX or self._snapshots.find(before.id) != before:
+            return None
+        deltas: list[tuple[Snapshot, pa.Table]] = []
         for snapshot_id in range(before.id + 1, head.id + 1):
             snapshot = head if snapshot_id == head.id else self._snapshots.find(snapshot_id)
-            yield self._reader.live_entries(head) if snapshot is None else self._reader.delta_entries(snapshot)
+            if snapshot is None:
+                return None
+            deltas.append((snapshot, self._reader.delta_entries(snapshot)))
+        return deltas
 
     def _merge(
         self,
@@ -319,6 +441,9 @@ class Committer:
         options: TableOptions,
     ) -> list[ManifestMeta]:
         """The base list: all manifests of `base`, small neighbours merged when it is worth it."""
+        if staged.live is not None:
+            described = self._write_manifests(attempt, staged.live, schema=schema, options=options)
+            return [replace(meta, added_snapshot=snapshot_id) for meta in described]
         metas = [] if staged.base is None else list(self._reader.all_metas(staged.base))
         count_min = options.get(MANIFEST_MERGE_MIN_COUNT)
         plan = plan_merge(
@@ -352,7 +477,7 @@ class Committer:
             part = entries if entries.num_rows <= rows_max else entries.slice(start, rows_max)
             body = encode_manifest(part)
             name = attempt.name("manifest")
-            self._put(attempt, name, body)
+            self._put(attempt, self._layout.manifest(name), body)
             attempt.entries_of[name] = part
             metas.append(manifest_meta(part, file_name=name, file_size=len(body), schema=schema))
         return tuple(metas)
@@ -361,11 +486,10 @@ class Committer:
         body = encode_manifest_list(metas)
         name = attempt.name("manifest-list")
         attempt.lists[name] = tuple(metas)
-        self._put(attempt, name, body)
+        self._put(attempt, self._layout.manifest(name), body)
         return name, len(body)
 
-    def _put(self, attempt: _Attempt, name: str, body: bytes) -> None:
-        path = self._layout.manifest(name)
+    def _put(self, attempt: _Attempt, path: str, body: bytes) -> None:
         attempt.written.append(path)
         self._store.put(path, body)
 
@@ -400,9 +524,19 @@ class Committer:
         """Sleep a random while before the next try, longer the more tries were lost; or raise when a limit was set."""
         environment = self._environment
         late = attempt.deadline_s is not None and environment.clock.monotonic_s() >= attempt.deadline_s
-        if late or (options.is_set(COMMIT_MAX_RETRIES) and attempt.tries > options.get(COMMIT_MAX_RETRIES)):
+        if attempt.stuck >= _STUCK_TRIES_MAX:
             self._discard(attempt, keep=frozenset())
-            limit = "commit.timeout" if late else "commit.max-retries"
+            raise Conflict(
+                f"The commit was tried {attempt.stuck + 1} times as snapshot {attempt.lost_id}, and each time "
+                f"snapshot {attempt.lost_id} is taken, although the newest that can be seen is older. Nothing was "
+                "changed: run `lakebed fsck` on the table, and look whether another client is rolling it back.",
+                kind="commit_stuck",
+                id=attempt.lost_id,
+            ) from lost
+        retries_max = options.get(COMMIT_MAX_RETRIES) if options.is_set(COMMIT_MAX_RETRIES) else TRIES_MAX
+        if late or attempt.tries > retries_max:
+            self._discard(attempt, keep=frozenset())
+            limit = "commit.timeout" if late else f"{retries_max:,}, which commit.max-retries sets"
             raise Conflict(
                 f"The commit lost {attempt.tries} races against other writers and reached {limit}. "
                 "Nothing was changed: try again, or raise the limit.",

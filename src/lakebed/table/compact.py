@@ -8,7 +8,8 @@ outgrow ``compaction.max-size-amplification-percent`` of the oldest. Append tabl
 
 Invariants:
 - A compaction changes no row: merged files hold exactly what a reader saw before.
-- Deletes are dropped only when nothing older can lie below, that is in the highest level.
+- Deletes are dropped only when nothing older can lie below, that is in the highest level; and never where rows of a key
+  are ordered by the option ``sequence.field``: an older row may still be written later, and must find the delete.
 - A file that needs no rewriting is only moved to its level (DELETE + ADD of one name), and keeps its `commit_snapshot`.
 - When another writer replaced a file meanwhile, the plan is made again from the newest snapshot; appends never do that.
 """
@@ -28,6 +29,7 @@ from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.data_file import KIND_COLUMN, SEQUENCE_COLUMN, RollingWriter
 from lakebed.table.discard import discard, paths_written
+from lakebed.table.external import targets_of
 from lakebed.table.layout import Layout
 from lakebed.table.manifest import files_of
 from lakebed.table.model import BucketChange, DataFile, FileSource, Snapshot, Split, TableSchema
@@ -44,7 +46,8 @@ from lakebed.table.options import (
 from lakebed.table.prune import partition_columns
 from lakebed.table.read import ReadPlan, merged_windows, read_split
 from lakebed.table.scan import check_readable
-from lakebed.table.splits import bucket_groups, is_plain, key_sections, merge_rank, sorted_runs
+from lakebed.table.sequence import sequence_order
+from lakebed.table.splits import bucket_groups, is_plain, key_sections, merge_rank, sorted_runs, states_deletes
 from lakebed.table.write import check_writable, file_settings
 
 __all__ = ["CompactProgress", "CompactReport", "CompactTask", "Compactor", "plan_compaction", "run_task"]
@@ -77,7 +80,7 @@ class CompactTask:
     @property
     def inputs(self) -> tuple[DataFile, ...]:
         """All files the task takes away."""
-        return self.split.files + self.moved
+        return (*self.split.files, *self.moved)
 
     @property
     def input_bytes(self) -> int:
@@ -93,6 +96,16 @@ class CompactProgress:
     task_count: int
     bytes_done: int
     bytes_total: int
+
+    @property
+    def done_count(self) -> int:
+        """Bytes read so far: what a progress bar shows, as of every other long verb."""
+        return self.bytes_done
+
+    @property
+    def total_count(self) -> int:
+        """Bytes to read in all."""
+        return self.bytes_total
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +125,13 @@ class CompactReport:
     """Files that only changed their level, counted before and after."""
     seconds: float
     dry_run: bool
+
+    def __repr__(self) -> str:
+        made = "dry_run=True" if self.dry_run else f"snapshot={self.snapshot.id if self.snapshot else None}"
+        return (
+            f"CompactReport({made}, tasks={len(self.tasks)}, files={self.files_before} -> {self.files_after}, "
+            f"bytes={self.bytes_before} -> {self.bytes_after})"
+        )
 
 
 def plan_compaction(entries: pa.Table, *, schema: TableSchema, layout: Layout, full: bool = False) -> list[CompactTask]:
@@ -143,6 +163,7 @@ def plan_compaction(entries: pa.Table, *, schema: TableSchema, layout: Layout, f
             needs_merge=bool(schema.primary_keys),
             schema_id=schema.id,
             row_count=0,
+            other_folders=group.other_folders,
         )
         total = int(totals[group.members[0]])
         if schema.primary_keys:
@@ -177,15 +198,17 @@ def _plan_keyed(
         output_level = level_max if picked_count == len(runs) else runs[picked_count][0].level - 1
     picked = [file for run in runs[:picked_count] for file in run]
     older_levels = [run[0].level for run in runs[picked_count:]]
-    drop_deletes = not older_levels
-    rewritten, moved = _rewritten_and_moved(picked, schema=schema, output_level=output_level)
+    keeps_deletes = sequence_order(schema) is not None
+    rewritten, moved = _rewritten_and_moved(
+        picked, schema=schema, output_level=output_level, keeps_deletes=keeps_deletes
+    )
     if not rewritten and not moved:
         return None
     return CompactTask(
         split=_with_files(split, sorted(rewritten, key=merge_rank)),
         total_buckets=total_buckets,
         output_level=output_level,
-        drop_deletes=drop_deletes,
+        drop_deletes=not older_levels and not keeps_deletes,
         moved=tuple(moved),
     )
 
@@ -207,19 +230,20 @@ def _picked_count(runs: Sequence[Sequence[DataFile]], options: TableOptions) -> 
 
 
 def _rewritten_and_moved(
-    files: Sequence[DataFile], *, schema: TableSchema, output_level: int
+    files: Sequence[DataFile], *, schema: TableSchema, output_level: int, keeps_deletes: bool
 ) -> tuple[list[DataFile], list[DataFile]]:
     """Which of the files must be merged, and which need only change their level (or nothing at all).
 
-    A file whose keys overlap no other is as good as merged: it is moved, unless it holds deletes or is so small that
-    it should be joined with small neighbours.
+    A file whose keys overlap no other is as good as merged: it is moved, unless it holds deletes that are to be dropped
+    or is so small that it should be joined with small neighbours.
     """
+    is_final = states_deletes if keeps_deletes else is_plain
     small_bytes = file_settings(schema).target_file_bytes * SMALL_FILE_SHARE
     sections = key_sections(files, schema=schema)
     rewritten: list[DataFile] = []
     alone: list[DataFile] = []
     for position, section in enumerate(sections):
-        if len(section) > 1 or not is_plain(section[0]):
+        if len(section) > 1 or not is_final(section[0]):
             rewritten.extend(section)
             continue
         neighbours = sections[max(0, position - 1) : position] + sections[position + 1 : position + 2]
@@ -228,7 +252,7 @@ def _rewritten_and_moved(
             rewritten.extend(section)
         else:
             alone.extend(section)
-    if len(rewritten) == 1 and is_plain(rewritten[0]):
+    if len(rewritten) == 1 and is_final(rewritten[0]):
         alone, rewritten = alone + rewritten, []
     return rewritten, [file for file in alone if file.level != output_level]
 
@@ -294,6 +318,7 @@ def run_task(
             environment=environment,
             level=task.output_level,
             file_source=FileSource.COMPACT,
+            targets=targets_of(store, schema, rng=environment.rng),
         )
         try:
             if schema.primary_keys:

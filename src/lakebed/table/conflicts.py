@@ -21,7 +21,7 @@ from lakebed.table.binary_row import decode_rows
 from lakebed.table.manifest import ADD, DELETE, IDENTITY
 from lakebed.table.row_codes import row_codes
 
-__all__ = ["check_fits", "rests_on_state", "touches"]
+__all__ = ["check_fits", "rests_on_state", "touches", "writes_same_buckets"]
 
 _BUCKET = ["partition", "bucket"]
 
@@ -34,6 +34,14 @@ def rests_on_state(entries: pa.Table) -> bool:
 def touches(entries: pa.Table, others: pa.Table) -> bool:
     """Whether another commit's delta could have made `entries` unfit: it rests on state in one of the same buckets."""
     if others.num_rows == 0 or not rests_on_state(others):
+        return False
+    theirs, ours = row_codes(_BUCKET, others, entries)
+    return bool(np.isin(theirs, ours).any())
+
+
+def writes_same_buckets(entries: pa.Table, others: pa.Table) -> bool:
+    """Whether another commit's delta may have changed rows of the buckets that `entries` are in."""
+    if others.num_rows == 0 or entries.num_rows == 0:
         return False
     theirs, ours = row_codes(_BUCKET, others, entries)
     return bool(np.isin(theirs, ours).any())

@@ -15,9 +15,10 @@ import pyarrow as pa
 from lakebed.errors import InvalidRequest
 from lakebed.table.model import DataField, TableSchema
 from lakebed.table.schema import unknown_column
+from lakebed.table.sequence import sequence_order
 from lakebed.table.types import arrow_schema, arrow_type
 
-__all__ = ["boolean_mask", "conform", "conform_keys"]
+__all__ = ["boolean_mask", "conform", "conform_keys", "may_become"]
 
 
 def conform(rows: pa.Table, *, schema: TableSchema) -> pa.Table:
@@ -52,9 +53,11 @@ def conform(rows: pa.Table, *, schema: TableSchema) -> pa.Table:
 def conform_keys(rows: pa.Table, *, schema: TableSchema) -> pa.Table:
     """Rows that only name keys (to delete them), with nulls in every other column that they do not bring.
 
-    Raises: as `conform`, but only key columns (partition columns included) must be there and not null.
+    Raises: as `conform`, but only key columns (partition columns included) must be there and not null, and the columns
+        of the option ``sequence.field`` must be there.
     """
     _refuse_unknown(rows.column_names, schema)
+    _require_sequence(rows.column_names, schema)
     fields = []
     columns = []
     for field in schema.fields:
@@ -74,6 +77,20 @@ def conform_keys(rows: pa.Table, *, schema: TableSchema) -> pa.Table:
     keys = [field for field in fields if field.name in schema.primary_keys]
     _refuse_nulls([columns[fields.index(field)] for field in keys], keys, schema)
     return pa.table(columns, schema=arrow_schema(fields))
+
+
+def _require_sequence(names: Sequence[str], schema: TableSchema) -> None:
+    """A delete without its place in the order of a key's rows would be older than every row: it would do nothing."""
+    order = sequence_order(schema)
+    for name in order.columns if order is not None else ():
+        if name not in names:
+            raise InvalidRequest(
+                f"The table orders the rows of a key by {', '.join(map(repr, order.columns if order else ()))} "
+                f"(option sequence.field), so a delete needs the column {name!r}; the rows have {_listed(names)}. Give "
+                "it with the keys, or delete by a predicate, which takes the values that the rows have.",
+                kind="missing_column",
+                column=name,
+            )
 
 
 def _refuse_unknown(names: Sequence[str], schema: TableSchema) -> None:
@@ -112,7 +129,7 @@ def _cast(column: pa.ChunkedArray, field: DataField) -> pa.ChunkedArray:
     target = arrow_type(field.type)
     if column.type == target:
         return column
-    if not _may_become(column.type, target):
+    if not may_become(column.type, target):
         raise InvalidRequest(
             f"Column {field.name!r} is {field.type} (Arrow {target}), but the rows bring {column.type}; cast it first.",
             kind="type_mismatch",
@@ -138,13 +155,13 @@ def _cast(column: pa.ChunkedArray, field: DataField) -> pa.ChunkedArray:
         ) from error
 
 
-def _may_become(source: pa.DataType, target: pa.DataType) -> bool:
+def may_become(source: pa.DataType, target: pa.DataType) -> bool:
     """Whether a value-checked cast between two types can be meant (the cast itself then checks every value)."""
     types = pa.types
     if types.is_null(source):
         return True
     if types.is_dictionary(source):
-        return _may_become(source.value_type, target)
+        return may_become(source.value_type, target)
     if types.is_integer(source):
         return bool(types.is_integer(target) or types.is_floating(target) or types.is_decimal(target))
     if types.is_floating(source):
@@ -176,7 +193,7 @@ def _same_shape(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def _accepts(source: pa.DataType, target: pa.DataType) -> bool:
-    return source == target or _may_become(source, target)
+    return source == target or may_become(source, target)
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -21,22 +21,26 @@ import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from pyarrow import dataset
 from typing_extensions import Buffer
 
 from lakebed.errors import Corruption, LakebedError, NotFound, UnsupportedFormat
 from lakebed.ids import new_uuid
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.binary_row import EMPTY_ROW, decode_rows, encode_rows
-from lakebed.table.model import DataField, DataFile, FileSource, Stats, TableSchema
-from lakebed.table.stats import EMPTY_STATS, compute_stats
+from lakebed.table.binary_row import EMPTY_ROW, encode_rows
+from lakebed.table.external import Targets
+from lakebed.table.file_encoding import ParquetSink
+from lakebed.table.model import STATS_VERSION, DataField, DataFile, FileSource, Stats, TableSchema
+from lakebed.table.stats import EMPTY_STATS, compute_stats, merge_stats, stats_of_mode
 from lakebed.table.types import arrow_field, arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 __all__ = [
     "ADD_KINDS",
@@ -72,11 +76,6 @@ FOOTER_BYTES = 64 * 1024
 OTHER_FORMATS = ("orc", "avro", "csv", "json", "txt", "lance", "vortex", "blob", "mosaic", "row")
 """What the names of data files end with that other clients write in other formats (option ``file.format``)."""
 
-DICTIONARY_SAMPLE_ROWS = 4096
-DICTIONARY_DISTINCT_MAX = 0.5
-"""A column is dictionary-encoded when a sample repeats itself this much: for distinct values a dictionary costs twice
-the time and a little more space (measured in the design note)."""
-
 
 @dataclass(frozen=True, slots=True)
 class FileSettings:
@@ -88,6 +87,10 @@ class FileSettings:
     compression_level: int | None = 1
     row_group_rows: int = 262_144
     """Rows a row group at most; a row group is the unit of pruning and of a streaming merge's memory."""
+    prefix: str = "data-"
+    """First part of the names of files."""
+    stats_mode: str = "truncate(16)"
+    """Which statistics entries state: ``none``, ``counts``, ``full``, or ``truncate(length)`` to shorten texts."""
     row_group_bytes: int = 16 * 1024 * 1024
     """Uncompressed Arrow bytes a row group aims at, for wide rows."""
     durable: bool = True
@@ -97,7 +100,8 @@ class FileSettings:
 class RollingWriter:
     """Rows of one bucket in, data files out, a new file whenever the target size is reached.
 
-    Not thread-safe; one writer belongs to one bucket. Holds one encoded file in memory (`target_file_bytes`).
+    Not thread-safe; one writer belongs to one bucket. Holds one encoded file in memory (`target_file_bytes`). Files go
+    to the bucket's folder, or to the places that `targets` chooses.
     """
 
     def __init__(
@@ -110,8 +114,10 @@ class RollingWriter:
         environment: Environment,
         level: int = 0,
         file_source: int = FileSource.APPEND,
+        targets: Targets | None = None,
     ) -> None:
         self._store = store
+        self._targets = targets
         self._folder = folder
         self._schema = schema
         self._settings = settings
@@ -120,16 +126,16 @@ class RollingWriter:
         self._file_source = file_source
         self._keys = tuple(_require(schema, name) for name in schema.trimmed_primary_keys)
         self._columns = _file_schema(schema)
+        self._stated = () if settings.stats_mode == "none" else schema.fields
         self._uuid = new_uuid(environment.rng)
         self._files: list[DataFile] = []
         self._paths: list[str] = []
-        self._sink: pa.BufferOutputStream | None = None
-        self._parquet: pq.ParquetWriter | None = None
+        self._sink: ParquetSink | None = None
         self._groups: list[_GroupFacts] = []
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Where files were put so far, also one whose put failed without a clear answer."""
+        """Where files were put so far (URLs outside the table), also one whose put failed without a clear answer."""
         return tuple(self._paths)
 
     def write(self, rows: pa.Table, *, sequences: pa.Array | None = None, kinds: pa.Array | None = None) -> None:
@@ -154,7 +160,7 @@ class RollingWriter:
         Args:
             first_sequence: for append tables, the sequence number of the first row written; files number on from it.
         """
-        if self._parquet is not None:
+        if self._sink is not None:
             self._finish_file()
         if self._keys:
             return list(self._files)
@@ -177,46 +183,59 @@ class RollingWriter:
         if sequences is not None and kinds is not None:
             columns = [*keys.columns, sequences, kinds, *columns]
         group = pa.Table.from_arrays(columns, schema=self._columns)
-        if self._parquet is None:
-            self._sink = pa.BufferOutputStream()
-            self._parquet = self._open_parquet(group, self._sink)
-        self._parquet.write_table(group, row_group_size=max(1, group.num_rows))
-        self._groups.append(_facts_of(rows, keys, sequences, kinds, fields=self._schema.fields, key_fields=self._keys))
-        assert self._sink is not None
-        if self._sink.tell() >= self._settings.target_file_bytes:
+        if self._sink is not None and not self._sink.takes(group):
+            self._finish_file()
+        sink = self._sink = self._sink or self._open_sink(group)
+        sink.write(group)
+        self._groups.append(
+            _facts_of(
+                rows,
+                keys,
+                sequences,
+                kinds,
+                fields=self._stated,
+                key_fields=self._keys,
+                stats_mode=self._settings.stats_mode,
+            )
+        )
+        if sink.size_bytes >= self._settings.target_file_bytes:
             self._finish_file()
 
-    def _open_parquet(self, group: pa.Table, sink: pa.BufferOutputStream) -> pq.ParquetWriter:
-        settings = self._settings
-        return pq.ParquetWriter(
-            sink,
-            self._columns,
-            compression=settings.compression,
-            compression_level=settings.compression_level,
-            use_dictionary=_dictionary_columns(group),
+    def _open_sink(self, group: pa.Table) -> ParquetSink:
+        return ParquetSink(
+            group,
+            no_dictionary=frozenset([SEQUENCE_COLUMN]),
+            compression=self._settings.compression,
+            compression_level=self._settings.compression_level,
         )
 
     def _finish_file(self) -> None:
-        assert self._parquet is not None
         assert self._sink is not None
-        self._parquet.close()
-        body = self._sink.getvalue()
-        name = f"data-{self._uuid}-{len(self._files)}.parquet"
-        self._paths.append(f"{self._folder}/{name}")
-        self._store.put(self._paths[-1], body, durable=self._settings.durable)
-        self._files.append(self._describe(name, body.size))
-        self._parquet, self._sink, self._groups = None, None, []
+        body = self._sink.finish()
+        prefix, number = self._settings.prefix, len(self._files)
+        if self._targets is None:
+            name, url = f"{prefix}{self._uuid}-{number}.parquet", None
+            store, path = self._store, f"{self._folder}/{name}"
+        else:
+            place = self._targets.place(self._folder, prefix=prefix, number=number)
+            store, path, name, url = place.store, place.path, place.name, place.url
+        self._paths.append(url or path)
+        store.put(path, body, durable=self._settings.durable)
+        self._files.append(self._describe(name, body.size, external_path=url))
+        self._sink, self._groups = None, []
 
-    def _describe(self, name: str, size_bytes: int) -> DataFile:
+    def _describe(self, name: str, size_bytes: int, *, external_path: str | None) -> DataFile:
         groups = self._groups
+        row_counts = [group.row_count for group in groups]
         return DataFile(
             file_name=name,
             file_size=size_bytes,
-            row_count=sum(group.row_count for group in groups),
+            row_count=sum(row_counts),
             min_key=groups[0].min_key,
             max_key=groups[-1].max_key,
-            key_stats=_merge_stats([group.key_stats for group in groups], self._keys) if self._keys else EMPTY_STATS,
-            value_stats=_merge_stats([group.value_stats for group in groups], self._schema.fields),
+            key_stats=merge_stats([group.key_stats for group in groups], row_counts, self._keys),
+            value_stats=merge_stats([group.value_stats for group in groups], row_counts, self._stated),
+            value_stats_cols=None if self._stated else (),
             min_sequence_number=min(group.min_sequence for group in groups),
             max_sequence_number=max(group.max_sequence for group in groups),
             schema_id=self._schema.id,
@@ -224,6 +243,8 @@ class RollingWriter:
             creation_time_ms=self._environment.clock.now_ms(),
             delete_row_count=sum(group.delete_row_count for group in groups),
             file_source=self._file_source,
+            stats_version=STATS_VERSION,
+            external_path=external_path,
         )
 
 
@@ -249,6 +270,7 @@ def _facts_of(
     *,
     fields: Sequence[DataField],
     key_fields: Sequence[DataField],
+    stats_mode: str,
 ) -> _GroupFacts:
     min_key = max_key = EMPTY_ROW
     key_stats = EMPTY_STATS
@@ -266,30 +288,11 @@ def _facts_of(
         min_key=min_key,
         max_key=max_key,
         key_stats=key_stats,
-        value_stats=compute_stats(rows, fields),
+        value_stats=stats_of_mode(rows, fields, mode=stats_mode),
         min_sequence=lowest,
         max_sequence=highest,
         delete_row_count=deletes,
     )
-
-
-def _merge_stats(parts: Sequence[Stats], fields: Sequence[DataField]) -> Stats:
-    """Statistics of the union of row groups. A bound unknown in one group although it has values is unknown in all."""
-    if len(parts) == 1:
-        return parts[0]
-    types = [field.type for field in fields]
-    low = decode_rows(pa.array([part.min_values for part in parts], pa.binary()), types)
-    high = decode_rows(pa.array([part.max_values for part in parts], pa.binary()), types)
-    bounds = pa.table(
-        [pa.concat_arrays([minima, maxima]) for minima, maxima in zip(low, high, strict=True)],
-        names=[field.name for field in fields],
-    )
-    merged = compute_stats(bounds, fields)
-    counts: tuple[int | None, ...] | None = None
-    if all(part.null_counts is not None for part in parts):
-        columns = zip(*(part.null_counts or () for part in parts), strict=True)
-        counts = tuple(None if None in column else sum(c for c in column if c is not None) for column in columns)
-    return Stats(merged.min_values, merged.max_values, counts)
 
 
 def _file_schema(schema: TableSchema) -> pa.Schema:
@@ -309,20 +312,6 @@ def _file_schema(schema: TableSchema) -> pa.Schema:
     return pa.schema([*keys, *system, *values])
 
 
-def _dictionary_columns(columns: pa.Table) -> list[str]:
-    """Columns whose values repeat, judged by a sample spread over the first row group."""
-    chosen = []
-    stride = max(1, columns.num_rows // DICTIONARY_SAMPLE_ROWS)
-    positions = pa.array(np.arange(0, columns.num_rows, stride, dtype=np.int64))
-    for name in columns.column_names:
-        if name == SEQUENCE_COLUMN or pa.types.is_nested(columns.schema.field(name).type):
-            continue
-        sample = columns.column(name).take(positions)
-        if pc.count_distinct(sample, mode="all").as_py() <= max(1, len(sample) * DICTIONARY_DISTINCT_MAX):
-            chosen.append(name)
-    return chosen
-
-
 def _with_sequences(file: DataFile, first: int, last: int) -> DataFile:
     return replace(file, min_sequence_number=first, max_sequence_number=last)
 
@@ -337,6 +326,8 @@ class OpenDataFile:
     """A data file opened for reading: its columns, its row groups, and rows of any of them. Not thread-safe."""
 
     def __init__(self, source: pa.NativeFile, path: str, ranged: _RangedFile | None, window_bytes: int) -> None:
+        import pyarrow.parquet as pq  # only what reads or writes data files needs it
+
         self._window_bytes = window_bytes
         self._source = source
         self._parquet = parquet = pq.ParquetFile(source, pre_buffer=False)
@@ -357,6 +348,8 @@ class OpenDataFile:
     def row_groups_for(self, condition: pc.Expression) -> list[int]:
         """Row groups whose statistics allow a row for which `condition` (in the file's own columns) is true."""
         with _decoding(self._path):
+            from pyarrow import dataset
+
             fragment = dataset.ParquetFileFormat().make_fragment(self._source)
             return [group.id for group in fragment.subset(condition).row_groups]
 
@@ -393,7 +386,7 @@ class OpenDataFile:
                         self._ranged.fetch(ranges)
                     else:
                         share = max(BUFFER_BYTES_MIN, self._window_bytes // max(1, len(ranges)))
-                        parquet = pq.ParquetFile(
+                        parquet = type(self._parquet)(
                             self._source, metadata=self.metadata, buffer_size=share, pre_buffer=False
                         )
                 yield from parquet.iter_batches(

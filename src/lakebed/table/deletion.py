@@ -3,8 +3,10 @@
 Owns: `carry_out`. The order of every deletion:
 
 1. Write the candidates down (`unfinished`), durably.
-2. Raise the boundary: the ids of what goes are never used again.
-3. Hide: delete snapshot and tag files. From here on no reader finds the versions.
+2. Raise the boundary: lakebed never uses the ids of what goes again.
+3. Hide: delete snapshot and tag files. From here on no reader finds the versions. When another client rolled the line
+   back meanwhile, no snapshot is hidden (`lineage`). When only tags went, of versions whose snapshots are there, that
+   is all.
 4. Read the holders afresh, and judge. Of two racing collectors at least one sees the other's hiding, and a tag made
    meanwhile wins.
 5. Delete data, then manifests, then lists.
@@ -20,21 +22,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.errors import Corruption, NotFound
+from lakebed.errors import Corruption, InvalidRequest, NotFound, Unavailable
+from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import Doomed, ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Progress, Sweep, Sweeper, notes_on, report_of
 from lakebed.table.holders import Holders, Line, note_expired_below, read_holders
 from lakebed.table.judge import Unreadable, judge
+from lakebed.table.lineage import fits, restore_newest
 from lakebed.table.names import Names
 from lakebed.table.reclaim import CANDIDATES, STAGES, UNKNOWN, concat
 from lakebed.table.snapshot_json import decode_snapshot
+from lakebed.table.snapshots import write_id_of
 from lakebed.table.tags import TAG_ID
 from lakebed.table.unfinished import Deletion, HiddenTag, path_of, store_deletion
+from lakebed.texts import spans_of
 
 __all__ = ["ProgressCall", "Released", "carry_out", "doomed_of", "gather_released", "is_unchanged", "merge_reports"]
 
@@ -49,6 +56,7 @@ class Released:
     warnings: tuple[str, ...] = ()
 
 
+@freeing_space()
 def carry_out(
     line: Line, deletion: Deletion, *, names: Names | None = None, progress: ProgressCall | None = None
 ) -> ReclaimReport:
@@ -59,23 +67,30 @@ def carry_out(
     """
     names = names or Names(line)
     store_deletion(line.store, line.layout, deletion)
-    hidden_count = _hide(line, deletion)
-    warnings: tuple[str, ...] = ()
+    hidden, warnings = _hide(line, deletion)
+    if _releases_nothing(line, deletion):
+        _forget(line, deletion)
+        plan = ReclaimPlan(line.name, hidden, (), {}, warnings)
+        return report_of(plan, Sweep(), hidden_count=len(hidden), dry_run=False)
     try:
         holders = read_holders(line)
     except Corruption as error:
-        warning = f"nothing was deleted, for what a tag holds is unknown: {error}"
-        plan = ReclaimPlan(
-            line.name, hide_paths(line, deletion), (), {"unreadable": deletion.candidates.num_rows}, (warning,)
-        )
-        return report_of(plan, Sweep(), hidden_count=hidden_count, dry_run=False)
+        warnings = (*warnings, f"nothing was deleted, for what a tag holds is unknown: {error}")
+        plan = ReclaimPlan(line.name, hidden, (), {"unreadable": deletion.candidates.num_rows}, warnings)
+        return report_of(plan, Sweep(), hidden_count=len(hidden), dry_run=False)
     if deletion.snapshot_ids and len(holders.snapshot_ids):
         line.snapshots.store_earliest_hint(int(holders.snapshot_ids[0]))
     if deletion.released:
         released = gather_released(line, deletion, holders, names)
-        warnings = released.warnings
+        warnings += released.warnings
         deletion = replace(deletion, released=(), candidates=concat([deletion.candidates, released.candidates]))
-        store_deletion(line.store, line.layout, deletion)
+        try:
+            store_deletion(line.store, line.layout, deletion)
+        except Unavailable as error:
+            # What was released is already written down: after a crash from here on the same candidates are gathered
+            # again, as far as their manifests are still there, and the rest is left to orphan cleaning.
+            if error.kind != "disk_full":
+                raise
     judgement = judge(
         deletion.candidates,
         line=line,
@@ -83,13 +98,14 @@ def carry_out(
         names=names,
         walk_end=deletion.walk_end,
         is_open=deletion.kind == "delete-tag",
+        is_lost=deletion.kind != "delete-tag" and not fits(line, deletion),
     )
     doomed = doomed_of(judgement.doomed)
-    sweeper = Sweeper(line.store, line.environment, progress)
+    sweeper = Sweeper(line.store, line.environment, progress, reaches_outside=True)
     sweep = sweeper.delete_all(doomed)
     plan = ReclaimPlan(
         line.name,
-        hide_paths(line, deletion),
+        hidden,
         doomed,
         judgement.kept,
         (*warnings, *judgement.warnings),
@@ -97,8 +113,25 @@ def carry_out(
     )
     _withdraw_tags(line, deletion, holders)
     if judgement.complete and sweep.complete:
-        sweeper.delete_all([Doomed(path_of(line.layout, deletion), 0, "finished")], into=Sweep())
-    return report_of(plan, sweep, hidden_count=hidden_count, dry_run=False)
+        _forget(line, deletion)
+    return report_of(plan, sweep, hidden_count=len(hidden), dry_run=False)
+
+
+def _releases_nothing(line: Line, deletion: Deletion) -> bool:
+    """Whether the tags of a deletion, now hidden, leave only versions whose own snapshots are there.
+
+    Then no file can go, whatever other tags there are, and nobody needs to list them. An expiry that hides one of those
+    snapshots from now on reads the tags later than that, without ours, and deletes what nothing else needs.
+    Cost: 1 HEAD a version.
+    """
+    if not deletion.released or deletion.snapshot_ids or deletion.candidates.num_rows:
+        return False
+    ids = {decode_snapshot(body.encode(), path="a released tag").id for body in deletion.released}
+    return all(line.snapshots.exists(snapshot_id) for snapshot_id in sorted(ids))
+
+
+def _forget(line: Line, deletion: Deletion) -> None:
+    Sweeper(line.store, line.environment).delete_all([Doomed(path_of(line.layout, deletion), 0, "finished")])
 
 
 def hide_paths(line: Line, deletion: Deletion) -> tuple[str, ...]:
@@ -107,16 +140,44 @@ def hide_paths(line: Line, deletion: Deletion) -> tuple[str, ...]:
     return (*(line.layout.tag(tag.name) for tag in deletion.tags), *snapshots)
 
 
-def _hide(line: Line, deletion: Deletion) -> int:
-    hidden = [tag.name for tag in deletion.tags if is_unchanged(line, tag)]
-    if hidden:
-        line.tags.remove_files(hidden)
-    if deletion.snapshot_ids:
-        line.snapshots.log.raise_boundary(deletion.walk_end)
-        if deletion.kind == "expire":
-            note_expired_below(line, max(deletion.snapshot_ids) + 1)
-        line.snapshots.log.delete(list(deletion.snapshot_ids))
-    return len(hidden) + len(deletion.snapshot_ids)
+def _hide(line: Line, deletion: Deletion) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Hide tags and snapshots; the paths that were hidden, and warnings."""
+    names = [tag.name for tag in deletion.tags if is_unchanged(line, tag)]
+    if names:
+        line.tags.remove_files(names)
+    hidden = tuple(line.layout.tag(name) for name in names)
+    if not deletion.snapshot_ids:
+        return hidden, ()
+    ids, warning = _hide_snapshots(line, deletion)
+    return (*hidden, *(line.layout.snapshot(snapshot_id) for snapshot_id in ids)), (warning,) if warning else ()
+
+
+def _hide_snapshots(line: Line, deletion: Deletion) -> tuple[list[int], str | None]:
+    bodies: dict[int, bytes] = {}
+    is_planned = fits(line, deletion)
+    if is_planned:
+        for snapshot_id in deletion.snapshot_ids:
+            with suppress(NotFound):
+                bodies[snapshot_id] = line.snapshots.body(snapshot_id)
+        try:
+            write_ids = {one: write_id_of(body) for one, body in bodies.items()}
+            line.snapshots.log.raise_boundary(deletion.walk_end, write_ids=write_ids)
+        except InvalidRequest:
+            is_planned = False
+    if not is_planned:
+        return [], (
+            f"snapshots {spans_of(deletion.snapshot_ids)} were to go, but snapshot "
+            f"{deletion.walk_end} after them is not the one planned with: another client rolled the table back or "
+            "expired snapshots. None was hidden; run the expiry again."
+        )
+    if deletion.kind == "expire":
+        note_expired_below(line, max(deletion.snapshot_ids) + 1)
+    line.snapshots.log.delete(list(deletion.snapshot_ids))
+    newest = restore_newest(line, bodies)
+    if newest is None:
+        return list(deletion.snapshot_ids), None
+    kept = [snapshot_id for snapshot_id in deletion.snapshot_ids if snapshot_id != newest]
+    return kept, f"another client rolled back to snapshot {newest} while it was being hidden, so it was put back"
 
 
 def _withdraw_tags(line: Line, deletion: Deletion, holders: Holders) -> None:
@@ -130,7 +191,9 @@ def _withdraw_tags(line: Line, deletion: Deletion, holders: Holders) -> None:
         late = line.tags.find(name) if name not in seen else None
         if late is None or TAG_ID not in late.snapshot.properties:
             continue
-        if deletion.hides(late.snapshot.id) and not holders.holds(late.snapshot.id):
+        if not deletion.hides(late.snapshot.id) or holders.holds(late.snapshot.id):
+            continue
+        if not line.snapshots.exists(late.snapshot.id):  # another client may have used the id again
             line.tags.remove_files([name])
 
 

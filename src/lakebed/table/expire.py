@@ -18,7 +18,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from lakebed.errors import InvalidRequest, NotFound
+from lakebed.errors import InvalidRequest, NotFound, Unavailable
 from lakebed.ids import new_uuid
 from lakebed.reclaim.model import ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweep, notes_on, report_of
@@ -33,6 +33,7 @@ from lakebed.table.deletion import (
 )
 from lakebed.table.holders import Holders, Line, held_from, read_holders
 from lakebed.table.judge import Unreadable, judge
+from lakebed.table.lineage import held_by_hint, least
 from lakebed.table.model import Snapshot, Tag
 from lakebed.table.names import Names
 from lakebed.table.options import (
@@ -44,11 +45,15 @@ from lakebed.table.options import (
     TableOptions,
 )
 from lakebed.table.reclaim import Retention, plan_expiry
-from lakebed.table.recovery import recover
+from lakebed.table.recovery import forget, recover
 from lakebed.table.tags import Source, check_tag_name
+from lakebed.table.times import committed_ms, first_written_ms, is_future
 from lakebed.table.unfinished import Deletion, HiddenTag, store_deletion
 
 __all__ = ["delete_tags", "expire", "expire_tags", "foretell", "plan_reclaim", "release", "replace_tag", "retention_of"]
+
+_AFTER_ALL_MS = 2**63 - 1
+"""Later than every snapshot: expiry that goes by order alone."""
 
 
 def retention_of(
@@ -58,12 +63,21 @@ def retention_of(
     retain_min: int | None = None,
     older_than_ms: int | None = None,
     max_deletes: int | None = None,
+    by_order: bool = False,
 ) -> Retention:
     """The rule of expiry: what the caller says, else the table's options.
 
+    Args:
+        by_order: no time is looked at: the newest `retain_min` snapshots stay.
+
     Raises:
-        InvalidRequest: a number below 1, or more snapshots to keep at least than at most.
+        InvalidRequest: a number below 1, more snapshots to keep at least than at most, or a time beside `by_order`.
     """
+    if by_order and older_than_ms is not None:
+        raise InvalidRequest(
+            "Expiry goes either by_order or by time (older_than_ms), not by both: leave one of them out.",
+            kind="invalid_retention",
+        )
     options = TableOptions(line.schema().options)
     least = options.get(SNAPSHOT_RETAINED_MIN) if retain_min is None else retain_min
     most = options.get(SNAPSHOT_RETAINED_MAX) if retain_max is None else retain_max
@@ -78,7 +92,9 @@ def retention_of(
             f"At most {most:,} and at least {least:,} snapshots cannot stay: raise retain_max or lower retain_min.",
             kind="invalid_retention",
         )
-    if older_than_ms is None:
+    if by_order:
+        older_than_ms = _AFTER_ALL_MS
+    elif older_than_ms is None:
         older_than_ms = line.environment.clock.now_ms() - options.get(SNAPSHOT_TIME_RETAINED)
     return Retention(most, least, older_than_ms, limit)
 
@@ -93,25 +109,47 @@ def expire(
     """
     reports = [] if dry_run else recover(line)
     names = Names(line)
-    held = held_from(line)
+    held = least(held_from(line), held_by_hint(line))
     ids = line.snapshots.ids()
     count = plan_expiry(ids, retention, time_ms_of=_Times(line, retention.older_than_ms).of, held_from=held)
     walk, warnings = _readable_walk(line, names, ids[: count + 1] if count else [])
     if len(walk) < 2:
         empty = ReclaimPlan(line.name, (), (), {}, tuple(warnings))
         return merge_reports([*reports, report_of(empty, Sweep(), hidden_count=0, dry_run=dry_run)], store=line.name)
+    if dry_run:
+        report = foretell(line, _expiry(line, names, walk), names)
+    else:
+        report = _carry_out_expiry(line, names, walk, progress=progress)
+    reports.append(replace(report, warnings=(*warnings, *report.warnings)))
+    return merge_reports(reports, store=line.name)
+
+
+def _expiry(line: Line, names: Names, walk: Sequence[Snapshot]) -> Deletion:
+    """The deletion of all snapshots of a walk but its last, which stays."""
     gone, survivor = walk[:-1], walk[-1]
-    deletion = Deletion(
+    return Deletion(
         kind="expire",
         id=new_uuid(line.environment.rng),
         walk_end=survivor.id,
         snapshot_ids=tuple(snapshot.id for snapshot in gone),
         candidates=names.left_by_walk(gone, survivor),
+        survivor=survivor.base_manifest_list,
     )
-    carried = None if dry_run else carry_out(line, deletion, names=names, progress=progress)
-    report = carried or foretell(line, deletion, names)
-    reports.append(replace(report, warnings=(*warnings, *report.warnings)))
-    return merge_reports(reports, store=line.name)
+
+
+def _carry_out_expiry(
+    line: Line, names: Names, walk: Sequence[Snapshot], *, progress: ProgressCall | None
+) -> ReclaimReport:
+    """Expire the snapshots of a walk: at once, or fewer when the disk is too full for the plan of all."""
+    while True:
+        deletion = _expiry(line, names, walk)
+        try:
+            return carry_out(line, deletion, names=names, progress=progress)
+        except Unavailable as error:
+            if error.kind != "disk_full" or len(walk) <= 2:
+                raise
+            forget(line, deletion)  # hiding is the last step that needs room, so nothing is hidden yet
+            walk = walk[: 1 + len(walk) // 2]
 
 
 class _Times:
@@ -120,13 +158,22 @@ class _Times:
     def __init__(self, line: Line, too_young_ms: int) -> None:
         self._line = line
         self._too_young_ms = too_young_ms
+        self._now_ms = line.environment.clock.now_ms()
+        self._written_ms: dict[int, int] | None = None
 
     def of(self, snapshot_id: int) -> int:
-        """Unix ms, UTC. Cost: 1 GET."""
+        """Unix ms, UTC; see `times` for one that lies in the future. Cost: 1 GET, and 1 LIST at the first of those."""
+        if self._too_young_ms == _AFTER_ALL_MS:
+            return 0  # by order
         try:
-            return self._line.snapshots.snapshot(snapshot_id).time_ms
+            time_ms = self._line.snapshots.snapshot(snapshot_id).time_ms
         except Unreadable:
             return self._too_young_ms
+        if not is_future(time_ms, now_ms=self._now_ms):
+            return time_ms
+        if self._written_ms is None:
+            self._written_ms = first_written_ms(self._line.snapshots.written_ms())
+        return committed_ms(snapshot_id, time_ms, written_ms=self._written_ms, now_ms=self._now_ms)
 
 
 def _readable_walk(line: Line, names: Names, ids: Sequence[int]) -> tuple[list[Snapshot], list[str]]:
@@ -239,6 +286,12 @@ def expire_tags(
 
 def _is_outlived(line: Line, tag: Tag, now_ms: int | None, older_than_ms: int | None) -> bool:
     created_ms, retained_ms = tag.create_time_ms, tag.time_retained_ms
+    clock_ms = line.environment.clock.now_ms()
+    if created_ms is not None and is_future(created_ms, now_ms=clock_ms):
+        try:  # made by a clock that was ahead: its lifetime counts from when its file was written
+            created_ms = min(created_ms, line.store.head(line.layout.tag(tag.name)).modified_ms)
+        except NotFound:
+            return False
     has_lifetime = created_ms is not None and retained_ms is not None
     if now_ms is not None and has_lifetime and (created_ms or 0) + (retained_ms or 0) <= now_ms:
         return True

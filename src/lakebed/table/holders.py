@@ -34,6 +34,7 @@ from lakebed.table.reclaim import IntArray
 from lakebed.table.snapshots import SnapshotLog
 from lakebed.table.tag_index import TagEntry
 from lakebed.table.tags import Tags
+from lakebed.texts import whole_number
 
 __all__ = ["Holders", "Line", "expired_below", "held_from", "mark_restored", "note_expired_below", "read_holders"]
 
@@ -135,11 +136,12 @@ def read_holders(line: Line) -> Holders:
     Raises:
         Corruption: a tag is unreadable: what it holds is unknown, so nothing may be deleted.
         Conflict: holders change faster than they can be listed.
-    Cost: 6 LISTs + 1 GET, however many tags there are; 1 GET more for each tag that the tag index does not know yet.
+    Cost: 5 LISTs + 1 GET, however many tags there are; 1 GET more for each tag that the tag index does not know yet.
     """
     before = _listed(line)
     for _ in range(_COLLECTIONS_MAX):
-        tags = line.tags.index().entries  # lists the tags itself, between our two collections
+        # What the first listing shows is read between the two: a tag that is replaced meanwhile makes them differ.
+        tags = line.tags.index(before[1]).entries
         after = _listed(line)
         if after == before:
             # A mark is older than its snapshot, so marks read last include those of all listed snapshots.
@@ -166,7 +168,7 @@ def expired_below(line: Line) -> int:
         text = bytes(line.store.get(line.expired_note))
     except NotFound:
         return 0
-    return int(text) if text.isdigit() else 0
+    return whole_number(text.decode("ascii", "replace")) or 0
 
 
 def note_expired_below(line: Line, below: int) -> None:

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from lakebed.errors import InvalidRequest
 from lakebed.objects.port import ObjectStore
+from lakebed.reclaim.model import HTML_ROWS_MAX
 from lakebed.table.binary_row import encode_rows
 from lakebed.table.data_file import KIND_COLUMN, SEQUENCE_COLUMN
 from lakebed.table.layout import Layout
@@ -40,13 +41,15 @@ from lakebed.table.read import (
 )
 from lakebed.table.scan import Scan
 from lakebed.table.schema import require_column
-from lakebed.table.splits import in_key_order, merge_rank, plan_splits
+from lakebed.table.sequence import sequence_codes, sequence_order
+from lakebed.table.splits import in_key_order, merge_rank, plan_splits, touching
 from lakebed.table.types import arrow_schema, parse_type
+from lakebed.texts import html_table
 
 __all__ = ["ROW_KIND_COLUMN", "TableDiff", "diff_scans", "plan_diff", "read_changes"]
 
 ROW_KIND_COLUMN = "_row_kind"
-ROW_KINDS = pa.array(["+I", "-U", "+U", "-D"])
+ROW_KINDS = ("+I", "-U", "+U", "-D")
 """Names of row kinds, at the position of their number in data files."""
 
 Positions = npt.NDArray[np.int64]
@@ -60,6 +63,7 @@ def read_changes(
     load_schema: Callable[[int], TableSchema],
     reader: ManifestReader,
     layout: Layout,
+    end_entries: pa.Table | None = None,
 ) -> pa.Table:
     """The rows that some snapshots wrote.
 
@@ -70,22 +74,29 @@ def read_changes(
         load_schema: schemas by id.
         reader: of the table's manifests.
         layout: of the table.
+        end_entries: with the option ``sequence.field`` the live files of the last snapshot, else None.
 
     Returns:
         Append tables: every row appended, with the table's columns. Primary-key tables: the last row of every key
         written, with `ROW_KIND_COLUMN` as last column: ``+I`` or ``+U`` for a row that is there, ``-D`` for a deletion.
+        With the option ``sequence.field`` a row that is older than the one that the table has is left out.
 
-    Cost: the delta manifests and the delta files, whatever the size of the table.
+    Cost: the delta manifests and the delta files, whatever the size of the table; with ``sequence.field`` also the
+        files of the last snapshot whose keys touch theirs.
     """
     entries = [reader.delta_entries(snapshot) for snapshot in snapshots if snapshot.commit_kind == "APPEND"]
     whole = pa.concat_tables([ENTRY_SCHEMA.empty_table(), *entries])
     added = whole.filter(pc.equal(whole.column("kind"), ADD))
     keyed = bool(schema.primary_keys)
     splits = plan_splits(added, schema=schema, layout=layout, target_bytes=2**62, open_cost_bytes=0)
-    ids = {file.schema_id for split in splits for file in split.files} | {schema.id}
+    order = sequence_order(schema)
+    if order is None or end_entries is None:
+        end_entries = ENTRY_SCHEMA.empty_table()
+    ends = _splits_by_bucket(end_entries, schema, layout)
+    ids = {id_ for entries in (added, end_entries) for id_ in entries.column("schema_id").unique().to_pylist()}
     plan = ReadPlan(
         schema=schema,
-        schemas={schema_id: load_schema(schema_id) for schema_id in sorted(ids)},
+        schemas={schema_id: load_schema(schema_id) for schema_id in sorted(ids | {schema.id})},
         columns=tuple(field.name for field in schema.fields),
     )
     if not keyed:
@@ -96,11 +107,51 @@ def read_changes(
     tables = [pa.schema([*values, kind]).empty_table()]
     for split in splits:
         ordered = replace(split, files=tuple(sorted(split.files, key=merge_rank)), needs_merge=True)
-        for window in merged_windows(store, ordered, plan=plan, fields=schema.fields, keep_deletes=True):
-            kinds = ROW_KINDS.take(window.column(KIND_COLUMN).combine_chunks())
+        windows = merged_windows(store, ordered, plan=plan, fields=schema.fields, keep_deletes=True)
+        at_end = ends.get((split.partition, split.bucket), ())
+        if at_end:
+            windows = _without_outdated(store, windows, touching(at_end, split.files, schema=schema), plan)
+        for window in windows:
+            kinds = pa.array(ROW_KINDS).take(window.column(KIND_COLUMN).combine_chunks())
             rows = window.drop_columns([SEQUENCE_COLUMN, KIND_COLUMN]).append_column(kind, kinds)
             tables.append(pa.table(rows.columns, schema=tables[0].schema))
     return pa.concat_tables(tables)
+
+
+def _splits_by_bucket(entries: pa.Table, schema: TableSchema, layout: Layout) -> dict[tuple[bytes, int], list[Split]]:
+    """The smallest units of reading of each bucket."""
+    buckets: dict[tuple[bytes, int], list[Split]] = {}
+    for split in plan_splits(entries, schema=schema, layout=layout, target_bytes=0, open_cost_bytes=1):
+        buckets.setdefault((split.partition, split.bucket), []).append(split)
+    return buckets
+
+
+def _without_outdated(
+    store: ObjectStore, windows: Iterable[pa.Table], at_end: Sequence[Split], plan: ReadPlan
+) -> Iterator[pa.Table]:
+    """Written rows, each key once in key order, without those than which the table has a newer row or delete."""
+    rows = pa.concat_tables(list(windows)) if at_end else None
+    if rows is None:
+        yield from windows
+        return
+    order = plan.order
+    assert order is not None, "only such tables come here"
+    keys = [key.name for key in plan.keys]
+    fields = [field for field in plan.schema.fields if field.name in (*keys, *order.columns)]
+    is_current = np.ones(rows.num_rows, np.bool_)
+    for split in at_end:
+        for window in merged_windows(store, split, plan=plan, fields=fields, keep_deletes=True):
+            both = (rows, window)
+            ours, theirs = encode_keys([[table.column(key) for key in keys] for table in both])
+            stated = [
+                ([table.column(name) for name in order.columns], table.column(SEQUENCE_COLUMN).to_numpy())
+                for table in both
+            ]
+            own_age, their_age = sequence_codes(stated, order=order)
+            place = np.minimum(np.searchsorted(ours, theirs), len(ours) - 1)
+            is_newer = (ours[place] == theirs) & (their_age > own_age[place])
+            is_current[place[is_newer]] = False
+    yield rows.filter(pa.array(is_current))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +165,18 @@ class TableDiff:
     before: pa.Table
     """Rows that changed, as they were; row i belongs to row i of `after`."""
     after: pa.Table
+
+    def __repr__(self) -> str:
+        return f"TableDiff({', '.join(f'{name}={number}' for name, number in self.counts.items())}, keys={self.keys})"
+
+    def _repr_html_(self) -> str:
+        """For a notebook: the first rows of each kind."""
+        columns = self.added.column_names
+        rows: list[list[object]] = []
+        for name in ("added", "removed", "before", "after"):
+            part: pa.Table = getattr(self, name)
+            rows += [[name, *row.values()] for row in part.slice(0, HTML_ROWS_MAX).to_pylist()]
+        return html_table(["", *columns], rows, title=", ".join(f"{n:,} {name}" for name, n in self.counts.items()))
 
     @property
     def counts(self) -> dict[str, int]:

@@ -14,9 +14,10 @@ The rules, for a candidate that lived in [born, dead):
    version.
 5. A branch never deletes what its fork snapshot had: born at or before it, or named by it.
 6. Main never deletes what a version of a branch without a pin names: another client made it, so which files it
-   shares is unknown.
+   shares is unknown. Nor what one names that was published: main has files of it.
 7. A changelog that another client kept beyond its snapshot (``changelog/changelog-<id>``) keeps its own files.
-8. What cannot be read keeps everything it might need; the judgement is then not `complete`.
+8. Candidates of a walk that is not a part of the line any more are judged by the names of every version.
+9. What cannot be read keeps everything it might need; the judgement is then not `complete`.
 
 Does not know: how candidates were gathered, hiding, deleting.
 """
@@ -31,7 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.errors import Corruption, NotFound, UnsupportedFormat
-from lakebed.table.branches import fork_pin
+from lakebed.table.branches import PUBLISHED_FOLDER, fork_pin
 from lakebed.table.holders import Holders, Line, read_holders
 from lakebed.table.layout import parse_branch, parse_changelog
 from lakebed.table.model import Snapshot
@@ -50,7 +51,7 @@ from lakebed.table.reclaim import (
 
 __all__ = ["Judgement", "judge", "used_names"]
 
-_CHANGELOG_ROLES = pa.array([Role.CHANGELOG, Role.CHANGELOG_MANIFEST, Role.CHANGELOG_LIST])
+_CHANGELOG_ROLES = (Role.CHANGELOG, Role.CHANGELOG_MANIFEST, Role.CHANGELOG_LIST)
 Unreadable = (Corruption, NotFound, UnsupportedFormat)
 
 
@@ -118,7 +119,14 @@ class _Case:
 
 
 def judge(
-    candidates: pa.Table, *, line: Line, holders: Holders, names: Names, walk_end: int, is_open: bool = False
+    candidates: pa.Table,
+    *,
+    line: Line,
+    holders: Holders,
+    names: Names,
+    walk_end: int,
+    is_open: bool = False,
+    is_lost: bool = False,
 ) -> Judgement:
     """Which candidates nothing needs.
 
@@ -127,6 +135,8 @@ def judge(
         holders: read after everything that should vanish was hidden.
         walk_end: last snapshot of the walk that gathered the candidates; rollbacks up to it are folded in.
         is_open: the candidates are what a deleted tag had: they may have lived on after it.
+        is_lost: the walk that gathered them is not a part of the line any more (another client may have rolled back
+            and used ids again), so no interval can be trusted: the names of every version are asked.
 
     Cost: 1 LIST for candidates of known birth in a table without rollbacks; see the module's rules for the others.
     """
@@ -143,7 +153,7 @@ def judge(
     _keep_changelogs(case, born)
     unknown = born == UNKNOWN
     has_holes = len(holders.restored_ids) > 0
-    if is_open and has_holes:
+    if is_lost or (is_open and has_holes):
         _keep_every(case, everything)
     else:
         case.keep(needed_by_interval(born, dead, holders.ids) & ~unknown, "needed")
@@ -160,7 +170,7 @@ def judge(
 
 def _keep_changelogs(case: _Case, born: IntArray) -> None:
     """Files of changelogs that outlive their snapshots. Cost: 1 LIST when there are such candidates, else nothing."""
-    which: BoolArray = pc.is_in(case.candidates["role"], value_set=_CHANGELOG_ROLES).to_numpy()
+    which: BoolArray = pc.is_in(case.candidates["role"], value_set=pa.array(_CHANGELOG_ROLES)).to_numpy()
     if not which.any():
         return
     metas = case.line.store.list(case.line.layout.changelog_folder)
@@ -174,11 +184,14 @@ def _keep_forks(case: _Case, born: IntArray, fork: Snapshot) -> None:
 
 
 def _keep_unpinned(case: _Case, everything: BoolArray) -> None:
-    """What branches without a fork pin name."""
+    """What branches without a fork pin name, and those that were published."""
     pins = {tag.name for tag in case.holders.tags}
-    for folder in case.line.store.list_with_delimiter(case.line.layout.branch_folder).folders:
+    folders = case.line.store.list_with_delimiter(case.line.layout.branch_folder).folders
+    marks = case.line.store.list(PUBLISHED_FOLDER) if folders else ()
+    published = {meta.path.removeprefix(f"{PUBLISHED_FOLDER}/").partition("/")[0] for meta in marks}
+    for folder in folders:
         name = parse_branch(folder)
-        if name is None or fork_pin(name) in pins:
+        if name is None or (fork_pin(name) in pins and name not in published):
             continue
         branch = case.line.of_branch(name)
         try:

@@ -1,4 +1,4 @@
-"""Every path of a table, written and parsed here. Pure.
+"""Every path of a table, written and parsed here; folders of data files are chosen by `placement`. Pure.
 
 Owns: the folder and file names of the format (shared with other clients, DO NOT CHANGE) and of lakebed's own objects
 below ``lakebed/``. Paths are relative to the table's root.
@@ -10,17 +10,11 @@ a path that is not of its kind, whatever branch it lies in. Does not know: what 
 
 from __future__ import annotations
 
-import datetime
-import decimal
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from lakebed.table.model import DataFile
-
 __all__ = [
-    "DEFAULT_PARTITION",
     "MAIN_BRANCH",
     "Layout",
     "branch_of",
@@ -31,14 +25,9 @@ __all__ = [
     "parse_schema",
     "parse_snapshot",
     "parse_tag",
-    "partition_path",
 ]
 
 MAIN_BRANCH: Final = "main"
-DEFAULT_PARTITION: Final = "__DEFAULT_PARTITION__"
-"""Folder value of a null or blank partition value (option ``partition.default-name``)."""
-
-_ESCAPED: Final = frozenset("\"#%'*/:=?\\{}[]^") | {chr(code) for code in (*range(0x20), 0x7F)}
 _NUMBER: Final = r"(0|[1-9][0-9]*)"
 _ROOT: Final = r"(?:branch/branch-[^/]+/)?"
 _SNAPSHOT: Final = re.compile(rf"{_ROOT}snapshot/snapshot-{_NUMBER}")
@@ -162,45 +151,6 @@ class Layout:
     def statistics(self, name: str) -> str:
         """Path of a statistics file."""
         return f"{self.statistics_folder}/{name}"
-
-    def bucket_folder(self, partition_values: Mapping[str, object], bucket: int) -> str:
-        """Folder of one bucket: ``dt=2013-01-01/bucket-0``; partition columns in the order of the mapping."""
-        name = "bucket-postpone" if bucket == -2 else f"bucket-{bucket}"
-        partition = partition_path(partition_values)
-        return f"{partition}/{name}" if partition else name
-
-    def data_file(self, folder: str, file: DataFile) -> str:
-        """Path of a data file; its own external path when it has one."""
-        return file.external_path or f"{folder}/{file.file_name}"
-
-
-def partition_path(values: Mapping[str, object]) -> str:
-    """``year=2013/month=1``: special characters of names and values as ``%XX``, null and blank as the default name."""
-    return "/".join(f"{_escape(name)}={_escape(_partition_text(value))}" for name, value in values.items())
-
-
-def _partition_text(value: object) -> str:
-    """The value as other clients print it into a folder name."""
-    if value is None:
-        return DEFAULT_PARTITION
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, bytes):
-        return value.decode("utf-8", errors="backslashreplace")
-    if isinstance(value, datetime.datetime):
-        return value.replace(tzinfo=None).isoformat(sep=" ")
-    if isinstance(value, datetime.date | datetime.time):
-        return value.isoformat()
-    if isinstance(value, decimal.Decimal):
-        return format(value, "f")
-    text = str(value)
-    return text if text.strip() else DEFAULT_PARTITION
-
-
-def _escape(text: str) -> str:
-    if not _ESCAPED.intersection(text):
-        return text
-    return "".join(f"%{ord(char):02X}" if char in _ESCAPED else char for char in text)
 
 
 def parse_snapshot(path: str) -> int | None:

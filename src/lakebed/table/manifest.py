@@ -1,6 +1,6 @@
 """Manifests and manifest lists: Avro on disk, Arrow in memory. Pure.
 
-Owns: the Avro schemas (names DO NOT CHANGE: on disk, shared with other clients), lakebed's two extra fields and their
+Owns: the Avro schemas (names DO NOT CHANGE: on disk, shared with other clients), lakebed's three extra fields and their
 rules, and the fold of ADD and DELETE entries.
 
 The extra fields are nullable and last in their record, so that other clients skip them:
@@ -8,6 +8,8 @@ The extra fields are nullable and last in their record, so that other clients sk
 - ``_COMMIT_SNAPSHOT`` (long) of the data file meta: the snapshot that first committed the file. Null on an ADD means
   *inherited* from the manifest's ``_ADDED_SNAPSHOT``; a DELETE never inherits. An entry whose writer schema lacks the
   field was written or merged by another client: unknown, -1, for good.
+- ``_STATS_VERSION`` (int) of the data file meta: the rules that its bounds follow (`model.STATS_VERSION`). Null: an
+  older lakebed or another client made them, and `prune` does not trust every bound.
 - ``_ADDED_SNAPSHOT`` (long) of the manifest list entry: the snapshot whose delta list first named that manifest.
 
 Invariants: entries are decoded by the file's own writer schema; optional fields may be missing; fields that lakebed
@@ -42,6 +44,7 @@ __all__ = [
     "entries_of_changes",
     "files_of",
     "fold",
+    "live_after",
 ]
 
 ADD: Final = 0
@@ -86,6 +89,7 @@ _FILE_RECORD: Final = {
         _optional("_FIRST_ROW_ID", "long"),
         _optional("_WRITE_COLS", _STRINGS),
         _optional("_COMMIT_SNAPSHOT", "long"),
+        _optional("_STATS_VERSION", "int"),
     ],
 }
 _ENTRY_RECORD: Final = RecordSchema(
@@ -152,6 +156,7 @@ _COLUMNS: Final[tuple[tuple[str, pa.DataType, str, bool], ...]] = (
     ("first_row_id", pa.int64(), "_FILE._FIRST_ROW_ID", True),
     ("write_cols", _TEXTS, "_FILE._WRITE_COLS", True),
     ("commit_snapshot", pa.int64(), "_FILE._COMMIT_SNAPSHOT", True),
+    ("stats_version", pa.int32(), "_FILE._STATS_VERSION", True),
 )
 ENTRY_SCHEMA: Final = pa.schema([pa.field(name, kind, nullable=optional) for name, kind, _, optional in _COLUMNS])
 """One row a manifest entry: `kind` (`ADD`, `DELETE`), `partition` (BinaryRow), `bucket`, `total_buckets`, then the
@@ -353,3 +358,28 @@ def fold(entries: pa.Table) -> pa.Table:
     # An ADD that was taken back leaves nothing; a DELETE of what came before all of this stays.
     kept = np.sort(last[(kinds[last] == ADD) | (kinds[first] == DELETE)])
     return entries if len(kept) == entries.num_rows else entries.take(pa.array(kept))
+
+
+def live_after(live: pa.Table, entries: pa.Table) -> pa.Table:
+    """The live files after some changes: ``fold`` of both one after the other, ADD entries only.
+
+    A DELETE whose ADD is in neither is ignored, as every other client does.
+
+    Args:
+        live: a result of this function, or an empty table.
+        entries: later manifest entries, in committed order.
+
+    Cost: `fold` of `entries`, and one look-up of each live file's name; nothing is copied when no live file is touched.
+    """
+    named = pc.is_in(live.column("file_name"), value_set=entries.column("file_name").combine_chunks())
+    near = np.flatnonzero(named.to_numpy())
+    both = pa.concat_tables([live.take(pa.array(near)), entries]) if len(near) else entries
+    (codes,) = row_codes(IDENTITY, both)
+    _, last = first_and_last(codes)
+    kept = np.sort(last[both.column("kind").to_numpy()[last] == ADD])
+    stays = np.ones(live.num_rows, np.bool_)
+    stays[near] = False
+    stays[near[kept[kept < len(near)]]] = True
+    before = live if stays.all() else live.filter(pa.array(stays))
+    after = kept[kept >= len(near)] - len(near)
+    return pa.concat_tables([before, entries if len(after) == entries.num_rows else entries.take(pa.array(after))])

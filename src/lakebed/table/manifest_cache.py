@@ -1,8 +1,9 @@
-"""Decoded manifests and lists, kept in memory within a bound of bytes.
+"""Decoded manifests, lists and the live files they add up to, kept in memory within a bound of bytes.
 
 Owns: the cache shared by all tables of a process. Manifests are immutable and their names unique, so an entry is never
-stale; the key is the object's full URL plus what its decoding depends on. Invariant: the sum of the sizes stays at or
-below the bound; an item above it is not kept; the least recently used goes first. Does not know: how to read or decode.
+stale; the key is the object's full URL plus what its decoding depends on, or a digest over such. Invariant: the sum of
+the sizes stays at or below the bound; an item above it is not kept; the least recently used goes first. Does not know:
+how to read or decode.
 """
 
 from __future__ import annotations
@@ -57,6 +58,12 @@ class ManifestCache:
             while self._size_bytes > self._bytes_max:
                 _, (evicted_bytes, _) = self._items.popitem(last=False)
                 self._size_bytes -= evicted_bytes
+
+    def discard(self, key: Hashable) -> None:
+        """Forget one value; a missing one is fine."""
+        with self._lock:
+            size_bytes, _ = self._items.pop(key, (0, None))
+            self._size_bytes -= size_bytes
 
     def clear(self) -> None:
         """Forget everything."""

@@ -7,6 +7,7 @@ once a process while it fits the cache; sizes recorded in snapshot and list are 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -18,7 +19,7 @@ from lakebed.errors import Corruption
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.layout import Layout
-from lakebed.table.manifest import ADD, ENTRY_SCHEMA, decode_manifest, decode_manifest_list, fold
+from lakebed.table.manifest import ENTRY_SCHEMA, decode_manifest, decode_manifest_list, live_after
 from lakebed.table.manifest_cache import PROCESS_CACHE, ManifestCache
 from lakebed.table.model import ManifestMeta, Snapshot
 
@@ -32,6 +33,9 @@ _COLUMN_OVERHEAD_BYTES: Final = 1000
 
 _META_BYTES: Final = 600
 """About what one `ManifestMeta` takes in memory."""
+
+_LIVE_CHUNKS_MAX: Final = 16
+"""Live files of more chunks are copied into one: every step over a column costs something for each of its chunks."""
 
 
 class ManifestReader:
@@ -131,13 +135,33 @@ class ManifestReader:
         Raises:
             Corruption: a manifest is unreadable.
 
-        Cost: 1 GET a manifest not cached, up to 16 at once, plus the two lists.
+        Cost: 1 GET a manifest not cached, up to 16 at once, plus the two lists. The files of a snapshot are kept; when
+        a later snapshot only adds manifests to its list, those alone are read and folded in.
         """
-        metas = [meta for meta in self.all_metas(snapshot) if keep_manifest is None or keep_manifest(meta)]
-        entries = fold(self.concatenated(metas))
-        # A DELETE whose ADD is nowhere is ignored, as every other client does.
-        kinds = entries.column("kind").to_numpy()
-        return entries if (kinds == ADD).all() else entries.filter(pa.array(kinds == ADD))
+        metas = self.all_metas(snapshot)
+        kept = metas if keep_manifest is None else [meta for meta in metas if keep_manifest(meta)]
+        if len(kept) < len(metas):
+            return live_after(ENTRY_SCHEMA.empty_table(), self.concatenated(kept))
+        return self._live_of(metas)
+
+    def _live_of(self, metas: Sequence[ManifestMeta]) -> pa.Table:
+        """The files that a list of manifests leaves live, from the longest beginning of it that is cached."""
+        keys = _live_keys(self._store.root_url, metas)
+        live, known_count = ENTRY_SCHEMA.empty_table(), 0
+        for count in range(len(metas), 0, -1):
+            cached: pa.Table | None = self._cache.get(keys[count - 1])
+            if cached is not None:
+                live, known_count = cached, count
+                break
+        if known_count == len(metas):
+            return live
+        live = live_after(live, self.concatenated(metas[known_count:]))
+        if live.num_rows and live.column(0).num_chunks > _LIVE_CHUNKS_MAX:
+            live = live.combine_chunks()
+        self._cache.put(keys[-1], live, size_bytes=_resident_bytes(live))
+        if known_count:
+            self._cache.discard(keys[known_count - 1])
+        return live
 
     def delta_entries(self, snapshot: Snapshot) -> pa.Table:
         """What a snapshot itself added and deleted, in committed order, not folded. Cost: 1 GET + 1 a manifest."""
@@ -164,6 +188,20 @@ class ManifestReader:
         if size_bytes is not None and found != size_bytes:
             raise Corruption(f"{path} has {found} bytes; {size_bytes} were committed.", path=path)
         return body
+
+
+def _live_keys(root_url: str, metas: Sequence[ManifestMeta]) -> list[tuple[str, bytes]]:
+    """For each beginning of a list of manifests, the key of the files that it leaves live.
+
+    Names of manifests are unique and their bytes never change, so the key stands for the content. Snapshot ids do not:
+    a rollback by another client uses them again.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    keys = []
+    for meta in metas:
+        digest.update(f"{meta.file_name}\0{meta.file_size}\0{meta.added_snapshot}\0".encode())
+        keys.append((root_url, digest.digest()))
+    return keys
 
 
 def _resident_bytes(entries: pa.Table) -> int:

@@ -8,7 +8,8 @@ Invariants:
   left to right, nulls first. Codes of one call preserve that order and equality across all runs of the call.
 - Within a run keys are strictly increasing (a data file holds a key once, the files of a run do not overlap).
 - Of the rows of one key the one with the highest sequence number survives; on a tie the row of the later run. So
-  callers pass runs oldest first.
+  callers pass runs oldest first. Where a table orders the rows of a key by columns of its own, callers pass the numbers
+  of `sequence.sequence_codes` as sequence numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import pyarrow.compute as pc
 
 from lakebed.errors import UnsupportedFormat
 
-__all__ = ["Codes", "encode_keys", "is_strictly_increasing", "merge_order", "sort_unique", "survivors"]
+__all__ = ["Codes", "Columns", "encode_keys", "is_strictly_increasing", "merge_order", "sort_unique", "survivors"]
 
 Codes: TypeAlias = npt.NDArray[np.int64]
 """One int64 a row; comparing codes of one `encode_keys` call compares keys."""
@@ -34,11 +35,13 @@ CODE_SPAN_MAX = 2**62
 """Mixed-radix packing stops below this product, so that no intermediate code overflows int64."""
 
 
-def encode_keys(runs: Sequence[Columns]) -> list[Codes]:
+def encode_keys(runs: Sequence[Columns], *, descending: Sequence[bool] = ()) -> list[Codes]:
     """Order-preserving int64 codes of the keys of several runs.
 
     Args:
         runs: for each run its key columns, all runs with the same column types; any lengths.
+        descending: for each column whether the order of its values is reversed; nulls come first in both orders.
+            Empty: no column is reversed.
 
     Returns:
         One array a run. A single integer-like key column costs nothing (it is the column's own memory); anything else
@@ -50,7 +53,7 @@ def encode_keys(runs: Sequence[Columns]) -> list[Codes]:
     if not runs:
         return []
     lengths = [len(columns[0]) for columns in runs]
-    if len(runs[0]) == 1 and all(columns[0].null_count == 0 for columns in runs):
+    if len(runs[0]) == 1 and not any(descending) and all(columns[0].null_count == 0 for columns in runs):
         plain = [_plain_codes(_one_array(columns[0])) for columns in runs]
         if all(codes is not None for codes in plain):
             return [codes for codes in plain if codes is not None]
@@ -59,7 +62,8 @@ def encode_keys(runs: Sequence[Columns]) -> list[Codes]:
     for position in range(len(runs[0])):
         chunks = [chunk for columns in runs for chunk in _chunks(columns[position])]
         column = _one_array(pa.chunked_array(chunks, type=runs[0][position].type))
-        for part, part_span in _ordered_parts(column):
+        is_reversed = position < len(descending) and descending[position]
+        for part, part_span in _ordered_parts(column, is_reversed=is_reversed):
             combined, span = _append_digit(combined, span, part, part_span)
     if combined is None:
         combined = np.zeros(sum(lengths), np.int64)
@@ -71,14 +75,18 @@ def is_strictly_increasing(codes: Codes) -> bool:
     return bool(np.all(codes[1:] > codes[:-1]))
 
 
-def sort_unique(codes: Codes) -> npt.NDArray[np.int64] | None:
-    """Positions that sort a batch and keep the last row of every key; None when the batch is already so.
+def sort_unique(codes: Codes, *, sequences: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.int64] | None:
+    """Positions that sort a batch and keep the newest row of every key; None when the batch is already so.
+
+    Args:
+        codes: of the keys.
+        sequences: the higher, the newer the row, and the last one of equals; None: the last row of a key is the newest.
 
     Cost: one pass when sorted, else a stable sort (which is one pass over each ascending stretch and their merging).
     """
     if is_strictly_increasing(codes):
         return None
-    order = np.argsort(codes, kind="stable")
+    order = np.argsort(codes, kind="stable") if sequences is None else np.lexsort((sequences, codes))
     ordered = codes[order]
     is_last = np.append(ordered[1:] != ordered[:-1], True)
     kept: npt.NDArray[np.int64] = order[is_last]
@@ -179,26 +187,28 @@ def _rank(codes: Codes) -> tuple[Codes, int]:
     return ranks.astype(np.int64, copy=False), len(distinct)
 
 
-def _ordered_parts(column: pa.Array) -> list[tuple[Codes, int]]:
+def _ordered_parts(column: pa.Array, *, is_reversed: bool = False) -> list[tuple[Codes, int]]:
     """A column as one or more non-negative int64 parts (most significant first) with the span of each."""
-    parts: list[tuple[Codes, int]] = []
+    validity: list[tuple[Codes, int]] = []
     if column.null_count:
-        parts.append((np.asarray(column.is_valid()).astype(np.int64), 2))
+        validity.append((np.asarray(column.is_valid()).astype(np.int64), 2))
         column = _fill_nulls(column)
     plain = _plain_codes(column)
     if plain is not None:
-        parts.append(_from_zero(plain))
+        parts = [_from_zero(plain)]
     elif pa.types.is_decimal(column.type):
-        parts.extend(_decimal_parts(column))
+        parts = _decimal_parts(column)
     elif _is_bytes_like(column.type):
-        parts.append(_bytes_rank(column))
+        parts = [_bytes_rank(column)]
     else:
         raise UnsupportedFormat(
             f"A key column of type {column.type} has no order; a primary key needs numbers, strings, binaries, dates "
             "or times.",
             type=str(column.type),
         )
-    return parts
+    if is_reversed:
+        parts = [(np.int64(span - 1) - part, span) for part, span in parts]
+    return [*validity, *parts]
 
 
 def _from_zero(codes: Codes) -> tuple[Codes, int]:

@@ -9,14 +9,20 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pyarrow as pa
 
+from lakebed.table.frames import ArrowStream
+from lakebed.texts import utc
+
 __all__ = [
     "BATCH_COMMIT_IDENTIFIER",
     "COMMIT_SNAPSHOT_UNKNOWN",
+    "ROLLED_BACK_TO",
+    "STATS_VERSION",
     "BucketChange",
     "CommitKind",
     "DataField",
@@ -34,6 +40,13 @@ BATCH_COMMIT_IDENTIFIER = 2**63 - 1
 """The commit identifier of every batch write. DO NOT CHANGE: on disk, shared with other clients."""
 
 COMMIT_SNAPSHOT_UNKNOWN = -1
+
+STATS_VERSION = 1
+"""Rules that the statistics of new entries follow: a bound that is not null bounds every value of the file, and a
+column with NaN has no bounds. DO NOT CHANGE: on disk."""
+
+ROLLED_BACK_TO = "lakebed.rolled-back-to"
+"""Property of a rollback's snapshot: the id of its target. DO NOT CHANGE: on disk."""
 
 CommitKind = Literal["APPEND", "COMPACT", "OVERWRITE", "ANALYZE"]
 
@@ -110,6 +123,12 @@ class Snapshot:
     next_row_id: int | None = None
     version: int = 3
 
+    def __repr__(self) -> str:
+        return (
+            f"Snapshot({self.id}, {self.commit_kind}, rows={self.total_record_count}, "
+            f"change={self.delta_record_count:+}, {utc(self.time_ms)!r})"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Tag:
@@ -121,6 +140,9 @@ class Tag:
     """Unix ms, UTC; written only when a lifetime was given."""
     time_retained_ms: int | None = None
     """None: kept until deleted."""
+
+    def __repr__(self) -> str:
+        return f"Tag({self.name!r}, snapshot={self.snapshot.id}, rows={self.snapshot.total_record_count})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +180,9 @@ class DataFile:
     write_cols: tuple[str, ...] | None = None
     commit_snapshot: int | None = None
     """Snapshot that first committed this file; see the module's invariants."""
+    stats_version: int | None = None
+    """`STATS_VERSION` when the bounds follow today's rules; None: written by an older lakebed or another client, whose
+    bounds of some types may leave rows out (docs/format/manifest.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +212,8 @@ class BucketChange:
     added: tuple[DataFile, ...] = ()
     deleted: tuple[DataFile, ...] = ()
     """Files removed; carry their resolved `commit_snapshot`."""
+    hashes: bytes = b""
+    """With dynamic buckets: the distinct hashes of the keys in `added`, int32 little-endian."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,13 +228,15 @@ class Split:
     partition_values: dict[str, Any]
     bucket: int
     folder: str
-    """The bucket's folder, relative to the table's root."""
-    files: tuple[DataFile, ...]
+    """The bucket's folder, relative to the table's root: where new files go."""
+    files: Sequence[DataFile]
     needs_merge: bool
     schema_id: int
     row_count: int
     """Rows in the files, before merging."""
+    other_folders: tuple[str, ...] = ()
+    """Folders in which other writers may have put a file of this bucket; see `placement`."""
 
 
-Rows = pa.Table | pa.RecordBatch | pa.RecordBatchReader
-"""What writing verbs accept: Arrow data with the table's column names."""
+Rows = pa.Table | pa.RecordBatch | pa.RecordBatchReader | ArrowStream
+"""What writing verbs accept, with the table's column names: see `frames.as_arrow`."""

@@ -2,8 +2,9 @@
 
 Owns: `Names`, which reads them (through the manifest cache), and the candidates that a version leaves behind.
 
-Invariants: a version's names are exactly what reading it opens, plus the files that exist for it only. External files
-are not the table's and are left out. Does not know: which versions live; what may go.
+Invariants: a version's names are exactly what reading it opens, plus the files that exist for it only. A file whose
+bucket has several folders is named in each of them. External files are named by their URLs; only those that `OwnFiles`
+recognises are candidates, the others are not the table's to delete. Does not know: which versions live; what may go.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.errors import Corruption
 from lakebed.table.avro import decode_columns
-from lakebed.table.binary_row import decode_row
+from lakebed.table.external import OwnFiles
 from lakebed.table.holders import Line
 from lakebed.table.manifest import ADD, DELETE
 from lakebed.table.model import ManifestMeta, Snapshot
+from lakebed.table.placement import Placement, bucket_folders
 from lakebed.table.reclaim import ROLES, UNKNOWN, Role, candidates_of, concat, fold_deltas, paths_of
 
 __all__ = ["Names", "folder_namer"]
@@ -35,16 +38,19 @@ class _Life:
     last: int
 
 
-def folder_namer(line: Line) -> Callable[[bytes, int], str]:
-    """``(partition, bucket)`` -> the bucket's folder."""
-    schema = line.schema()
-    types = [field.type for name in schema.partition_keys if (field := schema.field_by_name(name))]
+def folder_namer(line: Line) -> Callable[[bytes, int], tuple[str, ...]]:
+    """``(partition, bucket)`` -> the bucket's folders, as `Placement.folders`; a partition is decoded once."""
+    placement = Placement.of(line.schema())
+    known: dict[bytes, tuple[str, ...]] = {}
 
-    def folder_of(partition: bytes, bucket: int) -> str:
-        values = decode_row(partition, types) if types else ()
-        return line.layout.bucket_folder(dict(zip(schema.partition_keys, values, strict=True)), bucket)
+    def folders_of(partition: bytes, bucket: int) -> tuple[str, ...]:
+        found = known.get(partition)
+        if found is None:
+            (found,) = placement.partition_folders(pa.array([partition], pa.binary()))
+            known[partition] = found
+        return bucket_folders(found, bucket)
 
-    return folder_of
+    return folders_of
 
 
 class Names:
@@ -53,8 +59,19 @@ class Names:
     def __init__(self, line: Line) -> None:
         self._line = line
         self._layout = line.layout
-        self._folder_of = folder_namer(line)
+        self._folders_of = folder_namer(line)
+        self._own_files = OwnFiles(line.store, self._folders_of)
         self._deltas: dict[str, pa.Table] = {}
+
+    def _paths_of(self, entries: pa.Table) -> pa.Table:
+        """As `reclaim.paths_of`. Cost: that of `OwnFiles` when there are external files, once."""
+        return paths_of(entries, self._folders_of, own_outside=self._own_files.among)
+
+    def _all_paths_of(self, entries: pa.Table) -> pa.Array:
+        """Paths of all files that entries name, whoever owns the external ones, and of what lies beside them."""
+        return _whole(
+            paths_of(entries, self._folders_of, own_outside=lambda files: np.ones(len(files), np.bool_))["path"]
+        )
 
     def of(self, snapshot: Snapshot, roles: Iterable[str] = ROLES) -> pa.Array:
         """Paths of the files of some roles that a version needs.
@@ -67,21 +84,35 @@ class Names:
         wanted = frozenset(roles)
         parts: list[pa.Array] = [pa.array(self._few(snapshot, wanted), pa.string())]
         if Role.DATA in wanted:
-            parts.append(_whole(paths_of(self._line.reader.live_entries(snapshot), self._folder_of)["path"]))
+            live = self._line.reader.live_entries(snapshot)
+            parts.append(self._all_paths_of(live))
         if Role.CHANGELOG in wanted and snapshot.changelog_manifest_list:
-            parts.append(_whole(self._changelog(snapshot)["path"]))
+            parts.append(self._all_paths_of(self._changelog_entries(snapshot)))
         return pa.concat_arrays(parts)
+
+    def own_external(self, snapshot: Snapshot) -> pa.Table:
+        """The external files of a version that are the table's own, as `reclaim.paths_of` names them.
+
+        Cost: as `of` for data and changelogs.
+        """
+        parts = [self._line.reader.live_entries(snapshot)]
+        if snapshot.changelog_manifest_list:
+            parts.append(self._changelog_entries(snapshot))
+        outside = [part.filter(pc.is_valid(part["external_path"])) for part in parts]
+        return pa.concat_tables([self._paths_of(part) for part in outside])
 
     def added(self, snapshot: Snapshot) -> pa.Array:
         """Paths of the data files that a version itself added. Cost: its delta manifests."""
-        delta = self.delta(snapshot)
-        return _whole(delta.filter(pc.equal(delta["kind"], ADD))["path"])
+        delta, entries = self.delta(snapshot), self._line.reader.delta_entries(snapshot)
+        added = pc.and_(pc.equal(entries["kind"], ADD), pc.is_valid(entries["external_path"]))
+        external = self._all_paths_of(entries.filter(added))
+        return pa.concat_arrays([_whole(delta.filter(pc.equal(delta["kind"], ADD))["path"]), external])
 
     def delta(self, snapshot: Snapshot) -> pa.Table:
         """A version's own entries, as `reclaim.paths_of` names them. Cost: 1 GET + 1 a delta manifest, once."""
         found = self._deltas.get(snapshot.delta_manifest_list)
         if found is None:
-            found = paths_of(self._line.reader.delta_entries(snapshot), self._folder_of)
+            found = self._paths_of(self._line.reader.delta_entries(snapshot))
             self._deltas[snapshot.delta_manifest_list] = found
         return found
 
@@ -111,7 +142,7 @@ class Names:
         """
         if after.id == before.id + 1:
             return self.delta(after)
-        had, has = (paths_of(self._line.reader.live_entries(version), self._folder_of) for version in (before, after))
+        had, has = (self._paths_of(self._line.reader.live_entries(version)) for version in (before, after))
         died = had.filter(pc.invert(pc.is_in(had["path"], value_set=has["path"])))
         return died.set_column(0, "kind", pa.array([DELETE] * died.num_rows, died.schema.field("kind").type))
 
@@ -125,7 +156,7 @@ class Names:
 
     def left_by_tag(self, snapshot: Snapshot) -> pa.Table:
         """Candidates when the last tag of an expired snapshot goes: all that it names, alive at it, death unknown."""
-        files = paths_of(self._line.reader.live_entries(snapshot), self._folder_of)
+        files = self._paths_of(self._line.reader.live_entries(snapshot))
         dead = snapshot.id + 1
         metas = self._line.reader.all_metas(snapshot)
         carried = self._few(snapshot, frozenset((Role.INDEX_MANIFEST,)))
@@ -226,9 +257,11 @@ class Names:
         return paths
 
     def _changelog(self, snapshot: Snapshot) -> pa.Table:
+        return self._paths_of(self._changelog_entries(snapshot))
+
+    def _changelog_entries(self, snapshot: Snapshot) -> pa.Table:
         assert snapshot.changelog_manifest_list is not None
-        metas = self._line.reader.metas(snapshot.changelog_manifest_list)
-        return paths_of(self._line.reader.concatenated(metas), self._folder_of)
+        return self._line.reader.concatenated(self._line.reader.metas(snapshot.changelog_manifest_list))
 
     def _index_files(self, path: str) -> list[str]:
         """Index files that an index manifest names."""

@@ -7,13 +7,17 @@ one sentence; an existing table of another client with options lakebed does not 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Final, Generic, TypeVar
 
 from lakebed.duration import parse_duration_ms, parse_size_bytes
-from lakebed.errors import InvalidRequest
+from lakebed.errors import InvalidRequest, UnsupportedFormat
+from lakebed.table.option_values import parse_directory, parse_period, parse_weights
+from lakebed.table.options_refused import COLUMN_PREFIXES, REFUSED
+from lakebed.texts import shown
 
 T = TypeVar("T")
 
@@ -93,6 +97,15 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+def _pattern(pattern: str, takes: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if re.fullmatch(pattern, text) is None:
+            raise InvalidRequest(f"{shown(text)} is not {takes}.")
+        return text
+
+    return parse
+
+
 def _optional(parse: Callable[[str], T]) -> Callable[[str], T | None]:
     return parse
 
@@ -113,12 +126,44 @@ BUCKET = _option(
     "bucket",
     -1,
     _bucket,
-    "Buckets a partition: positive, or -1 for none (append tables).",
+    "Buckets a partition: positive, or -1: none in append tables, dynamic ones with a primary key.",
     immutable=True,
     unsupported=("-2",),
 )
+DYNAMIC_BUCKET_TARGET_ROW_NUM = _option(
+    "dynamic-bucket.target-row-num",
+    2_000_000,
+    _integer(1),
+    "Keys a dynamic bucket holds, about, before another is begun.",
+)
+DYNAMIC_BUCKET_INITIAL_BUCKETS = _option(
+    "dynamic-bucket.initial-buckets",
+    None,
+    _optional(_integer(1, 32_767)),
+    "Dynamic buckets of a partition that are filled side by side from the start; default: one after the other.",
+)
+DYNAMIC_BUCKET_MAX_BUCKETS = _option(
+    "dynamic-bucket.max-buckets",
+    None,
+    _optional(_integer(-1, 32_767)),
+    "Dynamic buckets a partition has at most; then they grow beyond their target. -1: any number.",
+)
+DYNAMIC_BUCKET_ASSIGNER_PARALLELISM = _option(
+    "dynamic-bucket.assigner-parallelism",
+    None,
+    _optional(_integer(1, 32_767)),
+    "Spark tasks a partition that place keys into dynamic buckets, each into buckets of its own; default: 1.",
+)
 BUCKET_KEY = _option(
     "bucket-key", _NO_NAMES, _names, "Columns that decide a row's bucket; default: the primary key.", immutable=True
+)
+BUCKET_FUNCTION = _option(
+    "bucket-function.type",
+    "default",
+    _choice("default", "mod", "hive"),
+    "What of the bucket key decides the bucket: default hashes it, mod divides a single INT or BIGINT.",
+    immutable=True,
+    unsupported=("hive",),
 )
 MERGE_ENGINE = _option(
     "merge-engine",
@@ -159,6 +204,31 @@ PARTITION_LEGACY_NAME = _option(
     "How other clients print partition values into folder names.",
     immutable=True,
 )
+DATA_FILE_DIRECTORY = _option(
+    "data-file.path-directory",
+    "",
+    parse_directory,
+    "Folder below the table's that holds all partitions and buckets; empty: the table's own.",
+    immutable=True,
+)
+EXTERNAL_PATHS = _option(
+    "data-file.external-paths", _NO_NAMES, _names, "URLs of folders outside the table's that new data files go to."
+)
+EXTERNAL_PATHS_STRATEGY = _option(
+    "data-file.external-paths.strategy",
+    "none",
+    _choice("none", "specific-fs", "round-robin", "weight-robin", "entropy-inject"),
+    "How the external path of a new file is chosen; none: new files go to the table's own folder.",
+)
+EXTERNAL_PATHS_SPECIFIC_FS = _option(
+    "data-file.external-paths.specific-fs", None, _optional(_text), "With specific-fs: the scheme of the paths taken."
+)
+EXTERNAL_PATHS_WEIGHTS = _option(
+    "data-file.external-paths.weights",
+    None,
+    _optional(parse_weights),
+    "With weight-robin: whole numbers above 0, one for each path, by which they are chosen.",
+)
 PATH = _option("path", None, _optional(_text), "Where other clients find the table; lakebed ignores it.")
 AUTO_CREATE = _option("auto-create", False, _boolean, "For other clients; lakebed ignores it.")
 
@@ -186,14 +256,19 @@ TARGET_FILE_SIZE = _option(
     _optional(parse_size_bytes),
     "Size at which a data file is closed; default 128 mb with, 256 mb without primary key.",
 )
-DATA_FILE_PREFIX = _option("data-file.prefix", "data-", _text, "First part of the names of data files.")
+DATA_FILE_PREFIX = _option(
+    "data-file.prefix",
+    "data-",
+    _pattern(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", "a file name of letters, digits, '_', '.' and '-'"),
+    "First part of the names of data files.",
+)
 CHANGELOG_FILE_PREFIX = _option(
     "changelog-file.prefix", "changelog-", _text, "First part of the names of changelog files."
 )
 STATS_MODE = _option(
     "metadata.stats-mode",
     "truncate(16)",
-    _text,
+    _pattern(r"none|counts|full|truncate\([1-9][0-9]{0,8}\)", "none, counts, full or truncate(<length>)"),
     "Column statistics in manifests: none, counts, full, or truncate(length) to shorten texts.",
 )
 READ_BATCH_SIZE = _option("read.batch-size", 65_536, _integer(1), "Rows a batch when reading.")
@@ -204,7 +279,13 @@ WRITE_BUFFER_SPILLABLE = _option("write-buffer-spillable", True, _boolean, "For 
 WRITE_ONLY = _option("write-only", False, _boolean, "Never compact or expire while writing; a separate job does.")
 
 # Manifests and commits. ----------------------------------------------------------------------------------------------
-MANIFEST_FORMAT = _option("manifest.format", "avro", _choice("avro"), "Format of manifests.")
+MANIFEST_FORMAT = _option(
+    "manifest.format",
+    "avro",
+    _choice("avro", "orc", "parquet"),
+    "Format of manifests. lakebed writes avro.",
+    unsupported=("orc", "parquet"),
+)
 MANIFEST_COMPRESSION = _option("manifest.compression", "zstd", _choice("zstd", "zstandard"), "Codec of manifests.")
 MANIFEST_TARGET_FILE_SIZE = _option(
     "manifest.target-file-size", 8 * _MB, parse_size_bytes, "Size up to which small manifests are merged."
@@ -229,8 +310,8 @@ IGNORE_EMPTY_COMMIT = _option(
 )
 DYNAMIC_PARTITION_OVERWRITE = _option(
     "dynamic-partition-overwrite",
-    True,
-    _boolean,
+    None,
+    _optional(_boolean),
     "An overwrite without a partition replaces only partitions it writes.",
 )
 
@@ -261,14 +342,17 @@ TAG_AUTOMATIC_CREATION = _option(
     "Which clock makes automatic tags; batch tags every batch commit.",
 )
 TAG_CREATION_PERIOD = _option(
-    "tag.creation-period", "daily", _text, "Period of automatic tags: daily, hourly, two-hours, or a duration."
+    "tag.creation-period", "daily", parse_period, "Period of automatic tags: daily, hourly, two-hours, or a duration."
 )
 TAG_CREATION_PERIOD_DURATION = _option(
     "tag.creation-period-duration", None, _optional(parse_duration_ms), "Period of automatic tags as a duration."
 )
 TAG_CREATION_DELAY = _option("tag.creation-delay", 0, parse_duration_ms, "How long after its period a tag is made.")
 TAG_CREATE_TIME = _option(
-    "tag.create-time", None, _optional(_text), "Time of day 'hh:mm' at which daily tags are made."
+    "tag.create-time",
+    None,
+    _optional(_pattern(r"([01][0-9]|2[0-3]):[0-5][0-9]", "a time of day between '00:00' and '23:59'")),
+    "Time of day 'hh:mm' at which daily tags are made.",
 )
 TAG_CREATE_INTERVAL = _option(
     "tag.create-interval", None, _optional(parse_duration_ms), "Whole days, at least one, between automatic tags."
@@ -396,15 +480,6 @@ OPTIONS: Final[Mapping[str, Option[Any]]] = _OPTIONS
 IMMUTABLE_OPTIONS: Final = frozenset(name for name, option in OPTIONS.items() if option.immutable)
 """Set when a table is created, never later."""
 
-_FOREIGN_PREFIXES: Final = (
-    "fields.",
-    "parquet.",
-    "orc.",
-    "file.compression.per.level",
-    "file.format.per.level",
-    "lakebed.",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
@@ -437,14 +512,16 @@ def _parsed(name: str, option: Option[T], text: str) -> T:
         return option.parse(text)
     except InvalidRequest as error:
         raise InvalidRequest(
-            f"Option {name!r} cannot be {text!r}: {error.message} ({option.doc})", kind="invalid_option", option=name
+            f"Option {name!r} cannot be {shown(text)}: {error.message} ({option.doc})",
+            kind="invalid_option",
+            option=name,
         ) from error
 
 
 def check_option_names(names: Iterable[str]) -> None:
     """Raise `InvalidRequest` for a name that nobody knows, with the nearest; other clients' prefixes are fine."""
     for name in names:
-        if name not in OPTIONS and not name.startswith(_FOREIGN_PREFIXES):
+        if name not in OPTIONS and not name.startswith(tuple(COLUMN_PREFIXES)):
             raise _unknown(name)
 
 
@@ -457,22 +534,21 @@ def check_options(values: Mapping[str, str], *, primary_keys: Collection[str] = 
     """
     check_option_names(values)
     for name, text in values.items():
+        if not isinstance(text, str):
+            raise InvalidRequest(
+                f"Option {name!r} must be text, not {shown(text)}.", kind="invalid_option", option=name
+            )
         option = OPTIONS.get(name)
         if option is None:
-            continue
-        if not isinstance(text, str):
-            raise InvalidRequest(f"Option {name!r} must be text, not {text!r}.", kind="invalid_option", option=name)
-        _parsed(name, option, text)
+            raise _unsupported(
+                name, text, next(why for start, why in COLUMN_PREFIXES.items() if name.startswith(start))
+            )
+        value = _parsed(name, option, text)
+        if option.name in REFUSED and value != option.default:
+            raise _unsupported(name, text, REFUSED[option.name])
         if text.strip().lower() in option.unsupported:
             raise _unsupported(name, text)
     options = TableOptions(values)
-    if primary_keys and options.is_set(BUCKET) and options.get(BUCKET) < 1:
-        raise InvalidRequest(
-            f"A table with a primary key needs a fixed number of buckets: set option 'bucket' to 1 or more, not "
-            f"{options.get(BUCKET)}.",
-            kind="invalid_option",
-            option="bucket",
-        )
     if options.is_set(BUCKET) and options.get(BUCKET) > 0 and not primary_keys and not options.get(BUCKET_KEY):
         raise InvalidRequest(
             "A table with buckets and without primary key needs option 'bucket-key'.",
@@ -488,16 +564,24 @@ def check_writable(values: Mapping[str, str]) -> None:
 
     Raises:
         InvalidRequest: an unsupported merge engine, format, changelog producer, deletion vectors, ...
+        UnsupportedFormat: manifests of another format than Avro.
     """
     for name, text in values.items():
         option = OPTIONS.get(name)
         if option is not None and text.strip().lower() in option.unsupported:
+            if option is MANIFEST_FORMAT:
+                raise UnsupportedFormat(
+                    f"The table keeps its manifests as {text}; this version of lakebed writes Avro only: nothing was "
+                    "written.",
+                    kind="unsupported_option",
+                    option=name,
+                )
             raise _unsupported(name, text)
 
 
-def _unsupported(name: str, text: str) -> InvalidRequest:
+def _unsupported(name: str, text: str, why: str = "") -> InvalidRequest:
     return InvalidRequest(
-        f"Option {name!r} = {text!r} is not supported by this version of lakebed.",
+        f"Option {name!r} = {shown(text)} is not supported by this version of lakebed{': ' + why if why else ''}.",
         kind="unsupported_option",
         option=name,
     )

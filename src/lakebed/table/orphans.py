@@ -1,8 +1,7 @@
 """Files in a table's folder that nobody names: left by crashed writers, by other clients, or in the hole of a rollback.
 
-Owns: `remove_orphan_files`, and its two halves as functions of their own: `list_candidates` (what lies there, old
-enough) and `used_paths` (what anything names). An engine with many workers may list both and run the anti-join itself
-(`reclaim.unused`).
+Owns: `remove_orphan_files`, and its parts as functions of their own: `list_files` (what lies there), `used_paths` (what
+anything names) and `search_of` (the anti-join). An engine with many workers may list and join by itself.
 
 Invariants:
 - Candidates are listed **before** the used set is computed: what is committed in between is in the used set, what is
@@ -12,27 +11,37 @@ Invariants:
 - Only the format's own folders are looked at (data, manifest, index, statistics), and lakebed's unfinished work by age;
   snapshots, tags, schemas, branches, consumers and whatever else lies there are never candidates.
 - When anything that might name a file cannot be read, nothing is deleted.
+- A file is told from an orphan by its name alone, and nothing is deleted while a live data file is missing from the
+  listing: a folder that is computed wrongly never costs a live file.
+- External roots are shared with other tables. A file there may only go when its name carries this table's mark
+  (`external.owner_of`); the others are left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakebed.errors import Corruption, InvalidRequest, NotFound, UnsupportedFormat
-from lakebed.objects.port import ObjectMeta
+from lakebed.objects.open import open_elsewhere, place_of
+from lakebed.objects.path import URL_PATTERN, is_url
+from lakebed.objects.port import ObjectMeta, ObjectStore
 from lakebed.reclaim.model import Doomed, ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweep, Sweeper, notes_on, report_of
 from lakebed.table.deletion import ProgressCall, merge_reports
 from lakebed.table.expire import release
+from lakebed.table.external import MARKED_NAME, Roots, bucket_folders_below, is_marked, owner_of, roots_of
+from lakebed.table.external_paths import ExternalPaths
 from lakebed.table.holders import Line, read_holders
 from lakebed.table.judge import Unreadable, used_names
-from lakebed.table.layout import Layout, parse_bucket_folder, parse_changelog
+from lakebed.table.layout import Layout, parse_bucket_folder, parse_changelog, parse_schema
 from lakebed.table.names import Names
-from lakebed.table.reclaim import unused
+from lakebed.table.placement import Placement
 from lakebed.table.recovery import forget, recover
 from lakebed.table.snapshot_json import decode_snapshot
 from lakebed.table.tags import HIDDEN_PREFIX
@@ -42,10 +51,16 @@ __all__ = [
     "ORPHAN_AGE_MS",
     "FindUnused",
     "Found",
+    "Search",
+    "Used",
+    "data_paths",
     "find_unused",
-    "list_candidates",
-    "may_be_orphan",
+    "found_of",
+    "list_files",
+    "names_of",
+    "outside_of",
     "remove_orphan_files",
+    "search_of",
     "used_paths",
 ]
 
@@ -53,29 +68,120 @@ ORPHAN_AGE_MS: Final = 86_400_000
 """Files younger than this may belong to a writer that has not committed yet."""
 
 _TRANSIENT_PINS: Final = (f"{HIDDEN_PREFIX}rollback.", f"{HIDDEN_PREFIX}replace.", f"{HIDDEN_PREFIX}branch.")
+_DATA_PATH: Final = r"(^|/)bucket-(-?[0-9]+|postpone)/[^/]+$"
+_FILES: Final = pa.schema([("url", pa.string()), ("size_bytes", pa.int64()), ("is_old", pa.bool_())])
 _OTHER_FOLDERS: Final = ("snapshot", "schema", "tag", "branch", "consumer", "changelog", "lakebed", "service")
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Files that might be orphans, as two columns of the same length."""
+    """Files that lie where only files that versions name belong, as columns of the same length."""
 
     paths: pa.Array
     size_bytes: pa.Array
+    is_old: pa.Array
+    """Whether the file may be deleted when nothing names it."""
 
 
-def list_candidates(line: Line, *, older_than_ms: int) -> Found:
-    """Data files, manifests, index files and statistics last written before a time (Unix ms, UTC; exclusive).
+@dataclass(frozen=True, slots=True)
+class Used:
+    """Paths that one version or changelog names; a file of a bucket with several folders has one for each."""
 
-    Cost: 1 LIST a thousand files.
+    paths: pa.Array
+    must_exist: bool
+    """False for a kept changelog: the data files of its version may be gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What a search found."""
+
+    orphans: pa.Table
+    """Old files whose name nothing uses: ``path``, ``size_bytes``."""
+    used_count: int
+    """Old files whose name something uses."""
+    missing: pa.Array
+    """Paths of data files that a version needs and that were not listed in any of their folders. Distinct. URLs are
+    among them that no listing covers; see `_lost`."""
+
+
+def list_files(line: Line, *, older_than_ms: int) -> Found:
+    """Data files, manifests, index files and statistics; also the data files below the table's external roots.
+
+    Args:
+        older_than_ms: files last written before this time (Unix ms, UTC; exclusive) are old.
+    Cost: 1 LIST a thousand files, 1 GET a schema when there are several; with external roots as `list_outside`.
     """
-    paths: list[str] = []
-    sizes: list[int] = []
-    for meta in line.store.list(""):
-        if meta.modified_ms < older_than_ms and may_be_orphan(line.layout, meta):
-            paths.append(meta.path)
-            sizes.append(meta.size_bytes)
-    return Found(pa.array(paths, pa.string()), pa.array(sizes, pa.int64()))
+    metas = list(line.store.list(""))
+    inside = found_of(metas, line.layout, older_than_ms=older_than_ms)
+    outside = outside_of(line, (meta.path for meta in metas), older_than_ms=older_than_ms)
+    columns = zip(*((one.paths, one.size_bytes, one.is_old) for one in (inside, outside)), strict=True)
+    return Found(*map(pa.concat_arrays, columns))
+
+
+def outside_of(line: Line, paths: Iterable[str] | None = None, *, older_than_ms: int) -> Found:
+    """What is below the external roots of a table, as `list_outside`; empty for a table that never had any.
+
+    Args:
+        paths: a listing of the table's folder, when there is one.
+    Cost: 1 GET a schema, and without `paths` 2 LIST or more; nothing with `paths` and one schema. Then `list_outside`.
+    """
+    schemas = None if paths is None else [path for path in paths if parse_schema(path) is not None]
+    if schemas is not None and len(schemas) == 1 and not ExternalPaths.of(line.schema().options).roots:
+        return _no_files()
+    roots = roots_of(line.store, schemas)
+    if not roots.every or line.store.is_versioned:
+        return _no_files()
+    return list_outside(line, roots, older_than_ms=older_than_ms)
+
+
+def _no_files() -> Found:
+    return Found(*(pa.array([], field.type) for field in _FILES))
+
+
+def list_outside(line: Line, roots: Roots, *, older_than_ms: int) -> Found:
+    """The files in the folders of buckets below external roots, by their URLs.
+
+    Old are those that were written before the time and carry the table's mark: a file without it may be another
+    table's, or of another client.
+
+    Cost: 1 GET; for each root 1 LIST a folder of partitions and 1 a thousand files.
+    """
+    schema = line.schema()
+    owner = owner_of(line.store)
+    tables = [pa.table([[], [], []], schema=_FILES)]
+    for root in roots.every:
+        place = open_elsewhere(line.store, root)
+        for folder in bucket_folders_below(place, Placement.of(schema).directory, depth=len(schema.partition_keys)):
+            metas = list(place.list(folder))
+            columns = ([f"{root}/{meta.path}" for meta in metas], [meta.size_bytes for meta in metas])
+            is_old = [meta.modified_ms < older_than_ms for meta in metas]
+            tables.append(pa.table([*columns, is_old], schema=_FILES))
+    listed = pa.concat_tables(tables).combine_chunks()
+    urls, size_bytes, is_old = (pa.concat_arrays(column.chunks) for column in listed.columns)
+    is_ours = np.zeros(len(urls), np.bool_) if owner is None else is_marked(urls, owner)
+    return Found(urls, size_bytes, pc.and_(is_old, pa.array(is_ours)))
+
+
+def found_of(metas: Sequence[ObjectMeta], layout: Layout, *, older_than_ms: int) -> Found:
+    """What of a listing may be an orphan or a data file.
+
+    A data file with a mark is no orphan here, for another table may have its external root in this table's folder; the
+    search below this table's own roots finds this table's. Nothing of the format has a path that looks like a URL.
+    """
+    chosen = [
+        (meta.path, meta.size_bytes, meta.modified_ms < older_than_ms and may_be_orphan(layout, meta))
+        for meta in metas
+        if (may_be_orphan(layout, meta) or is_in_bucket(meta.path)) and not is_url(meta.path)
+    ]
+    columns = zip(*chosen, strict=True) if chosen else ((), (), ())
+    paths, sizes, old = (pa.array(column, field.type) for column, field in zip(columns, _FILES, strict=True))
+    return Found(paths, sizes, pc.and_not(old, pc.match_substring_regex(paths, MARKED_NAME)))
+
+
+def is_in_bucket(path: str) -> bool:
+    """Whether a path is directly in the folder of a bucket."""
+    return parse_bucket_folder(path.rpartition("/")[0]) is not None
 
 
 def may_be_orphan(layout: Layout, meta: ObjectMeta) -> bool:
@@ -83,10 +189,10 @@ def may_be_orphan(layout: Layout, meta: ObjectMeta) -> bool:
     folder, _, _ = meta.path.rpartition("/")
     if folder in (layout.manifest_folder, layout.index_folder, layout.statistics_folder):
         return True
-    return folder.partition("/")[0] not in _OTHER_FOLDERS and parse_bucket_folder(folder) is not None
+    return folder.partition("/")[0] not in _OTHER_FOLDERS and is_in_bucket(meta.path)
 
 
-def used_paths(lines: Sequence[Line]) -> Iterator[pa.Array]:
+def used_paths(lines: Sequence[Line]) -> Iterator[Used]:
     """Paths of every file that a version or changelog of any branch names, one version after the other.
 
     Args:
@@ -98,25 +204,110 @@ def used_paths(lines: Sequence[Line]) -> Iterator[pa.Array]:
     """
     for line in lines:
         names = Names(line)
-        yield from used_names(line, read_holders(line), names)
+        for paths in used_names(line, read_holders(line), names):
+            yield Used(paths, must_exist=True)
         for meta in line.store.list(line.layout.changelog_folder):
             if parse_changelog(meta.path) is not None:
-                yield names.of(decode_snapshot(line.store.get(meta.path), path=meta.path))
+                kept = decode_snapshot(line.store.get(meta.path), path=meta.path)
+                yield Used(names.of(kept), must_exist=False)
 
 
-FindUnused = Callable[[Sequence[Line], int], tuple[pa.Table, int]]
-"""Given the lines and the age limit: what nothing names (``path``, ``size_bytes``), and the others' count."""
+def names_of(paths: pa.Array) -> pa.Array:
+    """The last part of each path: unique for data files, manifests and index files, whatever folder they are in."""
+    return pc.replace_substring_regex(paths, r"^.*/", "")
 
 
-def find_unused(lines: Sequence[Line], older_than_ms: int) -> tuple[pa.Table, int]:
-    """The files of a table that nothing names, and the number of old enough files that something does.
+def data_paths(used: Used) -> pa.Array:
+    """The paths that name data files of this table which must exist, external ones by their URLs."""
+    if not used.must_exist:
+        return used.paths.slice(0, 0)
+    is_data = pc.match_substring_regex(used.paths, _DATA_PATH)
+    return used.paths.filter(pc.or_(is_data, pc.match_substring_regex(used.paths, URL_PATTERN)))
+
+
+def search_of(found: Found, used: Iterable[Used]) -> Search:
+    """Tell orphans from files in use, and check that the files in use are where they are looked for.
+
+    A file is in use when its **name** is: which folder it lies in is not trusted, so that a folder computed wrongly
+    never makes a live file an orphan.
+
+    Args:
+        found: listed before what is used was computed.
+    """
+    old = pa.table({"path": found.paths, "size_bytes": found.size_bytes}).filter(found.is_old)
+    remaining, names = old, names_of(old["path"])
+    missing: list[pa.Array] = []
+    for part in used:
+        is_unused = pc.invert(pc.is_in(names, value_set=names_of(part.paths)))
+        remaining, names = remaining.filter(is_unused), names.filter(is_unused)
+        data = data_paths(part)
+        unlisted = data.filter(pc.invert(pc.is_in(data, value_set=found.paths)))
+        if len(unlisted):
+            present = names_of(data.filter(pc.is_in(data, value_set=found.paths)))
+            missing.append(unlisted.filter(pc.invert(pc.is_in(names_of(unlisted), value_set=present))))
+    lost = pc.unique(pa.concat_arrays([pa.array([], pa.string()), *missing]))
+    return Search(remaining, old.num_rows - remaining.num_rows, lost)
+
+
+FindUnused = Callable[[Sequence[Line], int], Search]
+"""Given the lines and the age limit: what nothing names, and what is missing."""
+
+
+def find_unused(lines: Sequence[Line], older_than_ms: int) -> Search:
+    """Search the files of a table.
 
     Raises: as `used_paths`.
     """
-    found = list_candidates(lines[0], older_than_ms=older_than_ms)
-    candidates = pa.table({"path": found.paths, "size_bytes": found.size_bytes})
-    orphans = unused(candidates, used_paths(lines))
-    return orphans, candidates.num_rows - orphans.num_rows
+    return search_of(list_files(lines[0], older_than_ms=older_than_ms), used_paths(lines))
+
+
+def _checked(lines: Sequence[Line], older_than_ms: int, find: FindUnused) -> Search:
+    """A search in whose course nothing was missing.
+
+    Raises:
+        Corruption: live data files are not where they are looked for: they are lost, or the table's layout is not what
+            its options say. Files that were written or expired during the first search are not missing in the second.
+    """
+    search = find(lines, older_than_ms)
+    if not len(_lost(lines[0].store, search.missing)):
+        return search
+    again = find(lines, older_than_ms)
+    lost = _lost(lines[0].store, again.missing.filter(pc.is_in(again.missing, value_set=search.missing)))
+    if not len(lost):
+        return again
+    count = len(pc.unique(names_of(lost)))
+    raise Corruption(
+        f"{lines[0].name}: {count:,} live data files are not where lakebed looks for them, such as {lost[0]}. Nothing "
+        "was deleted. Files were lost, or another client of the format puts them elsewhere: run fsck to see which.",
+        kind="live_files_missing",
+        path=lost[0].as_py(),
+    )
+
+
+def _lost(store: ObjectStore, missing: pa.Array) -> pa.Array:
+    """The data files among those not listed that are not there.
+
+    An external file below one of the table's roots is looked for by its URL. One elsewhere is not: another client put
+    it there, and no listing could cost it.
+
+    Cost: nothing without external files; else as `roots_of`, and 1 HEAD for each external file that was not listed.
+    """
+    is_outside = pc.match_substring_regex(missing, URL_PATTERN)
+    inside, outside = missing.filter(pc.invert(is_outside)), missing.filter(is_outside)
+    if not len(outside) or store.is_versioned:
+        return inside
+    roots = tuple(f"{root}/" for root in roots_of(store).every)
+    gone = [url for url in outside.to_pylist() if url.startswith(roots) and not _exists(store, url)]
+    return pa.concat_arrays([inside, pa.array(gone, pa.string())])
+
+
+def _exists(store: ObjectStore, url: str) -> bool:
+    place, name = place_of(store, url)
+    try:
+        place.head(name)
+    except NotFound:
+        return False
+    return True
 
 
 def remove_orphan_files(
@@ -138,6 +329,9 @@ def remove_orphan_files(
 
     Returns:
         The report; when anything was unreadable, nothing was deleted and the warning says what.
+
+    Raises:
+        Corruption: ``live_files_missing``: a live data file is not where lakebed looks for it; nothing was deleted.
     """
     if not lines:
         raise InvalidRequest("a table without a line of versions has no orphans.")
@@ -148,18 +342,21 @@ def remove_orphan_files(
             reports += recover(line)
             reports += _abandoned(line, lines, older_than_ms=older_than_ms, progress=progress)
     try:
-        orphans, used_count = find(lines, older_than_ms)
+        search = _checked(lines, older_than_ms, find)
     except Unreadable as error:
+        if error.kind == "live_files_missing":
+            raise
         warning = f"no orphan was deleted, for what is used is unknown: {error}"
         plan = ReclaimPlan(main.name, (), (), {}, (warning,))
         reports.append(report_of(plan, Sweep(), hidden_count=0, dry_run=dry_run))
         return merge_reports(reports, store=main.name)
     doomed = tuple(
         Doomed(path, size, "no snapshot, tag or branch names it")
-        for path, size in zip(orphans["path"].to_pylist(), orphans["size_bytes"].to_pylist(), strict=True)
+        for path, size in zip(*(search.orphans[name].to_pylist() for name in ("path", "size_bytes")), strict=True)
     )
-    plan = ReclaimPlan(main.name, (), doomed, {"used": used_count}, notes=notes_on(main.store, doomed))
-    reports.append(Sweeper(main.store, main.environment, progress).sweep(plan, dry_run=dry_run))
+    plan = ReclaimPlan(main.name, (), doomed, {"used": search.used_count}, notes=notes_on(main.store, doomed))
+    sweeper = Sweeper(main.store, main.environment, progress, reaches_outside=True)
+    reports.append(sweeper.sweep(plan, dry_run=dry_run))
     return merge_reports(reports, store=main.name)
 
 

@@ -46,30 +46,36 @@ def derive_overwrite(
     fields = [column for name in schema.partition_keys if (column := schema.field_by_name(name))]
     wanted = partition_scalars(overwrite.partition, schema=schema)
 
-    def derive(head: Snapshot | None) -> StagedChange:
-        if head is None:
-            return StagedChange(entries=added, base=None)
-        live = reader.live_entries(head)
+    def hits(partitions: pa.Array) -> pa.Array:
+        """Whether each partition is replaced."""
+        hit = pa.array(np.ones(len(partitions), dtype=bool))
         if overwrite.dynamic and fields:
-            replaced = live.filter(pc.is_in(live["partition"], pc.unique(added["partition"])))
-        elif wanted:
-            partitions = pc.unique(live["partition"])
-            columns = dict(
-                zip((column.name for column in fields), decode_rows(partitions, [f.type for f in fields]), strict=True)
-            )
-            hit = pa.array(np.ones(len(partitions), dtype=bool))
+            return pc.is_in(partitions, pc.unique(added["partition"]).cast(partitions.type))
+        if wanted:
+            decoded = decode_rows(partitions, [field.type for field in fields])
+            columns = dict(zip((column.name for column in fields), decoded, strict=True))
             for name, value in wanted.items():
                 column = columns[name]
                 same = pc.equal(column, value) if value.is_valid else pc.is_null(column)
                 hit = pc.and_(hit, pc.fill_null(same, False))
-            replaced = live.filter(pc.is_in(live["partition"], partitions.filter(hit)))
-        else:
-            replaced = live
+        return hit
+
+    def derive(head: Snapshot | None) -> StagedChange:
+        if head is None:
+            return StagedChange(entries=added, base=None, changes=changes)
+        live = reader.live_entries(head)
+        partitions = pc.unique(live["partition"])
+        replaced = live.filter(pc.is_in(live["partition"], partitions.filter(hits(partitions))))
         kind = live.schema.field("kind")
         deletes = replaced.set_column(
             live.schema.get_field_index("kind"), kind, pa.array(np.full(replaced.num_rows, DELETE), type=kind.type)
         )
-        return StagedChange(entries=pa.concat_tables([deletes, added]), base=head)
+        return StagedChange(
+            entries=pa.concat_tables([deletes, added]),
+            base=head,
+            changes=changes,
+            drops=lambda partitions: hits(pa.array(partitions, pa.binary())).to_pylist(),
+        )
 
     return derive
 

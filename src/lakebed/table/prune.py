@@ -3,8 +3,9 @@
 Owns: `may_match`. Invariants: it errs on one side only, False means that no row of the file matches; statistics are
 read by field id through schema evolution, so a renamed column keeps its bounds, a widened one is compared in its new
 type, and a column newer than the file is null in it; statistics that are absent, or not of the form their schema says,
-prove nothing. Does not know: which columns may be judged at all (a file of a primary-key table may hold old versions of
-a row, so its value columns prove nothing): the caller says so.
+prove nothing; bounds that older versions and other clients get wrong prove nothing unless the entry has today's
+`STATS_VERSION` (`_trusted`). Does not know: which columns may be judged at all (a file of a primary-key table may hold
+old versions of a row, so its value columns prove nothing): the caller says so.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.table.binary_row import decode_columns
-from lakebed.table.model import TableSchema
-from lakebed.table.predicate import And, Compare, In, IsNull, Not, Or, Predicate, StartsWith, bind
+from lakebed.table.model import STATS_VERSION, TableSchema
+from lakebed.table.predicate import And, Compare, In, IsNull, Known, Not, OneOf, Or, Predicate, StartsWith, bind
 from lakebed.table.types import arrow_schema, arrow_type
 
 __all__ = ["may_match", "partition_columns"]
@@ -171,7 +172,8 @@ class _FileBounds:
             if not pc.all(pc.equal(heads, pa.scalar(arity, heads.type))).as_py():
                 return None
         try:
-            low, high = (decode_columns(side, types, [index])[0].cast(arrow_type(type_text)) for side in rows)
+            low, high = (decode_columns(side, types, [index])[0] for side in rows)
+            low, high = (side.cast(arrow_type(type_text)) for side in _trusted(low, high, self.group))
         except pa.ArrowInvalid:
             return None
         nulls, row_counts = self._null_counts(stats, index), self.group.column("row_count").to_numpy()
@@ -190,6 +192,23 @@ class _FileBounds:
         return found
 
 
+def _trusted(low: pa.Array, high: pa.Array, group: pa.Table) -> tuple[pa.Array, pa.Array]:
+    """The bounds with null in place of those that may be wrong.
+
+    Without `STATS_VERSION`: floats, because a part of the file whose bounds were unknown for its NaN was left out of
+    the file's bounds (by lakebed before version 1, and by other clients that merge Parquet footers); the upper bound of
+    bytes, because a part whose greatest value begins with 16 bytes 0xFF was left out likewise.
+    """
+    if not (pa.types.is_floating(low.type) or pa.types.is_binary(low.type)):
+        return low, high
+    proven = pc.fill_null(pc.equal(group.column("stats_version").combine_chunks(), STATS_VERSION), False)
+    nothing = pa.scalar(None, low.type)
+    if pa.types.is_binary(low.type):
+        return low, pc.if_else(proven, high, nothing)
+    proven = pc.and_(proven, pc.invert(pc.fill_null(pc.or_(pc.is_nan(low), pc.is_nan(high)), False)))
+    return pc.if_else(proven, low, nothing), pc.if_else(proven, high, nothing)
+
+
 def _possible(bound: Predicate, known: _FileBounds, *, negated: bool) -> Mask:
     """For each file, whether the predicate (or, `negated`, its contrary) may be true for some row."""
     if isinstance(bound, Not):
@@ -201,8 +220,8 @@ def _possible(bound: Predicate, known: _FileBounds, *, negated: bool) -> Mask:
         for part in parts:
             whole = whole & part if conjunction else whole | part
         return whole
-    assert isinstance(bound, Compare | In | IsNull | StartsWith)
-    if isinstance(bound, In) and not bound.values:
+    assert isinstance(bound, Compare | In | IsNull | StartsWith | OneOf | Known)
+    if isinstance(bound, In):
         # Nothing is in an empty list, not even null: its contrary holds for every row.
         return np.full(known.count, negated, dtype=np.bool_)
     bounds = known.of(bound.column)
@@ -210,13 +229,15 @@ def _possible(bound: Predicate, known: _FileBounds, *, negated: bool) -> Mask:
         return np.ones(known.count, dtype=np.bool_)
     if isinstance(bound, IsNull):
         return bounds.has_value if negated else bounds.has_null
+    if isinstance(bound, Known):
+        return bounds.has_value if bound.truth != negated else np.zeros(known.count, dtype=np.bool_)
     if negated and pa.types.is_floating(bounds.low.type):
         # NaN is in no bounds, and "not above 5" holds for it.
         return bounds.has_value
     if isinstance(bound, Compare):
         verdict = _compare(bounds, bound.op if not negated else _CONTRARY[bound.op], bound.value)
-    elif isinstance(bound, In):
-        verdict = _in(bounds, bound.values, negated=negated)
+    elif isinstance(bound, OneOf):
+        verdict = _one_of(bounds, bound, negated=negated)
     else:
         verdict = _starts_with(bounds, bound.prefix, negated=negated)
     return bounds.has_value & verdict
@@ -260,20 +281,19 @@ def _compare(bounds: _Bounds, op: str, value: pa.Scalar) -> Mask:
     return _true_or_unknown(pc.greater_equal(high, value))
 
 
-def _in(bounds: _Bounds, values: tuple[pa.Scalar, ...], *, negated: bool) -> Mask:
+def _one_of(bounds: _Bounds, bound: OneOf, *, negated: bool) -> Mask:
     if negated:
-        if any(not value.is_valid for value in values):
+        if bound.has_null:
             return np.zeros(len(bounds.low), dtype=np.bool_)
         whole = np.ones(len(bounds.low), dtype=np.bool_)
-        for value in values[:_IN_VALUES_MAX]:
+        for value in bound.values[:_IN_VALUES_MAX]:
             whole &= _compare(bounds, "<>", value)
         return whole
-    present = [value for value in values if value.is_valid]
-    if len(present) > _IN_VALUES_MAX and all(value.type == present[0].type for value in present):
-        both = pc.min_max(pa.array([value.as_py() for value in present], present[0].type))
+    if len(bound.values) > _IN_VALUES_MAX:
+        both = pc.min_max(bound.values)
         return _compare(bounds, "<=", both["max"]) & _compare(bounds, ">=", both["min"])
     whole = np.zeros(len(bounds.low), dtype=np.bool_)
-    for value in present:
+    for value in bound.values:
         whole |= _compare(bounds, "=", value)
     return whole
 

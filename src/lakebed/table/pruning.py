@@ -20,14 +20,14 @@ import pyarrow.compute as pc
 from lakebed.table.binary_row import EMPTY_ROW
 from lakebed.table.bucket import bucket_of
 from lakebed.table.manifest import ENTRY_SCHEMA
-from lakebed.table.model import ManifestMeta, Split, TableSchema
-from lakebed.table.options import BUCKET, TableOptions
+from lakebed.table.model import ManifestMeta, TableSchema
+from lakebed.table.options import BUCKET, BUCKET_FUNCTION, TableOptions
 from lakebed.table.predicate import Predicate, all_of, columns_of, conjuncts, required_values
 from lakebed.table.prune import may_match
-from lakebed.table.schema import bucket_keys, require_column
+from lakebed.table.schema import bucket_function, bucket_keys, require_column
 from lakebed.table.types import arrow_type
 
-__all__ = ["only_on", "prune_buckets", "prune_files", "prune_manifests", "prune_splits"]
+__all__ = ["only_on", "prune_buckets", "prune_files", "prune_manifests"]
 
 BUCKET_VALUES_MAX = 256
 """Combinations of key values that are hashed to find their buckets; predicates that allow more look at all buckets."""
@@ -69,6 +69,8 @@ def prune_buckets(entries: pa.Table, *, where: Predicate, schema: TableSchema) -
     bucket_count = TableOptions(schema.options).get(BUCKET)
     if bucket_count < 2 or entries.num_rows == 0:
         return entries
+    if schema.options.get(BUCKET_FUNCTION.name, "default").strip().lower() not in ("default", "mod"):
+        return entries  # which bucket a row lies in is unknown
     fields = [require_column(schema, name) for name in bucket_keys(schema)]
     if any(pa.types.is_floating(arrow_type(field.type)) for field in fields):
         return entries  # 0.0 and -0.0 are equal, but hash to different buckets
@@ -83,29 +85,17 @@ def prune_buckets(entries: pa.Table, *, where: Predicate, schema: TableSchema) -
     columns = [pa.array([row[i].as_py() for row in rows], kind) for i, kind in enumerate(types)]
     if not rows:
         return entries.slice(0, 0)
-    buckets = np.unique(bucket_of(columns, [field.type for field in fields], bucket_count=bucket_count))
+    buckets = np.unique(
+        bucket_of(
+            columns,
+            [field.type for field in fields],
+            bucket_count=bucket_count,
+            function=bucket_function(schema),
+        )
+    )
     same_count = pc.equal(entries.column("total_buckets"), bucket_count)
     hit = pc.is_in(entries.column("bucket"), pa.array(buckets, pa.int32()))
     return entries.filter(pc.or_(pc.invert(same_count), hit))
-
-
-def prune_splits(
-    splits: Sequence[Split], *, entries: pa.Table, where: Predicate, schema: TableSchema, schema_of: SchemaOf
-) -> list[Split]:
-    """Drop files by the statistics of all columns from the splits that need no merge."""
-    may = may_match(entries, where, schema=schema, schema_of=schema_of)
-    if may.all():
-        return list(splits)
-    dropped = entries.filter(pa.array(~may))
-    names = set(zip(*(dropped.column(name).to_pylist() for name in ("partition", "bucket", "file_name")), strict=True))
-    kept = []
-    for split in splits:
-        if not split.needs_merge:
-            files = tuple(f for f in split.files if (split.partition, split.bucket, f.file_name) not in names)
-            split = replace(split, files=files, row_count=sum(file.row_count for file in files))
-        if split.files:
-            kept.append(split)
-    return kept
 
 
 def _as_entries(metas: Sequence[ManifestMeta], *, columns: Sequence[str], schema_id: int) -> pa.Table:

@@ -13,15 +13,16 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyarrow import acero
 
-from lakebed.errors import Corruption
+from lakebed.errors import Corruption, NotFound
+from lakebed.objects.open import place_of
 from lakebed.objects.port import ObjectStore
 from lakebed.table.data_file import (
     ADD_KINDS,
@@ -33,8 +34,9 @@ from lakebed.table.data_file import (
 )
 from lakebed.table.merge import Codes, encode_keys, is_strictly_increasing, merge_order, survivors
 from lakebed.table.model import DataField, DataFile, Split, TableSchema
-from lakebed.table.predicate import Predicate, columns_of, to_arrow
+from lakebed.table.predicate import Predicate, columns_of, is_small, mask_of, to_arrow
 from lakebed.table.pruning import only_on
+from lakebed.table.sequence import SequenceOrder, sequence_codes, sequence_order
 from lakebed.table.splits import sorted_runs
 from lakebed.table.types import arrow_schema, arrow_type
 
@@ -43,8 +45,10 @@ __all__ = [
     "Cursor",
     "ReadPlan",
     "cut_complete",
+    "data_path",
     "filter_rows",
     "merged_windows",
+    "open_in_folders",
     "read_split",
     "read_split_table",
 ]
@@ -85,6 +89,11 @@ class ReadPlan:
     def keys(self) -> tuple[DataField, ...]:
         """What files of a bucket are sorted by; empty for append tables."""
         return tuple(_field(self.schema, name) for name in self.schema.trimmed_primary_keys)
+
+    @property
+    def order(self) -> SequenceOrder | None:
+        """What orders the rows of a key before their sequence numbers do; None: nothing."""
+        return sequence_order(self.schema)
 
     @property
     def key_part(self) -> Predicate | None:
@@ -146,6 +155,10 @@ def _finished(table: pa.Table, plan: ReadPlan) -> pa.Table:
 
 def filter_rows(table: pa.Table, where: Predicate) -> pa.Table:
     """Rows for which the predicate is true, in their order."""
+    if not is_small(where):
+        return table.filter(mask_of(where, table))
+    from pyarrow import acero  # with it comes all of Arrow's dataset module
+
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
     condition = acero.Declaration("filter", acero.FilterNodeOptions(to_arrow(where, table.schema)), inputs=[source])
     return condition.to_table(use_threads=False)
@@ -178,12 +191,37 @@ def _plain_stream(store: ObjectStore, split: Split, plan: ReadPlan, batch_rows: 
 def _open(
     store: ObjectStore, split: Split, file: DataFile, *, window_bytes: int = WHOLE_FILE_BYTES_MAX
 ) -> OpenDataFile:
-    return open_data_file(
-        store, _path(split, file), size_bytes=file.file_size, window_bytes=min(window_bytes, WHOLE_FILE_BYTES_MAX)
-    )
+    return open_in_folders(store, file, folders=(split.folder, *split.other_folders), window_bytes=window_bytes)
 
 
-def _path(split: Split, file: DataFile) -> str:
+def open_in_folders(
+    store: ObjectStore, file: DataFile, *, folders: Sequence[str], window_bytes: int = WHOLE_FILE_BYTES_MAX
+) -> OpenDataFile:
+    """Open a data file where it is: outside the table, or in one of its bucket's folders.
+
+    Args:
+        store: the table's folder.
+        folders: of the bucket, the one for new files first.
+
+    Raises:
+        NotFound: it is in none of them; names its path in the first.
+    """
+    window_bytes = min(window_bytes, WHOLE_FILE_BYTES_MAX)
+    if file.external_path is not None:
+        place, name = place_of(store, file.external_path)
+        return open_data_file(place, name, size_bytes=file.file_size, window_bytes=window_bytes)
+    paths = [f"{folder}/{file.file_name}" for folder in folders]
+    try:
+        return open_data_file(store, paths[0], size_bytes=file.file_size, window_bytes=window_bytes)
+    except NotFound:
+        for path in paths[1:]:
+            with contextlib.suppress(NotFound):
+                return open_data_file(store, path, size_bytes=file.file_size, window_bytes=window_bytes)
+        raise
+
+
+def data_path(split: Split, file: DataFile) -> str:
+    """Where a file of a split is: a path below the table's folder, or the URL of a file outside of it."""
     return file.external_path or f"{split.folder}/{file.file_name}"
 
 
@@ -210,7 +248,7 @@ class _Source:
         Only where the predicate's columns have the same names and types in the file as in the plan; never by floats,
         because NaN is in no statistics and yet may match a negated predicate.
         """
-        if where is None or opened.row_group_count < 2:
+        if where is None or opened.row_group_count < 2 or not is_small(where):
             return None
         by_name = {column.name: column for column in self._fields}
         for name in columns_of(where):
@@ -262,7 +300,8 @@ def _merge_at_once(
 ) -> pa.Table:
     """Decode all runs and drop what newer rows replace; each run keeps its own order."""
     runs = sorted_runs(split.files, schema=plan.schema)
-    with_sequences = with_sequences or not _are_in_sequence(runs)
+    order = plan.order
+    with_sequences = with_sequences or order is not None or not _are_in_sequence(runs)
     system = (SEQUENCE_COLUMN, KIND_COLUMN) if with_sequences else (KIND_COLUMN,)
     fields = _with_keys(plan)
     tables = []
@@ -280,13 +319,13 @@ def _merge_at_once(
     for position, run_codes in enumerate(codes):
         if is_strictly_increasing(run_codes):
             continue
-        _check_sorted(run_codes, path=_path(split, runs[position][0]) if len(runs[position]) == 1 else split.folder)
+        _check_sorted(run_codes, path=data_path(split, runs[position][0]) if len(runs[position]) == 1 else split.folder)
         if not with_sequences:
             # A key twice in one file: only sequence numbers tell which row is the newer one.
             return _merge_at_once(store, split, plan, threads=threads, with_sequences=True)
-        kept = merge_order([run_codes], sequences=[_numbers(tables[position], SEQUENCE_COLUMN)])
+        kept = merge_order([run_codes], sequences=_sequences([tables[position]], order))
         tables[position], codes[position] = tables[position].take(pa.array(kept)), run_codes[kept]
-    sequences = [_numbers(table, SEQUENCE_COLUMN) for table in tables] if with_sequences else None
+    sequences = _sequences(tables, order) if with_sequences else None
     masks = survivors(codes, sequences=sequences)
     merged = []
     for table, mask in zip(tables, masks, strict=True):
@@ -327,8 +366,19 @@ def _numbers(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
     return numbers
 
 
+def _sequences(tables: Sequence[pa.Table], order: SequenceOrder | None) -> list[npt.NDArray[np.int64]]:
+    """Of every row the number that tells it from older rows of its key, comparable over all tables."""
+    numbers = [_numbers(table, SEQUENCE_COLUMN) for table in tables]
+    if order is None:
+        return numbers
+    columns = [[table.column(name) for name in order.columns] for table in tables]
+    return sequence_codes(list(zip(columns, numbers, strict=True)), order=order)
+
+
 def _with_keys(plan: ReadPlan) -> tuple[DataField, ...]:
+    """The columns that a merge decodes: those that come out, and those that decide what does."""
     wanted = {column.name for column in (*plan.decoded, *plan.keys)}
+    wanted.update(plan.order.columns if plan.order is not None else ())
     return tuple(column for column in plan.schema.fields if column.name in wanted)
 
 
@@ -394,7 +444,7 @@ def merged_windows(
         store: the table's folder.
         split: files in merge order.
         plan: schemas and the window's size; its columns and predicate are not looked at.
-        fields: columns to decode; must contain the keys.
+        fields: columns to decode; must contain the keys and the columns of the table's ``sequence.field``.
         keep_deletes: keep the rows that delete a key (for a compaction below which older rows remain).
 
     Yields:
@@ -404,13 +454,14 @@ def merged_windows(
     per_run_bytes = max(1, plan.window_bytes // len(runs))
     cursors = [_cursor_of(store, split, run, plan=plan, fields=fields, window_bytes=per_run_bytes) for run in runs]
     names = [key.name for key in plan.keys]
+    order = plan.order
     while True:
         for cursor in cursors:
             cursor.fill()
         cursors = [cursor for cursor in cursors if cursor.rows.num_rows]
         if not cursors:
             return
-        window = _next_window(cursors, names)
+        window = _next_window(cursors, names, order)
         if window is None:
             continue
         if not keep_deletes:
@@ -434,7 +485,7 @@ def cut_complete(cursors: Sequence[Cursor], keys: Sequence[str]) -> list[tuple[p
     return heads
 
 
-def _next_window(cursors: Sequence[Cursor], keys: Sequence[str]) -> pa.Table | None:
+def _next_window(cursors: Sequence[Cursor], keys: Sequence[str], order: SequenceOrder | None) -> pa.Table | None:
     """Merge what is complete of every cursor's rows, and leave the rest in the cursors; None when nothing is."""
     cut = [(head, codes) for head, codes in cut_complete(cursors, keys) if head.num_rows]
     if not cut:
@@ -442,8 +493,8 @@ def _next_window(cursors: Sequence[Cursor], keys: Sequence[str]) -> pa.Table | N
     heads, head_codes = [head for head, _ in cut], [codes for _, codes in cut]
     if len(heads) == 1 and is_strictly_increasing(head_codes[0]):
         return heads[0].combine_chunks()
-    order = merge_order(head_codes, sequences=[_numbers(head, SEQUENCE_COLUMN) for head in heads])
-    return pa.concat_tables(heads).combine_chunks().take(pa.array(order))
+    kept = merge_order(head_codes, sequences=_sequences(heads, order))
+    return pa.concat_tables(heads).combine_chunks().take(pa.array(kept))
 
 
 def _cursor_of(
@@ -466,7 +517,7 @@ def _cursor_of(
             groups = source.row_groups(opened, plan.key_part)
             columns = source.names_in(opened, *system)
             for batch in opened.batches(columns=columns, row_groups=groups, batch_rows=rows):
-                yield _path(split, file), source.adapt(pa.Table.from_batches([batch]), *system)
+                yield data_path(split, file), source.adapt(pa.Table.from_batches([batch]), *system)
 
     return Cursor(batches=batches(), rows=arrow_schema(fields).empty_table())
 

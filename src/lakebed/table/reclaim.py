@@ -47,7 +47,6 @@ __all__ = [
     "needed_by_interval",
     "paths_of",
     "plan_expiry",
-    "unused",
 ]
 
 UNKNOWN = COMMIT_SNAPSHOT_UNKNOWN
@@ -111,31 +110,74 @@ def concat(tables: Iterable[pa.Table]) -> pa.Table:
     return pa.concat_tables([CANDIDATES.empty_table(), *tables]).combine_chunks()
 
 
-def paths_of(entries: pa.Table, folder_of: Callable[[bytes, int], str]) -> pa.Table:
+def paths_of(
+    entries: pa.Table,
+    folders_of: Callable[[bytes, int], tuple[str, ...]],
+    *,
+    own_outside: Callable[[pa.Table], BoolArray] | None = None,
+) -> pa.Table:
     """Name every file of manifest entries by its path; sidecar files (`extra_files`) get rows of their own.
 
     Args:
         entries: columns of `manifest.ENTRY_SCHEMA`.
-        folder_of: ``(partition, bucket)`` -> the bucket's folder; called once for each distinct pair.
+        folders_of: ``(partition, bucket)`` -> the bucket's folders; called once for each distinct pair. A file of a
+            bucket with several folders gets a row for each of them; only the first states the size.
+        own_outside: which entries with an external path are the table's own files (`external.OwnFiles`); called only
+            when there is such an entry. None: none of them.
 
     Returns:
-        Columns ``kind``, ``path``, ``size_bytes``, ``born``, ``row`` (position in `entries`). Files with an external
-        path are left out: they do not belong to the table's folder, so they are never lakebed's to delete.
+        Columns ``kind``, ``path``, ``size_bytes``, ``born``, ``row`` (position in `entries`). The path of an external
+        file is its URL. External files that are not the table's own are left out: they are not lakebed's to delete.
     """
     rows = pa.array(np.arange(entries.num_rows, dtype=np.int64))
     narrow = entries.select(["kind", "partition", "bucket", "file_name", "file_size", "commit_snapshot", "extra_files"])
     narrow = narrow.append_column("row", rows)
     external = entries["external_path"]
-    if external.null_count != entries.num_rows:
-        narrow = narrow.filter(pc.is_null(external))
+    if external.null_count == entries.num_rows:
+        return _inside(narrow, folders_of)
+    outside = narrow.append_column("external_path", external).filter(pc.is_valid(external))
+    owned = np.zeros(outside.num_rows, np.bool_) if own_outside is None else own_outside(outside)
+    outside = outside.filter(pa.array(owned))
+    inside = _inside(narrow.filter(pc.is_null(external)), folders_of)
+    if outside.num_rows == 0:
+        return inside
+    folder = pc.replace_substring_regex(outside["external_path"].combine_chunks(), r"/[^/]*$", "")
+    return pa.concat_tables([inside, _in_folders(outside, folder)]).sort_by("row")
+
+
+def _inside(narrow: pa.Table, folders_of: Callable[[bytes, int], tuple[str, ...]]) -> pa.Table:
+    """`paths_of` for files in the table's folder."""
     (codes,) = row_codes(("partition", "bucket"), narrow)
     _, firsts, numbers = np.unique(codes, return_index=True, return_inverse=True)
     pairs = narrow.select(["partition", "bucket"]).take(pa.array(firsts))
     folders = [
-        folder_of(partition, bucket)
+        folders_of(partition, bucket)
         for partition, bucket in zip(pairs["partition"].to_pylist(), pairs["bucket"].to_pylist(), strict=True)
     ]
-    folder = pa.array(folders, pa.string()).take(pa.array(numbers))
+    choices = max(map(len, folders), default=1)
+    if choices == 1:
+        return _in_folders(narrow, _each([found[0] for found in folders], numbers))
+    tables = []
+    for choice in range(choices):
+        has_it = np.array([len(found) > choice for found in folders])[numbers]
+        part = _in_folders(
+            narrow.filter(pa.array(has_it)),
+            _each([found[min(choice, len(found) - 1)] for found in folders], numbers[has_it]),
+        )
+        if choice:
+            sizes = pa.array(np.zeros(part.num_rows, np.int64))
+            part = part.set_column(part.schema.get_field_index("size_bytes"), "size_bytes", sizes)
+        tables.append(part)
+    return pa.concat_tables(tables).sort_by("row")
+
+
+def _each(folders: Sequence[str], numbers: IntArray) -> pa.Array:
+    """The folder of each entry; `numbers` are the positions of their buckets."""
+    return pa.array(folders, pa.string()).take(pa.array(numbers))
+
+
+def _in_folders(narrow: pa.Table, folder: pa.Array) -> pa.Table:
+    """`paths_of` with one folder for each entry."""
     named = pa.table(
         {
             "kind": narrow["kind"],
@@ -225,14 +267,6 @@ def is_named(candidates: pa.Table, names: pa.Array | pa.ChunkedArray) -> BoolArr
         return np.zeros(candidates.num_rows, np.bool_)
     found: BoolArray = pc.is_in(candidates["path"], value_set=names).to_numpy(zero_copy_only=False)
     return found
-
-
-def unused(candidates: pa.Table, used: Iterable[pa.Array | pa.ChunkedArray]) -> pa.Table:
-    """Candidates that none of the used paths names: the anti-join of orphan cleaning. Order is kept."""
-    remaining = candidates
-    for names in used:
-        remaining = remaining.filter(pa.array(~is_named(remaining, names)))
-    return remaining
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 Owns: `recover`, and `finish_rollback`, the second half of a rollback, which its own verb and recovery share.
 
-It also withdraws snapshots that landed late, below the boundary, after their writer died.
+It also withdraws snapshots that landed late, below the boundary, after their writer died (`lineage`).
 
 Invariants: recovery decides nothing anew. An expiry that was written down is carried out (but for snapshots that a
 consumer claimed meanwhile), a tag goes only while it is the very file that was to go, a rollback is completed iff its
@@ -14,11 +14,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lakebed.errors import Corruption, NotFound, UnsupportedFormat
+from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import Doomed, ReclaimReport
 from lakebed.reclaim.sweep import Sweeper
 from lakebed.table.deletion import ProgressCall, carry_out, tag_now
-from lakebed.table.holders import Line, expired_below, held_from
+from lakebed.table.holders import Line, held_from
 from lakebed.table.judge import Unreadable
+from lakebed.table.lineage import held_by_hint, least, withdraw_late
 from lakebed.table.model import Snapshot
 from lakebed.table.names import Names
 from lakebed.table.reclaim import CANDIDATES
@@ -30,15 +32,15 @@ __all__ = ["finish_rollback", "forget", "recover"]
 _TRIES_MAX = 8
 
 
+@freeing_space()
 def recover(line: Line) -> list[ReclaimReport]:
     """Finish the unfinished deletions of a line.
 
     Returns:
         One report each; what could not be finished is in their warnings.
-    Cost: 4 LISTs + 1 GET when there is nothing to finish.
+    Cost: 3 LISTs + 1 GET when there is nothing to finish.
     """
-    reports = []
-    _withdraw_late(line)
+    reports = withdraw_late(line)
     found = list(load_deletions(line.store, line.layout))
     begun = {deletion.id for deletion in found if isinstance(deletion, Deletion) and deletion.kind == "rollback"}
     for deletion in found:
@@ -58,16 +60,6 @@ def recover(line: Line) -> list[ReclaimReport]:
     return reports
 
 
-def _withdraw_late(line: Line) -> None:
-    """Take back snapshots that landed after their id had passed.
-
-    Either their writer died before it could look, or a retry of a put that had won came after the snapshot expired.
-    """
-    line.snapshots.log.withdraw_late()
-    below = expired_below(line)
-    line.snapshots.log.delete([snapshot_id for snapshot_id in line.snapshots.ids() if snapshot_id < below])
-
-
 def forget(line: Line, deletion: Deletion) -> None:
     """Remove what was written down of a deletion. Cost: 1 DELETE."""
     Sweeper(line.store, line.environment).delete_all([Doomed(path_of(line.layout, deletion), 0, "finished")])
@@ -75,7 +67,7 @@ def forget(line: Line, deletion: Deletion) -> None:
 
 def _finish_expiry(line: Line, deletion: Deletion) -> ReclaimReport:
     try:
-        held = held_from(line)
+        held = least(held_from(line), held_by_hint(line))
     except Corruption as error:
         return _warning(line, f"an unfinished expiry waits: {error}")
     ids = tuple(snapshot_id for snapshot_id in deletion.snapshot_ids if held is None or snapshot_id < held)
@@ -151,6 +143,7 @@ def _files_step(
         walk_end=commit.id,
         snapshot_ids=tuple(gone_ids),
         candidates=candidates,
+        survivor=commit.base_manifest_list,
     )
     return step, warning
 

@@ -25,27 +25,26 @@ from msgspec.structs import replace as replace_struct
 
 from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.ids import new_uuid
+from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import ReclaimPlan
 from lakebed.table.commit import CommitRequest, Committer, Derive, StagedChange
 from lakebed.table.deletion import ProgressCall, tag_now
 from lakebed.table.expire import foretell
 from lakebed.table.holders import Holders, Line, mark_restored, read_holders
 from lakebed.table.manifest import DELETE, ENTRY_SCHEMA, IDENTITY
-from lakebed.table.model import Snapshot
+from lakebed.table.model import ROLLED_BACK_TO, Snapshot
 from lakebed.table.names import Names
 from lakebed.table.recovery import finish_rollback, forget, recover
 from lakebed.table.row_codes import row_codes
 from lakebed.table.tags import HIDDEN_PREFIX, is_hidden
 from lakebed.table.unfinished import Deletion, HiddenTag, RollbackIntent, store_deletion
 
-__all__ = ["ROLLED_BACK_TO", "plan_rollback", "roll_back"]
+__all__ = ["plan_rollback", "roll_back"]
 
 _BRANCH_PIN = f"{HIDDEN_PREFIX}branch."
 
-ROLLED_BACK_TO = "lakebed.rolled-back-to"
-"""Property of a rollback's snapshot: the id of its target. DO NOT CHANGE: on disk."""
 
-
+@freeing_space()
 def roll_back(
     line: Line,
     target: Snapshot,

@@ -4,15 +4,16 @@ Owns: what each verb does, in terms of a writer, a scan and a commit. Knows noth
 
 Invariants:
 - A verb works on the newest schema and the newest snapshot at its begin.
-- A delete by predicate rewrites files; when another writer replaced one of them meanwhile, it is done again on the new
-  state, so a row is never brought back.
+- A delete by predicate rewrites files, or deletes the keys that it found; when another writer replaced one of those
+  files or changed rows of the same buckets meanwhile, it is done again on the new state: a row is never brought back,
+  and one that no longer matches stays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypedDict
+from typing import TYPE_CHECKING, Protocol, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -22,10 +23,12 @@ from typing_extensions import Unpack
 from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.compact import Compactor, CompactProgress, CompactReport
+from lakebed.table.commit import Basis
 from lakebed.table.data_file import RollingWriter
 from lakebed.table.discard import discard, paths_written
-from lakebed.table.incremental import TableDiff, diff_scans, plan_diff, read_changes
+from lakebed.table.dynamic_bucket import HashIndex, is_dynamic
+from lakebed.table.external import targets_of
+from lakebed.table.frames import as_arrow
 from lakebed.table.layout import Layout
 from lakebed.table.manifest_reader import ManifestReader
 from lakebed.table.model import (
@@ -37,18 +40,25 @@ from lakebed.table.model import (
     Split,
     TableSchema,
 )
+from lakebed.table.options import BUCKET, TableOptions
 from lakebed.table.overwrite import Overwrite, partition_scalars
 from lakebed.table.predicate import Predicate, parse_predicate
 from lakebed.table.read import ReadPlan, filter_rows, read_split
 from lakebed.table.scan import Scan, ScanRequest
 from lakebed.table.schema import SchemaLog
+from lakebed.table.sequence import delete_columns, sequence_order
 from lakebed.table.snapshots import SnapshotLog
-from lakebed.table.write import BucketIndex, TableWriter, WriteSettings, as_table
+from lakebed.table.types import arrow_schema
+from lakebed.table.write import BucketIndex, TableWriter, WriteSettings, as_table, check_writable
+
+if TYPE_CHECKING:
+    from lakebed.table.compact import Compactor, CompactProgress, CompactReport
+    from lakebed.table.incremental import TableDiff
 
 __all__ = ["CommitOptions", "Rewrite", "RowVerbs", "inside_partition", "without_rows"]
 
-DELETE_TRIES_MAX = 20
-"""How often a delete by predicate starts over because another writer replaced its files."""
+TRIES_MAX = 20
+"""How often a verb starts over because another writer replaced its files, or placed its new keys elsewhere."""
 
 
 class CommitOptions(TypedDict, total=False):
@@ -86,6 +96,7 @@ class CommitVerb(Protocol):
         properties: Mapping[str, str] | None = ...,
         watermark: int | None = ...,
         overwrite: Overwrite | None = ...,
+        basis: Basis | None = ...,
     ) -> Snapshot:
         """See `Table.commit`."""
         ...
@@ -96,7 +107,7 @@ class RowVerbs:
 
     Args:
         store: the table's folder.
-        layout, log, reader, schemas: the table's rooms.
+        layout, log, reader, schemas, hash_index: the table's rooms.
         schema: the newest schema.
         commit: `Table.commit`.
         environment: clock, randomness, runtime.
@@ -110,6 +121,7 @@ class RowVerbs:
         log: SnapshotLog,
         reader: ManifestReader,
         schemas: SchemaLog,
+        hash_index: HashIndex,
         schema: Callable[[], TableSchema],
         commit: CommitVerb,
         environment: Environment,
@@ -121,6 +133,7 @@ class RowVerbs:
         self._schemas = schemas
         self._schema = schema
         self._commit = commit
+        self._hash_index = hash_index
         self._environment = environment
 
     # ---- writing
@@ -139,14 +152,35 @@ class RowVerbs:
             settings=WriteSettings.of(schema),
             environment=self._environment,
             index=self._index,
+            hash_index=self._hash_index,
             starts_anew=replaces_all,
         )
 
     def write(self, rows: Rows, *, deletes: str | None, **options: Unpack[CommitOptions]) -> Snapshot:
         """Append to an append table, upsert into a primary-key table."""
-        writer = self.new_writer()
-        writer.write(rows, deletes=deletes)
-        return self._committed(writer.finish(), **options)
+        found = self._arrow(rows)
+
+        def add(writer: TableWriter) -> None:
+            writer.write(found, deletes=deletes)
+
+        return self._written(add, may_repeat=not isinstance(found, pa.RecordBatchReader), options=options)
+
+    def _arrow(self, rows: Rows) -> Rows:
+        found: Rows = as_arrow(rows, like=arrow_schema(self._schema().fields))
+        return found
+
+    def _written(self, add: Callable[[TableWriter], None], *, may_repeat: bool, options: CommitOptions) -> Snapshot:
+        """Write and commit rows, and once more when another writer placed some of the new keys elsewhere."""
+        tries_left = TRIES_MAX if may_repeat else 1
+        while True:
+            tries_left -= 1
+            writer = self.new_writer()
+            add(writer)
+            try:
+                return self._committed(writer.finish(), **options)
+            except Conflict as lost:
+                if tries_left == 0 or lost.kind != "index_changed":
+                    raise
 
     def append(self, rows: Rows, **options: Unpack[CommitOptions]) -> Snapshot:
         """Add rows to an append table. Raises `InvalidRequest` for a primary-key table."""
@@ -174,31 +208,48 @@ class RowVerbs:
         return self.delete_keys(keys, **options)
 
     def delete_keys(self, keys: Rows, **options: Unpack[CommitOptions]) -> Snapshot:
-        """Delete rows of a primary-key table by key; keys that are not there are fine."""
-        writer = self.new_writer()
-        writer.delete(keys)
-        return self._committed(writer.finish(), **options)
+        """Delete rows of a primary-key table by key; keys that are not there are fine.
+
+        With the option ``sequence.field`` the keys bring its columns too: a row that is newer by them stays.
+        """
+        found = self._arrow(keys)
+
+        def add(writer: TableWriter) -> None:
+            writer.delete(found)
+
+        return self._written(add, may_repeat=not isinstance(found, pa.RecordBatchReader), options=options)
 
     def delete_where(self, where: Predicate | str, **options: Unpack[CommitOptions]) -> Snapshot | None:
         """Delete the rows for which a predicate is true; None when there is none.
 
+        With the option ``sequence.field`` each delete has the values of the row that was read: it deletes that row and
+        all older ones, and not one that another writer makes newer meanwhile.
+
         Cost: reads the files that may match; a primary-key table then writes one delete a row, an append table writes
         the files with matching rows anew.
         """
-        if self._schema().primary_keys:
-            keys = self._schema().primary_keys
-            found = self.scan(snapshot=self._log.latest(), request=ScanRequest(columns=keys, where=where)).to_arrow()
-            return self.delete_keys(found, **options) if found.num_rows else None
-        for tries_left in reversed(range(DELETE_TRIES_MAX)):
-            changes = self._without_rows(where)
+        keys = delete_columns(self._schema()) if self._schema().primary_keys else None
+        for tries_left in reversed(range(TRIES_MAX)):
+            basis = None if keys is None else Basis(self._log.latest())
+            changes = self._without_rows(where) if basis is None else self._without_keys(where, keys, basis)
             if not changes:
                 return None
             try:
-                return self._committed(changes, kind="OVERWRITE", **options)
+                kind: CommitKind = "OVERWRITE" if basis is None else "APPEND"
+                return self._committed(changes, kind=kind, basis=basis, **options)
             except Conflict as lost:
-                if tries_left == 0 or lost.kind != "file_gone":
+                if tries_left == 0 or lost.kind not in ("file_gone", "rows_changed", "index_changed"):
                     raise
         return None
+
+    def _without_keys(self, where: Predicate | str, columns: Sequence[str] | None, basis: Basis) -> list[BucketChange]:
+        """Changes that delete the keys of the rows that match in a version; none when no row matches."""
+        found = self.scan(snapshot=basis.snapshot, request=ScanRequest(columns=columns, where=where)).to_arrow()
+        if found.num_rows == 0:
+            return []
+        writer = self.new_writer()
+        writer.delete(found)
+        return writer.finish()
 
     def overwrite(
         self, rows: Rows, *, partition: Mapping[str, object] | None, dynamic: bool, **options: Unpack[CommitOptions]
@@ -209,7 +260,7 @@ class RowVerbs:
             raise InvalidRequest("An overwrite is either of a given partition or dynamic, not both.")
         if dynamic and not schema.partition_keys:
             raise InvalidRequest("A dynamic overwrite needs a partitioned table; this one has no partition columns.")
-        table = as_table(rows)
+        table = as_table(self._arrow(rows))
         if partition:
             table = inside_partition(table, partition=partition, schema=schema)
         writer = self.new_writer(replaces_all=True)
@@ -222,6 +273,7 @@ class RowVerbs:
         *,
         kind: CommitKind = "APPEND",
         overwrite: Overwrite | None = None,
+        basis: Basis | None = None,
         **options: Unpack[CommitOptions],
     ) -> Snapshot:
         """Commit; a batch without any row makes no snapshot where there is one already."""
@@ -239,6 +291,7 @@ class RowVerbs:
                 properties=options.get("properties"),
                 watermark=options.get("watermark"),
                 overwrite=overwrite,
+                basis=basis,
             )
         except (Conflict, InvalidRequest):
             # Both say that nothing was committed; any other error leaves that open.
@@ -252,7 +305,10 @@ class RowVerbs:
 
     def _index(self) -> BucketIndex:
         newest = self._log.latest()
-        return BucketIndex(None if newest is None else self._reader.live_entries(newest))
+        if newest is None:
+            return BucketIndex(None)
+        key_files = self._hash_index.entries(newest.index_manifest) if is_dynamic(self._schema()) else ()
+        return BucketIndex(self._reader.live_entries(newest), key_files=key_files)
 
     # ---- reading
 
@@ -297,6 +353,8 @@ class RowVerbs:
                 "with diff, which needs only both ends.",
                 kind="snapshot_expired",
             )
+        from lakebed.table.incremental import read_changes  # most programs compare no versions
+
         return read_changes(
             self._store,
             snapshots=self._log.walk(there),
@@ -304,16 +362,21 @@ class RowVerbs:
             load_schema=self._schemas.load,
             reader=self._reader,
             layout=self._layout,
+            end_entries=self._reader.live_entries(end) if sequence_order(self._schema()) is not None else None,
         )
 
     def diff(self, start: Snapshot, end: Snapshot, *, keys: Sequence[str] | None) -> TableDiff:
         """Rows added, removed and changed from one version to another; see `diff_scans`."""
         before, after = self._alike(start, end)
+        from lakebed.table.incremental import diff_scans
+
         return diff_scans(self._store, start=before, end=after, layout=self._layout, keys=keys)
 
     def plan_diff(self, start: Snapshot, end: Snapshot) -> tuple[list[Split], list[Split], ReadPlan]:
         """What `diff` would read of each version, for those who distribute the work; see `incremental.plan_diff`."""
         before, after = self._alike(start, end)
+        from lakebed.table.incremental import plan_diff
+
         return plan_diff(before, after, layout=self._layout)
 
     def _alike(self, start: Snapshot, end: Snapshot) -> tuple[Scan, Scan]:
@@ -343,6 +406,8 @@ class RowVerbs:
         Args:
             where: values of partition columns; only such partitions are compacted.
         """
+        from lakebed.table.compact import Compactor
+
         return Compactor(
             self._store,
             layout=self._layout,
@@ -362,6 +427,8 @@ class RowVerbs:
 
     def rewrites(self, where: Predicate | str) -> tuple[list[Rewrite], ReadPlan]:
         """The files of an append table that a delete by predicate has to look into, and the plan to read them by."""
+        schema = self._schema()
+        check_writable(schema, bucket_count=TableOptions(schema.options).get(BUCKET))
         scan = self.scan(snapshot=self._log.latest(), request=ScanRequest(where=where))
         whole = self.scan(snapshot=scan.snapshot, request=ScanRequest())
         totals = dict(
@@ -403,7 +470,12 @@ def without_rows(
     split, file = rewrite.split, rewrite.split.files[0]
     settings = WriteSettings.of(plan.schema)
     writer = RollingWriter(
-        store, folder=split.folder, schema=plan.schema, settings=settings.files, environment=environment
+        store,
+        folder=split.folder,
+        schema=plan.schema,
+        settings=settings.files,
+        environment=environment,
+        targets=targets_of(store, plan.schema, rng=environment.rng),
     )
     kept = 0
     try:

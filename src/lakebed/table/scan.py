@@ -17,23 +17,39 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from lakebed.errors import UnsupportedFormat
+from lakebed.errors import InvalidRequest, UnsupportedFormat
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
+from lakebed.table.frames import into_duckdb, into_pandas, into_polars
 from lakebed.table.layout import Layout
 from lakebed.table.manifest import ENTRY_SCHEMA
 from lakebed.table.manifest_reader import ManifestReader
 from lakebed.table.model import Snapshot, Split, TableSchema
-from lakebed.table.options import SOURCE_SPLIT_OPEN_FILE_COST, SOURCE_SPLIT_TARGET_SIZE, TableOptions
+from lakebed.table.options import (
+    READ_BATCH_SIZE,
+    SOURCE_SPLIT_OPEN_FILE_COST,
+    SOURCE_SPLIT_TARGET_SIZE,
+    TableOptions,
+)
 from lakebed.table.predicate import Predicate, bind, parse_predicate
-from lakebed.table.pruning import prune_files, prune_manifests, prune_splits
-from lakebed.table.read import BATCH_ROWS, ReadPlan, read_split, read_split_table
+from lakebed.table.prune import may_match
+from lakebed.table.pruning import prune_files, prune_manifests
+from lakebed.table.read import ReadPlan, read_split, read_split_table
 from lakebed.table.schema import require_column, unknown_column
 from lakebed.table.splits import plan_splits
 from lakebed.table.types import arrow_schema
+from lakebed.texts import names_of, shown
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    from duckdb import DuckDBPyConnection
 
 __all__ = ["Scan", "ScanRequest", "check_readable"]
 
@@ -48,10 +64,12 @@ READ_WORKERS_MAX = max(1, min(8, os.cpu_count() or 1))
 class ScanRequest:
     """What to read of a version."""
 
-    columns: Sequence[str] | None = None
-    """None: all, in schema order."""
+    columns: str | Sequence[str] | None = None
+    """One name or several; None: all, in schema order."""
     where: Predicate | str | None = None
     """A predicate, or its text: ``carrier = 'UA' AND month >= 2``."""
+    limit: int | None = None
+    """At most so many rows, of which any may come; None: all."""
 
 
 class Scan:
@@ -89,7 +107,12 @@ class Scan:
         self._layout = layout
         self._where = _bound(request.where, schema)
         self._columns = _checked_columns(request.columns, schema)
+        self._limit = _checked_limit(request.limit)
         self._environment = environment
+
+    def __repr__(self) -> str:
+        version = None if self.snapshot is None else self.snapshot.id
+        return f"Scan(snapshot={version}, columns={list(self._columns)}, where={self._where!r})"
 
     @property
     def schema(self) -> pa.Schema:
@@ -99,22 +122,42 @@ class Scan:
     @cached_property
     def plan(self) -> ReadPlan:
         """What `read.read_split` needs besides the store; picklable. Cost: 1 GET a schema not cached."""
-        ids = {file.schema_id for split in self._splits for file in split.files} | {self.table_schema.id}
+        ids = {*self._entries.column("schema_id").unique().to_pylist(), self.table_schema.id}
         schemas = {schema_id: self._schema_of(schema_id) for schema_id in sorted(ids)}
         return ReadPlan(schema=self.table_schema, schemas=schemas, columns=self._columns, where=self._where)
 
     def splits(self) -> list[Split]:
-        """The units to read, to hand to executors with `plan`. Cost: see `ManifestReader.live_entries`; once a scan."""
+        """The units to read, to hand to executors with `plan`; the limit does not apply to them.
+
+        Cost: see `ManifestReader.live_entries`; once a scan.
+        """
         return list(self._splits)
 
     def entries(self) -> pa.Table:
         """The live files after pruning by partition and key range (`manifest.ENTRY_SCHEMA`)."""
         return self._entries
 
-    def to_batches(self, *, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
-        """Stream the rows, split by split, in bounded memory. Stopping early reads no further."""
-        for split in self._splits:
-            yield from read_split(self._store, split, plan=self.plan, batch_rows=batch_rows)
+    def to_batches(self, *, batch_rows: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Stream the rows, split by split, in bounded memory. Stopping early reads no further, and so does the limit.
+
+        Args:
+            batch_rows: rows a batch at most; None: the option ``read.batch-size``.
+        """
+        rest = self._limit
+        if rest == 0:
+            return
+        batch_rows = batch_rows or TableOptions(self.table_schema.options).get(READ_BATCH_SIZE)
+        # With a limit, files that can be read alone come before those that have to be merged.
+        splits = self._splits if rest is None else sorted(self._splits, key=lambda split: split.needs_merge)
+        for split in splits:
+            for batch in read_split(self._store, split, plan=self.plan, batch_rows=batch_rows):
+                if rest is None:
+                    yield batch
+                    continue
+                yield batch.slice(0, rest)
+                rest -= min(rest, batch.num_rows)
+                if rest == 0:
+                    return
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The same stream as Arrow's reader."""
@@ -122,10 +165,13 @@ class Scan:
 
     def to_arrow(self) -> pa.Table:
         """All rows in memory, splits decoded in parallel. No order is promised."""
-        splits = self._splits
         if not self._columns:
             # Arrow forgets how many rows a table without columns has when tables are put together.
             return pa.table([pa.nulls(self.count())], names=["rows"]).select([])
+        if self._limit is not None:
+            first = [pa.Table.from_batches([batch]).cast(self.schema) for batch in self.to_batches()]
+            return pa.concat_tables(first or [self.schema.empty_table()])
+        splits = self._splits
         if not splits:
             return self.schema.empty_table()
         if len(splits) == 1:
@@ -138,8 +184,40 @@ class Scan:
             pool.close()
         return pa.concat_tables([table.cast(self.schema) for table in tables])
 
+    def to_pandas(self) -> pd.DataFrame:
+        """As `to_arrow`, as a pandas DataFrame. Raises `InvalidRequest` when pandas is not installed."""
+        frame: pd.DataFrame = into_pandas(self.to_arrow())
+        return frame
+
+    def to_polars(self) -> pl.DataFrame:
+        """As `to_arrow`, as a polars DataFrame. Raises `InvalidRequest` when polars is not installed."""
+        frame: pl.DataFrame = into_polars(self.to_arrow())
+        return frame
+
+    def to_duckdb(self, table_name: str, connection: DuckDBPyConnection | None = None) -> DuckDBPyConnection:
+        """As `to_arrow`, as a view in DuckDB.
+
+        Args:
+            table_name: of the view.
+            connection: where to make it; None: a new database in memory.
+
+        Returns:
+            The connection.
+
+        Raises:
+            InvalidRequest: DuckDB is not installed.
+        """
+        found: DuckDBPyConnection = into_duckdb(self.to_arrow(), table_name, connection)
+        return found
+
     def count(self) -> int:
         """How many rows there are. Without a predicate, files that need no merge are counted from the manifests."""
+        if self._limit is not None and (self._limit == 0 or self._where is not None):
+            return sum(batch.num_rows for batch in self.to_batches())
+        number = self._count()
+        return number if self._limit is None else min(number, self._limit)
+
+    def _count(self) -> int:
         if self._where is not None:
             narrow = replace(self.plan, columns=())
             return sum(
@@ -171,22 +249,21 @@ class Scan:
     @cached_property
     def _splits(self) -> tuple[Split, ...]:
         options = TableOptions(self.table_schema.options)
+        # Values of a file that takes part in a merge prove nothing, but those of other files do.
+        judged = self._where is not None and self.table_schema.primary_keys and self._entries.num_rows
         splits = plan_splits(
             self._entries,
             schema=self.table_schema,
             layout=self._layout,
             target_bytes=options.get(SOURCE_SPLIT_TARGET_SIZE),
             open_cost_bytes=options.get(SOURCE_SPLIT_OPEN_FILE_COST),
+            may_match=self._may_match() if judged else None,
         )
-        if self._where is not None and self.table_schema.primary_keys:
-            splits = prune_splits(
-                splits,
-                entries=self._entries,
-                where=self._where,
-                schema=self.table_schema,
-                schema_of=self._schema_of,
-            )
         return tuple(splits)
+
+    def _may_match(self) -> npt.NDArray[np.bool_]:
+        assert self._where is not None
+        return may_match(self._entries, self._where, schema=self.table_schema, schema_of=self._schema_of)
 
     def _schema_of(self, schema_id: int) -> TableSchema:
         return self.table_schema if schema_id == self.table_schema.id else self._load_schema(schema_id)
@@ -208,7 +285,7 @@ def check_readable(schema: TableSchema) -> None:
     for name in ("deletion-vectors.enabled", "data-evolution.enabled"):
         if options.get(name, "false").lower() == "true":
             raise UnsupportedFormat(f"The table has {name}=true, which this version cannot read.", option=name)
-    for name in ("sequence.field", *IGNORE_DELETE_NAMES):
+    for name in IGNORE_DELETE_NAMES:
         if schema.primary_keys and options.get(name, "false").lower() not in ("false", ""):
             raise UnsupportedFormat(
                 f"By the table's option {name} = {options[name]} other rows of a key count than the last one; this "
@@ -223,10 +300,17 @@ def _bound(where: Predicate | str | None, schema: TableSchema) -> Predicate | No
     return bind(parse_predicate(where) if isinstance(where, str) else where, arrow_schema(schema.fields))
 
 
-def _checked_columns(columns: Sequence[str] | None, schema: TableSchema) -> tuple[str, ...]:
+def _checked_limit(limit: int | None) -> int | None:
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+        raise InvalidRequest(f"A limit is a number of rows from 0 on, not {shown(limit)}.", kind="invalid_limit")
+    return limit
+
+
+def _checked_columns(columns: str | Sequence[str] | None, schema: TableSchema) -> tuple[str, ...]:
     known = [field.name for field in schema.fields]
     if columns is None:
         return tuple(known)
+    columns = names_of(columns)
     for name in columns:
         if name not in known:
             raise unknown_column(name, known)

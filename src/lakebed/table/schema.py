@@ -19,10 +19,13 @@ from typing_extensions import Buffer
 
 from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound, UnsupportedFormat
 from lakebed.objects.port import ObjectStore
+from lakebed.table.external_paths import ExternalPaths
 from lakebed.table.layout import Layout, parse_schema
 from lakebed.table.model import DataField, TableSchema
-from lakebed.table.options import IMMUTABLE_OPTIONS, check_option_names, check_options
+from lakebed.table.options import BUCKET_FUNCTION, IMMUTABLE_OPTIONS, TableOptions, check_option_names, check_options
+from lakebed.table.sequence import check_sequence
 from lakebed.table.types import (
+    BINARY_ROOTS,
     can_widen,
     fields_of_arrow,
     json_of_type,
@@ -31,11 +34,13 @@ from lakebed.table.types import (
     type_of_json,
     with_field_ids,
 )
+from lakebed.texts import names_of
 
 __all__ = [
     "SCHEMA_VERSION_MAX",
     "SchemaLog",
     "add_column",
+    "bucket_function",
     "bucket_keys",
     "decode_schema",
     "drop_column",
@@ -139,8 +144,8 @@ def _field_of_json(members: Mapping[str, Any]) -> DataField:
 def new_schema(
     columns: pa.Schema | Sequence[DataField],
     *,
-    primary_keys: Sequence[str] = (),
-    partition_keys: Sequence[str] = (),
+    primary_keys: str | Sequence[str] = (),
+    partition_keys: str | Sequence[str] = (),
     options: Mapping[str, str] | None = None,
     comment: str = "",
     time_ms: int,
@@ -153,9 +158,10 @@ def new_schema(
 
     Raises:
         InvalidRequest: no column, doubled or reserved names, keys that are no columns, nested keys, a partition column
-            outside the primary key, or options `check_options` refuses.
+            outside the primary key, or options that `check_options` or `check_sequence` refuse.
     """
     fields = fields_of_arrow(columns) if isinstance(columns, pa.Schema) else tuple(columns)
+    primary_keys, partition_keys = names_of(primary_keys), names_of(partition_keys)
     _check_names([field.name for field in fields])
     _check_keys(fields, primary_keys, "Primary key")
     _check_keys(fields, partition_keys, "Partition")
@@ -175,8 +181,12 @@ def new_schema(
         # Without the option other clients would place rows into buckets of their own choice.
         chosen.setdefault("bucket", "1")
     by_name = {field.name: parse_type(field.type).root for field in fields}
-    if any(by_name[key] in ("DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ") for key in partition_keys):
-        # Folders are named by readable dates; without the option some clients expect days since 1970.
+    roots = {by_name[key] for key in partition_keys}
+    if "TIMESTAMP_LTZ" in roots:
+        # Otherwise other clients name folders in the time zone of their process.
+        chosen.setdefault("partition.legacy-name", "true")
+    elif roots & {"DATE", "TIME", "TIMESTAMP"}:
+        # Folders are named by readable dates; without the option other clients expect days since 1970.
         chosen.setdefault("partition.legacy-name", "false")
     keys = set(primary_keys)
     fields = tuple(
@@ -194,7 +204,10 @@ def new_schema(
         time_ms=time_ms,
     )
     check_options(schema.options, primary_keys=schema.primary_keys)
+    ExternalPaths.of(schema.options)
     bucket_keys(schema)
+    bucket_function(schema)
+    check_sequence(schema)
     return schema
 
 
@@ -233,6 +246,13 @@ def _check_keys(fields: Sequence[DataField], keys: Sequence[str], role: str) -> 
         if parse_type(by_name[key].type).is_nested:
             raise InvalidRequest(
                 f"{role} column {key!r} has the nested type {by_name[key].type}; only plain types can be keys.",
+                kind="invalid_schema",
+                column=key,
+            )
+        if role == "Partition" and parse_type(by_name[key].type).root in BINARY_ROOTS:
+            raise InvalidRequest(
+                f"Partition column {key!r} has the type {by_name[key].type}, for whose values no client of the format "
+                "has a stable folder name: partition by a text instead.",
                 kind="invalid_schema",
                 column=key,
             )
@@ -281,6 +301,31 @@ def bucket_keys(schema: TableSchema) -> tuple[str, ...]:
                 option="bucket-key",
             )
     return named
+
+
+def bucket_function(schema: TableSchema) -> str:
+    """How the bucket keys decide the bucket: ``default`` or ``mod``.
+
+    Raises:
+        InvalidRequest: another function, or ``mod`` with keys that it does not take.
+    """
+    function = TableOptions(schema.options).get(BUCKET_FUNCTION)
+    if function in BUCKET_FUNCTION.unsupported:
+        raise InvalidRequest(
+            f"Option 'bucket-function.type' = {function!r} is not supported by this version of lakebed.",
+            kind="unsupported_option",
+            option="bucket-function.type",
+        )
+    if function == "mod":
+        keys = [require_column(schema, name) for name in bucket_keys(schema)]
+        if len(keys) != 1 or parse_type(keys[0].type).root not in ("INT", "BIGINT"):
+            found = ", ".join(f"{key.name} {key.type}" for key in keys) or "none"
+            raise InvalidRequest(
+                f"Option 'bucket-function.type' = 'mod' needs a single bucket key of type INT or BIGINT, not {found}.",
+                kind="invalid_option",
+                option="bucket-function.type",
+            )
+    return function
 
 
 def _changed(schema: TableSchema, **members: Any) -> TableSchema:
@@ -420,6 +465,7 @@ def set_options(schema: TableSchema, options: Mapping[str, str]) -> TableSchema:
     _refuse_immutable(schema, {name: value for name, value in options.items() if schema.options.get(name) != value})
     merged = {**schema.options, **options}
     check_options(options, primary_keys=schema.primary_keys)
+    ExternalPaths.of(merged)
     return _changed(schema, options=merged)
 
 

@@ -53,6 +53,14 @@ class _SnapshotJson(msgspec.Struct, rename="camel", omit_defaults=True):
     next_row_id: int | None = None
 
 
+class _TagJson(_SnapshotJson):
+    """The members of a tag file."""
+
+    tag_create_time: Any = None
+    tag_time_retained: Any = None
+
+
+_TAG_DECODER: Final = msgspec.json.Decoder(_TagJson)
 _SAME_NAMES: Final = tuple(
     name for name in _SnapshotJson.__struct_fields__ if name not in ("time_millis", "properties")
 )
@@ -72,19 +80,50 @@ def decode_snapshot(body: Buffer, *, path: str) -> Snapshot:
         Corruption: not JSON, or a member is missing or of the wrong type; names the path.
         UnsupportedFormat: a version above `SNAPSHOT_VERSION_MAX`.
     """
-    _check_version(body, path)
+    return _snapshot_of(_decoded(body, path))
+
+
+def _decoded(body: Buffer, path: str) -> _TagJson:
+    """The members of a snapshot or a tag."""
     try:
-        found = msgspec.json.decode(body, type=_SnapshotJson)
+        found = _TAG_DECODER.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        _check_version(body, path)
         raise Corruption(f"{path} is not a snapshot: {error}.", path=path) from error
-    members = {name: getattr(found, name) for name in _SAME_NAMES}
-    members["total_record_count"] = found.total_record_count or 0
-    members["delta_record_count"] = found.delta_record_count or 0
-    return Snapshot(time_ms=found.time_millis, properties=found.properties or {}, **members)
+    if found.version > SNAPSHOT_VERSION_MAX:
+        _check_version(body, path)
+    return found
+
+
+def _snapshot_of(found: _SnapshotJson) -> Snapshot:
+    return Snapshot(
+        id=found.id,
+        schema_id=found.schema_id,
+        base_manifest_list=found.base_manifest_list,
+        delta_manifest_list=found.delta_manifest_list,
+        commit_user=found.commit_user,
+        commit_identifier=found.commit_identifier,
+        commit_kind=found.commit_kind,
+        time_ms=found.time_millis,
+        total_record_count=found.total_record_count or 0,
+        delta_record_count=found.delta_record_count or 0,
+        uuid=found.uuid,
+        base_manifest_list_size=found.base_manifest_list_size,
+        delta_manifest_list_size=found.delta_manifest_list_size,
+        changelog_manifest_list=found.changelog_manifest_list,
+        changelog_manifest_list_size=found.changelog_manifest_list_size,
+        changelog_record_count=found.changelog_record_count,
+        index_manifest=found.index_manifest,
+        watermark=found.watermark,
+        statistics=found.statistics,
+        properties=found.properties or {},
+        next_row_id=found.next_row_id,
+        version=found.version,
+    )
 
 
 def _check_version(body: Buffer, path: str) -> None:
-    """Looked at first: a newer version may well have other members."""
+    """Raise for a newer version, which may well have other members."""
     members = _members(body, path)
     version = members.get("version", 1)
     if isinstance(version, int) and version > SNAPSHOT_VERSION_MAX:
@@ -131,13 +170,12 @@ def decode_tag(body: Buffer, *, name: str, path: str) -> Tag:
     Raises:
         Corruption, UnsupportedFormat: see `decode_snapshot`.
     """
-    snapshot = decode_snapshot(body, path=path)
-    members = _members(body, path)
-    created, retained = (members.get(member) for member in _TAG_MEMBERS)
+    found = _decoded(body, path)
+    created, retained = found.tag_create_time, found.tag_time_retained
     try:
         return Tag(
             name,
-            snapshot,
+            _snapshot_of(found),
             None if created is None else _local_date_time_ms(created),
             None if retained is None else _retained_ms(retained),
         )

@@ -30,8 +30,9 @@ from lakebed.runtime import Environment
 from lakebed.table.layout import Layout, parse_snapshot
 from lakebed.table.model import Snapshot
 from lakebed.table.snapshot_json import decode_snapshot, encode_snapshot
+from lakebed.texts import spans_of
 
-__all__ = ["SnapshotLog"]
+__all__ = ["SnapshotLog", "write_id_of"]
 
 
 class SnapshotLog:
@@ -52,7 +53,7 @@ class SnapshotLog:
             layout.snapshot_folder,
             name_of=lambda id: layout.snapshot(id).rpartition("/")[2],
             id_of=lambda name: parse_snapshot(f"{layout.snapshot_folder}/{name}"),
-            write_id_of=_write_id_of,
+            write_id_of=write_id_of,
             boundary_folder=layout.boundary_folder,
             latest_hint_path=None if store.is_versioned else layout.latest_hint,
             environment=environment,
@@ -80,6 +81,13 @@ class SnapshotLog:
         newest = self._log.newest(exact=exact)
         return None if newest is None else decode_snapshot(newest[1], path=self._layout.snapshot(newest[0]))
 
+    def next_id(self, newest: Snapshot | None) -> int:
+        """The id of the commit on top of a snapshot: the next one, or the boundary where that passed the next one.
+
+        The latter happens when another client rolled back below the boundary. Cost: 1 LIST at first, then nothing.
+        """
+        return max(1 if newest is None else newest.id + 1, self._log.free_from())
+
     def latest_body(self) -> tuple[int, bytes] | None:
         """Id and file of the newest snapshot, unknown fields included; None without any. Cost: as `latest`."""
         newest = self._log.newest()
@@ -92,6 +100,11 @@ class SnapshotLog:
     def ids(self) -> list[int]:
         """Ids of all snapshots, ascending; gaps are legal. Cost: 1 LIST a thousand."""
         return self._log.ids()
+
+    def written_ms(self) -> dict[int, int]:
+        """When the file of each snapshot was written, Unix ms by the store's clock. Cost: 1 LIST a thousand."""
+        metas = self._store.list(self._layout.snapshot_folder)
+        return {id: meta.modified_ms for meta in metas if (id := parse_snapshot(meta.path)) is not None}
 
     def exists(self, snapshot_id: int) -> bool:
         """Whether the snapshot is there now. Cost: 1 HEAD."""
@@ -198,7 +211,7 @@ class SnapshotLog:
     def absent(self, snapshot_id: int) -> NotFound:
         """The error that says which snapshots there are instead. Cost: 1 LIST."""
         ids = self.ids()
-        there = f"it has snapshots {ids[0]} to {ids[-1]}" if ids else "it has no snapshot yet"
+        there = f"it has snapshots {spans_of(ids)}" if ids else "it has no snapshot yet"
         there = f"it has only snapshot {ids[0]}" if len(ids) == 1 else there
         hint = " (older ones have expired: a tag may still hold it)" if ids and snapshot_id < ids[0] else ""
         return NotFound(
@@ -210,7 +223,7 @@ class SnapshotLog:
         )
 
 
-def _write_id_of(body: Buffer) -> str | None:
+def write_id_of(body: Buffer) -> str | None:
     """The uuid inside a snapshot file; None when its writer has none or the file is not readable as a snapshot."""
     try:
         return decode_snapshot(body, path="snapshot").uuid

@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,12 +20,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakebed.table.binary_row import decode_rows
 from lakebed.table.layout import Layout
-from lakebed.table.manifest import files_of
 from lakebed.table.merge import Codes, encode_keys
 from lakebed.table.model import DataFile, Split, TableSchema
+from lakebed.table.placement import Placement, bucket_folders, partition_values
+from lakebed.table.planned_files import PlannedFiles
 
 __all__ = [
     "BucketGroup",
@@ -36,11 +39,22 @@ __all__ = [
     "plan_splits",
     "sections_of",
     "sorted_runs",
+    "states_deletes",
+    "touching",
 ]
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 
 def plan_splits(
-    entries: pa.Table, *, schema: TableSchema, layout: Layout, target_bytes: int, open_cost_bytes: int
+    entries: pa.Table,
+    *,
+    schema: TableSchema,
+    layout: Layout,
+    target_bytes: int,
+    open_cost_bytes: int,
+    may_match: BoolArray | None = None,
 ) -> list[Split]:
     """The splits of a set of live files, bucket by bucket.
 
@@ -50,33 +64,39 @@ def plan_splits(
         layout: gives the folders.
         target_bytes: files are packed together up to this size; merges are never cut below it.
         open_cost_bytes: what a small file counts at least.
+        may_match: one element an entry; files that need no merge are left out where it is False. None keeps all.
+
+    Cost: a few sorts over all files, then Python steps for each bucket and each split; no `DataFile` is made.
     """
     if entries.num_rows == 0:
         return []
-    files = files_of(entries)
-    ranges = _key_ranges(entries.column("min_key"), entries.column("max_key"), schema) if schema.primary_keys else None
-    splits = []
-    for group in bucket_groups(entries, schema=schema, layout=layout):
-        members = [files[i] for i in group.members]
-        if ranges is None:
-            packs = [(pack, False) for pack in _packed([[file] for file in members], target_bytes, open_cost_bytes)]
-        else:
-            low, high = (codes[group.members] for codes in ranges)
-            packs = _pack_sections(sections_of(members, low, high), target_bytes, open_cost_bytes)
-        for pack, needs_merge in packs:
-            splits.append(
-                Split(
-                    partition=group.partition,
-                    partition_values=group.partition_values,
-                    bucket=group.bucket,
-                    folder=group.folder,
-                    files=tuple(pack),
-                    needs_merge=needs_merge,
-                    schema_id=schema.id,
-                    row_count=sum(file.row_count for file in pack),
-                )
-            )
-    return splits
+    entries = entries.combine_chunks()
+    groups = bucket_groups(entries, schema=schema, layout=layout)
+    order = np.concatenate([group.members for group in groups])
+    group_of = np.repeat(np.arange(len(groups)), [len(group.members) for group in groups])
+    weights = np.maximum(_column(entries, "file_size"), open_cost_bytes)
+    kept = np.ones(len(order), np.bool_) if may_match is None else may_match
+    if schema.primary_keys:
+        packs = _keyed_packs(entries, order, group_of, weights, kept, schema=schema, target_bytes=target_bytes)
+    else:
+        order, group_of = order[kept[order]], group_of[kept[order]]
+        starts = _pack_starts(weights[order], group_of, target_bytes)
+        packs = [(number, False, rows) for number, rows in _cut(order, group_of, starts)]
+    row_counts = _column(entries, "row_count")
+    return [
+        Split(
+            partition=groups[number].partition,
+            partition_values=groups[number].partition_values,
+            bucket=groups[number].bucket,
+            folder=groups[number].folder,
+            files=PlannedFiles(entries, rows),
+            needs_merge=needs_merge,
+            schema_id=schema.id,
+            row_count=int(row_counts[rows].sum()),
+            other_folders=groups[number].other_folders,
+        )
+        for number, needs_merge, rows in packs
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +109,7 @@ class BucketGroup:
     folder: str
     members: npt.NDArray[np.int64]
     """Positions in the entries, ascending."""
+    other_folders: tuple[str, ...] = ()
 
 
 def bucket_groups(entries: pa.Table, *, schema: TableSchema, layout: Layout) -> list[BucketGroup]:
@@ -96,7 +117,8 @@ def bucket_groups(entries: pa.Table, *, schema: TableSchema, layout: Layout) -> 
     if entries.num_rows == 0:
         return []
     partitions = entries.column("partition").combine_chunks().dictionary_encode()
-    values = _partition_values(partitions.dictionary, schema)
+    values = partition_values(partitions.dictionary, schema)
+    folders = Placement.of(schema).partition_folders(partitions.dictionary)
     names = partitions.dictionary.to_pylist()
     codes = partitions.indices.to_numpy().astype(np.int64)
     buckets = entries.column("bucket").to_numpy()
@@ -105,8 +127,8 @@ def bucket_groups(entries: pa.Table, *, schema: TableSchema, layout: Layout) -> 
     groups = []
     for members in np.split(order, edges):
         code, bucket = int(codes[members[0]]), int(buckets[members[0]])
-        folder = layout.bucket_folder(values[code], bucket)
-        groups.append(BucketGroup(names[code], values[code], bucket, folder, members))
+        folder, *others = bucket_folders(folders[code], bucket)
+        groups.append(BucketGroup(names[code], values[code], bucket, folder, members, tuple(others)))
     return groups
 
 
@@ -184,48 +206,138 @@ def sorted_runs(files: Sequence[DataFile], *, schema: TableSchema) -> list[list[
 
 
 def is_plain(file: DataFile) -> bool:
-    """Whether a file alone may be read without looking at row kinds.
+    """Whether a file alone may be read without looking at row kinds."""
+    return states_deletes(file) and file.delete_row_count == 0
+
+
+def states_deletes(file: DataFile) -> bool:
+    """Whether what the file's description says about deletes may be believed.
 
     Level-0 files of other clients are not believed: one of them writes deletes and states none.
     """
     is_trusted = file.level > 0 or (file.commit_snapshot is not None and file.commit_snapshot >= 0)
-    return is_trusted and file.delete_row_count == 0
+    return is_trusted and file.delete_row_count is not None
 
 
-def _pack_sections(
-    sections: Sequence[list[DataFile]], target_bytes: int, open_cost_bytes: int
-) -> list[tuple[list[DataFile], bool]]:
-    """Plain single-file sections together, merges together; each pack with whether it needs a merge."""
-    plain = [section for section in sections if len(section) == 1 and is_plain(section[0])]
-    merges = [section for section in sections if len(section) > 1 or not is_plain(section[0])]
-    packs = [(pack, False) for pack in _packed(plain, target_bytes, open_cost_bytes)]
-    for pack in _packed(merges, target_bytes, open_cost_bytes):
-        # Sections of a pack do not overlap, so files of one level still are one run: put them next to each other.
-        packs.append((sorted(pack, key=merge_rank), True))
+def touching(splits: Sequence[Split], files: Sequence[DataFile], *, schema: TableSchema) -> list[Split]:
+    """The splits that may hold a key between the least and the greatest key of `files`, all of one bucket."""
+    every = [*files, *(file for split in splits for file in split.files)]
+    low, high = _ranges_of(every, schema)
+    least, greatest = low[: len(files)].min(), high[: len(files)].max()
+    found, start = [], len(files)
+    for split in splits:
+        end = start + len(split.files)
+        if low[start:end].min() <= greatest and high[start:end].max() >= least:
+            found.append(split)
+        start = end
+    return found
+
+
+def _keyed_packs(
+    entries: pa.Table,
+    order: IntArray,
+    group_of: IntArray,
+    weights: IntArray,
+    kept: BoolArray,
+    *,
+    schema: TableSchema,
+    target_bytes: int,
+) -> list[tuple[int, bool, IntArray]]:
+    """``(group, needs a merge, rows in merge order)`` of every pack of a primary-key table, in order of the groups.
+
+    In each group plain sections of one file are packed together, then merges together, both in key order.
+
+    Args:
+        order, group_of: all rows by group, and the group of each.
+        weights, kept: by row.
+    """
+    low, high, span = _dense_ranges(entries, schema)
+    by_key = np.lexsort((high[order], low[order], group_of))
+    order, group_of = order[by_key], group_of[by_key]
+    offsets = group_of * span
+    reach = np.maximum.accumulate(high[order] + offsets)
+    starts = np.flatnonzero(np.append(True, low[order][1:] + offsets[1:] > reach[:-1]))
+    counts = np.diff(np.append(starts, len(order)))
+    is_single = counts == 1
+    is_plain_section = is_single & _plain_rows(entries)[order[starts]]
+    chosen = starts[is_plain_section & kept[order[starts]]]
+    rows, row_groups = order[chosen], group_of[chosen]
+    packs = [
+        (number, False, part)
+        for number, part in _cut(rows, row_groups, _pack_starts(weights[rows], row_groups, target_bytes))
+    ]
+    if not is_plain_section.all():
+        merging = np.repeat(~is_plain_section, counts)
+        section = np.repeat(np.arange(len(starts)), counts)[merging]
+        rows, row_groups = order[merging], group_of[merging]
+        first = np.flatnonzero(np.append(True, np.diff(section) != 0))
+        heavy = np.add.reduceat(weights[rows], first)
+        pack_starts = first[_pack_starts(heavy, row_groups[first], target_bytes)]
+        pack = np.zeros(len(rows), np.int64)
+        pack[pack_starts[1:]] = 1
+        ages = _merge_ages(entries, rows)
+        # Sections of a pack do not overlap, so files of one level still are one run: they stand next to each other.
+        by_age = np.lexsort((low[rows], section, *reversed(ages), np.cumsum(pack)))
+        packs += [(number, True, part) for number, part in _cut(rows[by_age], row_groups, pack_starts)]
+        packs.sort(key=lambda found: found[:2])
     return packs
 
 
-def _packed(sections: Sequence[list[DataFile]], target_bytes: int, open_cost_bytes: int) -> list[list[DataFile]]:
-    packs: list[list[DataFile]] = []
-    weight = 0
-    for section in sections:
-        section_weight = sum(max(file.file_size, open_cost_bytes) for file in section)
-        if packs and weight + section_weight <= target_bytes:
-            packs[-1].extend(section)
-            weight += section_weight
-        else:
-            packs.append(list(section))
-            weight = section_weight
-    return packs
+def _pack_starts(weights: IntArray, group_of: IntArray, target_bytes: int) -> IntArray:
+    """Where packs begin: neighbours of one group go together while their weights sum up to at most the target."""
+    count = len(weights)
+    if count == 0:
+        return np.zeros(0, np.int64)
+    sums = list(itertools.accumulate(weights.tolist(), initial=0))
+    bounds = [*(np.flatnonzero(np.diff(group_of)) + 1).tolist(), count]
+    starts, start = [], 0
+    for bound in bounds:
+        while start < bound:
+            starts.append(start)
+            # The first one is in whatever it weighs; the others as long as the sum stays within the target.
+            start = max(start + 1, bisect_right(sums, sums[start] + target_bytes, start + 1, bound + 1) - 1)
+    return np.array(starts, np.int64)
 
 
-def _partition_values(partitions: pa.Array, schema: TableSchema) -> list[dict[str, Any]]:
-    names = schema.partition_keys
-    types = [field.type for name in names if (field := schema.field_by_name(name)) is not None]
-    if not types:
-        return [{} for _ in range(len(partitions))]
-    columns = [column.to_pylist() for column in decode_rows(partitions, types)]
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+def _cut(rows: IntArray, group_of: IntArray, starts: IntArray) -> list[tuple[int, IntArray]]:
+    """The rows from each start to the next, with their group."""
+    if len(starts) == 0:
+        return []
+    return list(zip(group_of[starts].tolist(), np.split(rows, starts[1:]), strict=True))
+
+
+def _plain_rows(entries: pa.Table) -> BoolArray:
+    """`is_plain` of every entry."""
+    is_trusted = (_column(entries, "level") > 0) | (_column(entries, "commit_snapshot", absent=-1) >= 0)
+    is_plain_row: BoolArray = is_trusted & (_column(entries, "delete_row_count", absent=-1) == 0)
+    return is_plain_row
+
+
+def _merge_ages(entries: pa.Table, rows: IntArray) -> tuple[IntArray, ...]:
+    """`merge_rank` of some entries, one array for each of its parts."""
+    level = _column(entries, "level")[rows]
+    parts = [
+        _column(entries, name, absent=0)[rows]
+        for name in ("max_sequence_number", "min_sequence_number", "commit_snapshot")
+    ]
+    return (-level, *(np.where(level > 0, 0, part) for part in parts))
+
+
+def _dense_ranges(entries: pa.Table, schema: TableSchema) -> tuple[IntArray, IntArray, int]:
+    """Least and greatest keys of all files as ranks from 0 on, and a number above all ranks."""
+    low, high = _key_ranges(entries.column("min_key"), entries.column("max_key"), schema)
+    distinct, ranks = np.unique(np.concatenate([low, high]), return_inverse=True)
+    ranks = ranks.astype(np.int64)
+    return ranks[: len(low)], ranks[len(low) :], len(distinct)
+
+
+def _column(entries: pa.Table, name: str, *, absent: int | None = None) -> IntArray:
+    """An integer column as int64; `absent` stands for null."""
+    column = entries.column(name)
+    if absent is not None and column.null_count:
+        column = pc.fill_null(column, absent)
+    values: IntArray = column.to_numpy().astype(np.int64)
+    return values
 
 
 def _key_ranges(low: pa.ChunkedArray, high: pa.ChunkedArray, schema: TableSchema) -> tuple[Codes, Codes]:

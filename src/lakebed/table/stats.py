@@ -1,8 +1,10 @@
 """Minimum, maximum and null count of columns, for manifests. Pure.
 
-Owns: how statistics are computed and shortened. Invariants: a bound is null when it is unknown (all values null, a
-nested type, floats with NaN, whose order other engines define differently); a shortened bound still bounds: the
-minimum is a prefix, the maximum is a prefix with its last character raised.
+Owns: how statistics are computed, shortened and merged. Invariants: a bound is null when it is unknown (all values
+null, a nested type, floats with NaN and bytes of 0x80 or more, whose order other engines define differently); a
+shortened bound still bounds: the minimum is a prefix, the maximum is a prefix with its last character raised; a bound
+that is unknown for rows with values is unknown for every set of rows that contains them. A minimum of zero is -0.0 and
+a maximum of zero is 0.0, as Parquet requires, so that a reader that orders -0.0 below 0.0 finds both.
 """
 
 from __future__ import annotations
@@ -10,14 +12,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.table.binary_row import EMPTY_ROW, encode_rows
+from lakebed.table.binary_row import EMPTY_ROW, decode_rows, encode_rows
 from lakebed.table.model import DataField, Stats
 from lakebed.table.types import arrow_type, parse_type
 
-__all__ = ["EMPTY_STATS", "TRUNCATED_LENGTH", "compute_stats", "merge_partition_stats"]
+__all__ = ["EMPTY_STATS", "TRUNCATED_LENGTH", "compute_stats", "merge_stats", "stats_of_mode"]
 
 TRUNCATED_LENGTH: Final = 16
 """Characters (bytes) kept of string (binary) bounds by default: option ``metadata.stats-mode`` = truncate(16)."""
@@ -50,18 +53,54 @@ def compute_stats(table: pa.Table, fields: Sequence[DataField], *, truncate: int
     return Stats(min_values, max_values, tuple(null_counts))
 
 
+def stats_of_mode(table: pa.Table, fields: Sequence[DataField], *, mode: str) -> Stats:
+    """`compute_stats` as the option ``metadata.stats-mode`` says: counts, full or truncate(length)."""
+    if mode == "counts" and fields:
+        unknown = [pa.nulls(2, arrow_type(field.type)) for field in fields]
+        low, high = encode_rows(unknown, [field.type for field in fields]).to_pylist()
+        return Stats(low, high, tuple(table.column(field.name).null_count for field in fields))
+    return compute_stats(table, fields, truncate=_length_of(mode))
+
+
+def _length_of(mode: str) -> int | None:
+    return int(mode.removeprefix("truncate(").removesuffix(")")) if mode.startswith("truncate(") else None
+
+
 def _bounds(column: pa.ChunkedArray, type_text: str) -> tuple[object, object]:
     parsed = parse_type(type_text)
     if parsed.is_nested or parsed.root in ("VARIANT", "BLOB") or column.null_count == len(column):
         return None, None
     values = column if column.type == arrow_type(type_text) else column.cast(arrow_type(type_text))
+    if pa.types.is_binary(values.type) and _has_high_byte(values):
+        # The Java implementation compares bytes as signed numbers; such bounds would make it skip rows it must find.
+        return None, None
     if pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py():
         return None, None
     both = pc.min_max(values)
+    if pa.types.is_floating(values.type):
+        return _signed_zeros(both["min"].as_py(), both["max"].as_py())
     if pa.types.is_timestamp(values.type):
         # Python's datetime cannot hold nanoseconds: let Arrow scalars travel.
         return both["min"], both["max"]
     return both["min"].as_py(), both["max"].as_py()
+
+
+def _signed_zeros(minimum: float, maximum: float) -> tuple[float, float]:
+    """The bounds with the sign that includes both zeros: Arrow keeps whichever zero it met first."""
+    return (-0.0 if minimum == 0 else minimum), (0.0 if maximum == 0 else maximum)
+
+
+def _has_high_byte(values: pa.ChunkedArray) -> bool:
+    """Whether a byte of 0x80 or more occurs."""
+    for chunk in values.chunks:
+        _, offsets, body = chunk.buffers()
+        if body is None:
+            continue
+        ends = np.frombuffer(offsets, np.int32, count=chunk.offset + len(chunk) + 1)
+        used = np.frombuffer(body, np.int8)[ends[chunk.offset] : ends[-1]]
+        if used.size and used.min() < 0:
+            return True
+    return False
 
 
 def _shortened(minimum: object, maximum: object, length: int) -> tuple[object, object]:
@@ -87,14 +126,55 @@ def _raised_text(prefix: str) -> str | None:
 
 def _raised_bytes(prefix: bytes) -> bytes | None:
     for index in range(len(prefix) - 1, -1, -1):
-        if prefix[index] < 0xFF:
+        if prefix[index] < 0x7F:  # a higher byte is negative where bytes are compared as signed numbers
             return prefix[:index] + bytes([prefix[index] + 1])
     return None
 
 
-def merge_partition_stats(columns: Sequence[pa.Array], types: Sequence[str]) -> Stats:
-    """Statistics over decoded partition values (one array a partition column): what a manifest list entry carries."""
-    if not types:
-        return EMPTY_STATS
-    fields = [DataField(index, str(index), text) for index, text in enumerate(types)]
-    return compute_stats(pa.table(list(columns), names=[field.name for field in fields]), fields, truncate=None)
+def merge_stats(parts: Sequence[Stats], row_counts: Sequence[int], fields: Sequence[DataField]) -> Stats:
+    """Statistics of the union of some sets of rows.
+
+    Args:
+        parts: the statistics of each set, over `fields`, already shortened; at least one.
+        row_counts: the rows in each set, in the same order.
+        fields: the columns, in the order of the statistics.
+
+    Returns:
+        A bound is null when it is null in a set that has values of the column. Null counts are summed; unknown ones
+        make the sum unknown.
+    """
+    if len(parts) == 1 or not fields:
+        return parts[0]
+    types = [field.type for field in fields]
+    counts = [part.null_counts or (None,) * len(fields) for part in parts]
+    ends = []
+    for name in ("min", "max"):
+        rows = pa.array([getattr(part, f"{name}_values") for part in parts], pa.binary())
+        ends.append(
+            [
+                _merged_bound(bounds, name, [row[position] for row in counts], row_counts)
+                for position, bounds in enumerate(decode_rows(rows, types))
+            ]
+        )
+    bounds = [pa.concat_arrays([low, high]) for low, high in zip(*ends, strict=True)]
+    min_values, max_values = encode_rows(bounds, types).to_pylist()
+    columns = zip(*counts, strict=True)
+    summed = tuple(None if None in column else sum(c for c in column if c is not None) for column in columns)
+    return Stats(min_values, max_values, summed)
+
+
+def _merged_bound(
+    bounds: pa.Array, name: str, null_counts: Sequence[int | None], row_counts: Sequence[int]
+) -> pa.Array:
+    """The least or greatest of some bounds, as an array of one; null when a set with values has none."""
+    unknown = pa.nulls(1, bounds.type)
+    for known, nulls, rows in zip(bounds.is_valid().to_pylist(), null_counts, row_counts, strict=True):
+        if not known and nulls != rows:
+            return unknown
+    if bounds.null_count == len(bounds):
+        return unknown
+    low, high = (pc.min_max(bounds)[end] for end in ("min", "max"))
+    if pa.types.is_floating(bounds.type):
+        lowest, highest = _signed_zeros(low.as_py(), high.as_py())
+        low, high = pa.scalar(lowest, bounds.type), pa.scalar(highest, bounds.type)
+    return pa.array([low if name == "min" else high], bounds.type)

@@ -4,7 +4,8 @@ Owns: ``$snapshots $tags $schemas $files $manifests $options $partitions $branch
 shows the newest state (`files`, `manifests` and `partitions` that of the newest snapshot, or of the version
 asked); an empty table has every column too; hidden pins are not shown. ``tagged_snapshot_id``, the table tags
 proposal's name of ``snapshot_id`` in ``$tags``, may be asked for as a column. ``$files`` has one column more than
-Paimon: ``commit_snapshot``. Its ``file_path`` is relative to the table's folder, unless the file lies elsewhere.
+Paimon: ``commit_snapshot``. Its ``file_path`` is relative to the table's folder, unless the file lies elsewhere. Of a
+bucket with several folders (`placement`) it names the one for new files, although an older file may be in another.
 
 Does not know: how anything is stored.
 """
@@ -34,6 +35,7 @@ from lakebed.table.schema import SchemaLog, encode_schema
 from lakebed.table.snapshots import SnapshotLog
 from lakebed.table.splits import bucket_groups
 from lakebed.table.tags import Tags
+from lakebed.texts import names_of
 
 __all__ = ["SYSTEM_TABLES", "SystemTables", "next_snapshot_of"]
 
@@ -156,7 +158,9 @@ class SystemTables:
     reader: ManifestReader
     branches: Branches
 
-    def read(self, name: str, *, columns: Sequence[str] | None = None, snapshot: Snapshot | None = None) -> pa.Table:
+    def read(
+        self, name: str, *, columns: str | Sequence[str] | None = None, snapshot: Snapshot | None = None
+    ) -> pa.Table:
         """One system table.
 
         Args:
@@ -181,6 +185,7 @@ class SystemTables:
         table = reader(self, snapshot)
         if columns is None:
             return table
+        columns = names_of(columns)
         aliases = _ALIASES.get(plain, {})
         unknown = [column for column in columns if aliases.get(column, column) not in table.column_names]
         if unknown:
@@ -435,7 +440,7 @@ def _partition_names(rows: pa.ChunkedArray, schema: TableSchema) -> list[str | N
 
 
 def _paths(live: pa.Table, *, schema: TableSchema, layout: Layout) -> pa.Array:
-    """Where each file lies: relative to the table's folder, or its external path."""
+    """Where a writer of today would put each file, relative to the table's folder, or its external path."""
     groups = bucket_groups(live, schema=schema, layout=layout)
     folder_at = np.zeros(live.num_rows, np.int64)
     for position, group in enumerate(groups):

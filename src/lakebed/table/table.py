@@ -7,17 +7,15 @@ thread-safe; every verb looks at the newest snapshot, so what was committed befo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest
 from lakebed.objects.port import ObjectStore
-from lakebed.objects.probe import probe_create_only
 from lakebed.reclaim.model import Pin, ReclaimPlan, ReclaimReport, Verdict, Version
 from lakebed.runtime import Environment
-from lakebed.table.auto_tags import AutomaticTagging, make_automatic_tags
 from lakebed.table.branches import Branch
-from lakebed.table.deletion import ProgressCall
 from lakebed.table.layout import Layout
 from lakebed.table.model import (
     DataField,
@@ -28,11 +26,13 @@ from lakebed.table.schema import (
     SchemaLog,
     new_schema,
 )
-from lakebed.table.system import SystemTables
 from lakebed.table.table_rows import TableRows
 from lakebed.table.table_tags import TableTags
 from lakebed.table.travel import Time
 from lakebed.table.versions import TableView, list_pins, list_versions, pin_of, version_of
+
+if TYPE_CHECKING:
+    from lakebed.table.deletion import ProgressCall
 
 __all__ = ["Table"]
 
@@ -52,8 +52,8 @@ class Table(TableRows, TableTags):
         *,
         name: str,
         schema: pa.Schema | Sequence[DataField],
-        primary_keys: Sequence[str] = (),
-        partition_keys: Sequence[str] = (),
+        primary_keys: str | Sequence[str] = (),
+        partition_keys: str | Sequence[str] = (),
         options: Mapping[str, str] | None = None,
         comment: str = "",
         environment: Environment | None = None,
@@ -61,12 +61,11 @@ class Table(TableRows, TableTags):
         """Make a new, empty table in a folder.
 
         Raises:
-            AlreadyExists: the folder holds a table.
-            InvalidRequest: an unknown type, key column or option; or a store that ignores create-only puts.
-        Cost: the probe of the store + 1 LIST + 1 PUT.
+            AlreadyExists: the folder holds a table. The put of the first schema decides between racing creators.
+            InvalidRequest: an unknown type, key column or option.
+        Cost: 1 LIST + 1 PUT. The store is not probed: its lake was (`Lake.open`).
         """
         environment = environment or Environment()
-        probe_create_only(store)
         first = new_schema(
             schema,
             primary_keys=primary_keys,
@@ -100,6 +99,24 @@ class Table(TableRows, TableTags):
         self.branching.create(name, source=self.travel.source(tag=tag, snapshot_id=snapshot_id))
         return self.of_branch(name)
 
+    def fast_forward(self, branch: str, *, dry_run: bool = False) -> Snapshot:
+        """Make main what a branch is: its newest version becomes main's, in one commit. The branch stays.
+
+        Main must not have moved since the branch started, or since it was last fast-forwarded to this branch; schemas
+        that were made in the branch become main's first.
+
+        Returns:
+            Main's new snapshot; its newest when there is nothing to do; with `dry_run` the branch's snapshot that main
+            would become.
+
+        Raises:
+            NotFound: no such branch.
+            Conflict: kind ``not_fast_forward``: main has commits or schemas of its own since.
+            InvalidRequest: a branch of another client, or this is a branch.
+        Cost: the manifests of both versions, and 1 commit.
+        """
+        return self.history.fast_forward(branch, dry_run=dry_run)
+
     def delete_branch(self, name: str) -> None:
         """Remove a branch with its snapshots and tags; its own data files become orphans. Raises `NotFound`."""
         self.branching.delete(name)
@@ -113,6 +130,7 @@ class Table(TableRows, TableTags):
         retain_min: int | None = None,
         older_than_ms: int | None = None,
         max_deletes: int | None = None,
+        by_order: bool = False,
         dry_run: bool = False,
         progress: ProgressCall | None = None,
     ) -> ReclaimReport:
@@ -123,6 +141,8 @@ class Table(TableRows, TableTags):
             retain_min: newest snapshots that always stay; default ``snapshot.num-retained.min``.
             older_than_ms: Unix ms, UTC, exclusive; default now less ``snapshot.time-retained``.
             max_deletes: snapshots at most in one run; default ``snapshot.expire.limit``.
+            by_order: look at no time: all but the newest `retain_min` snapshots go. For a table whose commit times are
+                wrong because a writer's clock was.
             dry_run: only say what would go; the report's `plan` has it.
 
         Cost: the lists and delta manifests of what expires, whatever the number and size of tags.
@@ -132,6 +152,7 @@ class Table(TableRows, TableTags):
             retain_min=retain_min,
             older_than_ms=older_than_ms,
             max_deletes=max_deletes,
+            by_order=by_order,
             dry_run=dry_run,
             progress=progress,
         )
@@ -186,6 +207,8 @@ class Table(TableRows, TableTags):
         Returns:
             The tags made or moved, oldest period first.
         """
+        from lakebed.table.auto_tags import AutomaticTagging, make_automatic_tags
+
         made, surplus = make_automatic_tags(
             AutomaticTagging.of(self.refresh().options),
             log=self.log,
@@ -225,7 +248,7 @@ class Table(TableRows, TableTags):
     def pin(self, name: str, *, version: int | str | None = None, lifetime_ms: int | None = None) -> Pin:
         """As `create_tag`, from any version. Raises `AlreadyExists`, `NotFound`, `InvalidRequest`."""
         tag = self.tagger.create(name, source=self.travel.source_of(version), time_retained_ms=lifetime_ms)
-        return pin_of(tag, store=self.name)
+        return pin_of(tag, store=self.name, written_ms=self.tagger.written_ms().get(name))
 
     def unpin(self, name: str) -> None:
         """As `delete_tag`: data files that only this tag held go too. Raises `NotFound`."""
@@ -240,7 +263,9 @@ class Table(TableRows, TableTags):
             raise _branch_of_branch(found.branch)
         return self.create_branch(name, tag=found.tag, snapshot_id=None if found.tag else found.snapshot.id)
 
-    def system(self, name: str, *, columns: Sequence[str] | None = None, version: int | str | None = None) -> pa.Table:
+    def system(
+        self, name: str, *, columns: str | Sequence[str] | None = None, version: int | str | None = None
+    ) -> pa.Table:
         """A system table such as ``tags`` or ``$files`` as Arrow; see `system` for their columns.
 
         Args:
@@ -249,6 +274,8 @@ class Table(TableRows, TableTags):
         Raises:
             InvalidRequest: no such system table or column.
         """
+        from lakebed.table.system import SystemTables
+
         rooms = SystemTables(self.store, self.layout, self.log, self.tagger, self.schemas, self.reader, self.branching)
         snapshot = None if version is None else self.resolve(version=version)
         return rooms.read(name, columns=columns, snapshot=snapshot)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
@@ -16,9 +16,6 @@ from lakebed.errors import NotFound
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.branches import Branches
-from lakebed.table.commit import CommitRequest, Committer
-from lakebed.table.history import History
-from lakebed.table.holders import Line
 from lakebed.table.layout import MAIN_BRANCH, Layout
 from lakebed.table.manifest_reader import ManifestReader
 from lakebed.table.model import (
@@ -29,8 +26,6 @@ from lakebed.table.model import (
     TableSchema,
 )
 from lakebed.table.options import TAG_DEFAULT_TIME_RETAINED, TableOptions
-from lakebed.table.overwrite import Overwrite, derive_overwrite
-from lakebed.table.row_verbs import RowVerbs
 from lakebed.table.schema import (
     SchemaLog,
 )
@@ -38,6 +33,14 @@ from lakebed.table.snapshots import SnapshotLog
 from lakebed.table.tags import Tags
 from lakebed.table.travel import Resolved, Time, Travel
 from lakebed.table.types import arrow_schema
+from lakebed.texts import did_you_mean, html_table
+
+if TYPE_CHECKING:
+    from lakebed.table.commit import Basis, Committer
+    from lakebed.table.dynamic_bucket import HashIndex
+    from lakebed.table.history import History
+    from lakebed.table.overwrite import Overwrite
+    from lakebed.table.row_verbs import RowVerbs
 
 __all__ = ["TableRooms"]
 
@@ -66,14 +69,6 @@ class TableRooms:
         self.schemas = SchemaLog(store, self.layout)
         self.log = SnapshotLog(store, layout=self.layout, environment=environment)
         self.reader = ManifestReader(store, self.layout, environment=environment)
-        self.committer = Committer(
-            store,
-            layout=self.layout,
-            snapshots=self.log,
-            reader=self.reader,
-            schema=lambda: self.schema,
-            environment=environment,
-        )
         self.tagger = Tags(
             store,
             layout=self.layout,
@@ -81,6 +76,33 @@ class TableRooms:
             environment=environment,
             default_retained_ms=lambda: self.options.get(TAG_DEFAULT_TIME_RETAINED),
         )
+
+    def __repr__(self) -> str:
+        branch = "" if self.branch is None else f", branch={self.branch!r}"
+        return f"{type(self).__name__}({self.name!r}, url={self.url!r}{branch})"
+
+    def _repr_html_(self) -> str:
+        """For a notebook: the columns."""
+        schema = self._schema
+        rows = [
+            (
+                field.name,
+                field.type,
+                "yes" if field.nullable else "no",
+                ", ".join(
+                    kind
+                    for kind, names in (("primary key", schema.primary_keys), ("partition", schema.partition_keys))
+                    if field.name in names
+                ),
+                field.description,
+            )
+            for field in schema.fields
+        ]
+        return html_table(("column", "type", "nullable", "key", "comment"), rows, title=repr(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As the address that another process opens; a table in this process's memory is refused by its store."""
+        return _reopened, (type(self), self.store, self.name, self._schema, self.branch)
 
     @classmethod
     def open(
@@ -91,8 +113,12 @@ class TableRooms:
         schema = SchemaLog(store, Layout(branch=None if branch == MAIN_BRANCH else branch)).latest()
         if schema is None:
             what = f"branch {branch!r} of table {name!r}" if branch else f"table {name!r}"
+            names = cls.open(store, name=name, environment=environment).branching.names() if branch else []
             raise NotFound(
-                f"There is no {what} at {store.root_url}.", kind="table_not_found", table=name, branch=branch
+                f"There is no {what} at {store.root_url}.{did_you_mean(branch or '', names)}",
+                kind="table_not_found",
+                table=name,
+                branch=branch,
             )
         return cls(store, name=name, schema=schema, branch=branch, environment=environment)
 
@@ -129,17 +155,42 @@ class TableRooms:
             self._schema = newest
         return self._schema
 
-    # ---- rooms
+    # ---- rooms; what writes, and what reads rows, is loaded on first use: it is half of the time of a short command
+
+    @cached_property
+    def hash_index(self) -> HashIndex:
+        """The index of dynamic buckets."""
+        from lakebed.table.dynamic_bucket import HashIndex
+
+        return HashIndex(self.store, self.layout)
+
+    @cached_property
+    def committer(self) -> Committer:
+        """What makes changes snapshots."""
+        from lakebed.table.commit import Committer
+
+        return Committer(
+            self.store,
+            layout=self.layout,
+            snapshots=self.log,
+            reader=self.reader,
+            hash_index=self.hash_index,
+            schema=lambda: self.schema,
+            environment=self.environment,
+        )
 
     @cached_property
     def rows(self) -> RowVerbs:
         """The verbs that write and read rows."""
+        from lakebed.table.row_verbs import RowVerbs
+
         return RowVerbs(
             self.store,
             layout=self.layout,
             log=self.log,
             reader=self.reader,
             schemas=self.schemas,
+            hash_index=self.hash_index,
             schema=lambda: self.schema,
             commit=self.commit,
             environment=self.environment,
@@ -160,6 +211,9 @@ class TableRooms:
     @cached_property
     def history(self) -> History:
         """The verbs that let versions go or bring them back."""
+        from lakebed.table.history import History
+        from lakebed.table.holders import Line
+
         line = Line(
             store=self.store,
             layout=self.layout,
@@ -199,12 +253,17 @@ class TableRooms:
         properties: Mapping[str, str] | None = None,
         watermark: int | None = None,
         overwrite: Overwrite | None = None,
+        basis: Basis | None = None,
     ) -> Snapshot:
         """Make changes the newest snapshot; see `Committer.commit` for what a lost race, a replay and a conflict mean.
 
         Args:
             overwrite: also replace these live files, judged against the newest snapshot.
+            basis: the version that the changes were made from; see `CommitRequest.basis`.
         """
+        from lakebed.table.commit import CommitRequest
+        from lakebed.table.overwrite import derive_overwrite
+
         derive = None
         if overwrite is not None:
             derive = derive_overwrite(changes, overwrite=overwrite, schema=self.schema, reader=self.reader)
@@ -218,5 +277,13 @@ class TableRooms:
                 commit_identifier=commit_identifier,
                 properties=properties or {},
                 watermark=watermark,
+                basis=basis,
             )
         )
+
+
+def _reopened(
+    kind: type[TableRooms], store: ObjectStore, name: str, schema: TableSchema, branch: str | None
+) -> TableRooms:
+    """A table that came by pickle. Cost: no request."""
+    return kind(store, name=name, schema=schema, branch=branch, environment=Environment())

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import pyarrow as pa
 from typing_extensions import Unpack
 
-from lakebed.table.compact import CompactProgress, CompactReport
-from lakebed.table.incremental import TableDiff
+from lakebed.errors import InvalidRequest
 from lakebed.table.model import (
     Rows,
     Snapshot,
     TableSchema,
 )
-from lakebed.table.predicate import Predicate
-from lakebed.table.row_verbs import CommitOptions
-from lakebed.table.scan import Scan, ScanRequest
 from lakebed.table.schema import (
     add_column,
     drop_column,
@@ -30,12 +26,33 @@ from lakebed.table.schema import (
 )
 from lakebed.table.table_rooms import TableRooms
 from lakebed.table.travel import Time
-from lakebed.table.write import TableWriter
+from lakebed.texts import names_of
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    from duckdb import DuckDBPyConnection
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["TableRows"]
+    from lakebed.table.compact import CompactProgress, CompactReport
+    from lakebed.table.incremental import TableDiff
+    from lakebed.table.predicate import Predicate
+    from lakebed.table.row_verbs import CommitOptions
+    from lakebed.table.scan import Scan
+    from lakebed.table.write import TableWriter
+
+__all__ = ["ReadOptions", "TableRows"]
+
+
+class ReadOptions(TypedDict, total=False):
+    """What to read of a table, as keywords; `TableRows.scan` describes them."""
+
+    version: int | str | None
+    tag: str | None
+    timestamp_ms: Time | None
+    columns: str | Sequence[str] | None
+    where: Predicate | str | None
+    limit: int | None
 
 
 class TableRows(TableRooms):
@@ -89,7 +106,8 @@ class TableRows(TableRooms):
         """Append to an append table, upsert into a primary-key table.
 
         Args:
-            rows: Arrow data with the table's column names; values are cast when nothing is lost by it.
+            rows: Arrow data, a DataFrame of pandas or polars, a relation of DuckDB, or another object that exports an
+                Arrow stream, with the table's column names; values are cast when nothing is lost by it.
             deletes: name of a boolean column: true deletes the row's key (primary-key tables).
             **options: of the commit: see `CommitOptions`.
 
@@ -138,34 +156,51 @@ class TableRows(TableRooms):
         self,
         *,
         version: int | str | None = None,
+        tag: str | None = None,
         timestamp_ms: Time | None = None,
-        columns: Sequence[str] | None = None,
+        columns: str | Sequence[str] | None = None,
         where: Predicate | str | None = None,
+        limit: int | None = None,
     ) -> Scan:
         """Plan a read of a version (the newest by default): ``.splits() .to_batches() .to_arrow() .count()``.
 
         Args:
             version, timestamp_ms: as `resolve`. A version is read with the columns it had; the newest with today's.
-            columns: names, in the order wanted; None: all.
+            tag: the version that a tag holds; of these three give at most one.
+            columns: one name, or several in the order wanted; None: all.
             where: a predicate or its text, such as ``carrier = 'UA' AND month >= 2``.
+            limit: at most so many rows, of which any may come; files are opened until there are enough.
         """
-        request = ScanRequest(columns=columns, where=where)
+        from lakebed.table.scan import ScanRequest  # who asks only for versions reads no rows
+
+        request = ScanRequest(columns=columns, where=where, limit=limit)
+        if tag is not None:
+            if version is not None or timestamp_ms is not None:
+                raise InvalidRequest("Give a version, a tag or a timestamp, not several.", kind="ambiguous_version")
+            version = f"tag.{tag}"
         if version is None and timestamp_ms is None:
             return self.rows.scan(snapshot=self.log.latest(), request=request)
         found = self.locate(version=version, timestamp_ms=timestamp_ms)
         table = self if found.branch is None else self.of_branch(found.branch)
         return table.rows.scan(snapshot=found.snapshot, request=request, schema_id=found.snapshot.schema_id)
 
-    def read(
-        self,
-        *,
-        version: int | str | None = None,
-        timestamp_ms: Time | None = None,
-        columns: Sequence[str] | None = None,
-        where: Predicate | str | None = None,
-    ) -> pa.Table:
+    def read(self, **options: Unpack[ReadOptions]) -> pa.Table:
         """The rows of a version in memory; arguments as `scan`. No order is promised."""
-        return self.scan(version=version, timestamp_ms=timestamp_ms, columns=columns, where=where).to_arrow()
+        return self.scan(**options).to_arrow()
+
+    def to_pandas(self, **options: Unpack[ReadOptions]) -> pd.DataFrame:
+        """The rows of a version as a pandas DataFrame; arguments as `scan`."""
+        return self.scan(**options).to_pandas()
+
+    def to_polars(self, **options: Unpack[ReadOptions]) -> pl.DataFrame:
+        """The rows of a version as a polars DataFrame; arguments as `scan`."""
+        return self.scan(**options).to_polars()
+
+    def to_duckdb(
+        self, table_name: str, connection: DuckDBPyConnection | None = None, **options: Unpack[ReadOptions]
+    ) -> DuckDBPyConnection:
+        """The rows of a version as a view in DuckDB, as `Scan.to_duckdb`; other arguments as `scan`."""
+        return self.scan(**options).to_duckdb(table_name, connection)
 
     def to_spark(
         self,
@@ -173,7 +208,7 @@ class TableRows(TableRooms):
         *,
         version: int | str | None = None,
         timestamp_ms: Time | None = None,
-        columns: Sequence[str] | None = None,
+        columns: str | Sequence[str] | None = None,
         where: Predicate | str | None = None,
         system: str | None = None,
     ) -> DataFrame:
@@ -206,14 +241,17 @@ class TableRows(TableRooms):
         """
         return self.rows.changes(None if start is None else self.resolve(version=start), self.resolve(version=end))
 
-    def diff(self, start: int | str, end: int | str | None = None, *, keys: Sequence[str] | None = None) -> TableDiff:
+    def diff(
+        self, start: int | str, end: int | str | None = None, *, keys: str | Sequence[str] | None = None
+    ) -> TableDiff:
         """Rows added, removed and changed from version `start` to version `end` (None: the newest).
 
         Args:
             start, end: snapshot ids, tags or branches; any versions, whatever happened in between.
             keys: columns that identify a row; by default the primary key, in append tables the whole row.
         """
-        return self.rows.diff(self.resolve(version=start), self.resolve(version=end), keys=keys)
+        names = None if keys is None else names_of(keys)
+        return self.rows.diff(self.resolve(version=start), self.resolve(version=end), keys=names)
 
     # ---- maintenance of files
 

@@ -78,7 +78,7 @@ class TableTags(TableRooms):
         return self.tagger.rename(old, new)
 
     def tags(self) -> list[Tag]:
-        """All tags, oldest snapshot first, then by name. Cost: 1 LIST + 1 GET a tag."""
+        """All tags, oldest snapshot first, then by name. Cost: 1 LIST + 1 GET a tag not read before."""
         return self.tagger.list()
 
     def tag(self, name: str) -> Tag:

@@ -5,8 +5,9 @@ other, sorted by the second: key, snapshot id, expiry time in Unix ms (-1: never
 what the listing says of a tag's file (name, size, modification time, etag): a listed tag with a known key is unchanged.
 
 Invariants: a hint only. Without the listing it says nothing; entries it lacks are read; anything unreadable is as if it
-were not there. Whoever found it stale writes it anew (a plain overwriting put; the last one wins, each is right), but
-not in a store that is versioned as a whole, where it would be one more difference between versions.
+were not there. It is written anew when it lacks a tag, or when more than half of its rows are of deleted tags (a plain
+overwriting put; the last one wins, each is right), but not in a store that is versioned as a whole, where it would be
+one more difference between versions.
 About 10 bytes a tag, so that expiring with a thousand tags reads little more than with none.
 
 Does not know: what tags are for.
@@ -15,6 +16,7 @@ Does not know: what tags are for.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,21 +59,33 @@ class TagIndex:
         return sorted({entry.snapshot_id for entry in self.entries})
 
     @classmethod
-    def load(cls, store: ObjectStore, *, layout: Layout, environment: Environment) -> TagIndex:
+    def load(
+        cls,
+        store: ObjectStore,
+        *,
+        layout: Layout,
+        environment: Environment,
+        listed: Iterable[ObjectMeta] | None = None,
+    ) -> TagIndex:
         """The tags now.
+
+        Args:
+            listed: a listing of the tag folder that the caller has just taken; None: it is taken here.
 
         Raises:
             Corruption: a tag that the index does not know is unreadable; nothing may be deleted then.
         Cost: 1 LIST a thousand tags + 1 GET of the index; 1 GET an unknown tag and 1 PUT when there were any.
         """
-        listed = {name: meta for meta in store.list(layout.tag_folder) if (name := parse_tag(meta.path)) is not None}
-        if not listed:
+        metas = store.list(layout.tag_folder) if listed is None else listed
+        there = {name: meta for meta in metas if (name := parse_tag(meta.path)) is not None}
+        if not there:
             return cls(entries=())
         known = _load_known(store, layout.tag_index)
-        keys = {name: _key(meta) for name, meta in listed.items()}
+        keys = {name: _key(meta) for name, meta in there.items()}
         entries = []
-        stale = len(known) != len(listed)
-        for name, meta in listed.items():
+        # Rows of deleted tags do no harm: deleting one tag of many need not write the index of all the others.
+        stale = len(known) > 2 * len(there)
+        for name, meta in there.items():
             row = known.get(keys[name])
             if row is None:
                 stale = True
@@ -84,7 +98,7 @@ class TagIndex:
         entries.sort(key=lambda entry: (entry.snapshot_id, entry.name))
         if stale and not store.is_versioned:
             now_ms = environment.clock.now_ms()
-            lasting = [entry for entry in entries if _is_settled(listed[entry.name], now_ms)]
+            lasting = [entry for entry in entries if _is_settled(there[entry.name], now_ms)]
             _store_known(store, layout.tag_index, [(keys[entry.name], entry) for entry in lasting])
         return cls(entries=tuple(entries))
 

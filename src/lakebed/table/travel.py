@@ -21,11 +21,13 @@ from lakebed.errors import InvalidRequest, NotFound
 from lakebed.table.model import Snapshot, Tag
 from lakebed.table.snapshots import SnapshotLog
 from lakebed.table.tags import Source, Tags, is_hidden
+from lakebed.texts import LONG_MAX, did_you_mean, shown, utc, whole_number
 
 __all__ = ["Resolved", "Travel", "parse_time_ms", "version_of_options"]
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MS = dt.timedelta(milliseconds=1)
+_NAME_BYTES_MAX = 255
 
 Time = int | dt.datetime | str
 
@@ -75,19 +77,22 @@ class Travel:
         """The snapshot that a version text or id names. See the module."""
         if isinstance(version, bool) or not isinstance(version, int | str):
             raise InvalidRequest(
-                f"{version!r} is no version: give a snapshot id, a tag, a branch, or snapshot.<id>, tag.<name>, "
+                f"{shown(version)} is no version: give a snapshot id, a tag, a branch, or snapshot.<id>, tag.<name>, "
                 "branch.<name>.",
                 kind="invalid_version",
             )
         if isinstance(version, int):
-            return self._at_id(version)
+            return self._at_id(_snapshot_id(version))
         kind, dot, name = version.partition(".")
         if version.isdecimal():
-            return self._at_id(int(version))
+            return self._at_id(_snapshot_id(version))
         if dot and kind == "snapshot":
-            if not name.isdecimal():
-                raise InvalidRequest(f"{version!r} is no version: a snapshot id is a number.", kind="invalid_version")
-            return self._at_id(int(name))
+            return self._at_id(_snapshot_id(name))
+        if len(version.encode("utf-8", "surrogatepass")) > _NAME_BYTES_MAX or not _is_utf8(version):
+            raise InvalidRequest(
+                f"{shown(version)} is no version: a name is Unicode text of at most {_NAME_BYTES_MAX} bytes.",
+                kind="invalid_version",
+            )
         if dot and kind == "tag":
             return _of_tag(self.tags.tag(name))
         if dot and kind == "branch":
@@ -110,7 +115,7 @@ class Travel:
         if not times:
             raise NotFound("The table has no snapshot yet: nothing was ever written.", kind="table_empty")
         raise NotFound(
-            f"Nothing is kept from {_iso(time_ms)} or before: the earliest time that can be read is {_iso(min(times))} "
+            f"Nothing is kept from {utc(time_ms)} or before: the earliest time that can be read is {utc(min(times))} "
             f"({min(times)}).",
             kind="time_before_everything",
             timestamp_ms=time_ms,
@@ -170,31 +175,39 @@ class Travel:
             return Resolved(newest, branch=name)
         names = self.tags.names()
         there = f"tags: {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}" if names else "it has no tags"
-        raise NotFound(f"The table has no tag or branch {name!r}; {there}.", kind="version_not_found", version=name)
+        hint = did_you_mean(name, names)
+        raise NotFound(
+            f"The table has no tag or branch {name!r}; {there}.{hint}", kind="version_not_found", version=name
+        )
 
 
 def parse_time_ms(time: Time) -> int:
     """Unix milliseconds, UTC, of a time as people give it; without a zone it is UTC. Raises `InvalidRequest`."""
     if isinstance(time, bool):
-        raise InvalidRequest(f"{time!r} is no time.", kind="invalid_time")
+        raise InvalidRequest(f"{shown(time)} is no time.", kind="invalid_time")
+    if isinstance(time, str) and time.strip().removeprefix("-").isdecimal():
+        number = whole_number(time, minimum=-LONG_MAX)
+        if number is None:
+            raise _out_of_range(time)
+        time = number
     if isinstance(time, int):
+        if abs(time) > LONG_MAX:
+            raise _out_of_range(time)
         return time
     if isinstance(time, str):
-        if time.strip().lstrip("-").isdecimal():
-            return int(time)
         try:
             time = dt.datetime.fromisoformat(time.strip())
         except ValueError as wrong:
             raise InvalidRequest(
-                f"{time!r} is no time: write it like 2013-02-01, 2013-02-01T06:30:00+01:00 (UTC without a zone), or as "
-                "Unix milliseconds.",
+                f"{shown(time)} is no time: write it like 2013-02-01, 2013-02-01T06:30:00+01:00 (UTC without a zone), "
+                "or as Unix milliseconds.",
                 kind="invalid_time",
             ) from wrong
     if isinstance(time, dt.datetime):
         aware = time if time.tzinfo is not None else time.replace(tzinfo=dt.UTC)
         return (aware - _EPOCH) // _MS
     raise InvalidRequest(
-        f"{time!r} is no time: give Unix milliseconds, a datetime or ISO 8601 text.", kind="invalid_time"
+        f"{shown(time)} is no time: give Unix milliseconds, a datetime or ISO 8601 text.", kind="invalid_time"
     )
 
 
@@ -225,5 +238,25 @@ def _of_tag(tag: Tag) -> Resolved:
     return Resolved(tag.snapshot, tag=tag.name)
 
 
-def _iso(time_ms: int) -> str:
-    return (_EPOCH + time_ms * _MS).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", " UTC")
+def _out_of_range(time: int | str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{shown(time)} is no time: Unix milliseconds are between -{LONG_MAX} and {LONG_MAX}.", kind="invalid_time"
+    )
+
+
+def _snapshot_id(version: int | str) -> int:
+    number = whole_number(version) if isinstance(version, str) else version
+    if number is None or abs(number) > LONG_MAX:
+        raise InvalidRequest(
+            f"{shown(version)} is no version: a snapshot id is a number between 1 and {LONG_MAX}.",
+            kind="invalid_version",
+        )
+    return number
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

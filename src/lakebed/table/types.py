@@ -23,8 +23,10 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidRequest
 from lakebed.table.model import DataField
+from lakebed.texts import shown, whole_number
 
 __all__ = [
+    "BINARY_ROOTS",
     "FIELD_ID_KEY",
     "NestedField",
     "Type",
@@ -113,6 +115,9 @@ def _nested_text(field: NestedField) -> str:
     return f"{name}{'' if field.id is None else f'@{field.id}'}: {field.type}"
 
 
+DEPTH_MAX: Final = 64
+"""Levels of nested types: Python and the decoders of other clients walk them recursively."""
+
 _TOKEN: Final = re.compile(r"\s*(?:(`(?:[^`]|``)*`)|([A-Za-z_][A-Za-z0-9_]*)|([0-9]+)|([<>(),:@]))")
 
 
@@ -121,8 +126,9 @@ class _Parser:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.tokens = list(self._tokens())
         self.position = 0
+        self.depth = 0
+        self.tokens = list(self._tokens())
 
     def _tokens(self) -> Iterator[str]:
         position, end = 0, len(self.text.rstrip())
@@ -135,7 +141,7 @@ class _Parser:
 
     def error(self) -> InvalidRequest:
         return InvalidRequest(
-            f"{self.text!r} is not a type lakebed knows: use for example BIGINT, STRING, DECIMAL(10, 2), "
+            f"{shown(self.text)} is not a type lakebed knows: use for example BIGINT, STRING, DECIMAL(10, 2), "
             "TIMESTAMP(3), DATE, ARRAY<INT>, MAP<STRING, INT> or ROW<a: INT>.",
             kind="unknown_type",
             type=self.text,
@@ -189,6 +195,14 @@ class _Parser:
         return parsed
 
     def nested(self, root: str) -> Type:
+        self.depth += 1
+        if self.depth > DEPTH_MAX:
+            raise _too_deep()
+        parsed = self.inside(root)
+        self.depth -= 1
+        return parsed
+
+    def inside(self, root: str) -> Type:
         self.expect("<")
         if root != "ROW":
             children = [self.type()]
@@ -210,10 +224,10 @@ class _Parser:
         return Type(root, fields=tuple(fields))
 
     def number(self) -> int:
-        token = self.next()
-        if not token.isdigit():
+        number = whole_number(self.next())
+        if number is None:
             raise self.error()
-        return int(token)
+        return number
 
     def parameters(self) -> list[int]:
         if not self.accept("("):
@@ -244,15 +258,24 @@ class _Parser:
         raise self.error()
 
 
+def _too_deep() -> InvalidRequest:
+    return InvalidRequest(
+        f"A type may have {DEPTH_MAX} levels of ARRAY, MAP and ROW at most; this one has more.", kind="unknown_type"
+    )
+
+
 @lru_cache(maxsize=4096)
 def parse_type(text: str) -> Type:
     """The type a text names.
 
     Raises:
-        InvalidRequest: not a type lakebed knows.
+        InvalidRequest: not a type lakebed knows, or one of more than `DEPTH_MAX` levels.
     """
     return _Parser(text).whole()
 
+
+BINARY_ROOTS: Final = frozenset(("BINARY", "VARBINARY", "BYTES", "BLOB"))
+"""Types of bytes; no client can print them into a folder name that another one finds."""
 
 _ARROW_OF_PLAIN: Final[dict[str, pa.DataType]] = {
     "BOOLEAN": pa.bool_(),
@@ -308,7 +331,10 @@ def type_of_arrow(data_type: pa.DataType) -> str:
     Raises:
         InvalidRequest: Paimon has no such type (unsigned 64-bit numbers, durations, unions, ...).
     """
-    return _type_of(data_type).text
+    try:
+        return _type_of(data_type).text
+    except RecursionError as error:
+        raise _too_deep() from error
 
 
 _TYPE_OF_ARROW_ID: Final[dict[int, Type]] = {

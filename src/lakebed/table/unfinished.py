@@ -9,10 +9,14 @@ Invariants:
 
 Format (version 1, DO NOT CHANGE)::
 
-    {"format": 1, "min_reader": 1, "features": [], "crc32": <of the bytes of "body">, "body": {
+    {"format": 1, "min_reader": 1, "features": ["outside"] | [], "crc32": <of the bytes of "body">, "body": {
         "kind": "expire" | "delete-tag" | "rollback", "id": <uuid>, "walk_end": <snapshot id>, "snapshots": [<id>, ...],
         "tags": [{name, snapshot_id, digest}, ...], "released": [<snapshot JSON>, ...],
-        "rollback": {target_id, commit_user, after_id, pin, keeps_history} | null, "candidates": {<column>: [...]} }}
+        "rollback": {target_id, commit_user, after_id, pin, keeps_history} | null, "candidates": {<column>: [...]},
+        "survivor": <base manifest list of the snapshot walk_end> | null }}
+
+The feature ``outside`` says that paths of candidates may be URLs; versions without it would take them for paths inside
+the table, and forget the deletion without having deleted the files.
 """
 
 from __future__ import annotations
@@ -24,8 +28,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakebed.errors import Corruption, NotFound, UnsupportedFormat
+from lakebed.objects.path import URL_PATTERN
 from lakebed.objects.port import ObjectStore
 from lakebed.table.layout import Layout
 from lakebed.table.reclaim import CANDIDATES
@@ -43,6 +49,7 @@ __all__ = [
 ]
 
 FORMAT: Final = 1
+_OUTSIDE: Final = "outside"
 
 DeletionKind = Literal["expire", "delete-tag", "rollback"]
 
@@ -79,7 +86,7 @@ class Deletion:
     walk_end: int
     """Last snapshot whose delta the candidates were folded from: it stays, and rollbacks up to it are accounted for."""
     snapshot_ids: tuple[int, ...] = ()
-    """Snapshots that become invisible first; ids are never used again, so this may be repeated at any time."""
+    """Snapshots that become invisible first, while `survivor` is unchanged: other clients may use ids again."""
     tags: tuple[HiddenTag, ...] = ()
     """Tags that become invisible first."""
     released: tuple[str, ...] = ()
@@ -88,6 +95,9 @@ class Deletion:
     candidates: pa.Table = field(default_factory=CANDIDATES.empty_table)
     rollback: RollbackIntent | None = None
     """A rollback that has not committed yet, as far as is known: nothing is hidden so far; then `tags` go too."""
+    survivor: str | None = None
+    """Base manifest list of the snapshot `walk_end`, which tells it from one that another client made under the same id
+    after a rollback. None: not known, as in what older versions wrote."""
 
     def hides(self, snapshot_id: int) -> bool:
         """Whether a snapshot or tag of this id becomes invisible with it."""
@@ -103,6 +113,7 @@ class _Body(msgspec.Struct):
     released: list[str]
     candidates: dict[str, list[Any]]
     rollback: RollbackIntent | None = None
+    survivor: str | None = None
 
 
 class _Envelope(msgspec.Struct):
@@ -125,9 +136,17 @@ def encode_deletion(deletion: Deletion) -> bytes:
             released=list(deletion.released),
             candidates=deletion.candidates.to_pydict(),
             rollback=deletion.rollback,
+            survivor=deletion.survivor,
         )
     )
-    envelope = _Envelope(format=FORMAT, min_reader=FORMAT, features=[], crc32=zlib.crc32(body), body=msgspec.Raw(body))
+    is_outside = pc.any(pc.match_substring_regex(deletion.candidates["path"], URL_PATTERN)).as_py()
+    envelope = _Envelope(
+        format=FORMAT,
+        min_reader=FORMAT,
+        features=[_OUTSIDE] if is_outside else [],
+        crc32=zlib.crc32(body),
+        body=msgspec.Raw(body),
+    )
     return msgspec.json.encode(envelope)
 
 
@@ -140,7 +159,7 @@ def decode_deletion(body: Any, *, path: str) -> Deletion:
     """
     try:
         envelope = msgspec.json.decode(body, type=_Envelope)
-        if envelope.min_reader > FORMAT or envelope.features:
+        if envelope.min_reader > FORMAT or not {_OUTSIDE}.issuperset(envelope.features):
             raise UnsupportedFormat(f"{path} was written by a newer lakebed: upgrade to finish it.", path=path)
         actual = zlib.crc32(bytes(envelope.body))
         if actual != envelope.crc32:
@@ -158,6 +177,7 @@ def decode_deletion(body: Any, *, path: str) -> Deletion:
         released=tuple(found.released),
         candidates=candidates,
         rollback=found.rollback,
+        survivor=found.survivor,
     )
 
 

@@ -16,19 +16,19 @@ import pyarrow as pa
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import Pin, Version
 from lakebed.table.layout import Layout, parse_consumer
-from lakebed.table.model import Snapshot, Tag
+from lakebed.table.model import ROLLED_BACK_TO, Snapshot, Tag
 from lakebed.table.snapshots import SnapshotLog
-from lakebed.table.system import next_snapshot_of
 from lakebed.table.tags import HIDDEN_PREFIX, Tags, is_hidden
 from lakebed.table.travel import Resolved
+from lakebed.texts import whole_number
 
-__all__ = ["TableView", "list_pins", "list_versions", "pin_of", "version_of"]
+__all__ = ["TableView", "list_pins", "list_versions", "pin_of", "rollback_target", "version_of"]
 
 
 class _Readable(Protocol):
-    def scan(self, *, version: int | str | None, columns: Sequence[str] | None, where: Any) -> Any: ...
-
-    def read(self, *, version: int | str | None, columns: Sequence[str] | None, where: Any) -> pa.Table: ...
+    def scan(
+        self, *, version: int | str | None, columns: str | Sequence[str] | None, where: Any, limit: int | None
+    ) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,9 @@ class TableView:
 
     table: _Readable
     resolved: Resolved
+
+    def __repr__(self) -> str:
+        return f"TableView({self.table!r}, version={self.version!r})"
 
     @property
     def snapshot(self) -> Snapshot:
@@ -52,25 +55,30 @@ class TableView:
             return f"branch.{self.resolved.branch}"
         return f"snapshot.{self.snapshot.id}"
 
-    def scan(self, *, columns: Sequence[str] | None = None, where: Any = None) -> Any:
-        """As `Table.scan` at this version."""
-        return self.table.scan(version=self.version, columns=columns, where=where)
+    def scan(self, *, columns: str | Sequence[str] | None = None, where: Any = None, limit: int | None = None) -> Any:
+        """As `Table.scan` at this version; the scan has `to_pandas`, `to_polars` and `to_duckdb`."""
+        return self.table.scan(version=self.version, columns=columns, where=where, limit=limit)
 
-    def read(self, *, columns: Sequence[str] | None = None, where: Any = None) -> pa.Table:
+    def read(
+        self, *, columns: str | Sequence[str] | None = None, where: Any = None, limit: int | None = None
+    ) -> pa.Table:
         """As `Table.read` at this version."""
-        return self.table.read(version=self.version, columns=columns, where=where)
+        return self.scan(columns=columns, where=where, limit=limit).to_arrow()
 
 
 def version_of(snapshot: Snapshot, *, store: str) -> Version:
-    """A snapshot as a version."""
+    """A snapshot as a version. Its rows are those stored: one that was replaced counts until it is merged away."""
+    target = rollback_target(snapshot)
+    changed = "no row changed" if snapshot.commit_kind == "COMPACT" else f"{snapshot.delta_record_count:+,} rows"
+    what = f"{snapshot.commit_kind.lower()}, {changed}" if target is None else f"rollback to {target}"
     return Version(
         store=store,
         id=str(snapshot.id),
         created_ms=snapshot.time_ms,
-        summary=f"{snapshot.commit_kind.lower()}, {snapshot.delta_record_count:+,} rows, "
-        f"{snapshot.total_record_count:,} in all",
+        summary=f"{what}, {snapshot.total_record_count:,} stored",
         facts={
             "kind": snapshot.commit_kind,
+            "rolled_back_to": target,
             "user": snapshot.commit_user,
             "delta_record_count": snapshot.delta_record_count,
             "total_record_count": snapshot.total_record_count,
@@ -79,8 +87,17 @@ def version_of(snapshot: Snapshot, *, store: str) -> Version:
     )
 
 
-def pin_of(tag: Tag, *, store: str) -> Pin:
-    """A tag, or one of lakebed's hidden pins, as a pin."""
+def rollback_target(snapshot: Snapshot) -> int | None:
+    """The id of the version that a rollback brought back with this snapshot; None for other snapshots."""
+    return whole_number(snapshot.properties.get(ROLLED_BACK_TO, ""))
+
+
+def pin_of(tag: Tag, *, store: str, written_ms: int | None = None) -> Pin:
+    """A tag, or one of lakebed's hidden pins, as a pin, without an owner: the format records none.
+
+    Args:
+        written_ms: when its file was written, for tags that do not say when they were made.
+    """
     kind, name = "tag", tag.name
     if is_hidden(tag.name):
         kind, _, name = tag.name.removeprefix(HIDDEN_PREFIX).partition(".")
@@ -92,8 +109,8 @@ def pin_of(tag: Tag, *, store: str) -> Pin:
         kind=kind,
         name=name,
         version=str(tag.snapshot.id),
-        owner=tag.snapshot.commit_user,
-        created_ms=tag.create_time_ms,
+        owner="",
+        created_ms=written_ms if tag.create_time_ms is None else tag.create_time_ms,
         expires_ms=expires_ms,
     )
 
@@ -112,12 +129,15 @@ def list_versions(log: SnapshotLog, tags: Tags, *, store: str) -> Iterator[Versi
 def list_pins(store: ObjectStore, tags: Tags, *, layout: Layout, name: str) -> list[Pin]:
     """Tags, forks and lakebed's own passing pins, oldest version first, then consumers.
 
-    Cost: 1 LIST + 1 GET a tag, and the same for consumers.
+    Cost: 2 LISTs + 1 GET a tag, and 1 LIST + 1 GET a consumer.
     """
-    pins = [pin_of(tag, store=name) for tag in tags.list_all()]
+    written = tags.written_ms()
+    pins = [pin_of(tag, store=name, written_ms=written.get(tag.name)) for tag in tags.list_all()]
     for meta in store.list(layout.consumer_folder):
         consumer = parse_consumer(meta.path)
         if consumer is not None:
+            from lakebed.table.system import next_snapshot_of  # with the columns of all system tables
+
             pins.append(
                 Pin(
                     store=name,

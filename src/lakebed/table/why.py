@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from lakebed.errors import Corruption, NotFound
+from lakebed.objects.path import is_url
 from lakebed.reclaim.model import Pin, Verdict
 from lakebed.table.expire import release
 from lakebed.table.holders import Holders, Line, held_from, read_holders
@@ -40,7 +41,7 @@ def why(line: Line, path: str, *, branches: Sequence[Line] = ()) -> Verdict:
     """Who needs an object of the table, or when it may go.
 
     Args:
-        path: relative to the table's folder.
+        path: relative to the table's folder, or the URL of a data file outside of it.
         branches: the other lines of versions, whose holders are asked too.
 
     Raises:
@@ -78,9 +79,9 @@ def _fixed(line: Line, path: str) -> Verdict | None:
         return _snapshot_verdict(line, path, snapshot_id)
     tag = parse_tag(path)
     if tag is not None:
-        line.store.head(path)
+        written_ms = line.store.head(path).modified_ms
         found = line.tags.find(tag)
-        pins = () if found is None else (pin_of(found, store=line.name),)
+        pins = () if found is None else (pin_of(found, store=line.name, written_ms=written_ms),)
         return Verdict(path, pins, f"{path} is the tag {tag!r} itself: it goes when the tag is deleted or expires.")
     if parse_schema(path) is not None:
         return Verdict(path, (), f"{path} is a version of the schema: schemas are kept while the table exists.")
@@ -91,7 +92,9 @@ def _fixed(line: Line, path: str) -> Verdict | None:
 
 def _snapshot_verdict(line: Line, path: str, snapshot_id: int) -> Verdict:
     ids = line.snapshots.ids()
-    pins = [Pin(line.name, "snapshot", str(snapshot_id), str(snapshot_id), "retention", None, None)]
+    found = line.snapshots.find(snapshot_id)
+    made_ms = None if found is None else found.time_ms
+    pins = [Pin(line.name, "snapshot", str(snapshot_id), str(snapshot_id), "retention", made_ms, None)]
     if snapshot_id == ids[-1]:
         return Verdict(path, tuple(pins), f"{path} is the newest snapshot: it stays until a newer one expires it.")
     held = held_from(line)
@@ -126,15 +129,16 @@ def _holding(line: Line, holders: Holders, snapshot: Snapshot) -> list[Pin]:
         version = str(snapshot.id)
         owner = line.layout.branch or "table"
         pins.append(Pin(line.name, "snapshot", version, version, owner, snapshot.time_ms, None))
+    written = line.tags.written_ms()
     for entry in holders.tags:
         tag = line.tags.find(entry.name) if entry.snapshot_id == snapshot.id else None
         if tag is not None:
-            pins.append(pin_of(tag, store=line.name))
+            pins.append(pin_of(tag, store=line.name, written_ms=written.get(tag.name)))
     return pins
 
 
 def _roles_of(path: str) -> tuple[str, ...]:
     folder = path.rpartition("/")[0]
-    if parse_bucket_folder(folder) is not None:
+    if is_url(path) or parse_bucket_folder(folder) is not None:
         return (Role.DATA, Role.CHANGELOG)
     return tuple(role for role in ROLES if role not in (Role.DATA, Role.CHANGELOG))

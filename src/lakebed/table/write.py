@@ -4,7 +4,8 @@ Owns: `TableWriter`, and which tables may be written at all (`check_writable`). 
 loops over rows.
 
 Invariants:
-- Every file of a primary-key table is sorted by key and holds a key once: of rows of one batch the last one wins.
+- Every file of a primary-key table is sorted by key and holds a key once: of rows of one batch the last one wins, or
+  the one that the option ``sequence.field`` makes the newest.
 - Sequence numbers of a bucket go on from the highest one in the snapshot that the writer started from. Two writers that
   start from the same snapshot may use the same numbers: upserts of one key by concurrent writers are ordered by
   sequence number, then by commit order; neither commit fails for it.
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,27 +29,35 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.errors import Closed, InvalidRequest
+from lakebed.errors import Closed, InvalidRequest, UnsupportedFormat
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.binary_row import EMPTY_ROW, decode_rows, encode_rows
-from lakebed.table.bucket import bucket_of
+from lakebed.table.binary_row import EMPTY_ROW, encode_rows
+from lakebed.table.bucket import bucket_of, key_hashes
 from lakebed.table.conform import boolean_mask, conform, conform_keys
 from lakebed.table.data_file import DELETE_KIND, INSERT_KIND, FileSettings, RollingWriter
 from lakebed.table.discard import discard
+from lakebed.table.dynamic_bucket import BucketAssigner, DynamicBuckets, HashIndex, IndexEntry, is_dynamic
+from lakebed.table.external import targets_of
+from lakebed.table.frames import as_arrow
 from lakebed.table.layout import Layout
 from lakebed.table.merge import encode_keys, sort_unique
 from lakebed.table.model import BucketChange, DataFile, Rows, TableSchema
 from lakebed.table.options import (
     BUCKET,
+    DATA_FILE_PREFIX,
+    FILE_BLOCK_SIZE,
     FILE_COMPRESSION,
     FILE_COMPRESSION_ZSTD_LEVEL,
+    STATS_MODE,
     TARGET_FILE_SIZE,
     WRITE_BUFFER_SIZE,
     TableOptions,
 )
 from lakebed.table.options import check_writable as check_options_writable
-from lakebed.table.schema import bucket_keys, require_column
+from lakebed.table.placement import Placement, bucket_folders, check_placement
+from lakebed.table.schema import bucket_function, bucket_keys, require_column
+from lakebed.table.sequence import sequence_codes, sequence_order
 
 __all__ = [
     "UNAWARE_BUCKET",
@@ -72,6 +81,7 @@ SHARES_MAX = 4
 """Rows of an append table for one bucket are encoded as up to so many files at once, each of at least these Arrow
 bytes: one file is the work of one core (most of it is compression)."""
 
+Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
 
@@ -81,12 +91,21 @@ class WriteSettings:
 
     bucket_count: int = UNAWARE_BUCKET
     bucket_keys: tuple[str, ...] = ()
-    """Columns whose hash places a row; empty for bucket -1."""
+    """Columns whose hash places a row; empty for an append table of bucket -1."""
+    bucket_function: str = "default"
+    """How they do; see `bucket_of`."""
     buffer_bytes: int = 256 * 1024 * 1024
     """Arrow bytes held before files are written. Larger: fewer, better sorted files, more memory (about twice this)."""
     worker_count_max: int = field(default_factory=lambda: max(1, min(8, os.cpu_count() or 1)))
     """Buckets encoded at the same time."""
     files: FileSettings = field(default_factory=FileSettings)
+    dynamic: DynamicBuckets | None = None
+    """How keys are placed in dynamic buckets; None: in a fixed number of buckets, or anywhere."""
+
+    @property
+    def share_count(self) -> int:
+        """Into how many shares a partition's rows are divided: buckets, or classes of keys where these are dynamic."""
+        return self.bucket_count if self.dynamic is None else self.dynamic.class_count
 
     @classmethod
     def of(cls, schema: TableSchema) -> WriteSettings:
@@ -99,9 +118,11 @@ class WriteSettings:
         bucket_count = options.get(BUCKET)
         return cls(
             bucket_count=bucket_count,
-            bucket_keys=bucket_keys(schema) if bucket_count > 0 else (),
+            bucket_keys=bucket_keys(schema) if bucket_count > 0 or is_dynamic(schema) else (),
+            bucket_function=bucket_function(schema) if bucket_count > 0 else "default",
             buffer_bytes=options.get(WRITE_BUFFER_SIZE),
             files=file_settings(schema),
+            dynamic=DynamicBuckets.of(schema) if is_dynamic(schema) else None,
         )
 
 
@@ -116,13 +137,18 @@ def file_settings(schema: TableSchema) -> FileSettings:
         target_file_bytes=target_bytes,
         compression="none" if codec == "uncompressed" else codec,
         compression_level=options.get(FILE_COMPRESSION_ZSTD_LEVEL) if codec == "zstd" else None,
+        row_group_bytes=options.get(FILE_BLOCK_SIZE) or FileSettings().row_group_bytes,
+        prefix=options.get(DATA_FILE_PREFIX),
+        stats_mode=options.get(STATS_MODE),
     )
 
 
 class BucketIndex:
     """The highest sequence number and the bucket count of every bucket of a snapshot."""
 
-    def __init__(self, entries: pa.Table | None) -> None:
+    def __init__(self, entries: pa.Table | None, *, key_files: Sequence[IndexEntry] = ()) -> None:
+        self.key_files = tuple(key_files)
+        """With dynamic buckets: the index of the snapshot."""
         self._highest: dict[tuple[bytes, int], int] = {}
         self._counts: dict[bytes, int] = {}
         if entries is None or entries.num_rows == 0:
@@ -178,6 +204,7 @@ class TableWriter:
         settings: see `WriteSettings`.
         environment: clock (creation times), randomness (file names), runtime (workers).
         index: the state the writer starts from; called at most once, and only when numbers are needed.
+        hash_index: reads the index files of dynamic buckets, and may hold some already; None: a new one.
         starts_anew: rows replace what is there, so sequence numbers start at 0 and the bucket count may change.
     """
 
@@ -190,17 +217,22 @@ class TableWriter:
         settings: WriteSettings,
         environment: Environment,
         index: Callable[[], BucketIndex],
+        hash_index: HashIndex | None = None,
         starts_anew: bool = False,
     ) -> None:
         check_writable(schema, bucket_count=settings.bucket_count)
         self._store = store
         self._schema = schema
-        self._layout = layout
+        self._placement = Placement.of(schema)
+        self._targets = targets_of(store, schema, rng=environment.rng)
         self._settings = settings
         self._environment = environment
         self._load_index = index
         self._index: BucketIndex | None = BucketIndex(None) if starts_anew else None
         self._next_sequence: dict[tuple[bytes, int], int] = {}
+        self._hash_index = hash_index or HashIndex(store, layout)
+        self._assigner: BucketAssigner | None = None
+        self._hashes: dict[tuple[bytes, int], list[Int32s]] = {}
         self._added: dict[tuple[bytes, int], list[DataFile]] = {}
         self._paths: list[str] = []
         self._pending: list[pa.Table] = []
@@ -242,7 +274,13 @@ class TableWriter:
         self._is_finished = True
         bucket_count = self._settings.bucket_count
         return [
-            BucketChange(partition=partition, bucket=bucket, total_buckets=bucket_count, added=tuple(files))
+            BucketChange(
+                partition=partition,
+                bucket=bucket,
+                total_buckets=bucket_count,
+                added=tuple(files),
+                hashes=self._hashes_in(partition, bucket),
+            )
             for (partition, bucket), files in self._added.items()
         ]
 
@@ -343,6 +381,7 @@ class TableWriter:
             schema=self._schema,
             settings=self._settings.files,
             environment=self._environment,
+            targets=self._targets,
         )
 
     def _write_group(
@@ -359,10 +398,7 @@ class TableWriter:
             own = group.positions is None
             writer.write(rows.slice(group.first_row, group.row_count) if own else rows.take(pa.array(group.positions)))
             return writer.close(first_sequence=first_sequence)
-        key_columns = rows.select(keys)
-        if group.positions is not None:
-            key_columns = key_columns.take(pa.array(group.positions))
-        order = sort_unique(encode_keys([key_columns.columns])[0])
+        order = self._newest_by_key(rows, group)
         positions = group.positions
         if order is not None:
             positions = order if positions is None else positions[order]
@@ -374,31 +410,81 @@ class TableWriter:
         )
         return writer.close()
 
+    def _newest_by_key(self, rows: pa.Table, group: _Group) -> Int64s | None:
+        """As `sort_unique` for the rows of a group: the newest of each key, in key order."""
+        keys = self._schema.trimmed_primary_keys
+        order = sequence_order(self._schema)
+        columns = rows.select(dict.fromkeys((*keys, *(order.columns if order is not None else ()))))
+        if group.positions is not None:
+            columns = columns.take(pa.array(group.positions))
+        codes = encode_keys([[columns.column(name) for name in keys]])[0]
+        if order is None:
+            return sort_unique(codes)
+        arrival = np.arange(group.row_count, dtype=np.int64)
+        stated = [columns.column(name) for name in order.columns]
+        return sort_unique(codes, sequences=sequence_codes([(stated, arrival)], order=order)[0])
+
     def _reserve(self, group: _Group) -> int:
         """The first sequence number of a group's rows; later groups of the bucket go on after them."""
         if not self._schema.primary_keys and self._settings.bucket_count == UNAWARE_BUCKET:
             return 0
-        if self._index is None:
-            self._index = self._load_index()
+        index = self._bucket_index()
         key = (group.partition, group.bucket)
         first = self._next_sequence.get(key)
         if first is None:
-            self._index.check_bucket_count(group.partition, bucket_count=self._settings.bucket_count)
-            first = self._index.next_sequence(group.partition, group.bucket)
+            index.check_bucket_count(group.partition, bucket_count=self._settings.bucket_count)
+            first = index.next_sequence(group.partition, group.bucket)
         self._next_sequence[key] = first + group.row_count
         return first
+
+    def _bucket_index(self) -> BucketIndex:
+        if self._index is None:
+            self._index = self._load_index()
+        return self._index
+
+    def _hashes_in(self, partition: bytes, bucket: int) -> bytes:
+        """The distinct hashes of the keys written to a dynamic bucket."""
+        parts = self._hashes.get((partition, bucket))
+        return np.unique(np.concatenate(parts)).astype("<i4").tobytes() if parts else b""
+
+    def _dynamic_buckets(
+        self, rows: pa.Table, settings: DynamicBuckets, partitions: Sequence[bytes], codes: npt.NDArray[Any] | None
+    ) -> Int32s:
+        """The bucket of each row, by the index and by what this writer placed before."""
+        if self._assigner is None:
+            files = self._bucket_index().key_files
+            self._assigner = BucketAssigner(
+                settings, lambda partition: self._hash_index.placed(f for f in files if f.partition == partition)
+            )
+        fields = [require_column(self._schema, name) for name in self._schema.trimmed_primary_keys]
+        hashes = key_hashes([rows.column(field.name) for field in fields], [field.type for field in fields])
+        buckets: Int32s = np.empty(len(hashes), np.int32)
+        everything: Int64s = np.arange(len(hashes))
+        shares = [(0, everything)] if codes is None else _split_by_code(codes, code_count=len(partitions))
+        for code, positions in shares:
+            own = hashes[positions]
+            buckets[positions] = placed = self._assigner.assign(partitions[code], own)
+            for bucket in np.unique(placed).tolist():
+                self._hashes.setdefault((partitions[code], bucket), []).append(np.unique(own[placed == bucket]))
+        return buckets
 
     def _route(self, rows: pa.Table) -> list[_Group]:
         """Which rows go into which bucket of which partition; buckets in order, partitions by first appearance."""
         partitions, partition_codes = self._partitions(rows)
         bucket_count = self._settings.bucket_count
         codes = partition_codes
-        if bucket_count > 1:
+        dynamic = self._settings.dynamic
+        if dynamic is not None:
+            buckets = self._dynamic_buckets(rows, dynamic, [key for key, _ in partitions], codes)
+            bucket_count = int(buckets.max()) + 1
+            codes = buckets if codes is None else codes.astype(np.int64) * bucket_count + buckets
+        elif bucket_count > 1:
             fields = [require_column(self._schema, name) for name in self._settings.bucket_keys]
             buckets = bucket_of(
                 [rows.column(field.name) for field in fields],
                 [field.type for field in fields],
                 bucket_count=bucket_count,
+                function=self._settings.bucket_function,
             )
             codes = buckets if codes is None else codes.astype(np.int64) * bucket_count + buckets
         if codes is None:
@@ -411,24 +497,24 @@ class TableWriter:
             groups.append(self._group(partition, bucket, None if is_all else positions, len(positions)))
         return groups
 
-    def _partitions(self, rows: pa.Table) -> tuple[list[tuple[bytes, dict[str, Any]]], npt.NDArray[Any] | None]:
-        """Distinct partitions with their values, and the code of each row's; None when there is only one."""
+    def _partitions(self, rows: pa.Table) -> tuple[list[tuple[bytes, str]], npt.NDArray[Any] | None]:
+        """Distinct partitions with their folders, and the code of each row's; None when there is only one."""
         names = self._schema.partition_keys
         if not names:
-            return [(EMPTY_ROW, {})], None
+            return [(EMPTY_ROW, self._placement.directory)], None
         types = [require_column(self._schema, name).type for name in names]
         encoded = encode_rows([rows.column(name) for name in names], types).dictionary_encode()
         distinct = encoded.dictionary
-        columns = [column.to_pylist() for column in decode_rows(distinct, types)]
-        values = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-        partitions = list(zip(distinct.to_pylist(), values, strict=True))
+        try:
+            folders = [found[0] for found in self._placement.partition_folders(distinct)]
+        except UnsupportedFormat as error:
+            raise InvalidRequest(f"These rows cannot be written: {error}", kind=error.kind, **error.facts) from error
+        partitions = list(zip(distinct.to_pylist(), folders, strict=True))
         return partitions, None if len(partitions) == 1 else encoded.indices.to_numpy()
 
-    def _group(
-        self, partition: tuple[bytes, Mapping[str, Any]], bucket: int, positions: Int64s | None, row_count: int
-    ) -> _Group:
-        key, values = partition
-        return _Group(key, self._layout.bucket_folder(values, bucket), bucket, positions, row_count)
+    def _group(self, partition: tuple[bytes, str], bucket: int, positions: Int64s | None, row_count: int) -> _Group:
+        key, folder = partition
+        return _Group(key, bucket_folders((folder,), bucket)[0], bucket, positions, row_count)
 
     def _require_keys(self, verb: str) -> None:
         if not self._schema.primary_keys:
@@ -441,11 +527,13 @@ def check_writable(schema: TableSchema, *, bucket_count: int) -> None:
     """Refuse tables whose rows this package cannot place.
 
     Raises:
-        InvalidRequest: options this package cannot keep, or a primary-key table without a fixed bucket count (dynamic
-            buckets need an index of all keys).
+        InvalidRequest: options this package cannot keep, or a table with dynamic buckets whose keys may move between
+            partitions.
     """
     check_options_writable(schema.options)
-    for name in ("sequence.field", "rowkind.field", "ignore-delete", "deduplicate.ignore-delete"):
+    check_placement(schema)
+    sequence_order(schema)
+    for name in ("rowkind.field", "ignore-delete", "deduplicate.ignore-delete"):
         value = schema.options.get(name, "")
         if schema.primary_keys and value.lower() not in ("", "false"):
             raise InvalidRequest(
@@ -453,32 +541,35 @@ def check_writable(schema: TableSchema, *, bucket_count: int) -> None:
                 kind="unsupported_option",
                 option=name,
             )
-    if schema.primary_keys and bucket_count < 1:
+    if schema.primary_keys and bucket_count == UNAWARE_BUCKET:
+        _check_dynamic(schema)
+
+
+def _check_dynamic(schema: TableSchema) -> None:
+    outside = [name for name in schema.partition_keys if name not in schema.primary_keys]
+    if outside:
         raise InvalidRequest(
-            "A primary-key table needs a fixed number of buckets: set the option bucket, for example bucket=4 "
-            "(about one for each 1 GB of a partition); dynamic buckets (-1) are not supported.",
+            f"The table has dynamic buckets (bucket = -1), and its partition column {outside[0]!r} is not part of the "
+            f"primary key ({', '.join(schema.primary_keys)}): a key may move between partitions, which needs an index "
+            "over all of them. This version of lakebed reads such tables and does not write them. Create a table whose "
+            "primary key has all partition columns, and write to that one.",
             kind="unsupported_bucket",
         )
 
 
 def as_table(rows: Rows) -> pa.Table:
     """Rows of any accepted kind as one table; a reader is read to its end."""
-    if isinstance(rows, pa.Table):
-        return rows
-    if isinstance(rows, pa.RecordBatch):
-        return pa.Table.from_batches([rows])
-    if isinstance(rows, pa.RecordBatchReader):
-        return rows.read_all()
-    raise InvalidRequest(
-        f"Rows must be a pyarrow Table, RecordBatch or RecordBatchReader, not {type(rows).__name__}.",
-        kind="invalid_rows",
-    )
+    found = as_arrow(rows)
+    if isinstance(found, pa.RecordBatch):
+        return pa.Table.from_batches([found])
+    return found.read_all() if isinstance(found, pa.RecordBatchReader) else found
 
 
 def _parts(rows: Rows) -> Iterable[pa.Table]:
-    if isinstance(rows, pa.RecordBatchReader):
-        return (pa.Table.from_batches([batch]) for batch in rows)
-    return [as_table(rows)]
+    found = as_arrow(rows)
+    if isinstance(found, pa.RecordBatchReader):
+        return (pa.Table.from_batches([batch]) for batch in found)
+    return [as_table(found)]
 
 
 def _split_by_code(codes: npt.NDArray[Any], *, code_count: int) -> list[tuple[int, Int64s]]:

@@ -188,6 +188,7 @@ def foreign_commit(
         time_ms=table.environment.clock.now_ms(),
         total_record_count=(head.total_record_count if head else 0) + rows,
         delta_record_count=rows,
+        uuid=f"uuid-{name}",
         index_manifest=index_manifest,
         statistics=extras.statistics or (head.statistics if head else None),
     )

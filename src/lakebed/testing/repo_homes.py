@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -66,6 +66,8 @@ R = TypeVar("R")
 
 TrapMode = Literal["crash before", "crash after", "reply lost", "request lost"]
 """What the call does. The first two end the process; the last two raise `OutcomeUnknown` from a write."""
+
+_numbers = count()
 
 SMALL_RANGES = RangeOptions(entry_count_min=2, raggedness=4, entry_count_max=8)
 """Ranges of a few entries, so that small tests have many."""
@@ -253,7 +255,7 @@ class Place:
     def __post_init__(self) -> None:
         self.record = RepositoryRecord("01", "here", "main", self.environment.clock.now_ms())
         self.space = MemorySpace(environment=self.environment)
-        self.url = f"memory://{uuid.UUID(int=self.environment.rng.getrandbits(128))}"
+        self.url = f"memory://repository-home-{next(_numbers)}"  # not by the seed: two tests may have the same
         with open_home(self) as home:
             first = new_commit(
                 home, parents=(), metarange=EMPTY_METARANGE, message="begin", metadata=None, committer="ada"

@@ -131,7 +131,8 @@ def listing(state: State, *, prefix: bytes = b"", after: str = "", delimiter: st
         at = text.find(delimiter, len(prefix.decode())) if delimiter else -1
         name = text if at < 0 else text[: at + len(delimiter)]
         is_folder = at >= 0
-        if name <= after or (is_folder and after.startswith(name)):
+        # A folder that `after` lies in is listed when there is more of it behind `after`; one that it is, was before.
+        if path <= after.encode() or name == after:
             continue
         lines.setdefault(name, None if is_folder else value[:IDENTITY_BYTES])
     return sorted(lines.items(), key=lambda line: line[0].encode())
@@ -215,12 +216,9 @@ class Ledger:
         older = {one for id in common for one in self.ancestors(self.commits[id].parents)}
         return sorted(common - older)
 
-    def own_commits(self, head: str, base: str) -> list[str]:
-        """Along first parents from behind a base to a head, oldest first."""
-        own: list[str] = []
-        at: str | None = head
-        while at is not None and at != base and self.commits[at].generation > self.commits[base].generation:
-            own.append(at)
-            parents = self.commits[at].parents
-            at = parents[0] if parents else None
-        return own[::-1]
+    def own_commits(self, head: str, onto: str) -> list[str]:
+        """What a head descends from and `onto` does not, without merges: parents before children, as git replays it."""
+        own = self.ancestors([head]) - self.ancestors([onto])
+        plain = [id for id in own if len(self.commits[id].parents) < 2]
+        newest_first = sorted(plain, key=lambda id: (-self.commits[id].generation, -self.commits[id].created_at_ms, id))
+        return newest_first[::-1]

@@ -308,17 +308,18 @@ class Rebasing(Move):
     def _outcomes(self, moment: Moment, known: Known) -> Iterator[tuple[State, list[bytes]]]:
         ledger = known.ledger
         for onto in known.meanings(self.onto, self.started):
-            for base in ledger.merge_bases(onto, moment.head or ""):
-                state, found = ledger.content(onto), list[bytes]()
-                for one in ledger.own_commits(moment.head or "", base):
-                    parents = ledger.commits[one].parents
-                    was = ledger.content(parents[0]) if parents else {}
-                    after, conflicts = merged(was, ledger.content(one), state, strategy=self.strategy)
-                    if conflicts and self.strategy is None:
-                        found = conflicts
-                        break
-                    state = after
-                yield state, found
+            if not ledger.merge_bases(onto, moment.head or ""):
+                continue
+            state, found = ledger.content(onto), list[bytes]()
+            for one in ledger.own_commits(moment.head or "", onto):
+                parents = ledger.commits[one].parents
+                was = ledger.content(parents[0]) if parents else {}
+                after, conflicts = merged(was, ledger.content(one), state, strategy=self.strategy)
+                if conflicts and self.strategy is None:
+                    found = conflicts
+                    break
+                state = after
+            yield state, found
 
     def acknowledged(self, result: Any, known: Known) -> None:
         """The branch was at the new head."""

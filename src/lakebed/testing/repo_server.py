@@ -73,7 +73,7 @@ class Served:
         self.errors = folder / f"errors.{self.port}"
         self.access_log = folder / f"access.{self.port}"
         self._environment = {**os.environ, **(environment or {})}
-        command = [sys.executable, "-W", "error", "-m", "lakebed.cli", "serve", "--storage", storage, "--json"]
+        command = [sys.executable, "-W", "error", "-m", "lakebed.cli", "serve", storage, "--json"]
         self._command = [*command, "--port", str(self.port), "--access-log", str(self.access_log), *arguments]
         self.process: subprocess.Popen[bytes] | None = None
 

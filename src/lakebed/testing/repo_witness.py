@@ -314,7 +314,8 @@ class Witness:
         for id in self._reached():
             held = self.held(self.ledger.commits[id].metarange)
             found.update(dict.fromkeys(held.files, f"the commit {id[:8]}, which can be reached"))
-            is_active = young_ms is None or self.ledger.commits[id].created_at_ms > young_ms
+            stored_at_ms = self.ledger.commits[id].stored_at_ms
+            is_active = young_ms is None or stored_at_ms is None or stored_at_ms > young_ms
             if is_active and id not in self.expired and id not in heads:
                 found.update(dict.fromkeys(held.addresses, f"the commit {id[:8]}, which is kept"))
         for id in [*heads, *sorted(self.undeletable())]:

@@ -18,6 +18,7 @@ from typing import Literal, Self, TypeVar
 
 from typing_extensions import Buffer
 
+from lakebed.objects.open import open_elsewhere
 from lakebed.objects.path import join_path
 from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, Listing, ObjectMeta, ObjectStore, RequestCounts
 from lakebed.objects.streaming import stream_ranges
@@ -108,11 +109,15 @@ class StoreWrapper:
         call = Call("put", self._at(path), size_bytes=len(kept), create_only=create_only, durable=durable)
         self.intercept(call, lambda: self._inner.put(path, kept, create_only=create_only, durable=durable))
 
-    def put_stream(self, path: str, chunks: Iterable[Buffer], *, durable: bool = True) -> int:
+    def put_stream(
+        self, path: str, chunks: Iterable[Buffer], *, create_only: bool = False, durable: bool = True
+    ) -> int:
         """See `ObjectStore.put_stream`. One call of a put: its chunks are kept, for it may land when they are gone."""
         kept = b"".join(bytes(chunk) for chunk in chunks)
-        call = Call("put", self._at(path), size_bytes=len(kept), durable=durable)
-        return self.intercept(call, lambda: self._inner.put_stream(path, [kept], durable=durable))
+        call = Call("put", self._at(path), size_bytes=len(kept), create_only=create_only, durable=durable)
+        return self.intercept(
+            call, lambda: self._inner.put_stream(path, [kept], create_only=create_only, durable=durable)
+        )
 
     def get_stream(
         self, path: str, *, byte_range: ByteRange | None = None, chunk_bytes: int = STREAM_CHUNK_BYTES
@@ -171,6 +176,13 @@ class StoreWrapper:
         view = copy.copy(self)
         view._inner = self._inner.sub(prefix)
         view._folder = join_path(self._folder, prefix.removesuffix("/"))
+        return view
+
+    def elsewhere(self, url: str) -> Self:
+        """See `OpensElsewhere.elsewhere`. The other root shares this wrapper's state; its calls name whole URLs."""
+        view = copy.copy(self)
+        view._inner = open_elsewhere(self._inner, url)
+        view._folder = url
         return view
 
     def count(self) -> AbstractContextManager[RequestCounts]:

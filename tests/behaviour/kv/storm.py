@@ -59,6 +59,8 @@ SMALL = DatabaseOptions(
 )
 POLLING = ReaderOptions(manifest_poll_interval=timedelta(milliseconds=300), checkpoint_lifetime=timedelta(seconds=2))
 
+LONGER_MAX = 6
+
 Numbers = dict[str, int]
 
 
@@ -128,6 +130,12 @@ class Storm:
         """The last write of each lane that was acknowledged by now."""
         said = {path.name.removeprefix("lane."): path.read_text().splitlines() for path in self.said.glob("lane.*")}
         return {lane: int(numbers[-1]) for lane, numbers in said.items() if numbers}
+
+    def has_everything(self) -> bool:
+        """Whether each role has done its work at least once."""
+        kinds = ("read", "checkpoint", "clone", "ran")
+        is_done = bool(self.acknowledged()) and all(self.heard(kind) for kind in kinds)
+        return is_done and any(one["count"] for one in self.heard("collected"))
 
     def was_restored(self, after: int, through: int) -> bool:
         """Whether a version in ``(after, through]`` may be a restored one."""
@@ -353,7 +361,10 @@ def fork(role: Callable[[], None]) -> int:
 
 
 def blow(storm: Storm, seconds: float, rng: random.Random) -> Counter[str]:
-    """Let all roles run at once; kill, stop and continue them; start anew what ended."""
+    """Let all roles run at once; kill, stop and continue them; start anew what ended.
+
+    On a busy machine it goes on, up to `LONGER_MAX` times as long, until each role has done something.
+    """
     running: dict[int, str] = {}
     stopped: dict[int, float] = {}
     counts: Counter[str] = Counter()
@@ -364,8 +375,10 @@ def blow(storm: Storm, seconds: float, rng: random.Random) -> Counter[str]:
 
     for role in ROLES:
         start(role)
-    ends = CLOCK.monotonic_s() + seconds
-    while CLOCK.monotonic_s() < ends:
+    begun = CLOCK.monotonic_s()
+    while (passed := CLOCK.monotonic_s() - begun) < seconds or (
+        passed < LONGER_MAX * seconds and not storm.has_everything()
+    ):
         CLOCK.sleep(0.02 + rng.random() * 0.1)
         for pid in list(running):
             if os.waitpid(pid, os.WNOHANG)[0]:

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -37,6 +37,7 @@ from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import CloneSource
 from lakebed.kv.place import Place
 from lakebed.lsm.model import KEY_BYTES_MAX
+from lakebed.testing.kv_shop import Shop
 
 BY_HAND = DatabaseOptions(background=False)
 READ_BY_HAND = ReaderOptions(background=False)
@@ -241,23 +242,27 @@ def test_a_wrong_call(world: World, asked: str) -> None:
 
 
 WORDS: dict[str, tuple[list[str], int]] = {
-    "no lifetime": (["orders", "create-checkpoint", "-l", "soon"], exits.USAGE),
-    "half a lifetime": (["orders", "create-checkpoint", "-l", "7"], exits.USAGE),
-    "a lifetime below zero": (["orders", "create-checkpoint", "-l", "-7d"], exits.USAGE),
-    "no source": (["orders", "create-checkpoint", "-s", UNKNOWN_ID], exits.USAGE),
-    "a taken name": (["orders", "create-checkpoint", "-n", "first"], exits.CONFLICT),
+    "no lifetime": (["orders", "tag", "-l", "soon"], exits.USAGE),
+    "half a lifetime": (["orders", "tag", "-l", "7"], exits.USAGE),
+    "a lifetime below zero": (["orders", "tag", "-l", "-7d"], exits.USAGE),
+    "no source": (["orders", "tag", "-s", UNKNOWN_ID], exits.NOT_FOUND),
+    "get from no checkpoint": (["orders", "get", "k", "--checkpoint", "nope"], exits.NOT_FOUND),
+    "scan of no checkpoint": (["orders", "scan", "--checkpoint", UNKNOWN_ID], exits.NOT_FOUND),
+    "clone of no checkpoint": (["orders", "branch", "./new", "--checkpoint", "nope"], exits.NOT_FOUND),
+    "a taken name": (["orders", "tag", "first"], exits.CONFLICT),
     "an empty key": (["orders", "put", "", "x"], exits.USAGE),
     "a key that is too long": (["orders", "put", "x" * (KEY_BYTES_MAX + 1), "x"], exits.USAGE),
     "no hexadecimal": (["orders", "put", "xyz", "00", "--encoding", "hex"], exits.USAGE),
+    "a key that is too long to get": (["orders", "get", "x" * (KEY_BYTES_MAX + 1)], exits.USAGE),
     "get from newer": (["newer", "get", "k"], exits.FAULTY),
     "put into newer": (["newer", "put", "k", "v"], exits.FAULTY),
     "put into gone": (["gone", "put", "k", "v"], exits.USAGE),
     "put into half": (["half", "put", "k", "v"], exits.USAGE),
     "put into notes": (["notes", "put", "k", "v"], exits.USAGE),
     "get from nothing": (["nothing", "get", "k"], exits.NOT_FOUND),
-    "restore to nothing": (["orders", "restore", "--checkpoint", UNKNOWN_ID, "--yes"], exits.NOT_FOUND),
-    "destroy what is pinned": (["orders", "destroy", "--hard", "--yes"], exits.USAGE),
-    "clone onto a database": (["orders", "create-clone", "--from", "fork"], exits.CONFLICT),
+    "restore to nothing": (["orders", "restore", UNKNOWN_ID, "--yes"], exits.NOT_FOUND),
+    "destroy what is pinned": (["orders", "drop", "--hard", "--yes"], exits.USAGE),
+    "clone onto a database": (["fork", "branch", "./orders"], exits.CONFLICT),
     "collect for no age": (["orders", "collect", "--min-age", "old"], exits.USAGE),
 }
 
@@ -279,6 +284,53 @@ def test_a_wrong_command(
     error = json.loads(capsys.readouterr().err)["error"]
     check_sentence(error["message"])
     assert world.state() == before
+
+
+def test_an_oversized_key_is_refused_by_every_verb() -> None:
+    """A key that no put accepts is not answered as if it could be there: each verb says the same sentence."""
+    shop = Shop.new()
+    longest, key = b"k" * KEY_BYTES_MAX, b"k" * (KEY_BYTES_MAX + 1)
+    batch = kv.WriteBatch()
+    with shop.open() as db, db.transaction() as t, db.snapshot() as snapshot, ExitStack() as stack:
+        db.put(longest, b"1")
+        db.create_checkpoint(CheckpointOptions(name="first"))
+        readers = [
+            stack.enter_context(shop.reader(**settings))
+            for settings in ({}, {"follow_latest": True}, {"checkpoint": "first"})
+        ]
+        calls: list[Callable[[], object]] = [
+            lambda: db.put(key, b""),
+            lambda: db.put(key, b"", ttl=timedelta(1)),
+            lambda: db.delete(key),
+            lambda: db.merge(key, b""),
+            lambda: db.set_if(key, b"", expected=None),
+            lambda: db.write_if(batch, expected={key: None}),
+            lambda: db.get(key, linearizable=True),
+            lambda: t.put(key, b""),
+            lambda: t.delete(key),
+            lambda: batch.put(key, b""),
+            lambda: batch.delete(key),
+            lambda: batch.merge(key, b""),
+            lambda: batch.put_many([key], [b""]),
+        ]
+        for source in (db, t, snapshot, *readers):
+            calls += [
+                lambda source=source: source.get(key),  # type: ignore[misc]
+                lambda source=source: source.get_many([b"a", key]),  # type: ignore[misc]
+                lambda source=source: source.scan(key),  # type: ignore[misc]
+                lambda source=source: source.scan(None, key, reverse=True),  # type: ignore[misc]
+                lambda source=source: source.scan_prefix(key),  # type: ignore[misc]
+                lambda source=source: source.scan_arrow(key, None),  # type: ignore[misc]
+                lambda source=source: source.scan_arrow(prefix=key),  # type: ignore[misc]
+            ]
+            # Where the page behind the longest key begins.
+            assert list(source.scan(longest + b"\0")) == []
+        for call in calls:
+            with pytest.raises(InvalidRequest, match="65,536 bytes, and 65,535 are possible") as told:
+                call()
+            assert told.value.kind == "oversized_key"
+        assert len(batch) == 0
+        assert [db.get(longest), *db.get_many([longest])] == [b"1", b"1"]
 
 
 def test_opening_under_a_live_lease(world: World) -> None:

@@ -7,6 +7,7 @@ import os
 import random
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,7 @@ def test_a_living_owner_is_not_ended_by_accident() -> None:
     clock.advance(2)
     before = objects(place)
     with pytest.raises(Conflict) as caught:
-        claim_writer(place, process=HERE)
+        claim_writer(place, process=replace(HERE, pid=8))
     assert caught.value.kind == "owned"
     assert (caught.value.facts["host"], caught.value.facts["pid"]) == ("here", 7)
     for words in ("process 7 on here", "http://here:1", "for 2 s", "28 s more", "take_over=True", "wait"):

@@ -171,6 +171,56 @@ def test_a_finished_clone_stops_at_once_and_another_is_refused(farm: Farm) -> No
     assert farm.objects() == before
 
 
+@pytest.mark.parametrize("end", ["expired", "collected", "deleted", "parent destroyed"])
+def test_a_finished_clone_by_name_stops_at_once_when_the_name_has_ended(farm: Farm, end: str) -> None:
+    """The same call again changes nothing, whatever became of the name; another name is still refused."""
+    fill(farm, "parent")
+    made = create_checkpoint(farm.place("parent"), CheckpointOptions(name="before", lifetime=timedelta(hours=1)))
+    clone(farm, "clone", "parent", "before", copy=True)
+    if end == "deleted":
+        delete_checkpoint(farm.place("parent"), "before")
+    farm.clock.advance(3601)
+    if end == "collected":
+        farm.collect("parent")
+    if end == "parent destroyed":
+        destroy(farm.place("parent"), soft=False)
+    before = farm.objects()
+    for asked in ("before", made.id, made.id.upper()):
+        assert clone(farm, "clone", "parent", asked, copy=True).initialized
+    with pytest.raises(InvalidRequest, match="no checkpoint never"):
+        clone(farm, "clone", "parent", "never", copy=True)
+    with pytest.raises(AlreadyExists):
+        clone(farm, "clone", "parent", copy=True)
+    assert farm.objects() == before
+
+
+def test_a_name_that_passed_to_another_checkpoint_is_another_clone(farm: Farm) -> None:
+    """Whoever asks by a name means the checkpoint that bears it now: the older clone is not handed out for it."""
+    fill(farm, "parent")
+    create_checkpoint(farm.place("parent"), CheckpointOptions(name="daily", lifetime=timedelta(hours=1)))
+    clone(farm, "clone", "parent", "daily")
+    farm.clock.advance(3601)
+    create_checkpoint(farm.place("parent"), CheckpointOptions(name="daily"))
+    with pytest.raises(AlreadyExists, match="choose another place"):
+        clone(farm, "clone", "parent", "daily")
+
+
+def test_an_unfinished_clone_by_name_is_finished_after_the_name_expired(farm: Farm) -> None:
+    """Its pins keep the version, so the same call finishes it; without them the error says what is gone."""
+    rows = fill(farm, "parent")
+    create_checkpoint(farm.place("parent"), CheckpointOptions(name="before", lifetime=timedelta(minutes=10)))
+    stop_at_first_manifest(farm, "clone", "parent", "before")
+    farm.clock.advance(601)
+    farm.collect("parent")
+    begun = farm.save()
+    clone(farm, "clone", "parent", "before")
+    assert farm.rows("clone") == rows
+    farm.put_back(begun)
+    farm.clock.advance(PIN_LIFETIME.total_seconds())
+    with pytest.raises(InvalidRequest, match="no checkpoint"):
+        clone(farm, "clone", "parent", "before")
+
+
 def test_the_same_clone_by_another_spelling_of_its_url(farm: Farm) -> None:
     """URLs are normalised before they are compared: a trailing slash names the same parent."""
     fill(farm, "parent")
@@ -237,17 +287,17 @@ def test_another_store_needs_a_copy_which_depends_on_nothing(farm: Farm, tmp_pat
         assert dict(reader.scan()) == rows
 
 
-def stop_at_first_manifest(farm: Farm, target: str, parent: str) -> None:
+def stop_at_first_manifest(farm: Farm, target: str, parent: str, checkpoint: str | None = None) -> None:
     """Leave a clone just begun: its maker died with the first manifest."""
     recording = RecordingStore(farm.root)
     base = farm.save()
-    create_clone(farm.place(target, way=recording), farm.url(parent))
+    create_clone(farm.place(target, way=recording), farm.url(parent), checkpoint)
     farm.put_back(base)
     path = f"{target}/manifest/{1:020d}.manifest"
     index = next(one.index for one in recording.trace if one.call.kind == "put" and one.call.path == path)
     way = FaultyStore(farm.root, faults={index: Fault.CRASH_AFTER})
     with pytest.raises(Crashed):
-        create_clone(farm.place(target, way=way), farm.url(parent))
+        create_clone(farm.place(target, way=way), farm.url(parent), checkpoint)
     assert not farm.newest(target).initialized
 
 

@@ -189,3 +189,27 @@ def test_this_process_runs() -> None:
     assert (me.pid, me.endpoint) == (os.getpid(), "here")
     assert me.runs(os.getpid())
     assert not me.runs(2**22 + 1)  # above the largest process id of Linux
+
+
+class SetBack(ManualClock):
+    """A machine whose wall clock is set back an hour at some moment."""
+
+    step_ms = 0
+
+    def now_ms(self) -> int:
+        """Unix time by that clock."""
+        return super().now_ms() + self.step_ms
+
+
+def test_a_clock_that_is_set_back_does_not_end_a_lease() -> None:
+    """The writer goes on renewing in time, so whoever looks by the corrected clock sees an owner."""
+    clock = SetBack()
+    store = open_store(f"memory://{uuid.uuid4().hex}/db")
+    place = Place(store, Environment(clock=clock, rng=random.Random(5)), open_store)
+    lease, _ = take_lease(place, process=HERE, epoch=1, lifetime_ms=LIFETIME_MS)
+    clock.step_ms = -3_600_000
+    for _ in range(5):
+        clock.advance(11)
+        assert lease.renew_once()
+        assert read_lease(place, process=THERE).owner is not None
+    assert not lease.renew_once()

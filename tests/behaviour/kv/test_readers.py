@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import uuid
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from lakebed.errors import Closed, Conflict, InvalidRequest, NotFound
+from lakebed.errors import Closed, Conflict, Corruption, InvalidRequest, NotFound
 from lakebed.kv.admin import DatabaseAdmin
 from lakebed.kv.batch import WriteBatch
 from lakebed.kv.database import Database
+from lakebed.kv.layout import sst_path, wal_path
 from lakebed.kv.options import CheckpointOptions, CollectorOptions, DatabaseOptions, ReaderOptions
 from lakebed.kv.place import Place
 from lakebed.kv.reader import DatabaseReader
@@ -142,16 +145,68 @@ def test_following_the_latest_writes_nothing(shop: Shop) -> None:
         shop.collect()
         assert reader.get_many([key_of(6), key_of(2)]) == [value_of(6), value_of(2)]
         before = shop.admin.show_manifest()
-        scan = reader.scan()
         shop.write(7)
         shop.admin.compact(full=True)
         shop.collect()
-        with pytest.raises(Conflict) as error:
+        assert shop.numbers(reader) == [1, 2, 3, 4, 5, 6, 7], "without a poll"
+    assert before.checkpoints == ()
+
+
+SCANS: dict[str, Callable[[DatabaseReader], Iterator[Any]]] = {
+    "scan": lambda reader: reader.scan(),
+    "reverse": lambda reader: reader.scan(reverse=True),
+    "prefix": lambda reader: reader.scan_prefix(key_of(1)[:3]),
+    "arrow": lambda reader: iter(reader.scan_arrow()),
+}
+
+
+@pytest.mark.parametrize("way", SCANS)
+def test_a_scan_whose_version_goes_before_its_first_row_goes_on(shop: Shop, way: str) -> None:
+    """Following the latest: all rows of the newest version; once rows came, no row of another one follows them."""
+    shop.fill()
+    for number in range(5, 9):
+        shop.write(number)  # each opening leaves a file of its own
+    with shop.reader(follow_latest=True, cache_bytes=0) as reader:
+        scan = SCANS[way](reader)
+        shop.write(1, 9)
+        shop.admin.compact(full=True)
+        shop.collect()
+        rows = list(scan)
+        if way == "arrow":
+            rows = [(key, None) for batch in rows for key in batch.column(0).to_pylist()]
+        wanted = [key_of(number) for number in range(1, 10)]
+        assert [key for key, _ in rows] == (wanted[::-1] if way == "reverse" else wanted)
+
+
+def test_a_scan_that_has_rows_does_not_mix_versions(shop: Shop) -> None:
+    """Its version went under it: a clear error, and the next scan reads the newest version without a poll."""
+    rng = random.Random(1)
+    with shop.open(run_file_bytes=500_000) as database:
+        for number in range(300):
+            database.put(key_of(number), rng.randbytes(20_000), await_durable=False)
+        database.compact(full=True)
+    assert len(shop.admin.show_manifest().runs[0].files) > 5
+    with shop.reader(follow_latest=True, cache_bytes=0) as reader:
+        scan = reader.scan()
+        assert next(scan)[0] == key_of(0)
+        shop.write(299)
+        shop.admin.compact(full=True)
+        shop.collect()
+        with pytest.raises(Conflict, match="Read again, or read on a checkpoint") as error:
             list(scan)
         assert error.value.kind == "version_went"
-        reader.poll_once()
-        assert shop.numbers(reader) == [1, 2, 3, 4, 5, 6, 7]
-    assert before.checkpoints == ()
+        assert sum(1 for _ in reader.scan()) == 300
+        assert next(reader.scan(reverse=True)) == (key_of(299), value_of(299))
+
+
+def test_a_scan_of_a_version_that_stays_the_newest_reports_the_damage(shop: Shop) -> None:
+    """A file that is gone and that the newest version needs is Corruption, not a reason to look for ever."""
+    shop.fill()
+    with shop.reader(follow_latest=True, cache_bytes=0) as reader:
+        for file in shop.admin.show_manifest().file_set.files():
+            shop.place().store.delete([sst_path(file.id)])
+        with pytest.raises(Corruption, match="needs a file that is gone"):
+            list(reader.scan())
 
 
 # ---- settings
@@ -305,3 +360,17 @@ def test_threads_share_a_reader(seed: int) -> None:
     scheduler.run(steps_max=200_000)
     assert counts["closed"] == 2
     assert counts["scans"] > 4
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_a_missing_last_log_object_is_corruption(shop: Shop, follows: bool) -> None:
+    """Rows that were acknowledged are not left out in silence: the version says how far the log goes."""
+    with shop.open() as database:
+        for number in (1, 2):
+            database.put(key_of(number), value_of(number))
+        database.create_checkpoint()
+    newest = shop.admin.show_manifest()
+    assert newest.wal_id_last_seen > newest.replay_after_wal_id
+    shop.place().store.delete([wal_path(newest.wal_id_last_seen)])
+    with pytest.raises(Corruption, match="is missing"), shop.reader(follow_latest=follows) as reader:
+        reader.get(key_of(2))

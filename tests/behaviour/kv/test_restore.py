@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from lakebed.errors import Conflict, Fenced, InvalidRequest, LakebedError, NotFound
+from lakebed.errors import Closed, Conflict, Fenced, InvalidRequest, LakebedError, NotFound
 from lakebed.kv.checkpoint import create_checkpoint, delete_checkpoint, list_checkpoints
 from lakebed.kv.claim import claim_writer
 from lakebed.kv.clone import create_clone
 from lakebed.kv.collect import collect_once
 from lakebed.kv.database import Database
 from lakebed.kv.layout import manifest_path
+from lakebed.kv.lease import read_lease, this_process
 from lakebed.kv.options import CheckpointOptions, DatabaseOptions
 from lakebed.kv.place import Place
 from lakebed.kv.restore import KEEP_FOR, restore
@@ -112,6 +113,46 @@ def test_a_writer_that_lives_is_in_the_way_unless_taken_over(farm: Farm) -> None
     assert farm.rows("db") == before
     with pytest.raises(LakebedError):
         writer.close()
+
+
+def test_an_open_database_restores_itself(farm: Farm) -> None:
+    """It goes on at the older version under the same owner; the present, with what nobody waited for, is kept."""
+    checkpoint, before, now = two_states(farm)
+    options = DatabaseOptions(background=False, block_bytes=1 << 12)
+    db = Database.open(farm.place("db"), options=options, endpoint="here:1")
+    db.put(b"late", b"1", await_durable=False)
+    transaction, snapshot = db.transaction(), db.snapshot()
+    transaction.put(b"t", b"1")
+    for version in ("nowhere", "999"):
+        with pytest.raises(NotFound, match="no version"):
+            db.restore(version)
+    with pytest.raises(InvalidRequest, match="lifetime"):
+        db.restore("good", keep_for=timedelta(0))
+    assert db.get(b"late") == b"1"
+    again = db.restore("good", keep_for=timedelta(hours=1))
+    assert dict(again.scan()) == before
+    assert again.epoch > db.epoch
+    for call in (lambda: db.put(b"k", b"v"), lambda: db.get(b"a"), transaction.commit, lambda: db.restore("good")):
+        with pytest.raises(Closed):
+            call()
+    with pytest.raises(Closed, match="the database that restore returned"):
+        db.put(b"k", b"v")
+    snapshot.close()
+    again.put(b"new", b"1")
+    assert read_lease(farm.place("db"), process=this_process()).owner.endpoint == "here:1"
+    again.close()
+    assert farm.rows("db") == {**before, b"new": b"1"}
+    kept = next(one for one in list_checkpoints(farm.place("db")) if one.id != checkpoint)
+    assert farm.rows("db", kept.id) == {**now, b"late": b"1"}
+
+
+def test_a_database_that_is_open_in_this_process_is_named_so(farm: Farm) -> None:
+    """Restoring it by its URL changes nothing, and the error says what to do instead."""
+    checkpoint, _, _ = two_states(farm)
+    with Database.open(farm.place("db"), options=DatabaseOptions(background=False)) as db:
+        with pytest.raises(Conflict, match=r"which is this process: close the open database first .*its restore"):
+            db.admin.restore(checkpoint)
+        db.put(b"goes on", b"1")
 
 
 def test_a_wrong_checkpoint_changes_nothing(farm: Farm) -> None:

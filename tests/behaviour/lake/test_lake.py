@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed import kv
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound, UnsupportedFormat
 from lakebed.lake.lake import Lake
 from lakebed.objects import open_store
@@ -220,7 +221,7 @@ def test_a_drop_that_crashed_is_finished_by_cleaning() -> None:
             if lake.dropped():
                 with pytest.raises(AlreadyExists):
                     lake.create_table("t", SCHEMA)
-                assert "cleaning" in lake.why("default.db/t/schema/schema-0").sentence
+                assert "cleaning" in lake.why("default.db/t/lakebed/dropped").sentence
             lake.clean()
             assert paths(inner) == ["lakebed.json"]
             lake.create_table("t", SCHEMA)
@@ -252,7 +253,10 @@ def test_why_looks_through_the_whole_lake() -> None:
     assert lake.why(path).pins or "needed" in lake.why(path).sentence
     assert lake.why(f"{lake.url}/{path}") == lake.why(path)
     assert "marker" in lake.why("lakebed.json").sentence
+    lake.store.put("stranger/x", b"")
     assert "no store" in lake.why("stranger/x").sentence
+    with pytest.raises(NotFound, match=r"There is no object stranger/y .* Did you mean stranger/x\?"):
+        lake.why("stranger/y")
     with pytest.raises(InvalidRequest, match="does not lie in"):
         lake.why("s3://elsewhere/x")
 
@@ -292,3 +296,18 @@ def test_cleaning_keeps_what_is_pinned() -> None:
     assert len(foretold) == len(reports)
     assert [snapshot.id for snapshot in table.snapshots()] == [3]
     assert table.read(version="first").num_rows == 1
+
+
+def test_a_damaged_database_does_not_stop_the_cleaning_of_others() -> None:
+    """Its report says why it was not collected; the databases and tables of the lake are cleaned all the same."""
+    lake = Lake.open(memory())
+    for name in ("damaged", "sound"):
+        with kv.open(f"{lake.url}/{name}.kv", options=kv.DatabaseOptions(background=False)) as database:
+            database.put(b"k", b"v")
+    newest = max(meta.path for meta in lake.store.list("damaged.kv/manifest"))
+    lake.store.put(newest, b"rubbish")
+    lake.create_table("t", SCHEMA).append(rows(1))
+    reports = {report.store: report for report in lake.clean()}
+    assert {"damaged.kv", "sound.kv", "t"} <= reports.keys()
+    assert "was not collected" in reports["damaged.kv"].warnings[0]
+    assert reports["sound.kv"].warnings == ()

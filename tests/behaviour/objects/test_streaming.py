@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from lakebed.errors import InvalidRequest, NotFound, OutcomeUnknown, Unavailable
+from lakebed.errors import AlreadyExists, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
 from lakebed.objects import StoreLimits, open_store
+from lakebed.objects.create_once import put_new
 from lakebed.objects.limits import UPLOAD_PART_BYTES_MIN
 from lakebed.objects.profile import ProfiledStore
 from lakebed.testing import Crashed, Fault, FaultyStore, ManualClock, PowerLossStore, RecordingStore
@@ -50,7 +51,7 @@ def test_a_stream_comes_back_whole(opened: Callable[..., Any], size_bytes: int, 
 
 
 def test_a_stream_replaces_what_is_there(opened: Callable[..., Any]) -> None:
-    """A stream is never create-only: the name shows the old body until the new one is whole, then the new one."""
+    """Unless it is create-only: the name shows the old body until the new one is whole, then the new one."""
     store = opened(limits=SMALL_PARTS)
     store.put("a", b"old")
 
@@ -176,6 +177,38 @@ def test_a_view_streams_into_its_folder(store: Any) -> None:
         assert b"".join(view.get_stream("a")) == b"1234"
     assert bytes(store.get("x/a")) == b"1234"
     assert (mine.put, mine.bytes_written, other.total) == (1, 4, 0)
+
+
+@pytest.mark.parametrize("size_bytes", [0, 8, 2 * PART])
+def test_a_create_only_stream_replaces_nothing(opened: Callable[..., Any], size_bytes: int) -> None:
+    """What is there, or comes while the stream goes on, stays as it is; nothing is left of the stream."""
+    store = opened(limits=SMALL_PARTS)
+    assert store.put_stream("a", blocks(size_bytes, PART), create_only=True) == size_bytes
+    store.put("b", b"old")
+
+    def overtaken() -> Iterator[bytes]:
+        yield from blocks(size_bytes, PART)
+        store.put("c", b"faster")
+        yield b"late"
+
+    given = iter([bytes(8), *blocks(size_bytes, PART)])
+    for path, chunks, there in (("b", given, b"old"), ("c", overtaken(), b"faster")):
+        with pytest.raises(AlreadyExists):
+            store.put_stream(path, chunks, create_only=True)
+        assert bytes(store.get(path)) == there
+    assert [meta.path for meta in store.list()] == ["a", "b", "c"]
+    assert store.head("a").size_bytes == size_bytes
+
+
+def test_a_lost_reply_of_a_create_only_stream_is_ours() -> None:
+    """A small stream whose reply was lost is put again, and what is there then is recognised."""
+    inner = open_store(f"memory://{uuid.uuid4().hex}")
+    store = FaultyStore(inner, faults={0: Fault.LOST_REPLY})
+    put_new(store, "a", b"12")
+    assert bytes(inner.get("a")) == b"12"
+    with pytest.raises(AlreadyExists):
+        put_new(store, "a", b"other")
+    assert bytes(inner.get("a")) == b"12"
 
 
 def test_an_object_of_too_many_parts_is_refused(s3_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:

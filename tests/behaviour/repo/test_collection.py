@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from itertools import count
 from typing import Any
 
 import pytest
@@ -36,8 +35,6 @@ from lakebed.testing.faulty import Crashed
 from lakebed.testing.repo_homes import Place, Trap, open_home
 
 AT_ONCE = CollectionOptions(min_age=timedelta(0))
-_SEEDS = count(1)
-"""A place in memory is named by chance: each test has one of its own."""
 
 
 class Lab:
@@ -45,7 +42,7 @@ class Lab:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.place = Place(environment=Environment(clock=self.clock, rng=random.Random(next(_SEEDS))))
+        self.place = Place(environment=Environment(clock=self.clock, rng=random.Random(1)))
 
     def put(self, home: Home, path: str, body: bytes, *, branch: str = "main") -> Entry:
         """Upload and stage."""

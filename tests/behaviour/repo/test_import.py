@@ -173,7 +173,7 @@ def test_what_cannot_be_imported_is_refused_at_once(home: Home, source: ImportSo
 def test_own_objects_are_not_imported(home: Home) -> None:
     """What a collection may delete is refused: the repository's data, a folder in it, and every folder above it."""
     root = home.store.root_url
-    for url in (root, f"{root}/data", f"{root}/data/01/x"):
+    for url in (root, f"{root}/data", f"{root}/data/01/x", f"{root}/ranges", f"{root}/metaranges/x", f"{root}/uploads"):
         with pytest.raises(InvalidRequest) as caught:
             started(home, ImportSource(url, "in"))
         assert caught.value.kind == "own_objects"

@@ -83,11 +83,12 @@ def test_pages_of_any_size_are_one_listing(layered: tuple[StagingScene, list[str
 
 
 def test_listing_goes_on_behind_any_text(layered: tuple[StagingScene, list[str]]) -> None:
-    """`after` need not be a path: what sorts behind it follows, and no common prefix that was listed before it."""
+    """`after` need not be a path: the fold of the paths behind it follows, without the common prefix that it is."""
     scene, paths = layered
     for after in ["", "a", "a/", "a/b", "a/b/zzz", "b", "b//", "zzz", "\U0010ffff", *paths[::9]]:
         for prefix, delimiter in (("", ""), ("", "/"), ("a/", "/"), ("b", "/")):
-            expected = [line for line in folded(paths, prefix, delimiter) if line.encode() > after.encode()]
+            rest = [path for path in paths if path.encode() > after.encode()]
+            expected = [line for line in folded(rest, prefix, delimiter) if line != after]
             assert lines_of(scene, prefix, after=after, delimiter=delimiter) == expected
 
 

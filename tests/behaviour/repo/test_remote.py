@@ -78,11 +78,11 @@ def kind_of(act: Callable[[], Any]) -> str:
 )
 def test_methods_are_those_of_this_process(local: type, remote: type) -> None:
     """Every public method and property is there, with the same parameters in the same order and the same defaults."""
-    other = {"options", "last_failure", "check_put"}  # of the process that owns the records
+    other = {"options", "last_failure"}  # of the process that owns the records
     for name in sorted({name for name in dir(local) if not name.startswith("_")} - other):
         ours, theirs = getattr(local, name), getattr(remote, name)
         assert isinstance(ours, property) == isinstance(theirs, property), name
-        if not isinstance(ours, property) and name not in {"view", "store"}:
+        if not isinstance(ours, property) and name != "view":
             assert _shape(ours) == _shape(theirs), name
 
 
@@ -106,13 +106,12 @@ def test_verbs_are_methods(name: str) -> None:
 
 
 def test_what_needs_the_storage_is_refused(home: RemoteRepositories, repo: RemoteRepository) -> None:
-    """Hooks that are functions, records, stores and views are of the process that has the storage: it is said so."""
+    """Hooks that are functions, records and views are of the process that has the storage: it is said so."""
     main = repo.branch()
     acts: list[Callable[[], Any]] = [
         lambda: repo.hooks,
         lambda: repo.home,
         lambda: main.home,
-        lambda: main.store(),
         lambda: main.view(),
         lambda: home.store,
         lambda: home.key_value,
@@ -135,7 +134,8 @@ def test_a_home_through_a_server(home: RemoteRepositories, server: Running) -> N
     assert [one.name for one in home.list()] == ["alpha-0", "alpha-1", "alpha-2", "alpha-3", "beta-one"]
     assert [one.name for one in home.list(prefix="alpha", after="alpha-0", amount=2)] == ["alpha-1", "alpha-2"]
     assert list(home.list(amount=0)) == []
-    home.set_metadata("beta-one", {"other": "x"})
+    home.set_metadata("beta-one", {"gone": "x"})
+    home.update_metadata("beta-one", {"other": "x"}, removed=["gone", "missing"])
     assert home.repository("beta-one").metadata == {"other": "x"}
     home.delete("alpha-0")
     assert not home.exists("alpha-0")
@@ -420,6 +420,6 @@ def test_credentials_are_needed(monkeypatch: pytest.MonkeyPatch, server: Running
 
 def test_home_verbs_are_few() -> None:
     """Of all repositories there are these verbs; everything else is of one."""
-    assert sorted(HOME_VERBS) == ["create", "deleted", "list", "set_metadata"]
+    assert sorted(HOME_VERBS) == ["create", "deleted", "list", "set_metadata", "update_metadata"]
     with pytest.raises(InvalidRequest):
         RemoteRepositories(Client("http://127.0.0.1:1", access_key="a", secret="b")).step_once()

@@ -338,6 +338,9 @@ def test_changes_that_meet_another_are_made_again(storage: Storage) -> None:
         with storage.open(trap=Pause(1, lambda: other.set_metadata("one", {"b": "2"}))) as slow:
             slow.set_metadata("one", {"a": "1"})
         assert other.repository("one").metadata == {"a": "1"}
+        with storage.open(trap=Pause(1, lambda: other.set_metadata("one", {"b": "2", "c": "1"}))) as slow:
+            slow.update_metadata("one", {"a": "2"}, removed=["c"])
+        assert other.repository("one").metadata == {"a": "2", "b": "2"}
         with storage.open(trap=Pause(1, lambda: other.set_metadata("one", {"b": "3"}))) as slow:
             slow.delete("one")
 

@@ -12,13 +12,14 @@ import pytest
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
 from lakebed.repo.branches import load_branch
 from lakebed.repo.entry import ulid_at
+from lakebed.repo.home import Home
 from lakebed.repo.key_value.open import open_key_value
 from lakebed.repo.model import Entry
 from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.protection import protect
 from lakebed.repo.staging.uncommitted import uncommitted
 from lakebed.repo.staging.view import branch_view
-from lakebed.repo.staging.write import stage, stage_if_absent, stage_many
+from lakebed.repo.staging.write import stage, stage_if_absent, stage_if_match, stage_many
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
 from lakebed.testing.staging_scene import BRANCH, StagingScene
@@ -132,6 +133,43 @@ def test_a_conditional_put_looks_through_all_layers() -> None:
             stage_if_absent(scene.home, branch=BRANCH, path="a", entry=scene.entry("2"))
 
 
+def stage_over_any(home: Home, *, branch: str, path: str, entry: Entry) -> None:
+    """Stage over anything and nothing: a condition that always holds."""
+    stage_if_match(home, branch=branch, path=path, entry=entry, matches=lambda visible: True)
+
+
+def test_an_entry_is_staged_over_the_one_that_was_expected() -> None:
+    """Over no other one, wherever the layers have it; a repetition of an earlier try is success."""
+    scene = StagingScene({"a": "0"})
+
+    def over(expected: str | None, entry: Entry) -> None:
+        stage_if_match(
+            scene.home,
+            branch=BRANCH,
+            path="a",
+            entry=entry,
+            matches=lambda visible: (None if visible is None else visible.metadata["is"]) == expected,
+        )
+
+    last = "0"
+    for number, move in enumerate((scene.seal, scene.compact, scene.commit, lambda: None), 1):
+        for wrong in ("other", None):
+            with pytest.raises(Conflict) as caught:
+                over(wrong, scene.entry("lost"))
+            assert caught.value.kind == "path_changed"
+        entry = scene.entry(f"{number}")
+        over(last, entry)
+        move()
+        over(last, entry)  # its reply was lost
+        last = f"{number}"
+        assert scene.shown() == {"a": last}
+    scene.delete("a")
+    with pytest.raises(Conflict):
+        over(last, scene.entry("lost"))
+    over(None, scene.entry("new"))
+    assert scene.shown() == {"a": "new"}
+
+
 @pytest.mark.parametrize("as_columns", [False, True])
 def test_many_entries_are_staged_at_once(as_columns: bool) -> None:
     """One call stages any number of paths, from pairs or from columns; of a path that repeats the last counts."""
@@ -233,6 +271,7 @@ def test_paths_that_cannot_be_are_refused(path: str, kind: str) -> None:
         lambda: scene.put(path, "1"),
         lambda: scene.delete(path),
         lambda: stage_if_absent(scene.home, branch=BRANCH, path=path, entry=scene.entry("1")),
+        lambda: stage_over_any(scene.home, branch=BRANCH, path=path, entry=scene.entry("1")),
         lambda: stage_many(scene.home, branch=BRANCH, entries=[(path, scene.entry("1"))]),
     ):
         with pytest.raises(InvalidRequest) as caught:
@@ -272,7 +311,7 @@ def test_writes_to_a_branch_that_is_not_there_say_so() -> None:
     """Every verb names the branch it did not find."""
     scene = StagingScene()
     for branch, error in (("other", NotFound), ("no such name", InvalidRequest)):
-        for verb in (stage, stage_if_absent):
+        for verb in (stage, stage_if_absent, stage_over_any):
             with pytest.raises(error):
                 verb(scene.home, branch=branch, path="a", entry=scene.entry("1"))
         with pytest.raises(error):
@@ -286,7 +325,7 @@ def test_an_upload_that_a_collection_may_have_taken_is_refused() -> None:
     old = scene.entry("old")
     clock.advance(3600)
     scene.home.key_value.set(scene.home.keys.boundary, ulid_at(clock.now_ms()).encode())
-    for verb in (stage, stage_if_absent):
+    for verb in (stage, stage_if_absent, stage_over_any):
         with pytest.raises(Conflict) as caught:
             verb(scene.home, branch=BRANCH, path="a", entry=old)
         assert caught.value.kind == "upload_expired"
@@ -335,6 +374,7 @@ def test_a_protected_branch_takes_no_writes() -> None:
         lambda: scene.delete("a"),
         lambda: scene.delete_prefix(""),
         lambda: stage_if_absent(scene.home, branch=BRANCH, path="b", entry=scene.entry("1")),
+        lambda: stage_over_any(scene.home, branch=BRANCH, path="b", entry=scene.entry("1")),
         lambda: stage_many(scene.home, branch=BRANCH, entries=[("b", scene.entry("1"))]),
     ):
         with pytest.raises(InvalidRequest) as caught:

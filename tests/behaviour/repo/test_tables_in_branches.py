@@ -16,6 +16,8 @@ from lakebed.objects.port import ObjectStore
 from lakebed.repo.branch_store import BranchStore
 from lakebed.repo.home import Home
 from lakebed.runtime import Environment
+from lakebed.table.manifest_cache import PROCESS_CACHE
+from lakebed.table.tag_files import TAG_CACHE
 from lakebed.testing.repo_homes import Place, open_home
 
 CONTRACTS = Path(__file__).parents[1] / "table"
@@ -102,6 +104,13 @@ def contract(name: str) -> type:
         elif key.startswith("test_") and key not in OF_OTHER_STORES:
             members[key] = staticmethod(value)
     return type(f"Test{name.removeprefix('test').title().replace('_', '')}", (), members)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_remembered() -> None:
+    """All branches here have one URL, and tests with one seed name their files alike: caches must not mix them up."""
+    PROCESS_CACHE.clear()
+    TAG_CACHE.clear()
 
 
 globals().update({key: value for key, value in module_of("conftest").items() if is_fixture(value)})

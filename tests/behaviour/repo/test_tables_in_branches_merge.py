@@ -30,9 +30,12 @@ SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 
 
 @pytest.fixture
-def home() -> Iterator[Home]:
-    """A repository whose ``main`` holds a table of ten rows and a file beside it, committed."""
-    with open_home(Place(environment=Environment(clock=ManualClock(), rng=random.Random(11)))) as opened:
+def home(request: pytest.FixtureRequest) -> Iterator[Home]:
+    """A repository whose ``main`` holds a table of ten rows and a file beside it, committed.
+
+    Each test has a seed of its own: names of files are unique in the world, and caches of the process rely on that.
+    """
+    with open_home(Place(environment=Environment(clock=ManualClock(), rng=random.Random(request.node.name)))) as opened:
         table = Table.create(BranchStore(opened, "main", ROOT), name="t", schema=SCHEMA, environment=opened.environment)
         append(table, range(10))
         BranchStore(opened, "main").put("warehouse/note", b"beside")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import urllib.parse
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ import urllib3
 
 from lakebed.errors import Conflict, InvalidRequest, Unavailable
 from lakebed.repo import open_all
+from lakebed.repo.foreign import ForeignStores
+from lakebed.repo.model import Entry
+from lakebed.repo.staging.write import stage
 from lakebed.server.serve import run_server, start_server
 
 SERVE = """
@@ -198,9 +202,21 @@ def test_it_serves_an_s3_bucket(s3_server: Any) -> None:
         assert sent.status == 302
         assert pool.request("GET", sent.headers["Location"]).data == b"12345"
         assert ask("GET", "/repositories/analytics/refs/main/objects", path="a").data == b"12345"
+        # The URL is good for a while yet: what is put there now changes nothing that was linked.
+        assert pool.request("PUT", place["presigned_url"], body=b"other").status == 200
+        assert ask("GET", "/repositories/analytics/refs/main/objects", path="a").data == b"12345"
         stat = ask("GET", "/repositories/analytics/refs/main/objects/stat", path="a", presign="true").json()
         assert pool.request("GET", stat["physical_address"]).data == b"12345"
         assert stat["physical_address_expiry"] > stat["mtime"]
+        # An entry that names what may not be read, as an older version let in, is listed and not signed.
+        home = running.site.repositories.repository("analytics").home
+        elsewhere = Entry(f"{config['default_namespace_prefix']}/_repositories/x", 5, "", 0)
+        stage(replace(home, foreign=ForeignStores()), branch="main", path="b", entry=elsewhere)
+        rows = ask("GET", "/repositories/analytics/refs/main/objects/ls", presign="true").json()["results"]
+        assert [row["path"] for row in rows] == ["a", "b"]
+        assert rows[0]["physical_address"].startswith("http")
+        assert rows[1]["physical_address"] == elsewhere.address
+        assert ask("GET", "/repositories/analytics/refs/main/objects", path="b", presign="true").status == 400
 
 
 def test_a_log_that_nobody_reads_stops_nothing(tmp_path: Path) -> None:

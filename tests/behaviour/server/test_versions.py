@@ -239,8 +239,8 @@ def test_two_and_three_dots_differ(client: Any) -> None:
 def test_a_repository_and_its_settings(client: Any) -> None:
     """Metadata, rules of retention and protection are set, read and removed; a deleted repository is gone."""
     assert client.ask("GET", ":/metadata").json == {}
-    assert client.ask("POST", ":/metadata", {"metadata": {"team": "data"}}).status == 201
-    assert client.ask("POST", ":/metadata", {"metadata": {"k": "v"}}).status == 201
+    assert client.ask("POST", ":/metadata", {"metadata": {"team": "data"}}).status == 204
+    assert client.ask("POST", ":/metadata", {"metadata": {"k": "v"}}).status == 204
     assert client.ask("GET", ":/metadata").json == {"team": "data", "k": "v"}
     rules = {"default_retention_days": 7, "branches": [{"branch_id": "main", "retention_days": 30}]}
     assert client.ask("PUT", ":/settings/gc_rules", rules).status == 204

@@ -89,6 +89,23 @@ def fresh_store() -> ObjectStore:
     return store
 
 
+@cache
+def forked() -> dict[str, bytes]:
+    """What a branch with a commit of its own adds to the base."""
+    store = fresh_store()
+    commit(open_table(store, "the fork").create_branch("fork"))
+    return {meta.path: bytes(store.get(meta.path)) for meta in store.list("") if meta.path not in base().objects}
+
+
+def store_for(verb: str) -> ObjectStore:
+    """The base table, and for a publication a branch of it."""
+    added = forked() if verb == "fast_forward" else {}
+    store = fresh_store()
+    for path, body in added.items():
+        store.put(path, body)
+    return store
+
+
 def open_table(store: ObjectStore, who: str) -> Table:
     """The table through a store, as a new process sees it; `who` makes its names unique."""
     return Table.open(store, name="t", environment=environment(who))
@@ -139,6 +156,7 @@ VERBS: dict[str, Callable[[Table], object]] = {
     "rollback_to_as_latest": lambda table: table.rollback_to_as_latest("tag.early"),
     "create_branch": lambda table: table.create_branch("fork", tag="early"),
     "delete_branch": fork_and_delete,
+    "fast_forward": lambda table: table.fast_forward("fork"),
 }
 
 
@@ -210,7 +228,7 @@ def check_recovery(store: ObjectStore, verb: str, put: set[str], *, where: str) 
     table.delete_tag(*(tag.name for tag in table.tags()))
     check_versions_exist(table)
     left = unneeded(table)
-    if verb != "delete_branch":  # whose own files are orphan cleaning's
+    if verb not in ("delete_branch", "fast_forward"):  # whose own files are orphan cleaning's
         assert left <= put, f"left behind: {sorted(left - put)}"
     table.remove_orphan_files(older_than_ms=2**60)
     check_versions_exist(table)
@@ -253,7 +271,7 @@ def check_versions_exist(table: Table) -> None:
 
 def calls_of(verb: str) -> list[Call]:
     """The trace of an undisturbed run."""
-    recorded = RecordingStore(fresh_store())
+    recorded = RecordingStore(store_for(verb))
     table = open_table(recorded, f"trace of {verb}")
     start = len(recorded.trace)
     VERBS[verb](table)
@@ -261,27 +279,35 @@ def calls_of(verb: str) -> list[Call]:
     return [one.call for one in recorded.trace[start:]]
 
 
-def struck(verb: str, faults: tuple[Fault, ...], *, only_changes: bool) -> Iterator[tuple[FaultyStore, str, Fault]]:
-    """Run the verb once for each of its calls and each fault; yields the store after each."""
+def struck(verb: str, faults: tuple[Fault, ...]) -> Iterator[tuple[FaultyStore, str, Fault]]:
+    """Run the verb once for each of its calls and each fault; yields the store after each.
+
+    A read is struck by `Fault.ERROR_BEFORE` only. A crash after it leaves the store as a crash after the change before
+    it does, and a lost reply tells its caller the same as a refusal.
+    """
     calls = calls_of(verb)
     assert len(calls) > 2
-    visited = set()
+    struck_at = set()
     for index, call in enumerate(calls):
         for fault in faults:
-            if only_changes and not call.changes:
-                visited.add(index)
+            if not call.changes and (fault is not Fault.ERROR_BEFORE or is_long(verb)):
                 continue
             armed: dict[int, Fault] = {}
             where = f"{verb}, call {index} ({call}), {fault.name}"
-            store = FaultyStore(PowerLossStore(fresh_store()), faults=lambda at, _, armed=armed: armed.get(at))
+            store = FaultyStore(PowerLossStore(store_for(verb)), faults=lambda at, _, armed=armed: armed.get(at))
             table = open_table(store, where)
             armed[store.call_count + index] = fault
             with suppress(Crashed, LakebedError):
                 VERBS[verb](table)
             assert store.met, f"call {index} of {verb} ({call}) was not met"
-            visited.add(index)
+            struck_at.add(index)
             yield store, where, fault
-    assert visited == set(range(len(calls))), "not every call was visited"
+    assert struck_at >= {index for index, call in enumerate(calls) if call.changes}, "not every change was struck"
+
+
+def is_long(verb: str) -> bool:
+    """Whether only changes are struck."""
+    return verb == "fast_forward"
 
 
 def written(store: ObjectStore) -> set[str]:
@@ -290,9 +316,9 @@ def written(store: ObjectStore) -> set[str]:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_crash_at_every_call(verb: str) -> None:
-    """A crash after any call leaves every version readable, and the next verbs finish what it left."""
-    for store, where, _ in struck(verb, (Fault.CRASH_AFTER,), only_changes=False):
+def test_crash_at_every_change(verb: str) -> None:
+    """A crash after any change leaves every version readable, and the next verbs finish what it left."""
+    for store, where, _ in struck(verb, (Fault.CRASH_AFTER,)):
         inner = store.inner.inner  # type: ignore[attr-defined]
         try:
             check_recovery(inner, verb, written(inner), where=where)
@@ -303,7 +329,7 @@ def test_crash_at_every_call(verb: str) -> None:
 @pytest.mark.parametrize("verb", VERBS)
 def test_power_loss_at_every_change(verb: str) -> None:
     """A power loss after any change, when nothing that is volatile survives, leaves every version readable."""
-    for store, where, _ in struck(verb, (Fault.CRASH_AFTER,), only_changes=True):
+    for store, where, _ in struck(verb, (Fault.CRASH_AFTER,)):
         power = store.inner
         power.power_loss()  # type: ignore[attr-defined]
         inner = power.inner  # type: ignore[attr-defined]
@@ -316,7 +342,7 @@ def test_power_loss_at_every_change(verb: str) -> None:
 @pytest.mark.parametrize("verb", VERBS)
 def test_lost_reply_at_every_call(verb: str) -> None:
     """A lost or refused answer to any call ends in success or in one error, and in either case nothing is lost."""
-    for store, where, _ in struck(verb, (Fault.LOST_REPLY, Fault.ERROR_BEFORE), only_changes=False):
+    for store, where, _ in struck(verb, (Fault.LOST_REPLY, Fault.ERROR_BEFORE)):
         inner = store.inner.inner  # type: ignore[attr-defined]
         try:
             check_recovery(inner, verb, written(inner), where=where)
@@ -327,7 +353,7 @@ def test_lost_reply_at_every_call(verb: str) -> None:
 @pytest.mark.parametrize("verb", VERBS)
 def test_change_that_lands_after_the_crash(verb: str) -> None:
     """A change that was under way when its process died may land after others recovered: nothing needed is lost."""
-    for store, where, _ in struck(verb, (Fault.CRASH_LATE,), only_changes=True):
+    for store, where, _ in struck(verb, (Fault.CRASH_LATE,)):
         inner = store.inner.inner  # type: ignore[attr-defined]
         try:
             table = open_table(inner, f"recovery of {where}")

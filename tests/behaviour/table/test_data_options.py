@@ -24,7 +24,7 @@ def make(options: dict[str, str], *, keyed: bool = True) -> Table:
     )
 
 
-@pytest.mark.parametrize("option", [{"sequence.field": "v"}, {"ignore-delete": "true"}, {"rowkind.field": "v"}])
+@pytest.mark.parametrize("option", [{"ignore-delete": "true"}, {"rowkind.field": "v"}])
 def test_what_decides_between_rows_of_a_key_is_never_ignored(option: dict[str, str]) -> None:
     """Writing and compacting a primary-key table with such an option are refused, and the option is named."""
     table = make({"bucket": "1"} | option)
@@ -35,7 +35,7 @@ def test_what_decides_between_rows_of_a_key_is_never_ignored(option: dict[str, s
         table.compact(full=True)
 
 
-@pytest.mark.parametrize("option", [{"sequence.field": "v"}, {"ignore-delete": "true"}])
+@pytest.mark.parametrize("option", [{"ignore-delete": "true"}])
 def test_reading_what_would_be_merged_otherwise_is_refused(option: dict[str, str]) -> None:
     """A read of such a table is refused as a whole, whatever its rows are."""
     table = make({"bucket": "1"} | option)
@@ -44,7 +44,7 @@ def test_reading_what_would_be_merged_otherwise_is_refused(option: dict[str, str
         table.read()
 
 
-@pytest.mark.parametrize("option", [{"sequence.field": "v"}, {"ignore-delete": "true"}, {"rowkind.field": "v"}])
+@pytest.mark.parametrize("option", [{"ignore-delete": "true"}, {"rowkind.field": "v"}])
 def test_append_tables_have_no_rows_to_decide_between(option: dict[str, str]) -> None:
     """In an append table the same options say nothing."""
     table = make(option, keyed=False)

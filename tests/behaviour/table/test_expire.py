@@ -158,6 +158,19 @@ def test_a_snapshot_that_lands_late_is_withdrawn() -> None:
     expired(made, 2)
 
 
+def test_a_snapshot_that_lands_late_below_the_oldest_is_withdrawn() -> None:
+    """Expired snapshots that come back right below the oldest, which follows them, do not stop expiry either."""
+    made = world()
+    bodies = {number: bytes(made.store.get(f"snapshot/snapshot-{number}")) for number in (3, 4)}
+    made.table.expire(retain_max=4)
+    expired(made, 4)
+    for number, body in bodies.items():
+        made.store.put(f"snapshot/snapshot-{number}", body)
+    made.table.reader._cache = ManifestCache()
+    assert not made.table.expire(retain_max=2).warnings
+    expired(made, 2)
+
+
 @pytest.mark.parametrize("tag_count", [10, 1000])
 def test_the_cost_does_not_grow_with_tags(tag_count: int) -> None:
     """Bytes read by an expiry with many tags are at most 1.2 times those with none, and no request is made per tag."""

@@ -156,7 +156,7 @@ def serving(
     """``lakebed serve`` on a free port until the block ends. `outside`: of a store that signs, URLs as `Served` has."""
     (folder / "import").mkdir()
     told = [word for key, value in (storage_options or {}).items() for word in ("--storage-option", f"{key}={value}")]
-    command = [str(LAKEBED), *told, "serve", "--storage", storage, "--port", "0", "--json", *arguments]
+    command = [str(LAKEBED), *told, "serve", storage, "--port", "0", "--json", *arguments]
     with (folder / "server.log").open("w") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     assert process.stdout is not None
@@ -203,7 +203,8 @@ def signing_server(clients_python: Path, s3_server: Any, tmp_path_factory: pytes
     url, folder = s3_server.url(), tmp_path_factory.mktemp("served")
     place = url.removeprefix("s3://")
     outside = (f"{url}/outside", f"http://127.0.0.1:{s3_server.port}/{place}/outside")
-    with serving(url, folder, storage_options=s3_server.options, outside=outside) as served:
+    allowed = ("--import-from", outside[0])  # of the storage itself nothing may be imported but what is named
+    with serving(url, folder, *allowed, storage_options=s3_server.options, outside=outside) as served:
         yield served
 
 

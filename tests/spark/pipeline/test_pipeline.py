@@ -134,11 +134,15 @@ def test_a_second_run_changes_nothing(spark: SparkSession, root: Path) -> None:
     assert objects(root) == before
 
 
-def test_another_run_of_the_same_days_is_harmless(spark: SparkSession, root: Path) -> None:
-    """Repeated and late increments set the same rows to the same values."""
+def test_another_run_of_the_same_days_merges_nothing_unasked(spark: SparkSession, root: Path) -> None:
+    """Increments that were merged are refused under another run id; all of them replayed in order end right."""
     without_tags = TEXT[: TEXT.index("      - step: tag")]
     run(spark, root, without_tags)
-    run(spark, root, without_tags, run_id="once-more")
+    before = objects(root)
+    with pytest.raises(Rejected, match="merge 2013-01-01 stopped the run"):
+        run(spark, root, without_tags, run_id="once-more")
+    assert objects(root) == before
+    run(spark, root, without_tags, run_id="once-more", replay=["merge *"])
     assert rows(flights(root)) == AFTER["2013-01-03"]
 
 
@@ -273,9 +277,9 @@ def test_what_is_not_true_does_not_hold(spark: SparkSession, root: Path, expecta
 def test_expectations_that_hold_are_counted(spark: SparkSession, root: Path) -> None:
     """Also over a query, and over no rows at all."""
     summary = run(spark, root, audit("every_row: {a: id > 0, b: gone = false}, overall: {c: count(*) = 3}"))
-    assert summary.records[-1].metrics == {"rows": 3, "expectations": 3}
+    assert summary.records[-1].metrics.items() >= {"rows": 3, "expectations": 3}.items()
     summary = run(spark, root, audit("where: id > 5, every_row: {a: id > 9}"))
-    assert summary.records[-1].metrics == {"rows": 0, "expectations": 1}
+    assert summary.records[-1].metrics.items() >= {"rows": 0, "expectations": 1}.items()
 
 
 @pytest.mark.parametrize(
@@ -342,7 +346,7 @@ def test_a_tag_that_is_elsewhere_is_not_moved_silently(spark: SparkSession, root
     """It says where the tag is; `replace` moves it."""
     run(spark, root, TEXT[: TEXT.index("  - step: compact")])
     text = "name: again\nlake: ${root}/lake\nvars: {root: }\nsteps:\n  - {step: tag, table: flights, tag: 2013-01-01}\n"
-    with pytest.raises(AlreadyExists, match="line 5: the tag '2013-01-01' is already on snapshot 1, not on 3"):
+    with pytest.raises(AlreadyExists, match="line 5: the tag '2013-01-01' of 'flights' is already on snapshot 1"):
         run(spark, root, text)
     run(spark, root, text.replace("01-01}", "01-01, replace: true}"))
     assert flights(root).tag("2013-01-01").snapshot.id == 3
@@ -454,7 +458,8 @@ def test_the_page_says_what_happened(spark: SparkSession, root: Path) -> None:
     run(spark, root)
     page = (root / "report.html").read_text()
     assert "<h1>Three small days</h1>" in page
-    assert "Every one of the 3 tags reads exactly right. 3 snapshots that nobody needs are gone" in page
+    assert "Every one of the 3 tags reads as it did when it was tagged. 3 snapshots expired" in page
+    assert "this report is a step of it</small>" in page
     assert page.count("</span> unchanged</span>") == 3
     for forbidden in ("http://", "https://", "<script", "<link", "@import", "url("):
         assert forbidden not in page
@@ -473,7 +478,7 @@ def test_a_check_from_outside_stands_in_its_tags_row(spark: SparkSession, root: 
     files = write_report(str(root / "lake"), path=root / "checked.html", checks=checks)
     page = Path(files.html).read_text()
     assert "</span> equals the source</span>" in page
-    assert page.count("</span> unchanged</span>") == 3
+    assert page.count(" UTC, then unchanged</span>") == 3
     bad = [Check("The sum of delays", False, "is 7, not 8.")]
     page = Path(write_report(str(root / "lake"), path=root / "bad.html", checks=bad).html).read_text()
     assert "Something does not hold: The sum of delays." in page

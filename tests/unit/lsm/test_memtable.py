@@ -173,3 +173,43 @@ def test_a_reader_without_the_lock_sees_whole_rows() -> None:
     finally:
         sys.setswitchinterval(interval)
     assert not wrong
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_that_were_taken_back_are_as_never_written(seed: int) -> None:
+    """Lookups and sorted forms have all other rows and no more, whatever was sorted before; the log's rows stay put."""
+    rng = random.Random(seed)
+    memtable, rows = Memtable(5), dict[int, Row]()
+    for _ in range(6):
+        for _ in range(rng.choice([3, 40, 700])):
+            position = memtable.row_count
+            key = b"%03d" % rng.randrange(90)
+            kind = rng.choice([Kind.PUT, Kind.PUT, Kind.DELETE, Kind.MERGE])
+            value = b"" if kind is Kind.DELETE else b"%d" % position
+            memtable.extend([key], [value], [kind], [None])
+            rows[position] = Row(key, 5 + position, int(kind), value, None)
+        if rng.random() < 0.6:
+            memtable.sorted()
+        start = rng.randrange(memtable.row_count)
+        end = min(memtable.row_count, start + rng.choice([1, 7, 300, 2_000]))
+        memtable.take_back(start, end)
+        rows = {position: row for position, row in rows.items() if not start <= position < end}
+        assert rows_of(memtable.sorted()) == sorted(rows.values(), key=lambda row: (row.key, -row.sequence))
+        limit = 5 + rng.randrange(memtable.row_count)
+        for key in (b"%03d" % number for number in range(90)):
+            versions = [row for row in reversed(rows.values()) if row.key == key]
+            assert memtable.newest_sequence(key) == (versions[0].sequence if versions else None)
+            wanted: list[Row] = []
+            for row in (row for row in versions if row.sequence <= limit):
+                wanted.append(row)
+                if row.kind != Kind.MERGE:
+                    break
+            assert memtable.rows_of(key, limit) == wanted
+            within = [row for row in rows.values() if row.key >= key and row.sequence <= limit]
+            if key[-1:] == b"0":
+                found = rows_of(memtable.sorted(key, sequence=limit))
+                assert found == sorted(within, key=lambda row: (row.key, -row.sequence))
+    assert memtable.last_sequence == 4 + memtable.row_count
+    memtable.take_back(0, memtable.row_count)
+    assert rows_of(memtable.sorted()) == []
+    assert memtable.index == {}

@@ -105,6 +105,27 @@ def test_a_cold_get_is_two_requests(place: Place) -> None:
     assert view.get_row(key_of(8)) == Row(key_of(8), 9, Kind.PUT, b"v" * 40, None)
 
 
+def test_a_file_with_rows_on_both_sides_of_a_sequence_is_read(place: Place) -> None:
+    """A view of an older moment finds the older versions of a file that has newer ones too, and nothing newer."""
+    rows = [
+        Row(key, sequence, int(Kind.PUT), b"%d" % sequence, None)
+        for key, sequences in ((b"a", (9, 2)), (b"b", (7,)), (b"c", (4, 1)))
+        for sequence in sequences
+    ]
+    file, newer = place.write(rows), place.write([Row(b"c", 12, int(Kind.PUT), b"12", None)])
+    for levels in ({"l0": [newer, file]}, {"l0": [newer], "runs": [Run("run", (file,))]}):
+        for sequence in range(13):
+            view = place.view(**levels, sequence=sequence)  # type: ignore[arg-type]
+            wanted = {}
+            for row in sorted([*rows, Row(b"c", 12, int(Kind.PUT), b"12", None)], key=lambda row: row.sequence):
+                if row.sequence <= sequence:
+                    wanted[row.key] = row.value
+            assert {key: value for key in (b"a", b"b", b"c") if (value := view.get(key)) is not None} == wanted
+            assert view.get_many([b"a", b"b", b"c"]) == [wanted.get(key) for key in (b"a", b"b", b"c")]
+            assert dict(view.scan()) == wanted
+            assert view.scan_arrow().read_all()["value"].to_pylist() == [wanted[key] for key in sorted(wanted)]
+
+
 def test_an_absent_key_reads_no_block(place: Place) -> None:
     """Outside of every range nothing is asked; inside, the filter answers."""
     view = place.view(runs=[run_of(place, 3)])

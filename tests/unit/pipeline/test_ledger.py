@@ -117,9 +117,9 @@ def test_a_newer_ledger_is_not_guessed_at(store: ObjectStore) -> None:
     """It says which format it found."""
     ledger = ledger_of(store)
     ledger.begin(plan_of())
-    body = bytes(memoryview(store.get("_lakebed/runs/r1/run.json"))).replace(b'"format":1', b'"format":2')
+    body = bytes(memoryview(store.get("_lakebed/runs/r1/run.json"))).replace(b'"format":2', b'"format":3')
     store.put("_lakebed/runs/r1/run.json", body)
-    with pytest.raises(UnsupportedFormat, match="ledger format 2"):
+    with pytest.raises(UnsupportedFormat, match="ledger format 3"):
         ledger.run()
 
 

@@ -98,6 +98,14 @@ def test_a_mistake_is_one_sentence_with_its_line(old: str, new: str, line: int, 
     assert "\n" not in caught.value.message
 
 
+@pytest.mark.parametrize("name", ["12345", "a/b", "snapshot.1"])
+def test_a_tag_that_cannot_be_is_found_before_anything_runs(name: str) -> None:
+    """With the step's line, like every mistake of the file; the merge before it has committed nothing then."""
+    text = GOOD + f"  - step: tag\n    table: flights\n    tag: {name}\n"
+    with pytest.raises(InvalidRequest, match=r"line \d+: step 'tag': The tag name"):
+        Pipeline.parse(text, file="good.yaml").plan(variables={"day": "2013-01-01"})
+
+
 def test_a_variable_without_value_must_be_given() -> None:
     """The sentence says how."""
     with pytest.raises(InvalidRequest, match=r"line 5: the variable 'day' has no value.*--var day="):
@@ -123,8 +131,8 @@ def test_a_missing_file_and_an_empty_one(tmp_path) -> None:
 def test_here_is_the_folder_of_the_file(tmp_path) -> None:
     """So that a pipeline can name files beside it."""
     file = tmp_path / "one.yaml"
-    file.write_text("name: one\nlake: ${here}/lake\nsteps:\n  - {step: expire, table: t, keep: 1}\n")
-    assert check_file(file).lake == f"{tmp_path.resolve()}/lake"
+    file.write_text("name: one\nlake: ${here}/lake\ntables: {t: }\nsteps:\n  - {step: expire, table: t, keep: 1}\n")
+    assert check_file(file).plan.lake == f"{tmp_path.resolve()}/lake"
 
 
 def loops(body: str) -> str:
@@ -227,7 +235,17 @@ def test_the_run_id_follows_from_the_plan() -> None:
 
 def test_every_verb_says_what_it_is() -> None:
     """Verbs and keys are documented where they are defined."""
-    assert set(KINDS) == {"ingest", "audit", "merge", "tag", "compact", "expire", "report"}
+    assert set(KINDS) == {"ingest", "audit", "merge", "tag", "compact", "expire", "publish", "report"}
     for kind in KINDS.values():
         assert kind.summary
         assert all(key.help for key in kind.keys)
+
+
+def test_a_key_that_came_later_is_no_part_of_a_step_at_its_default() -> None:
+    """A run of an older release stays the same run; another value makes another step."""
+    text = "name: a\nlake: l\nsteps:\n  - {step: ingest, from: in.csv, as: x, format: csv}\n"
+    plan = Pipeline.parse(text).plan()
+    assert plan.steps[0].fingerprint == "f5ca94ff5bc5f5f3541ab469b6a2b8bbd6d746d49a7323bc8376b96501ebbd6c"
+    stop, drop = (text.replace("format: csv", f"format: csv, bad_rows: {what}") for what in ("stop", "drop"))
+    assert Pipeline.parse(stop).plan().fingerprint == plan.fingerprint
+    assert Pipeline.parse(drop).plan().fingerprint != plan.fingerprint

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -155,3 +157,60 @@ def test_a_rotation_beside_a_verification_wins(
     monkeypatch.setattr(store, "get", rotate_behind_it)
     keys.verify(b"header", access_key=made.key.id, secret=made.secret)
     assert keys.recall(b"header") is None
+
+
+@pytest.mark.parametrize("change", ["rotate", "revoke"])
+@pytest.mark.parametrize("when", range(6))
+def test_a_token_made_beside_a_change_of_its_key_is_dead(
+    keys: AccessKeys, store: MemoryKeyValue, monkeypatch: pytest.MonkeyPatch, change: str, when: int
+) -> None:
+    """Whichever call of a login another process's rotation or revocation falls into, no token of it is valid after."""
+    keys.create(role="admin")
+    made = keys.create(role="write")
+    others = AccessKeys(store, environment=Environment(rng=random.Random(8)), options=OPTIONS)
+    calls = 0
+
+    def beside(name: str) -> None:
+        real = getattr(store, name)
+
+        def call(*arguments: Any, **settings: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == when + 1:
+                getattr(others, change)(made.key.id)
+            return real(*arguments, **settings)
+
+        monkeypatch.setattr(store, name, call)
+
+    for name in ("get", "snapshot", "write", "set_if"):
+        beside(name)
+    token = None
+    with suppress(InvalidRequest):  # the secret was not right any more
+        token = keys.login(made.key.id, made.secret)
+    monkeypatch.undo()
+    if calls <= when:  # the login was over before
+        getattr(others, change)(made.key.id)
+    if token is not None:
+        with pytest.raises(InvalidRequest):
+            keys.verify(b"new header", access_key=token.key.id, secret=token.secret)
+    assert b"-" not in b"".join(key for key, _ in records(store))
+
+
+@pytest.mark.parametrize("change", ["rotate", "revoke"])
+def test_a_token_that_outlived_its_key_is_refused(keys: AccessKeys, store: MemoryKeyValue, change: str) -> None:
+    """A token record that survived its key's rotation or revocation, as of a process that died in it, is refused."""
+    keys.create(role="admin")
+    made = keys.create(role="admin")
+    token = keys.login(made.key.id, made.secret)
+    keys.verify(b"a", access_key=token.key.id, secret=token.secret)
+    [(place, raw)] = [(key, value) for key, value in records(store) if b"-" in key]
+    getattr(keys, change)(made.key.id)
+    store.set(place, raw)
+    with pytest.raises(InvalidRequest):
+        keys.verify(b"b", access_key=token.key.id, secret=token.secret)
+
+
+def records(store: MemoryKeyValue) -> list[tuple[bytes, bytes]]:
+    """All records."""
+    with store.snapshot() as snapshot:
+        return list(snapshot.scan())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakebed.errors import InvalidRequest
@@ -12,9 +14,12 @@ from lakebed.objects.open import open_store
 from lakebed.table.incremental import TableDiff
 from lakebed.table.table import Table
 
+_NUMBERS = count()
+"""Hypothesis runs an example again: two tables in memory never share objects."""
+
 
 def table_of(name: str, schema: pa.Schema, **arguments: object) -> Table:
-    return Table.create(open_store(f"memory://{name}"), name="t", schema=schema, **arguments)  # type: ignore[arg-type]
+    return Table.create(open_store(f"memory://{name}-{next(_NUMBERS)}"), name="t", schema=schema, **arguments)  # type: ignore[arg-type]
 
 
 def test_counts_and_emptiness() -> None:
@@ -35,10 +40,11 @@ def test_nested_columns_are_refused() -> None:
         table.diff(1, 1)
 
 
-@given(st.lists(st.integers(0, 4), max_size=8), st.lists(st.integers(0, 4), max_size=8), st.integers(0, 2**60))
-def test_multiset_difference(before: list[int], after: list[int], seed: int) -> None:
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 4), max_size=8), st.lists(st.integers(0, 4), max_size=8))
+def test_multiset_difference(before: list[int], after: list[int]) -> None:
     """A row is added, or removed, exactly as often as the versions differ in it."""
-    table = table_of(f"diff-{seed}-{before}-{after}", pa.schema([("a", pa.int64())]))
+    table = table_of("diff", pa.schema([("a", pa.int64())]))
     table.append(pa.table({"a": pa.array([*before, 9], pa.int64())}))
     table.overwrite(pa.table({"a": pa.array([*after, 9], pa.int64())}))
     found = table.diff(1, 2)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import datetime
-
 import pytest
 
 from lakebed.table import layout
-from lakebed.table.layout import Layout, partition_path
+from lakebed.table.layout import Layout
 
 
 @pytest.mark.parametrize("branch", [None, "main", "dev"])
@@ -36,13 +34,8 @@ def test_strangers_do_not_parse() -> None:
         assert layout.parse_snapshot(path) is None
 
 
-def test_partition_folders() -> None:
-    """Partition values are spelled as other clients spell them, special characters escaped."""
-    values = {"dt": datetime.date(2013, 1, 1), "a/b": "x=1:2", "n": None, "blank": " ", "flag": True, "k": 7}
-    expected = "dt=2013-01-01/a%2Fb=x%3D1%3A2/n=__DEFAULT_PARTITION__/blank=__DEFAULT_PARTITION__/flag=true/k=7"
-    assert partition_path(values) == expected
-    assert Layout().bucket_folder({"k": 7}, 0) == "k=7/bucket-0"
-    assert Layout().bucket_folder({}, 3) == "bucket-3"
+def test_bucket_folders_parse() -> None:
+    """The folder of a bucket is told from every other folder."""
     assert layout.parse_bucket_folder("k=7/bucket-12") == ("k=7", 12)
     assert layout.parse_bucket_folder("bucket-0") == ("", 0)
     assert layout.parse_bucket_folder("k=7") is None

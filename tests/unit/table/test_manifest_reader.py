@@ -112,3 +112,36 @@ def test_small_manifests_count_at_what_they_take(store: ObjectStore) -> None:
     cache = ManifestCache()
     reader(store, cache=cache).entries(stored(store, "m", BucketChange(EMPTY_ROW, 0, 1, added=(FILE,)), 1))
     assert cache.size_bytes > 20_000
+
+
+def test_live_files_count_against_the_bound(store: ObjectStore, snapshot: Snapshot) -> None:
+    """The cache counts the live files it keeps, and drops those of an earlier snapshot that it extended."""
+    cache = ManifestCache()
+    manifests = reader(store, cache=cache)
+    metas = manifests.all_metas(snapshot)
+    entries = [manifests.entries(meta) for meta in metas]
+    before = cache.size_bytes
+    live = manifests.live_entries(snapshot)
+    assert cache.size_bytes - before >= live.get_total_buffer_size() > 0
+    assert before >= sum(part.get_total_buffer_size() for part in entries)
+    third = stored(store, "m3", BucketChange(EMPTY_ROW, 0, 1, added=(dataclasses.replace(FILE, file_name="d"),)), 3)
+    body = encode_manifest_list([third])
+    store.put("manifest/l3", body)
+    base = encode_manifest_list(metas)
+    store.put("manifest/l4", base)
+    later = dataclasses.replace(snapshot, id=3, base_manifest_list="l4", delta_manifest_list="l3",
+                                base_manifest_list_size=len(base), delta_manifest_list_size=len(body))  # fmt: skip
+    with store.count() as counts:
+        assert manifests.live_entries(later).column("file_name").to_pylist() == ["b", "c", "d"]
+    assert counts.get == 3, "only the two lists and the new manifest are read"
+    states = [key for key in cache._items if isinstance(key[1], bytes)]
+    assert len(states) == 1, "the state that was extended is not kept beside the new one"
+
+
+def test_a_cache_too_small_keeps_nothing(store: ObjectStore, snapshot: Snapshot) -> None:
+    """With a bound of no bytes every plan reads its manifests again, and answers the same."""
+    cache = ManifestCache(0)
+    for _ in range(2):
+        with store.count() as counts:
+            assert reader(store, cache=cache).live_entries(snapshot).column("file_name").to_pylist() == ["b", "c"]
+        assert (counts.get, cache.size_bytes) == (4, 0)

@@ -7,6 +7,7 @@ import pytest
 from lakebed.errors import InvalidRequest
 from lakebed.table import options
 from lakebed.table.options import TableOptions, check_options, check_writable
+from lakebed.table.options_refused import REFUSED
 
 
 def test_defaults_and_values() -> None:
@@ -36,6 +37,12 @@ def test_defaults_and_values() -> None:
         ("snapshot.time-retained", "soon", "not a duration"),
         ("target-file-size", "big", "not a size"),
         ("snapshot.num-retained.min", "0", "not between"),
+        ("snapshot.num-retained.min", "9" * 5000, "not a whole number"),
+        ("tag.create-time", "25:00", "time of day"),
+        ("tag.creation-period", "1 ms", "whole seconds"),
+        ("metadata.stats-mode", "some", "truncate"),
+        ("metadata.stats-mode", "truncate(0)", "truncate"),
+        ("data-file.prefix", "../", "file name"),
     ],
 )
 def test_refusals(name: str, text: str, sentence: str) -> None:
@@ -45,9 +52,18 @@ def test_refusals(name: str, text: str, sentence: str) -> None:
     assert caught.value.facts["option"] == name
 
 
-def test_column_options_pass() -> None:
-    """Options of columns and file formats are for others to judge."""
-    check_options({"fields.price.aggregate-function": "sum", "parquet.enable.dictionary": "true"})
+@pytest.mark.parametrize("name", ["fields.price.aggregate-function", "parquet.enable.dictionary", "orc.stripe.size"])
+def test_column_options_are_refused(name: str) -> None:
+    """Options of columns and file formats, of which lakebed acts on none, are not accepted in silence."""
+    with pytest.raises(InvalidRequest, match="not supported by this version of lakebed: "):
+        check_options({name: "true"})
+
+
+def test_refused_options_exist_and_may_have_their_default() -> None:
+    """Every refused option is one that lakebed knows; saying its default is no harm."""
+    assert set(REFUSED) <= set(options.OPTIONS)
+    check_options({"commit.force-compact": "false", "scan.mode": "default", "branch": "main"})
+    check_writable({"commit.force-compact": "true", "scan.tag-name": "x"})
 
 
 def test_foreign_tables() -> None:

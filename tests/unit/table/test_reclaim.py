@@ -14,16 +14,13 @@ from lakebed.table.reclaim import (
     UNKNOWN,
     Retention,
     Role,
-    candidates_of,
     concat,
     fold_deltas,
-    is_named,
     nearest_earlier,
     nearest_later,
     needed_by_interval,
     paths_of,
     plan_expiry,
-    unused,
 )
 
 
@@ -119,9 +116,9 @@ def entries_table(rows: list[dict[str, object]]) -> pa.Table:
     return pa.Table.from_pylist([blank | row for row in rows], schema=ENTRY_SCHEMA)
 
 
-def folder_of(partition: bytes, bucket: int) -> str:
+def folder_of(partition: bytes, bucket: int) -> tuple[str, ...]:
     """A folder that shows both."""
-    return f"p={partition.decode()}/bucket-{bucket}"
+    return (f"p={partition.decode()}/bucket-{bucket}",)
 
 
 def test_paths_name_partition_bucket_file_and_sidecars() -> None:
@@ -144,14 +141,6 @@ def test_paths_name_partition_bucket_file_and_sidecars() -> None:
 def test_paths_of_no_entries() -> None:
     """No entries have no paths."""
     assert paths_of(entries_table([]), folder_of).num_rows == 0
-
-
-def test_unused_is_an_anti_join() -> None:
-    """What no used column names remains, in order."""
-    candidates = candidates_of(Role.DATA, ["a", "b", "c", "d"], born=1, dead=2)
-    left = unused(candidates, [pa.array(["b"]), pa.array([], pa.string()), pa.array(["d", "z"])])
-    assert left["path"].to_pylist() == ["a", "c"]
-    assert is_named(candidates, pa.array(["a"])).tolist() == [True, False, False, False]
 
 
 def test_every_role_has_its_stage() -> None:

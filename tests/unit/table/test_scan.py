@@ -154,7 +154,7 @@ def test_manifests_of_other_partitions_are_not_read() -> None:
     [
         ({"merge-engine": "aggregation"}, "aggregation"),
         ({"deletion-vectors.enabled": "true"}, "deletion-vectors"),
-        ({"sequence.field": "v"}, "sequence.field"),
+        ({"ignore-delete": "true"}, "ignore-delete"),
     ],
 )
 def test_tables_that_would_be_misread_are_refused(options: dict[str, str], word: str) -> None:

@@ -34,8 +34,9 @@ def bounds(
         (["b" * 20, "a" * 20], "STRING", pa.string(), ("a" * 16, "b" * 15 + "c", 0)),
         (["\U0010ffff" * 17], "STRING", pa.string(), ("\U0010ffff" * 16, None, 0)),
         (["a" * 15 + "\ud7ff" + "x"], "STRING", pa.string(), ("a" * 15 + "\ud7ff", "a" * 15 + "\ue000", 0)),
-        ([b"\xff" * 17], "BYTES", pa.binary(), (b"\xff" * 16, None, 0)),
-        ([b"a\xff" + b"\xff" * 17], "BYTES", pa.binary(), (b"a" + b"\xff" * 15, b"b", 0)),
+        ([b"\x7f" * 17], "BYTES", pa.binary(), (b"\x7f" * 16, None, 0)),
+        ([b"a\x7f" + b"\x7f" * 17], "BYTES", pa.binary(), (b"a" + b"\x7f" * 15, b"b", 0)),
+        ([b"a", b"\x80", None], "BYTES", pa.binary(), (None, None, 1)),
     ],
 )
 def test_bounds(values: list[object], type_text: str, kind: pa.DataType, expected: tuple[object, ...]) -> None:
@@ -51,3 +52,13 @@ def test_keys_are_whole() -> None:
 def test_no_columns() -> None:
     """No columns, the empty statistics."""
     assert compute_stats(pa.table({"c": [1]}), []) == EMPTY_STATS
+
+
+@pytest.mark.parametrize("kind", ["FLOAT", "DOUBLE"])
+def test_a_bound_of_zero_admits_both_zeros(kind: str) -> None:
+    """Other engines order -0.0 below 0.0: the minimum is -0.0 and the maximum 0.0."""
+    arrow = pa.float32() if kind == "FLOAT" else pa.float64()
+    for values in ([0.0], [-0.0], [-0.0, 0.0]):
+        assert repr(bounds(values, kind, arrow)) == "(-0.0, 0.0, 0)"
+    assert repr(bounds([-1.0, -0.0], kind, arrow)) == "(-1.0, 0.0, 0)"
+    assert repr(bounds([0.0, 1.0], kind, arrow)) == "(-0.0, 1.0, 0)"

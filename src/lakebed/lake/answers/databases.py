@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from lakebed.errors import NotFound
-from lakebed.kv.options import CollectorOptions
 from lakebed.lake.answers.port import Cleaning, StoreSummary
 from lakebed.lake.names import DATABASE_SUFFIX, database_folder, split_top
 from lakebed.lake.stores import Stores
@@ -25,6 +24,7 @@ class DatabaseAnswers:
             return summary if remains else None
         now_ms = lake.environment.clock.now_ms()
         pin_count = sum(one.is_live(now_ms) and one.owner.kind in ("user", "clone") for one in manifest.checkpoints)
+        elsewhere = {id for entry in manifest.external_databases for id in entry.file_ids}
         return StoreSummary(
             "database",
             name,
@@ -33,7 +33,12 @@ class DatabaseAnswers:
             None,
             manifest.file_set.size_bytes,
             pin_count,
+            shared_bytes=sum(file.size_bytes for file in manifest.file_set.files() if file.id in elsewhere),
         )
+
+    def disk_bytes(self, lake: Stores, name: str) -> int:
+        """As `Answers`."""
+        return sum(meta.size_bytes for meta in lake.store.list(database_folder(name)))
 
     def versions(self, lake: Stores, name: str) -> list[Version]:
         """Cost: 2 LIST + 1 GET a version."""
@@ -54,10 +59,9 @@ class DatabaseAnswers:
             return None
 
     def clean(self, lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:
-        """What the collector of each finds, by its default settings."""
-        return [
-            lake.database(name).collect_garbage(
-                CollectorOptions(), dry_run=cleaning.dry_run, progress=cleaning.progress
-            )
-            for name in lake.databases()
-        ]
+        """What the collector of each finds, by default settings; a warning says why one was not collected."""
+        places = [lake.database(name).place for name in lake.databases()]
+        from lakebed.kv.collect import Collector
+
+        collector = Collector(places, dry_run=cleaning.dry_run, progress=cleaning.progress)
+        return [done.report for done in collector.collect_once().values()]

@@ -27,13 +27,19 @@ class StoreSummary:
     changed_ms: int | None
     """When that version was made, Unix ms, UTC."""
     row_count: int | None
-    """Rows, or objects of a repository; None where counting would mean reading everything."""
+    """Rows that a read gives, or objects of a repository; None where counting would mean reading everything."""
     size_bytes: int
-    """Of the files that the newest version needs."""
+    """Of the files that the newest version needs, those of other stores included."""
     pin_count: int
     """Pins that somebody made: tags; branches of a repository; checkpoints of people and of clones."""
     problem: str | None = None
     """Why the store could not be read, in one sentence; the numbers are then zero."""
+    row_count_is_exact: bool = True
+    """False: at most so many rows; some may replace others, and telling would mean reading large files."""
+    shared_bytes: int = 0
+    """Of `size_bytes`, what lies in other stores: files that a clone shares with its parent."""
+    disk_bytes: int | None = None
+    """Of every object in the store's folder: all versions, and what no version needs any more. None: not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,10 @@ class Answers(Protocol):
 
     def summary(self, lake: Stores, name: str) -> StoreSummary | None:
         """A store's line in the list of all; None for one that is gone but for a mark that it was there."""
+        ...
+
+    def disk_bytes(self, lake: Stores, name: str) -> int:
+        """Bytes of all objects in a store's folder. Cost: 1 LIST a thousand objects."""
         ...
 
     def versions(self, lake: Stores, name: str) -> list[Version]:

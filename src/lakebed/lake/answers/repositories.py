@@ -7,14 +7,10 @@ another process is, it says so instead.
 from __future__ import annotations
 
 from lakebed.errors import Conflict, NotFound
-from lakebed.kv.options import CollectorOptions
 from lakebed.lake.answers.port import Cleaning, StoreSummary
 from lakebed.lake.stores import Stores
 from lakebed.reclaim.model import Pin, ReclaimReport, Verdict, Version
-from lakebed.repo.commits import SHOWN_CHARACTERS
-from lakebed.repo.drop import sweep_deleted
 from lakebed.repo.namespace import METADATA_FOLDER, namespace_folder
-from lakebed.repo.options import RepositoryOptions
 
 __all__ = ["RepositoryAnswers"]
 
@@ -24,6 +20,8 @@ class RepositoryAnswers:
 
     def summary(self, lake: Stores, name: str) -> StoreSummary | None:
         """Cost: as `Stores.reading_repositories`, and 1 read."""
+        from lakebed.repo.commits import SHOWN_CHARACTERS  # repositories are loaded when a lake has some
+
         with lake.reading_repositories() as home:
             if home is None or not home.exists(name):
                 return None
@@ -38,6 +36,13 @@ class RepositoryAnswers:
                 head.commit.metarange.size_bytes,
                 len(repository.pins()),
             )
+
+    def disk_bytes(self, lake: Stores, name: str) -> int:
+        """As `Answers`."""
+        with lake.reading_repositories() as home:
+            if home is None:
+                return 0
+            return sum(meta.size_bytes for meta in home.repository(name).home.store.list(""))
 
     def versions(self, lake: Stores, name: str) -> list[Version]:
         """Cost: 1 read a commit."""
@@ -71,6 +76,10 @@ class RepositoryAnswers:
 
     def clean(self, lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:
         """Of each repository what nothing needs, the remains of deleted ones, and what their records no longer need."""
+        from lakebed.kv.options import CollectorOptions
+        from lakebed.repo.drop import sweep_deleted
+        from lakebed.repo.options import RepositoryOptions
+
         try:
             home = lake.open_repositories(create=False, options=RepositoryOptions(background=False))
         except NotFound:

@@ -6,29 +6,64 @@ from dataclasses import replace
 
 import pyarrow.compute as pc
 
+from lakebed.errors import Corruption, InvalidRequest, UnsupportedFormat
 from lakebed.lake.answers.port import Cleaning, StoreSummary
 from lakebed.lake.drop import drop_table, is_dropped
 from lakebed.lake.names import split_path
 from lakebed.lake.stores import Stores
 from lakebed.reclaim.model import Pin, ReclaimReport, Verdict, Version
+from lakebed.table.table import Table
 
 __all__ = ["TableAnswers"]
+
+
+_NOT_CLEANABLE = frozenset(("unsupported_option", "unsupported_partition", "invalid_option", "live_files_missing"))
+"""Kinds of errors that say that where a table's files lie is not understood."""
+
+_COUNTED_BYTES_MAX = 16 * 1024 * 1024
+"""Files of a table that have to be merged to count its rows are read up to this size together."""
+
+
+def _rows_of(table: Table) -> tuple[int | None, bool]:
+    """How many rows the newest version has, and whether that is exact; None: this version cannot read the table."""
+    try:
+        splits = table.scan().splits()
+    except UnsupportedFormat:
+        return None, False
+    to_merge = sum(file.file_size for split in splits if split.needs_merge for file in split.files)
+    if to_merge <= _COUNTED_BYTES_MAX:
+        return table.scan().count(), True
+    return sum(split.row_count for split in splits), False
 
 
 class TableAnswers:
     """As `Answers`."""
 
     def summary(self, lake: Stores, name: str) -> StoreSummary:
-        """Cost: 3 LIST + 2 GET, and 1 GET for each manifest that is not cached."""
+        """Cost: 3 LIST + 2 GET, and 1 GET for each manifest that is not cached; keys of small files to be merged."""
         table = lake.table(name)
         newest = table.latest()
         pin_count = len(table.tags())
         if newest is None:
             return StoreSummary("table", name, None, None, 0, 0, pin_count)
         size_bytes = pc.sum(table.reader.live_entries(newest).column("file_size")).as_py() or 0
+        row_count, is_exact = _rows_of(table)
+        if row_count is None:
+            row_count = newest.total_record_count
         return StoreSummary(
-            "table", name, str(newest.id), newest.time_ms, newest.total_record_count, size_bytes, pin_count
+            "table",
+            name,
+            str(newest.id),
+            newest.time_ms,
+            row_count,
+            size_bytes,
+            pin_count,
+            row_count_is_exact=is_exact,
         )
+
+    def disk_bytes(self, lake: Stores, name: str) -> int:
+        """As `Answers`."""
+        return sum(meta.size_bytes for meta in lake.table(name).store.list(""))
 
     def versions(self, lake: Stores, name: str) -> list[Version]:
         """Cost: 2 LIST + 1 GET a version."""
@@ -59,9 +94,16 @@ class TableAnswers:
         reports: list[ReclaimReport] = []
         for name in lake.tables():
             table = lake.table(name)
-            reports.append(table.expire_tags(dry_run=dry_run))
-            reports.append(table.expire(dry_run=dry_run, progress=progress))
-            reports.append(table.remove_orphan_files(older_than_ms=cleaning.orphans_older_than_ms, dry_run=dry_run))
+            try:
+                reports.append(table.expire_tags(dry_run=dry_run))
+                reports.append(table.expire(dry_run=dry_run, progress=progress))
+                reports.append(table.remove_orphan_files(older_than_ms=cleaning.orphans_older_than_ms, dry_run=dry_run))
+            except (InvalidRequest, UnsupportedFormat, Corruption) as error:
+                if error.kind not in _NOT_CLEANABLE:
+                    raise
+                # The other tables of the lake are cleaned all the same.
+                warning = f"the table was not cleaned: {error}"
+                reports.append(ReclaimReport(name, 0, 0, 0, {}, (warning,), dry_run))
         for dropped in lake.dropped_tables():
             reports.append(
                 drop_table(lake.store, dropped, environment=lake.environment, dry_run=dry_run, progress=progress)

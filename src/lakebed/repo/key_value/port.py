@@ -26,6 +26,7 @@ import pyarrow as pa
 from lakebed.errors import Conflict, InvalidRequest
 
 __all__ = [
+    "BOUND_BYTES_MAX",
     "KEY_BYTES_MAX",
     "PAIR_SCHEMA",
     "VALUE_BYTES_MAX",
@@ -39,6 +40,9 @@ __all__ = [
     "checked_columns",
     "unexpected_value",
 ]
+
+BOUND_BYTES_MAX: Final = 65_535
+"""Longest start or end of a scan. A bound may be longer than a key: it only marks a position between keys."""
 
 KEY_BYTES_MAX: Final = 2_048
 """Longest key: a path of 1,024 bytes behind a prefix. A page of PostgreSQL's index holds three keys, which is the limit
@@ -281,12 +285,20 @@ def _listed(column: Any, name: str) -> list[Any]:
 
 
 def checked_bounds(start: object, end: object) -> tuple[bytes | None, bytes | None] | None:
-    """Both ends of ``[start, end)``; None for an empty range. Raises `InvalidRequest` for ends that are not bytes."""
+    """Both ends of ``[start, end)``; None for an empty range.
+
+    Raises `InvalidRequest` for an end that is not bytes, or longer than `BOUND_BYTES_MAX`.
+    """
     for name, bound in (("start", start), ("end", end)):
         if bound is not None and not isinstance(bound, bytes):
             raise InvalidRequest(
                 f"The {name} of a scan is bytes or None, and {type(bound).__name__} was given: encode it first.",
                 kind="wrong_type",
+            )
+        if bound is not None and len(bound) > BOUND_BYTES_MAX:
+            raise InvalidRequest(
+                f"The {name} of a scan has {len(bound):,} bytes, and {BOUND_BYTES_MAX:,} are possible: shorten it.",
+                kind="oversized_key",
             )
     assert start is None or isinstance(start, bytes)
     assert end is None or isinstance(end, bytes)

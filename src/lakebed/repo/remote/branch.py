@@ -8,18 +8,21 @@ unless an administrator names somebody else. Does not know: how a request travel
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
 import pyarrow as pa
 from typing_extensions import Buffer
 
+from lakebed.objects.port import ObjectStore
 from lakebed.objects.streaming import take_first
 from lakebed.repo import data
 from lakebed.repo.branch import Content, chunks_of
 from lakebed.repo.committed.merge import Strategy
 from lakebed.repo.compact import Compaction
+from lakebed.repo.directories import CopyProgress, CopyReport, upload_directory
 from lakebed.repo.heads import CommitWithId
 from lakebed.repo.importing import Import, ImportSource
 from lakebed.repo.model import Difference, Entry
@@ -27,6 +30,7 @@ from lakebed.repo.names import check_branch_name, check_path
 from lakebed.repo.remote.client import Client, encoded, read_reply
 from lakebed.repo.remote.columns import ARROW_STREAM, columns_of, stream_of
 from lakebed.repo.remote.reference import RemoteReference, only_local
+from lakebed.repo.remote.store import RemoteStore
 
 __all__ = ["RemoteBranch"]
 
@@ -123,6 +127,31 @@ class RemoteBranch(RemoteReference):
         )
         found: Entry = read_reply(reply.data, Entry | None)
         return found
+
+    def check_put(self, path: str, *, only_if_absent: bool = False) -> None:
+        """Raise what `put` would raise before it needs the bytes. As `Branch.check_put`. Cost: 1 request."""
+        check_path(path, writing=True)
+        self._put(msgspec.json.encode({"path": path, "only_if_absent": only_if_absent}) + b"\n", only_ask=True)
+
+    def store(self, prefix: str = "") -> ObjectStore:
+        """An object store of this branch, read and written through the server. As `Branch.store`. Cost: 1 request."""
+        self.head()
+        return RemoteStore(self, prefix)
+
+    def upload_directory(
+        self,
+        directory: str | os.PathLike[str],
+        prefix: str = "",
+        *,
+        delete: bool = False,
+        dry_run: bool = False,
+        progress: Callable[[CopyProgress], None] | None = None,
+    ) -> CopyReport:
+        """Copy every file below a local directory here, uncommitted, in one change.
+
+        Arguments and errors as `lakebed.repo.directories.upload_directory`.
+        """
+        return upload_directory(self, directory, prefix, delete=delete, dry_run=dry_run, progress=progress)
 
     def link(
         self,

@@ -46,7 +46,7 @@ def open_remote_repository(
             ``not_a_repository``: the URL names none.
         NotFound: kind ``repository_not_found``.
         Unavailable: nothing answers there.
-    Cost: 1 request; 2 more to make it.
+    Cost: 1 request; 3 more to make it.
     """
     endpoint, _, name = url.rstrip("/").rpartition("/")
     if urlsplit(url).path.strip("/") == "":

@@ -11,19 +11,22 @@ whatever becomes of its path. Does not know: how a request travels.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import urllib3
 
-from lakebed.errors import InvalidRequest
-from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange
+from lakebed.errors import InvalidRequest, NotFound
+from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, ObjectStore
 from lakebed.repo.data import ranges_file
 from lakebed.repo.differences import DiffScope
+from lakebed.repo.directories import CopyProgress, CopyReport, download_directory
 from lakebed.repo.heads import CommitWithId
 from lakebed.repo.model import Difference, Entry
 from lakebed.repo.names import parse_reference
 from lakebed.repo.remote.client import Client, encoded
+from lakebed.repo.remote.store import RemoteStore
 from lakebed.repo.staging.listing import Listed
 
 __all__ = ["RemoteReference", "only_local"]
@@ -61,6 +64,11 @@ class RemoteReference:
     def text(self) -> str:
         """The reference, as it was written."""
         return self._text
+
+    @property
+    def repository_url(self) -> str:
+        """``http://host:port/repository``."""
+        return f"{self._client.endpoint}/{self._repository}"
 
     @property
     def home(self) -> NoReturn:
@@ -151,6 +159,11 @@ class RemoteReference:
         found: Entry = self._call("stat", ref=self._text, path=path)
         return found
 
+    def stat_many(self, paths: Sequence[str]) -> dict[str, Entry]:
+        """What is known of many objects, of one moment. As `Reference.stat_many`. Cost: 1 request."""
+        found: dict[str, Entry] = self._call("stat_many", ref=self._text, paths=list(paths))
+        return found
+
     def exists(self, path: str) -> bool:
         """Whether there is an object at a path. Cost: 1 request."""
         found: bool = self._call("exists", ref=self._text, path=path)
@@ -178,11 +191,22 @@ class RemoteReference:
         entry = self.stat(path)
 
         def read_range(byte_range: ByteRange) -> bytes:
-            reply = self._read(path, byte_range=byte_range, entry=entry)
-            with self._client.reading(reply):
-                return reply.read()
+            return self.read_entry(path, entry, byte_range=byte_range)
 
         return ranges_file(read_range, size_bytes=entry.size_bytes)
+
+    def read_entry(self, path: str, entry: Entry, *, byte_range: ByteRange | None = None) -> bytes:
+        """The bytes that an entry of a path named when it was looked up, or a range of them.
+
+        Raises:
+            NotFound: kind ``object_gone``, ``import_gone``: they are not there any more.
+            Conflict: kind ``object_changed``: the path of an imported object has another entry now.
+            InvalidRequest: kind ``invalid_range``.
+        Cost: 1 request. Memory: the bytes.
+        """
+        reply = self._read(path, byte_range=byte_range, entry=entry)
+        with self._client.reading(reply):
+            return reply.read()
 
     def _read(self, path: str, *, byte_range: ByteRange | None, entry: Entry | None = None) -> urllib3.BaseHTTPResponse:
         query: dict[str, Any] = {"ref": self._text, "path": path}
@@ -212,6 +236,28 @@ class RemoteReference:
             amount=amount,
         )
 
-    def store(self, prefix: str = "") -> NoReturn:
-        """Not here: a table in a branch needs the storage itself. Raises `InvalidRequest` (``not_over_http``)."""
-        only_local("A branch as a store")
+    def download_directory(
+        self,
+        directory: str | os.PathLike[str],
+        prefix: str = "",
+        *,
+        delete: bool = False,
+        dry_run: bool = False,
+        progress: Callable[[CopyProgress], None] | None = None,
+    ) -> CopyReport:
+        """Copy every object below a prefix into a local directory.
+
+        Arguments and errors as `lakebed.repo.directories.download_directory`.
+        """
+        return download_directory(self, directory, prefix, delete=delete, dry_run=dry_run, progress=progress)
+
+    def store(self, prefix: str = "") -> ObjectStore:
+        """An object store of what is here, read through the server. As `Reference.store`, but to read only.
+
+        A branch's own store, to write too, is `RemoteBranch.store`. Cost: 1 or 2 requests.
+        """
+        try:
+            self._call("status", branch=self._text, amount=1)
+        except (NotFound, InvalidRequest):  # not a branch's name: what is meant now is a commit, which never changes
+            return RemoteStore(RemoteReference(self._client, self._repository, self.head().id), prefix)
+        return RemoteStore(RemoteReference(self._client, self._repository, self._text), prefix)

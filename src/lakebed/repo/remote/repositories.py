@@ -7,14 +7,14 @@ owns no records and no background: the server does. Does not know: how a request
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from types import TracebackType
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.repo.model import DeletedRepository
-from lakebed.repo.names import check_branch_name, check_repository_name
+from lakebed.repo.names import check_branch_name, check_repository_name, missing_repository
 from lakebed.repo.remote.client import Client, encoded
 from lakebed.repo.remote.keys import RemoteAccessKeys
 from lakebed.repo.remote.reference import only_local
@@ -22,6 +22,8 @@ from lakebed.repo.remote.repository import RemoteRepository
 from lakebed.repo.remote.verbs import RepositoryFacts
 
 __all__ = ["RemoteRepositories"]
+
+_NAMES_LOOKED_AT_MAX: Final = 1000
 
 
 class RemoteRepositories:
@@ -88,14 +90,24 @@ class RemoteRepositories:
         return RemoteRepository(self._client, made)
 
     def repository(self, name: str) -> RemoteRepository:
-        """A repository by name. As `Repositories.repository`. Cost: 1 request."""
+        """A repository by name. As `Repositories.repository`. Cost: 1 request; of one that is not there 1 more."""
+        try:
+            return self._found(name)
+        except NotFound as missing:
+            if missing.kind != "repository_not_found":
+                raise
+            # The server tells no names. What is near is among those that the access key may see anyway.
+            names = [one.name for one in self.list(amount=_NAMES_LOOKED_AT_MAX)]
+            raise missing_repository(name, names=names, url=self.url) from missing
+
+    def _found(self, name: str) -> RemoteRepository:
         found: RepositoryFacts = self._client.call("describe", repository=check_repository_name(name))
         return RemoteRepository(self._client, found)
 
     def exists(self, name: str) -> bool:
         """Whether there is a repository of this name. Cost: 1 request."""
         try:
-            self.repository(name)
+            self._found(name)
         except NotFound:
             return False
         return True
@@ -110,6 +122,10 @@ class RemoteRepositories:
     def set_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
         """Replace a repository's metadata. As `Repositories.set_metadata`. Cost: 1 request."""
         self._client.call("set_metadata", repository=None, name=name, metadata=dict(metadata))
+
+    def update_metadata(self, name: str, changed: Mapping[str, str], *, removed: Iterable[str] = ()) -> None:
+        """Set some keys and remove others. As `Repositories.update_metadata`. Cost: 1 request."""
+        self._client.call("update_metadata", repository=None, name=name, changed=dict(changed), removed=list(removed))
 
     def delete(self, name: str, *, force: bool = False) -> None:
         """Delete a repository: it is gone at once. As `Repositories.delete`. Cost: 1 request."""

@@ -7,6 +7,7 @@ changes. Does not know: how a request travels.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NoReturn, get_args
@@ -18,6 +19,7 @@ from lakebed.repo.hooks import Webhook
 from lakebed.repo.model import Difference, Tag
 from lakebed.repo.options import CollectionOptions
 from lakebed.repo.protection import Blocked, ProtectionRule
+from lakebed.repo.ranges import diff_sides, log_of_range
 from lakebed.repo.reflog import ReflogLine
 from lakebed.repo.remote.branch import RemoteBranch
 from lakebed.repo.remote.client import Client
@@ -161,27 +163,36 @@ class RemoteRepository:
         """Remove a tag. As `Repository.delete_tag`. Cost: 1 request."""
         self._call("delete_tag", name=name)
 
+    def filesystem(self) -> Any:
+        """The repository as a file system of fsspec, for pandas, DuckDB and pyarrow: see `lakebed.repo.fs`.
+
+        Raises `ModuleNotFoundError` when fsspec is not installed.
+        """
+        # By name: the file system is a face above repositories, and loaded only by those who use it.
+        module = importlib.import_module("lakebed.repo.fs")
+        return module.RepositoryFileSystem(home=self, skip_instance_cache=True)
+
     # ---- history
 
     def log(self, ref: str | RemoteReference | None = None, **filters: Any) -> Iterator[CommitWithId]:
         """Commits behind a reference, by default behind the default branch. As `Repository.log`."""
-        return self.ref(self.default_branch if ref is None else str(ref)).log(**filters)
+        text = self.default_branch if ref is None else str(ref)
+        return log_of_range(lambda one, **rest: self.ref(one).log(**rest), text, **filters)
 
     def diff(
         self,
         left: str | RemoteReference,
-        right: str | RemoteReference,
+        right: str | RemoteReference | None = None,
         *,
-        kind: DiffScope = "three_dot",
+        kind: DiffScope | None = None,
         prefix: str = "",
         after: str = "",
         delimiter: str = "",
         amount: int | None = None,
     ) -> Iterator[Difference]:
-        """How two references differ. As `Repository.diff`. Cost: 1 request a page."""
-        return self.ref(str(left)).diff(
-            str(right), kind=kind, prefix=prefix, after=after, delimiter=delimiter, amount=amount
-        )
+        """How two references differ, or the sides of a range. As `Repository.diff`. Cost: 1 request a page."""
+        one, other, scope = diff_sides(str(left), None if right is None else str(right), kind)
+        return self.ref(one).diff(other, kind=scope, prefix=prefix, after=after, delimiter=delimiter, amount=amount)
 
     def merge_base(self, left: str | RemoteReference, right: str | RemoteReference) -> str | None:
         """Id of the best common ancestor of two references; None: there is none. Cost: 1 request."""

@@ -29,7 +29,16 @@ from lakebed.repo.repository import NamedCommit
 from lakebed.repo.retention import RetentionRules
 from lakebed.repo.staging.listing import Listed
 
-__all__ = ["HOME_VERBS", "PAGE_COUNT_MAX", "PATHS_MAX", "VERBS", "RepositoryFacts", "Verb"]
+__all__ = [
+    "HOME_VERBS",
+    "PAGE_COUNT_MAX",
+    "PATHS_MAX",
+    "VERBS",
+    "BranchPaths",
+    "PathsAt",
+    "RepositoryFacts",
+    "Verb",
+]
 
 R = TypeVar("R")
 
@@ -434,12 +443,21 @@ class NewMetadata(msgspec.Struct, frozen=True):
     metadata: Texts
 
 
+class MetadataChange(msgspec.Struct, frozen=True):
+    """Keys of a repository's metadata that are set, and keys that are removed."""
+
+    name: str
+    changed: Texts
+    removed: list[str] = []
+
+
 # ---- the table
 
 _OF_REPOSITORIES: Final[tuple[Verb[Any], ...]] = (
     Verb("describe", "repository", Nothing, RepositoryFacts, "read", "look", "What a repository is."),
     # reading
     Verb("stat", "reference", PathAt, Entry, "read", "look", "What is known of an object."),
+    Verb("stat_many", "reference", PathsAt, dict[str, Entry], "read", "compute", "What is known of many objects."),
     Verb("exists", "reference", PathAt, bool, "read", "look", "Whether an object is there."),
     Verb("list", "reference", ListPage, list[Listed], "read", "compute", "Objects, by path.", is_list=True),
     Verb("head", "reference", OfReference, CommitWithId, "read", "look", "The commit a reference leads to."),
@@ -506,6 +524,7 @@ _OF_HOMES: Final[tuple[Verb[Any], ...]] = (
     Verb("list", "repository", NamePage, list[RepositoryFacts], "read", "compute", "Repositories.", True),
     Verb("create", "repository", RepositoryStart, RepositoryFacts, "write", "write", "Make a repository."),
     Verb("set_metadata", "repository", NewMetadata, None, "admin", "write", "Replace a repository's metadata."),
+    Verb("update_metadata", "repository", MetadataChange, None, "admin", "write", "Change a repository's metadata."),
     Verb("deleted", "repository", Nothing, tuple[DeletedRepository, ...], "admin", "look", "What was deleted."),
 )
 HOME_VERBS: Final[dict[str, Verb[Any]]] = {verb.name: verb for verb in _OF_HOMES}

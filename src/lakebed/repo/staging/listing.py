@@ -118,11 +118,12 @@ def page_of(prefix: bytes, *, after: str = "", delimiter: str = "", amount: int 
 
 
 def _start_behind(after: bytes, prefix: bytes, mark: bytes) -> bytes | None:
-    """Where a listing goes on; None: nowhere. A common prefix that `after` is, or lies in, was listed before."""
-    if mark and after.startswith(prefix):
-        at = after.find(mark, len(prefix))
-        if at >= 0:
-            return prefix_range(after[: at + len(mark)])[1]
+    """Where a listing goes on; None: nowhere.
+
+    A common prefix that `after` is was listed before. One that it lies in is listed when there is more behind `after`.
+    """
+    if mark and after.startswith(prefix) and after.find(mark, len(prefix)) == len(after) - len(mark) >= len(prefix):
+        return prefix_range(after)[1]
     return after + b"\0"
 
 

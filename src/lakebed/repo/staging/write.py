@@ -8,6 +8,7 @@ Invariants:
 - A staged entry is removed without a tombstone only where no older layer has the path, in a change that expects the
   record: else a compaction that has read the entry would bring it back.
 - An address of ours that is staged is not older than the boundary: a collection takes no bytes that are being named.
+- An address of elsewhere is one that may be imported (`lakebed.repo.foreign`), by whichever verb it comes.
 - `delete_prefix` writes no row: it seals, and the fresh token hides what lies below it.
 
 Does not know: how bytes were uploaded.
@@ -15,13 +16,14 @@ Does not know: how bytes were uploaded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 import pyarrow as pa
 
 from lakebed.errors import AlreadyExists, Conflict
 from lakebed.repo.entry import decode_entry
+from lakebed.repo.foreign import is_foreign
 from lakebed.repo.heads import fold
 from lakebed.repo.home import Home
 from lakebed.repo.model import TOMBSTONE, Entry
@@ -39,6 +41,7 @@ __all__ = [
     "path_exists",
     "stage",
     "stage_if_absent",
+    "stage_if_match",
     "stage_many",
 ]
 
@@ -52,14 +55,14 @@ def stage(home: Home, *, branch: str, path: str, entry: Entry) -> None:
     Raises:
         NotFound: kind ``branch_not_found``.
         InvalidRequest: the path, the entry or the branch cannot be written (``invalid_path``, ``reserved_path``,
-            ``invalid_address``, ``oversized_metadata``, ``protected_branch``, ...).
+            ``invalid_address``, ``import_not_allowed``, ``oversized_metadata``, ``protected_branch``, ...).
         Conflict: kind ``branch_moved``: the branch was sealed at every try; ``upload_expired``: the entry's bytes were
             uploaded so long ago that a collection may have taken them.
         OutcomeUnknown: the store did not say whether it was written.
     Cost: 2 peeks and 1 write of the key-value store.
     """
     key = check_path(path, writing=True)
-    value, ulid = checked_entry(entry, path)
+    value, ulid = _allowed(home, entry, path)
     tries = Tries(home, branch, operation="stage")
     while True:
         standing = tries.look()
@@ -80,17 +83,54 @@ def stage_if_absent(home: Home, *, branch: str, path: str, entry: Entry) -> None
         Otherwise as `stage`.
     Cost: 1 snapshot, 1 read a token and 1 of the committed data, 1 write.
     """
+
+    def refuse(visible: Entry | None) -> None:
+        if visible is not None:
+            raise path_exists(home, branch, path)
+
+    _stage_unless(home, branch, path, entry, operation="stage_if_absent", refuse=refuse)
+
+
+def stage_if_match(
+    home: Home, *, branch: str, path: str, entry: Entry, matches: Callable[[Entry | None], bool]
+) -> None:
+    """Give a path an entry, if what is visible there, None: nothing, is what the caller expects.
+
+    An entry with the same address counts as expected, as in `stage_if_absent`.
+
+    Raises:
+        Conflict: kind ``path_changed``: something else is visible; otherwise as `stage`.
+        Otherwise as `stage`.
+    Cost: as `stage_if_absent`.
+    """
+
+    def refuse(visible: Entry | None) -> None:
+        if not matches(visible):
+            raise Conflict(
+                f"{path!r} on branch {branch} of repository {home.name} is not what was expected there: read it again.",
+                kind="path_changed",
+                branch=branch,
+                path=path,
+            )
+
+    _stage_unless(home, branch, path, entry, operation="stage_if_match", refuse=refuse)
+
+
+def _stage_unless(
+    home: Home, branch: str, path: str, entry: Entry, *, operation: str, refuse: Callable[[Entry | None], None]
+) -> None:
+    """Stage an entry in the moment in which `refuse` accepts what is visible."""
     key = check_path(path, writing=True)
-    value, ulid = checked_entry(entry, path)
-    tries = Tries(home, branch, operation="stage_if_absent")
+    value, ulid = _allowed(home, entry, path)
+    tries = Tries(home, branch, operation=operation)
     while True:
         with tries.moment() as (snapshot, standing):
             own, below = branch_view(home, standing.record, snapshot=snapshot).layers_of([key])[0]
-        visible = below if own is None else own or None
-        if visible is not None:
-            if decode_entry(visible, where=path).address == entry.address:
-                return
-            raise path_exists(home, branch, path)
+        raw = below if own is None else own or None
+        visible = None if raw is None else decode_entry(raw, where=path)
+        if visible is not None and visible.address == entry.address:
+            return
+        refuse(visible)
         _check_age(ulid, standing.boundary)
         staged = standing.token_prefix + key
         if write_rows(home, [staged], [value], expected={**standing.on_both, staged: own}):
@@ -113,8 +153,9 @@ def stage_many(home: Home, *, branch: str, entries: Iterable[tuple[str, Entry]] 
         Otherwise as `stage`. Nothing was written then.
     Cost: 1 write of the key-value store; about 3 us an entry.
     """
-    pairs = pairs_of(entries) if isinstance(entries, pa.RecordBatch | pa.Table) else entries
+    pairs = list(pairs_of(entries) if isinstance(entries, pa.RecordBatch | pa.Table) else entries)
     paths, column, oldest = checked_columns(pairs)
+    home.foreign.check(entry.address for _, entry in pairs if is_foreign(entry.address))
     tries = Tries(home, branch, operation="stage_many")
     while True:
         standing = tries.look()
@@ -232,6 +273,14 @@ def path_exists(home: Home, branch: str, path: str) -> AlreadyExists:
         branch=branch,
         path=path,
     )
+
+
+def _allowed(home: Home, entry: Entry, path: str) -> tuple[bytes, str | None]:
+    """An entry as `checked_entry` has it, if its address may be named: a client says where the bytes are."""
+    value, ulid = checked_entry(entry, path)
+    if ulid is None:
+        home.foreign.check([entry.address])
+    return value, ulid
 
 
 def _check_age(ulid: str | None, boundary: bytes | None) -> None:

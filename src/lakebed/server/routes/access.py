@@ -49,8 +49,9 @@ async def login(call: Call) -> Reply:
 @endpoint(ACCESS, "GET", "/user", name="getCurrentUser", tag="auth", needs="read", gives={200: CurrentUser})
 async def get_current_user(call: Call) -> Reply:
     """Who asks."""
-    assert call.principal is not None
-    return json(CurrentUser(User(call.principal.id, call.principal.created_at_ms // 1000)))
+    principal = call.principal
+    assert principal is not None
+    return json(CurrentUser(User(principal.id, principal.created_at_ms // 1000, friendly_name=principal.id)))
 
 
 @endpoint(

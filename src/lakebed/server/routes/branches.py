@@ -69,7 +69,7 @@ async def list_branches(call: Call) -> Reply:
 async def create_branch(call: Call) -> Reply:
     """Create a branch from a reference; the reply is the id of the commit at its head."""
     body = await call.read(BranchCreation)
-    home = await call.home()
+    home = await call.home(force=bool(body.force))
     call.subject = body.name
     made = await call.quick(
         branches.create_branch, home, body.name, source=body.source, hidden=bool(body.hidden), committer=call.committer
@@ -90,7 +90,7 @@ async def create_branch(call: Call) -> Reply:
 )
 async def delete_branch(call: Call) -> Reply:
     """Delete a branch and what is staged on it."""
-    home = await call.home()
+    home = await call.home(force=call.flag("force"))
     await call.quick(branches.delete_branch, home, call.path["branch"], committer=call.committer)
     return empty()
 
@@ -109,7 +109,7 @@ async def delete_branch(call: Call) -> Reply:
 async def reset_branch(call: Call) -> Reply:
     """Give up what is uncommitted: everything, at a path, or below a prefix."""
     body = await call.read(ResetCreation)
-    home, name = await call.home(), call.path["branch"]
+    home, name = await call.home(force=bool(body.force)), call.path["branch"]
     if body.type == "reset":
         await call.heavy(reset.reset, home, name)
         return empty()
@@ -136,6 +136,6 @@ async def reset_branch(call: Call) -> Reply:
 async def hard_reset_branch(call: Call) -> Reply:
     """Let a branch go to another commit."""
     ref, force = call.required("ref"), call.flag("force")
-    home = await call.home()
+    home = await call.home(force=force)
     await call.heavy(reset.hard_reset, home, call.path["branch"], ref=ref, force=force)
     return empty()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from itertools import islice
 
 from lakebed.errors import InvalidRequest
 from lakebed.repo.commit import commit as make_commit
 from lakebed.repo.commits import merge_base
 from lakebed.repo.home import Home
-from lakebed.repo.log import log
+from lakebed.repo.log import log_page
 from lakebed.repo.merge import merge as make_merge
 from lakebed.repo.pick import cherry_pick as make_pick
 from lakebed.repo.pick import revert as make_revert
@@ -23,11 +22,12 @@ from lakebed.server.bodies import (
     MergeCreation,
     MergeResult,
     Page,
+    Pagination,
     RevertCreation,
 )
 from lakebed.server.call import Call
 from lakebed.server.endpoint import Endpoint, Parameter, endpoint
-from lakebed.server.pages import page_of
+from lakebed.server.pages import AMOUNT_MAX
 from lakebed.server.replies import Reply, empty, json
 from lakebed.server.routes.parameters import AFTER, AMOUNT
 from lakebed.server.routes.shapes import commit_row
@@ -58,7 +58,7 @@ async def commit(call: Call) -> Reply:
     body = await call.read(CommitCreation)
     if call.query.get("source_metarange"):
         raise InvalidRequest("A metarange cannot be committed by its id: commit what is staged.", kind="unsupported")
-    home = await call.home()
+    home = await call.home(force=bool(body.force))
     made = await call.heavy(
         make_commit,
         home,
@@ -118,18 +118,21 @@ async def log_commits(call: Call) -> Reply:
     paths, prefixes = call.repeated("objects"), call.repeated("prefixes")
 
     def read() -> Reply:
-        found = log(
+        found = log_page(
             home,
             call.path["ref"],
             after=page.after or None,
+            amount=page.amount,
+            is_last=limit,
             since_ms=since,
             stop_at=stop_at or None,
             first_parent=first_parent,
             paths=paths,
             prefixes=prefixes,
         )
-        rows = list(islice(found, page.amount if limit else page.probe))
-        return json(page_of(rows, amount=page.amount, key=lambda row: row[0], row=lambda row: commit_row(*row)))
+        following = found.following
+        rows = [commit_row(*row) for row in found.rows]
+        return json(Page(Pagination(bool(following), following, len(rows), AMOUNT_MAX), rows))
 
     return await call.heavy(read)
 
@@ -149,7 +152,7 @@ async def log_commits(call: Call) -> Reply:
 async def merge(call: Call) -> Reply:
     """Merge a reference into a branch."""
     body = await call.read(MergeCreation, default=MergeCreation())
-    home = await call.home()
+    home = await call.home(force=bool(body.force))
     made = await call.heavy(
         make_merge,
         home,
@@ -188,12 +191,13 @@ def _merge_base(home: Home, source: str, branch: str) -> MergeBaseResult:
     needs="write",
     takes=RevertCreation,
     gives={204: None},
+    statuses={"parent_number_needed": 409},
     audited=True,
 )
 async def revert(call: Call) -> Reply:
     """Undo one commit's changes in a new commit."""
     body = await call.read(RevertCreation)
-    home, says = await call.home(), body.commit_overrides or _NO_OVERRIDES
+    home, says = await call.home(force=bool(body.force)), body.commit_overrides or _NO_OVERRIDES
     await call.heavy(
         make_revert,
         home,
@@ -222,7 +226,7 @@ async def revert(call: Call) -> Reply:
 async def cherry_pick(call: Call) -> Reply:
     """Make one commit's changes again, in a new commit on a branch."""
     body = await call.read(CherryPickCreation)
-    home, says = await call.home(), body.commit_overrides or _NO_OVERRIDES
+    home, says = await call.home(force=bool(body.force)), body.commit_overrides or _NO_OVERRIDES
     made = await call.heavy(
         make_pick,
         home,

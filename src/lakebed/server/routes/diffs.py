@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from lakebed.errors import InvalidRequest
@@ -19,6 +20,7 @@ __all__ = ["DIFFS"]
 DIFFS: list[Endpoint] = []
 _KINDS: Final = ("two_dot", "three_dot")
 _KIND: Final = Parameter("type", "three_dot: what the right side changed since the merge base.", choices=_KINDS)
+_RIGHT_STATS: Final = Parameter("include_right_stats", "Tell what the right side has at each path.", kind="boolean")
 
 
 @endpoint(
@@ -52,7 +54,7 @@ async def diff_branch(call: Call) -> Reply:
     tag="refs",
     needs="read",
     gives={200: Page[DiffRow]},
-    parameters=(PREFIX, AFTER, AMOUNT, DELIMITER, _KIND),
+    parameters=(PREFIX, AFTER, AMOUNT, DELIMITER, _KIND, _RIGHT_STATS),
 )
 async def diff_two(call: Call) -> Reply:
     """How two references differ; by default, what the right one changed since their merge base."""
@@ -60,6 +62,7 @@ async def diff_two(call: Call) -> Reply:
     kind = call.query.get("type") or "three_dot"
     if kind not in _KINDS:
         raise InvalidRequest(f"type={kind!r} is neither two_dot nor three_dot.", kind="invalid_query")
+    row = partial(diff_row, with_right=call.flag("include_right_stats"))
 
     def read() -> Reply:
         found = diff_refs(
@@ -72,6 +75,6 @@ async def diff_two(call: Call) -> Reply:
             delimiter=delimiter,
             amount=page.probe,
         )
-        return json(page_of(list(found), amount=page.amount, key=lambda row: row.path, row=diff_row))
+        return json(page_of(list(found), amount=page.amount, key=lambda row: row.path, row=row))
 
     return await call.heavy(read)

@@ -7,7 +7,7 @@ one that was broken off with its server is taken up again when a server starts.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import UNSET, UnsetType
 
@@ -17,6 +17,7 @@ from lakebed.repo.importing import Import, ImportSource, cancel_import, import_s
 from lakebed.server.bodies import ImportCreation, ImportLocation, ImportStarted, ImportStatus, Message
 from lakebed.server.call import Call
 from lakebed.server.endpoint import Endpoint, endpoint
+from lakebed.server.errors import concealed
 from lakebed.server.replies import Reply, empty, json
 from lakebed.server.routes.parameters import IMPORT_ID
 from lakebed.server.routes.shapes import commit_row, engine_url
@@ -41,24 +42,24 @@ _IMPORT: Final = "/repositories/{repository}/branches/{branch}/import"
 async def start(call: Call) -> Reply:
     """Begin an import; it goes on behind the reply."""
     body = await call.read(ImportCreation)
-    home = await call.home()
+    home, root_url = await call.home(), call.site.repositories.url
     import_id = await call.quick(
         start_import,
         home,
         call.path["branch"],
-        sources=[_source(location) for location in body.paths],
+        sources=[_source(location, root_url=root_url) for location in body.paths],
         message=body.commit.message or "Import objects",
         metadata=body.commit.metadata,
         committer=call.committer,
+        force=bool(body.force),
     )
     call.site.imports.start(home, import_id)
     return json(ImportStarted(import_id), 202)
 
 
-def _source(location: ImportLocation) -> ImportSource:
-    return ImportSource(
-        engine_url(location.path), location.destination, "object" if location.type == "object" else "prefix"
-    )
+def _source(location: ImportLocation, *, root_url: str) -> ImportSource:
+    kind: Literal["object", "prefix"] = "object" if location.type == "object" else "prefix"
+    return ImportSource(engine_url(location.path, root_url=root_url), location.destination, kind)
 
 
 @endpoint(
@@ -75,10 +76,10 @@ async def status(call: Call) -> Reply:
     """How far an import is."""
     import_id = call.required("id")
     home = await call.home()
-    return json(await call.quick(_status, home, import_id))
+    return json(await call.quick(_status, home, import_id, root_url=call.site.repositories.url))
 
 
-def _status(home: Home, import_id: str) -> ImportStatus:
+def _status(home: Home, import_id: str, *, root_url: str) -> ImportStatus:
     found = import_status(home, import_id)
     commit = None if found.commit_id is None else load_commit(home, found.commit_id)
     updated = datetime.fromtimestamp(found.updated_at_ms / 1000, UTC).isoformat().replace("+00:00", "Z")
@@ -88,13 +89,13 @@ def _status(home: Home, import_id: str) -> ImportStatus:
         ingested_objects=found.ingested_count,
         metarange_id=UNSET if commit is None else commit.metarange.id,
         commit=UNSET if commit is None or found.commit_id is None else commit_row(found.commit_id, commit),
-        error=_problem(found),
+        error=_problem(found, root_url=root_url),
     )
 
 
-def _problem(found: Import) -> Message | UnsetType:
+def _problem(found: Import, *, root_url: str) -> Message | UnsetType:
     if found.state == "failed":
-        return Message(found.error or "The import failed.")
+        return Message(concealed(found.error or "The import failed.", root_url=root_url))
     return Message("The import was cancelled.") if found.state == "cancelled" else UNSET
 
 

@@ -7,10 +7,13 @@ whole, in one step of the pool; larger ones as streams (`lakebed.server.streamin
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Final
 
-from lakebed.errors import AlreadyExists, InvalidRequest, LakebedError, NotFound
+import msgspec
+
+from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound
 from lakebed.repo import data
 from lakebed.repo.home import Home
 from lakebed.repo.key_value.port import KeyValueSnapshot
@@ -18,7 +21,7 @@ from lakebed.repo.model import Entry
 from lakebed.repo.names import check_path
 from lakebed.repo.refs import resolve
 from lakebed.repo.staging.view import View, open_view
-from lakebed.repo.staging.write import delete, delete_many, stage, stage_if_absent
+from lakebed.repo.staging.write import delete, delete_many, stage, stage_if_absent, stage_if_match
 from lakebed.server.bodies import (
     ObjectCopyCreation,
     ObjectError,
@@ -40,6 +43,7 @@ from lakebed.server.routes.parameters import (
     AMOUNT,
     DELIMITER,
     FORCE,
+    IF_MATCH,
     IF_NONE_MATCH,
     OBJECT_PATH,
     PREFIX,
@@ -50,7 +54,7 @@ from lakebed.server.routes.parameters import (
 from lakebed.server.routes.shapes import engine_url, object_stats, prefix_stats
 from lakebed.server.streaming import download, gathered, upload
 
-__all__ = ["HOT", "OBJECTS", "find_entry", "only_if_absent", "stage_entry"]
+__all__ = ["HOT", "OBJECTS", "Condition", "condition_of", "dated", "find_entry", "stage_entry"]
 
 HOT: list[Endpoint] = []
 OBJECTS: list[Endpoint] = []
@@ -58,7 +62,22 @@ OBJECTS: list[Endpoint] = []
 _REF = "/repositories/{repository}/refs/{ref:path}/objects"
 _BRANCH = "/repositories/{repository}/branches/{branch}/objects"
 _META: Final = b"x-lakefs-meta-"
+"""Begins the headers of the user's own metadata."""
+_INTERNAL: Final = b"x-lakefs-internal-"
+"""Begins the headers of a client's metadata: modification time, permissions and symbolic links of `lakectl local`."""
+_INTERNAL_KEY: Final = "::lakefs::"
+"""Begins the metadata key of such a header. Clients look for it. Stored: DO NOT CHANGE."""
 _ANY_TYPE: Final = data.CONTENT_TYPE
+
+_INLINE_TYPES: Final = frozenset(
+    [
+        *(f"image/{kind}" for kind in ("jpeg", "jpg", "png", "gif", "webp", "svg+xml")),
+        *(f"text/{kind}" for kind in ("plain", "markdown", "x-markdown", "html", "css", "javascript", "xml")),
+        *(f"application/{kind}" for kind in ("pdf", "javascript", "json", "xml")),
+        *("video/mp4", "video/webm", "audio/mpeg", "audio/wav", "audio/webm"),
+    ]
+)
+"""Content types that a browser may show; objects of other types are saved. Scripts never run: see `_entity_headers`."""
 
 
 # ---- looking and reading
@@ -102,7 +121,13 @@ def _stats(call: Call, home: Home, path: str, entry: Entry, *, with_metadata: bo
     if not presign:
         return object_stats(path, entry, address=data.physical_url(home, entry), with_metadata=with_metadata)
     expires_in_s = call.site.options.presigned_lifetime_s
-    address = data.signed_get(home, entry, expires_in_s=expires_in_s)
+    try:
+        address = data.signed_get(home, entry, expires_in_s=expires_in_s)
+    except InvalidRequest as error:
+        if error.kind != "import_not_allowed":
+            raise
+        # Its bytes may not be read; a listing says so of this one, and shows the others.
+        return object_stats(path, entry, address=data.physical_url(home, entry), with_metadata=with_metadata)
     expires_at_s = home.now_ms() // 1000 + expires_in_s
     return object_stats(path, entry, address=address, with_metadata=with_metadata, expires_at_s=expires_at_s)
 
@@ -178,8 +203,13 @@ def _entity_headers(entry: Entry) -> dict[str, str]:
         "etag": f'"{entry.checksum}"',
         "last-modified": formatdate(entry.modified_ms / 1000, usegmt=True),
         "accept-ranges": "bytes",
+        "content-disposition": "inline" if entry.content_type in _INLINE_TYPES else "attachment",
+        # Another key, or none, may use the same browser or proxy next.
+        "cache-control": "no-store, must-revalidate",
+        "expires": "0",
         # What users stored is data, not pages of this server: no browser may guess, or run what is in it.
         "x-content-type-options": "nosniff",
+        "x-frame-options": "SAMEORIGIN",
         "content-security-policy": "default-src 'none'; sandbox",
     }
 
@@ -215,19 +245,15 @@ def _span(call: Call, entry: Entry) -> tuple[int, int] | None:
     takes=bytes,
     body_required=False,
     gives={201: ObjectStats},
-    parameters=(OBJECT_PATH, IF_NONE_MATCH, FORCE, Parameter("storageClass", "Not looked at.")),
+    parameters=(OBJECT_PATH, IF_MATCH, IF_NONE_MATCH, FORCE, Parameter("storageClass", "Not looked at.")),
 )
 async def upload_object(call: Call) -> Reply:
     """Write an object: a raw body, or a form whose field `content` has it; `x-lakefs-meta-*` headers go with it."""
     path, branch = call.required("path"), call.path["branch"]
     check_path(path, writing=True)  # before a byte is read
-    absent = only_if_absent(call)
-    metadata = {
-        name[len(_META) :].decode("latin-1"): value.decode("latin-1")
-        for name, value in call.scope["headers"]
-        if name.startswith(_META)
-    }
-    home = await call.home()
+    condition = condition_of(call)
+    metadata = _metadata_of(call)
+    home = await call.home(force=call.flag("force"))
     content_type = call.header(b"content-type") or _ANY_TYPE
     chunks = call.chunks(bytes_max=call.site.options.object_bytes_max)
     if content_type.startswith(FORM):
@@ -238,20 +264,39 @@ async def upload_object(call: Call) -> Reply:
 
         def store() -> Entry:
             entry = data.upload(home, body, content_type=content_type, metadata=metadata)
-            stage_entry(home, branch, path, entry, only_if_absent=absent)
+            stage_entry(home, branch, path, entry, condition=condition)
             return entry
 
         entry = await call.quick(store)
     else:
-        if absent:  # ask before the bytes come in; asked again when they are staged
-            await call.quick(_refuse_present, home, branch, path)
+        if condition is not None:  # ask before the bytes come in; asked again when they are staged
+            await call.quick(_refuse_early, home, branch, path, condition)
         entry = await upload(
             gathered(rest, bytes_min=call.site.options.chunk_bytes),
             into=lambda pieces: data.upload(home, pieces, content_type=content_type, metadata=metadata),
             places=call.site.pools.uploads,
         )
-        await call.quick(stage_entry, home, branch, path, entry, only_if_absent=absent)
+        await call.quick(stage_entry, home, branch, path, entry, condition=condition)
     return json(object_stats(path, entry, address=data.physical_url(home, entry)), 201)
+
+
+def _metadata_of(call: Call) -> dict[str, str]:
+    """The metadata in a request's headers; of a header that repeats, the first counts."""
+    found: dict[str, str] = {}
+    for name, value in call.scope["headers"]:
+        if name.startswith(_META):
+            found.setdefault(_text(name[len(_META) :]), _text(value))
+        elif name.startswith(_INTERNAL):
+            found.setdefault(_INTERNAL_KEY + _text(name[len(_INTERNAL) :]), _text(value))
+    return found
+
+
+def _text(raw: bytes) -> str:
+    """A header as text: Go's clients write UTF-8, Python's Latin-1."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
 
 
 async def _begun(chunks: AsyncIterator[bytes], *, bytes_max: int) -> tuple[bytes, AsyncIterator[bytes] | None]:
@@ -275,39 +320,80 @@ async def _chained(held: list[bytes], rest: AsyncIterator[bytes]) -> AsyncIterat
         yield chunk
 
 
-def only_if_absent(call: Call) -> bool:
-    """Whether ``If-None-Match: *`` asks that nothing be there."""
-    condition = call.header(b"if-none-match")
-    if condition is None:
-        return False
-    if condition.strip() != "*":
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What must be at a path before it is written.
+
+    Attributes:
+        checksums: one of these; None: any object. Only where `absent` is false.
+        absent: nothing.
+    """
+
+    checksums: frozenset[str] | None = None
+    absent: bool = False
+
+    def holds(self, entry: Entry | None) -> bool:
+        """Whether this entry, None: none, is what must be there."""
+        if entry is None or self.absent:
+            return entry is None and self.absent
+        return self.checksums is None or entry.checksum in self.checksums
+
+
+def condition_of(call: Call) -> Condition | None:
+    """The condition that ``If-Match`` or ``If-None-Match: *`` state; None: there is none."""
+    match, none_match = call.header(b"if-match"), call.header(b"if-none-match")
+    if match is not None and none_match is not None:
+        raise InvalidRequest("The upload has both If-Match and If-None-Match: give one of them.", kind="invalid_header")
+    if match is not None:
+        return Condition(call.etags(b"if-match"))
+    if none_match is None:
+        return None
+    if none_match.strip() != "*":
         raise InvalidRequest("If-None-Match of an upload can only be *: write if nothing is there.", kind="unsupported")
-    return True
+    return Condition(absent=True)
 
 
-def _refuse_present(home: Home, branch: str, path: str) -> None:
+def _refuse_early(home: Home, branch: str, path: str, condition: Condition) -> None:
+    entry = None
     try:
-        find_entry(home, branch, path)
+        entry = find_entry(home, branch, path)
     except NotFound as error:
         if error.kind != "path_not_found":
             raise
-    else:
-        raise _present(path)
+    if not condition.holds(entry):
+        raise _unmet(path, condition)
 
 
-def _present(path: str) -> InvalidRequest:
-    return InvalidRequest(f"There is an object at {path!r} already.", kind="precondition_failed", path=path)
+def _unmet(path: str, condition: Condition) -> InvalidRequest:
+    sentence = (
+        f"There is an object at {path!r} already."
+        if condition.absent
+        else f"The object at {path!r} is not the one that If-Match names: read its ETag again."
+    )
+    return InvalidRequest(sentence, kind="precondition_failed", path=path)
 
 
-def stage_entry(home: Home, branch: str, path: str, entry: Entry, *, only_if_absent: bool = False) -> None:
-    """Give a path of a branch an entry. Raises `InvalidRequest` (``precondition_failed``) where one is and none may."""
-    if not only_if_absent:
-        stage(home, branch=branch, path=path, entry=entry)
-        return
+def stage_entry(home: Home, branch: str, path: str, entry: Entry, *, condition: Condition | None = None) -> None:
+    """Give a path of a branch an entry. Raises `InvalidRequest` (``precondition_failed``): the condition is not met."""
     try:
-        stage_if_absent(home, branch=branch, path=path, entry=entry)
+        if condition is None:
+            stage(home, branch=branch, path=path, entry=entry)
+        elif condition.absent:
+            stage_if_absent(home, branch=branch, path=path, entry=entry)
+        else:
+            stage_if_match(home, branch=branch, path=path, entry=entry, matches=condition.holds)
     except AlreadyExists as error:
-        raise _present(path) from error
+        assert condition is not None
+        raise _unmet(path, condition) from error
+    except Conflict as error:
+        if error.kind != "path_changed" or condition is None:
+            raise
+        raise _unmet(path, condition) from error
+
+
+def dated(entry: Entry, mtime_s: int | None) -> Entry:
+    """The entry with the modification time that a client gives, in Unix seconds; None: as it is."""
+    return entry if mtime_s is None else msgspec.structs.replace(entry, modified_ms=mtime_s * 1000)
 
 
 @endpoint(
@@ -323,7 +409,7 @@ def stage_entry(home: Home, branch: str, path: str, entry: Entry, *, only_if_abs
 async def delete_object(call: Call) -> Reply:
     """Delete an object; one that is not there is fine."""
     path = call.required("path")
-    home = await call.home()
+    home = await call.home(force=call.flag("force"))
     await call.quick(delete, home, branch=call.path["branch"], path=path)
     return empty()
 
@@ -342,7 +428,7 @@ async def delete_object(call: Call) -> Reply:
 async def delete_objects(call: Call) -> Reply:
     """Delete up to a thousand objects; those that are not there are fine."""
     body = await call.read(PathList)
-    home = await call.home()
+    home = await call.home(force=call.flag("force"))
     return json(await call.quick(_delete_all, home, call.path["branch"], body.paths))
 
 
@@ -375,7 +461,7 @@ async def copy_object(call: Call) -> Reply:
     """Copy an object inside a repository: its bytes, not only its entry."""
     target = call.required("dest_path")
     body = await call.read(ObjectCopyCreation)
-    home, branch = await call.home(), call.path["branch"]
+    home, branch = await call.home(force=bool(body.force)), call.path["branch"]
     check_path(target, writing=True)
 
     def store() -> Entry:
@@ -402,16 +488,17 @@ async def stage_object(call: Call) -> Reply:
     """Stage an object whose bytes are already on a store."""
     path = call.required("path")
     body = await call.read(ObjectStageCreation)
-    home, branch = await call.home(), call.path["branch"]
+    home, branch = await call.home(force=bool(body.force)), call.path["branch"]
 
     def store() -> Entry:
         entry = data.linked(
             home,
-            engine_url(body.physical_address),
+            engine_url(body.physical_address, root_url=call.site.repositories.url),
             checksum=body.checksum.strip('"'),
             content_type=body.content_type or _ANY_TYPE,
             metadata=body.metadata,
         )
+        entry = dated(entry, body.mtime)
         stage_entry(home, branch, path, entry)
         return entry
 

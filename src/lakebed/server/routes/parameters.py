@@ -12,6 +12,7 @@ __all__ = [
     "AMOUNT",
     "DELIMITER",
     "FORCE",
+    "IF_MATCH",
     "IF_NONE_MATCH",
     "IMPORT_ID",
     "OBJECT_PATH",
@@ -35,4 +36,5 @@ USER_METADATA: Final = Parameter("user_metadata", "Tell the user's own metadata 
 FORCE: Final = Parameter("force", "Also when something stands against it.", kind="boolean")
 IMPORT_ID: Final = Parameter("id", "The import's id.", required=True)
 RANGE: Final = Parameter("Range", "`bytes=a-b`, `bytes=a-` or `bytes=-n`.", place="header")
+IF_MATCH: Final = Parameter("If-Match", "ETags: only if one of them is there now; `*`: any.", place="header")
 IF_NONE_MATCH: Final = Parameter("If-None-Match", "`*`: only if nothing is there.", place="header")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lakebed.errors import InvalidRequest
 from lakebed.server.auth import check_role
-from lakebed.server.bodies import Page, RepositoryCreation, RepositoryMetadataSet, RepositoryRow
+from lakebed.server.bodies import Page, RepositoryCreation, RepositoryMetadataKeys, RepositoryMetadataSet, RepositoryRow
 from lakebed.server.call import Call
 from lakebed.server.endpoint import Endpoint, Parameter, endpoint
 from lakebed.server.pages import page_of
@@ -83,6 +83,7 @@ async def create_repository(call: Call) -> Reply:
         raise InvalidRequest("A repository begins empty: leave sample_data out.", kind="unsupported")
     if body.storage_id:
         raise InvalidRequest("The server has one storage, without an id: leave storage_id out.", kind="unsupported")
+    _check_namespace(body.storage_namespace)
     assert call.principal is not None
     check_role(call.principal, needed="write", repository=body.name)
     call.subject = body.name
@@ -95,6 +96,17 @@ async def create_repository(call: Call) -> Reply:
         read_only=bool(body.read_only),
     )
     return json(repository_row(made.name, made.home.record, root_url=call.site.repositories.url), 201)
+
+
+def _check_namespace(namespace: str) -> None:
+    """Refuse what is not a URL, as the regular expression of `getConfig` tells clients."""
+    if "://" not in namespace:
+        raise InvalidRequest(
+            f"The storage namespace {namespace!r} is not a URL: write local:// and a folder of the server's storage, "
+            "such as local://my-repository, or the URL of a folder inside it.",
+            kind="invalid_namespace",
+            namespace=namespace,
+        )
 
 
 @endpoint(
@@ -138,12 +150,31 @@ async def get_metadata(call: Call) -> Reply:
     tag="repositories",
     needs="admin",
     takes=RepositoryMetadataSet,
-    gives={201: None},
+    gives={204: None},
     audited=True,
 )
 async def set_metadata(call: Call) -> Reply:
     """Add to the repository's own metadata, or change it."""
     body = await call.read(RepositoryMetadataSet)
     home = await call.home()
-    await call.quick(call.site.repositories.set_metadata, home.name, {**home.record.metadata, **body.metadata})
-    return empty(201)
+    await call.quick(call.site.repositories.update_metadata, home.name, body.metadata)
+    return empty()
+
+
+@endpoint(
+    REPOSITORIES,
+    "DELETE",
+    _ONE + "/metadata",
+    name="deleteRepositoryMetadata",
+    tag="repositories",
+    needs="admin",
+    takes=RepositoryMetadataKeys,
+    gives={204: None},
+    audited=True,
+)
+async def delete_metadata(call: Call) -> Reply:
+    """Remove keys of the repository's own metadata; those that are not there are fine."""
+    body = await call.read(RepositoryMetadataKeys)
+    home = await call.home()
+    await call.quick(call.site.repositories.update_metadata, home.name, {}, removed=body.keys)
+    return empty()

@@ -55,8 +55,10 @@ async def get_config(call: Call) -> Reply:
 
 @endpoint(ROOT_SERVICE, "GET", "/metrics", name="metrics", tag="service", needs=None, gives={200: str})
 async def metrics(call: Call) -> Reply:
-    """Counters and latencies, as Prometheus reads them."""
-    return text(render(), content_type="text/plain; version=0.0.4; charset=utf-8")
+    """Counters and latencies, as Prometheus reads them; those that name something, for a key that may see all."""
+    principal = await call.whoever_asks()
+    with_names = principal is not None and principal.repositories is None
+    return text(render(with_names=with_names), content_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @endpoint(ROOT_SERVICE, "GET", "/openapi.json", name="openapi", tag="service", needs=None, gives={200: dict[str, Any]})

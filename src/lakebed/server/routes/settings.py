@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from lakebed.errors import NotFound
-from lakebed.repo.protection import ProtectionRule, protected, set_protected
+from lakebed.repo.protection import ProtectionRule, protected_with_tag, set_protected
 from lakebed.repo.retention import delete_retention, load_retention, store_retention
 from lakebed.server.bodies import BranchProtectionRule, GarbageCollectionRule, GarbageCollectionRules
 from lakebed.server.call import Call
-from lakebed.server.endpoint import Endpoint, endpoint
+from lakebed.server.endpoint import Endpoint, Parameter, endpoint
 from lakebed.server.replies import Reply, empty, json
 
 __all__ = ["SETTINGS"]
@@ -31,8 +31,10 @@ _RETENTION: Final = "/repositories/{repository}/settings/gc_rules"
 async def get_protection(call: Call) -> Reply:
     """The patterns of protected branches."""
     home = await call.home()
-    rules = await call.look(protected, home)
-    return json([BranchProtectionRule(rule.pattern) for rule in rules])
+    rules, tag = await call.look(protected_with_tag, home)
+    reply = json([BranchProtectionRule(rule.pattern) for rule in rules])
+    reply.headers.append((b"etag", f'"{tag}"'.encode()))
+    return reply
 
 
 @endpoint(
@@ -44,13 +46,16 @@ async def get_protection(call: Call) -> Reply:
     needs="admin",
     takes=list[BranchProtectionRule],
     gives={204: None},
+    parameters=(Parameter("If-Match", "The ETag of the rules: only if they are still as it says.", place="header"),),
+    statuses={"protection_moved": 412},
     audited=True,
 )
 async def set_protection(call: Call) -> Reply:
     """Replace the patterns of protected branches."""
     body = await call.read(list[BranchProtectionRule])
     home = await call.home()
-    await call.quick(set_protected, home, tuple(ProtectionRule(rule.pattern) for rule in body))
+    rules = tuple(map(ProtectionRule, dict.fromkeys(rule.pattern for rule in body)))  # `lakectl` may repeat one
+    await call.quick(set_protected, home, rules, expected=call.etags(b"if-match"))
     return empty()
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from lakebed.repo.model import Commit, Difference, DiffKind, Entry, RepositoryRecord
-from lakebed.server.bodies import CommitRow, DiffRow, ObjectStats, RepositoryRow
+from lakebed.server.bodies import CommitRow, DiffObjectStat, DiffRow, ObjectStats, RepositoryRow
+from lakebed.server.errors import LOCAL_SCHEME
 
 __all__ = [
     "LOCAL_SCHEME",
@@ -20,10 +21,7 @@ __all__ = [
     "shown_namespace",
 ]
 
-LOCAL_SCHEME: Final = "local://"
-"""In front of a namespace that is a folder of the server's own storage: clients insist on one of a few schemes."""
-
-_TYPES: Final = {DiffKind.ADDED: "added", DiffKind.CHANGED: "changed", DiffKind.REMOVED: "removed"}
+_TYPES: Final = {kind: kind.name.lower() for kind in DiffKind}
 
 
 def object_stats(
@@ -67,13 +65,21 @@ def commit_row(commit_id: str, commit: Commit) -> CommitRow:
     )
 
 
-def diff_row(difference: Difference) -> DiffRow:
-    """A path that differs, or a common prefix below which something does."""
+def diff_row(difference: Difference, *, with_right: bool = False) -> DiffRow:
+    """A path that differs, or a common prefix below which something does.
+
+    Args:
+        with_right: tell what the right side has there, if it has anything.
+    """
     if difference.is_prefix:
         return DiffRow("prefix_changed", difference.path, "common_prefix")
     entry = difference.right if difference.right is not None else difference.left
     size_bytes = UNSET if entry is None else entry.size_bytes
-    return DiffRow(_TYPES[difference.kind], difference.path, "object", size_bytes)  # type: ignore[arg-type]
+    right: DiffObjectStat | UnsetType = UNSET
+    if with_right and difference.right is not None:
+        has = difference.right
+        right = DiffObjectStat(has.checksum, has.modified_ms // 1000, has.content_type, has.metadata)
+    return DiffRow(_TYPES[difference.kind], difference.path, "object", size_bytes, right)  # type: ignore[arg-type]
 
 
 def repository_row(name: str, record: RepositoryRecord, *, root_url: str) -> RepositoryRow:
@@ -88,9 +94,16 @@ def repository_row(name: str, record: RepositoryRecord, *, root_url: str) -> Rep
     )
 
 
-def engine_url(url: str) -> str:
-    """An object's URL as the engine takes it: ``local://`` stands for the server's own disk."""
-    return "file://" + url.removeprefix(LOCAL_SCHEME) if url.startswith(LOCAL_SCHEME) else url
+def engine_url(url: str, *, root_url: str) -> str:
+    """An object's URL as the engine takes it.
+
+    ``local:///path`` is a path of the server's own disk, ``local://folder`` a folder of the storage at `root_url`, as
+    in the namespaces of repositories.
+    """
+    if not url.startswith(LOCAL_SCHEME):
+        return url
+    path = url.removeprefix(LOCAL_SCHEME)
+    return f"file://{path}" if path.startswith("/") else f"{root_url}/{path}"
 
 
 def shown_namespace(namespace: str, *, root_url: str) -> str:

@@ -24,8 +24,8 @@ from lakebed.server.bodies import ObjectStats, StagingLocation, StagingMetadata
 from lakebed.server.call import Call
 from lakebed.server.endpoint import Endpoint, Parameter, endpoint
 from lakebed.server.replies import Reply, headers_of, json
-from lakebed.server.routes.objects import only_if_absent, stage_entry
-from lakebed.server.routes.parameters import IF_NONE_MATCH, OBJECT_PATH, PRESIGN
+from lakebed.server.routes.objects import condition_of, dated, stage_entry
+from lakebed.server.routes.parameters import IF_MATCH, IF_NONE_MATCH, OBJECT_PATH, PRESIGN
 from lakebed.server.routes.shapes import object_stats
 from lakebed.server.streaming import gathered, upload
 
@@ -76,15 +76,15 @@ async def get_physical_address(call: Call) -> Reply:
     needs="write",
     takes=StagingMetadata,
     gives={200: ObjectStats},
-    parameters=(OBJECT_PATH, IF_NONE_MATCH),
+    parameters=(OBJECT_PATH, IF_MATCH, IF_NONE_MATCH),
 )
 async def link_physical_address(call: Call) -> Reply:
     """Stage an object whose bytes were put to an address given before."""
     path = call.required("path")
     check_path(path, writing=True)
-    absent = only_if_absent(call)
+    condition = condition_of(call)
     body = await call.read(StagingMetadata)
-    home, branch = await call.home(), call.path["branch"]
+    home, branch = await call.home(force=bool(body.force)), call.path["branch"]
 
     def store() -> Entry:
         entry = data.linked(
@@ -99,10 +99,12 @@ async def link_physical_address(call: Call) -> Reply:
                 f"{body.size_bytes:,} bytes were to be linked, and {entry.size_bytes:,} are there: link what was put.",
                 kind="upload_differs",
             )
-        stage_entry(home, branch, path, entry, only_if_absent=absent)
+        entry = dated(entry, body.mtime)
+        stage_entry(home, branch, path, entry, condition=condition)
         return entry
 
-    entry = await call.quick(store)
+    # What was put to a URL of the vendor is copied inside the store, which takes as long as it is large.
+    entry = await (call.transfer(store) if call.site.signs else call.quick(store))
     return json(object_stats(path, entry, address=data.physical_url(home, entry)))
 
 
@@ -139,12 +141,16 @@ async def upload_presigned(call: Call) -> Reply:
 
 
 def _refuse_second(home: Home, address: str) -> None:
-    """What is stored is never changed: a URL is good for one upload."""
+    """Refuse a second upload before its bytes come in; what decides is that uploads are put create-only."""
     try:
         home.store.head(address)
     except NotFound:
         return
-    raise AlreadyExists(f"Bytes were put to {address} already: ask for a new URL.", kind="upload_exists")
+    raise _second(address)
+
+
+def _second(address: str) -> AlreadyExists:
+    return AlreadyExists(f"Bytes were put to {address} already: ask for a new URL.", kind="upload_exists")
 
 
 def _put(home: Home, address: str, pieces: Iterator[Buffer]) -> str:
@@ -155,5 +161,8 @@ def _put(home: Home, address: str, pieces: Iterator[Buffer]) -> str:
             digest.update(piece)
             yield piece
 
-    home.store.put_stream(address, digested())
+    try:
+        home.store.put_stream(address, digested(), create_only=True)
+    except AlreadyExists as error:  # a faster one has ended since we looked: what it put may be committed
+        raise _second(address) from error
     return digest.hexdigest()

@@ -41,7 +41,7 @@ async def list_tags(call: Call) -> Reply:
 async def create_tag(call: Call) -> Reply:
     """Give a commit a name."""
     body = await call.read(TagCreation)
-    home = await call.home()
+    home = await call.home(force=bool(body.force))
     call.subject = body.id
     made = await call.quick(_create, home, body.id, ref=body.ref, owner=call.committer)
     return json(Ref(body.id, made), 201)
@@ -73,6 +73,6 @@ async def get_tag(call: Call) -> Reply:
 )
 async def delete_tag(call: Call) -> Reply:
     """Delete a tag."""
-    home = await call.home()
+    home = await call.home(force=call.flag("force"))
     await call.quick(tags.delete_tag, home, call.path["tag"])
     return empty()

@@ -23,7 +23,7 @@ from lakebed.repo.home import Home
 from lakebed.repo.model import Entry
 from lakebed.repo.options import CollectionOptions
 from lakebed.repo.remote.columns import StageRow, table_of
-from lakebed.repo.remote.verbs import HOME_VERBS, VERBS, RepositoryFacts, Verb
+from lakebed.repo.remote.verbs import HOME_VERBS, VERBS, BranchPaths, PathsAt, RepositoryFacts, Verb
 from lakebed.repo.repositories import Repositories
 from lakebed.repo.repository import Repository
 from lakebed.server.auth import check_role
@@ -129,7 +129,7 @@ def _runner(verb: Verb[Any], call: Call) -> Callable[..., Awaitable[Any]]:
 
 def _declare(verb: Verb[Any]) -> None:
     async def perform(call: Call) -> Reply:
-        bytes_max = call.site.options.stage_bytes_max if verb.name == "delete_many" else None
+        bytes_max = call.site.options.stage_bytes_max if verb.takes in (BranchPaths, PathsAt) else None
         message = await call.read(verb.takes, bytes_max=bytes_max)
         call.subject = _subject(message)
         arguments = _arguments(verb, message, call, call.site.imports.storage_options)

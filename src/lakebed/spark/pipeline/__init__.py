@@ -5,6 +5,7 @@ Importing this loads neither PySpark nor Java; they are needed when a step that 
 
 from __future__ import annotations
 
+from lakebed.spark.pipeline.check import CheckReport
 from lakebed.spark.pipeline.facts import Check, Fingerprint
 from lakebed.spark.pipeline.ledger import RunStatus
 from lakebed.spark.pipeline.model import Plan, RunSummary
@@ -14,6 +15,7 @@ from lakebed.spark.pipeline.run import Pipeline, check_file, run_file, status
 
 __all__ = [
     "Check",
+    "CheckReport",
     "Fingerprint",
     "Pipeline",
     "Plan",

@@ -7,25 +7,35 @@ however often the step is tried.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.lake.lake import Lake
+from lakebed.repo.branch import Branch
+from lakebed.repo.remote.branch import RemoteBranch
+from lakebed.repo.remote.repository import RemoteRepository
+from lakebed.repo.repository import Repository
 from lakebed.runtime import Environment
-from lakebed.spark.pipeline.model import Plan, PlannedStep, StepRecord, TableSpec
+from lakebed.spark.pipeline.carry import matches
+from lakebed.spark.pipeline.increments import commit_identity
+from lakebed.spark.pipeline.inputs import Inputs
+from lakebed.spark.pipeline.ledger import Ledger
+from lakebed.spark.pipeline.model import Plan, PlannedStep, StepIdentity, StepRecord, TableSpec
 from lakebed.spark.pipeline.nodes import Place, nearest
+from lakebed.spark.pipeline.rows import Rows
 from lakebed.table.model import DataField
+from lakebed.table.sequence import sequence_order
 from lakebed.table.table import Table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from lakebed.spark.pipeline.engine import Engine
 
-__all__ = ["RunContext"]
+__all__ = ["RunContext", "newest_commit"]
 
 
 @dataclass(slots=True)
@@ -39,27 +49,38 @@ class RunContext:
     scratch_folder: Path
     """A local folder that lives as long as this call."""
     start_spark: Callable[[], SparkSession]
+    identities: Mapping[int, StepIdentity] = field(default_factory=dict)
+    """By ordinal."""
+    replay: Sequence[str] = ()
+    """Names and patterns of steps that a person asked to run again."""
+    is_resumed: bool = False
+    """The run was called before."""
+    repository: Repository | RemoteRepository | None = None
+    """With a plan that works in a branch."""
+    branch: Branch | RemoteBranch | None = None
+    """The branch that the lake is in."""
     records: list[StepRecord] = field(default_factory=list)
     """Steps done so far, of this call and those before, in order."""
-    _recipes: dict[str, Callable[[], DataFrame]] = field(default_factory=dict)
-    _frames: dict[str, DataFrame] = field(default_factory=dict)
+    _recipes: dict[str, Callable[[], Rows]] = field(default_factory=dict)
+    _views: dict[str, Rows] = field(default_factory=dict)
     _tables: dict[str, Table] = field(default_factory=dict)
     _engine: Engine | None = None
+    _inputs: Inputs | None = None
 
     def engine(self) -> Engine:
-        """What talks to Spark; the session starts at the first call."""
+        """What talks to Spark; the session starts when Spark is first needed."""
         if self._engine is None:
             # Imported here because it loads PySpark, which a run of metadata steps does not need.
             from lakebed.spark.pipeline.engine import Engine
 
-            self._engine = Engine(self.start_spark())
+            self._engine = Engine(self.start_spark)
         return self._engine
 
     def close(self) -> None:
         """Let go of cached rows; the session stays."""
-        for frame in self._frames.values():
-            frame.unpersist()
-        self._frames.clear()
+        for rows in self._views.values():
+            self.engine().released(rows)
+        self._views.clear()
 
     def place(self, step: PlannedStep) -> Place:
         """Where a step was written."""
@@ -68,6 +89,45 @@ class RunContext:
     def identity(self, step: PlannedStep) -> dict[str, Any]:
         """``commit_user`` and ``commit_identifier`` of a step's commit."""
         return {"commit_user": f"pipeline:{self.run_id}", "commit_identifier": step.ordinal}
+
+    def content(self, step: PlannedStep) -> str | None:
+        """The identity of the increment that a step reads, as it is now; None when it cannot be told."""
+        if self._inputs is None:
+            self._inputs = Inputs(remote=lambda pattern: self.engine().file_facts(pattern))
+        identity = self.identities[step.ordinal]
+
+        def tables() -> list[tuple[str, int]]:
+            read = [(name, self.table(name, step=step)) for name in sorted(identity.reads)]
+            version = step.settings.get("version")
+            return [(name, table.resolve(version=version).id) for name, table in read if table.latest() is not None]
+
+        return self._inputs.of(identity, tables=tables)
+
+    def increment(self, step: PlannedStep, table: Table, *, name: str, content: str | None) -> dict[str, Any]:
+        """``commit_user`` and ``commit_identifier`` for the commit of a step's increment.
+
+        A table that orders rows by ``sequence.field`` may get an increment twice: nothing is compared.
+
+        Raises:
+            Rejected: another run merged the same increment into the table; or a killed call of this run has made the
+                step's commit, of another increment.
+        """
+        own = self.identity(step)
+        if sequence_order(table.schema) is not None:
+            return own
+        return commit_identity(
+            self.lake.store,
+            table,
+            name=name,
+            content=content,
+            identity=self.identities[step.ordinal],
+            own=own,
+            run_id=self.run_id,
+            is_resumed=self.is_resumed,
+            is_replayed=matches(step.name, self.replay),
+            place=self.place(step),
+            ledger_of=lambda run_id: Ledger(self.lake.store, run_id=run_id, environment=self.environment),
+        )
 
     def has_table(self, name: str) -> bool:
         """Whether the lake has the table now."""
@@ -99,10 +159,10 @@ class RunContext:
         spec = self.plan.tables.get(name)
         return spec is not None and bool(spec.columns)
 
-    def create_like(self, name: str, frame: DataFrame, *, step: PlannedStep, without: str | None = None) -> Table:
+    def create_like(self, name: str, rows: Rows, *, step: PlannedStep, without: str | None = None) -> Table:
         """A table without declared columns gets those of the first rows written to it (but `without`); they pin it."""
         spec = self.plan.tables.get(name, TableSpec(name))
-        schema = self.engine().arrow_schema(frame, without=without, never_null=spec.primary_key)
+        schema = self.engine().arrow_schema(rows, without=without, never_null=spec.primary_key)
         for column in (*spec.primary_key, *spec.partition_by):
             if column not in schema.names:
                 raise self.place(step).error(
@@ -112,26 +172,22 @@ class RunContext:
         self._tables[name] = self._create(spec, schema)
         return self._tables[name]
 
-    def name_view(self, view: str, recipe: Callable[[], DataFrame]) -> None:
+    def name_view(self, view: str, recipe: Callable[[], Rows]) -> None:
         """From now on `view` is what `recipe` makes, once a step asks for its rows."""
-        forgotten = self._frames.pop(view, None)
+        forgotten = self._views.pop(view, None)
         if forgotten is not None:
-            forgotten.unpersist()
+            self.engine().released(forgotten)
         self._recipes[view] = recipe
 
-    def frame(self, view: str) -> DataFrame | None:
+    def view(self, name: str) -> Rows | None:
         """The rows of a view that an ingest step named, or None when there is no such view."""
-        if view not in self._frames and view in self._recipes:
-            self._frames[view] = self._recipes[view]()
-        return self._frames.get(view)
+        if name not in self._views and name in self._recipes:
+            self._views[name] = self._recipes[name]()
+        return self._views.get(name)
 
     def last_snapshot(self, table: str) -> int | None:
         """The newest snapshot this run committed to a table, from the ledger; None when it did not write to it."""
-        for record in reversed(self.records):
-            snapshot = record.metrics.get("snapshot")
-            if record.verb in ("ingest", "merge", "compact") and record.metrics.get("table") == table and snapshot:
-                return int(snapshot)
-        return None
+        return newest_commit(self.records, table)
 
     def _open(self, name: str, *, step: PlannedStep) -> Table:
         try:
@@ -154,6 +210,16 @@ class RunContext:
             raise InvalidRequest(
                 f"{self.plan.file}: the table '{spec.name}' cannot be created: {error.message}", table=spec.name
             ) from error
+
+
+def newest_commit(records: Iterable[StepRecord], table: str) -> int | None:
+    """The newest snapshot that steps committed to a table; None when none did. What was carried may be in any order."""
+    commits = (
+        record.metrics.get("snapshot")
+        for record in records
+        if record.verb in ("ingest", "merge", "compact") and record.metrics.get("table") == table
+    )
+    return max((int(snapshot) for snapshot in commits if snapshot), default=None)
 
 
 def fields_of(spec: TableSpec) -> tuple[DataField, ...]:

@@ -1,48 +1,105 @@
 """What the steps ask of Spark: read files and tables, run SQL over views, judge rows, write tables, compact.
 
-Owns: every use of Spark in a pipeline, and turning what Spark says about bad SQL or bad files into one sentence with
-the step's line. The only module of the pipeline that loads PySpark; it is loaded when a step first needs it.
+Owns: every use of Spark in a pipeline, the choice between Spark and this process, and turning what Spark says about
+bad SQL or bad files into one sentence with the step's line. Invariant: where this process does the work (few rows of a
+plain kind: see `plain` and `judge`), the result is what Spark's would be. The only module of the pipeline that loads
+PySpark; it is loaded when a step first needs it, and the session starts when Spark is first asked.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions
 
 from lakebed.errors import InvalidRequest, Unavailable
+from lakebed.spark.committing import check_committed
+from lakebed.spark.expression import quoted
 from lakebed.spark.jobs import compact_table
+from lakebed.spark.messages import first_line
+from lakebed.spark.pipeline.bad_rows import BadRow, BadRows, find_lines, local_path, reason_of
 from lakebed.spark.pipeline.facts import Fingerprint
+from lakebed.spark.pipeline.judge import all_hold
 from lakebed.spark.pipeline.nodes import Place
-from lakebed.spark.reading import read
+from lakebed.spark.pipeline.plain import read_plain_csv
+from lakebed.spark.pipeline.rows import LocalRows, Rows
+from lakebed.spark.reading import local_frame, read
 from lakebed.spark.types import arrow_schema_of
-from lakebed.spark.writing import merge, write
+from lakebed.spark.writing import merge, write, write_arrow
 from lakebed.table.model import Snapshot
+from lakebed.table.row_verbs import CommitOptions
 from lakebed.table.table import Table
 
 __all__ = ["Engine"]
 
 _READER_OPTIONS: Mapping[str, Mapping[str, str]] = {
-    # A row that does not fit its schema, or a column of another name, must stop the load, not become nulls.
-    "csv": {"header": "true", "mode": "FAILFAST", "enforceSchema": "false"},
+    # A row that does not fit its schema, or a column of another name, must stop the load, not become nulls. A reader
+    # that leaves out unused columns does not see that a row has too few or too many.
+    # A quote inside a quoted value is doubled (RFC 4180), as spreadsheets and databases write it; Spark's own default,
+    # a backslash before it, reads such a value wrong and without an error.
+    "csv": {"header": "true", "escape": '"', "mode": "FAILFAST", "enforceSchema": "false", "columnPruning": "false"},
     "json": {"mode": "FAILFAST"},
     "parquet": {},
 }
 
+_SAMPLE_ROWS = 3
+
+
+_PLAIN_TIMES: Mapping[str, str] = {
+    # What dates and times in texts mean depends on these.
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.legacy.timeParserPolicy": "CORRECTED",
+}
+
+_DRIVER_BYTES_MAX = 32 << 20
+"""Encoded bytes that a compaction rewrites in this process; above it the executors do."""
+
 
 class Engine:
-    """A Spark session, seen from the pipeline's side."""
+    """A Spark session, seen from the pipeline's side.
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+    Args:
+        start_spark: called once, when Spark is first needed.
+    """
+
+    def __init__(self, start_spark: Callable[[], SparkSession]) -> None:
+        self._start_spark = start_spark
+        self._session: SparkSession | None = None
+
+    @property
+    def _spark(self) -> SparkSession:
+        if self._session is None:
+            self._session = self._start_spark()
+        return self._session
+
+    def frame(self, rows: Rows) -> DataFrame:
+        """Rows as a DataFrame; those of this process are handed over once."""
+        if not isinstance(rows, LocalRows):
+            return rows
+        if rows.frame is None:
+            rows.frame = local_frame(self._spark, rows.arrow)
+        return rows.frame
 
     # ---- rows
+
+    def read_plain(
+        self, paths: Sequence[str], *, options: Mapping[str, str], schema: Mapping[str, str]
+    ) -> LocalRows | None:
+        """Small CSV files of a plain kind, without a job; None: read them with `read_files`."""
+        kinds = {kind.strip().lower().partition("_")[0] for kind in schema.values()}
+        if kinds & {"date", "timestamp"} and any(
+            self._spark.conf.get(name) != text for name, text in _PLAIN_TIMES.items()
+        ):
+            return None
+        rows = read_plain_csv(paths, schema=schema, options=options)
+        return None if rows is None else LocalRows(rows)
 
     def read_files(
         self,
@@ -60,6 +117,86 @@ class Engine:
                 reader = reader.schema(", ".join(f"`{column}` {kind}" for column, kind in schema.items()))
             return reader.load(list(paths))
 
+    def check_files(
+        self,
+        names: Mapping[str, str],
+        *,
+        file_format: str,
+        options: Mapping[str, str],
+        schema: Mapping[str, str],
+        place: Place,
+    ) -> BadRows:
+        """Read every value of CSV or JSON files, and say which rows do not fit the schema.
+
+        Args:
+            names: paths with what people call them.
+
+        Cost: one job; a second one for the first bad rows, and a pass over their files on this machine.
+        """
+        mark, frame = self._marked(names, file_format=file_format, options=options, schema=schema, place=place)
+        # Every column is counted, since Spark judges only the values that it is asked for.
+        counts = [functions.count(quoted(name)) for name in (mark, *schema)]
+        with _sentences(place):
+            row_count, bad_count = frame.select(functions.count(functions.lit(1)), *counts).collect()[0][:2]
+            if not bad_count:
+                return BadRows(row_count)
+            bad = frame.select("*", "_metadata.file_path").filter(quoted(mark).isNotNull())
+            bad = bad.orderBy("file_path", functions.monotonically_increasing_id()).limit(_SAMPLE_ROWS)
+            first = [row.asDict() for row in bad.collect()]
+        return BadRows(
+            row_count,
+            bad_count,
+            _explained(first, mark, names=names, file_format=file_format, options=options, schema=schema),
+        )
+
+    def without_bad_rows(
+        self,
+        names: Mapping[str, str],
+        *,
+        file_format: str,
+        options: Mapping[str, str],
+        schema: Mapping[str, str],
+        place: Place,
+    ) -> DataFrame:
+        """The rows that fit, read once and kept by the executors.
+
+        They are kept because Spark would decide anew, for each use of the rows, by the columns of that use alone.
+        """
+        mark, frame = self._marked(names, file_format=file_format, options=options, schema=schema, place=place)
+        with _sentences(place):
+            return frame.filter(quoted(mark).isNull()).select(*map(quoted, schema)).localCheckpoint()
+
+    def _marked(
+        self,
+        paths: Iterable[str],
+        *,
+        file_format: str,
+        options: Mapping[str, str],
+        schema: Mapping[str, str],
+        place: Place,
+    ) -> tuple[str, DataFrame]:
+        """Files as rows with one more column (its name comes first): a bad row's text, null for the others."""
+        mark = "_bad_row"
+        while mark.lower() in map(str.lower, schema):
+            mark = f"_{mark}"
+        options = {**options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": mark}
+        columns = {**schema, mark: "string"}
+        frame = self.read_files([*paths], file_format=file_format, options=options, schema=columns, place=place)
+        return mark, frame
+
+    def file_facts(self, pattern: str) -> list[tuple[str, int, int]]:
+        """Path, size in bytes and time of change (Unix ms) of the files that a URL names, also in folders, sorted."""
+        session: Any = self._spark
+        path = session._jvm.org.apache.hadoop.fs.Path(pattern)
+        system = path.getFileSystem(session._jsc.hadoopConfiguration())
+        found = []
+        for status in system.globStatus(path) or ():
+            files = system.listFiles(status.getPath(), True)
+            while files.hasNext():
+                file = files.next()
+                found.append((file.getPath().toString(), int(file.getLen()), int(file.getModificationTime())))
+        return sorted(found)
+
     def infer_schema(
         self, paths: Sequence[str], *, file_format: str, options: Mapping[str, str], place: Place
     ) -> dict[str, str]:
@@ -70,44 +207,58 @@ class Engine:
         )
         return {field.name: field.dataType.simpleString() for field in frame.schema.fields}
 
-    def read_table(self, table: Table, *, version: str | None, where: str | None, place: Place) -> DataFrame:
+    def read_table(self, table: Table, *, version: str | None, where: str | None, place: Place) -> Rows:
         """A version of a table (None: the newest)."""
         return self.filtered(read(self._spark, table, version=version), where, place=place)
 
-    def query(self, sql: str, *, views: Mapping[str, DataFrame], place: Place) -> DataFrame:
+    def query(self, sql: str, *, views: Mapping[str, Rows], place: Place) -> DataFrame:
         """A SELECT over views of these names."""
-        for name, frame in views.items():
-            frame.createOrReplaceTempView(name)
+        for name, rows in views.items():
+            self.frame(rows).createOrReplaceTempView(name)
         with _sentences(place):
             return self._spark.sql(sql)
 
-    def filtered(self, rows: DataFrame, where: str | None, *, place: Place) -> DataFrame:
+    def filtered(self, rows: Rows, where: str | None, *, place: Place) -> Rows:
         """The rows for which `where` is true; None: all."""
         if where is None:
             return rows
         with _sentences(place):
-            return rows.filter(where)
+            return self.frame(rows).filter(where)
 
-    def kept(self, rows: DataFrame) -> DataFrame:
+    def kept(self, rows: Rows) -> Rows:
         """The same rows, kept in memory (or on the executors' disks) after their first use."""
-        return rows.cache()
+        return rows if isinstance(rows, LocalRows) else rows.cache()
+
+    def released(self, rows: Rows) -> None:
+        """Let go of what `kept` keeps."""
+        if not isinstance(rows, LocalRows):
+            rows.unpersist()
 
     # ---- judging
 
-    def check_predicate(self, rows: DataFrame, predicate: str, what: str, *, place: Place) -> None:
+    def count_when_held(self, rows: Rows, *, every_row: Sequence[str], overall: Sequence[str]) -> int | None:
+        """How many rows there are, when this process can tell that every condition holds; None: ask with `one_row`."""
+        if isinstance(rows, LocalRows) and all_hold(rows.arrow, every_row=every_row, overall=overall):
+            return int(rows.arrow.num_rows)
+        return None
+
+    def check_predicate(self, rows: Rows, predicate: str, what: str, *, place: Place) -> None:
         """Refuse SQL that does not fit the rows; starts no job."""
         with _sentences(place, what):
-            rows.selectExpr(f"coalesce(({predicate}), false)")
+            self.frame(rows).selectExpr(f"coalesce(({predicate}), false)")
 
-    def one_row(self, rows: DataFrame, expressions: Sequence[str], *, place: Place) -> tuple[Any, ...]:
+    def one_row(self, rows: Rows, expressions: Sequence[str], *, place: Place) -> tuple[Any, ...]:
         """Aggregates over all rows, in one job."""
+        frame = self.frame(rows)
         with _sentences(place):
-            return tuple(rows.selectExpr(*expressions).collect()[0])
+            # Few rows are one task, which then needs no second stage to bring its results together.
+            frame = frame.coalesce(1) if isinstance(rows, LocalRows) else frame
+            return tuple(frame.selectExpr(*expressions).collect()[0])
 
-    def sample(self, rows: DataFrame, where: str, *, count: int, place: Place) -> list[dict[str, Any]]:
+    def sample(self, rows: Rows, where: str, *, count: int, place: Place) -> list[dict[str, Any]]:
         """At most `count` rows for which `where` is true."""
         with _sentences(place):
-            return [row.asDict() for row in rows.filter(where).limit(count).collect()]
+            return [row.asDict() for row in self.frame(rows).filter(where).limit(count).collect()]
 
     def fingerprint(self, table: Table, *, version: str) -> Fingerprint:
         """Count and checksum of a version's rows, whatever their order.
@@ -123,25 +274,30 @@ class Engine:
 
     # ---- writing
 
-    def arrow_schema(self, rows: DataFrame, *, without: str | None, never_null: Sequence[str]) -> pa.Schema:
+    def arrow_schema(self, rows: Rows, *, without: str | None, never_null: Sequence[str]) -> pa.Schema:
         """The rows' columns as Arrow fields, to make a table of them."""
-        schema = arrow_schema_of(rows.schema)
+        schema = rows.arrow.schema if isinstance(rows, LocalRows) else arrow_schema_of(rows.schema)
         fields = [field.with_nullable(field.name not in never_null) for field in schema if field.name != without]
         return pa.schema(fields)
 
     def append(
-        self, rows: DataFrame, table: Table, *, place: Place, commit_user: str, commit_identifier: int
+        self, rows: Rows, table: Table, *, place: Place, commit_user: str, commit_identifier: int
     ) -> Snapshot | None:
         """Add rows (in a table with a primary key: put them in the place of those of the same key); one commit.
 
         None: there was nothing to commit. A commit of the same user and identifier is found, not made again.
         """
+        identity = CommitOptions(commit_user=commit_user, commit_identifier=commit_identifier)
         with _sentences(place):
-            return write(rows, table, commit_user=commit_user, commit_identifier=commit_identifier)
+            return (
+                write_arrow(rows.arrow, table, **identity)
+                if isinstance(rows, LocalRows)
+                else write(rows, table, **identity)
+            )
 
     def merge(
         self,
-        rows: DataFrame,
+        rows: Rows,
         table: Table,
         *,
         deletes: str | None,
@@ -150,12 +306,51 @@ class Engine:
         commit_identifier: int,
     ) -> Snapshot | None:
         """Insert, update and (where the column `deletes` is true) delete by primary key; otherwise as `append`."""
+        identity = CommitOptions(commit_user=commit_user, commit_identifier=commit_identifier)
         with _sentences(place):
-            return merge(rows, table, deletes=deletes, commit_user=commit_user, commit_identifier=commit_identifier)
+            if isinstance(rows, LocalRows) and {field.name for field in table.refresh().fields} <= {
+                *rows.arrow.column_names
+            }:
+                return write_arrow(rows.arrow, table, deletes=deletes, **identity)
+            return merge(self.frame(rows), table, deletes=deletes, **identity)
 
     def compact(self, table: Table, *, full: bool) -> Snapshot | None:
         """Rewrite small files, one task a bucket. None: there was nothing to do."""
+        table.refresh()
+        planned = table.rows.compactor().plan(full=full)
+        if sum(task.input_bytes for task in planned) <= _DRIVER_BYTES_MAX:
+            snapshot = table.compact(full=full).snapshot
+            if snapshot is not None:
+                check_committed(table, snapshot)
+            return snapshot
         return compact_table(self._spark, table, full=full).snapshot
+
+
+def _explained(
+    rows: Sequence[dict[str, Any]],
+    mark: str,
+    *,
+    names: Mapping[str, str],
+    file_format: str,
+    options: Mapping[str, str],
+    schema: Mapping[str, str],
+) -> tuple[BadRow, ...]:
+    """Bad rows as Spark read them, each with its file's name, its line and what is wrong."""
+    chosen = {name.lower(): text for name, text in options.items()}
+    encoding = chosen.get("encoding", chosen.get("charset", "utf-8"))
+    lines: dict[str, list[int | None]] = {}
+    for url in {row["file_path"] for row in rows}:
+        path = local_path(url)
+        records = [row[mark] for row in rows if row["file_path"] == url]
+        has_lines = path is not None and "linesep" not in chosen
+        lines[url] = find_lines(path, records, encoding=encoding) if path and has_lines else [None] * len(records)
+    explained = []
+    for row in rows:
+        path = local_path(row["file_path"])
+        reason = reason_of(row[mark], file_format=file_format, schema=schema, values=row, options=options)
+        file = row["file_path"] if path is None else names.get(path, path)
+        explained.append(BadRow(file, lines[row["file_path"]].pop(0), row[mark], reason))
+    return tuple(explained)
 
 
 _NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
@@ -217,5 +412,5 @@ def _causes(java_exception: Any) -> tuple[str, bool]:
 
 def _line(text: str) -> str:
     """The first line that says something, cut where it gets long."""
-    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    first = first_line(text)
     return first if len(first) <= _WORDS_MAX else first[: _WORDS_MAX - 1] + "…"

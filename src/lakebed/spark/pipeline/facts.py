@@ -7,19 +7,31 @@ that has expired is known from the ledger, a living one from the table, and what
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lakebed.lake.lake import Lake
 from lakebed.runtime import Environment
-from lakebed.spark.pipeline.ledger import Ledger, RunStatus, run_statuses
+from lakebed.spark.pipeline.ledger import AttemptEnd, Ledger, RunStatus, run_statuses
 from lakebed.spark.pipeline.measure import disk_use, totals
 from lakebed.spark.pipeline.model import StepRecord
-from lakebed.table.rollback import ROLLED_BACK_TO
+from lakebed.table.model import ROLLED_BACK_TO
 from lakebed.table.table import Table
 
-__all__ = ["Check", "Fingerprint", "ReportFacts", "RunFacts", "TableFacts", "TagFacts", "VersionFacts", "collect"]
+__all__ = [
+    "Check",
+    "Fingerprint",
+    "ReportFacts",
+    "RunFacts",
+    "Stop",
+    "TableFacts",
+    "TagFacts",
+    "VersionFacts",
+    "collect",
+]
 
+BAD_LOAD_KINDS = ("audit_failed", "bad_rows")
+"""Kinds of errors that mean that the rows of a delivery were refused."""
 COMMITTING = ("ingest", "merge", "compact")
 
 
@@ -37,10 +49,12 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Rows and checksum of a version, read now."""
+    """Rows and checksum of a version."""
 
     rows: int
     checksum: str
+    read_ms: int | None = field(default=None, compare=False)
+    """When a step read it (the step's start), Unix time in milliseconds, UTC; None: read for this report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +92,12 @@ class TagFacts:
     alive: bool
     """Whether its snapshot is still there too; a tag does not need it."""
     reads_same: bool | None
-    """Whether it reads as it did when it was tagged; None when nobody looked."""
+    """Whether it read, at `read_ms`, as it did when it was tagged; None: it was not read since."""
     check: Check | None
+    read_ms: int | None = None
+    """When it was last read and compared, Unix time in milliseconds, UTC; None: it was not read since it was tagged."""
+    read_now: bool = False
+    """Whether that was for this report. If not, nothing is known of the tag's files as they are now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +117,30 @@ class TableFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Stop:
+    """One call of a run that an error ended."""
+
+    ended_ms: int
+    step: str | None
+    kind: str | None
+    """Of the error."""
+    sentence: str
+    bad_load: bool
+    """Whether the rows were refused, by an audit or because they do not fit their schema."""
+    repaired_ms: int | None
+    """When the step was done after all, by a later call."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunFacts:
     """One run with its steps."""
 
     status: RunStatus
     steps: tuple[StepRecord, ...]
+    stops: tuple[Stop, ...] = ()
+    """In order of time, also those that a later call repaired."""
+    is_writing: bool = False
+    """Whether this report is a step of it, so that it cannot be complete yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +163,19 @@ def collect(
     environment: Environment,
     title: str,
     run_id: str | None = None,
+    writing_run: str | None = None,
     checks: Sequence[Check] = (),
     fingerprints: Mapping[tuple[str, str], Fingerprint] | None = None,
 ) -> ReportFacts:
     """Everything a report says.
 
     Args:
+        title: the heading; empty: the names of the pipelines.
         run_id: only this run; None: every run of the lake.
+        writing_run: the run that has this report as a step.
         checks: what was verified from outside.
         fingerprints: tags as they read now, by (table, tag), compared with those taken when they were tagged; those
-            that are not given are taken from the last report step that read them.
+            that are not given are taken from the last report step that read them, with the time of that step.
     """
     if run_id is None:
         ids = [status.run_id for status in reversed(run_statuses(lake.store, environment=environment))]
@@ -144,22 +184,51 @@ def collect(
     runs = []
     for one in ids:
         ledger = Ledger(lake.store, run_id=one, environment=environment)
-        runs.append(RunFacts(ledger.status(), tuple(ledger.records().values())))
-    steps = [step for run in runs for step in run.steps]
+        records = tuple(ledger.records().values())
+        stops = _stops(ledger.ends().values(), records)
+        runs.append(RunFacts(ledger.status(), records, stops, is_writing=one == writing_run))
+    # What a run took over stands in the run that did it.
+    steps = [step for run in runs for step in run.steps if run_id is not None or not step.carried_from]
     read_again = {**read_fingerprints(steps), **(fingerprints or {})}
     names = sorted({str(step.metrics["table"]) for step in steps if "table" in step.metrics})
+    now_ms = environment.clock.now_ms()
     tables = tuple(
-        _table_facts(lake.table(name), name, steps, checks=checks, fingerprints=read_again)
+        _table_facts(lake.table(name), name, steps, checks=checks, fingerprints=read_again, now_ms=now_ms)
         for name in names
         if lake.has_table(name)
     )
     return ReportFacts(
-        title=title,
+        title=title or _title(runs),
         lake=lake.store.root_url,
-        generated_ms=environment.clock.now_ms(),
+        generated_ms=now_ms,
         runs=tuple(runs),
         tables=tables,
         checks=tuple(checks),
+    )
+
+
+def _title(runs: Sequence[RunFacts]) -> str:
+    names = list(dict.fromkeys(run.status.pipeline for run in runs))
+    if not names:
+        return "No pipeline has run yet"
+    shown = names[:3] if len(names) <= 4 else [*names[:3], f"{len(names) - 3} more"]
+    return f"Pipeline {names[0]}" if len(names) == 1 else f"Pipelines {', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def _stops(ends: Iterable[AttemptEnd], steps: Sequence[StepRecord]) -> tuple[Stop, ...]:
+    own = (step for step in steps if not step.carried_from)
+    done_ms = {step.name: step.started_ms + round(1000 * step.seconds) for step in own}
+    return tuple(
+        Stop(
+            ended_ms=end.ended_ms,
+            step=end.step,
+            kind=end.error_kind,
+            sentence=end.error or "",
+            bad_load=end.error_kind in BAD_LOAD_KINDS,
+            repaired_ms=done_ms.get(end.step) if end.step is not None else None,
+        )
+        for end in ends
+        if end.outcome == "failed"
     )
 
 
@@ -167,9 +236,9 @@ def taken_fingerprints(steps: Iterable[StepRecord]) -> dict[tuple[str, str], Fin
     """What tag steps recorded, by (table, tag); a later step's wins."""
     return {
         (str(step.metrics["table"]), str(step.metrics["tag"])): Fingerprint(
-            int(step.metrics["rows"]), str(step.metrics["checksum"])
+            int(step.metrics["rows"]), str(step.metrics["checksum"]), step.started_ms
         )
-        for step in steps
+        for step in sorted(steps, key=_started_ms)
         if step.verb == "tag" and "checksum" in step.metrics
     }
 
@@ -177,11 +246,22 @@ def taken_fingerprints(steps: Iterable[StepRecord]) -> dict[tuple[str, str], Fin
 def read_fingerprints(steps: Iterable[StepRecord]) -> dict[tuple[str, str], Fingerprint]:
     """What report steps read again, by (table, tag); a later step's wins."""
     return {
-        (str(one["table"]), str(one["tag"])): Fingerprint(int(one["rows"]), str(one["checksum"]))
-        for step in steps
+        (str(one["table"]), str(one["tag"])): Fingerprint(int(one["rows"]), str(one["checksum"]), step.started_ms)
+        for step in sorted(steps, key=_started_ms)
         if step.verb == "report"
         for one in step.metrics["tags_read"]
     }
+
+
+def _started_ms(step: StepRecord) -> int:
+    return step.started_ms
+
+
+def _last_reading(taken: Fingerprint | None, read: Fingerprint | None) -> Fingerprint | None:
+    """`read`, unless it is of a tag of the same name that was replaced since."""
+    if taken is None or read is None or read.read_ms is None or taken.read_ms is None:
+        return read
+    return read if read.read_ms >= taken.read_ms else None
 
 
 def _table_facts(
@@ -191,6 +271,7 @@ def _table_facts(
     *,
     checks: Sequence[Check],
     fingerprints: Mapping[tuple[str, str], Fingerprint],
+    now_ms: int,
 ) -> TableFacts:
     own = [step for step in steps if step.metrics.get("table") == name]
     use = disk_use(table)
@@ -198,8 +279,10 @@ def _table_facts(
     taken = taken_fingerprints(own)
     tags = []
     for tag in sorted(table.tags(), key=lambda tag: (tag.snapshot.id, tag.name)):
-        before, now = taken.get((name, tag.name)), fingerprints.get((name, tag.name))
-        known = now or before
+        before = taken.get((name, tag.name))
+        read = _last_reading(before, fingerprints.get((name, tag.name)))
+        known, is_compared = read or before, before is not None and read is not None
+        read_now = is_compared and read is not None and read.read_ms is None
         tags.append(
             TagFacts(
                 tag=tag.name,
@@ -209,8 +292,10 @@ def _table_facts(
                 checksum=None if known is None else known.checksum,
                 data_bytes=totals(table, tag.snapshot)[1],
                 alive=tag.snapshot.id in alive,
-                reads_same=None if before is None or now is None else before == now,
+                reads_same=before == read if is_compared else None,
                 check=next((check for check in checks if (check.table, check.tag) == (name, tag.name)), None),
+                read_ms=now_ms if read_now else read.read_ms if is_compared and read is not None else None,
+                read_now=read_now,
             )
         )
     return TableFacts(

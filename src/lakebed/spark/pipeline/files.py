@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import os
 import shutil
 import zipfile
 from collections.abc import Sequence
@@ -38,6 +39,8 @@ def find_files(pattern: str, *, place: Place) -> list[str]:
     """
     if "://" in pattern:
         return [pattern]
+    if not glob.has_magic(pattern) and not Path(pattern).exists():
+        pattern = os.path.normpath(pattern)  # "lake/../in.csv" is there before the lake is
     found = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else [pattern]
     if not found or not Path(found[0]).exists():
         raise place.error(f"there is no file '{pattern}' (looked in {Path.cwd()}).")
@@ -54,25 +57,25 @@ def format_of(pattern: str, *, place: Place) -> str:
     return _FORMAT_OF_SUFFIX[suffixes[-1]]
 
 
-def unpacked(paths: Sequence[str], scratch: Path, *, place: Place) -> list[str]:
-    """The same paths, with each ``.zip`` replaced by its unpacked files (once a run)."""
-    result: list[str] = []
+def unpacked(paths: Sequence[str], scratch: Path, *, place: Place) -> dict[str, str]:
+    """Paths to read, with each ``.zip`` replaced by its unpacked files (once a run), and what people call them."""
+    result: dict[str, str] = {}
     for path in paths:
         if path.lower().endswith(".zip") and "://" not in path:
-            result.extend(_members(path, scratch, place))
+            result |= _members(path, scratch, place)
         else:
-            result.append(path)
+            result[path] = path
     return result
 
 
-def _members(path: str, scratch: Path, place: Place) -> list[str]:
+def _members(path: str, scratch: Path, place: Place) -> dict[str, str]:
     folder = hashlib.sha256(path.encode()).hexdigest()[:12]
     try:
         with zipfile.ZipFile(path) as archive:
             members = [info for info in archive.infolist() if not info.is_dir() and not _is_clutter(info.filename)]
             if not members:
                 raise place.error(f"the archive '{path}' holds no file.")
-            targets: list[str] = []
+            targets: dict[str, str] = {}
             for number, info in enumerate(members):
                 # Numbered folders: members of the same name, and names with "..", cannot meet or escape.
                 target = scratch / f"{folder}-{number}" / Path(info.filename).name
@@ -80,7 +83,7 @@ def _members(path: str, scratch: Path, place: Place) -> list[str]:
                     target.parent.mkdir(parents=True, exist_ok=True)
                     with archive.open(info) as packed, target.open("wb") as plain:
                         shutil.copyfileobj(packed, plain, 1 << 20)
-                targets.append(str(target))
+                targets[str(target)] = f"{path}: {info.filename}"
             return targets
     except zipfile.BadZipFile as error:
         raise place.error(f"the archive '{path}' is damaged: {error}.") from error

@@ -16,6 +16,7 @@ from lakebed.errors import InvalidRequest
 from lakebed.spark.pipeline.nodes import Entry, Items, Node, Place, Scalar, nearest
 from lakebed.spark.pipeline.nodes import Mapping as MappingNode
 from lakebed.spark.pipeline.values import Value, substitute
+from lakebed.texts import shown, whole_number
 
 if TYPE_CHECKING:
     from lakebed.spark.pipeline.context import RunContext
@@ -42,6 +43,9 @@ class Key:
     required: bool = False
     default: Any = None
     choices: tuple[str, ...] = ()
+    is_later: bool = False
+    """The verb got this key after its first release: at its default it is no part of a step's fingerprint, so that the
+    runs of older releases stay the same runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +108,10 @@ def read_key(node: Node, key: Key, variables: Mapping[str, Value], what: str) ->
     if key.choices and text not in key.choices:
         raise node.place.error(f"{what} cannot be '{text}'.{nearest(text, key.choices)}")
     if key.kind == "count":
-        if not text.isdecimal():
-            raise node.place.error(f"{what} must be a whole number from 0, not '{text}'.")
-        return int(text)
+        number = whole_number(text)
+        if number is None:
+            raise node.place.error(f"{what} must be a whole number from 0, not {shown(text)}.")
+        return number
     if key.kind == "flag":
         if text.lower() not in _FLAGS:
             raise node.place.error(f"{what} must be true or false, not '{text}'.")

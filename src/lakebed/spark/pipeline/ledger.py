@@ -2,6 +2,7 @@
 
     <lake>/_lakebed/runs/<run id>/run.json                       what runs (`RunRecord`), written first
                                   steps/<6 digits>.json          one finished step (`StepRecord`)
+                                  carried/<6 digits>.json        finished steps of earlier runs that one call took over
                                   attempts/<6 digits>-start.json one call of run, when it began
                                   attempts/<6 digits>-end.json   how that call ended; missing: it runs, or was killed
 
@@ -13,7 +14,7 @@ step is recorded after what it did is durable, so a crash in between repeats the
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -24,11 +25,15 @@ from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.spark.pipeline.model import Plan, StepRecord
 
-__all__ = ["AttemptEnd", "Ledger", "RunRecord", "RunStatus", "run_ids", "run_statuses"]
+__all__ = ["AttemptEnd", "Carried", "Ledger", "RunRecord", "RunStatus", "run_ids", "run_statuses"]
 
-FORMAT = 1
+FORMAT = 2
+FORMATS_READ = (1, 2)
+"""1: without ``carried/``. A version that reads 1 only would do the carried steps again, so it must refuse 2."""
 RUNS_FOLDER = "_lakebed/runs"
 _READERS = 16
+_TRIES_MAX = 100
+_SHOWN_RUNS_MAX = 10
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 T = TypeVar("T")
@@ -48,6 +53,15 @@ class RunRecord:
     variables: Mapping[str, str]
     started_ms: int
     """Unix time in milliseconds, UTC."""
+    replay: tuple[str, ...] = ()
+    """Steps (or patterns) that a person asked to run again when the run began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What one call of run took over."""
+
+    records: tuple[StepRecord, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +121,7 @@ class Ledger:
         self._folder = f"{RUNS_FOLDER}/{run_id}"
         self._environment = environment
 
-    def begin(self, plan: Plan) -> int:
+    def begin(self, plan: Plan, *, replay: Sequence[str] = ()) -> int:
         """Write (or check) what this run is, and that a call began; returns the call's number, from 1.
 
         Raises:
@@ -122,25 +136,41 @@ class Ledger:
             step_count=len(plan.steps),
             variables=dict(plan.variables),
             started_ms=self._environment.clock.now_ms(),
+            replay=tuple(replay),
         )
         try:
             self._create("run.json", record)
         except AlreadyExists:
-            earlier = self.run()
-            if earlier.fingerprint != plan.fingerprint:
-                raise InvalidRequest(
-                    f"The run '{self.run_id}' was begun with another version of the pipeline '{earlier.pipeline}' or "
-                    "with other variables; give another run id to start a new run.",
-                    kind="run_id_taken",
-                    run_id=self.run_id,
-                ) from None
-        while True:
+            self.check(plan)
+        for _ in range(_TRIES_MAX):
             number = self.attempt_count() + 1
             try:
                 self._create(f"attempts/{number:06d}-start.json", AttemptStart(self._environment.clock.now_ms()))
             except AlreadyExists:
                 continue
             return number
+        raise Conflict(
+            f"Other processes began the run '{self.run_id}' {_TRIES_MAX} times meanwhile: stop them, then run it.",
+            kind="run_contention",
+            run_id=self.run_id,
+        )
+
+    def check(self, plan: Plan) -> None:
+        """Raise `InvalidRequest` when the run belongs to another plan. Raises `NotFound` when there is no such run."""
+        earlier = self.run()
+        if earlier.fingerprint != plan.fingerprint:
+            raise InvalidRequest(
+                f"The run '{self.run_id}' was begun with another version of the pipeline '{earlier.pipeline}' or "
+                "with other variables; give another run id to start a new run, or none to go on with what earlier runs "
+                "have finished.",
+                kind="run_id_taken",
+                run_id=self.run_id,
+            )
+
+    def carry(self, attempt: int, records: Sequence[StepRecord]) -> None:
+        """Write which records of earlier runs stand for steps of this one: one object, all or none of them."""
+        if records:
+            self._create(f"carried/{attempt:06d}.json", Carried(tuple(records)))
 
     def end(self, attempt: int, end: AttemptEnd) -> None:
         """Write how a call ended."""
@@ -166,16 +196,28 @@ class Ledger:
         try:
             record = self._read("run.json", RunRecord)
         except NotFound as error:
-            raise NotFound(f"There is no run '{self.run_id}' in {self._store.root_url}.", run_id=self.run_id) from error
-        if record.format != FORMAT:
+            raise NotFound(
+                f"There is no run '{self.run_id}' in {self._store.root_url}. {_there(run_ids(self._store))}",
+                kind="run_not_found",
+                run_id=self.run_id,
+            ) from error
+        if record.format not in FORMATS_READ:
             raise UnsupportedFormat(
-                f"The run '{self.run_id}' was written in ledger format {record.format}; this lakebed reads {FORMAT}.",
+                f"The run '{self.run_id}' was written in ledger format {record.format}; this lakebed reads up to "
+                f"{FORMAT}.",
                 path=f"{self._folder}/run.json",
             )
         return record
 
     def records(self) -> dict[int, StepRecord]:
-        """Finished steps by ordinal, in order. Cost: 1 LIST + 1 GET a step, 16 at a time."""
+        """Finished steps by ordinal, in order, with those taken over. Cost: 2 LIST + 1 GET a step, 16 at a time."""
+        found = self.own_records()
+        for record in self._carried(self._names("carried")):
+            found.setdefault(record.ordinal, record)
+        return dict(sorted(found.items()))
+
+    def own_records(self) -> dict[int, StepRecord]:
+        """Steps that this run finished itself, by ordinal, in order. Cost: 1 LIST + 1 GET a step, 16 at a time."""
         names = self._names("steps")
         pool = self._environment.runtime.pool(_READERS)
         try:
@@ -184,14 +226,31 @@ class Ledger:
             pool.close()
         return {record.ordinal: record for record in sorted(records, key=lambda record: record.ordinal)}
 
+    def record_of(self, ordinal: int) -> StepRecord | None:
+        """One step that this run finished itself, or None. Cost: 1 GET."""
+        try:
+            return self._read(f"steps/{ordinal:06d}.json", StepRecord)
+        except NotFound:
+            return None
+
+    def _carried(self, names: Sequence[str]) -> list[StepRecord]:
+        """What the calls took over, the earlier call first."""
+        return [record for name in sorted(names) for record in self._read(f"carried/{name}", Carried).records]
+
     def attempt_count(self) -> int:
         """How many calls of run there were."""
         return sum(name.endswith("-start.json") for name in self._names("attempts"))
 
+    def ends(self) -> dict[int, AttemptEnd]:
+        """How the calls of run ended, by number; a missing one runs, or was killed. Cost: 1 LIST + 1 GET a call."""
+        names = [name for name in self._names("attempts") if name.endswith("-end.json")]
+        return {int(name.partition("-")[0]): self._read(f"attempts/{name}", AttemptEnd) for name in sorted(names)}
+
     def status(self) -> RunStatus:
-        """Where the run stands. Cost: 2 LIST + 2 GET."""
+        """Where the run stands. Cost: 3 LIST + 2 GET, and 1 GET for each call that took steps over."""
         run = self.run()
-        done = len(self._names("steps"))
+        steps = {int(name.removesuffix(".json")) for name in self._names("steps")}
+        done = len(steps | {record.ordinal for record in self._carried(self._names("carried"))})
         attempts = self._names("attempts")
         count = sum(name.endswith("-start.json") for name in attempts)
         last_end = f"{count:06d}-end.json"
@@ -224,6 +283,14 @@ class Ledger:
     def _names(self, folder: str) -> list[str]:
         prefix = f"{self._folder}/{folder}"
         return [meta.path.rpartition("/")[2] for meta in self._store.list(prefix)]
+
+
+def _there(ids: list[str]) -> str:
+    """Which runs there are, in the order of their ids."""
+    if not ids:
+        return "No pipeline ever ran there."
+    shown = ", ".join(ids[-_SHOWN_RUNS_MAX:])
+    return f"It has {'' if len(ids) <= _SHOWN_RUNS_MAX else f'{len(ids):,}, the last '}{shown}."
 
 
 def run_ids(store: ObjectStore) -> list[str]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["ColumnSpec", "Plan", "PlannedStep", "RunSummary", "StepRecord", "TableSpec"]
+__all__ = ["ColumnSpec", "Plan", "PlannedStep", "RunSummary", "StepIdentity", "StepRecord", "TableSpec"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +57,41 @@ class PlannedStep:
 
 
 @dataclass(frozen=True, slots=True)
+class StepIdentity:
+    """One step of a plan, by what it does and what it needs."""
+
+    step: PlannedStep
+    source: str
+    """Hex digest of what the step does and of the views it reads."""
+    views: tuple[PlannedStep, ...]
+    """The ingest steps whose views it reads; of an ingest step: itself."""
+    reads: frozenset[str]
+    """Tables it reads, tags, compacts or expires."""
+    writes: str | None
+    """The table whose rows it changes."""
+    is_of_everything: bool
+    """It depends on every step before it."""
+
+    @property
+    def touches(self) -> frozenset[str]:
+        """Tables whose earlier writers must be done before this step is."""
+        return self.reads if self.writes is None else self.reads | {self.writes}
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A pipeline with its variables applied."""
 
     pipeline: str
     file: str
     lake: str
-    """URL or local path of the lake."""
+    """URL or local path of the lake; with `branch` also a server's URL."""
     variables: Mapping[str, str]
     tables: Mapping[str, TableSpec]
     steps: tuple[PlannedStep, ...]
     fingerprint: str
+    branch: str | None = None
+    """``repository/branch`` that the pipeline works in; None: the lake itself."""
 
     @property
     def default_run_id(self) -> str:
@@ -89,6 +113,10 @@ class StepRecord:
     seconds: float
     metrics: Mapping[str, Any]
     """What the verb counts: ``table``, ``snapshot``, ``rows``, ``files``, ``bytes``, ...; see each verb's module."""
+    identity: str = ""
+    """`StepIdentity.source`; empty in records of older versions."""
+    carried_from: str = ""
+    """``<run>/<ordinal>`` of the record that stands for this step; empty: this run did it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +129,11 @@ class RunSummary:
     steps_total: int
     steps_run: int
     steps_skipped: int
-    """Already in the ledger when the call began."""
+    """Already in the ledger when the call began, or taken over from an earlier run."""
     seconds: float
     records: tuple[StepRecord, ...]
     """Every step's record, old and new, in order."""
     report_path: str | None = None
     """The HTML page, when a report step wrote one."""
+    steps_carried: int = 0
+    """Of the skipped ones: those that earlier runs of another definition did."""

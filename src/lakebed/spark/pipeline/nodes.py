@@ -18,6 +18,11 @@ from lakebed.errors import InvalidRequest
 
 __all__ = ["Entry", "Items", "Mapping", "Node", "Place", "Scalar", "compose", "nearest"]
 
+DEPTH_MAX = 50
+"""Levels of lists and mappings in a document."""
+NODE_COUNT_MAX = 200_000
+"""Values in a document."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -92,9 +97,11 @@ def compose(text: str, *, file: str) -> Node:
         raise Place(file, line).error(f"this is not YAML: {error.problem or error.context}.") from error
     except yaml.YAMLError as error:
         raise Place(file, 1).error(f"this is not YAML: {str(error).splitlines()[0]}.") from error
+    except RecursionError as error:
+        raise Place(file, 1).error(f"lists and mappings are nested too deep; at most {DEPTH_MAX} levels.") from error
     if root is None:
         raise Place(file, 1).error("the file is empty; a pipeline needs `name`, `lake` and `steps`.")
-    return _convert(root, file)
+    return _Converter(file).convert(root, depth=0)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -106,19 +113,36 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f" Known: {', '.join(choices)}." if choices else ""
 
 
-def _convert(node: yaml.Node, file: str) -> Node:
-    place = Place(file, node.start_mark.line + 1)
-    if isinstance(node, yaml.ScalarNode):
-        return Scalar(node.value, place, is_null=node.tag == "tag:yaml.org,2002:null")
-    if isinstance(node, yaml.SequenceNode):
-        return Items(tuple(_convert(item, file) for item in node.value), place)
-    entries: dict[str, Entry] = {}
-    for key_node, value_node in node.value:
-        key_place = Place(file, key_node.start_mark.line + 1)
-        if not isinstance(key_node, yaml.ScalarNode):
-            raise key_place.error("a key must be a word.")
-        if key_node.value in entries:
-            first = entries[key_node.value].place.line
-            raise key_place.error(f"the key '{key_node.value}' was already given in line {first}.")
-        entries[key_node.value] = Entry(key_place, _convert(value_node, file))
-    return Mapping(entries, place)
+class _Converter:
+    """Nodes of the parser as nodes of this module. An alias is converted each time it is used."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._count = 0
+
+    def convert(self, node: yaml.Node, *, depth: int) -> Node:
+        """One node with all below it.
+
+        Raises:
+            InvalidRequest: too deep, or too many nodes: an alias inside its own anchor, or aliases of aliases.
+        """
+        place = Place(self._file, node.start_mark.line + 1)
+        self._count += 1
+        if depth > DEPTH_MAX:
+            raise place.error(f"lists and mappings are nested too deep; at most {DEPTH_MAX} levels.")
+        if self._count > NODE_COUNT_MAX:
+            raise place.error(f"the file has more than {NODE_COUNT_MAX:,} values, each alias counted with its content.")
+        if isinstance(node, yaml.ScalarNode):
+            return Scalar(node.value, place, is_null=node.tag == "tag:yaml.org,2002:null")
+        if isinstance(node, yaml.SequenceNode):
+            return Items(tuple(self.convert(item, depth=depth + 1) for item in node.value), place)
+        entries: dict[str, Entry] = {}
+        for key_node, value_node in node.value:
+            key_place = Place(self._file, key_node.start_mark.line + 1)
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise key_place.error("a key must be a word.")
+            if key_node.value in entries:
+                first = entries[key_node.value].place.line
+                raise key_place.error(f"the key '{key_node.value}' was already given in line {first}.")
+            entries[key_node.value] = Entry(key_place, self.convert(value_node, depth=depth + 1))
+        return Mapping(entries, place)

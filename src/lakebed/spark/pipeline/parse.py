@@ -16,7 +16,7 @@ from lakebed.spark.pipeline.steps import KINDS
 
 __all__ = ["Document", "Loop", "StepNode", "load", "parse"]
 
-_TOP_KEYS = ("name", "lake", "vars", "tables", "steps")
+_TOP_KEYS = ("name", "lake", "branch", "vars", "tables", "steps")
 _PIPELINE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
 
@@ -54,6 +54,8 @@ class Document:
     tables: Mapping
     steps: tuple[StepNode | Loop, ...]
     place: Place
+    branch: Scalar | None = None
+    """``repository/branch`` to work in."""
 
 
 def load(path: str | Path) -> Document:
@@ -68,8 +70,16 @@ def load(path: str | Path) -> Document:
         text = source.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise NotFound(f"There is no pipeline file '{path}' in {Path.cwd()}.", path=str(path)) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"The pipeline file '{path}' cannot be read: {error}.", path=str(path)) from error
+    except IsADirectoryError as error:
+        raise InvalidRequest(f"'{path}' is a folder: name the pipeline file in it.", path=str(path)) from error
+    except OSError as error:
+        raise InvalidRequest(
+            f"The pipeline file '{path}' cannot be read: {error.strerror or error}.", path=str(path)
+        ) from error
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(
+            f"The pipeline file '{path}' is not UTF-8: the byte {error.start} cannot be read as text.", path=str(path)
+        ) from error
     return parse(text, file=str(path), folder=str(source.resolve().parent))
 
 
@@ -94,6 +104,7 @@ def parse(text: str, *, file: str = "pipeline", folder: str = ".") -> Document:
         tables=_mapping(root, "tables"),
         steps=_body(steps),
         place=root.place,
+        branch=_optional(root, "branch", "the branch to work in, as <repository>/<branch>"),
     )
 
 
@@ -113,6 +124,13 @@ def _required(root: Mapping, key: str, what: str) -> Scalar:
     if not isinstance(value, Scalar):
         raise value.place.error(f"`{key}` must be one value: {what}.")
     return value
+
+
+def _optional(root: Mapping, key: str, what: str) -> Scalar | None:
+    value = root.get(key)
+    if value is not None and not isinstance(value, Scalar):
+        raise value.place.error(f"`{key}` must be one value: {what}.")
+    return None if value is None or value.is_null else value
 
 
 def _mapping(root: Mapping, key: str) -> Mapping:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from typing import Any
 
 from lakebed.errors import InvalidRequest
 from lakebed.spark.pipeline.keys import Key, read_key, read_settings
@@ -18,12 +19,15 @@ from lakebed.spark.pipeline.nodes import Node, Place, Scalar, nearest
 from lakebed.spark.pipeline.parse import Document, Loop, StepNode
 from lakebed.spark.pipeline.steps import KINDS
 from lakebed.spark.pipeline.values import Value, loop_values, substitute
+from lakebed.spark.pipeline.workplace import split_branch
 from lakebed.table.types import parse_type
 
 __all__ = ["STEP_COUNT_MAX", "make_plan"]
 
 STEP_COUNT_MAX = 100_000
 """Steps of one plan after unrolling; more is a typing mistake in a range."""
+
+_SEQUENCE_FIELD = "sequence.field"
 
 _TABLE_KEYS = (
     Key("schema", "texts", "columns with their types"),
@@ -46,6 +50,7 @@ def make_plan(document: Document, *, variables: Mapping[str, str] | None = None)
     """
     scope = _scope(document, variables or {})
     tables = {name: _table(name, entry.value, entry.place, scope) for name, entry in document.tables.entries.items()}
+    branch = _branch(document, scope)
     steps: list[PlannedStep] = []
     lines_by_name: dict[str, int] = {}
     for node, step_scope, loop_names in _unroll(document.steps, scope, ()):
@@ -57,7 +62,13 @@ def make_plan(document: Document, *, variables: Mapping[str, str] | None = None)
             )
         if len(steps) >= STEP_COUNT_MAX:
             raise node.place.error(f"the pipeline has more than {STEP_COUNT_MAX:,} steps.")
+        if step.verb == "publish" and branch is None:
+            raise node.place.error(
+                "a 'publish' merges the branch that the pipeline works in: name it above the steps, as in "
+                "`branch: analytics/dev`."
+            )
         lines_by_name[step.name] = step.line
+        tables = _with_sequence(tables, step, node.place)
         steps.append(step)
     return Plan(
         pipeline=document.name,
@@ -69,7 +80,19 @@ def make_plan(document: Document, *, variables: Mapping[str, str] | None = None)
         fingerprint=_digest(
             [document.name, [asdict(table) for table in tables.values()], [step.fingerprint for step in steps]]
         ),
+        branch=branch,
     )
+
+
+def _branch(document: Document, scope: Mapping[str, Value]) -> str | None:
+    if document.branch is None:
+        return None
+    text = substitute(document.branch.text, scope, document.branch.place)
+    try:
+        split_branch(text)
+    except InvalidRequest as error:
+        raise document.branch.place.error(f"`branch`: {error.message}") from error
+    return text
 
 
 def _scope(document: Document, given: Mapping[str, str]) -> dict[str, Value]:
@@ -131,8 +154,33 @@ def _planned(node: StepNode, scope: Mapping[str, Value], loop_names: tuple[str, 
         settings=settings,
         line=node.place.line,
         group=f"{loop_names[0]} {scope[loop_names[0]].text}" if loop_names else "",
-        fingerprint=_digest([node.verb, name, settings]),
+        fingerprint=_digest([node.verb, name, _identifying(node.verb, settings)]),
     )
+
+
+def _identifying(verb: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that make a step what it is."""
+    later = {key.name: key.default for key in KINDS[verb].keys if key.is_later}
+    return {name: value for name, value in settings.items() if name not in later or value != later[name]}
+
+
+def _with_sequence(tables: Mapping[str, TableSpec], step: PlannedStep, place: Place) -> dict[str, TableSpec]:
+    """The tables, with the option that a merge step asks for."""
+    columns, name = step.settings.get("sequence"), step.settings.get("into")
+    if not columns or name is None or name not in tables:
+        return dict(tables)
+    spec, wanted = tables[name], ",".join(columns)
+    known = [column.name for column in spec.columns]
+    for column in columns:
+        if known and column not in known:
+            raise place.error(f"the table '{name}' has no column '{column}' for its sequence.{nearest(column, known)}")
+    declared = spec.options.get(_SEQUENCE_FIELD)
+    if declared is not None and [part.strip() for part in declared.split(",")] != list(columns):
+        raise place.error(
+            f"the step orders rows by '{wanted}', but the table '{name}' is declared with {_SEQUENCE_FIELD}: "
+            f"{declared}; say the same in both places, or in one."
+        )
+    return {**tables, name: replace(spec, options={**spec.options, _SEQUENCE_FIELD: declared or wanted})}
 
 
 def _table(name: str, node: Node, place: Place, scope: Mapping[str, Value]) -> TableSpec:

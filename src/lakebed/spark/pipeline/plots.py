@@ -62,6 +62,7 @@ def plot(
     format_y: Callable[[float], str],
     verticals: Sequence[Tick] = (),
     tall: bool = False,
+    whole: bool = False,
 ) -> str:
     """One plot from zero upwards.
 
@@ -72,8 +73,11 @@ def plot(
         ticks: labels below.
         format_y: text of a value on the left axis.
         verticals: dashed lines with a label at their top.
+        whole: values are whole numbers, and so are the steps of the left axis.
     """
-    top, steps = _nice(max((value for mark in marks for value in _heights(mark)), default=0.0))
+    top, steps = _nice(
+        max((value for mark in marks for value in _heights(mark)), default=0.0), step_min=1.0 if whole else 0.0
+    )
 
     def x_of(x: float) -> float:
         return _WIDTH * x / max(x_max, 1e-9)
@@ -82,9 +86,9 @@ def plot(
         return _HEIGHT * (1 - y / top)
 
     shapes = [f'<path class="grid" d="M0 {y_of(step):.2f}H{_WIDTH}"/>' for step in steps]
-    shapes += [f'<path class="vertical" d="M{x_of(mark.x):.2f} 0V{_HEIGHT}"/>' for mark in verticals]
     for mark in marks:
         shapes.append(_shape(mark, x_of, y_of))
+    shapes += [f'<path class="vertical" d="M{x_of(mark.x):.2f} 0V{_HEIGHT}"/>' for mark in verticals]
     y_labels = "".join(
         f'<span style="top:{100 * (1 - step / top):.2f}%">{escape(format_y(step))}</span>' for step in steps
     )
@@ -122,7 +126,8 @@ def timeline(
 
     Args:
         ticks: (x, CSS class, hint) of each snapshot.
-        flags: tags; their labels alternate between two heights, so that neighbours do not meet.
+        flags: tags, in order of x. Each has a pole; labels are in two rows, and only as many as have room: first the
+            wrong ones, then the last, then from the left.
     """
     strokes = "".join(
         f'<path class="{css}" d="M{_WIDTH * x / max(x_max, 1e-9):.2f} 62V{_HEIGHT}">'
@@ -130,21 +135,51 @@ def timeline(
         for x, css, hint in ticks
     )
     poles = "".join(
-        f'<path class="pole" d="M{_WIDTH * flag.x / max(x_max, 1e-9):.2f} {10 + 26 * (number % 2)}V{_HEIGHT}"/>'
-        for number, flag in enumerate(flags)
+        f'<path class="pole" d="M{_WIDTH * flag.x / max(x_max, 1e-9):.2f} 36V62">'
+        f"<title>{escape(flag.label)}</title></path>"
+        for flag in flags
     )
     labels = "".join(
-        f'<span class="{flag.css} row{number % 2}{" end" if flag.x > 0.9 * x_max else ""}" '
-        f'style="left:{100 * flag.x / max(x_max, 1e-9):.2f}%">{escape(flag.label)}</span>'
-        for number, flag in enumerate(flags)
+        f'<div class="flags {css}" aria-hidden="true">{_flag_labels(flags, x_max, width)}</div>'
+        for css, width in _LABEL_WIDTHS.items()
     )
     return (
         f'<div class="plot timeline" role="img" aria-label="{escape(label, quote=True)}"><div class="ys"></div>'
         f'<div class="box"><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" aria-hidden="true">'
         f'<path class="band" d="M0 62H{_WIDTH}V{_HEIGHT}H0Z"/>{strokes}{poles}</svg>'
-        f'<div class="flags" aria-hidden="true">{labels}</div></div>'
+        f"{labels}</div>"
         f'<div class="xs" aria-hidden="true">{_x_labels(axis, x_max)}</div></div>'
     )
+
+
+_LABEL_WIDTHS = {"narrow": 270.0, "middle": 500.0, "wide": 860.0}
+"""CSS pixels that a timeline has at least, by the class of the labels that are shown then (see `page.css`)."""
+_LABEL_PADDING, _LETTER_WIDTH = 14.0, 7.6
+"""Of a label, in CSS pixels; letters are seldom wider."""
+
+
+def _flag_labels(flags: Sequence[Flag], x_max: float, width: float) -> str:
+    """The labels that have room in a box of `width` pixels without one covering another."""
+    order = sorted(range(len(flags)), key=lambda n: (flags[n].css == "flag", n != len(flags) - 1, n))
+    taken: tuple[list[tuple[float, float]], ...] = ([], [])
+    placed: list[str] = []
+    for number in order:
+        flag = flags[number]
+        share = flag.x / max(x_max, 1e-9)
+        size = _LABEL_PADDING + _LETTER_WIDTH * len(flag.label)
+        at_end = share * width + size > width
+        left = share * width - (size if at_end else 0.0)
+        row = next(
+            (row for row in (0, 1) if all(left >= end or left + size <= start for start, end in taken[row])), None
+        )
+        if row is None or left < 0:
+            continue
+        taken[row].append((left, left + size))
+        placed.append(
+            f'<span class="{flag.css} row{row}{" end" if at_end else ""}" style="left:{100 * share:.2f}%">'
+            f"{escape(flag.label)}</span>"
+        )
+    return "".join(placed)
 
 
 def _shape(mark: Bars | Line | Area, x_of: Callable[[float], float], y_of: Callable[[float], float]) -> str:
@@ -180,21 +215,29 @@ def _heights(mark: Bars | Line | Area) -> list[float]:
     return list(mark.values) if isinstance(mark, Bars) else [y for _, y in mark.points]
 
 
-def _nice(highest: float) -> tuple[float, list[float]]:
-    """The top of an axis and its labelled steps (3 to 5), at 1, 2, 2.5 or 5 times a power of ten."""
+def _nice(highest: float, *, step_min: float = 0.0) -> tuple[float, list[float]]:
+    """The top of an axis and its labelled steps (at most 5), at 1, 2, 2.5 or 5 times a power of ten."""
     if highest <= 0:
         return 1.0, [0.0]
     rough = highest / 4
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough)
+    step = max(next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough), step_min)
+    if step_min and step == 2.5:
+        step = 5.0  # half of five is no whole number
     count = math.ceil(highest / step - 1e-9)
     return count * step, [number * step for number in range(count + 1)]
 
 
 def _x_labels(ticks: Sequence[Tick], x_max: float) -> str:
-    """Where there are many, a narrow page leaves out every second one."""
-    return "".join(
-        f"<span{' class=minor' if number % 2 and len(ticks) > 6 else ''} "
-        f'style="left:{100 * tick.x / max(x_max, 1e-9):.2f}%">{escape(tick.label)}</span>'
-        for number, tick in enumerate(ticks)
-    )
+    """Where there are many, a narrow page leaves out every second one.
+
+    A label that would pass the right border of a narrow plot ends at its tick.
+    """
+    labels = []
+    for number, tick in enumerate(ticks):
+        share = tick.x / max(x_max, 1e-9)
+        at_end = share * _LABEL_WIDTHS["narrow"] + _LETTER_WIDTH * len(tick.label) / 2 > _LABEL_WIDTHS["narrow"]
+        css = " ".join([*(["minor"] if number % 2 and len(ticks) > 6 else []), *(["end"] if at_end else [])])
+        of_class = f' class="{css}"' if css else ""
+        labels.append(f'<span{of_class} style="left:{100 * share:.2f}%">{escape(tick.label)}</span>')
+    return "".join(labels)

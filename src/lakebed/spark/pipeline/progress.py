@@ -105,7 +105,8 @@ class LineProgress:
             seconds = sum(record.seconds for record in self._records)
             counts = ", ".join(f"{count} {verb}" for verb, count in verbs.items())
             merged = f"; {rows:,} rows merged" if rows else ""
-            self._print(f"  {self._group}: {counts}{merged}, {seconds:.1f} s")
+            tags = [describe(record) for record in self._records if "checksum" in record.metrics]
+            self._print("; ".join([f"  {self._group}: {counts}{merged}, {seconds:.1f} s", *tags]))
         self._group = ""
         self._records = []
 
@@ -170,9 +171,12 @@ def describe(record: StepRecord) -> str:
         words.append(f"{metrics.get('rows', 0):,} rows, {metrics.get('expectations', 0)} expectations hold")
     elif record.verb == "tag":
         words.append(f"{metrics.get('tag')} pins snapshot {metrics.get('snapshot')}")
+        if "checksum" in metrics:
+            words.append(f"{metrics['rows']:,} rows, checksum {metrics['checksum']}")
     elif record.verb == "expire":
         freed = metrics["disk_bytes_before"] - metrics["disk_bytes_after"]
-        words.append(f"{metrics['snapshots_expired']:,} snapshots, {freed / 1e6:.1f} MB freed")
+        count = metrics["snapshots_expired"]
+        words.append(f"{count:,} {'snapshot' if count == 1 else 'snapshots'}, {freed / 1e6:.1f} MB freed")
     elif record.verb == "compact" and "snapshot" not in metrics:
         words.append("nothing to do")
     elif record.verb == "compact":
@@ -181,6 +185,8 @@ def describe(record: StepRecord) -> str:
         words.append(str(metrics.get("html", "")))
     elif "rows" in metrics:
         words.append(f"{metrics['rows']:,} rows")
+    if metrics.get("rows_dropped"):
+        words.append(f"{metrics['rows_dropped']:,} bad rows dropped")
     if record.verb in ("merge", "ingest") and metrics.get("snapshot") is not None:
         words.append(f"snapshot {metrics['snapshot']}")
     return ", ".join(words) or "done"
@@ -191,7 +197,9 @@ def ending(summary: RunSummary) -> str:
     if summary.steps_run == 0:
         return (
             f"run {summary.run_id} was complete already: nothing to do. "
-            "Give another run id (--run-id) to run the pipeline once more."
+            "To run steps once more, name them: --replay STEP."
         )
     skipped = f", {summary.steps_skipped:,} were done before" if summary.steps_skipped else ""
+    if summary.steps_carried:
+        skipped += f" ({summary.steps_carried:,} of them by runs of another definition)"
     return f"{summary.steps_run:,} steps in {summary.seconds:.1f} s{skipped}"

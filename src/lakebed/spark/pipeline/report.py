@@ -14,10 +14,11 @@ from pathlib import Path
 import msgspec
 
 from lakebed.errors import InvalidRequest
-from lakebed.lake.lake import Lake, open_lake
+from lakebed.lake.lake import Lake
 from lakebed.runtime import Environment
 from lakebed.spark.pipeline.facts import Check, Fingerprint, ReportFacts, collect
 from lakebed.spark.pipeline.page import render
+from lakebed.spark.pipeline.workplace import open_workplace
 
 __all__ = ["ReportFiles", "store_report", "write_report"]
 
@@ -35,6 +36,7 @@ def write_report(
     lake_url: str,
     *,
     path: str | Path,
+    branch: str | None = None,
     run_id: str | None = None,
     title: str | None = None,
     checks: Sequence[Check] = (),
@@ -46,8 +48,9 @@ def write_report(
 
     Args:
         path: the HTML file; the JSON goes beside it, with the ending ``.json``.
+        branch: ``repository/branch``: the runs inside of that branch.
         run_id: only this run; None: all of them.
-        title: the page's heading.
+        title: the page's heading; None: the names of the pipelines.
         checks: what was verified from outside; shown with the tags they are about, or in a list.
         fingerprints: tags as they read now, by (table, tag), to be compared with those taken when they were tagged.
 
@@ -56,16 +59,18 @@ def write_report(
         InvalidRequest: the file cannot be written.
     """
     environment = environment or Environment()
-    lake = open_lake(lake_url, create=False, storage_options=storage_options, environment=environment)
-    return store_report(
-        lake,
-        path=path,
-        run_id=run_id,
-        title=title,
-        checks=checks,
-        fingerprints=fingerprints,
-        environment=environment,
-    )
+    with open_workplace(
+        lake_url, branch=branch, create=False, storage_options=storage_options, environment=environment
+    ) as workplace:
+        return store_report(
+            workplace.lake,
+            path=path,
+            run_id=run_id,
+            title=title,
+            checks=checks,
+            fingerprints=fingerprints,
+            environment=environment,
+        )
 
 
 def store_report(
@@ -73,17 +78,19 @@ def store_report(
     *,
     path: str | Path,
     run_id: str | None = None,
+    writing_run: str | None = None,
     title: str | None = None,
     checks: Sequence[Check] = (),
     fingerprints: Mapping[tuple[str, str], Fingerprint] | None = None,
     environment: Environment,
 ) -> ReportFiles:
-    """As `write_report`, for a lake that is open."""
+    """As `write_report`, for a lake that is open; `writing_run` is the run that has this report as a step."""
     facts = collect(
         lake,
         environment=environment,
-        title=title or f"The pipelines of {lake.url.rpartition('/')[2] or lake.url}",
+        title=title or "",
         run_id=run_id,
+        writing_run=writing_run,
         checks=checks,
         fingerprints=fingerprints,
     )

@@ -2,30 +2,37 @@
 
 Owns: the order of things in a run. Invariants: everything that can be wrong in the file is found before the lake is
 touched; a step is recorded only after what it did is durable; a failed step leaves every later one undone; a run that
-was killed anywhere goes on where it was when it is called again with the same file and variables (or run id).
+was killed anywhere goes on where it was when it is called again with the same file and variables (or run id); an edited
+file takes over what was finished, and nothing that changes rows or names runs again unless a person says so.
 Knows no verb: they are in `steps`.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import lakebed.spark
-from lakebed.errors import LakebedError
-from lakebed.lake.lake import Lake, open_lake
+from lakebed.errors import InvalidRequest, LakebedError, NotFound
+from lakebed.lake.lake import Lake
 from lakebed.runtime import Environment
+from lakebed.spark.pipeline.carry import check_patterns, plan_carry, refuse_again
+from lakebed.spark.pipeline.check import CheckReport, check_columns, check_inputs, check_sql
 from lakebed.spark.pipeline.context import RunContext
+from lakebed.spark.pipeline.identity import identities
+from lakebed.spark.pipeline.inputs import Inputs
 from lakebed.spark.pipeline.ledger import AttemptEnd, Ledger, RunStatus, run_statuses
-from lakebed.spark.pipeline.model import Plan, PlannedStep, RunSummary, StepRecord
-from lakebed.spark.pipeline.nodes import Place, nearest
+from lakebed.spark.pipeline.model import Plan, PlannedStep, RunSummary, StepIdentity, StepRecord
 from lakebed.spark.pipeline.parse import Document, load, parse
 from lakebed.spark.pipeline.plan import make_plan
+from lakebed.spark.pipeline.preflight import check_tables, check_tags, earlier_runs, which_run
 from lakebed.spark.pipeline.progress import Progress, SilentProgress
 from lakebed.spark.pipeline.steps import KINDS
+from lakebed.spark.pipeline.workplace import Workplace, open_workplace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,25 +69,70 @@ class Pipeline:
         progress: Progress | None = None,
         storage_options: Mapping[str, str] | None = None,
         environment: Environment | None = None,
+        replay: Sequence[str] = (),
+        carry: Sequence[str] = (),
     ) -> RunSummary:
         """Run what is not done yet; see `run_file`. `spark` None: a session is started when a step needs one."""
         environment = environment or Environment()
         plan = self.plan(variables=variables)
-        lake = open_lake(plan.lake, storage_options=storage_options, environment=environment)
-        ledger = Ledger(lake.store, run_id=run_id or plan.default_run_id, environment=environment)
-        return execute(
-            plan,
-            lake=lake,
-            ledger=ledger,
-            spark=spark,
-            progress=progress or SilentProgress(),
-            environment=environment,
-        )
+        if run_id is not None and carry:
+            raise InvalidRequest(
+                "A run with an id of its own takes nothing over from other runs, so --carry has no meaning in it; "
+                "leave --run-id out.",
+                kind="carry_with_run_id",
+            )
+        with open_workplace(
+            plan.lake, branch=plan.branch, storage_options=storage_options, environment=environment
+        ) as workplace:
+            lake = workplace.lake
+            chosen = which_run(plan, lake, replay=replay, environment=environment) if run_id is None else run_id
+            return execute(
+                plan,
+                lake=lake,
+                ledger=Ledger(lake.store, run_id=chosen, environment=environment),
+                spark=spark,
+                progress=progress or SilentProgress(),
+                environment=environment,
+                replay=replay,
+                carry=carry,
+                takes_over=run_id is None,
+                workplace=workplace,
+            )
 
 
-def check_file(path: str | Path, *, variables: Mapping[str, str] | None = None) -> Plan:
-    """Find everything that can be wrong in a pipeline file; touches no lake and starts nothing."""
-    return Pipeline.load(path).plan(variables=variables)
+def check_file(
+    path: str | Path,
+    *,
+    variables: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    environment: Environment | None = None,
+) -> CheckReport:
+    """Find what is wrong in a pipeline file as far as that can be told without running it; changes nothing.
+
+    The lake is looked at (for its tables), when it is there, and the input files; Spark's parser reads the SQL.
+
+    Raises:
+        InvalidRequest: the first mistake, with file and line.
+    """
+    plan = Pipeline.load(path).plan(variables=variables)
+    with ExitStack() as opened:
+        try:
+            workplace = opened.enter_context(
+                open_workplace(
+                    plan.lake,
+                    branch=plan.branch,
+                    create=False,
+                    storage_options=storage_options,
+                    environment=environment or Environment(),
+                )
+            )
+            lake: Lake | None = workplace.lake
+        except NotFound:
+            lake = None
+        check_tables(plan, lake)
+        check_columns(plan, lake)
+    check_inputs(plan)
+    return CheckReport(plan, sql_unchecked=check_sql(plan))
 
 
 def run_file(
@@ -92,6 +144,8 @@ def run_file(
     spark: SparkSession | None = None,
     storage_options: Mapping[str, str] | None = None,
     environment: Environment | None = None,
+    replay: Sequence[str] = (),
+    carry: Sequence[str] = (),
 ) -> RunSummary:
     """Run a pipeline file: every step that its run's ledger does not have yet.
 
@@ -99,15 +153,21 @@ def run_file(
         path: the YAML file.
         variables: values for its ``vars``; they win over those in the file.
         run_id: which run this is; None: the one that belongs to this definition and these variables, so that calling
-            again goes on after a crash and does nothing after success.
+            again goes on after a crash and does nothing after success, and an edited definition takes over what earlier
+            runs of the pipeline have finished.
         progress: told what happens; None: silence.
         spark: the session to use; None: one is started when a step first needs it.
         storage_options: for the lake's store.
+        replay: steps (names, or patterns such as ``merge *``) that may run again although an earlier run finished them.
+        carry: steps that differ from what an earlier run did, and count as done all the same.
 
     Raises:
         NotFound: no such file.
-        InvalidRequest: something is wrong in it (with file and line), or the run id belongs to another plan.
-        Rejected: an audit failed (``kind`` is ``audit_failed``); nothing after it was done.
+        InvalidRequest: something is wrong in it (with file and line), or the run id belongs to another plan; or
+            finished steps would run again that neither `replay` nor `carry` names (``kind`` is ``replay_needed``).
+        AlreadyExists: a tag that the run is to make is elsewhere. Nothing was done.
+        Rejected: an audit failed (``kind`` is ``audit_failed``), or another run merged the same increment
+            (``merged_already``); nothing after it was done.
         LakebedError: whatever else stopped a step. The run can be called again.
     """
     return Pipeline.load(path).run(
@@ -117,26 +177,32 @@ def run_file(
         progress=progress,
         storage_options=storage_options,
         environment=environment,
+        replay=replay,
+        carry=carry,
     )
 
 
 def status(
     lake_url: str,
     *,
+    branch: str | None = None,
     run_id: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     environment: Environment | None = None,
 ) -> list[RunStatus]:
-    """Where the runs of a lake stand, newest first (with `run_id`: that one only).
+    """Where the runs of a lake stand, newest first (with `run_id`: that one only; with `branch`: those inside of it).
 
     Raises:
         NotFound: no lake there, or no such run.
     """
     environment = environment or Environment()
-    lake = open_lake(lake_url, create=False, storage_options=storage_options, environment=environment)
-    if run_id is None:
-        return run_statuses(lake.store, environment=environment)
-    return [Ledger(lake.store, run_id=run_id, environment=environment).status()]
+    with open_workplace(
+        lake_url, branch=branch, create=False, storage_options=storage_options, environment=environment
+    ) as workplace:
+        store = workplace.lake.store
+        if run_id is None:
+            return run_statuses(store, environment=environment)
+        return [Ledger(store, run_id=run_id, environment=environment).status()]
 
 
 def execute(
@@ -147,12 +213,30 @@ def execute(
     spark: SparkSession | None,
     progress: Progress,
     environment: Environment,
+    replay: Sequence[str] = (),
+    carry: Sequence[str] = (),
+    takes_over: bool = False,
+    workplace: Workplace | None = None,
 ) -> RunSummary:
-    """Run a plan against an open lake and a ledger."""
+    """Run a plan against an open lake and a ledger.
+
+    Args:
+        takes_over: what earlier runs of the pipeline did counts.
+        workplace: the branch that the lake is in; None: the lake is no part of a branch.
+    """
     began_s = environment.clock.monotonic_s()
-    _check_tables(plan, lake)
-    attempt = ledger.begin(plan)
+    check_tables(plan, lake)
+    check_patterns(plan, replay=replay, carry=carry)
+    steps = identities(plan)
+    replay = _asked_again(plan, ledger, replay)
     done = ledger.records()
+    carried: Sequence[StepRecord] = ()
+    if takes_over and len(done) < len(plan.steps):
+        carried = _taken_over(plan, steps, lake, ledger, done, replay=replay, carry=carry, environment=environment)
+        done |= {record.ordinal: record for record in carried}
+    check_tags(plan, lake, done)
+    attempt = ledger.begin(plan, replay=replay)
+    ledger.carry(attempt, carried)
     progress.run_began(plan, run_id=ledger.run_id, steps_done=len(done))
     current: PlannedStep | None = None
     with tempfile.TemporaryDirectory(prefix="lakebed-pipeline-") as scratch:
@@ -163,6 +247,11 @@ def execute(
             environment=environment,
             scratch_folder=Path(scratch),
             start_spark=_starter(spark, progress),
+            identities={one.step.ordinal: one for one in steps},
+            replay=replay,
+            is_resumed=attempt > 1,
+            repository=None if workplace is None else workplace.repository,
+            branch=None if workplace is None else workplace.branch,
         )
         try:
             for current in plan.steps:
@@ -187,9 +276,54 @@ def execute(
         seconds=environment.clock.monotonic_s() - began_s,
         records=tuple(context.records),
         report_path=reports[-1] if reports else None,
+        steps_carried=sum(bool(record.carried_from) for record in done.values()),
     )
     progress.run_ended(summary)
     return summary
+
+
+def _asked_again(plan: Plan, ledger: Ledger, replay: Sequence[str]) -> tuple[str, ...]:
+    """What is to run again: what this call says, and what the call said that began the run.
+
+    Raises:
+        InvalidRequest: the run belongs to another plan.
+    """
+    try:
+        ledger.check(plan)
+    except NotFound:
+        return tuple(dict.fromkeys(replay))
+    return tuple(dict.fromkeys((*replay, *ledger.run().replay)))
+
+
+def _taken_over(
+    plan: Plan,
+    steps: Sequence[StepIdentity],
+    lake: Lake,
+    ledger: Ledger,
+    done: Mapping[int, StepRecord],
+    *,
+    replay: Sequence[str],
+    carry: Sequence[str],
+    environment: Environment,
+) -> Sequence[StepRecord]:
+    """The records of earlier runs that stand for steps of this plan.
+
+    Raises:
+        InvalidRequest: finished steps would run again, and nobody has said that they may.
+    """
+    found = plan_carry(
+        plan,
+        steps,
+        run_id=ledger.run_id,
+        done=done,
+        earlier=earlier_runs(plan, lake, run_id=ledger.run_id, environment=environment),
+        content=Inputs().of,
+        replay=replay,
+        carry=carry,
+    )
+    if found.again:
+        raise refuse_again(plan, found.again)
+    return found.records
 
 
 def _advance(
@@ -214,28 +348,11 @@ def _advance(
         started_ms=started_ms,
         seconds=round(clock.monotonic_s() - started_s, 4),
         metrics=metrics,
+        identity=context.identities[step.ordinal].source,
     )
     ledger.record(record)
     context.records.append(record)
     progress.step_finished(step, record)
-
-
-def _check_tables(plan: Plan, lake: Lake) -> None:
-    """Every table or view that a step names is declared, made by an earlier step, or there already."""
-    known = set(plan.tables)
-    for step in plan.steps:
-        for key in KINDS[step.verb].keys:
-            name = step.settings.get(key.name)
-            if key.kind in ("table", "rows") and name is not None and name not in known:
-                if not lake.has_table(name):
-                    near = nearest(name, {*known, *lake.tables()})
-                    what = "no table" if key.kind == "table" else "neither a table nor a view"
-                    raise Place(plan.file, step.line).error(
-                        f"there is {what} '{name}' in the lake, and `tables` declares none.{near}"
-                    )
-                known.add(name)
-        if step.settings.get("as") is not None:
-            known.add(step.settings["as"])
 
 
 def _starter(spark: SparkSession | None, progress: Progress) -> Callable[[], SparkSession]:

@@ -1,6 +1,6 @@
 """Where the rows of a step come from: a table, a view, or a query over them, and the SQL errors on the way.
 
-Owns: the keys ``from``, ``version``, ``where``, ``query``, and turning them into a DataFrame. Invariants: every table
+Owns: the keys ``from``, ``version``, ``where``, ``query``, and turning them into rows. Invariants: every table
 of the lake and every view of the pipeline can be named in a query; what Spark says about bad SQL becomes one sentence
 with the step's line.
 """
@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lakebed.spark.pipeline.context import RunContext
 from lakebed.spark.pipeline.keys import Key
 from lakebed.spark.pipeline.model import PlannedStep
+from lakebed.spark.pipeline.rows import Rows
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-__all__ = ["SOURCE_KEYS", "check_source", "source_frame"]
+__all__ = ["SOURCE_KEYS", "check_source", "source_rows"]
 
 SOURCE_KEYS = (
     Key("from", "rows", "the table or view to read"),
@@ -39,7 +37,7 @@ def check_source(settings: Mapping[str, Any]) -> str | None:
     return None
 
 
-def source_frame(step: PlannedStep, context: RunContext) -> DataFrame:
+def source_rows(step: PlannedStep, context: RunContext) -> Rows:
     """The rows a step reads.
 
     Raises:
@@ -52,7 +50,7 @@ def source_frame(step: PlannedStep, context: RunContext) -> DataFrame:
         views = {name: _named(name, step, context) for name in sorted(words & context.row_sources())}
         return engine.query(settings["query"], views=views, place=place)
     name = settings["from"]
-    view = context.frame(name)
+    view = context.view(name)
     if view is not None:
         if settings["version"] is not None:
             raise place.error(f"'{name}' is a view, which has no versions.")
@@ -61,9 +59,9 @@ def source_frame(step: PlannedStep, context: RunContext) -> DataFrame:
     return engine.read_table(table, version=settings["version"], where=settings["where"], place=place)
 
 
-def _named(name: str, step: PlannedStep, context: RunContext) -> DataFrame:
-    frame = context.frame(name)
-    if frame is not None:
-        return frame
+def _named(name: str, step: PlannedStep, context: RunContext) -> Rows:
+    view = context.view(name)
+    if view is not None:
+        return view
     table = context.table(name, step=step)
     return context.engine().read_table(table, version=None, where=None, place=context.place(step))

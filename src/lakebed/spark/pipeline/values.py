@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from lakebed.spark.pipeline.nodes import Items, Node, Place, Scalar, nearest
 from lakebed.spark.pipeline.nodes import Mapping as MappingNode
+from lakebed.texts import LONG_MAX, shown, whole_number
 
 __all__ = ["LOOP_COUNT_MAX", "Value", "loop_values", "substitute"]
 
@@ -23,7 +24,6 @@ LOOP_COUNT_MAX = 100_000
 _REFERENCE = re.compile(r"\$(\$|\{([^}]*)\})")
 _DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})")
 _MONTH = re.compile(r"(\d{4})-(\d{2})")
-_NUMBER = re.compile(r"-?\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +98,10 @@ def _value_of(text: str) -> Value:
 
 
 def _between(first: str, last: str, place: Place) -> tuple[Value, ...]:
-    if _NUMBER.fullmatch(first) and _NUMBER.fullmatch(last):
-        _check_count(int(last) - int(first) + 1, place)
-        return tuple(Value(str(number)) for number in range(int(first), int(last) + 1))
+    low, high = whole_number(first, minimum=-LONG_MAX), whole_number(last, minimum=-LONG_MAX)
+    if low is not None and high is not None:
+        _check_count(high - low + 1, place)
+        return tuple(Value(str(number)) for number in range(low, high + 1))
     first_date, last_date = _date(first), _date(last)
     if first_date is not None and last_date is not None:
         _check_count((last_date - first_date).days + 1, place)
@@ -111,7 +112,8 @@ def _between(first: str, last: str, place: Place) -> tuple[Value, ...]:
         _check_count(last_month - first_month + 1, place)
         return tuple(_month(number // 12, number % 12 + 1) for number in range(first_month, last_month + 1))
     raise place.error(
-        f"a range needs two whole numbers, two months (2013-01) or two days (2013-01-01), not '{first}' and '{last}'."
+        "a range needs two whole numbers, two months (2013-01) or two days (2013-01-01), not "
+        f"{shown(first)} and {shown(last)}."
     )
 
 

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
 
-from lakebed.errors import Fenced, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable
-from lakebed.kv import Database, DatabaseOptions, WriteBatch
+from lakebed.errors import (
+    Conflict,
+    Fenced,
+    InternalError,
+    InvalidRequest,
+    LakebedError,
+    OutcomeUnknown,
+    Unavailable,
+)
+from lakebed.kv import Database, DatabaseOptions, DatabaseReader, ReaderOptions, WriteBatch
 from lakebed.kv.lease import Process, read_lease, this_process
 from lakebed.kv.place import Place
 from lakebed.kv.wal import WalLog
@@ -188,6 +198,149 @@ def test_followers_of_a_failing_leader_are_told(place: Place, clock: ManualClock
         assert outcomes == {b"leader": "outcome_unknown", b"later 1": "ok", b"later 2": "ok", b"later 3": "ok"}
         assert db.stats().durable_sequence == 5
     assert sorted(key for _, keys in in_log(place) for key in keys) == sorted([b"nobody waits", *outcomes])
+
+
+# ---- what cannot be encoded
+
+NO_TIME = 2**63
+"""An end of a row that no column of the log can hold: a row with it cannot be encoded."""
+
+
+def write_badly(db: Database, *keys: bytes, wait: bool = True) -> None:
+    """Write rows that no log record can hold, as a check that is missing somewhere would."""
+    count = len(keys)
+    db.append_rows(keys, [b"bad"] * count, [0] * count, [NO_TIME] * count, check=None, await_durable=wait)
+
+
+def test_rows_that_cannot_be_encoded_fail_their_own_writer(place: Place, open_at: Callable[..., Database]) -> None:
+    """Its writer gets the reason, the rows are gone, and everything before and after is there, here and elsewhere."""
+    db = open_at(place)
+    db.put(b"file", b"1")
+    db.flush(memtable=True)
+    db.put(b"memory", b"1")
+    for keys in ((b"new",), (b"memory", b"file"), (b"memory", b"memory")):
+        with pytest.raises(InternalError, match="nothing of them was written") as error:
+            write_badly(db, *keys)
+        assert error.value.kind == "unencodable_rows"
+        db.put(b"after " + keys[0], b"1")
+    rows = {b"file": b"1", b"memory": b"1", b"after new": b"1", b"after memory": b"1"}
+    for _ in range(2):
+        assert dict(db.scan()) == {key: db.get(key) for key in rows} == rows
+        assert db.get(b"new") is None
+        assert db.get_many([b"new", b"memory"]) == [None, b"1"]
+        with DatabaseReader.open(place, options=ReaderOptions(background=False, follow_latest=True)) as reader:
+            assert dict(reader.scan()) == rows
+        db.flush(memtable=True)
+    assert db.stats().durable_sequence == db.stats().last_sequence
+    with db.transaction("serializable") as t:
+        t.put(b"t", t.get(b"file") or b"")
+    db.set_if(b"memory", b"2", expected=b"1")
+    db.close()
+    assert dict(open_at(place).scan()) == {**rows, b"t": b"1", b"memory": b"2"}
+
+
+def test_after_rows_that_cannot_be_encoded_a_crash_loses_nothing(
+    place: Place, open_at: Callable[..., Database]
+) -> None:
+    """The log has no gap: an empty record stands where those rows would have been."""
+    db = open_at(place)
+    db.put(b"a", b"1")
+    with pytest.raises(InternalError):
+        write_badly(db, b"a", b"bad")
+    db.put(b"b", b"2")
+    assert [keys for _, keys in in_log(place)] == [[b"a"], [b"b"]]
+    ids = WalLog(place).ids()
+    assert ids == list(range(ids[0], ids[0] + len(ids)))
+    again = open_at(place, take_over=True)
+    assert dict(again.scan()) == {b"a": b"1", b"b": b"2"}
+
+
+def test_writers_behind_rows_that_cannot_be_encoded_go_on(place: Place, open_at: Callable[..., Database]) -> None:
+    """Groups behind it become durable; who did not wait for the lost rows learns of them from the next flush, once."""
+    db = open_at(place, l0_sst_bytes=2_000)
+    write_badly(db, b"k", wait=False)
+    db.put(b"big", bytes(3_000), await_durable=False)  # in the same group, which ends with the memtable
+    db.put(b"behind", b"1")
+    assert dict(db.scan()) == {b"behind": b"1"}
+    with pytest.raises(InternalError, match="nothing of them was written"):
+        db.flush()
+    db.flush(memtable=True)
+    write_badly(db, b"k", wait=False)
+    with pytest.raises(InternalError, match="nothing of them was written"):
+        db.close()
+    assert dict(open_at(place).scan()) == {b"behind": b"1"}
+
+
+def test_a_condition_does_not_rest_on_rows_that_were_taken_back(place: Place, open_at: Callable[..., Database]) -> None:
+    """A conditional write behind lost rows, and a transaction that may have read them, are refused as conflicts."""
+    db = open_at(place, l0_sst_bytes=2_000)
+    db.put(b"k", b"old")
+    write_badly(db, b"k", wait=False)
+    transaction = db.transaction()
+    assert transaction.get(b"k") == b"bad"
+    transaction.put(b"copied", b"bad")
+    db.put(b"big", bytes(3_000), await_durable=False)
+    with pytest.raises(Conflict, match="Read and write again") as error:
+        db.set_if(b"k", b"rests on it", expected=b"bad")
+    assert error.value.kind == "write_taken_back"
+    with pytest.raises(Conflict, match="taken back"):
+        transaction.commit()
+    assert db.get(b"k", linearizable=True) == b"old"
+    db.set_if(b"k", b"new", expected=b"old")
+    db.transact(lambda t: t.put(b"copied", t.get(b"k") or b""))
+    with suppress(InternalError):
+        db.flush()
+    assert dict(db.scan()) == {b"k": b"new", b"copied": b"new"}
+
+
+def test_threads_beside_rows_that_cannot_be_encoded(place: Place, open_at: Callable[..., Database]) -> None:
+    """Each thread finds what it was told was written, and nothing of what it was told was not."""
+    db = open_at(place, background=True, l0_sst_bytes=20_000)
+    told: list[dict[bytes, bytes]] = [{} for _ in range(4)]
+    kinds: set[str] = set()
+
+    def work(number: int) -> None:
+        rng, mine = random.Random(number), told[number]
+        for step in range(80):
+            key, value = b"%d %d" % (number, rng.randrange(6)), b"%d" % step
+            verb = rng.randrange(8)
+            try:
+                if verb == 0:
+                    write_badly(db, key, b"%d bad" % number)
+                elif verb == 1:
+                    db.set_if(key, value, expected=mine.get(key))
+                elif verb == 2:
+                    db.transact(lambda t, key=key, value=value: t.put(key, (t.get(key) or b"") + value))  # type: ignore[misc]
+                    value = mine.get(key, b"") + value
+                else:
+                    db.put(key, value)
+                mine[key] = value
+            except (InternalError, Conflict) as error:
+                kinds.add(error.kind)
+
+    with running(*(partial(work, number) for number in range(len(told)))):
+        pass
+    assert "unencodable_rows" in kinds
+    assert kinds <= {"unencodable_rows", "write_taken_back", "history_gone", "unexpected_value"}
+    rows = {key: value for mine in told for key, value in mine.items()}
+    assert dict(db.scan()) == rows
+    db.close()
+    assert dict(open_at(place).scan()) == rows
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST, Fault.LATE])
+def test_the_record_in_place_of_lost_rows_survives_faults(place: Place, fault: Fault) -> None:
+    """Whatever becomes of its request, the log goes on without a gap and without those rows."""
+    store = FaultyStore(place.store, faults=wal_faults(fault, *range(2, 14)))
+    with Database.open(through(place, store), options=DatabaseOptions(background=False)) as db:
+        db.put(b"a", b"1")
+        with pytest.raises(InternalError, match="nothing of them was written"):
+            write_badly(db, b"bad")
+        store.land()
+        db.put(b"b", b"2")
+    assert [keys for _, keys in in_log(place)] == [[b"a"], [b"b"]]
+    with Database.open(place, options=DatabaseOptions(background=False)) as db:
+        assert dict(db.scan()) == {b"a": b"1", b"b": b"2"}
 
 
 def test_a_new_owner_ends_the_old_one(place: Place, open_at: Callable[..., Database]) -> None:

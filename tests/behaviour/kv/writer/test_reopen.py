@@ -8,14 +8,14 @@ from datetime import timedelta
 
 import pytest
 
-from lakebed.errors import Conflict, Fenced, InvalidRequest
+from lakebed.errors import Conflict, Fenced, InvalidRequest, OutcomeUnknown, Unavailable
 from lakebed.kv import CollectorOptions, Database, DatabaseOptions
 from lakebed.kv.lease import Process, read_lease, this_process
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.place import Place
 from lakebed.kv.wal import WalLog
 from lakebed.lsm.operators import OPERATORS, MergeOperator, register_operator
-from lakebed.testing import ManualClock
+from lakebed.testing import Fault, FaultyStore, ManualClock
 
 Opener = Callable[..., Database]
 AT_ONCE = CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0))
@@ -52,6 +52,25 @@ def test_closing_leaves_no_fences_to_look_through(place: Place, open_at: Opener)
     db.close()
     assert ManifestLog(place).latest().replay_after_wal_id < WalLog(place).last_id()
     assert dict(open_at(place).scan()) == {b"a": b"1", b"b": b"2"}
+
+
+@pytest.mark.parametrize("fails", ["sst/", "manifest/"])
+def test_closing_after_a_failed_flush_keeps_the_log(place: Place, open_at: Opener, fails: str) -> None:
+    """An acknowledged row that is in no file yet is still read from the log: closing does not settle past it."""
+    failing: list[Fault] = []
+    store = FaultyStore(
+        place.store,
+        faults=lambda _, call: failing[0] if failing and call.kind == "put" and call.path.startswith(fails) else None,
+    )
+    db = open_at(Place(store, place.environment, lambda url: store))
+    db.put(b"acknowledged", b"1")
+    failing.append(Fault.ERROR_BEFORE)
+    with pytest.raises((Unavailable, OutcomeUnknown)):
+        db.flush(memtable=True)
+    failing.clear()
+    assert db.stats().memtables_waiting == 1
+    db.close()
+    assert dict(open_at(place).scan()) == {b"acknowledged": b"1"}
 
 
 def test_a_crash_keeps_what_was_durable_and_drops_the_rest(place: Place, open_at: Opener) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from lakebed.errors import Closed, Conflict, InvalidRequest
-from lakebed.kv import Database
+from lakebed.kv import Database, batch
 from lakebed.kv.place import Place
+from lakebed.kv.transaction import Transaction
 from lakebed.lsm.memtable import Memtable
 from lakebed.testing import ManualClock
 
@@ -229,3 +231,96 @@ def test_commits_can_be_left_to_the_log(db: Database) -> None:
     assert db.stats().durable_sequence == 0
     db.flush()
     assert db.stats().durable_sequence == 1
+
+
+@pytest.mark.parametrize("isolation", [None, "snapshot"])
+def test_transact_runs_again_after_a_conflict(db: Database, isolation: Any) -> None:
+    """The function runs until its commit goes through, and what it returned then is the answer."""
+    settings = {} if isolation is None else {"isolation": isolation}
+    met: list[bytes | None] = []
+
+    def work(t: Transaction) -> int:
+        met.append(t.get(b"k"))
+        t.put(b"k", b"%d" % (int(met[-1] or b"0") + 10))
+        t.put(b"tries", b"%d" % len(met))
+        if len(met) < 4:
+            db.put(b"k", b"%d" % len(met))  # somebody else, in between
+        return len(met)
+
+    assert db.transact(work, **settings) == 4
+    assert met == [None, b"1", b"2", b"3"]
+    assert dict(db.scan()) == {b"k": b"13", b"tries": b"4"}
+
+
+def test_transact_is_serializable_unless_told_otherwise(db: Database) -> None:
+    """A read that was overtaken makes it run again, also when other keys are written."""
+    runs: list[int] = []
+
+    def work(t: Transaction) -> None:
+        t.put(b"copy", t.get(b"k") or b"-")
+        runs.append(1)
+        if len(runs) == 1:
+            db.put(b"k", b"1")
+
+    db.transact(work)
+    assert (len(runs), db.get(b"copy")) == (2, b"1")
+
+
+def test_transact_gives_up_and_leaves_nothing(db: Database) -> None:
+    """After the stated number of tries it raises; what the function raises passes at once; a roll-back is no error."""
+    runs: list[int] = []
+
+    def overtaken(t: Transaction) -> None:
+        runs.append(1)
+        t.put(b"k", b"mine")
+        db.put(b"k", b"theirs")
+
+    with pytest.raises(Conflict) as error:
+        db.transact(overtaken, tries_max=3)
+    assert (error.value.kind, len(runs)) == ("transaction_conflict", 3)
+
+    def refuse(t: Transaction) -> None:
+        runs.append(1)
+        t.put(b"k", b"mine")
+        raise Conflict("of its own")
+
+    with pytest.raises(Conflict, match="of its own"):
+        db.transact(refuse)
+    assert len(runs) == 4
+    assert db.transact(lambda t: (t.put(b"k", b"mine"), t.rollback(), "left")[-1]) == "left"
+    assert dict(db.scan()) == {b"k": b"theirs"}
+    for tries in (0, -1, None):
+        with pytest.raises(InvalidRequest, match="tries_max"):
+            db.transact(overtaken, tries_max=tries)  # type: ignore[arg-type]
+
+
+def test_threads_that_transact_lose_no_increment(db: Database) -> None:
+    """A counter that many threads raise at once counts each of them."""
+
+    def raise_by_one(t: Transaction) -> None:
+        t.put(b"n", b"%d" % (int(t.get(b"n") or b"0") + 1))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: db.transact(raise_by_one, tries_max=10_000), range(40)))
+    assert db.get(b"n") == b"40"
+
+
+def test_an_oversized_transaction_is_refused_before_it_is_written(
+    db: Database, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What no record of the log could hold fails its own writer only: nothing is written, later writes are durable."""
+    monkeypatch.setattr(batch, "BATCH_BYTES_MAX", 10_000)
+    before = [meta.path for meta in place.store.list("")]
+    for write in (lambda t, key: t.put(key, bytes(100)), lambda t, key: t.delete(key + bytes(100))):
+        t = db.transaction()
+        for number in range(100):
+            write(t, b"%03d" % number)
+        with pytest.raises(InvalidRequest, match="10,000 are possible") as caught:
+            t.commit()
+        assert caught.value.kind == "oversized_batch"
+        assert not t.is_open
+    assert [meta.path for meta in place.store.list("")] == before
+    db.put(b"later", b"1")
+    with db.transaction() as t:
+        t.put(b"small", b"1")
+    assert dict(db.scan()) == {b"later": b"1", b"small": b"1"}

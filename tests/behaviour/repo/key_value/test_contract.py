@@ -14,6 +14,7 @@ import pytest
 
 from lakebed.errors import Closed, Conflict, InvalidRequest
 from lakebed.repo.key_value.port import (
+    BOUND_BYTES_MAX,
     KEY_BYTES_MAX,
     PAIR_SCHEMA,
     VALUE_BYTES_MAX,
@@ -368,6 +369,8 @@ def test_mistaken_arguments_are_refused(key_value: KeyValue) -> None:
             (lambda: key_value.write(deletes=b"ab"), "wrong_type"),
             (lambda: snapshot.scan("a"), "wrong_type"),  # type: ignore[arg-type]
             (lambda: snapshot.scan_arrow(None, 7), "wrong_type"),  # type: ignore[arg-type]
+            (lambda: snapshot.scan(b"k" * (BOUND_BYTES_MAX + 1)), "oversized_key"),
+            (lambda: snapshot.scan_arrow(None, b"k" * (BOUND_BYTES_MAX + 1)), "oversized_key"),
             (lambda: snapshot.get_many(b"ab"), "wrong_type"),
             (
                 lambda: key_value.write([(b"%d" % n, half) for n in range(WRITE_BYTES_MAX // VALUE_BYTES_MAX + 1)]),

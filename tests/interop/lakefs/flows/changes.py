@@ -139,13 +139,27 @@ def taking_back_what_was_changed_since_is_a_conflict(lake):
         main.revert(later)
 
 
+def what_is_staged_is_no_commit(lake):
+    """``branch$`` can be read, and neither merged, tagged nor logged."""
+    made, main, dev = _with_two_branches(lake)
+    dev.object("staged").upload(b"1")
+    refs = lake.client.sdk_client.refs_api
+    with refused(400, "$"):
+        refs.merge_into_branch(made.id, f"{dev.id}$", "main")
+    with refused(400, "$"):
+        refs.log_commits(made.id, "main$")
+    with refused(400, "$"):
+        made.tag("t").create(f"{dev.id}$")
+    assert main.head.id == main.get_commit().id
+
+
 def a_merge_is_taken_back_to_a_parent(lake):
     """Which parent must be said."""
     _, main, dev = _with_two_branches(lake)
     _put(dev, "on dev", b="2")
     _put(main, "on main", c="3")
     merged = dev.merge_into(main)
-    with refused(400, "parent"):
+    with refused(409, "parent"):
         main.revert(merged)
     main.revert(merged, parent_number=1)
     assert [one.path for one in main.objects()] == ["a", "c"]

@@ -302,3 +302,23 @@ def an_object_is_copied(lake):
         main.object("nothing").copy("main", "x")
     with refused(404):
         main.object("back").copy("nowhere", "x")
+
+
+def an_upload_expects_the_object_that_was_read(lake):
+    """With the ETag of what is there it is written over; when that has changed, nothing is."""
+    made, api = lake.repository(), lake.client.sdk_client.objects_api
+    first = api.upload_object(made.id, "main", "a", content=b"1")
+    api.upload_object(made.id, "main", "a", content=b"2", if_match=f'"{first.checksum}"')
+    with refused(412):
+        api.upload_object(made.id, "main", "a", content=b"3", if_match=f'"{first.checksum}"')
+    assert made.branch("main").object("a").reader(mode="r", pre_sign=False).read() == "2"
+
+
+def metadata_of_local_folders_is_kept(lake):
+    """What `lakectl local` sends in headers is read by other clients."""
+    made = lake.repository()
+    place = f"/api/v1/repositories/{made.id}/branches/main/objects?path=a"
+    sent = {"X-Lakefs-Internal-Client-Mtime": "1700000000", "X-Lakefs-Internal-Posix-Permissions": '{"mode":420}'}
+    assert lake.ask("POST", place, **sent)[0] == 201
+    kept = {"::lakefs::client-mtime": "1700000000", "::lakefs::posix-permissions": '{"mode":420}'}
+    assert made.branch("main").object("a").stat().metadata == kept

@@ -79,6 +79,37 @@ def a_repository_has_metadata(lake):
     api = lake.client.sdk_client
     api.internal_api.set_repository_metadata(made.id, lakefs_sdk.RepositoryMetadataSet(metadata={"team": "flights"}))
     assert lakefs.Repository(made.id, client=lake.client).metadata == {"team": "flights"}
+    api.internal_api.delete_repository_metadata(made.id, lakefs_sdk.RepositoryMetadataKeys(keys=["team"]))
+    assert lakefs.Repository(made.id, client=lake.client).metadata == {}
+
+
+def rules_of_protection_are_changed_by_one_at_a_time(lake):
+    """A second writer that has read the same rules is refused, so it loses no rule."""
+    made, api = lake.repository(), lake.client.sdk_client.repositories_api
+    tags = [api.get_branch_protection_rules_with_http_info(made.id).headers["etag"] for _ in range(2)]
+    one, other = ([lakefs_sdk.BranchProtectionRule(pattern=pattern)] for pattern in ("one-*", "other-*"))
+    api.set_branch_protection_rules(made.id, one, if_match=tags[0])
+    with refused(412):
+        api.set_branch_protection_rules(made.id, other, if_match=tags[1])
+    assert [rule.pattern for rule in api.get_branch_protection_rules(made.id)] == ["one-*"]
+
+
+def a_read_only_repository_is_changed_with_force(lake):
+    """Without it nothing can be changed; with it objects, branches and commits are."""
+    name, sdk = lake.name(), lake.client.sdk_client
+    creation = lakefs_sdk.RepositoryCreation(name=name, storage_namespace=f"local://{name}", read_only=True)
+    sdk.repositories_api.create_repository(creation)
+    with refused(403, "read-only"):
+        sdk.objects_api.upload_object(name, "main", "a", content=b"1")
+    sdk.objects_api.upload_object(name, "main", "a", content=b"1", force=True)
+    with refused(403):
+        sdk.commits_api.commit(name, "main", lakefs_sdk.CommitCreation(message="m"))
+    made = sdk.commits_api.commit(name, "main", lakefs_sdk.CommitCreation(message="m", force=True))
+    with refused(403):
+        sdk.branches_api.create_branch(name, lakefs_sdk.BranchCreation(name="dev", source="main"))
+    sdk.branches_api.create_branch(name, lakefs_sdk.BranchCreation(name="dev", source="main", force=True))
+    assert sdk.branches_api.get_branch(name, "dev").commit_id == made.id
+    sdk.repositories_api.delete_repository(name, force=True)
 
 
 def the_server_says_what_it_is(lake):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from lakebed.spark.pipeline.keys import StepKind
-from lakebed.spark.pipeline.steps import audit, compact, expire, ingest, merge, report, tag
+from lakebed.spark.pipeline.steps import audit, compact, expire, ingest, merge, publish, report, tag
 
 __all__ = ["KINDS"]
 
 KINDS: dict[str, StepKind] = {
-    module.KIND.verb: module.KIND for module in (ingest, audit, merge, tag, compact, expire, report)
+    module.KIND.verb: module.KIND for module in (ingest, audit, merge, tag, compact, expire, publish, report)
 }

@@ -5,7 +5,8 @@
 
 Metrics: ``rows``, ``expectations``.
 
-Idempotent: reads only. All expectations are one Spark job; only a broken one costs a second, for its sample.
+Idempotent: reads only. All expectations are one Spark job; only a broken one costs a second, for its sample. Simple
+expectations about few rows of this process (see `..judge`) that hold are judged without Spark.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from lakebed.errors import Rejected
 from lakebed.spark.pipeline.context import RunContext
 from lakebed.spark.pipeline.keys import Key, StepKind
 from lakebed.spark.pipeline.model import PlannedStep
-from lakebed.spark.pipeline.source import SOURCE_KEYS, check_source, source_frame
+from lakebed.spark.pipeline.source import SOURCE_KEYS, check_source, source_rows
 
 __all__ = ["KIND", "Broken"]
 
@@ -52,19 +53,22 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
         Rejected: one or more do not hold; ``kind`` is ``audit_failed``, `facts` has ``rows`` and ``broken``.
     """
     every_row, overall = step.settings["every_row"], step.settings["overall"]
-    rows_frame = source_frame(step, context)
+    source = source_rows(step, context)
     engine, place = context.engine(), context.place(step)
+    held = engine.count_when_held(source, every_row=[*every_row.values()], overall=[*overall.values()])
+    if held is not None:
+        return {"rows": held, "expectations": len(every_row) + len(overall), "content": context.content(step)}
     for name, predicate in every_row.items():
-        engine.check_predicate(rows_frame, predicate, f"expectation '{name}'", place=place)
+        engine.check_predicate(source, predicate, f"expectation '{name}'", place=place)
     counted = [f"count_if(NOT coalesce(({predicate}), false))" for predicate in every_row.values()]
     judged = [f"coalesce(({predicate}), false)" for predicate in overall.values()]
-    rows, *values = engine.one_row(rows_frame, ["count(*)", *counted, *judged], place=place)
+    rows, *values = engine.one_row(source, ["count(*)", *counted, *judged], place=place)
     broken = [
         Broken(
             name,
             predicate,
             count,
-            tuple(engine.sample(rows_frame, f"NOT coalesce(({predicate}), false)", count=SAMPLE_ROWS, place=place)),
+            tuple(engine.sample(source, f"NOT coalesce(({predicate}), false)", count=SAMPLE_ROWS, place=place)),
         )
         for (name, predicate), count in zip(every_row.items(), values, strict=False)
         if count
@@ -83,7 +87,7 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
             rows=rows,
             broken=tuple(broken),
         )
-    return {"rows": rows, "expectations": len(every_row) + len(overall)}
+    return {"rows": rows, "expectations": len(every_row) + len(overall), "content": context.content(step)}
 
 
 def check(settings: Mapping[str, Any]) -> str | None:

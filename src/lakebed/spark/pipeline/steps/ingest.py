@@ -1,7 +1,11 @@
 """``ingest``: files (CSV, JSON or Parquet; also zipped) into a table, or as a view for later steps.
 
-Metrics: into a table: ``table``, ``snapshot``, and what it did to files (see `..measure`); as a view: ``view``.
-``files_read`` counts input files where they are local.
+Metrics: into a table: ``table``, ``snapshot``, and what it did to files (see `..measure`); as a view: ``view`` and, of
+CSV and JSON, ``rows``. ``files_read`` counts input files where they are local. With ``bad_rows: drop`` also
+``rows_dropped`` and the first of them in ``dropped``.
+
+Every row of CSV and JSON is held against the schema before anything is done with it: one that does not fit stops the
+run here (or is left out and counted), whatever later steps would have looked at.
 
 Idempotent: the commit carries the run's identity. A view commits nothing and is made again when a resumed run needs it.
 The schema of CSV and JSON is the given one, or is inferred once and then pinned in the lake, so that tomorrow's file
@@ -11,74 +15,185 @@ cannot change a type silently.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from lakebed.errors import InvalidRequest
+from lakebed.spark.pipeline.bad_rows import BadRows
 from lakebed.spark.pipeline.context import RunContext
 from lakebed.spark.pipeline.files import FORMATS, find_files, format_of, unpacked
 from lakebed.spark.pipeline.keys import Key, StepKind
 from lakebed.spark.pipeline.measure import commit_metrics
 from lakebed.spark.pipeline.model import PlannedStep
 from lakebed.spark.pipeline.pinned import pinned_schema
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from lakebed.spark.pipeline.rows import LocalRows, Rows
 
 __all__ = ["KIND"]
 
+_DECIDED_BY_BAD_ROWS = ("mode", "columnnameofcorruptrecord")
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The files of a step, and how they are read."""
+
+    step: PlannedStep
+    context: RunContext
+    names: Mapping[str, str]
+    """Paths with what people call them."""
+    reading: Mapping[str, Any]
+    """Format, options, schema and place, as the engine takes them."""
+    files_read: int
+
+    @classmethod
+    def of(cls, step: PlannedStep, context: RunContext) -> _Source:
+        settings, place, engine = step.settings, context.place(step), context.engine()
+        file_format = settings["format"] or format_of(settings["from"], place=place)
+        found = find_files(settings["from"], place=place)
+        names = unpacked(found, context.scratch_folder, place=place)
+        options = dict(settings["options"])
+        schema = settings["schema"]
+        if schema is None and file_format != "parquet":
+            schema = pinned_schema(
+                step,
+                context,
+                infer=lambda: engine.infer_schema([*names], file_format=file_format, options=options, place=place),
+            )
+        reading = {"file_format": file_format, "options": options, "schema": schema, "place": place}
+        return cls(step, context, names, reading, len(found))
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether rows of these files can be bad; Parquet knows its own types."""
+        return bool(self.reading["file_format"] != "parquet")
+
+    def plain(self) -> LocalRows | None:
+        """The rows, where this process can read them; all of them fit then."""
+        if self.reading["file_format"] != "csv":
+            return None
+        return self.context.engine().read_plain(
+            [*self.names], options=self.reading["options"], schema=self.reading["schema"]
+        )
+
+    def unchecked(self) -> Rows:
+        """The rows by Spark; a use of them fails at a bad row."""
+        return self.context.engine().read_files([*self.names], **self.reading)
+
+    def check(self) -> BadRows:
+        """Which rows are bad.
+
+        Raises:
+            InvalidRequest: there are some, and they are not to be dropped; names the step's line, files and lines.
+        """
+        found = self.context.engine().check_files(self.names, **self.reading)
+        if found.bad_count and self.step.settings["bad_rows"] == "stop":
+            raise InvalidRequest(
+                f"{self.context.plan.file}, line {self.step.line}: {self.step.name} stopped the run: "
+                f"{found.sentence()}. Correct them, or say `bad_rows: drop` to leave such rows out and count them.",
+                kind="bad_rows",
+                step=self.step.name,
+                rows=found.row_count,
+                bad_rows=found.bad_count,
+                first=found.first,
+            )
+        return found
+
+    def fitting(self) -> tuple[Rows, BadRows | None]:
+        """The rows, each of which fits, and what the check found; None: nothing to check."""
+        plain = self.plain()
+        if plain is not None:
+            return plain, BadRows(plain.arrow.num_rows)
+        if not self.is_checked:
+            return self.unchecked(), None
+        found = self.check()
+        if found.bad_count:
+            return self.context.engine().without_bad_rows(self.names, **self.reading), found
+        return self.unchecked(), found
+
+    def shaped(self, rows: Rows) -> Rows:
+        """Rows through ``select`` when there is one."""
+        select, engine = self.step.settings["select"], self.context.engine()
+        if select is not None:
+            rows = engine.query(select, views={"files": rows}, place=self.reading["place"])
+        return engine.kept(rows) if self.step.settings["cache"] else rows
+
 
 def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
-    """One Spark job and one commit; or, as a view, the reading of the files."""
+    """Read, check, and name the view; or one Spark job (at most) and one commit."""
     settings = step.settings
-    paths = find_files(settings["from"], place=context.place(step))
+    source = _Source.of(step, context)
     if settings["as"] is not None:
-        recall(step, context)
-        context.frame(settings["as"])
-        return {"view": settings["as"], "files_read": len(paths)}
-    name = settings["into"]
+        rows, found = source.fitting()
+        shaped = source.shaped(rows)
+        context.name_view(settings["as"], lambda: shaped)
+        return {
+            "view": settings["as"],
+            "files_read": source.files_read,
+            "content": context.content(step),
+            **_counts(found),
+        }
+    return _append(source)
+
+
+def _append(source: _Source) -> dict[str, Any]:
+    """Rows into a table, in one commit."""
+    step, context = source.step, source.context
+    name, found = step.settings["into"], None
+    # Whether rows fit is asked first where they may be dropped; otherwise the writing itself finds out, in one pass.
+    rows: Rows | None = source.plain()
+    if rows is None and step.settings["bad_rows"] == "drop":
+        rows, found = source.fitting()
+    rows = source.shaped(source.unchecked() if rows is None else rows)
     if not context.has_table(name) and not context.declares_columns(name):
-        context.create_like(name, rows_of(step, context), step=step)
+        context.create_like(name, rows, step=step)
     table = context.table(name, step=step)
-    snapshot = context.engine().append(
-        rows_of(step, context), table, place=context.place(step), **context.identity(step)
-    )
-    metrics: dict[str, Any] = {"table": name, "files_read": len(paths), "rows": 0}
+    content = context.content(step)
+    identity = context.increment(step, table, name=name, content=content)
+    try:
+        snapshot = context.engine().append(rows, table, place=context.place(step), **identity)
+    except InvalidRequest:
+        if source.is_checked and found is None and not isinstance(rows, LocalRows):
+            source.check()  # says so when bad rows are the reason
+        raise
+    metrics: dict[str, Any] = {"table": name, "files_read": source.files_read, "rows": 0, "content": content}
+    metrics.update(_counts(found))
     if snapshot is not None:
         metrics.update(commit_metrics(table, snapshot, name=name, before=reversed(context.records)))
     return metrics
 
 
+def _counts(found: BadRows | None) -> dict[str, Any]:
+    """The metrics of a check."""
+    if found is None:
+        return {}
+    counts: dict[str, Any] = {"rows": found.row_count - found.bad_count}
+    if found.bad_count:
+        counts.update(rows_dropped=found.bad_count, dropped=[asdict(row) for row in found.first])
+    return counts
+
+
 def recall(step: PlannedStep, context: RunContext) -> None:
-    """Name the view again, for the steps of a resumed run; the files are read when one of them asks."""
+    """Name the view again, for the steps of a resumed run; the files are read, and checked, when one of them asks."""
     view = step.settings["as"]
     if view is not None:
-        context.name_view(view, lambda: rows_of(step, context))
+        context.name_view(view, lambda: _read_again(step, context))
 
 
-def rows_of(step: PlannedStep, context: RunContext) -> DataFrame:
-    """The files' rows, through ``select`` when there is one."""
-    settings, place, engine = step.settings, context.place(step), context.engine()
-    file_format = settings["format"] or format_of(settings["from"], place=place)
-    paths = unpacked(find_files(settings["from"], place=place), context.scratch_folder, place=place)
-    options = dict(settings["options"])
-    schema = settings["schema"]
-    if schema is None and file_format != "parquet":
-        schema = pinned_schema(
-            step,
-            context,
-            infer=lambda: engine.infer_schema(paths, file_format=file_format, options=options, place=place),
-        )
-    rows = engine.read_files(paths, file_format=file_format, options=options, schema=schema, place=place)
-    if settings["select"] is not None:
-        rows = engine.query(settings["select"], views={"files": rows}, place=place)
-    return engine.kept(rows) if settings["cache"] else rows
+def _read_again(step: PlannedStep, context: RunContext) -> Rows:
+    source = _Source.of(step, context)
+    rows, _ = source.fitting()
+    return source.shaped(rows)
 
 
 def check(settings: Mapping[str, Any]) -> str | None:
-    """Exactly one of ``into`` and ``as``; only a view can be cached."""
+    """Exactly one of ``into`` and ``as``; only a view can be cached; what bad rows do is said in one place."""
     if settings["cache"] and settings["as"] is None:
         return "only a view can be cached: 'cache' goes with 'as'."
     if (settings["into"] is None) == (settings["as"] is None):
         return "say where the rows go: either 'into' (a table) or 'as' (a view for later steps), not both."
+    for name in settings["options"]:
+        if name.lower() in _DECIDED_BY_BAD_ROWS:
+            return f"the option '{name}' is decided by the key 'bad_rows' (stop or drop); use that in its place."
     return None
 
 
@@ -95,6 +210,14 @@ KIND = StepKind(
         Key("format", "text", "csv, json or parquet; without it, by the name's ending", choices=FORMATS),
         Key("options", "texts", "options of Spark's reader", default={}),
         Key("schema", "texts", "the files' columns with their Spark SQL types, in order"),
+        Key(
+            "bad_rows",
+            "text",
+            "what a row that does not fit its schema does: `stop` the run, or `drop` out of the rows, counted",
+            default="stop",
+            choices=("stop", "drop"),
+            is_later=True,
+        ),
         Key("select", "sql", "a SELECT over `files`, to shape the rows"),
         Key("into", "table", "the table to append to (or merge into, when it has a primary key)"),
         Key("as", "word", "the name of a view for later steps"),

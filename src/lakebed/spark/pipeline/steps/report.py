@@ -28,6 +28,7 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
         context.lake,
         path=settings["to"],
         run_id=None if settings["runs"] == "all" else context.run_id,
+        writing_run=context.run_id,
         title=settings["title"],
         fingerprints=fingerprints,
         environment=context.environment,
@@ -51,7 +52,7 @@ def _read_again(step: PlannedStep, context: RunContext) -> dict[tuple[str, str],
     return {
         (name, tag): context.engine().fingerprint(context.table(name, step=step), version=f"tag.{tag}")
         for name, tag in sorted(taken)
-        if context.table(name, step=step).tag_exists(tag)
+        if context.has_table(name) and context.table(name, step=step).tag_exists(tag)
     }
 
 

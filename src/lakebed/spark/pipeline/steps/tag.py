@@ -8,12 +8,14 @@ Idempotent: a tag that is already on the snapshot it should be on is left alone.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from lakebed.errors import AlreadyExists
+from lakebed.errors import AlreadyExists, InvalidRequest
 from lakebed.spark.pipeline.context import RunContext
 from lakebed.spark.pipeline.keys import Key, StepKind
 from lakebed.spark.pipeline.model import PlannedStep
+from lakebed.table.tags import check_tag_name
 
 __all__ = ["KIND"]
 
@@ -48,6 +50,15 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
     return metrics
 
 
+def check(settings: Mapping[str, Any]) -> str | None:
+    """The name can be a tag's: found before anything is committed."""
+    try:
+        check_tag_name(settings["tag"])
+    except InvalidRequest as error:
+        return error.message
+    return None
+
+
 KIND = StepKind(
     verb="tag",
     summary="pin the table's state under a name",
@@ -64,4 +75,5 @@ KIND = StepKind(
         ),
     ),
     run=run,
+    check=check,
 )

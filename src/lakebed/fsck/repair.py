@@ -1,0 +1,308 @@
+"""Recompute the statistics of data files and describe the files anew, in one commit a branch.
+
+Owns: `repair_url`, `repair_statistics` and `RepairReport`. A file is described anew when its entry does not have
+today's `STATS_VERSION`: it was written, or its manifest was merged, by an older lakebed or by another client, and
+`prune` does not trust all of its bounds.
+
+Invariants: no data file is written or deleted; a file that cannot be read keeps its entry and is reported; a file that
+another writer replaced in the meantime is left out; what older versions and tags say stays as it is, and readers go on
+not trusting it. One row group is in memory at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.errors import Corruption, InvalidRequest, LakebedError, NotFound, UnsupportedFormat
+from lakebed.fsck.model import Progress
+from lakebed.kv.place import Place
+from lakebed.lake.lake import Lake
+from lakebed.runtime import Environment
+from lakebed.table.binary_row import decode_rows
+from lakebed.table.commit import CommitRequest, StagedChange
+from lakebed.table.data_file import OpenDataFile
+from lakebed.table.layout import MAIN_BRANCH
+from lakebed.table.manifest import ENTRY_SCHEMA, files_of
+from lakebed.table.model import STATS_VERSION, DataField, DataFile, Snapshot, Stats, TableSchema
+from lakebed.table.options import BUCKET
+from lakebed.table.read import open_in_folders
+from lakebed.table.splits import bucket_groups
+from lakebed.table.stats import EMPTY_STATS, compute_stats, merge_stats
+from lakebed.table.table import Table
+from lakebed.table.types import arrow_type
+from lakebed.table.write import check_writable
+
+__all__ = ["BranchRepair", "RepairReport", "SkippedFile", "repair_statistics", "repair_url"]
+
+_Key = tuple[bytes, int, str]
+"""Partition, bucket and name: a file keeps them when a compaction moves it to another level."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedFile:
+    """A file, or a whole branch (`path` is its name), that could not be repaired."""
+
+    path: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class BranchRepair:
+    """What was recomputed in one branch of one table."""
+
+    table: str
+    branch: str
+    file_count: int
+    """Live files of the newest snapshot."""
+    described_count: int
+    """Files whose statistics were recomputed: those without today's version."""
+    wrong_count: int
+    """Of these, files with a bound that left rows out."""
+    read_bytes: int
+    snapshot_id: int | None
+    """The snapshot with the new manifests; None: nothing to do, or a dry run."""
+    skipped: tuple[SkippedFile, ...] = ()
+
+
+@dataclass(slots=True)
+class RepairReport:
+    """What a repair did, or with `dry_run` would do."""
+
+    url: str
+    dry_run: bool
+    branches: list[BranchRepair] = field(default_factory=list)
+
+    @property
+    def skipped_count(self) -> int:
+        """Files and branches that could not be repaired."""
+        return sum(len(branch.skipped) for branch in self.branches)
+
+    def facts(self) -> dict[str, Any]:
+        """The report for ``--json``."""
+        return {
+            "url": self.url,
+            "dry_run": self.dry_run,
+            "branches": [
+                {
+                    "table": one.table,
+                    "branch": one.branch,
+                    "files": one.file_count,
+                    "described": one.described_count,
+                    "wrong": one.wrong_count,
+                    "bytes": one.read_bytes,
+                    "snapshot": one.snapshot_id,
+                    "skipped": [{"path": skipped.path, "sentence": skipped.sentence} for skipped in one.skipped],
+                }
+                for one in self.branches
+            ],
+        }
+
+
+def repair_url(
+    url: str,
+    *,
+    store: str | None = None,
+    dry_run: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+    environment: Environment | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> RepairReport:
+    """Repair the statistics of every table of a lake, of one of its tables, or of the table at a URL.
+
+    Args:
+        url: of a lake, or of one table's folder.
+        store: only this table of the lake.
+        dry_run: read and compare, commit nothing.
+        progress: called after each file.
+
+    Raises:
+        NotFound: nothing is there, or no such store.
+        Unavailable: the store does not answer.
+
+    Cost: reads every live data file without today's statistics once; one commit a branch that has such files.
+    """
+    environment = environment or Environment()
+    folder = Place.at(url, storage_options=storage_options, environment=environment, create=False).store
+    report = RepairReport(folder.root_url, dry_run)
+    tables: list[Table] = []
+    if store is None and "schema" in folder.list_with_delimiter("").folders:
+        tables.append(Table.open(folder, name=folder.root_url.rpartition("/")[2], environment=environment))
+    else:
+        lake = Lake.open(folder, create=False, environment=environment, storage_options=storage_options)
+        names = [
+            found.name for found in (lake.stores() if store is None else [lake.find(store)]) if found.kind == "table"
+        ]
+        tables += [lake.table(name) for name in names]
+    for table in tables:
+        report.branches += repair_statistics(table, dry_run=dry_run, progress=progress)
+    return report
+
+
+def repair_statistics(
+    table: Table, *, dry_run: bool = False, progress: Callable[[Progress], None] | None = None
+) -> list[BranchRepair]:
+    """Repair the newest snapshot of main and of every branch of a table; as `repair_url`."""
+    lines = [table, *(table.of_branch(branch.name) for branch in table.branches())]
+    repairs = []
+    for line in lines:
+        try:
+            repairs.append(_BranchRepairer(line, progress).run(dry_run=dry_run))
+        except LakebedError as problem:
+            if problem.kind == "unavailable":
+                raise
+            name = line.branch or MAIN_BRANCH
+            repairs.append(
+                BranchRepair(table.name, name, 0, 0, 0, 0, None, skipped=(SkippedFile(name, problem.message),))
+            )
+    return repairs
+
+
+class _BranchRepairer:
+    """The repair of one branch."""
+
+    def __init__(self, table: Table, progress: Callable[[Progress], None] | None) -> None:
+        self._table = table
+        self._progress = progress
+        self._skipped: list[SkippedFile] = []
+        self._described: dict[_Key, DataFile] = {}
+        self._wrong_count = 0
+        self._read_bytes = 0
+
+    def run(self, *, dry_run: bool) -> BranchRepair:
+        """Recompute, and commit unless `dry_run` or nothing is to be said anew."""
+        head = self._table.latest()
+        live = ENTRY_SCHEMA.empty_table() if head is None else self._table.reader.live_entries(head)
+        if not dry_run:
+            check_writable(self._table.schema, bucket_count=self._table.options.get(BUCKET))
+        self._recompute(live)
+        snapshot = self._commit() if self._described and not dry_run else None
+        return BranchRepair(
+            table=self._table.name,
+            branch=self._table.branch or MAIN_BRANCH,
+            file_count=live.num_rows,
+            described_count=len(self._described),
+            wrong_count=self._wrong_count,
+            read_bytes=self._read_bytes,
+            snapshot_id=None if snapshot is None else snapshot.id,
+            skipped=tuple(self._skipped),
+        )
+
+    def _recompute(self, live: pa.Table) -> None:
+        """Read every file without today's statistics."""
+        stale = live.filter(pc.fill_null(pc.not_equal(live["stats_version"], STATS_VERSION), True))
+        files = files_of(stale)
+        done_count = 0
+        for group in bucket_groups(stale, schema=self._table.schema, layout=self._table.layout):
+            for member in group.members:
+                file = files[member]
+                path = file.external_path or f"{group.folder}/{file.file_name}"
+                try:
+                    described = self._anew(path, file, folders=(group.folder, *group.other_folders))
+                except (Corruption, InvalidRequest, NotFound, UnsupportedFormat) as problem:
+                    self._skipped.append(SkippedFile(path, problem.message))
+                else:
+                    self._described[group.partition, group.bucket, file.file_name] = described
+                done_count += 1
+                if self._progress is not None:
+                    self._progress(Progress(done_count, len(files)))
+
+    def _anew(self, path: str, file: DataFile, *, folders: Sequence[str]) -> DataFile:
+        """The file with statistics recomputed from its rows; `path` names it in errors, `folders` are its bucket's."""
+        schema = self._table.schemas.load(file.schema_id)
+        keys = [column for name in schema.trimmed_primary_keys if (column := schema.field_by_name(name)) is not None]
+        values = _stated_fields(file, schema)
+        wanted = {column.name: column for column in (*keys, *values)}
+        parts: list[tuple[int, Stats, Stats]] = []
+        opened = open_in_folders(self._table.store, file, folders=folders)
+        for rows in self._groups(path, file, opened, wanted):
+            parts.append((rows.num_rows, compute_stats(rows, keys, truncate=None), compute_stats(rows, values)))
+        if sum(count for count, _, _ in parts) != file.row_count:
+            raise Corruption(f"The data file {path} does not have the {file.row_count} rows of its entry.", path=path)
+        counts = [count for count, _, _ in parts]
+        described = replace(
+            file,
+            key_stats=merge_stats([key for _, key, _ in parts], counts, keys) if parts and keys else file.key_stats,
+            value_stats=merge_stats([value for _, _, value in parts], counts, values) if parts else file.value_stats,
+            stats_version=STATS_VERSION,
+        )
+        self._wrong_count += _leaves_rows_out(file.value_stats, described.value_stats, values) or _leaves_rows_out(
+            file.key_stats, described.key_stats, keys
+        )
+        return described
+
+    def _groups(
+        self, path: str, file: DataFile, opened: OpenDataFile, wanted: Mapping[str, DataField]
+    ) -> Iterator[pa.Table]:
+        missing = [name for name in wanted if name not in opened.column_names]
+        if missing:
+            raise Corruption(f"The data file {path} has no column {', '.join(missing)}.", path=path)
+        self._read_bytes += file.file_size
+        for group in range(opened.row_group_count):
+            rows = opened.read(columns=list(wanted), row_groups=[group])
+            try:
+                columns = [rows.column(name).cast(arrow_type(column.type)) for name, column in wanted.items()]
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise Corruption(f"The data file {path} holds other types than its schema.", path=path) from error
+            if rows.num_rows:
+                yield pa.table(columns, names=list(wanted))
+
+    def _commit(self) -> Snapshot:
+        """One snapshot without rows of its own whose base describes the files anew."""
+        return self._table.committer.commit(CommitRequest(kind="COMPACT", derive=self._staged))
+
+    def _staged(self, head: Snapshot | None) -> StagedChange:
+        live = ENTRY_SCHEMA.empty_table() if head is None else self._table.reader.live_entries(head)
+        rows = zip(*(live[name].to_pylist() for name in ("partition", "bucket", "file_name")), strict=True)
+        found = [self._described.get(row) for row in rows]
+        for stats in ("key_stats", "value_stats"):
+            for part, member in (("min", "min_values"), ("max", "max_values"), ("null_counts", "null_counts")):
+                live = _with_column(live, f"{stats}_{part}", found, attrgetter(f"{stats}.{member}"))
+        live = _with_column(live, "stats_version", found, attrgetter("stats_version"))
+        return StagedChange(entries=ENTRY_SCHEMA.empty_table(), base=head, live=live)
+
+
+def _stated_fields(file: DataFile, schema: TableSchema) -> list[DataField]:
+    """The columns that the entry's value statistics speak of, in their order."""
+    names = file.value_stats_cols if file.value_stats_cols is not None else file.write_cols
+    if names is None:
+        return list(schema.fields)
+    return [column for name in names if (column := schema.field_by_name(name)) is not None]
+
+
+def _leaves_rows_out(stated: Stats, true: Stats, fields: list[DataField]) -> bool:
+    """Whether a stated bound is narrower than the recomputed one, or stated where none can be."""
+    arity = len(fields).to_bytes(4, "big")
+    if not fields or stated == EMPTY_STATS or stated.min_values[:4] != arity or stated.max_values[:4] != arity:
+        return False
+    types = [column.type for column in fields]
+    ends = [
+        decode_rows(pa.array([getattr(stats, side) for stats in (stated, true)], pa.binary()), types)
+        for side in ("min_values", "max_values")
+    ]
+    for low, high in zip(*ends, strict=True):
+        if (low[0].is_valid and not low[1].is_valid) or (high[0].is_valid and not high[1].is_valid):
+            return True
+        if pc.less(low[1], low[0]).as_py() or pc.greater(high[1], high[0]).as_py():
+            return True
+    return False
+
+
+def _with_column(
+    entries: pa.Table, name: str, found: list[DataFile | None], member: Callable[[DataFile], Any]
+) -> pa.Table:
+    """A column with the values of the files that were described anew in place of the old ones."""
+    place = ENTRY_SCHEMA.get_field_index(name)
+    kind = ENTRY_SCHEMA.field(place)
+    replaced = pa.array([None if file is None else member(file) for file in found], kind.type)
+    is_new = pa.array([file is not None for file in found])
+    old = entries.column(place).combine_chunks()
+    whole = pa.concat_arrays([old, replaced]) if len(old) else replaced
+    count = len(found)
+    indices = pc.if_else(is_new, pa.array(range(count, 2 * count)), pa.array(range(count)))
+    return entries.set_column(place, kind, whole.take(indices))

@@ -1,0 +1,60 @@
+"""The error for an object of a lake that is not there: which ones have names like it.
+
+Invariants: nothing is written. Cost: 1 LIST for each folder of the path, at most.
+"""
+
+from __future__ import annotations
+
+import difflib
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Final
+
+from lakebed.errors import NotFound
+from lakebed.objects.port import ObjectStore
+from lakebed.reclaim.model import Verdict
+
+__all__ = ["no_such_object"]
+
+_NEAREST_MAX: Final = 3
+_COMPARED_MAX: Final = 1000
+"""Names of a folder that are compared with the one that was asked for: those that sort around it."""
+
+
+def no_such_object(store: ObjectStore, path: str, *, verdict: Verdict | None) -> NotFound:
+    """The error for a path where no object is; a `verdict` with pins says who needs it all the same."""
+    at = f"There is no object {path} in {store.root_url}"
+    if verdict is not None and verdict.pins:
+        holders = ", ".join(f"{pin.kind} {pin.name}" for pin in verdict.pins[:_NEAREST_MAX])
+        more = len(verdict.pins) - _NEAREST_MAX
+        needed = f"{holders}{f' and {more} more' if more > 0 else ''}"
+        return NotFound(
+            f"{at}, and {needed} cannot be read without it: `lakebed fsck` finds what else is missing.",
+            kind="object_not_found",
+            path=path,
+            nearest=[],
+        )
+    folder, names = _deepest(store, path)
+    if folder == path:
+        hint = f"It is a folder: name an object in it, such as {names[0]}." if names else "It is an empty folder."
+        return NotFound(f"{at}. {hint}", kind="object_not_found", path=path, nearest=names[:_NEAREST_MAX])
+    wanted = "/".join(path.split("/")[: folder.count("/") + 2 if folder else 1])
+    start = max(0, bisect_left(names, wanted) - _COMPARED_MAX // 2)
+    near = difflib.get_close_matches(wanted, names[start : start + _COMPARED_MAX], n=_NEAREST_MAX, cutoff=0.6)
+    if near:
+        hint = f" Did you mean {' or '.join(near)}?"
+    else:
+        hint = f" {folder or 'It'} has {', '.join(names[:_NEAREST_MAX])}{', ...' if names[_NEAREST_MAX:] else ''}."
+    return NotFound(f"{at}.{hint if names else ''}", kind="object_not_found", path=path, nearest=near)
+
+
+def _deepest(store: ObjectStore, path: str) -> tuple[str, Sequence[str]]:
+    """The last folder on the way to a path that is there, and the sorted paths of what is in it."""
+    parts = path.split("/")
+    for count in range(len(parts), -1, -1):
+        folder = "/".join(parts[:count])
+        level = store.list_with_delimiter(folder)
+        names = sorted([*(meta.path for meta in level.objects), *level.folders])
+        if names:
+            return folder, names
+    return "", ()

@@ -1,0 +1,123 @@
+"""What lakebed logs: a logger a package, records with fields.
+
+Each package has the logger ``lakebed.<package>`` of the standard library: ``lakebed.objects`` (every request, DEBUG);
+``lakebed.table``, ``lakebed.kv`` and ``lakebed.repo`` (what becomes a version, who opens for writing, INFO);
+``lakebed.reclaim`` (what was deleted, INFO); ``lakebed.cli``. A record's message is a fixed text; what varies is in the
+dictionary ``record.fields``, so that a handler of one's own can store it as columns.
+
+Invariants: nothing is printed unless a program adds a handler; a record that no handler wants costs one comparison; no
+field holds a secret: URLs are those that stores show, without users, passwords and query, and `redacted` takes out what
+an error of another library repeats. Does not know: who reads the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from datetime import UTC, datetime
+from typing import Any, Final, TextIO
+
+import msgspec
+from typing_extensions import override
+
+__all__ = ["Log", "logger", "redacted", "remove", "write_to"]
+
+_ROOT: Final = "lakebed"
+logging.getLogger(_ROOT).addHandler(logging.NullHandler())  # or Python prints warnings of a library by itself
+
+_USER: Final = re.compile(r"(://)[^/@\s'\"]+@")
+_QUERY: Final = re.compile(r"(://[^\s?'\"]*)\?[^\s'\"]*")
+_SECRET: Final = re.compile(
+    r"((?:secret|password|token|signature|credential|api_?key|access_?key)[\w-]*[\"']?\s*[=:]\s*[\"']?)[^\s,;&\"']+",
+    re.IGNORECASE,
+)
+
+
+class Log:
+    """The log of one package."""
+
+    __slots__ = ("_logger",)
+
+    def __init__(self, package: str) -> None:
+        self._logger = logging.getLogger(f"{_ROOT}.{package}")
+
+    @property
+    def is_detailed(self) -> bool:
+        """Whether anybody wants single requests."""
+        return self._logger.isEnabledFor(logging.DEBUG)
+
+    def debug(self, message: str, /, **fields: Any) -> None:
+        """Log a single step. Ask `is_detailed` first where its fields cost something."""
+        if self._logger.isEnabledFor(logging.DEBUG):
+            self._logger.debug(message, extra={"fields": fields})
+
+    def info(self, message: str, /, **fields: Any) -> None:
+        """Log what was done."""
+        if self._logger.isEnabledFor(logging.INFO):
+            self._logger.info(message, extra={"fields": fields})
+
+
+def logger(package: str) -> Log:
+    """The log of a package, ``objects``."""
+    return Log(package)
+
+
+def redacted(text: str) -> str:
+    """A text without the users, passwords and queries of its URLs, and without values that are named as secrets."""
+    return _SECRET.sub(r"\1***", _QUERY.sub(r"\1?***", _USER.sub(r"\1***@", text)))
+
+
+def write_to(stream: TextIO, *, detailed: bool, json: bool) -> logging.Handler:
+    """Write the log to a stream, a line a record; returns the handler, for `remove`.
+
+    Args:
+        detailed: every request too.
+        json: lines are JSON objects.
+    """
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(_Json() if json else _Text())
+    root = logging.getLogger(_ROOT)
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG if detailed else logging.INFO)
+    return handler
+
+
+def remove(handler: logging.Handler) -> None:
+    """End what `write_to` began."""
+    root = logging.getLogger(_ROOT)
+    root.removeHandler(handler)
+    root.setLevel(logging.NOTSET)
+
+
+class _Text(logging.Formatter):
+    """``12:00:00.123 lakebed.table committed table=flights snapshot=7``."""
+
+    @override
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
+        fields = [f"{name}={_cell(value)}" for name, value in getattr(record, "fields", {}).items()]
+        return redacted(" ".join([time, record.name, record.getMessage(), *fields]))
+
+
+class _Json(logging.Formatter):
+    """``{"time_ms": ..., "logger": "lakebed.table", "message": "committed", "table": "flights"}``."""
+
+    @override
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {
+            name: redacted(value) if isinstance(value, str) else value
+            for name, value in getattr(record, "fields", {}).items()
+        }
+        line = {
+            "time_ms": int(record.created * 1000),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": redacted(record.getMessage()),
+            **fields,
+        }
+        return msgspec.json.encode({"log": line}, enc_hook=str).decode()
+
+
+def _cell(value: Any) -> str:
+    text = f"{value:.4f}" if isinstance(value, float) else str(value)
+    return repr(text) if " " in text or not text.isprintable() else text

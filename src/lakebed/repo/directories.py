@@ -1,0 +1,281 @@
+"""A local directory and a prefix of a repository, copied one onto the other.
+
+Owns: `upload_directory` and `download_directory`, for repositories of a store and of a server alike.
+
+Invariants:
+- An upload appears on the branch in one change, when all bytes are there; deletions follow in a second one.
+- A downloaded file appears whole or not at all. Nothing is written or deleted outside of the directory, whatever the
+  paths of the objects are and wherever links in the directory lead.
+- What is equal on both sides, by size and MD5, is not copied.
+
+Does not know: commits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from lakebed.errors import Conflict, InvalidRequest, NotFound
+from lakebed.repo.model import Entry
+from lakebed.runtime import Environment
+from lakebed.texts import shown
+
+__all__ = ["CopyProgress", "CopyReport", "download_directory", "upload_directory"]
+
+_COPIES_AT_ONCE: Final = 8
+_CHUNK_BYTES: Final = 1 << 20
+
+ProgressCall = Callable[["CopyProgress"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyProgress:
+    """How far a copy is, in bytes looked at."""
+
+    done_count: int
+    total_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyReport:
+    """What was copied, or in a dry run would be."""
+
+    copied: tuple[str, ...]
+    """Paths relative to the directory and the prefix, sorted."""
+    copied_bytes: int
+    unchanged_count: int
+    deleted: tuple[str, ...]
+    """Of the side that was written to; only when deletions were asked for."""
+    dry_run: bool
+    skipped: tuple[str, ...] = ()
+    """What is neither a file nor a directory, and links to directories."""
+
+    def __repr__(self) -> str:
+        return (
+            f"CopyReport(copied={len(self.copied)}, bytes={self.copied_bytes}, unchanged={self.unchanged_count}, "
+            f"deleted={len(self.deleted)}, dry_run={self.dry_run})"
+        )
+
+
+@dataclass(slots=True)
+class _Local:
+    """Files of a directory: sizes by relative path with slashes."""
+
+    sizes: dict[str, int] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+
+
+def upload_directory(
+    branch: Any,
+    directory: str | os.PathLike[str],
+    prefix: str = "",
+    *,
+    delete: bool = False,
+    dry_run: bool = False,
+    progress: ProgressCall | None = None,
+) -> CopyReport:
+    """Copy every file below a directory to a branch, uncommitted, in one change.
+
+    Args:
+        branch: a branch of a repository, opened here or through a server.
+        directory: links to files are followed, links to directories are not.
+        prefix: where the files appear, as a folder: ``raw`` and ``raw/`` mean the same.
+        delete: also delete objects below the prefix that the directory does not have, in a second change.
+        dry_run: only say what would be copied and deleted.
+        progress: called after each file.
+
+    Raises:
+        NotFound: there is no such directory.
+        InvalidRequest: a file's name cannot be a path.
+        Others as `Branch.put` and `Branch.delete_many`.
+    Cost: one listing of the prefix; each file is read once to compare it, and once more to be sent.
+    """
+    root, below = Path(directory), _folder(prefix)
+    if not root.is_dir():
+        raise NotFound(f"There is no directory {root}.", kind="directory_not_found", path=str(root))
+    found = _files_of(root)
+    there = {one.path.removeprefix(below): one.entry for one in branch.list(below)}
+
+    def copy(path: str) -> Entry | None:
+        """The entry of a file that differs, its bytes stored unless this is a dry run; None: nothing differs."""
+        file = root / path
+        before = there.get(path)
+        if before is not None and before.size_bytes == found.sizes[path] and _digest(file) == before.checksum:
+            return None
+        if dry_run:
+            return Entry("", found.sizes[path], "", 0)
+        with file.open("rb") as body:
+            entry: Entry = branch.upload(body)
+        return entry
+
+    entries: dict[str, Entry] = {}
+    for path, entry in _each(copy, found.sizes, progress):
+        if entry is not None:
+            entries[path] = entry
+    gone = tuple(sorted(set(there) - set(found.sizes))) if delete else ()
+    if not dry_run:
+        if entries:
+            branch.stage_many([(below + path, entry) for path, entry in entries.items()])
+        if gone:
+            branch.delete_many([below + path for path in gone])
+    copied_bytes = sum(entry.size_bytes for entry in entries.values())
+    unchanged = len(found.sizes) - len(entries)
+    return CopyReport(tuple(sorted(entries)), copied_bytes, unchanged, gone, dry_run, tuple(found.skipped))
+
+
+def download_directory(
+    reference: Any,
+    directory: str | os.PathLike[str],
+    prefix: str = "",
+    *,
+    delete: bool = False,
+    dry_run: bool = False,
+    progress: ProgressCall | None = None,
+) -> CopyReport:
+    """Copy every object below a prefix into a directory, which is made when it is not there.
+
+    Args:
+        reference: a branch (with what is uncommitted), tag or commit, opened here or through a server.
+        directory: files that are there are replaced when they differ.
+        prefix: as a folder: ``raw`` and ``raw/`` mean the same.
+        delete: also delete files of the directory that are not below the prefix.
+        dry_run: only say what would be copied and deleted.
+        progress: called after each object.
+
+    Raises:
+        InvalidRequest: kind ``not_a_file_name``: a path that no file below the directory can have.
+        Conflict: kind ``changed_meanwhile``: an object of a branch was replaced during the copy; run it again.
+    Cost: one listing; each object that differs is read once, and each file of the same size.
+    """
+    root, below = Path(directory), _folder(prefix)
+    there = {one.path.removeprefix(below): one.entry for one in reference.list(below)}
+    _check_names(root, there)
+    found = _files_of(root) if root.is_dir() else _Local()
+
+    def copy(path: str) -> int | None:
+        entry = there[path]
+        file = root / path
+        if found.sizes.get(path) == entry.size_bytes and _digest(file) == entry.checksum:
+            return None
+        if not dry_run:
+            _write(reference.stream(below + path), file, size_bytes=entry.size_bytes)
+        return int(entry.size_bytes)
+
+    sizes = {path: entry.size_bytes for path, entry in there.items()}
+    copied = {path: size for path, size in _each(copy, sizes, progress) if size is not None}
+    gone = tuple(sorted(set(found.sizes) - set(there))) if delete else ()
+    for path in () if dry_run else gone:
+        (root / path).unlink(missing_ok=True)
+    unchanged = len(there) - len(copied)
+    return CopyReport(tuple(sorted(copied)), sum(copied.values()), unchanged, gone, dry_run, tuple(found.skipped))
+
+
+def _folder(prefix: str) -> str:
+    return f"{prefix}/" if prefix and not prefix.endswith("/") else prefix
+
+
+def _each(
+    function: Callable[[str], Any], sizes: dict[str, int], progress: ProgressCall | None
+) -> Iterator[tuple[str, Any]]:
+    """Call a function for each path, some at once; results in order. After an error no further call begins."""
+    pool = Environment().runtime.pool(_COPIES_AT_ONCE)
+    total, done = sum(sizes.values()), 0
+    is_over = False
+
+    def unless_over(path: str) -> Any:
+        return None if is_over else function(path)
+
+    try:
+        for path, result in zip(sizes, pool.map(unless_over, sizes), strict=True):
+            done += sizes[path]
+            if progress is not None:
+                progress(CopyProgress(done, total))
+            yield path, result
+    finally:
+        is_over = True
+        pool.close()
+
+
+def _files_of(root: Path) -> _Local:
+    found = _Local()
+    for folder, folders, names in os.walk(root, onerror=_raise):
+        folders.sort()
+        for name in sorted([*names, *folders]):
+            file = Path(folder) / name
+            path = file.relative_to(root).as_posix()
+            if file.is_file():
+                found.sizes[path] = file.stat().st_size
+            elif file.is_symlink() or not file.is_dir():
+                found.skipped.append(path)
+    return found
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as body:
+        return hashlib.file_digest(body, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def _check_names(root: Path, there: dict[str, Entry]) -> None:
+    """Every path must be a file's below the directory, and none may be another's folder."""
+    real = root.resolve()
+    folders: dict[Path, bool] = {}
+    for path in there:
+        parts = path.split("/")
+        if any(part in ("", ".", "..") or "\0" in part or os.sep in part for part in parts) or os.path.isabs(path):
+            raise InvalidRequest(
+                f"The object {shown(path)} cannot be a file below {root}: rename it, or read it by itself.",
+                kind="not_a_file_name",
+                path=path,
+            )
+        above = ["/".join(parts[:end]) for end in range(1, len(parts))]
+        if any(folder in there for folder in above):
+            raise InvalidRequest(
+                f"The object {shown(path)} lies below another object, which a file cannot: rename one of them.",
+                kind="not_a_file_name",
+                path=path,
+            )
+        parent = (root / path).parent
+        if parent not in folders:
+            folders[parent] = parent.resolve().is_relative_to(real)
+        if not folders[parent]:
+            raise InvalidRequest(
+                f"The object {shown(path)} would be written outside of {root}, because a link leads there: remove the "
+                "link, or name another directory.",
+                kind="not_a_file_name",
+                path=path,
+            )
+        if (root / path).is_dir():
+            raise InvalidRequest(
+                f"{root / path} is a directory, and the repository has an object of this name: remove it, or name "
+                "another directory.",
+                kind="not_a_file_name",
+                path=path,
+            )
+
+
+def _write(chunks: Iterator[bytes], file: Path, *, size_bytes: int) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = file.with_name(f".{file.name[:100]}.{os.getpid()}.unfinished")
+    written = 0
+    try:
+        with unfinished.open("wb") as target:
+            for chunk in chunks:
+                written += target.write(chunk)
+        if written != size_bytes:
+            raise Conflict(
+                f"The object for {file} was replaced while it was copied: run the download again.",
+                kind="changed_meanwhile",
+                path=str(file),
+            )
+        unfinished.replace(file)
+    finally:
+        unfinished.unlink(missing_ok=True)

@@ -1,0 +1,369 @@
+"""Repositories as a file system of fsspec, in this process: ``lakebed://REPOSITORY/REF/PATH`` in pandas and DuckDB.
+
+Owns: `RepositoryFileSystem`. A reference is a branch to write, and to read also a tag or a commit; a tag with a slash
+in its name is written with ``%2F``. Writes go to the branch's staging area when a file is closed; commit them as any
+other change. Directories are prefixes: they are there while an object lies below them.
+
+Invariants: an object appears whole or not at all; what is written in a ``with`` that fails is dropped. Errors are those
+of Python's own file functions. Does not know: servers; an address that begins with ``http`` is opened by
+`lakebed.repo.open_all`.
+
+Needs fsspec: ``pip install 'lakebed[fsspec]'``.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+from urllib.parse import unquote
+
+from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound
+from lakebed.repo.model import Entry
+from lakebed.repo.opening import open_repositories
+
+try:
+    from fsspec.spec import AbstractFileSystem
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError("fsspec is not installed: pip install 'lakebed[fsspec]'.", name="fsspec") from missing
+
+__all__ = ["RepositoryFileSystem"]
+
+_SPOOLED_BYTES: Final = 8 << 20
+"""A file that is being written is held in memory up to this size, and then in a temporary file."""
+
+_PROTOCOL: Final = "lakebed"
+
+
+class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """The repositories of a lake, or one repository, as files.
+
+    Args:
+        lake: a folder, the URL of a bucket or a server, as `lakebed.repo.open_all`; by default the environment variable
+            ``LAKEBED_LAKE``. It is opened when it is first needed, and this process owns it until it ends or `close`.
+        home: repositories, or one, that are open already; instead of `lake`.
+        options: of `lakebed.repo.open_all`, such as ``read_only=True``, ``storage_options``, ``metadata``.
+
+    Example:
+        >>> import lakebed.repo
+        >>> with lakebed.repo.open("memory://doc-fs/analytics.repo") as analytics:
+        ...     fs = analytics.filesystem()
+        ...     fs.pipe("analytics/main/raw/a.csv", b"1")
+        ...     fs.find("analytics/main"), fs.cat("analytics/main/raw/a.csv")
+        (['analytics/main/raw/a.csv'], b'1')
+    """
+
+    protocol = _PROTOCOL
+    root_marker = ""
+
+    def __init__(self, lake: str | None = None, *, home: Any = None, **options: Any) -> None:
+        own = {name: options.pop(name) for name in tuple(options) if name in _FSSPEC_OPTIONS}
+        super().__init__(**own)
+        self._lake = lake or os.environ.get("LAKEBED_LAKE")
+        self._options = options
+        self._home = home
+        self._closing: Any = None
+
+    # ---- the lake
+
+    def close(self) -> None:
+        """Close what this file system has opened itself."""
+        if self._closing is not None:
+            self._closing()
+            self._closing = self._home = None
+
+    def _repository(self, name: str) -> Any:
+        home = self._opened()
+        if not hasattr(home, "repository"):  # one repository
+            if name != home.name:
+                raise FileNotFoundError(f"This file system is of the repository {home.name}, not of {name}.")
+            return home
+        return home.repository(name)
+
+    def _opened(self) -> Any:
+        if self._home is None:
+            if not self._lake:
+                raise ValueError(
+                    "Of which lake? Give storage_options={'lake': './lake'}, or set the environment variable "
+                    "LAKEBED_LAKE."
+                )
+            with _as_os_errors(self._lake):
+                self._home = _open(self._lake, self._options)
+            self._closing = weakref.finalize(self, self._home.close)
+        return self._home
+
+    def _place(self, path: str, *, is_file: bool = True) -> tuple[Any, str, str]:
+        """The repository, the reference and the path inside it; the latter two are empty where the path is short."""
+        name, _, rest = self._strip_protocol(path).strip("/").partition("/")
+        ref, _, inside = rest.partition("/")
+        if is_file and not inside:
+            raise IsADirectoryError(f"{path} is not a file: write {_PROTOCOL}://REPOSITORY/REFERENCE/PATH.")
+        with _as_os_errors(path):
+            return (self._repository(name) if name else None), unquote(ref), inside
+
+    # ---- looking
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
+        """Files and directories of one level: repositories, their branches and tags, objects."""
+        repository, ref, inside = self._place(path, is_file=False)
+        with _as_os_errors(path):
+            if repository is None:
+                home = self._opened()
+                names = [one.name for one in home.list()] if hasattr(home, "repository") else [home.name]
+                found = [_directory(name) for name in names]
+            elif not ref:
+                named = [*repository.branches(), *repository.tags()]
+                found = [_directory(f"{repository.name}/{one.name.replace('/', '%2F')}") for one in named]
+            else:
+                found = self._level(repository, ref, inside)
+        return found if detail else [one["name"] for one in found]
+
+    def _level(self, repository: Any, ref: str, inside: str) -> list[dict[str, Any]]:
+        top = _top(repository, ref)
+        reference = repository.ref(ref)
+        prefix = f"{inside}/" if inside else ""
+        found = []
+        for one in reference.list(prefix, delimiter="/"):
+            if one.path == prefix:
+                continue  # an object whose path ends with a slash, as some clients mark a directory
+            name = f"{top}/{one.path}"
+            found.append(_directory(name.rstrip("/")) if one.entry is None else _file(name, one.entry))
+        if not found and inside:
+            return [_file(f"{top}/{inside}", reference.stat(inside))]
+        if not found:
+            reference.head()  # a reference that is not there is an error
+        return found
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        """Size, time and checksum of a file, or that there is a directory. Raises `FileNotFoundError`."""
+        repository, ref, inside = self._place(path, is_file=False)
+        if repository is None:
+            return _directory("")
+        with _as_os_errors(path):
+            if not ref:
+                return _directory(repository.name)
+            reference = repository.ref(ref)
+            name = f"{_top(repository, ref)}/{inside}".rstrip("/")
+            if not inside:
+                reference.head()
+                return _directory(name)
+            try:
+                return _file(name, reference.stat(inside))
+            except NotFound:
+                if any(True for _ in reference.list(f"{inside}/", amount=1)):
+                    return _directory(name)
+                raise
+
+    def find(
+        self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **kwargs: Any
+    ) -> Any:
+        """Every file below a path, in one listing where neither depth nor directories are asked for."""
+        repository, ref, inside = self._place(path, is_file=False)
+        if maxdepth is not None or withdirs or repository is None or not ref:
+            return super().find(path, maxdepth=maxdepth, withdirs=withdirs, detail=detail, **kwargs)
+        with _as_os_errors(path):
+            top = _top(repository, ref)
+            listed = repository.ref(ref).list(f"{inside}/" if inside else "")
+            found = {f"{top}/{one.path}": _file(f"{top}/{one.path}", one.entry) for one in listed}
+            if not found and inside and self.isfile(path):
+                found = {f"{top}/{inside}": self.info(path)}
+        return found if detail else list(found)
+
+    def checksum(self, path: str) -> str:
+        """The MD5 of a file's bytes, or the etag of an imported object."""
+        return str(self.info(path)["checksum"])
+
+    def modified(self, path: str) -> dt.datetime:
+        """When a file was written, UTC."""
+        found: dt.datetime = self.info(path)["mtime"]
+        return found
+
+    # ---- reading
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
+        """The bytes of a file, or of a range of it."""
+        repository, ref, inside = self._place(path)
+        with _as_os_errors(path):
+            reference = repository.ref(ref)
+            if start is None and end is None:
+                return bytes(reference.get(inside))
+            size = reference.stat(inside).size_bytes
+            first, last, _ = slice(start, end).indices(size)
+            return bytes(reference.get(inside, byte_range=(first, last))) if first < last else b""
+
+    def _open(self, path: str, mode: str = "rb", autocommit: bool = True, **kwargs: Any) -> Any:
+        repository, ref, inside = self._place(path)
+        with _as_os_errors(path):
+            if mode == "rb":
+                return repository.ref(ref).open(inside)
+            if mode not in ("wb", "xb", "ab"):
+                raise ValueError(
+                    f"The mode {mode!r} is not known: an object is read (rb) or written whole (wb, xb, ab)."
+                )
+            branch = repository.branch(ref)
+            branch.check_put(inside, only_if_absent=mode == "xb")
+            file = _StagedFile(branch, inside, is_new=mode == "xb", autocommit=autocommit)
+            if mode == "ab" and branch.exists(inside):
+                with branch.open(inside) as before:
+                    shutil.copyfileobj(before, file, _SPOOLED_BYTES)
+            return file
+
+    # ---- changing
+
+    def rm_file(self, path: str) -> None:
+        """Delete a file on its branch. Raises `FileNotFoundError`."""
+        repository, ref, inside = self._place(path)
+        with _as_os_errors(path):
+            branch = repository.branch(ref)
+            branch.stat(inside)
+            branch.delete(inside)
+
+    _rm = rm_file
+
+    def rm(self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None) -> None:
+        """Delete files; with `recursive` everything below a directory, by one mark."""
+        for one in [path] if isinstance(path, str) else path:
+            if recursive and maxdepth is None and "*" not in one and self.isdir(one):
+                repository, ref, inside = self._place(one)
+                with _as_os_errors(one):
+                    repository.branch(ref).delete_prefix(f"{inside}/")
+            elif "*" in one or maxdepth is not None:
+                super().rm(one, recursive=recursive, maxdepth=maxdepth)
+            else:
+                self.rm_file(one)
+
+    def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
+        """Copy a file onto a branch: inside a repository its bytes are not read here."""
+        if self.isdir(path1):
+            return
+        repository, ref, inside = self._place(path1)
+        target, branch, new = self._place(path2)
+        with _as_os_errors(path1):
+            if repository.name == target.name:
+                target.branch(branch).copy(inside, new, ref=ref)
+                return
+            with repository.ref(ref).open(inside) as source:
+                target.branch(branch).put(new, source)
+
+    def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
+        """Nothing: a directory is there while an object lies below it."""
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """Nothing, as `mkdir`."""
+
+    def rmdir(self, path: str) -> None:
+        """Nothing, as `mkdir`; `OSError` when an object lies below it."""
+        if self.exists(path) and self.ls(path):
+            raise OSError(f"{path} is not empty: delete what lies below it with rm(recursive=True).")
+
+
+_FSSPEC_OPTIONS: Final = frozenset(
+    ("asynchronous", "loop", "skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths")
+)
+
+
+class _StagedFile(io.BufferedIOBase):
+    """A file that is being written: its bytes become an object when it is closed."""
+
+    def __init__(self, branch: Any, path: str, *, is_new: bool, autocommit: bool) -> None:
+        self._branch = branch
+        self._path = path
+        self._is_new = is_new
+        self._autocommit = autocommit
+        self._is_dropped = False
+        self._body = tempfile.SpooledTemporaryFile(max_size=_SPOOLED_BYTES)  # noqa: SIM115
+
+    def writable(self) -> bool:
+        """True."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """As a file's."""
+        return self._body.write(data)
+
+    def tell(self) -> int:
+        """As a file's."""
+        return self._body.tell()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is not None:
+            self.discard()
+        self.close()
+
+    def __del__(self) -> None:
+        if not self.closed:  # nobody closed it: what was written may be a part
+            self.discard()
+
+    def close(self) -> None:
+        """Put the object, unless a transaction will do that, or writing has failed."""
+        if self.closed:
+            return
+        try:
+            if self._autocommit and not self._is_dropped:
+                self.commit()
+        finally:
+            super().close()
+
+    def commit(self) -> None:
+        """Put the object into the branch's staging area."""
+        self._body.seek(0)
+        with _as_os_errors(self._path), self._body as body:
+            self._branch.put(self._path, body, only_if_absent=self._is_new)
+
+    def discard(self) -> None:
+        """Forget what was written."""
+        self._is_dropped = True
+        self._body.close()
+
+
+def _open(lake: str, options: dict[str, Any]) -> Any:
+    """The repositories of a lake, by way of the server that owns them, if one does."""
+    try:
+        return open_repositories(lake, **options)
+    except Conflict as owned:
+        endpoint = owned.facts.get("endpoint")
+        if owned.kind != "owned" or not endpoint:
+            raise
+        return open_repositories(str(endpoint))
+
+
+def _top(repository: Any, ref: str) -> str:
+    return f"{repository.name}/{ref.replace('/', '%2F')}"
+
+
+def _directory(name: str) -> dict[str, Any]:
+    return {"name": name, "size": 0, "type": "directory"}
+
+
+def _file(name: str, entry: Entry) -> dict[str, Any]:
+    return {
+        "name": name,
+        "size": entry.size_bytes,
+        "type": "file",
+        "mtime": dt.datetime.fromtimestamp(entry.modified_ms / 1000, dt.UTC),
+        "checksum": entry.checksum,
+        "content_type": entry.content_type,
+        "metadata": dict(entry.metadata),
+    }
+
+
+@contextmanager
+def _as_os_errors(path: str) -> Iterator[None]:
+    """Errors as Python's own file functions raise them."""
+    try:
+        yield
+    except NotFound as error:
+        raise FileNotFoundError(f"{path}: {error.message}") from error
+    except AlreadyExists as error:
+        raise FileExistsError(f"{path}: {error.message}") from error
+    except InvalidRequest as error:
+        kind = PermissionError if error.kind in ("protected_branch", "read_only") else ValueError
+        raise kind(f"{path}: {error.message}") from error
+    except LakebedError as error:
+        raise OSError(f"{path}: {error.message}") from error

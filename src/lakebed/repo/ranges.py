@@ -1,0 +1,134 @@
+"""Ranges of commits: ``main~1..main``, as Git writes them.
+
+Owns: `sides_of` and `log_of_range`. Of a log, ``left..right`` is what is behind the right side and not behind the left
+one; of a difference, ``left..right`` compares the two as they are, and ``left...right`` shows what the right side did
+since the two parted. Works on logs only, so it is the same beside a store and through a server.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, Final
+
+from lakebed.errors import InvalidRequest
+from lakebed.repo.differences import DiffScope
+from lakebed.repo.heads import CommitWithId
+from lakebed.texts import shown
+
+__all__ = ["diff_sides", "log_of_range", "sides_of"]
+
+_RANGE: Final = re.compile(r"(.*?)(\.{2,})(.*)", re.DOTALL)
+_SCOPES: Final[dict[str, DiffScope]] = {"..": "two_dot", "...": "three_dot"}
+
+Log = Callable[..., Iterator[CommitWithId]]
+"""``log(reference, **filters)``, as `Repository.log` of one reference."""
+
+
+def sides_of(text: str) -> tuple[str, str, str] | None:
+    """The left side, the dots and the right side of a range; None for a single reference.
+
+    Raises:
+        InvalidRequest: kind ``invalid_range``: a side is missing, or there are more than three dots.
+    """
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        return None
+    left, dots, right = match.groups()
+    if not left or not right or dots not in _SCOPES:
+        raise InvalidRequest(
+            f"{shown(text)} is not a range: write two references with two dots between them, such as main~1..main "
+            "(with three dots a difference shows what the right side did since the two parted).",
+            kind="invalid_range",
+            text=text,
+        )
+    return left, dots, right
+
+
+def diff_sides(left: str, right: str | None, kind: DiffScope | None) -> tuple[str, str, DiffScope]:
+    """What a difference compares, and how. Two references are compared from where they parted unless `kind` says else.
+
+    Raises:
+        InvalidRequest: kind ``invalid_range``: one reference, or a range beside another argument.
+    """
+    found = sides_of(left)
+    if found is None and right is not None:
+        return left, right, kind or "three_dot"
+    if found is None or right is not None or kind not in (None, _SCOPES[found[1]]):
+        raise InvalidRequest(
+            f"A difference is of two references or of one range such as main~1..main, not of {shown(left)}"
+            f"{'' if right is None else f' and {shown(right)}'}{'' if kind is None else f' as {kind}'}.",
+            kind="invalid_range",
+            text=left,
+        )
+    return found[0], found[2], _SCOPES[found[1]]
+
+
+def log_of_range(log: Log, text: str, *, amount: int | None = None, **filters: Any) -> Iterator[CommitWithId]:
+    """The log of a reference, or of a range: commits behind its right side that are not behind its left one.
+
+    Args:
+        log: of single references.
+        text: a reference or a range.
+        amount, filters: as `Reference.log`.
+
+    Raises:
+        InvalidRequest: kind ``invalid_range``.
+    Cost: the log of both sides, back to the first generation that has a commit of the range, once; with filters also
+        the filtered log as far.
+    """
+    found = sides_of(text)
+    if found is None:
+        yield from log(text, amount=amount, **filters)
+        return
+    left, dots, right = found
+    if dots != "..":
+        raise InvalidRequest(
+            f"The log of {shown(text)} is not known: write {left}..{right} for the commits behind {right} that are not "
+            f"behind {left}.",
+            kind="invalid_range",
+            text=text,
+        )
+    if amount is not None and amount < 1:
+        raise InvalidRequest(f"A log has at least 1 commit, and {amount} were asked for.", kind="invalid_amount")
+    commits = _behind_right_only(log(left), log(right))
+    if not any(value for value in filters.values()):
+        yield from islice(commits, amount)
+        return
+    inside = {one.id: one.commit.generation for one in commits}
+    oldest = min(inside.values(), default=0)
+    if inside:
+        filtered = log(right, **filters)
+        near = (one for one in _until(filtered, oldest) if one.id in inside)
+        yield from islice(near, amount)
+
+
+def _until(commits: Iterator[CommitWithId], generation: int) -> Iterator[CommitWithId]:
+    for one in commits:
+        if one.commit.generation < generation:
+            return
+        yield one
+
+
+def _behind_right_only(left: Iterator[CommitWithId], right: Iterator[CommitWithId]) -> Iterator[CommitWithId]:
+    """Both logs come by falling generation.
+
+    Every commit of the range is reached from the right side's head by commits of the range, so the walk ends when no
+    parent of one is left to look at.
+    """
+    behind_left: set[str] = set()
+    at_left = next(left, None)
+    wanted: set[str] | None = None
+    for one in right:
+        if wanted is not None and one.id not in wanted:
+            continue
+        wanted = (wanted or set()) - {one.id}
+        while at_left is not None and at_left.commit.generation >= one.commit.generation:
+            behind_left.add(at_left.id)
+            at_left = next(left, None)
+        if one.id not in behind_left:
+            yield one
+            wanted.update(one.commit.parents)
+        if not wanted:
+            return

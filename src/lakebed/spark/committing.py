@@ -1,0 +1,108 @@
+"""The commit of a job: what tasks have written becomes one snapshot, on the driver.
+
+Owns: the one commit, and the look whether a branch still has its files. Does not know: how rows were written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import pyarrow.compute as pc
+
+from lakebed.errors import Conflict
+from lakebed.repo.task_store import EntryStore
+from lakebed.table.commit import Basis
+from lakebed.table.discard import paths_written
+from lakebed.table.manifest import ADD
+from lakebed.table.model import BATCH_COMMIT_IDENTIFIER, BucketChange, CommitKind, Snapshot
+from lakebed.table.overwrite import Overwrite
+from lakebed.table.placement import Placement
+from lakebed.table.reclaim import paths_of
+from lakebed.table.row_verbs import CommitOptions
+from lakebed.table.table import Table
+
+__all__ = ["check_committed", "check_there", "commit_changes"]
+
+
+def commit_changes(
+    table: Table,
+    changes: Sequence[BucketChange],
+    *,
+    options: CommitOptions,
+    kind: CommitKind = "APPEND",
+    overwrite: Overwrite | None = None,
+    basis: Basis | None = None,
+) -> Snapshot:
+    """The one commit of a job; the newest snapshot when it changes nothing and need not be remembered.
+
+    Raises:
+        Conflict: kind ``branch_moved``: in a branch of a repository, as `check_there`; otherwise as `Table.commit`.
+    """
+    identifier = options.get("commit_identifier")
+    if not changes and overwrite is None and identifier is None:
+        newest = table.latest()
+        if newest is not None:
+            return newest
+    snapshot = table.commit(
+        changes,
+        kind=kind,
+        commit_user=options.get("commit_user"),
+        commit_identifier=BATCH_COMMIT_IDENTIFIER if identifier is None else identifier,
+        properties=options.get("properties"),
+        watermark=options.get("watermark"),
+        overwrite=overwrite,
+        basis=basis,
+    )
+    check_there(table, changes)
+    return snapshot
+
+
+def check_there(table: Table, changes: Sequence[BucketChange]) -> None:
+    """Look whether the files of a commit are in the branch, when the table is in one.
+
+    A reset, or a merge that took the whole table from the other side, removes what is staged and not yet committed. One
+    that came between the staging of a job's files and its commit has left a snapshot whose files are gone.
+
+    Raises:
+        Conflict: kind ``branch_moved``.
+        NotFound: the branch is gone.
+    Cost: that of `EntryStore.entries`; for tables elsewhere none.
+    """
+    _look(table, lambda: paths_written(changes, schema=table.schema, layout=table.layout))
+
+
+def check_committed(table: Table, snapshot: Snapshot) -> None:
+    """As `check_there`, of a commit that a verb of the table has made. Cost: also that of the commit's manifests."""
+
+    def added() -> list[str]:
+        written_to = partial(_first_folder, Placement.of(table.schema))
+        named = paths_of(table.reader.delta_entries(snapshot), written_to)
+        found: list[str] = named.filter(pc.equal(named["kind"], ADD))["path"].to_pylist()
+        return found
+
+    _look(table, added)
+
+
+def _first_folder(placement: Placement, partition: bytes, bucket: int) -> tuple[str, ...]:
+    """The folder that files are written to; those of older files are of no interest."""
+    return placement.folders(partition, bucket)[:1]
+
+
+def _look(table: Table, paths_of_commit: Callable[[], list[str]]) -> None:
+    if not isinstance(table.store, EntryStore):
+        return
+    paths = paths_of_commit()
+    gone = set(paths) - set(table.store.entries(paths))
+    newest = table.latest() if gone else None
+    if gone and newest is not None:
+        # What another writer has compacted and expired since is gone rightly: nothing names it any more.
+        live = set(table.reader.live_entries(newest).column("file_name").to_pylist())
+        gone = {path for path in gone if path.rpartition("/")[2] in live}
+    if gone:
+        raise Conflict(
+            f"{table.url} was reset or merged over while this job committed, and files of its commit are gone. Reset "
+            "the branch to a commit, then run the job again.",
+            kind="branch_moved",
+            path=min(gone),
+        )

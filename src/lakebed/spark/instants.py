@@ -1,0 +1,45 @@
+"""Spark's timestamps (instants) on their way into columns without a time zone: what a clock in UTC showed.
+
+Owns: which columns that concerns, and when it is refused because another clock may be meant.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from lakebed.errors import InvalidRequest
+from lakebed.spark.expression import quoted
+from lakebed.spark.types import arrow_schema_of
+from lakebed.table.model import TableSchema
+from lakebed.table.types import parse_type
+
+__all__ = ["in_utc", "instants_to_utc"]
+
+
+def instants_to_utc(brought: pa.Schema, schema: TableSchema) -> list[str]:
+    """Columns that bring instants (``timestamp``) for a column without a time zone (``TIMESTAMP``)."""
+    instants = [field.name for field in brought if pa.types.is_timestamp(field.type) and field.type.tz is not None]
+    fields = {field.name: field for field in schema.fields}
+    return [name for name in instants if name in fields and parse_type(fields[name].type).root == "TIMESTAMP"]
+
+
+def in_utc(df: DataFrame, schema: TableSchema) -> DataFrame:
+    """Instants as what clocks in UTC showed, where the table has no time zone.
+
+    Raises:
+        InvalidRequest: the session's time zone is another one, so that it is not clear which clock is meant.
+    """
+    for name in instants_to_utc(arrow_schema_of(df.schema), schema):
+        zone = df.sparkSession.conf.get("spark.sql.session.timeZone")
+        if zone != "UTC":
+            raise InvalidRequest(
+                f"Column {name!r} is TIMESTAMP without a time zone, the rows bring Spark's timestamp, and the time "
+                f"zone of the session is {zone}, not UTC: cast it to timestamp_ntz first, or let the table have "
+                "TIMESTAMP WITH LOCAL TIME ZONE.",
+                kind="type_mismatch",
+                column=name,
+                zone=zone,
+            )
+        df = df.withColumn(name, quoted(name).cast("timestamp_ntz"))
+    return df

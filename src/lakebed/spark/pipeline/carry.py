@@ -1,0 +1,283 @@
+"""An edited pipeline: which finished steps count as done, and which would run again. Pure.
+
+Owns: `plan_carry`. A step of the new plan takes over the record of an earlier one of the same pipeline when both do the
+same (`StepIdentity.source`), the input is the same, and every step before it that writes to a table it touches
+is done too and was done earlier. A step that an earlier run finished and that cannot be taken over would run again. For
+one that changes rows or names a person must say so (`--replay`), or that what was done stands (`--carry`).
+
+Invariants: reads nothing; decides step by step in the order of the plan.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+
+from lakebed.errors import InvalidRequest
+from lakebed.spark.pipeline.model import Plan, PlannedStep, StepIdentity, StepRecord
+from lakebed.spark.pipeline.nodes import nearest
+
+__all__ = ["Again", "Carry", "EarlierRun", "check_patterns", "is_asked", "matches", "plan_carry", "refuse_again"]
+
+ASKED_VERBS = frozenset(("ingest", "merge", "tag"))
+"""Verbs that change rows or names; an `ingest` only when it writes to a table."""
+
+_SHOWN_MAX = 12
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierRun:
+    """What a run of the same pipeline did."""
+
+    run_id: str
+    variables: Mapping[str, str]
+    records: Mapping[int, StepRecord]
+    """By ordinal, without those that it took over itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A finished step that would run again."""
+
+    identity: StepIdentity
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Carry:
+    """What an edited definition takes over."""
+
+    records: tuple[StepRecord, ...]
+    """Of the new plan's steps, made from those of earlier runs."""
+    again: tuple[Again, ...]
+    """What still needs consent; empty: go on."""
+
+
+@dataclass(slots=True)
+class _Tables:
+    """How far each table is, at some step of the plan."""
+
+    pending: dict[str, str] = field(default_factory=dict)
+    """By table: the name of the first step that writes to it and is not done."""
+    newest: dict[str, tuple[str, StepRecord]] = field(default_factory=dict)
+    """By table: its last done writer and the run that did it."""
+    undone: str | None = None
+    """The first step of all that is not done."""
+    last: dict[str, StepRecord] = field(default_factory=dict)
+    """By run: the last of its steps that stand."""
+
+    def obstacle(self, identity: StepIdentity, run_id: str, record: StepRecord) -> str | None:
+        """Why a record does not stand for the step any more."""
+        for table in sorted(identity.touches):
+            if table in self.pending:
+                return f"'{self.pending[table]}' runs before it and writes to '{table}'"
+            if table in self.newest and _is_before(run_id, record, *self.newest[table], table=table):
+                return f"'{self.newest[table][1].name}', which now is before it, was done after it"
+        if not identity.is_of_everything:
+            return None
+        if self.undone is not None:
+            return f"'{self.undone}' runs before it"
+        later = [other for ran, other in self.last.items() if _is_before(run_id, record, ran, other)]
+        return f"'{later[0].name}', which now is before it, was done after it" if later else None
+
+    def did(self, identity: StepIdentity, run_id: str, record: StepRecord) -> None:
+        """A step is done."""
+        if run_id not in self.last or _ordinal(self.last[run_id]) < _ordinal(record):
+            self.last[run_id] = record
+        if identity.writes is not None:
+            self.newest[identity.writes] = (run_id, record)
+
+    def will(self, identity: StepIdentity) -> None:
+        """A step is still to be done."""
+        self.undone = self.undone or identity.step.name
+        if identity.writes is not None:
+            self.pending.setdefault(identity.writes, identity.step.name)
+
+
+def plan_carry(
+    plan: Plan,
+    identities: Sequence[StepIdentity],
+    *,
+    run_id: str,
+    done: Mapping[int, StepRecord],
+    earlier: Sequence[EarlierRun],
+    content: Callable[[StepIdentity], str | None],
+    replay: Sequence[str] = (),
+    carry: Sequence[str] = (),
+) -> Carry:
+    """Decide for every step of a plan that is not done in its own run.
+
+    Args:
+        identities: of its steps.
+        run_id: of the plan's own run.
+        done: its records.
+        earlier: other runs of the pipeline, oldest first.
+        content: what a step's input is now; None: unknown, which counts as unchanged.
+        replay: names of steps (or patterns such as ``merge *``) that run again.
+        carry: names of steps whose earlier record stands, although they differ.
+    """
+    search = _Search(plan, earlier)
+    tables = _Tables()
+    records: list[StepRecord] = []
+    again: list[Again] = []
+    for identity in identities:
+        step = identity.step
+        own = done.get(step.ordinal)
+        same, named = search.same(identity), search.named(identity)  # also of a done step: each takes its turn
+        if own is not None:
+            tables.did(identity, _origin(own, run_id), own)
+            continue
+        if matches(step.name, replay):
+            tables.will(identity)
+            continue
+        reason = (
+            None
+            if same is None
+            else tables.obstacle(identity, same[0], same[1]) or _changed(same[1], identity, content)
+        )
+        found = same or named
+        stands = same is not None and reason is None
+        if found is not None and (stands or matches(step.name, carry)):
+            records.append(_taken_over(found, identity))
+            tables.did(identity, *found)
+            continue
+        tables.will(identity)
+        if found is not None and is_asked(step):
+            again.append(Again(identity, reason or "it was changed"))
+    return Carry(tuple(records), tuple(again))
+
+
+class _Search:
+    """Finds what earlier runs did."""
+
+    def __init__(self, plan: Plan, earlier: Sequence[EarlierRun]) -> None:
+        self._by_name: dict[tuple[str, str], tuple[str, StepRecord]] = {}
+        self._by_source: dict[tuple[str, str], tuple[str, StepRecord]] = {}
+        self._by_turn: dict[tuple[str, int], tuple[str, StepRecord]] = {}
+        self._legacy: dict[str, list[tuple[set[str], tuple[str, StepRecord]]]] = defaultdict(list)
+        self._turns: Counter[str] = Counter()
+        for run in earlier:
+            self._index(run, is_alike=run.variables == plan.variables)
+
+    def _index(self, run: EarlierRun, *, is_alike: bool) -> None:
+        turns: dict[str, int] = defaultdict(int)
+        views: dict[str, str] = {}
+        for record in sorted(run.records.values(), key=lambda record: record.ordinal):
+            found = (run.run_id, record)
+            if is_alike:
+                self._by_name[record.verb, record.name] = found
+            if "view" in record.metrics:
+                views[str(record.metrics["view"])] = record.fingerprint
+            if record.identity:
+                self._by_source[record.identity, record.name] = found
+                self._by_turn[record.identity, turns[record.identity]] = found
+                turns[record.identity] += 1
+            else:
+                # Written by an older version: what it did is known by the digest of its settings and of those of the
+                # views that there were.
+                self._legacy[record.fingerprint].append((set(views.values()), found))
+
+    def same(self, identity: StepIdentity) -> tuple[str, StepRecord] | None:
+        """The last time that a step did the same, by its name or else by its turn among equal ones."""
+        turn = self._turns[identity.source]
+        self._turns[identity.source] += 1
+        found = self._by_source.get((identity.source, identity.step.name)) or self._by_turn.get((identity.source, turn))
+        return found or self._old(identity)
+
+    def _old(self, identity: StepIdentity) -> tuple[str, StepRecord] | None:
+        needed = {view.fingerprint for view in identity.views if view != identity.step}
+        for views, found in reversed(self._legacy.get(identity.step.fingerprint, [])):
+            if needed <= views:
+                return found
+        return None
+
+    def named(self, identity: StepIdentity) -> tuple[str, StepRecord] | None:
+        """A step of the same verb and name, in a run with the same variables."""
+        return self._by_name.get((identity.step.verb, identity.step.name))
+
+
+def is_asked(step: PlannedStep) -> bool:
+    """Whether running the step once more changes rows or names, so that a person is asked first."""
+    return step.verb in ASKED_VERBS and not (step.verb == "ingest" and step.settings["into"] is None)
+
+
+def matches(name: str, patterns: Sequence[str]) -> bool:
+    """Whether a step is meant."""
+    return any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def refuse_again(plan: Plan, again: Sequence[Again]) -> InvalidRequest:
+    """The error that lists what would run again and how to decide."""
+    shown = [f"'{one.identity.step.name}' (line {one.identity.step.line}: {one.reason})" for one in again[:_SHOWN_MAX]]
+    more = f", and {len(again) - _SHOWN_MAX} more" if len(again) > _SHOWN_MAX else ""
+    count = (
+        "1 step that an earlier run finished" if len(again) == 1 else f"{len(again)} steps that earlier runs finished"
+    )
+    return InvalidRequest(
+        f"{plan.file}: {count} would run again: {', '.join(shown)}{more}. Nothing was done. Say --replay and the name "
+        "to run a step again, or --carry and the name to keep what was done; both take patterns, such as "
+        f"--replay '{again[0].identity.step.verb} *', and can be repeated.",
+        kind="replay_needed",
+        steps=[one.identity.step.name for one in again],
+        reasons=[one.reason for one in again],
+    )
+
+
+def check_patterns(plan: Plan, *, replay: Sequence[str], carry: Sequence[str]) -> None:
+    """Raise `InvalidRequest` for a name or pattern that fits no step, and for a step that both options name."""
+    names = [step.name for step in plan.steps]
+    for option, patterns in (("--replay", replay), ("--carry", carry)):
+        for pattern in patterns:
+            if not any(matches(name, [pattern]) for name in names):
+                raise InvalidRequest(
+                    f"{plan.file}: {option} '{pattern}' names no step.{nearest(pattern, names)}", step=pattern
+                )
+    for name in names:
+        if matches(name, replay) and matches(name, carry):
+            raise InvalidRequest(f"{plan.file}: --replay and --carry both name the step '{name}'.", step=name)
+
+
+def _changed(record: StepRecord, identity: StepIdentity, content: Callable[[StepIdentity], str | None]) -> str | None:
+    """Whether the input is another one than the record's; an unknown one counts as unchanged."""
+    before = record.metrics.get("content")
+    now = content(identity) if before is not None and identity.views else None
+    return None if now is None or now == before else "its input has changed"
+
+
+def _taken_over(found: tuple[str, StepRecord], identity: StepIdentity) -> StepRecord:
+    run_id, record = found
+    step = identity.step
+    return replace(
+        record,
+        ordinal=step.ordinal,
+        name=step.name,
+        group=step.group,
+        fingerprint=step.fingerprint,
+        identity=identity.source,
+        carried_from=f"{run_id}/{record.ordinal}",
+    )
+
+
+def _origin(record: StepRecord, run_id: str) -> str:
+    return record.carried_from.rpartition("/")[0] or run_id
+
+
+def _is_before(run_id: str, record: StepRecord, other_id: str, other: StepRecord, *, table: str | None = None) -> bool:
+    """Whether a step was done before another one: by commits to the table, places in one run, or the clock."""
+    commits = [
+        one.metrics.get("snapshot")
+        for one in (record, other)
+        if table is not None and one.metrics.get("table") == table
+    ]
+    numbers = [int(snapshot) for snapshot in commits if snapshot is not None]
+    if len(numbers) == 2:
+        return numbers[0] < numbers[1]
+    if run_id == other_id:
+        return _ordinal(record) < _ordinal(other)
+    return record.started_ms < other.started_ms
+
+
+def _ordinal(record: StepRecord) -> int:
+    return int(record.carried_from.rpartition("/")[2] or record.ordinal)

@@ -1,0 +1,173 @@
+"""What can be wrong with a plan beyond its own text and its tables: columns, input files and SQL. Changes nothing.
+
+Owns: the checks of ``pipeline run --check`` that a run does not make before it begins (those are in `preflight`).
+Invariants: a check that fails here would fail when its step runs, for the same reason; what cannot be known before
+(columns of a query, of files without a schema) is not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+from lakebed.errors import InvalidRequest
+from lakebed.lake.lake import Lake
+from lakebed.spark.pipeline.context import fields_of
+from lakebed.spark.pipeline.files import find_files
+from lakebed.spark.pipeline.keys import StepKind
+from lakebed.spark.pipeline.model import Plan, PlannedStep
+from lakebed.spark.pipeline.nodes import Place, nearest
+from lakebed.spark.pipeline.plain import plain_type
+from lakebed.spark.pipeline.steps import KINDS
+from lakebed.table.conform import may_become
+from lakebed.table.model import DataField
+from lakebed.table.types import arrow_type
+
+__all__ = ["CheckReport", "check_columns", "check_inputs", "check_sql"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """A plan without a mistake that could be found."""
+
+    plan: Plan
+    sql_unchecked: str | None
+    """Why no parser looked at the SQL, as a sentence; None: one did."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A table as far as its columns are known."""
+
+    fields: tuple[DataField, ...]
+    """Empty: the first rows will decide."""
+    keys: tuple[str, ...]
+
+
+def check_columns(plan: Plan, lake: Lake | None) -> None:
+    """The rows of every ingest and merge fit their table: its keys, ``deletes``, names and types."""
+    targets: dict[str, _Target] = {}
+    views: dict[str, Mapping[str, str]] = {}
+    for step in plan.steps:
+        settings = step.settings
+        if step.verb == "ingest":
+            shaped = settings["select"] is not None or settings["schema"] is None
+            columns = None if shaped else settings["schema"]
+            if settings["as"] is not None:
+                views.pop(settings["as"], None)
+                if columns is not None:
+                    views[settings["as"]] = columns
+        elif step.verb == "merge":
+            columns = views.get(settings["from"])
+        else:
+            continue
+        name = settings.get("into")
+        if columns is not None and name is not None:
+            if name not in targets:
+                targets[name] = _target(name, plan, lake)
+            _check_fit(columns, targets[name], name, step, _place(plan, step))
+
+
+def _target(name: str, plan: Plan, lake: Lake | None) -> _Target:
+    if lake is not None and lake.has_table(name):
+        schema = lake.table(name).schema
+        return _Target(schema.fields, schema.primary_keys)
+    spec = plan.tables[name]
+    return _Target(fields_of(spec) if spec.columns else (), spec.primary_key)
+
+
+def _check_fit(columns: Mapping[str, str], target: _Target, name: str, step: PlannedStep, place: Place) -> None:
+    deletes = step.settings.get("deletes")
+    if deletes is not None and deletes not in columns:
+        raise place.error(f"the rows have no column '{deletes}', which `deletes` names.{nearest(deletes, columns)}")
+    for key in target.keys:
+        if key not in columns:
+            raise place.error(f"the rows have no column '{key}', which is a key of '{name}'.{nearest(key, columns)}")
+    fields = {field.name: field for field in target.fields}
+    for column, kind in columns.items():
+        if not fields or (column == deletes and column not in fields):
+            continue
+        if column not in fields:
+            raise place.error(
+                f"the table '{name}' has no column '{column}', which the rows have.{nearest(column, fields)}"
+            )
+        source, there = plain_type(kind), arrow_type(fields[column].type)
+        if source is not None and not _fits(source, there):
+            raise place.error(
+                f"column '{column}' of the table '{name}' is {fields[column].type}, and the rows bring {kind}, which "
+                "does not become that; change one of them, or cast it with `select`."
+            )
+
+
+def _fits(source: pa.DataType, target: pa.DataType) -> bool:
+    is_time = pa.types.is_timestamp(source) and pa.types.is_timestamp(target)
+    # A time with a zone is stored in UTC where the table's column has none.
+    return (is_time and source.tz is not None) or source == target or may_become(source, target)
+
+
+def check_inputs(plan: Plan) -> None:
+    """Every local input file is there, and every pattern finds one."""
+    missing: list[InvalidRequest] = []
+    for step in plan.steps:
+        if step.verb == "ingest":
+            try:
+                find_files(step.settings["from"], place=_place(plan, step))
+            except InvalidRequest as error:
+                missing.append(error)
+    if len(missing) > 1:
+        raise InvalidRequest(f"{missing[0].message} {len(missing) - 1:,} more are missing.", **missing[0].facts)
+    if missing:
+        raise missing[0]
+
+
+def check_sql(plan: Plan) -> str | None:
+    """Every expression and query is SQL to Spark's parser.
+
+    Returns:
+        Why that could not be looked at (no Java), as a sentence; None when it was.
+
+    Cost: 2 to 4 s to start a JVM, unless Spark runs; nothing when there is no SQL.
+    """
+    texts = list(_sql(plan))
+    if not texts:
+        return None
+    # Imported here because it loads PySpark, which a plan without SQL does not need.
+    from lakebed.spark.java import require_java, require_pyspark
+
+    try:
+        require_pyspark()
+        require_java()
+    except InvalidRequest as error:
+        return f"Its SQL was not checked: {error.message}"
+    from lakebed.spark.sql_parser import sql_parser
+
+    accepted: set[tuple[str, str]] = set()
+    with sql_parser() as parse:
+        for step, what, kind, text in texts:
+            if (kind, text) in accepted:
+                continue
+            wrong = parse(kind, text)
+            if wrong is not None:
+                raise _place(plan, step).error(f"{what} is not SQL that Spark understands: {wrong}")
+            accepted.add((kind, text))
+    return None
+
+
+def _sql(plan: Plan) -> Iterator[tuple[PlannedStep, str, Literal["expression", "query"], str]]:
+    """Step, name, kind and text of all SQL, expressions in the form in which Spark will get them."""
+    for step in plan.steps:
+        kind: StepKind = KINDS[step.verb]
+        for key in kind.keys:
+            text = step.settings.get(key.name)
+            if key.kind == "sql" and text is not None:
+                yield step, f"'{key.name}'", "query" if key.name in ("query", "select") else "expression", text
+        if step.verb == "audit":
+            for name, text in {**step.settings["every_row"], **step.settings["overall"]}.items():
+                yield step, f"expectation '{name}'", "expression", f"coalesce(({text}), false)"
+
+
+def _place(plan: Plan, step: PlannedStep) -> Place:
+    return Place(plan.file, step.line)

@@ -1,0 +1,73 @@
+"""What a step is, apart from its name and place: so that finished work is found again in an edited pipeline. Pure.
+
+Owns: `identities`. Two steps have the same `source` when they do the same with the same views: verb
+and settings, and those of the ingest steps whose views they read. Keys at their defaults, the step's name, its line, a
+view's name and `cache` are no part of it, so an edit of those changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from lakebed.spark.pipeline.inputs import digest
+from lakebed.spark.pipeline.model import Plan, PlannedStep, StepIdentity
+from lakebed.spark.pipeline.steps import KINDS
+
+__all__ = ["identities"]
+
+_MEANINGLESS = frozenset(("as", "cache"))
+"""Settings that change no row."""
+
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def identities(plan: Plan) -> list[StepIdentity]:
+    """The identity of every step, in order."""
+    views: dict[str, StepIdentity] = {}
+    found: list[StepIdentity] = []
+    tables = {*plan.tables, *(name for step in plan.steps for name in _named_tables(step))}
+    for step in plan.steps:
+        one = _identity(step, views, tables)
+        if step.verb == "ingest" and step.settings["as"] is not None:
+            views[step.settings["as"]] = one
+        found.append(one)
+    return found
+
+
+def _identity(step: PlannedStep, views: Mapping[str, StepIdentity], tables: set[str]) -> StepIdentity:
+    settings = {name: value for name, value in step.settings.items() if name not in _MEANINGLESS}
+    settings = {name: value for name, value in settings.items() if value != _default(step.verb, name)}
+    words = _sources(step)
+    used = [views[word] for word in sorted(words) if word in views]
+    if step.settings.get("from") in views:
+        settings.pop("from")
+    writes = step.settings.get("into") if step.verb in ("merge", "ingest") else None
+    reads = {word for word in words if word in tables and word not in views}
+    reads.update(name for name in _named_tables(step) if name != writes)
+    return StepIdentity(
+        step=step,
+        source=digest([step.verb, settings, [view.source for view in used]]),
+        views=(step,) if step.verb == "ingest" else tuple(view.step for view in used),
+        reads=frozenset(reads),
+        writes=writes,
+        is_of_everything=step.verb in ("publish", "report"),
+    )
+
+
+def _sources(step: PlannedStep) -> set[str]:
+    """Words of the step that may be the names of views and tables that it reads."""
+    if step.verb == "ingest":
+        return set()
+    query, source = step.settings.get("query"), step.settings.get("from")
+    return set(_WORD.findall(query)) if query is not None else {source} if source is not None else set()
+
+
+def _named_tables(step: PlannedStep) -> list[str]:
+    names = (step.settings.get(key.name) for key in KINDS[step.verb].keys if key.kind == "table")
+    return [name for name in names if name is not None]
+
+
+def _default(verb: str, name: str) -> Any:
+    return next((key.default for key in KINDS[verb].keys if key.name == name), None)

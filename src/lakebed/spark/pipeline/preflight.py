@@ -1,0 +1,141 @@
+"""What is looked at in the lake before a run does anything: tables, tags, and what earlier runs have finished.
+
+Owns: `check_tables`, `check_tags`, `which_run` and `earlier_runs`. Invariants: reads only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from lakebed.errors import AlreadyExists
+from lakebed.lake.lake import Lake
+from lakebed.runtime import Environment
+from lakebed.spark.pipeline.carry import EarlierRun, matches
+from lakebed.spark.pipeline.context import newest_commit
+from lakebed.spark.pipeline.ledger import Ledger, run_ids
+from lakebed.spark.pipeline.model import Plan, PlannedStep, StepRecord
+from lakebed.spark.pipeline.nodes import Place, nearest
+from lakebed.spark.pipeline.steps import KINDS
+
+__all__ = ["OTHER_RUNS_MAX", "check_tables", "check_tags", "earlier_runs", "which_run"]
+
+OTHER_RUNS_MAX = 100
+"""Runs with other variables whose steps are looked through; those with the same variables all are."""
+
+_READERS = 16
+
+
+def check_tables(plan: Plan, lake: Lake | None) -> None:
+    """Every table or view that a step names is declared, made by an earlier step, or there already.
+
+    Args:
+        lake: None: there is none yet.
+    """
+    known = set(plan.tables)
+    for step in plan.steps:
+        for key in KINDS[step.verb].keys:
+            name = step.settings.get(key.name)
+            if key.kind in ("table", "rows") and name is not None and name not in known:
+                if lake is None or not lake.has_table(name):
+                    near = nearest(name, {*known, *(lake.tables() if lake is not None else ())})
+                    what = "no table" if key.kind == "table" else "neither a table nor a view"
+                    raise Place(plan.file, step.line).error(
+                        f"there is {what} '{name}' in the lake, and `tables` declares none.{near}"
+                    )
+                known.add(name)
+        if step.settings.get("as") is not None:
+            known.add(step.settings["as"])
+
+
+def check_tags(plan: Plan, lake: Lake, done: Mapping[int, StepRecord]) -> None:
+    """Every tag that is still to be made is free, or is already where it will be.
+
+    Args:
+        done: the steps that will not run.
+
+    Raises:
+        AlreadyExists: a tag is elsewhere and its step does not say `replace`.
+
+    Cost: 1 GET a tag that is to be made.
+    """
+    writes: set[str] = set()
+    compacts: set[str] = set()
+    records: list[StepRecord] = []
+    for step in plan.steps:
+        if step.ordinal in done:
+            records.append(done[step.ordinal])
+        elif step.verb in ("merge", "ingest") and step.settings["into"] is not None:
+            writes.add(step.settings["into"])
+        elif step.verb == "compact":
+            compacts.add(step.settings["table"])
+        elif step.verb == "tag" and not step.settings["replace"]:
+            table = step.settings["table"]
+            if table in writes or table not in compacts:
+                _check_tag(plan, lake, step, newest_commit(records, table), is_written=table in writes)
+
+
+def _check_tag(plan: Plan, lake: Lake, step: PlannedStep, committed: int | None, *, is_written: bool) -> None:
+    """Refuse a tag that is there and elsewhere.
+
+    Args:
+        committed: the run's last commit to the table; None: there is none, and the tag is to be on the newest snapshot.
+        is_written: the run commits to the table before the tag, so that no snapshot of today is the right one.
+    """
+    name, tag = step.settings["table"], step.settings["tag"]
+    if not lake.has_table(name):
+        return
+    table = lake.table(name)
+    if not table.tag_exists(tag):
+        return
+    there, newest = table.tag(tag).snapshot.id, table.latest()
+    target = committed if committed is not None or newest is None else newest.id
+    if is_written or there != target:
+        raise AlreadyExists(
+            f"{plan.file}, line {step.line}: the tag '{tag}' of '{name}' is already on snapshot {there}, and "
+            f"{step.name} would put it elsewhere. Nothing was done: delete it, choose another name, or say "
+            "`replace: true`.",
+            tag=tag,
+        )
+
+
+def which_run(plan: Plan, lake: Lake, *, replay: Sequence[str], environment: Environment) -> str:
+    """The run that a call without a run id goes on with, or begins.
+
+    It is the definition's own run. A call that asks for steps again that this run has done begins another one,
+    ``<run id>-r2``, and so on.
+    """
+    base = plan.default_run_id
+    there, number = set(run_ids(lake.store)), 1
+    while f"{base}-r{number + 1}" in there:
+        number += 1
+    newest = base if number == 1 else f"{base}-r{number}"
+    if not replay or newest not in there:
+        return newest
+    ledger = Ledger(lake.store, run_id=newest, environment=environment)
+    is_unfinished = ledger.status().state != "complete"
+    names = {step.ordinal: step.name for step in plan.steps}
+    did = any(matches(names[ordinal], replay) for ordinal in ledger.own_records())
+    if is_unfinished and (not did or set(ledger.run().replay) == set(replay)):
+        return newest
+    return f"{base}-r{number + 1}"
+
+
+def earlier_runs(plan: Plan, lake: Lake, *, run_id: str, environment: Environment) -> list[EarlierRun]:
+    """Other runs of the same pipeline, oldest first. Cost: 1 LIST, 1 GET a run, then 1 LIST and 1 GET a step."""
+    ledgers = [Ledger(lake.store, run_id=one, environment=environment) for one in run_ids(lake.store) if one != run_id]
+    pool = environment.runtime.pool(_READERS)
+    try:
+        runs = list(pool.map(lambda ledger: ledger.run(), ledgers))
+    finally:
+        pool.close()
+    mine = sorted(
+        ((run, ledger) for run, ledger in zip(runs, ledgers, strict=True) if run.pipeline == plan.pipeline),
+        key=lambda pair: (pair[0].started_ms, pair[0].run_id),
+    )
+    others = [run.run_id for run, _ in mine if run.variables != plan.variables]
+    passed_over = set(others[:-OTHER_RUNS_MAX])
+    return [
+        EarlierRun(run.run_id, dict(run.variables), ledger.own_records())
+        for run, ledger in mine
+        if run.run_id not in passed_over
+    ]

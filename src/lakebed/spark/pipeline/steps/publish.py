@@ -1,0 +1,65 @@
+"""``publish``: commit the pipeline's branch, and merge it into another: several tables become visible at one moment.
+
+Only in a pipeline with ``branch:``. What is published is everything that the branch holds: the tables as the steps
+before have left them, and the ledger's records of those steps. A merge takes each table whole from the side that has
+changed it; a table that was changed on both sides is a conflict, and nothing is merged.
+
+Metrics: ``branch``, ``into``, ``commit`` (of the branch) and ``merge`` (of the other branch): ids of commits.
+
+Idempotent: a step that is run again after a crash commits and merges what is not there yet, which may be no more than
+records of the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lakebed.errors import InvalidRequest
+from lakebed.spark.pipeline.context import RunContext
+from lakebed.spark.pipeline.keys import Key, StepKind
+from lakebed.spark.pipeline.model import PlannedStep
+
+__all__ = ["KIND"]
+
+
+def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
+    """Commit and merge."""
+    repository, branch = context.repository, context.branch
+    if repository is None or branch is None:
+        raise context.place(step).error(
+            "a 'publish' merges the branch that the pipeline works in, and this pipeline works in none: name it above "
+            "the steps, as in `branch: analytics/dev`."
+        )
+    into = step.settings["into"] or repository.default_branch
+    if into == branch.name:
+        raise context.place(step).error(f"the pipeline works in '{into}' already: publish into another branch.")
+    message = step.settings["message"] or f"{context.plan.pipeline}: {step.name}"
+    metadata = {"pipeline": context.plan.pipeline, "run": context.run_id, "step": str(step.ordinal)}
+    target = repository.branch(into)
+    target.head()  # a branch that is not there is told before anything is committed
+    committed = _unless_unchanged(lambda: branch.commit(message, metadata=metadata).id, branch)
+    merged = _unless_unchanged(lambda: target.merge(branch.name, message=message, metadata=metadata).id, target)
+    return {"branch": branch.name, "into": into, "commit": committed, "merge": merged}
+
+
+def _unless_unchanged(move: Callable[[], str], branch: Any) -> str:
+    """The commit that a branch has then."""
+    try:
+        return move()
+    except InvalidRequest as error:
+        if error.kind != "no_changes":
+            raise
+        found: str = branch.head().id
+        return found
+
+
+KIND = StepKind(
+    verb="publish",
+    summary="commit the branch and merge it, all tables at one moment",
+    keys=(
+        Key("into", "text", "the branch that it is merged into; without it, the repository's default branch"),
+        Key("message", "text", "of the commit and the merge; without it, the pipeline's and the step's name"),
+    ),
+    run=run,
+)

@@ -1,0 +1,115 @@
+"""Where a pipeline works: a lake, or a lake inside a branch of a repository.
+
+Owns: opening both, and making the branch. With ``branch: analytics/dev`` everything of the pipeline is in that branch
+of the repository, in the folder `LAKE_FOLDER`: its tables, at ``lake/<database>.db/<table>``, and its ledger. So a
+reset of the branch takes back the records of the steps whose data it takes back, and a merge brings tables and records
+together.
+
+Invariant: a repository that is missing is not made; a missing branch is made from the default branch. Knows no step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import lakebed.repo
+from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
+from lakebed.lake.lake import Lake, open_lake
+from lakebed.repo.branch import Branch
+from lakebed.repo.remote.branch import RemoteBranch
+from lakebed.repo.remote.repository import RemoteRepository
+from lakebed.repo.repository import Repository
+from lakebed.runtime import Environment
+
+__all__ = ["LAKE_FOLDER", "Workplace", "open_workplace", "split_branch"]
+
+LAKE_FOLDER: Final = "lake"
+"""Where the lake is in a branch: the root has room for other objects, and ``_lakebed/`` is reserved there."""
+
+_SERVERS: Final = ("http://", "https://")
+
+
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """An open lake, and the branch that it is in."""
+
+    lake: Lake
+    repository: Repository | RemoteRepository | None = None
+    branch: Branch | RemoteBranch | None = None
+
+
+def split_branch(text: str) -> tuple[str, str]:
+    """Repository and branch of ``repository/branch``; a branch's own name may hold slashes.
+
+    Raises:
+        InvalidRequest: it is not of this form.
+    """
+    repository, _, branch = text.partition("/")
+    if not repository or not branch:
+        raise InvalidRequest(
+            f"'{text}' names no branch of a repository: write <repository>/<branch>, such as analytics/dev.",
+            kind="invalid_branch",
+        )
+    return repository, branch
+
+
+@contextmanager
+def open_workplace(
+    lake_url: str,
+    *,
+    branch: str | None = None,
+    create: bool = True,
+    storage_options: Mapping[str, str] | None = None,
+    environment: Environment,
+) -> Iterator[Workplace]:
+    """Open the lake, and with a branch the repository in it, which is closed in the end.
+
+    Args:
+        lake_url: of the lake; with a branch also of a server, ``http://host:port``, which serves the repositories of a
+            lake (access key and secret come from the environment).
+        branch: ``repository/branch``; None: the lake itself.
+        create: make the lake, or the branch, when it is not there.
+        storage_options: for the lake's store.
+        environment: clock, randomness and concurrency.
+
+    Raises:
+        NotFound: no such lake or branch, and not `create`; no such repository.
+        Conflict: kind ``owned``: another process has the repositories open; the error names a server's endpoint.
+        InvalidRequest: `lake_url` is a server's and `branch` is None.
+    """
+    if branch is None:
+        if lake_url.startswith(_SERVERS):
+            raise InvalidRequest(
+                f"{lake_url} is a server, which serves repositories: name a branch to work in, as in "
+                "`branch: analytics/dev`.",
+                kind="no_branch",
+            )
+        yield Workplace(open_lake(lake_url, create=create, storage_options=storage_options, environment=environment))
+        return
+    repository_name, branch_name = split_branch(branch)
+    repository: Any
+    if lake_url.startswith(_SERVERS):
+        repository = lakebed.repo.open(f"{lake_url.rstrip('/')}/{repository_name}", create=False)
+    else:
+        lake = open_lake(lake_url, create=False, storage_options=storage_options, environment=environment)
+        repository = lake.repository(repository_name)
+    with closing(repository):
+        opened = _branch(repository, branch_name, create=create)
+        # Not Lake.open, which would mark an empty folder as a lake: the first table does that.
+        yield Workplace(Lake(opened.store(LAKE_FOLDER), environment=environment), repository, opened)
+
+
+def _branch(repository: Any, name: str, *, create: bool) -> Any:
+    """The branch, made when it is absent and `create`."""
+    branch = repository.branch(name)
+    try:
+        branch.head()
+    except NotFound:
+        if not create:
+            raise
+        with suppress(AlreadyExists):  # another process made it meanwhile
+            repository.create_branch(name)
+    return branch

@@ -1,0 +1,344 @@
+"""Which bucket holds a key where buckets are dynamic: a primary-key table with ``bucket`` = -1.
+
+Owns: the index files of such a table (type ``HASH``), the choice of a bucket for a new key, and what a commit does to
+the index. Each bucket has one index file: the hashes of its keys, 4 bytes each, big-endian, in any order. The index
+manifest of a snapshot names them. DO NOT CHANGE: on disk, shared with others.
+
+Invariants:
+- A key's hash is in the index of one bucket of its partition only, and all its rows are in that bucket. Keys of equal
+  hash share a bucket.
+- A commit looks every hash that it brings up in the index of the snapshot it goes on top of. A hash that is there in
+  another bucket is a `Conflict`: another writer placed the key meanwhile. So the first invariant holds for concurrent
+  writers too.
+- Deletes and compactions leave the index as it is; an overwrite drops the index of the partitions that it replaces.
+
+Does not know: rows or snapshots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakebed.errors import Conflict, Corruption, InvalidRequest, UnsupportedFormat
+from lakebed.objects.port import ObjectStore
+from lakebed.table.avro import RecordSchema, decode_columns, encode_columns
+from lakebed.table.layout import Layout
+from lakebed.table.model import BucketChange, TableSchema
+from lakebed.table.options import (
+    BUCKET,
+    DYNAMIC_BUCKET_ASSIGNER_PARALLELISM,
+    DYNAMIC_BUCKET_INITIAL_BUCKETS,
+    DYNAMIC_BUCKET_MAX_BUCKETS,
+    DYNAMIC_BUCKET_TARGET_ROW_NUM,
+    TableOptions,
+)
+
+__all__ = [
+    "BucketAssigner",
+    "DynamicBuckets",
+    "HashIndex",
+    "IndexEntry",
+    "IndexUpdate",
+    "encode_hashes",
+    "encode_index_manifest",
+    "index_update",
+    "is_dynamic",
+]
+
+Int32s = npt.NDArray[np.int32]
+
+HASH: Final = "HASH"
+BUCKET_ID_MAX: Final = 32_767
+"""Other clients hold a bucket's number in 16 bits."""
+CACHE_BYTES_MAX: Final = 64 * 1024 * 1024
+
+_SCHEMA: Final = RecordSchema(
+    {
+        "type": "record",
+        "name": "org.apache.paimon.avro.generated.record",
+        "fields": [
+            {"name": "_VERSION", "type": "int"},
+            {"name": "_KIND", "type": "int"},
+            {"name": "_PARTITION", "type": "bytes"},
+            {"name": "_BUCKET", "type": "int"},
+            {"name": "_INDEX_TYPE", "type": "string"},
+            {"name": "_FILE_NAME", "type": "string"},
+            {"name": "_FILE_SIZE", "type": "long"},
+            {"name": "_ROW_COUNT", "type": "long"},
+        ],
+    }
+)
+
+
+def is_dynamic(schema: TableSchema) -> bool:
+    """Whether a table's rows go into dynamic buckets."""
+    return bool(schema.primary_keys) and TableOptions(schema.options).get(BUCKET) == -1
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicBuckets:
+    """How buckets are filled. Picklable."""
+
+    target_rows: int
+    """Keys a bucket, about; a new key goes into a bucket that has fewer."""
+    bucket_count_max: int | None
+    """Buckets a partition at most; then they grow beyond the target. None: any number."""
+    class_count: int = 1
+    """New keys are divided by their hash into so many classes; class c fills the buckets c, c + count, ..."""
+
+    def placed_by(self, options: TableOptions) -> DynamicBuckets:
+        """As it is with as many tasks at once as the options say, each of which places the keys of some classes."""
+        tasks = options.get(DYNAMIC_BUCKET_ASSIGNER_PARALLELISM) or 1
+        most = self.bucket_count_max or tasks
+        return replace(self, class_count=max(self.class_count, min(tasks, most)))
+
+    @classmethod
+    def of(cls, schema: TableSchema) -> DynamicBuckets:
+        """What a table's options say."""
+        options = TableOptions(schema.options)
+        most = options.get(DYNAMIC_BUCKET_MAX_BUCKETS)
+        classes = options.get(DYNAMIC_BUCKET_INITIAL_BUCKETS) or 1
+        bound = None if most is None or most < 1 else most
+        return cls(
+            target_rows=options.get(DYNAMIC_BUCKET_TARGET_ROW_NUM),
+            bucket_count_max=bound,
+            class_count=classes if bound is None else min(classes, bound),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """One index file, as an index manifest names it. Picklable."""
+
+    partition: bytes
+    bucket: int
+    file_name: str
+    file_size: int
+    row_count: int
+
+
+class HashIndex:
+    """Reads index manifests and index files, and keeps files read. Thread-safe: entries are never changed."""
+
+    def __init__(self, store: ObjectStore, layout: Layout) -> None:
+        self._store = store
+        self._layout = layout
+        self._held: dict[str, Int32s] = {}
+
+    def entries(self, index_manifest: str | None) -> list[IndexEntry]:
+        """The index files of a snapshot. Raises `UnsupportedFormat` for another kind of index. Cost: 1 GET."""
+        if index_manifest is None:
+            return []
+        path = self._layout.manifest(index_manifest)
+        count, columns = decode_columns(self._store.get(path), path=path)
+        if count == 0:
+            return []
+        kinds = set(columns["_INDEX_TYPE"].to_pylist())
+        if kinds != {HASH}:
+            raise UnsupportedFormat(
+                f"{path} names index files of the kinds {', '.join(sorted(map(str, kinds)))}; tables with dynamic "
+                "buckets are written only where all are HASH.",
+                path=path,
+            )
+        names = ("_PARTITION", "_BUCKET", "_FILE_NAME", "_FILE_SIZE", "_ROW_COUNT")
+        rows = zip(*(columns[name].to_pylist() for name in names), strict=True)
+        return [IndexEntry(*row) for row in rows]
+
+    def hashes(self, entry: IndexEntry) -> Int32s:
+        """The hashes in an index file. Raises `Corruption`. Cost: 1 GET, or nothing when it is held."""
+        held = self._held.get(entry.file_name)
+        if held is not None:
+            return held
+        path = self._layout.index(entry.file_name)
+        body = bytes(self._store.get(path))
+        size_bytes = len(body)
+        if size_bytes != 4 * entry.row_count:
+            raise Corruption(
+                f"The index file {path} has {size_bytes} bytes, but {entry.row_count} hashes take "
+                f"{4 * entry.row_count}: it was cut short or overwritten.",
+                path=path,
+            )
+        found: Int32s = np.frombuffer(body, ">i4").astype(np.int32)
+        if sum(hashes.nbytes for hashes in list(self._held.values())) + found.nbytes > CACHE_BYTES_MAX:
+            self._held = {}
+        self._held[entry.file_name] = found
+        return found
+
+    def placed(self, entries: Iterable[IndexEntry]) -> tuple[Int32s, Int32s]:
+        """The hashes of one partition, ascending, and the bucket of each."""
+        hashes, buckets = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
+        for entry in entries:
+            part = self.hashes(entry)
+            hashes.append(part)
+            buckets.append(np.full(len(part), entry.bucket, np.int32))
+        joined = np.concatenate(hashes)
+        order = np.argsort(joined, kind="stable")
+        return joined[order], np.concatenate(buckets)[order]
+
+
+class BucketAssigner:
+    """Places keys: known ones where they are, new ones into buckets with room. Not thread-safe.
+
+    Args:
+        settings: how buckets are filled.
+        known: hashes of a partition, ascending, with their buckets; called once a partition.
+    """
+
+    def __init__(self, settings: DynamicBuckets, known: Callable[[bytes], tuple[Int32s, Int32s]]) -> None:
+        self._settings = settings
+        self._load = known
+        self._known: dict[bytes, tuple[Int32s, Int32s]] = {}
+        self._counts: dict[bytes, dict[int, int]] = {}
+
+    def assign(self, partition: bytes, hashes: Int32s) -> Int32s:
+        """The bucket of each hash.
+
+        Raises:
+            InvalidRequest: a partition would need more buckets than the format can number.
+        Cost: a sort of the distinct hashes.
+        """
+        if partition not in self._known:
+            known = self._load(partition)
+            self._known[partition] = known
+            self._counts[partition] = dict(enumerate(np.bincount(known[1]).tolist())) if len(known[1]) else {}
+        there, buckets_there = self._known[partition]
+        distinct, inverse = np.unique(hashes, return_inverse=True)
+        buckets, found = looked_up(distinct, there, buckets_there)
+        if not found.all():
+            buckets[~found] = self._place(distinct[~found], self._counts[partition])
+            joined = np.concatenate([there, distinct[~found]])
+            order = np.argsort(joined, kind="stable")
+            self._known[partition] = joined[order], np.concatenate([buckets_there, buckets[~found]])[order]
+        return buckets[inverse.reshape(-1)]
+
+    def _place(self, new: Int32s, counts: dict[int, int]) -> Int32s:
+        classes = self._settings.class_count
+        if classes == 1:
+            return self._fill(len(new), counts, 0)
+        placed = np.empty(len(new), np.int32)
+        own = np.abs(np.fmod(new, np.int32(classes)))
+        for number in range(classes):
+            members = np.flatnonzero(own == number)
+            placed[members] = self._fill(len(members), counts, number)
+        return placed
+
+    def _fill(self, count: int, counts: dict[int, int], number: int) -> Int32s:
+        """Buckets for `count` new keys of a class: those with room by number, then new ones."""
+        classes, most = self._settings.class_count, self._settings.bucket_count_max
+        placed: list[Int32s] = []
+        bucket, left = number, count
+        while left > 0 and bucket < (BUCKET_ID_MAX + 1 if most is None else most):
+            taken = min(left, max(0, self._settings.target_rows - counts.get(bucket, 0)))
+            if taken:
+                placed.append(np.full(taken, bucket, np.int32))
+                counts[bucket] = counts.get(bucket, 0) + taken
+                left -= taken
+            bucket += classes
+        if left and most is None:
+            raise InvalidRequest(
+                f"A partition needs more than {BUCKET_ID_MAX + 1:,} buckets of {self._settings.target_rows:,} keys: "
+                "raise the option dynamic-bucket.target-row-num.",
+                kind="too_many_buckets",
+            )
+        if left and most is not None:
+            full = np.arange(number, most, classes, dtype=np.int32)
+            rest = np.resize(full, left)
+            placed.append(rest)
+            for over, more in zip(*np.unique(rest, return_counts=True), strict=True):
+                counts[int(over)] = counts.get(int(over), 0) + int(more)
+        return np.concatenate([np.empty(0, np.int32), *placed])
+
+
+def looked_up(hashes: Int32s, there: Int32s, buckets: Int32s) -> tuple[Int32s, npt.NDArray[np.bool_]]:
+    """The bucket of each hash among those `there` (ascending), and whether it is there at all."""
+    if len(there) == 0:
+        return np.zeros(len(hashes), np.int32), np.zeros(len(hashes), bool)
+    at = np.minimum(np.searchsorted(there, hashes), len(there) - 1)
+    return buckets[at].copy(), there[at] == hashes
+
+
+@dataclass(frozen=True, slots=True)
+class IndexUpdate:
+    """What a commit makes of an index."""
+
+    kept: tuple[IndexEntry, ...]
+    """Files that stay."""
+    written: tuple[tuple[bytes, int, Int32s], ...]
+    """Partition, bucket and all hashes of each index file to be written anew."""
+
+
+def index_update(
+    changes: Sequence[BucketChange],
+    entries: Sequence[IndexEntry],
+    *,
+    index: HashIndex,
+    drops: Callable[[Sequence[bytes]], Sequence[bool]] | None = None,
+) -> IndexUpdate | None:
+    """The index after a commit; None when it stays as it is.
+
+    Args:
+        changes: what the commit adds; their `hashes` are the keys.
+        entries: the index of the snapshot that the commit goes on top of.
+        index: reads its files.
+        drops: for an overwrite, whether each of some partitions is replaced.
+
+    Raises:
+        Conflict: another writer placed one of the keys in another bucket.
+    """
+    partitions = list(dict.fromkeys(entry.partition for entry in entries))
+    dropped = set()
+    if drops is not None:
+        dropped = {partition for partition, gone in zip(partitions, drops(partitions), strict=True) if gone}
+    stays = [entry for entry in entries if entry.partition not in dropped]
+    brought: dict[bytes, dict[int, list[Int32s]]] = {}
+    for change in changes:
+        if change.hashes:
+            of_partition = brought.setdefault(change.partition, {})
+            of_partition.setdefault(change.bucket, []).append(np.frombuffer(change.hashes, "<i4").astype(np.int32))
+    written: list[tuple[bytes, int, Int32s]] = []
+    for partition, by_bucket in brought.items():
+        there, buckets = index.placed(entry for entry in stays if entry.partition == partition)
+        files = {entry.bucket: entry for entry in stays if entry.partition == partition}
+        for bucket, parts in sorted(by_bucket.items()):
+            hashes = np.unique(np.concatenate(parts))
+            found_in, found = looked_up(hashes, there, buckets)
+            if (found_in[found] != bucket).any():
+                raise Conflict(
+                    "Another writer added some of the same new keys meanwhile, and placed them in other buckets. "
+                    "Nothing was changed: write the rows again.",
+                    kind="index_changed",
+                )
+            if not found.all():
+                before = [index.hashes(files[bucket])] if bucket in files else []
+                written.append((partition, bucket, np.concatenate([*before, hashes[~found]])))
+    if not written and not dropped:
+        return None
+    again = {(partition, bucket) for partition, bucket, _ in written}
+    return IndexUpdate(tuple(e for e in stays if (e.partition, e.bucket) not in again), tuple(written))
+
+
+def encode_hashes(hashes: Int32s) -> bytes:
+    """An index file."""
+    return hashes.astype(">i4").tobytes()
+
+
+def encode_index_manifest(entries: Sequence[IndexEntry]) -> bytes:
+    """An index manifest that names these files."""
+    count = len(entries)
+    columns: Mapping[str, Any] = {
+        "_VERSION": pa.array(np.ones(count, np.int64)),
+        "_KIND": pa.array(np.zeros(count, np.int64)),
+        "_PARTITION": pa.array([entry.partition for entry in entries], pa.binary()),
+        "_BUCKET": pa.array([entry.bucket for entry in entries], pa.int64()),
+        "_INDEX_TYPE": pa.array([HASH] * count, pa.string()),
+        "_FILE_NAME": pa.array([entry.file_name for entry in entries], pa.string()),
+        "_FILE_SIZE": pa.array([entry.file_size for entry in entries], pa.int64()),
+        "_ROW_COUNT": pa.array([entry.row_count for entry in entries], pa.int64()),
+    }
+    return encode_columns(_SCHEMA, dict(columns), count)

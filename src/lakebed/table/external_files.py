@@ -1,0 +1,57 @@
+"""All files outside a table's folder that are its own: what dropping the table deletes.
+
+Invariants: reads only. A file is listed when a version, a kept changelog or an unfinished deletion of the table names
+it where the table's options put it, or when its name carries the table's mark; see `external`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from lakebed.objects.path import is_url
+from lakebed.table.external import roots_of
+from lakebed.table.holders import Line, read_holders
+from lakebed.table.layout import parse_changelog
+from lakebed.table.names import Names
+from lakebed.table.orphans import list_outside
+from lakebed.table.snapshot_json import decode_snapshot
+from lakebed.table.unfinished import Deletion, load_deletions
+
+__all__ = ["own_external_files"]
+
+_EVER_MS: Final = 2**62
+
+
+def own_external_files(lines: Sequence[Line]) -> dict[str, int]:
+    """The URLs of a table's own external files, with their sizes in bytes (0: not known).
+
+    Args:
+        lines: main and every branch.
+
+    Raises:
+        Corruption, UnsupportedFormat, NotFound: something that may name such files cannot be read.
+    Cost: 1 GET a schema; with external roots also all manifests of the table, and the listing of the roots.
+    """
+    main = lines[0]
+    roots = roots_of(main.store)
+    if not roots.every or main.store.is_versioned:
+        return {}
+    listed = list_outside(main, roots, older_than_ms=_EVER_MS)
+    found = dict(zip(listed.paths.to_pylist(), listed.size_bytes.to_pylist(), strict=True))
+    own = dict(
+        zip(*(column.filter(listed.is_old).to_pylist() for column in (listed.paths, listed.size_bytes)), strict=True)
+    )
+    for line in lines:
+        names, holders = Names(line), read_holders(line)
+        snapshots = [holders.load(line, snapshot_id) for snapshot_id in holders.ids.tolist()]
+        for meta in line.store.list(line.layout.changelog_folder):
+            if parse_changelog(meta.path) is not None:
+                snapshots.append(decode_snapshot(line.store.get(meta.path), path=meta.path))
+        for snapshot in snapshots:
+            own.update((url, found.get(url, 0)) for url in names.own_external(snapshot)["path"].to_pylist())
+        for deletion in load_deletions(line.store, line.layout):
+            if isinstance(deletion, Deletion):
+                paths = deletion.candidates["path"].to_pylist()
+                own.update((path, found.get(path, 0)) for path in paths if is_url(path))
+    return own

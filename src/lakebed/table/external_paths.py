@@ -1,0 +1,92 @@
+"""The options ``data-file.external-paths*``: where a table's new data files go. Pure.
+
+Owns: `ExternalPaths`. URLs are printed as the format's Java implementation prints them (DO NOT CHANGE: manifest entries
+hold them, and a file is recognised by the text of its URL). Does not know: stores, files that are there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from lakebed.errors import InvalidRequest
+from lakebed.objects.path import parse_url
+from lakebed.table.options import (
+    EXTERNAL_PATHS,
+    EXTERNAL_PATHS_SPECIFIC_FS,
+    EXTERNAL_PATHS_STRATEGY,
+    EXTERNAL_PATHS_WEIGHTS,
+    TableOptions,
+)
+
+__all__ = ["ENTROPY", "ExternalPaths"]
+
+ENTROPY: Final = "entropy-inject"
+_WEIGHTED: Final = "weight-robin"
+_SPECIFIC: Final = "specific-fs"
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalPaths:
+    """Where a table's options put new data files."""
+
+    roots: tuple[str, ...] = ()
+    """URLs such as ``file:/folder`` and ``s3://bucket/folder``, without final slash; empty: the table's own folder."""
+    strategy: str = "none"
+    weights: tuple[int, ...] | None = None
+    """With the strategy ``weight-robin`` and several roots: how often each is taken. None: in turn."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, str]) -> ExternalPaths:
+        """The places that a table's options name.
+
+        Raises:
+            InvalidRequest: an option that cannot be read, a root that is not a URL or is of a kind of storage that
+                lakebed does not know, or options that contradict each other.
+        """
+        options = TableOptions(values)
+        strategy, listed = options.get(EXTERNAL_PATHS_STRATEGY), options.get(EXTERNAL_PATHS)
+        weights = options.get(EXTERNAL_PATHS_WEIGHTS)
+        if strategy == "none" or not listed:
+            return cls()
+        if strategy == _SPECIFIC:
+            listed = _of_scheme(listed, options.get(EXTERNAL_PATHS_SPECIFIC_FS))
+        roots = tuple(map(_root, listed))
+        if strategy != _WEIGHTED or len(roots) < 2 or weights is None:
+            return cls(roots, strategy)
+        if len(weights) != len(roots):
+            raise _invalid(
+                EXTERNAL_PATHS_WEIGHTS.name, f"it has {len(weights)} weights for {len(roots)} external paths."
+            )
+        return cls(roots, strategy, weights)
+
+
+def _of_scheme(listed: tuple[str, ...], scheme: str | None) -> tuple[str, ...]:
+    if scheme is None:
+        raise _invalid(EXTERNAL_PATHS_SPECIFIC_FS.name, f"the strategy {_SPECIFIC!r} needs a scheme here, such as s3.")
+    chosen = tuple(url for url in listed if url.partition(":")[0].lower() == scheme.lower())
+    if not chosen:
+        name = EXTERNAL_PATHS_SPECIFIC_FS.name
+        raise _invalid(EXTERNAL_PATHS.name, f"no path begins with {scheme}:, as the option {name!r} asks.")
+    return chosen
+
+
+def _root(url: str) -> str:
+    """A root as the Java implementation prints it."""
+    scheme, colon, rest = url.partition(":")
+    if not colon or not rest.startswith("/") or re.search(r"/\.{1,2}(/|\Z)", rest):
+        raise _invalid(EXTERNAL_PATHS.name, f"{url!r} is not a URL such as s3://bucket/folder or file:///folder.")
+    path = re.sub("/+", "/", rest.removeprefix("//") if rest.startswith("//") else rest)
+    try:
+        parsed = parse_url(f"{scheme}://{path}")
+    except InvalidRequest as error:
+        raise _invalid(EXTERNAL_PATHS.name, f"{url!r}: {error.message}.") from error
+    if parsed.scheme == "file":
+        return f"file:{parsed.prefix}"
+    return f"{scheme}://{parsed.place}" + (f"/{parsed.prefix}" if parsed.prefix else "")
+
+
+def _invalid(option: str, sentence: str) -> InvalidRequest:
+    return InvalidRequest(f"Option {option!r} cannot be used: {sentence}", kind="invalid_option", option=option)

@@ -1,0 +1,123 @@
+"""Rows of other libraries, in and out: pandas, polars, DuckDB and everything that exports an Arrow stream.
+
+Owns: `as_arrow`, and what `Scan.to_pandas`, `to_polars` and `to_duckdb` do with rows that were read.
+
+Invariants: none of these libraries is needed, and none is imported before its rows are asked for. Rows cross as
+columns. Does not know: tables.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from lakebed.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    import polars as pl
+    from duckdb import DuckDBPyConnection
+
+__all__ = ["ArrowRows", "ArrowStream", "as_arrow", "into_duckdb", "into_pandas", "into_polars"]
+
+ArrowRows = pa.Table | pa.RecordBatch | pa.RecordBatchReader
+
+
+class ArrowStream(Protocol):
+    """What exports its rows by Arrow's C stream: a DataFrame of pandas or polars, a relation of DuckDB, and others."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """A capsule with the stream."""
+        ...
+
+
+def as_arrow(rows: Any, *, like: pa.Schema | None = None) -> Any:
+    """Rows of any accepted kind as Arrow's Table, RecordBatch or RecordBatchReader; those are given back as they are.
+
+    Args:
+        rows: also a DataFrame of pandas or polars, a LazyFrame, a relation of DuckDB, or anything else with
+            ``__arrow_c_stream__``. Of a pandas index, levels with a name become columns.
+        like: the columns that the rows are for: whole numbers that pandas holds as floats, because some are missing,
+            become whole numbers again.
+
+    Raises:
+        InvalidRequest: rows of another kind, or values that Arrow has no type for.
+    Cost: a DataFrame is in memory already; other streams are read as they are written, once.
+    """
+    if isinstance(rows, ArrowRows):
+        return rows
+    try:
+        if _is_of(rows, "pandas", "DataFrame"):
+            return _of_pandas(rows, like)
+        if _is_of(rows, "polars", "LazyFrame"):
+            rows = rows.collect()
+        if _is_of(rows, "polars", "DataFrame"):
+            return pa.table(rows)
+        if hasattr(rows, "__arrow_c_stream__"):
+            return pa.RecordBatchReader.from_stream(rows)
+    except (pa.ArrowException, TypeError, ValueError) as wrong:
+        raise InvalidRequest(
+            f"The {_kind_of(rows)} cannot be read as columns: {str(wrong).partition(chr(10))[0].rstrip('.')}.",
+            kind="invalid_rows",
+        ) from wrong
+    hint = " Write it with lakebed.spark.write or upsert." if _is_of(rows, "pyspark", "DataFrame") else ""
+    raise InvalidRequest(
+        "Rows must be a pyarrow Table, RecordBatch or RecordBatchReader, a DataFrame of pandas or polars, a relation "
+        f"of DuckDB, or another object with __arrow_c_stream__, not {_kind_of(rows)}.{hint}",
+        kind="invalid_rows",
+    )
+
+
+def into_pandas(rows: pa.Table) -> Any:
+    """As a pandas DataFrame. Raises `InvalidRequest` when pandas is not installed."""
+    _loaded("pandas")
+    return rows.to_pandas()
+
+
+def into_polars(rows: pa.Table) -> pl.DataFrame:
+    """As a polars DataFrame. Raises `InvalidRequest` when polars is not installed."""
+    frame: pl.DataFrame = _loaded("polars").from_arrow(rows)
+    return frame
+
+
+def into_duckdb(rows: pa.Table, name: str, connection: DuckDBPyConnection | None) -> DuckDBPyConnection:
+    """As a view of this name in a DuckDB connection, by default a new one in memory; returns the connection.
+
+    Raises `InvalidRequest` when DuckDB is not installed.
+    """
+    chosen: DuckDBPyConnection = _loaded("duckdb").connect() if connection is None else connection
+    chosen.register(name, rows)
+    return chosen
+
+
+def _of_pandas(frame: Any, like: pa.Schema | None) -> pa.Table:
+    named = [name for name in frame.index.names if name is not None]
+    if named:
+        frame = frame.reset_index(level=named)
+    schema = pa.Schema.from_pandas(frame, preserve_index=False)
+    wanted = {} if like is None else {field.name: field.type for field in like}
+    for position, field in enumerate(schema):
+        kind = wanted.get(field.name)
+        if kind is not None and pa.types.is_floating(field.type) and pa.types.is_integer(kind):
+            schema = schema.set(position, field.with_type(kind))
+    return pa.Table.from_pandas(frame, schema=schema, preserve_index=False)
+
+
+def _is_of(value: Any, library: str, name: str) -> bool:
+    """Whether a value is of a library's class, or of a class below it, without importing the library."""
+    return any(kind.__name__ == name and kind.__module__.partition(".")[0] == library for kind in type(value).__mro__)
+
+
+def _kind_of(value: Any) -> str:
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__.partition('.')[0]} {kind.__name__}"
+
+
+def _loaded(library: str) -> Any:
+    try:
+        return importlib.import_module(library)
+    except ModuleNotFoundError as missing:
+        raise InvalidRequest(
+            f"{library} is not installed: pip install {library}, or read() the rows as Arrow.", kind="not_installed"
+        ) from missing

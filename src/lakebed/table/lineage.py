@@ -1,0 +1,149 @@
+"""Whether a line of versions is still the one that lakebed knew: other clients roll back and use snapshot ids again.
+
+Owns: the rules that decide which snapshots below lakebed's marks are live, and whether a deletion that was planned
+earlier still fits.
+
+A rollback of the format's Java implementation to snapshot s sets ``LATEST`` to s, deletes every snapshot and tag above
+s, and the next commit creates s + 1 again. It ignores ``lakebed/boundary`` and ``lakebed/expired-below``, so live ids
+may lie below both.
+
+Invariants:
+- The newest snapshot is never hidden, whatever lakebed's marks say, and no snapshot from the one that ``LATEST`` names
+  on expires.
+- Below the marks only a file that lakebed wrote itself is ever withdrawn, through a plan that the report contains.
+- A deletion that was planned on another line hides no snapshot, and its files are judged by the names of all versions.
+
+Does not know: how candidates are gathered or judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lakebed.errors import AlreadyExists, Corruption, NotFound, UnsupportedFormat
+from lakebed.reclaim.model import ReclaimPlan, ReclaimReport
+from lakebed.reclaim.sweep import Sweeper
+from lakebed.table.carried import follows, is_ours
+from lakebed.table.holders import Line, expired_below
+from lakebed.table.model import Snapshot
+from lakebed.table.unfinished import Deletion
+
+__all__ = ["fits", "held_by_hint", "least", "restore_newest", "withdraw_late"]
+
+
+def _newest_hinted(line: Line) -> int | None:
+    """The id that ``LATEST`` names: another client may be about to make it the newest. None when there is no hint.
+
+    Cost: 1 GET; nothing in a store without hints.
+    """
+    if line.store.is_versioned:
+        return None
+    try:
+        text = bytes(line.store.get(line.layout.latest_hint)).strip()
+    except NotFound:
+        return None
+    return int(text) if len(text) <= 20 and text.isdigit() else None
+
+
+def held_by_hint(line: Line) -> int | None:
+    """No snapshot from this id on may expire, because ``LATEST`` names it; None when it names none that is there.
+
+    A hint that was not written anew for long names a snapshot that has expired: nobody rolls back to that one.
+    Cost: as of reading the hint, and 1 HEAD.
+    """
+    newest = _newest_hinted(line)
+    return newest if newest is not None and line.snapshots.exists(newest) else None
+
+
+def least(*ids: int | None) -> int | None:
+    """The smallest of the ids that are known."""
+    return min((one for one in ids if one is not None), default=None)
+
+
+def fits(line: Line, deletion: Deletion) -> bool:
+    """Whether the snapshot that ends a deletion's walk is still the one that was planned with.
+
+    A rollback below it would have deleted it, so all older snapshots of the walk are unchanged too. Cost: 1 GET.
+    """
+    try:
+        survivor = line.snapshots.find(deletion.walk_end)
+    except (Corruption, UnsupportedFormat):
+        return False
+    return survivor is not None and survivor.base_manifest_list == deletion.survivor
+
+
+def restore_newest(line: Line, hidden: Mapping[int, bytes]) -> int | None:
+    """Put back the snapshot to which another client rolled back while it was being hidden.
+
+    Args:
+        hidden: the files of the snapshots just hidden, by id.
+
+    Returns:
+        Its id; None when nothing had to be put back.
+    Cost: 1 GET, and 1 HEAD and 1 PUT when there was such a rollback.
+    """
+    newest = _newest_hinted(line)
+    if newest is None or newest not in hidden or line.snapshots.exists(newest):
+        return None
+    try:
+        line.store.put(line.layout.snapshot(newest), hidden[newest], create_only=True)
+    except AlreadyExists:
+        return None
+    return newest
+
+
+def withdraw_late(line: Line) -> list[ReclaimReport]:
+    """Take back snapshots of lakebed's that landed after their id had passed, through a plan.
+
+    Either their writer died before it could look, or a retry of a put that had won came after the snapshot expired.
+
+    Returns:
+        One report when there were any.
+    Cost: 2 LISTs + 1 GET; 1 GET and at most 2 HEADs more for each snapshot below the marks, of which there are none but
+    after a late landing or after another client's rollback.
+    """
+    boundary, expired = line.snapshots.log.boundary(), expired_below(line)
+    ids = line.snapshots.ids()
+    low = [snapshot_id for snapshot_id in ids[:-1] if snapshot_id < max(boundary, expired)]
+    if not low:
+        return []
+    looked_at = ids[: len(low) + 1]  # the first above the marks says what it follows
+    found = {snapshot_id: _find(line, snapshot_id) for snapshot_id in looked_at}
+    followed = {follows(snapshot) for snapshot in found.values() if snapshot is not None}
+    late = []
+    for snapshot_id in low:
+        snapshot = found[snapshot_id]
+        if snapshot is None or snapshot.uuid is None or not is_ours(snapshot):
+            continue
+        after = found.get(snapshot_id + 1)
+        is_reached = snapshot_id in followed or (after is not None and not is_ours(after))
+        is_beaten = line.snapshots.log.verdict(snapshot_id, snapshot.uuid) == "lost"
+        if is_beaten or (snapshot_id < expired and not (is_reached and _has_lists(line, snapshot))):
+            late.append(snapshot_id)
+    if not late:
+        return []
+    note = f"snapshots {', '.join(map(str, late))} landed after their ids had passed, and were never acknowledged"
+    plan = ReclaimPlan(line.name, tuple(line.layout.snapshot(one) for one in late), (), notes=(note,))
+    return [Sweeper(line.store, line.environment).sweep(plan)]
+
+
+def _has_lists(line: Line, snapshot: Snapshot) -> bool:
+    """Whether the manifest lists of a snapshot, which no other one names, are there. Cost: 2 HEADs.
+
+    They tell a snapshot that landed again after it expired from one whose expiry did not hide it: the snapshot above
+    follows either.
+    """
+    try:
+        for name in (snapshot.base_manifest_list, snapshot.delta_manifest_list):
+            line.store.head(line.layout.manifest(name))
+    except NotFound:
+        return False
+    return True
+
+
+def _find(line: Line, snapshot_id: int) -> Snapshot | None:
+    """None also for a file that cannot be read: the walk of an expiry reports it."""
+    try:
+        return line.snapshots.find(snapshot_id)
+    except (Corruption, UnsupportedFormat):
+        return None

@@ -1,0 +1,324 @@
+"""Filters as an immutable expression tree, and the builder `column`. Pure data.
+
+Owns: the tree: `Compare`, `In`, `IsNull`, `StartsWith`, `And`, `Or`, `Not` as users build it, and `OneOf` and `Known`,
+which only `predicate.bind` makes. Invariants: SQL's three-valued logic (a comparison with null is neither true nor
+false, and only true keeps a row); comparisons of floats are those of IEEE 754 (nothing is equal to, below or above NaN,
+``<>`` is true for it, and 0.0 equals -0.0); a predicate pickles; its depth and its number of terms are bounded when it
+is built, so that code that walks it may recurse.
+"""
+
+from __future__ import annotations
+
+import decimal
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+
+from lakebed.errors import InvalidRequest
+
+__all__ = [
+    "DEPTH_MAX",
+    "FLIPPED",
+    "TERMS_MAX",
+    "And",
+    "Column",
+    "Compare",
+    "Comparison",
+    "In",
+    "IsNull",
+    "Known",
+    "Not",
+    "OneOf",
+    "Or",
+    "Predicate",
+    "StartsWith",
+    "all_of",
+    "column",
+    "columns_of",
+    "conjuncts",
+    "required_values",
+]
+
+DEPTH_MAX: Final = 100
+"""How deep AND, OR and NOT may be nested; chains of one of them count once."""
+TERMS_MAX: Final = 100_000
+"""How many comparisons a predicate may have. The values of one IN count as one."""
+
+Comparison = Literal["=", "<>", "<", "<=", ">", ">="]
+FLIPPED: Final[dict[str, Comparison]] = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+class Predicate:
+    """A filter over rows. Combine with ``&``, ``|`` and ``~``."""
+
+    __slots__ = ()
+
+    def __and__(self, other: Predicate) -> Predicate:
+        return _chained(And, self, other)
+
+    def __or__(self, other: Predicate) -> Predicate:
+        return _chained(Or, self, other)
+
+    def __invert__(self) -> Predicate:
+        return self.part if isinstance(self, Not) else Not(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Compare(Predicate):
+    """``column <op> value``; after `bind` the value is an Arrow scalar."""
+
+    column: str
+    op: Comparison
+    value: Any
+
+    def __str__(self) -> str:
+        return f"{_name_text(self.column)} {self.op} {_literal_text(self.value)}"
+
+
+@dataclass(frozen=True, slots=True)
+class In(Predicate):
+    """``column IN (values)``; false for an empty list."""
+
+    column: str
+    values: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return f"{_name_text(self.column)} IN ({', '.join(map(_literal_text, self.values))})"
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull(Predicate):
+    """``column IS NULL``."""
+
+    column: str
+
+    def __str__(self) -> str:
+        return f"{_name_text(self.column)} IS NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class StartsWith(Predicate):
+    """``column LIKE 'prefix%'``."""
+
+    column: str
+    prefix: str
+
+    def __str__(self) -> str:
+        return f"{_name_text(self.column)} LIKE {_literal_text(self.prefix + '%')}"
+
+
+@dataclass(frozen=True, slots=True)
+class And(Predicate):
+    """All of them; true for none."""
+
+    parts: tuple[Predicate, ...]
+    depth: int = field(init=False, repr=False, compare=False)
+    terms: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _measure(self, 1 + max(map(_depth, self.parts), default=0), sum(map(_terms, self.parts)))
+
+    def __str__(self) -> str:
+        return " AND ".join(f"({part})" if isinstance(part, Or) else str(part) for part in self.parts) or "TRUE"
+
+
+@dataclass(frozen=True, slots=True)
+class Or(Predicate):
+    """Any of them; false for none."""
+
+    parts: tuple[Predicate, ...]
+    depth: int = field(init=False, repr=False, compare=False)
+    terms: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _measure(self, 1 + max(map(_depth, self.parts), default=0), sum(map(_terms, self.parts)))
+
+    def __str__(self) -> str:
+        return " OR ".join(f"({part})" if isinstance(part, And) else str(part) for part in self.parts) or "FALSE"
+
+
+@dataclass(frozen=True, slots=True)
+class Not(Predicate):
+    """The contrary; of unknown, unknown."""
+
+    part: Predicate
+    depth: int = field(init=False, repr=False, compare=False)
+    terms: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _measure(self, 1 + _depth(self.part), _terms(self.part))
+
+    def __str__(self) -> str:
+        return f"NOT ({self.part})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OneOf(Predicate):
+    """A bound `In`: the column is one of `values`."""
+
+    column: str
+    values: pa.Array
+    """Distinct, without null and NaN; of the column's type, float64 for columns of floats."""
+    has_null: bool
+    """The list named null too: what is not found is unknown."""
+
+    def __str__(self) -> str:
+        return str(In(self.column, (*self.values.to_pylist(), *([None] if self.has_null else []))))
+
+
+@dataclass(frozen=True, slots=True)
+class Known(Predicate):
+    """A bound comparison whose outcome is the same for every value of the column; unknown for null."""
+
+    column: str
+    truth: bool
+
+    def __str__(self) -> str:
+        return f"({_name_text(self.column)} IS NOT NULL) = {str(self.truth).upper()}"
+
+
+def _depth(predicate: Predicate) -> int:
+    return predicate.depth if isinstance(predicate, And | Or | Not) else 1
+
+
+def _terms(predicate: Predicate) -> int:
+    return predicate.terms if isinstance(predicate, And | Or | Not) else 1
+
+
+def _measure(node: And | Or | Not, depth: int, terms: int) -> None:
+    """Write down a node's size.
+
+    Raises:
+        InvalidRequest: it is deeper or larger than a predicate may be.
+    """
+    if depth > DEPTH_MAX or terms > TERMS_MAX:
+        found = f"{depth} levels deep" if depth > DEPTH_MAX else f"{terms:,} comparisons long"
+        raise InvalidRequest(
+            f"The filter is {found}; at most {DEPTH_MAX} levels and {TERMS_MAX:,} comparisons are allowed. Use IN for "
+            "many values of one column, or join a table of the values.",
+            kind="invalid_predicate",
+        )
+    object.__setattr__(node, "depth", depth)
+    object.__setattr__(node, "terms", terms)
+
+
+def _chained(kind: type[And] | type[Or], left: Predicate, right: Predicate) -> Predicate:
+    """Both in one node: a chain of the same operator is one level. Cost: a copy of the parts, nothing for each."""
+    parts: list[tuple[Predicate, ...]] = []
+    depth = 0
+    for side in (left, right):
+        is_chain = isinstance(side, kind)
+        parts.append(side.parts if isinstance(side, kind) else (side,))
+        depth = max(depth, _depth(side) if is_chain else 1 + _depth(side))
+    node = object.__new__(kind)
+    object.__setattr__(node, "parts", parts[0] + parts[1])
+    _measure(node, depth, _terms(left) + _terms(right))
+    return node
+
+
+def _name_text(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else "`" + name.replace("`", "``") + "`"
+
+
+def _literal_text(value: Any) -> str:
+    if isinstance(value, pa.Scalar):
+        value = value.as_py()
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return str(value).upper()
+    if isinstance(value, int | float | decimal.Decimal):
+        return str(value)
+    return "'" + str(value).replace("'", "''") + "'"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Column:
+    """A column in an expression: ``column("month") >= 2``. Its ``==`` makes a predicate, it does not compare."""
+
+    name: str
+
+    def __eq__(self, value: object) -> Predicate:  # type: ignore[override]
+        return Compare(self.name, "=", value)
+
+    def __ne__(self, value: object) -> Predicate:  # type: ignore[override]
+        return Compare(self.name, "<>", value)
+
+    def __lt__(self, value: object) -> Predicate:
+        return Compare(self.name, "<", value)
+
+    def __le__(self, value: object) -> Predicate:
+        return Compare(self.name, "<=", value)
+
+    def __gt__(self, value: object) -> Predicate:
+        return Compare(self.name, ">", value)
+
+    def __ge__(self, value: object) -> Predicate:
+        return Compare(self.name, ">=", value)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def is_in(self, values: Iterable[Any]) -> Predicate:
+        """Equal to one of some values."""
+        return In(self.name, tuple(values))
+
+    def between(self, low: Any, high: Any) -> Predicate:
+        """At least `low` and at most `high`."""
+        return And((Compare(self.name, ">=", low), Compare(self.name, "<=", high)))
+
+    def is_null(self) -> Predicate:
+        """Without value."""
+        return IsNull(self.name)
+
+    def is_not_null(self) -> Predicate:
+        """With a value."""
+        return Not(IsNull(self.name))
+
+    def starts_with(self, prefix: str) -> Predicate:
+        """A text that begins so."""
+        return StartsWith(self.name, prefix)
+
+
+def column(name: str) -> Column:
+    """A column, to build a predicate from: ``(column("carrier") == "UA") & (column("month") >= 2)``."""
+    return Column(name)
+
+
+def all_of(parts: Iterable[Predicate | None]) -> Predicate | None:
+    """The conjunction of those that are not None; None when there is none."""
+    kept = tuple(part for part in parts if part is not None)
+    if not kept:
+        return None
+    return kept[0] if len(kept) == 1 else And(kept)
+
+
+def conjuncts(predicate: Predicate) -> list[Predicate]:
+    """The parts all of which must be true."""
+    if isinstance(predicate, And):
+        return [inner for part in predicate.parts for inner in conjuncts(part)]
+    return [predicate]
+
+
+def columns_of(predicate: Predicate) -> set[str]:
+    """Names of the columns it looks at."""
+    if isinstance(predicate, And | Or):
+        return {name for part in predicate.parts for name in columns_of(part)}
+    if isinstance(predicate, Not):
+        return columns_of(predicate.part)
+    assert isinstance(predicate, Compare | In | IsNull | StartsWith | OneOf | Known)
+    return {predicate.column}
+
+
+def required_values(predicate: Predicate, name: str) -> tuple[Any, ...] | None:
+    """The only values a column may have in matching rows, from its ``=`` and ``IN`` conjuncts; None: not so bounded."""
+    for part in conjuncts(predicate):
+        if isinstance(part, Compare) and part.column == name and part.op == "=":
+            return (part.value,)
+        if isinstance(part, In) and part.column == name:
+            return part.values
+        if isinstance(part, OneOf) and part.column == name:
+            return tuple(part.values)
+    return None

@@ -1,0 +1,127 @@
+"""The option ``sequence.field``: which of the rows of one key is the newest, by columns of the rows themselves.
+
+Owns: `SequenceOrder`, what a table may name in the option (`check_sequence`), and the numbers a merge compares
+(`sequence_codes`). Pure; knows no files.
+
+Invariants:
+- Rows of one key are ordered by the columns of the option, from left to right; rows equal in all of them by the
+  sequence number that every writer of the format gives (the order of arrival). Deletes are ordered as rows are.
+- The order of values is that of keys (`merge.encode_keys`): NaN is the greatest float, -0.0 lies below 0.0. With
+  ``sequence.field.sort-order = descending`` the least value is the newest. A null is older than every value, in both
+  orders. The format's other clients order alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakebed.errors import InvalidRequest
+from lakebed.table.merge import Columns, encode_keys
+from lakebed.table.model import TableSchema
+from lakebed.table.options import SEQUENCE_FIELD, SEQUENCE_SORT_ORDER, TableOptions
+from lakebed.table.types import parse_type
+
+__all__ = ["SequenceOrder", "check_sequence", "delete_columns", "sequence_codes", "sequence_order"]
+
+Numbers = npt.NDArray[np.int64]
+
+_WITHOUT_ORDER = frozenset(("ARRAY", "MULTISET", "MAP", "ROW", "VARIANT", "BLOB"))
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceOrder:
+    """How rows of one key are ordered before the order of arrival is looked at. Picklable."""
+
+    columns: tuple[str, ...]
+    """At least one."""
+    descending: bool = False
+    """The least value is the newest."""
+
+
+def sequence_order(schema: TableSchema) -> SequenceOrder | None:
+    """The order that a primary-key table asks for; None: the order of arrival alone.
+
+    Raises:
+        InvalidRequest: the option names a column that the table does not have.
+    """
+    if not schema.primary_keys:
+        return None
+    options = TableOptions(schema.options)
+    columns = options.get(SEQUENCE_FIELD)
+    if not columns:
+        return None
+    known = [field.name for field in schema.fields]
+    for name in columns:
+        if name not in known:
+            near = get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
+            raise _refused(f"Option 'sequence.field' names {name!r}, which is not a column of the table: {hint}")
+    return SequenceOrder(columns, options.get(SEQUENCE_SORT_ORDER) == "descending")
+
+
+def delete_columns(schema: TableSchema) -> tuple[str, ...]:
+    """The columns that a delete of a row of a primary-key table needs: its key, and what orders it."""
+    order = sequence_order(schema)
+    return schema.primary_keys if order is None else (*schema.primary_keys, *order.columns)
+
+
+def sequence_codes(runs: Sequence[tuple[Columns, Numbers]], *, order: SequenceOrder) -> list[Numbers]:
+    """One number a row, greater for the newer row, comparable over all runs of the call.
+
+    Args:
+        runs: for each run the columns of `order` and the sequence numbers of its rows.
+        order: of the table.
+
+    Raises:
+        UnsupportedFormat: a column has a type that has no order.
+
+    Cost: one pass over integers and times; a sort of the distinct values of anything else.
+    """
+    descending = (order.descending,) * len(order.columns) + (False,)
+    return encode_keys([(*columns, pa.array(numbers)) for columns, numbers in runs], descending=descending)
+
+
+def check_sequence(schema: TableSchema) -> None:
+    """Refuse a definition of a new table that could not be kept or would mean nothing.
+
+    Raises:
+        InvalidRequest: the option on a table without primary key, a column that does not exist, is named twice, is a
+            key column or has no order, or an order without columns.
+    """
+    options = TableOptions(schema.options)
+    columns = options.get(SEQUENCE_FIELD)
+    if not columns:
+        if options.is_set(SEQUENCE_SORT_ORDER):
+            raise _refused(
+                "Option 'sequence.field.sort-order' needs option 'sequence.field'.", SEQUENCE_SORT_ORDER.name
+            )
+        return
+    if not schema.primary_keys:
+        raise _refused(
+            "Option 'sequence.field' orders rows of one primary key, and the table has no primary key: declare one, or "
+            "leave the option out."
+        )
+    if len(set(columns)) != len(columns):
+        raise _refused(f"Option 'sequence.field' names a column twice: {', '.join(columns)}.")
+    sequence_order(schema)
+    for field in (field for field in schema.fields if field.name in columns):
+        if field.name in schema.primary_keys:
+            raise _refused(
+                f"Option 'sequence.field' names {field.name!r}, which is part of the primary key: all rows of one key "
+                "have the same value there. Name a column that tells older rows from newer ones."
+            )
+        if parse_type(field.type).root in _WITHOUT_ORDER:
+            raise _refused(
+                f"Option 'sequence.field' names {field.name!r}, which is {field.type}; values of that type have no "
+                "order. Name a column of numbers, strings, binaries, dates or times."
+            )
+
+
+def _refused(sentence: str, option: str = SEQUENCE_FIELD.name) -> InvalidRequest:
+    return InvalidRequest(sentence, kind="invalid_option", option=option)

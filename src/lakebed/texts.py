@@ -1,0 +1,89 @@
+"""Text that users give and see: whole numbers of bounded size, names, times, and how errors repeat them. Pure.
+
+Owns: `whole_number`, `shown`, `names_of`, `spans_of`, `utc` and `html_table`. Python refuses to read integers of some
+thousand digits with an error of its own, and reads digits of other scripts: numbers that users type go through here.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+import html
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+__all__ = ["LONG_MAX", "did_you_mean", "html_table", "names_of", "shown", "spans_of", "utc", "whole_number"]
+
+LONG_MAX: Final = 2**63 - 1
+_DIGITS_MAX: Final = 40
+_SHOWN_MAX: Final = 120
+_NEAREST_MAX: Final = 3
+_LIKENESS_MIN: Final = 0.5
+_SPANS_SHOWN_MAX: Final = 8
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MS: Final = dt.timedelta(milliseconds=1)
+_YEAR_1_MS: Final = -62_135_596_800_000
+_YEAR_10000_MS: Final = 253_402_300_800_000
+
+
+def whole_number(text: str, *, minimum: int = 0, maximum: int = LONG_MAX) -> int | None:
+    """The number that ASCII digits (after an optional minus) spell; None for other text and outside the limits."""
+    trimmed = text.strip()
+    digits = trimmed.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal()) or len(digits.lstrip("0")) > _DIGITS_MAX:
+        return None
+    number = int(digits.lstrip("0") or "0") * (-1 if trimmed.startswith("-") else 1)
+    return number if minimum <= number <= maximum else None
+
+
+def shown(value: object) -> str:
+    """A value as an error quotes it: its `repr`, shortened."""
+    try:
+        text = repr(value[: _SHOWN_MAX + 1] if isinstance(value, str) else value)
+    except ValueError:  # an integer of more digits than Python prints
+        return f"a number of {value.bit_length():,} bits" if isinstance(value, int) else f"a {type(value).__name__}"
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
+
+
+def names_of(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Names of columns; a text is one name, not a sequence of letters."""
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def spans_of(numbers: Sequence[int]) -> str:
+    """Ascending numbers as people write them: ``3``, ``1 to 7, 9``; the middle of a long list is left out."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    texts = [str(first) if first == last else f"{first} to {last}" for first, last in spans]
+    if len(texts) > _SPANS_SHOWN_MAX:
+        texts = [*texts[: _SPANS_SHOWN_MAX - 2], "...", texts[-1]]
+    return ", ".join(texts)
+
+
+def utc(time_ms: int) -> str:
+    """``2026-01-31 12:00:00.000 UTC``; a time outside of the years 1 to 9999 stays a number of milliseconds."""
+    if not _YEAR_1_MS <= time_ms < _YEAR_10000_MS:
+        return f"{time_ms} ms"
+    return (_EPOCH + time_ms * _MS).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", " UTC")
+
+
+def html_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> str:
+    """A table for a notebook. Every text is escaped; None is an empty cell."""
+
+    def line(cells: Sequence[object], tag: str) -> str:
+        texts = ("" if cell is None else html.escape(str(cell)) for cell in cells)
+        return "<tr>" + "".join(f"<{tag}>{text}</{tag}>" for text in texts) + "</tr>"
+
+    caption = f"<caption>{html.escape(title)}</caption>" if title else ""
+    body = "".join(line(row, "td") for row in rows)
+    return f"<table>{caption}<thead>{line(columns, 'th')}</thead><tbody>{body}</tbody></table>"
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """`` Did you mean jan or june?``: those of the names that are most like another; empty when none is."""
+    near = difflib.get_close_matches(name, list(names), n=_NEAREST_MAX, cutoff=_LIKENESS_MIN)
+    return f" Did you mean {' or '.join(near)}?" if near else ""

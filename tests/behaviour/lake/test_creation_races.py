@@ -1,0 +1,213 @@
+"""Creating lakes and tables: a crash while creating blocks no name, and racing creators all get what they ask for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+import pytest
+
+from lakebed.errors import AlreadyExists
+from lakebed.lake.lake import Lake
+from lakebed.objects import open_store
+from lakebed.objects.port import ObjectStore
+from lakebed.objects.probe import PROBE_AGE_MS_MIN
+from lakebed.runtime import Environment
+from lakebed.testing import ManualClock
+from lakebed.testing.faulty import Crashed, Fault, FaultyStore
+from lakebed.testing.wrapper import Call, StoreWrapper
+
+R = TypeVar("R")
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+LATER_S = PROBE_AGE_MS_MIN / 1000 + 1
+
+
+def memory() -> ObjectStore:
+    """A fresh store."""
+    return open_store(f"memory://{uuid.uuid4().hex}")
+
+
+def paths(store: ObjectStore) -> list[str]:
+    """Every object."""
+    return [meta.path for meta in store.list("")]
+
+
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
+def test_a_death_while_creating_blocks_no_name(fault: Fault) -> None:
+    """At every store call of opening a lake and creating a table: the same calls then succeed, and leave no probe."""
+    for index in range(100):
+        inner = memory()
+        clock = ManualClock(start_ms=Environment().clock.now_ms())
+        store = FaultyStore(inner, faults={index: fault})
+        try:
+            Lake.open(store).create_table("t", SCHEMA)
+        except Crashed:
+            pass
+        else:
+            if index < store.call_count:
+                continue  # the call itself failed, as a look at what is not there yet does
+            assert index > 6
+            return
+        clock.advance(LATER_S)
+        lake = Lake.open(inner, environment=Environment(clock=clock))
+        lake.create_table("t", SCHEMA, if_not_exists=True).append(pa.table({"id": [1]}))
+        lake.clean()
+        assert not [path for path in paths(inner) if "probe" in path]
+        lake.drop_table("t")
+        assert paths(inner) == ["lakebed.json"]
+    raise AssertionError("creating never came to its end")
+
+
+def test_probes_that_older_versions_left_in_a_table_block_nothing() -> None:
+    """A folder that holds only an old probe is empty; cleaning deletes the probe when it is an hour old, not before."""
+    store = memory()
+    lake = Lake.open(store)
+    leftovers = [f"default.db/t/lakebed-probe-{uuid.uuid4()}", f"lakebed-probe-{uuid.uuid4()}"]
+    for path in leftovers:
+        store.put(path, b"first")
+    lake.create_table("t", SCHEMA)
+    assert not [report for report in lake.clean() if report.deleted_count]
+    assert set(leftovers) <= set(paths(store))
+    clock = ManualClock(start_ms=Environment().clock.now_ms())
+    clock.advance(LATER_S)
+    later = Lake.open(store, environment=Environment(clock=clock))
+    (report,) = [report for report in later.clean(dry_run=True) if report.plan and report.plan.doomed]
+    assert sorted(doomed.path for doomed in report.plan.doomed) == leftovers
+    assert set(leftovers) <= set(paths(store))
+    later.clean()
+    assert not set(leftovers) & set(paths(store))
+    assert later.tables() == ["t"]
+
+
+class Interrupted(StoreWrapper):
+    """Lets a rival act to its end right before one of our calls."""
+
+    def __init__(self, inner: ObjectStore, index: int, rival: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self.state = {"calls": 0}
+        self.index = index
+        self.rival = rival
+
+    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
+        """Count the call; at the chosen one, the rival comes first."""
+        index = self.state["calls"]
+        self.state["calls"] += 1
+        if index == self.index:
+            self.rival()
+        return perform()
+
+
+@pytest.mark.parametrize("rival_appends", [False, True], ids=["created", "created and written"])
+def test_a_rival_at_every_call(rival_appends: bool) -> None:
+    """Opening and `create_table(if_not_exists=True)` succeed wherever a rival does the same; without it one loses."""
+    earlier = Environment(clock=ManualClock())  # creators whose tables are equal to the millisecond both have made it
+
+    def act(store: ObjectStore, *, if_not_exists: bool) -> None:
+        table = Lake.open(store, environment=earlier).create_table("t", SCHEMA, if_not_exists=if_not_exists)
+        if rival_appends:
+            table.append(pa.table({"id": [1]}))
+
+    for index in range(100):
+        inner, plain = memory(), memory()
+        ours = Interrupted(inner, index, lambda inner=inner: act(inner, if_not_exists=True))
+        table = Lake.open(ours).create_table("t", SCHEMA, if_not_exists=True)
+        assert table.read().num_rows == int(rival_appends and ours.state["calls"] > index)
+        strict = Interrupted(plain, index, lambda plain=plain: act(plain, if_not_exists=False))
+        try:
+            Lake.open(strict).create_table("t", SCHEMA)
+        except AlreadyExists:
+            continue
+        assert strict.state["calls"] <= index, "both created the table"
+        assert index > 6
+        return
+    raise AssertionError("creating never came to its end")
+
+
+def test_a_rival_makes_the_lake_at_any_call() -> None:
+    """Opening a new lake succeeds wherever a rival opens it too."""
+    for index in range(100):
+        inner = memory()
+        ours = Interrupted(inner, index, lambda inner=inner: Lake.open(inner) and None)
+        Lake.open(ours)
+        assert paths(inner) == ["lakebed.json"]
+        if ours.state["calls"] <= index:
+            assert index > 4
+            return
+    raise AssertionError("opening never came to its end")
+
+
+def test_many_creators_on_a_folder(tmp_path: Path) -> None:
+    """Threads that open one new lake and create one table in it, twenty rounds: no error, one table, no probe left."""
+    for round_ in range(20):
+        url = str(tmp_path / f"lake{round_}")
+        errors: list[BaseException] = []
+        gate = threading.Barrier(8)
+
+        def create(url: str = url, gate: threading.Barrier = gate, errors: list[BaseException] = errors) -> None:
+            try:
+                gate.wait()
+                lake = Lake.open(open_store(url, create=True))
+                lake.create_table("t", SCHEMA, if_not_exists=True).append(pa.table({"id": [1]}))
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=create) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        lake = Lake.open(open_store(url))
+        assert lake.tables() == ["t"]
+        assert lake.table("t").read().num_rows == 8
+        assert not [path for path in paths(lake.store) if "probe" in path]
+
+
+def test_many_processes_create_one_table(tmp_path: Path) -> None:
+    """The same with processes, each over a table a round."""
+    program = (
+        "import sys, lakebed, pyarrow as pa\n"
+        "schema = pa.schema([pa.field('id', pa.int64(), nullable=False)])\n"
+        "sys.stdin.readline()\n"
+        "for i in range(20):\n"
+        "    lakebed.open(sys.argv[1]).create_table(f't{i}', schema, if_not_exists=True)"
+        ".append(pa.table({'id': [i]}))\n"
+    )
+    url = str(tmp_path / "lake")
+    processes = [
+        subprocess.Popen([sys.executable, "-c", program, url], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(4)
+    ]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
+    for process in processes:
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 0, said.decode()
+    lake = Lake.open(open_store(url))
+    assert sorted(lake.tables()) == sorted(f"t{i}" for i in range(20))
+    assert all(lake.table(f"t{i}").read().num_rows == 4 for i in range(20))
+
+
+def test_a_database_of_a_lake_leaves_no_probe_in_its_folder() -> None:
+    """The lake was probed: creating a database in it puts no probe, so a death leaves no folder that looks like one."""
+    store = memory()
+    seen: list[str] = []
+
+    class Watched(StoreWrapper):
+        def intercept(self, call: Call, perform: Callable[[], R]) -> R:
+            seen.append(call.path)
+            return perform()
+
+    with Lake.open(Watched(store)).database("serving").open():
+        pass
+    assert not [path for path in seen if path.startswith("serving.kv/lakebed-probe")]
+    assert [path for path in seen if path.startswith("lakebed-probe")]

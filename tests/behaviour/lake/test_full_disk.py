@@ -1,0 +1,151 @@
+"""A full disk can be freed: every deleting verb works on a real file system without a free byte."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lakebed.errors import OutcomeUnknown, Unavailable
+from lakebed.fsck.check import check_lake
+from lakebed.kv.options import CollectorOptions, DatabaseOptions
+from lakebed.lake.lake import Lake
+from lakebed.objects import open_store
+from lakebed.objects.reserve import RESERVE_BYTES, RESERVE_PATH, freeing_space, give_up_reserve
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.float64())])
+DISK_BYTES = 24 << 20
+KEPT = {"snapshot.num-retained.min": "1", "snapshot.num-retained.max": "100000"}
+OPTIONS = {"bucket": "1", **KEPT}
+
+
+def rows(seed: int, count: int = 20_000) -> pa.Table:
+    """Rows that do not compress."""
+    values = np.random.default_rng(seed).random(count)
+    return pa.table({"id": np.arange(count), "x": values}, schema=SCHEMA)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small file system of its own, where that may be had."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = shutil.which("mount")
+    command = [mount or "mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
+    if mount is None or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("only root may mount a file system, and not everywhere")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(folder: Path) -> None:
+    """Leave no free block."""
+    with (folder / "filler").open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+        file.writelines(os.urandom(4096) for _ in range(DISK_BYTES // 4096 + 1))
+
+
+def free_bytes(folder: Path) -> int:
+    """What the file system has left."""
+    state = os.statvfs(folder)
+    return state.f_bavail * state.f_frsize
+
+
+def make(folder: Path) -> Lake:
+    """A lake with a table of many versions on a disk that is full."""
+    lake = Lake.open(open_store(str(folder / "lake"), create=True))
+    table = lake.create_table("t", SCHEMA, primary_keys=["id"], options=OPTIONS)
+    for seed in range(6):
+        table.upsert(rows(seed))
+        table.compact(full=True)
+        table.create_tag(f"tag{seed}")
+    fill(folder)
+    with pytest.raises((Unavailable, OutcomeUnknown), match="disk is full"):
+        table.upsert(rows(99))
+    return lake
+
+
+def drop_tags(lake: Lake) -> None:
+    """Delete all tags but one, then expire."""
+    table = lake.table("t")
+    for seed in range(5):
+        table.delete_tag(f"tag{seed}")
+    table.expire(retain_max=1, retain_min=1)
+
+
+FREEING: dict[str, Callable[[Lake], object]] = {
+    "tags and expiry": drop_tags,
+    "rollback": lambda lake: lake.table("t").rollback_to("tag0"),
+    "drop": lambda lake: lake.drop_table("t", force=True),
+}
+
+
+@pytest.mark.parametrize("name", FREEING)
+def test_a_full_disk_is_freed(disk: Path, name: str) -> None:
+    """Deleting works on a full disk, gives space back, restores the reserve, and loses nothing that stays."""
+    lake = make(disk)
+    assert free_bytes(disk) < 8192
+    FREEING[name](lake)
+    assert free_bytes(disk) > 500_000
+    assert (disk / "lake" / RESERVE_PATH).stat().st_size == RESERVE_BYTES
+    if name != "drop":
+        tag = "tag0" if name == "rollback" else "tag5"
+        expected = rows(int(tag[-1]))
+        assert lake.table("t").read(version=tag).sort_by("id").equals(expected)
+        assert check_lake(lake).error_count == 0
+        lake.table("t").upsert(rows(100, 10))
+
+
+def test_an_expiry_whose_plan_is_too_large_goes_in_steps(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With room for the plan of some snapshots only, those expire; calling again frees the rest."""
+    lake = Lake.open(open_store(str(disk / "lake"), create=True))
+    table = lake.create_table("t", SCHEMA, options=KEPT)
+    for seed in range(40):
+        table.overwrite(rows(seed, 2_000))
+    (disk / "lake" / RESERVE_PATH).write_bytes(bytes(20 << 10))
+    fill(disk)
+    ids = [snapshot.id for snapshot in table.snapshots()]
+    for _ in range(10):
+        table.expire(retain_max=1, retain_min=1)
+    assert len([snapshot.id for snapshot in table.snapshots()]) == 1
+    assert len(ids) == 40
+    assert table.read().sort_by("id").equals(rows(39, 2_000))
+
+
+def test_databases_are_collected_on_a_full_disk(disk: Path) -> None:
+    """A database's collector writes manifests; these find room too, and a clean database is left."""
+    lake = Lake.open(open_store(str(disk / "lake"), create=True))
+    with lake.database("d").open(options=DatabaseOptions(background=False)) as db:
+        for _ in range(4):
+            for key in range(100):
+                db.put(b"%d" % key, os.urandom(10_000))
+            db.flush(memtable=True)
+    lake.database("d").compact(full=True)
+    fill(disk)
+    before = free_bytes(disk)
+    report = lake.database("d").collect_garbage(CollectorOptions(min_age=timedelta(0)))
+    assert report.deleted_count
+    assert free_bytes(disk) > before + 500_000
+    with lake.database("d").reader() as reader:
+        assert len(list(reader.scan())) == 100
+
+
+def test_only_deletions_give_the_reserve_up(tmp_path: Path) -> None:
+    """An ordinary write on a full disk fails and leaves the reserve; so does a deletion's when there is none."""
+    lake = Lake.open(open_store(str(tmp_path / "lake"), create=True))
+    driver = lake.store._driver  # type: ignore[attr-defined]
+    assert not give_up_reserve(driver)
+    with freeing_space():
+        assert give_up_reserve(driver)
+        assert not give_up_reserve(driver)
+        assert not (tmp_path / "lake" / RESERVE_PATH).exists()
+    assert (tmp_path / "lake" / RESERVE_PATH).stat().st_size == RESERVE_BYTES
+    assert "held back" in lake.why(RESERVE_PATH).sentence

@@ -1,0 +1,92 @@
+"""Bytes that were stored never change: a late upload to an address that has bytes is refused, whatever its way."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from lakebed.server.options import ServerOptions
+
+FIRST, SECOND = b"f" * 3000, b"s" * 3000
+
+
+class Slow:
+    """A PUT whose head and half of the body have been sent."""
+
+    def __init__(self, url: str, body: bytes, *, chunked: bool) -> None:
+        parts = urlsplit(url)
+        assert parts.hostname is not None
+        self._socket = socket.create_connection((parts.hostname, parts.port), timeout=60)
+        self._chunked = chunked
+        half = len(body) // 2
+        length = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {len(body)}"
+        lines = [f"PUT {parts.path}?{parts.query} HTTP/1.1", f"Host: {parts.netloc}", length, "Connection: close"]
+        head = "".join(line + "\r\n" for line in (*lines, ""))
+        self._rest = body[half:]
+        self._socket.sendall(head.encode() + self._framed(body[:half]))
+
+    def _framed(self, body: bytes) -> bytes:
+        return b"%x\r\n%s\r\n" % (len(body), body) if self._chunked else body
+
+    def finish(self) -> int:
+        """Send the rest; the status of the reply."""
+        self._socket.sendall(self._framed(self._rest) + (b"0\r\n\r\n" if self._chunked else b""))
+        reply = b""
+        while more := self._socket.recv(65_536):
+            reply += more
+        self._socket.close()
+        return int(reply.split()[1])
+
+
+@pytest.mark.parametrize("size", [3_000, 3_000_000])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_late_put_to_a_signed_address_is_refused(client: Any, server: Any, chunked: bool, size: int) -> None:
+    """A PUT that began first and ends last changes nothing: what was linked and committed is what the other one put."""
+    first, second = b"f" * size, b"s" * size
+    place = client.ask("GET", ":/branches/main/staging/backing", path="a", presign="true").json
+    running = server.site.running
+    slow = Slow(place["presigned_url"], first, chunked=chunked)
+    while server.site.running == running:
+        client.ask_root("GET", "/healthcheck")  # until the server has its head
+    quick = client.pool.request("PUT", place["presigned_url"], body=second)
+    assert quick.status == 200
+    body = {"staging": {"physical_address": place["physical_address"]}, "checksum": "x", "size_bytes": len(second)}
+    assert client.ask("PUT", ":/branches/main/staging/backing", body, path="a").status == 200
+    client.commit()
+    assert slow.finish() == 409
+    assert client.get("a").body == second
+    assert client.pool.request("PUT", place["presigned_url"], body=first).status == 409
+    assert client.get("a").body == second
+    [stored] = server.site.repositories.repository("analytics").home.store.list("data")
+    assert stored.size_bytes == size  # nothing is left of the late one
+
+
+def test_no_upload_replaces_an_object(
+    serve: Callable[..., Any], connect: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Uploads of every route, small and in parts, are put create-only, should two ever have one name."""
+    running = serve(options=ServerOptions(small_object_bytes=1000, chunk_bytes=1000))
+    client = connect(running)
+    client.ask("POST", "/repositories", {"name": "analytics", "storage_namespace": "local://analytics"})
+    address = "data/01HF7YAT0020KW71NVRK6P2FHG"
+    monkeypatch.setattr("lakebed.repo.data.new_address", lambda environment, after=None: address)
+    client.put("a", FIRST)
+    form = b'--b\r\nContent-Disposition: form-data; name="content"\r\n\r\n' + SECOND + b"\r\n--b--\r\n"
+    headers = {"content-type": "multipart/form-data; boundary=b"}
+    line = b'{"path": "b"}\n'
+    for answer in (
+        client.ask("POST", ":/branches/main/objects", SECOND, path="b"),
+        client.ask("POST", ":/branches/main/objects", SECOND[:10], path="b"),
+        client.ask("POST", ":/branches/main/objects", form, headers, path="b"),
+        client.ask("POST", ":/verbs/put", line + SECOND, branch="main"),
+        client.ask("POST", ":/verbs/put", line + SECOND[:10], branch="main"),
+        client.ask("POST", ":/branches/main/objects/copy", {"src_path": "a"}, dest_path="b"),
+        client.ask("POST", ":/verbs/copy", {"branch": "main", "source": "a", "path": "b"}),
+    ):
+        assert answer.status == 409, answer.body
+    assert client.get("a").body == FIRST
+    assert client.listed() == ["a"]

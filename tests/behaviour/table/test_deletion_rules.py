@@ -1,0 +1,240 @@
+"""Rules of deletion, each by the smallest history that shows it: what another process does at the worst moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+import pytest
+
+from lakebed.errors import Conflict, Unavailable
+from lakebed.objects.port import ObjectStore
+from lakebed.table.holders import expired_below, read_holders
+from lakebed.table.manifest_cache import PROCESS_CACHE
+from lakebed.table.table import Table
+from lakebed.testing import Call, Crashed, Fault, FaultyStore
+from lakebed.testing.between import Between
+from lakebed.testing.table_model import EVER_MS, TableWorld
+from lakebed.testing.wrapper import StoreWrapper
+
+R = TypeVar("R")
+
+
+def world(*, snapshot_count: int = 6) -> TableWorld:
+    """A table of some commits, with its model."""
+    made = TableWorld(2, foreign=False, rollbacks=False, as_latest=False, branches=False)
+    for _ in range(snapshot_count):
+        made.clock.advance(60.0)
+        made.commit()
+    return made
+
+
+def seen_by(made: TableWorld, store: ObjectStore) -> Table:
+    """The table as another process sees it through a store."""
+    PROCESS_CACHE.clear()
+    return Table.open(store, name="world", environment=made.environment)
+
+
+def crash(made: TableWorld, verb: Callable[[Table], object], *, after: Callable[[Call], bool]) -> None:
+    """Let a process crash right after the first call of a kind."""
+    store = FaultyStore(made.store, faults=lambda _, call: Fault.CRASH_AFTER if after(call) else None)
+    with pytest.raises(Crashed):
+        verb(seen_by(made, store))
+
+
+def is_change(prefix: str, kind: str = "put") -> Callable[[Call], bool]:
+    """Calls of a kind on paths that begin so."""
+    return lambda call: call.kind == kind and call.path.startswith(prefix)
+
+
+def expire_all(table: Table) -> object:
+    """Keep the newest snapshot only."""
+    return table.expire(retain_max=1, retain_min=1, older_than_ms=0)
+
+
+def check(made: TableWorld) -> None:
+    """Nothing that the model needs is missing."""
+    lost = made.needed() - made.stored()
+    assert not lost, f"lost {sorted(lost)[:3]}"
+
+
+def test_a_tag_is_not_made_from_a_tag_whose_deletion_is_under_way() -> None:
+    """Files of a version that a deletion has written down may be going: a new tag from its last tag is refused."""
+    made = world()
+    made.table.create_tag("old", snapshot_id=2)
+    expire_all(made.table)
+    crash(made, lambda table: table.delete_tag("old"), after=is_change("lakebed/reclaim/delete-tag"))
+    with pytest.raises(Conflict, match="expired while it was being made"):
+        made.table.create_tag("new", tag="old")
+    assert made.table.tagger.names() == ["old"]
+
+
+def test_a_tag_that_was_pointed_elsewhere_is_not_deleted_by_a_recovered_deletion() -> None:
+    """A deletion that was written down hides only the tag file that it read, not one put under its name since."""
+    made = world()
+    made.table.create_tag("moved", snapshot_id=2)
+    crash(made, lambda table: table.delete_tag("moved"), after=is_change("lakebed/reclaim/delete-tag"))
+    body = bytes(made.store.get("tag/tag-moved"))
+    made.store.put("tag/tag-moved", body.replace(b"lakebed.tag-id", b"lakebed.tag-is"))  # another tag of that name
+    made.main.tags["moved"] = (2, made.main.snapshots[2], None)
+    made.table.expire(retain_max=5, retain_min=1, older_than_ms=0)
+    del made.main.snapshots[1]
+    assert made.table.tagger.names() == ["moved"]
+    check(made)
+
+
+class HandedOn(StoreWrapper):
+    """Passes a version from one tag to another between two listings of the tags, once."""
+
+    struck = False
+
+    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
+        """After a listing of the snapshots that comes before one of the tags."""
+        result = perform()
+        if not self.struck and call.kind == "list" and call.path == "tag":
+            self.struck = True
+            body = self.inner.get("tag/tag-z")
+            self.inner.put("tag/tag-a", body)
+            self.inner.delete(["tag/tag-z"])
+        return result
+
+
+def test_holders_are_collected_until_two_collections_are_equal() -> None:
+    """A version that passes from one tag to another while the tags are listed is seen all the same."""
+    made = world()
+    made.table.create_tag("z", snapshot_id=2)
+    expire_all(made.table)
+    store = HandedOn(made.store)
+    found = read_holders(seen_by(made, store).history.whole)
+    assert store.struck
+    assert [tag.name for tag in found.tags] == ["a"]
+
+
+def test_a_recovered_expiry_honours_consumers() -> None:
+    """An expiry that another process began hides nothing that a consumer claimed since."""
+    made = world()
+    crash(made, expire_all, after=is_change("lakebed/reclaim/expire"))
+    made.store.put("consumer/consumer-job", msgspec.json.encode({"nextSnapshot": 3}))
+    expire_all(made.table)
+    assert made.table.log.ids() == [3, 4, 5, 6]
+    for snapshot_id in (1, 2):
+        del made.main.snapshots[snapshot_id]
+    check(made)
+
+
+def test_a_replaced_tag_is_pinned_until_it_is_written() -> None:
+    """The version that a tag is pointed at expires while the tag is written: its files stay for the tag."""
+    made = world()
+    made.table.create_tag("moved", snapshot_id=1)
+    store = Between(made.store, kind="put", prefix="tag/tag-moved", happens=lambda: expire_all(made.table))
+    seen_by(made, store).replace_tag("moved", snapshot_id=3)
+    assert store.struck
+    made.main.tags["moved"] = (3, made.main.snapshots[3], None)
+    made.main.snapshots = {6: made.main.snapshots[6]}
+    check(made)
+    made.check_versions()
+
+
+def test_a_branch_keeps_its_pin_until_it_is_cleared() -> None:
+    """While a branch can be read its origin is pinned: a deletion cut short leaves it readable or gone."""
+    made = world()
+    made.table.create_branch("b", snapshot_id=2)
+    held = made.main.snapshots[2]
+
+    def refuse(_: int, call: Call) -> Fault | None:
+        return Fault.ERROR_BEFORE if call.kind == "delete" and "branch/branch-b" in call.path else None
+
+    with pytest.raises(Unavailable):
+        seen_by(made, FaultyStore(made.store, faults=refuse)).delete_branch("b")
+    expire_all(made.table)
+    assert held <= made.stored()
+    assert [(branch.name, branch.fork_snapshot_id) for branch in made.table.branches()] == [("b", 2)]
+
+
+def test_a_restoring_snapshot_that_went_since_keeps_what_it_restored() -> None:
+    """A rollback after the walk of a deletion brought files back, and its own snapshot has expired: they stay."""
+    made = world()
+    made.table.create_tag("early", snapshot_id=1)
+    crash(made, expire_all, after=is_change("lakebed/reclaim/expire"))
+    path = next(meta.path for meta in made.store.list("lakebed/reclaim"))
+    body = bytes(made.store.get(path))
+    made.table.rollback_to_as_latest("tag.early")
+    files = made.main.snapshots[1]
+    for _ in range(2):
+        added = made._change(made.table, add_count=1, delete_count=0)
+        made.table.commit(added[0])
+        files = files | added[1]
+    made.table.delete_tag("early")
+    expire_all(made.table)
+    made.store.put(path, body)  # the deletion of a process that wrote it down long ago
+    made.table.delete_tag("none", if_exists=True)
+    assert files <= made.stored()
+
+
+def test_the_boundary_of_expired_snapshots_is_noted_before_they_go() -> None:
+    """A retry that puts an expired snapshot back finds it noted as expired, and the next verb withdraws it."""
+    made = world()
+    body = bytes(made.store.get("snapshot/snapshot-2"))
+    made.table.expire(retain_max=3, retain_min=1, older_than_ms=0)
+    assert expired_below(made.table.history.whole) == 4
+    made.store.put("snapshot/snapshot-2", body)
+    report = made.table.delete_tag("none", if_exists=True)
+    assert report.hidden_count == 1
+    assert made.table.log.ids() == [4, 5, 6]
+
+
+def test_a_deletion_that_could_not_delete_everything_is_finished_later() -> None:
+    """Files that a store refused to delete go by the next verb; nothing is left to orphan cleaning."""
+    made = world()
+
+    def refuse(_: int, call: Call) -> Fault | None:
+        return Fault.ERROR_BEFORE if call.kind == "delete" and "/bucket-" in call.path else None
+
+    report = expire_all(seen_by(made, FaultyStore(made.store, faults=refuse)))
+    assert report.warnings  # type: ignore[attr-defined]
+    made.main.snapshots = {6: made.main.snapshots[6]}
+    assert made.unneeded()
+    made.table.delete_tag("none", if_exists=True)
+    made.check(collected=True)
+
+
+def test_an_unreadable_snapshot_ends_the_walk() -> None:
+    """A snapshot that cannot be read stays, with all later ones, and the report names it."""
+    made = world()
+    body = bytes(made.store.get("snapshot/snapshot-3"))
+    made.store.put("snapshot/snapshot-3", b"{")
+    report = made.table.expire(retain_max=1, retain_min=1, older_than_ms=0)
+    assert any("snapshot-3" in warning for warning in report.warnings)
+    assert made.table.log.ids() == [2, 3, 4, 5, 6]
+    made.store.put("snapshot/snapshot-3", body)
+    del made.main.snapshots[1]
+    check(made)
+    made.check_versions()
+
+
+class BeforeTheListing(StoreWrapper):
+    """Lets something happen once, right before the whole table is listed."""
+
+    def __init__(self, inner: ObjectStore, happens: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self.struck = False
+        self._happens = happens
+
+    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
+        """Let it happen, then perform."""
+        if not self.struck and call.kind == "list" and call.path == "":
+            self.struck = True
+            self._happens()
+        return perform()
+
+
+def test_orphan_cleaning_lists_before_it_asks_what_is_used() -> None:
+    """A file that a commit brings while orphans are looked for is not taken for one."""
+    made = world()
+    other = seen_by(made, made.store)
+    store = BeforeTheListing(made.store, lambda: made._commit_to(other, made.main))
+    seen_by(made, store).remove_orphan_files(older_than_ms=EVER_MS)
+    assert store.struck
+    check(made)
+    made.check_versions()

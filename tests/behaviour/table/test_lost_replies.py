@@ -1,0 +1,175 @@
+"""Replies that are lost at each change of each verb: OutcomeUnknown and Unavailable leave a table that is right.
+
+For every put and delete of a verb, as a recorded run shows them, the reply is lost: once, or for good for that object;
+with the effect, or without it. Then the rows are those from before or from after the verb (after, if it returned), and
+every version can be read, which shows that nothing live was discarded.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import pyarrow as pa
+import pytest
+
+from lakebed.errors import Conflict, LakebedError, OutcomeUnknown, Unavailable
+from lakebed.fsck.model import CheckReport, Findings
+from lakebed.fsck.table import check_table
+from lakebed.objects.open import open_store
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+from lakebed.table.manifest_cache import PROCESS_CACHE
+from lakebed.table.table import Table
+from lakebed.testing import Call, Fault, FaultyStore, ManualClock, RecordingStore
+from lakebed.testing.table_model import InlineRuntime
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
+Rows = dict[int, int]
+BEFORE: Rows = {1: 1, 2: 20, 3: 3, 4: 4}
+
+
+def environment() -> Environment:
+    """Time moves when told, pools run in their caller, and names are unique over all tests."""
+    clock = ManualClock()
+    clock.advance(1_000.0)
+    return Environment(clock=clock, rng=random.Random(uuid.uuid4().int), runtime=InlineRuntime())
+
+
+def rows(values: Rows) -> pa.Table:
+    """Rows by id."""
+    return pa.table({"id": list(values), "v": list(values.values())}, SCHEMA)
+
+
+def opened(store: ObjectStore, branch: str | None = None) -> Table:
+    """The table as a new process sees it."""
+    PROCESS_CACHE.clear()
+    return Table.open(store, name="t", branch=branch, environment=environment())
+
+
+@cache
+def base(keyed: bool) -> dict[str, bytes]:
+    """Three commits, tags on the first two, and a branch with a commit of its own."""
+    store = open_store(f"memory://{uuid.uuid4()}")
+    keys, options = (["id"], {"bucket": "1"}) if keyed else ([], {})
+    table = Table.create(store, name="t", schema=SCHEMA, primary_keys=keys, options=options, environment=environment())
+    table.write(rows({1: 1, 2: 20}))
+    table.write(rows({3: 3}))
+    table.write(rows({4: 4}))
+    table.create_tag("one", snapshot_id=1)
+    table.create_tag("two", snapshot_id=2)
+    table.create_branch("b", tag="two").write(rows({50: 50}))
+    return {meta.path: bytes(store.get(meta.path)) for meta in store.list("")}
+
+
+def copied(keyed: bool) -> ObjectStore:
+    """A store of its own with the objects of `base`."""
+    store = open_store(f"memory://{uuid.uuid4()}")
+    for path, body in base(keyed).items():
+        store.put(path, body)
+    return store
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A verb, and the rows that the table has after it."""
+
+    run: Callable[[Table], object]
+    after: Rows
+    keyed: bool = False
+
+
+VERBS = {
+    "append": Verb(lambda table: table.append(rows({9: 9})), {**BEFORE, 9: 9}),
+    "delete": Verb(lambda table: table.delete("v = 20"), {1: 1, 3: 3, 4: 4}),
+    "overwrite": Verb(lambda table: table.overwrite(rows({7: 7})), {7: 7}),
+    "compact": Verb(lambda table: table.compact(full=True), BEFORE),
+    "upsert": Verb(lambda table: table.upsert(rows({2: 21, 9: 9})), {1: 1, 2: 21, 3: 3, 4: 4, 9: 9}, keyed=True),
+    "delete_keys": Verb(lambda table: table.delete(keys=pa.table({"id": [3]})), {1: 1, 2: 20, 4: 4}, keyed=True),
+    "delete_where": Verb(lambda table: table.delete("v < 4"), {2: 20, 4: 4}, keyed=True),
+    "compact_keyed": Verb(lambda table: table.compact(full=True), BEFORE, keyed=True),
+    "create_tag": Verb(lambda table: table.create_tag("new"), BEFORE),
+    "replace_tag": Verb(lambda table: table.replace_tag("one", snapshot_id=3), BEFORE),
+    "rename_tag": Verb(lambda table: table.rename_tag("one", "uno"), BEFORE),
+    "delete_tag": Verb(lambda table: table.delete_tag("one", "two"), BEFORE),
+    "create_branch": Verb(lambda table: table.create_branch("new", tag="one"), BEFORE),
+    "delete_branch": Verb(lambda table: table.delete_branch("b"), BEFORE),
+    "commit_in_branch": Verb(lambda table: opened(table.store, "b").append(rows({9: 9})), BEFORE),
+    "rollback_to": Verb(lambda table: table.rollback_to("tag.two"), {1: 1, 2: 20, 3: 3}),
+    "rollback_to_as_latest": Verb(lambda table: table.rollback_to_as_latest(1), {1: 1, 2: 20}),
+    "expire": Verb(lambda table: table.expire(retain_max=1, retain_min=1, older_than_ms=0), BEFORE),
+    "add_column": Verb(lambda table: table.add_column("w", "STRING"), BEFORE),
+}
+MODES = [(fault, for_good) for fault in (Fault.LOST_REPLY, Fault.LOST_REQUEST) for for_good in (False, True)]
+
+
+def rows_of(table: Table, version: int | str | None = None) -> Rows:
+    """What a version has, as a dictionary; every row once."""
+    found = table.read(version=version)
+    values = dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True))
+    assert len(values) == found.num_rows, "a row is there twice"
+    return values
+
+
+def check(store: ObjectStore, verb: Verb, *, acknowledged: bool, deep: bool = True) -> None:
+    """The rows are right, all versions of all branches can be read, and (if `deep`) the check finds no error."""
+    table = opened(store)
+    assert rows_of(table) in ([verb.after] if acknowledged else [BEFORE, verb.after])
+    lines = [table, *(opened(store, branch.name) for branch in table.branches())]
+    for line in lines:
+        for version in [*(one.id for one in line.snapshots()), *(f"tag.{tag.name}" for tag in line.tags())]:
+            rows_of(line, version)
+    if not deep:
+        return
+    report = CheckReport(table.url, deep=False)
+    check_table(table, Findings(report, store="t"))
+    assert not report.error_count, [one.sentence for one in report.findings if one.severity == "error"]
+
+
+def losing(store: ObjectStore, index: int, fault: Fault, *, for_good: bool) -> FaultyStore:
+    """A store that loses the reply to one call, and for good also those to all later calls on the same object."""
+    lost: set[str] = set()
+
+    def decide(at: int, call: Call) -> Fault | None:
+        if at == index:
+            lost.add(call.path)
+            return fault
+        return fault if for_good and call.path in lost else None
+
+    return FaultyStore(store, faults=decide)
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_lost_replies(name: str) -> None:
+    """Whatever replies of a verb's changes are lost, the table has the rows from before or after it, all readable."""
+    verb = VERBS[name]
+    recorded = RecordingStore(copied(verb.keyed))
+    table = opened(recorded)
+    start = len(recorded.trace)
+    verb.run(table)
+    check(recorded.inner, verb, acknowledged=True)
+    calls = [(one.index, one.call) for one in recorded.trace[start:] if one.call.changes]
+    assert calls
+    raised = set()
+    for index, call in calls:
+        for fault, for_good in MODES:
+            store = copied(verb.keyed)
+            faulty = losing(store, index, fault, for_good=for_good)
+            acknowledged = False
+            try:
+                verb.run(opened(faulty))
+                acknowledged = True
+            except (OutcomeUnknown, Unavailable, Conflict) as error:
+                raised.add(type(error))
+            assert faulty.met, f"call {index} ({call}) was not met"
+            try:
+                if for_good:
+                    opened(store).expire(retain_max=1, retain_min=1, older_than_ms=0)
+                check(store, verb, acknowledged=acknowledged, deep=for_good)
+            except (AssertionError, LakebedError) as error:
+                raise AssertionError(f"{name}, call {index} ({call}), {fault.name}, {for_good=}: {error}") from error
+    if name in ("append", "upsert", "delete", "overwrite", "create_tag", "commit_in_branch", "rollback_to"):
+        assert OutcomeUnknown in raised

@@ -1,0 +1,203 @@
+"""What listing and deleting tags costs, and that nothing remembered or left out makes it wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lakebed.objects.open import open_store
+from lakebed.objects.port import RequestCounts
+from lakebed.table.manifest import files_of
+from lakebed.table.manifest_cache import ManifestCache
+from lakebed.table.table import Table
+from lakebed.table.tag_files import SETTLED_MS, TAG_CACHE
+from lakebed.testing.between import Between
+
+SETTLED_S = SETTLED_MS / 1000 + 1
+
+
+def targets(table: Table) -> dict[str, int]:
+    """Snapshot of every tag, as the table lists them."""
+    return {tag.name: tag.snapshot.id for tag in table.tags()}
+
+
+def write(bench: Any, added: str, *deleted: str) -> None:
+    """A commit whose data file is there."""
+    bench.store.put(f"bucket-0/{added}", b"x")
+    newest = bench.table.latest()
+    live = [] if newest is None else files_of(bench.table.reader.live_entries(newest))
+    change = replace(bench.change(added), deleted=tuple(file for file in live if file.file_name in deleted))
+    bench.clock.advance(1)
+    bench.table.commit([change])
+
+
+def test_each_tag_is_read_once(bench: Any) -> None:
+    """A second listing, also by another handle, is one LIST; a tag that changed is read again, and that one only."""
+    for name in "ab":
+        bench.commit(name)
+    for number in range(40):
+        bench.table.create_tag(f"t{number:02d}", snapshot_id=1)
+    bench.clock.advance(SETTLED_S)
+    with bench.store.count() as first:
+        assert targets(bench.table) == {f"t{number:02d}": 1 for number in range(40)}
+    with bench.store.count() as second:
+        assert targets(bench.reopen()) == targets(bench.table)
+    assert (first.list, first.get) == (1, 40)
+    assert (second.get, second.list) == (1, 3), "the handle reads the schema; tags are listed twice"
+    bench.table.tagger.replace("t07", source=bench.table.tagger.source(snapshot_id=2))
+    bench.table.tagger.remove_files(["t08"])
+    with bench.store.count() as third:
+        found = targets(bench.table)
+    assert (found["t07"], "t08" in found, len(found)) == (2, False, 39)
+    assert (third.list, third.get) == (1, 1)
+
+
+def test_a_young_tag_is_not_remembered(bench: Any) -> None:
+    """A tag that is replaced twice within one tick of the clock, between listing and reading, is told as it is."""
+    for name in "ab":
+        bench.commit(name)
+    bench.table.create_tag("x", snapshot_id=1)
+    before = bytes(bench.store.get("tag/tag-x"))
+    second = bytes(bench.store.get("snapshot/snapshot-2"))
+    between = Between(bench.store, kind="list", prefix="tag", happens=lambda: bench.store.put("tag/tag-x", second))
+    assert targets(Table.open(between, name="t", environment=bench.environment)) == {"x": 2}
+    assert between.struck
+    bench.store.put("tag/tag-x", before)
+    assert targets(bench.table) == {"x": 1}
+
+
+def test_an_old_tag_that_is_put_back_is_told_as_it_is(bench: Any) -> None:
+    """A settled tag that is replaced between listing and reading, then put back, is not taken for what was read."""
+    for name in "ab":
+        bench.commit(name)
+    bench.table.create_tag("x", snapshot_id=1)
+    before = bytes(bench.store.get("tag/tag-x"))
+    second = bytes(bench.store.get("snapshot/snapshot-2"))
+    bench.clock.advance(SETTLED_S)
+    between = Between(bench.store, kind="list", prefix="tag", happens=lambda: bench.store.put("tag/tag-x", second))
+    assert targets(Table.open(between, name="t", environment=bench.environment)) == {"x": 2}
+    assert between.struck
+    bench.clock.advance(1)
+    bench.store.put("tag/tag-x", before)
+    assert targets(bench.table) == {"x": 1}
+
+
+def test_replaced_tags_are_seen_in_a_local_folder(tmp_path: Path, bench: Any) -> None:
+    """A real folder's listing tells a replacement, by this process or another, at any speed."""
+    table = Table.create(open_store(str(tmp_path)), name="t", schema=pa.schema([("id", pa.int64())]))
+    for name in "ab":
+        table.commit([bench.change(name)])
+    source = [table.tagger.source(snapshot_id=number) for number in (1, 2)]
+    table.create_tag("x")
+    for number in range(20):
+        table.tagger.replace("x", source=source[number % 2])
+        assert targets(table) == {"x": number % 2 + 1}
+
+
+def test_remembered_tags_are_bounded(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tags above the bound are read each time; the answer is the same."""
+    cache = ManifestCache(20_000)
+    monkeypatch.setattr("lakebed.table.tag_files.TAG_CACHE", cache)
+    bench.commit("a")
+    for number in range(50):
+        bench.table.create_tag(f"t{number:02d}")
+    bench.clock.advance(SETTLED_S)
+    assert targets(bench.table) == targets(bench.table) == {f"t{number:02d}": 1 for number in range(50)}
+    assert 0 < cache.size_bytes <= 20_000
+    assert TAG_CACHE is not cache
+
+
+# ---- deleting
+
+
+def deletion_among(bench: Any, count: int, *, expired: bool) -> RequestCounts:
+    """Requests of deleting one tag of `count`, whose version's snapshot is there or has expired."""
+    for number in range(20):
+        write(bench, f"f{number}", *([f"f{number - 1}"] if number else []))
+    for number in range(count):
+        bench.table.create_tag(f"t{number:04d}", snapshot_id=1 + number * 20 // count)
+    if expired:
+        bench.table.expire(retain_max=1, retain_min=1, older_than_ms=0)
+    bench.table.tagger.index()
+    bench.reopen().delete_tag("t0001")
+    with bench.store.count() as counts:
+        bench.reopen().delete_tag(f"t{count // 2:04d}")
+    assert f"t{count // 2:04d}" not in bench.table.tagger.all_names()
+    return counts
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_deleting_one_of_many_tags_costs_as_one_of_few(new_bench: Callable[..., Any], expired: bool) -> None:
+    """The same requests among 10 and among 900 tags; tags are not listed when the version's snapshot is there."""
+    few, many = (deletion_among(new_bench({}), count, expired=expired) for count in (10, 900))
+    for kind in ("head", "put", "delete", "list"):
+        assert getattr(many, kind) <= getattr(few, kind), kind
+    assert many.get <= few.get
+    if not expired:
+        assert many.total == few.total <= 16
+        assert many.bytes_read <= few.bytes_read + 200
+
+
+@pytest.mark.parametrize("kind", ["head", "delete"])
+def test_files_go_though_the_snapshot_expires_while_its_tag_is_deleted(bench: Any, kind: str) -> None:
+    """An expiry right after the look at the snapshot, or before it, leaves nothing of what only the tag kept."""
+    write(bench, "a")
+    bench.table.create_tag("x")
+    write(bench, "b", "a")
+
+    def expire() -> None:
+        bench.reopen().expire(retain_max=1, retain_min=1, older_than_ms=0)
+
+    prefix = {"head": "snapshot/snapshot-1", "delete": "tag/tag-x"}[kind]
+    between = Between(bench.store, kind=kind, prefix=prefix, happens=expire)
+    Table.open(between, name="t", environment=bench.environment).delete_tag("x")
+    assert between.struck
+    assert "bucket-0/a" not in {meta.path for meta in bench.store.list("")}
+    assert bench.live() == ["b"]
+
+
+def test_files_go_though_an_expiry_is_already_under_way(bench: Any) -> None:
+    """An expiry that began before the deletion was written down, and hides the snapshot after it was looked at."""
+    write(bench, "a")
+    bench.table.create_tag("x")
+    write(bench, "b", "a")
+    begun, looked = Event(), Event()
+
+    def wait() -> None:
+        begun.set()
+        assert looked.wait(60)
+
+    def finish() -> None:
+        looked.set()
+        expiry.result(60)
+
+    waiting = Between(bench.store, kind="list", prefix="consumer", happens=wait)
+    between = Between(bench.store, kind="head", prefix="snapshot/snapshot-1", happens=finish)
+    other, mine = (Table.open(store, name="t", environment=bench.environment) for store in (waiting, between))
+    with ThreadPoolExecutor(1) as pool:
+        expiry = pool.submit(other.expire, retain_max=1, retain_min=1, older_than_ms=0)
+        assert begun.wait(60)
+        mine.delete_tag("x")
+    assert between.struck
+    assert bench.table.tags() == []
+    assert "bucket-0/a" not in {meta.path for meta in bench.store.list("")}
+
+
+def test_a_tag_of_a_version_that_is_there_goes_alone(bench: Any) -> None:
+    """Deleting it deletes no file; when its snapshot expires later, the files go then."""
+    write(bench, "a")
+    bench.table.create_tag("x")
+    write(bench, "b", "a")
+    report = bench.table.delete_tag("x")
+    assert (report.hidden_count, report.deleted_count, report.warnings) == (1, 0, ())
+    assert "bucket-0/a" in {meta.path for meta in bench.store.list("")}
+    assert [meta.path for meta in bench.store.list("lakebed/reclaim")] == []
+    bench.table.expire(retain_max=1, retain_min=1, older_than_ms=0)
+    assert "bucket-0/a" not in {meta.path for meta in bench.store.list("")}

@@ -1,0 +1,79 @@
+"""Every command of the reference page at a real terminal of 80 and of 60 columns, and in a pipe."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lakebed.cli.grammar import find
+from lakebed.cli.main import app
+
+RUNNER = Path(__file__).parent / "every_command.py"
+STORY: list[tuple[str, int]] = runpy.run_path(str(RUNNER))["STORY"]
+COLOR = re.compile(r"\x1b\[[0-9;]*(3[0-7]|9[0-7]|4[0-7]|38|48)[0-9;]*m")
+TABLE_LINE = re.compile(r"─{10,}")
+
+
+def at_a_terminal(folder: Path, *widths: str, color: bool) -> str:
+    """What the commands print at a terminal, standard output and error together."""
+    master, terminal = pty.openpty()
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    environment |= {"TERM": "xterm-256color", **({} if color else {"NO_COLOR": "1"})}
+    child = subprocess.Popen(
+        [sys.executable, RUNNER, folder, *widths], stdin=terminal, stdout=terminal, stderr=terminal, env=environment
+    )
+    os.close(terminal)
+    shown = bytearray()
+    try:
+        while chunk := os.read(master, 65536):
+            shown += chunk
+    except OSError:  # the terminal has no other end any more: the child is done
+        pass
+    os.close(master)
+    assert child.wait() == 0, shown.decode(errors="replace")[-3000:]
+    return shown.decode(errors="replace")
+
+
+def test_the_story_has_every_command() -> None:
+    """A command that is added is run here too."""
+    told = {found.path for line, _ in STORY if (found := find(app, line.split(" "))[1]) is not None}
+    assert told == {command.path for command in app.every()}
+
+
+@pytest.mark.parametrize(("widths", "color"), [(("80",), True), (("60",), False)], ids=["80", "60 without color"])
+def test_every_command_at_a_terminal(tmp_path: Path, widths: tuple[str, ...], color: bool) -> None:
+    """It ends as it should, no table is wider than the terminal, and colors are left out where they are not wanted."""
+    shown = at_a_terminal(tmp_path, *widths, color=color)
+    (codes,) = json.loads((tmp_path / "codes.json").read_text()).values()
+    parts = shown.split("\x1e")
+    wrong = [
+        (line, code, part[-500:])
+        for (line, expected), code, part in zip(STORY, codes, parts, strict=False)
+        if code != expected
+    ]
+    assert not wrong
+    for (line, _), part in zip(STORY, parts, strict=False):
+        assert "Traceback" not in part, part
+        for text in part.splitlines():
+            assert not TABLE_LINE.search(text) or len(text) <= int(widths[0]), (line, text)
+    assert color or not COLOR.search(shown)
+    assert "\x1b[?25l" in shown, "progress was shown: the cursor was hidden for it"
+
+
+def test_every_command_in_a_pipe(tmp_path: Path) -> None:
+    """It ends as at a terminal, and nothing of a terminal's is in its output."""
+    done = subprocess.run([sys.executable, RUNNER, tmp_path, "0"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (codes,) = json.loads((tmp_path / "codes.json").read_text()).values()
+    for (line, expected), code, part in zip(STORY, codes, done.stdout.split("\x1e"), strict=False):
+        assert code == expected, (line, part, done.stderr[-2000:])
+    assert "\x1b" not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,101 @@
+"""Each defect of the catalog must be found by the tests that it names; ``make mutations`` prints the catalog.
+
+A catalog file holds ``[[mutation]]`` tables with these keys:
+
+    guarantee   what users lose when the defect is in, in one short sentence
+    file        the file to change, relative to src/lakebed
+    find        source text that occurs exactly once in that file
+    replace     the text that takes its place
+    tests       pytest node ids, relative to the checkout; at least one of them must fail
+
+The defect is applied to a copy of the package and the tests run against the copy in a process of their own; nothing in
+the checkout changes. That the same tests pass without the defect is shown by the rest of the suite.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "lakebed"
+CATALOG = Path(__file__).parent / "catalog"
+TESTS_FAILED = 1  # pytest's exit code; 0: all passed, anything else: the tests could not run
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One entry of the catalog; the keys are described in the module's docstring."""
+
+    guarantee: str
+    file: str
+    find: str
+    replace: str
+    tests: list[str]
+
+
+def load_catalog() -> list[tuple[str, Mutation]]:
+    """Every mutation with the name of its catalog file, in the order of the files."""
+    return [
+        (path.stem, Mutation(**entry))
+        for path in sorted(CATALOG.glob("*.toml"))
+        for entry in tomllib.loads(path.read_text())["mutation"]
+    ]
+
+
+def write_mutated_package(mutation: Mutation, folder: Path) -> None:
+    """Copy the package into `folder` and apply the defect to the copy."""
+    source = (PACKAGE / mutation.file).read_text()
+    count = source.count(mutation.find)
+    assert count == 1, f"{mutation.file} contains the text to replace {count} times, not once:\n{mutation.find}"
+    copy = folder / "lakebed"
+    shutil.copytree(PACKAGE, copy)  # with the compiled files: they are valid as long as times and sizes are the same
+    (copy / mutation.file).write_text(source.replace(mutation.find, mutation.replace))
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[subprocess.Popen[str]]:
+    """The process whose forks run the tests; `runner.py` describes what it reads and writes."""
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    for name in ("PYTEST_ADDOPTS", "PYTHONPATH"):
+        environment.pop(name, None)
+    command = [sys.executable, str(Path(__file__).with_name("runner.py"))]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        pytest.param(mutation, id=f"{area}-{mutation.guarantee.rstrip('.').replace(' ', '-')}")
+        for area, mutation in load_catalog()
+    ],
+)
+def test_the_defect_is_found(mutation: Mutation, runner: subprocess.Popen[str], tmp_path: Path) -> None:
+    """With the defect in, one of the named tests fails."""
+    write_mutated_package(mutation, tmp_path)
+    output = tmp_path / "output"
+    request = {"package": str(tmp_path), "tests": mutation.tests, "output": str(output)}
+    print(json.dumps(request), file=runner.stdin, flush=True)
+    assert runner.stdout is not None
+    code = int(runner.stdout.readline())
+    assert code == TESTS_FAILED, f"pytest ended with {code}:\n{output.read_text()[-3000:]}"
+
+
+if __name__ == "__main__":
+    for area, mutation in load_catalog():
+        print(f"{area}: {mutation.guarantee}\n    {mutation.file}: {' '.join(mutation.replace.split())[:100]}")
+        print("".join(f"    {node}\n" for node in mutation.tests), end="")

@@ -1,0 +1,100 @@
+"""SQL of a pipeline is read by Spark's own parser when it is checked; times without a zone are stored in UTC."""
+
+from __future__ import annotations
+
+import datetime
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import lakebed.spark
+from lakebed.errors import InvalidRequest
+from lakebed.spark.pipeline import check_file
+from lakebed.spark.writing import write_arrow
+from lakebed.table.model import DataField
+from lakebed.table.table import Table
+
+TEXT = """\
+name: checked
+lake: ${here}/lake
+steps:
+  - step: ingest
+    from: ${here}/in.csv
+    as: delivery
+    select: SELECT *, id * 2 AS twice FROM files QUALIFY row_number() OVER (PARTITION BY id ORDER BY at DESC) = 1
+  - step: audit
+    from: delivery
+    where: at >= current_date() - INTERVAL 1 DAY
+    every_row:
+      a name: name RLIKE '^[a-z]+$' AND name NOT ILIKE ALL ('x%', 'y%')
+    overall:
+      enough: count(*) FILTER (WHERE id IS DISTINCT FROM 0) > approx_percentile(id, 0.5)
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A pipeline whose SQL is all of it valid."""
+    (tmp_path / "in.csv").write_text("id,name,at\n")
+    (tmp_path / "checked.yaml").write_text(TEXT)
+    return tmp_path / "checked.yaml"
+
+
+def test_sql_that_spark_understands_is_no_mistake(spark: SparkSession, file: Path) -> None:
+    """Whatever of Spark's language it uses."""
+    assert check_file(file).sql_unchecked is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("RLIKE", "RLIEK", "line 8: expectation 'a name' is not SQL that Spark understands: [PARSE_SYNTAX_ERROR]"),
+        ("FILTER (", "FILTER (((", "line 8: expectation 'enough' is not SQL"),
+        ("at >= current", "at BETWEN current", "line 8: 'where' is not SQL"),
+        ("* 2 AS twice", "* 2 twice twice", "line 4: 'select' is not SQL"),
+    ],
+)
+def test_sql_that_does_not_parse_is_found(spark: SparkSession, file: Path, old: str, new: str, words: str) -> None:
+    """With the step's line and Spark's words, in one line."""
+    file.write_text(TEXT.replace(old, new))
+    with pytest.raises(InvalidRequest) as caught:
+        check_file(file)
+    assert words in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+def test_a_check_starts_a_jvm_when_none_runs(file: Path) -> None:
+    """In a process of its own: quiet, and nothing of it stays."""
+    file.write_text(TEXT.replace("RLIKE", "RLIEK"))
+    command = [sys.executable, "-W", "error", "-m", "lakebed.cli", "pipeline", "run", str(file), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "expectation 'a name' is not SQL that Spark understands" in done.stderr + done.stdout
+    assert len(done.stderr.splitlines()) < 5, done.stderr
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_a_timestamp_is_stored_in_utc_where_the_table_has_no_zone(
+    spark: SparkSession, make_table: Callable[..., Table], local: bool
+) -> None:
+    """What a clock in UTC showed, to the millisecond; in a session of another zone it is refused."""
+    schema = [DataField(0, "id", "BIGINT", nullable=False), DataField(1, "at", "TIMESTAMP(3)")]
+    table = make_table(schema, primary_keys=["id"], options={"bucket": "1"})
+    if local:
+        rows = pa.table({"id": [1], "at": pa.array([1356998400123000], pa.timestamp("us", tz="UTC"))})
+        write_arrow(rows, table)
+    else:
+        frame = spark.sql("SELECT 1L AS id, timestamp_micros(1356998400123000) AS at")
+        lakebed.spark.upsert(frame, table)
+        spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+        try:
+            with pytest.raises(InvalidRequest, match="session is Europe/Berlin, not UTC: cast it to timestamp_ntz"):
+                lakebed.spark.upsert(frame, table)
+        finally:
+            spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert table.read()["at"].to_pylist() == [datetime.datetime(2013, 1, 1, 0, 0, 0, 123000)]

@@ -1,0 +1,273 @@
+"""The report's page: each sentence follows from the facts, labels have room, stops stay, times are given."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lakebed.lake.lake import Lake, open_lake
+from lakebed.runtime import Environment
+from lakebed.spark.pipeline import Check, Pipeline
+from lakebed.spark.pipeline.facts import Fingerprint, ReportFacts, collect
+from lakebed.spark.pipeline.ledger import AttemptEnd, Ledger
+from lakebed.spark.pipeline.measure import commit_metrics
+from lakebed.spark.pipeline.model import StepRecord
+from lakebed.spark.pipeline.page import _bytes, _told_apart, render, verdict
+from lakebed.spark.pipeline.plots import Flag, Tick, timeline
+from lakebed.spark.pipeline.progress import SilentProgress
+from lakebed.spark.pipeline.run import execute
+
+AUDIT = AttemptEnd(60_000, "failed", step="merge 2024-01-02", error_kind="audit_failed", error="Two rows are wrong.")
+TYPE = AttemptEnd(61_000, "failed", step="merge 2024-01-02", error_kind="type_mismatch", error="A type does not fit.")
+EXPIRY = {"table": "t", "snapshots_expired": 2, "files_deleted": 1, "bytes_freed": 16_100, "warnings": []}
+READ = {("t", f"2024-01-0{day}"): Fingerprint(day, f"-123456789012345678{day}") for day in (1, 2)}
+"""The tags of `lake_of`, as they read when nothing has changed."""
+SIZES = {"disk_bytes_before": 42_916_100, "disk_bytes_after": 42_900_000, "data_bytes_before": 1, "data_bytes_after": 1}
+
+
+def lake_of(*, ends: tuple[AttemptEnd, ...] = (), complete: bool = True, fingerprints: bool = True) -> Lake:
+    """A lake with two days, each merged and tagged, by one run with these failed calls."""
+    lake = open_lake(f"memory://{uuid.uuid4().hex}")
+    ledger = Ledger(lake.store, run_id="daily-1", environment=Environment())
+    plan = Pipeline.parse("name: daily\nlake: l\nsteps:\n  - {step: expire, table: t, keep: 1}\n").plan()
+    for end in ends:
+        ledger.end(ledger.begin(plan), end)
+    attempt = ledger.begin(plan)
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    table = lake.create_table("t", schema, primary_keys=["id"], options={"bucket": "1"})
+    for day in (1, 2):
+        snapshot = table.upsert(pa.table({"id": [day]}))
+        table.create_tag(f"2024-01-0{day}", snapshot_id=snapshot.id)
+        merged = {"table": "t", **commit_metrics(table, snapshot, name="t")}
+        ledger.record(StepRecord(2 * day, f"merge 2024-01-0{day}", "merge", "", "f", 100_000, 2.5, merged))
+        tagged = {"table": "t", "tag": f"2024-01-0{day}", "snapshot": snapshot.id}
+        tagged |= {"rows": day, "checksum": f"-123456789012345678{day}"} if fingerprints else {}
+        ledger.record(StepRecord(2 * day + 1, f"tag {day}", "tag", "", "f", 100_000, 0.1, tagged))
+    ledger.record(StepRecord(9, "expire", "expire", "", "f", 100_000, 0.1, {**EXPIRY, **SIZES}))
+    if complete:
+        ledger.end(attempt, AttemptEnd(86_400_000 + 3_723_000, "complete"))
+    return lake
+
+
+def facts_of(lake: Lake, **options: object) -> ReportFacts:
+    """The facts, with the heading that a report gets by default."""
+    return collect(lake, environment=Environment(), title="", **options)  # type: ignore[arg-type]
+
+
+def test_only_what_was_compared_is_said_to_be() -> None:
+    """Without a reading or a check there is no column and no word of one."""
+    page = render(facts_of(lake_of()))
+    assert "compared with" not in page
+    assert "verified" not in page
+    assert "checked" not in page
+    read = {("t", "2024-01-01"): Fingerprint(1, "-1234567890123456781")}
+    page = render(facts_of(lake_of(), fingerprints=read))
+    assert "1 of 2 tags was read again in full for this report and compared with the day of tagging." in page
+    assert "outside of the lake" not in page
+    checks = [Check("Tag", True, "equals the source", table="t", tag=f"2024-01-0{day}") for day in (1, 2)]
+    page = render(facts_of(lake_of(fingerprints=False), checks=checks))
+    assert "All 2 tags were compared with a source outside of the lake." in page
+    assert "read again" not in page
+
+
+def with_readings(lake: Lake, *readings: tuple[int, int, str]) -> Lake:
+    """With a run of report steps that read the first tag: (start in ms, rows, checksum) of each."""
+    plan = Pipeline.parse("name: pages\nlake: l\nsteps:\n  - {step: report, to: x.html}\n").plan()
+    ledger = Ledger(lake.store, run_id="pages-1", environment=Environment())
+    attempt = ledger.begin(plan)
+    for number, (started_ms, rows, checksum) in enumerate(readings):
+        read = {"table": "t", "tag": "2024-01-01", "rows": rows, "checksum": checksum}
+        metrics = {"html": "x.html", "json": "x.json", "tags_read": [read]}
+        ledger.record(StepRecord(number, f"report {number}", "report", "", "f", started_ms, 1.0, metrics))
+    ledger.end(attempt, AttemptEnd(200_000_000, "complete"))
+    return lake
+
+
+def test_a_reading_of_an_earlier_report_is_said_with_its_time() -> None:
+    """A report that did not read a tag has no tick, no verified tag, and says when the tag was last read."""
+    facts = facts_of(with_readings(lake_of(), (90_000_000, 1, "-1234567890123456781")))
+    tag = facts.tables[0].tags[0]
+    assert (tag.reads_same, tag.read_ms, tag.read_now) == (True, 90_000_000, False)
+    page = render(facts)
+    assert 'class="verdict open"' in page
+    assert "✓" not in page
+    assert "verified" not in page
+    assert "reads as it did" not in page
+    assert "last read on 2 Jan 1970, 01:00:00 UTC, then unchanged" in page
+    assert "This report did not read the 2 tags again; 1 matched when last read on 2 Jan 1970, 01:00:00 UTC." in page
+    now = facts_of(with_readings(lake_of(), (90_000_000, 1, "-1234567890123456781")), fingerprints=READ)
+    assert [(tag.reads_same, tag.read_ms, tag.read_now) for tag in now.tables[0].tags] == [
+        (True, now.generated_ms, True)
+    ] * 2
+    page = render(now)
+    assert 'class="verdict good"' in page
+    assert "<dd>2/2</dd><dt>tags verified</dt><p>for this report</p>" in page
+    assert "All 2 tags were read again in full for this report" in page
+
+
+def test_of_two_readings_the_later_in_time_counts() -> None:
+    """Also when it found a change, which stays a finding with its time; one from before the tag was taken is none."""
+    facts = facts_of(with_readings(lake_of(), (90_000_000, 7, "7"), (80_000_000, 1, "-1234567890123456781")))
+    assert verdict(facts) == ("bad", "Something does not hold: 2024-01-01 (read on 2 Jan 1970, 01:00:00 UTC).")
+    assert "</span> changed when last read, on 2 Jan 1970, 01:00:00 UTC</span>" in render(facts)
+    facts = facts_of(with_readings(lake_of(), (99_999, 7, "7")))
+    assert [tag.reads_same for tag in facts.tables[0].tags] == [None, None]
+
+
+def test_a_checksum_is_shown_whole() -> None:
+    """As the console prints it, so that the two can be compared."""
+    page = render(facts_of(lake_of()))
+    assert "-1234567890123456782" in page
+
+
+def test_a_stop_that_was_repaired_stays_in_the_report() -> None:
+    """A bad load is one, whatever came after; a type that does not fit is none."""
+    facts = facts_of(lake_of(ends=(AUDIT, AUDIT, TYPE)))
+    assert [(stop.bad_load, stop.repaired_ms) for stop in facts.runs[0].stops] == [
+        (True, 102_500),
+        (True, 102_500),
+        (False, 102_500),
+    ]
+    page = render(facts)
+    assert "<dd>1</dd><dt>bad load stopped</dt><p>1 repaired later</p>" in page
+    assert "<dd>1</dd><dt>other stop</dt>" in page
+    assert (
+        "1 Jan 1970, 00:01:00 UTC</b> Two rows are wrong. Repaired: the step was done at 1 Jan 1970, 00:01:42" in page
+    )
+
+
+def test_a_run_has_its_times_and_its_state() -> None:
+    """The run that writes the report is named as that; another one that has not ended is not complete."""
+    page = render(facts_of(lake_of()))
+    assert re.search(r"\d{4}, \d\d:\d\d:\d\d to 2 Jan 1970, 01:02:03 UTC", page)
+    assert ">complete</small>" in page
+    page = render(facts_of(lake_of(complete=False), writing_run="daily-1"))
+    assert ">this report is a step of it</small>" in page
+    assert "not complete" not in page
+    page = render(facts_of(lake_of(complete=False), fingerprints=READ))
+    assert "1 run is not complete: running, or killed." in page
+    assert 'class="verdict open"' in page
+
+
+def test_a_run_counts_no_time_of_steps_that_it_took_over() -> None:
+    """What earlier runs did is named as theirs; a step that stopped and was then taken over was repaired by no call."""
+    lake = lake_of()
+    plan = Pipeline.parse("name: daily\nlake: l\nsteps:\n  - {step: expire, table: t, keep: 2}\n").plan()
+    merged = Ledger(lake.store, run_id="daily-1", environment=Environment()).own_records()[4]
+    ledger = Ledger(lake.store, run_id="daily-2", environment=Environment())
+    ledger.end(ledger.begin(plan), AUDIT)
+    ledger.carry(ledger.begin(plan), [replace(merged, carried_from="daily-1/4")])
+    facts = facts_of(lake)
+    assert [run.stops[0].repaired_ms for run in facts.runs if run.stops] == [None]
+    page = render(facts)
+    assert "0 of 1 step done in 0.0 s, 1 taken over from earlier runs, 2 calls" in page
+    assert page.count('<th scope="row">merge</th>') == 1
+
+
+def test_a_table_that_was_dropped_does_not_stop_a_report(tmp_path: Path) -> None:
+    """Its tags cannot be read again; the page is about the tables that are there."""
+    lake = lake_of()
+    lake.drop_table("t", force=True)
+    text = f"name: last\nlake: l\nsteps:\n  - {{step: report, to: {tmp_path}/report.html}}\n"
+    plan = Pipeline.parse(text).plan()
+    ledger = Ledger(lake.store, run_id="last-1", environment=Environment())
+    summary = execute(plan, lake=lake, ledger=ledger, spark=None, progress=SilentProgress(), environment=Environment())
+    assert summary.records[-1].metrics["tags_read"] == []
+
+
+def test_a_stopped_run_is_said_first() -> None:
+    """A refused delivery is the pipeline at work; any other error wants a person; neither has the green tick."""
+    for end, expected in ((AUDIT, "open"), (TYPE, "bad")):
+        lake = lake_of(complete=False)
+        Ledger(lake.store, run_id="daily-1", environment=Environment()).end(1, end)
+        facts = facts_of(lake, fingerprints=READ)
+        found, sentence = verdict(facts)
+        assert 'class="verdict good"' not in render(facts)
+        assert found == expected
+        assert "1 run stopped and is not finished" in sentence
+
+
+def test_the_heading_names_the_pipelines() -> None:
+    """Not the last part of a path."""
+    assert facts_of(lake_of()).title == "Pipeline daily"
+    assert facts_of(open_lake(f"memory://{uuid.uuid4().hex}")).title == "No pipeline has run yet"
+
+
+def test_sizes_that_differ_look_different() -> None:
+    """As many digits as that takes."""
+    assert _told_apart(42_916_100, 42_900_000) == ("42.92 MB", "42.90 MB")
+    assert _told_apart(5e6, 1e6) == ("5 MB", "1 MB")
+    assert _bytes(16_100) == "16.1 kB"
+    page = render(facts_of(lake_of()))
+    assert "had <b>42.92 MB</b> before and <b>42.90 MB</b> after" in page
+    assert "<dd>0.04 %</dd>" in page
+
+
+def test_space_given_back_counts_each_byte_once() -> None:
+    """Of what the table had: what came back, and what is left. A second expiry does not count the same bytes again."""
+    lake = lake_of()
+    ledger = Ledger(lake.store, run_id="daily-1", environment=Environment())
+    sizes = {"disk_bytes_before": 42_900_000, "disk_bytes_after": 21_458_050}
+    ledger.record(StepRecord(10, "expire 2", "expire", "", "f", 100_001, 0.1, {**EXPIRY, **SIZES, **sizes}))
+    page = render(facts_of(lake))
+    assert "<dd>50 %</dd><dt>of the space given back</dt><p>21.5 MB of 42.9 MB</p>" in page
+
+
+def test_an_expiry_counts_the_files_of_snapshots_and_the_others() -> None:
+    """An expiry that deletes snapshot files only is not said to delete nothing."""
+    assert "2 snapshots expired: 2 snapshot files and 1 other file deleted;" in render(facts_of(lake_of()))
+
+
+def test_one_of_a_thing_is_singular() -> None:
+    """One row, one tag, one snapshot, one table."""
+    lake = open_lake(f"memory://{uuid.uuid4().hex}")
+    plan = Pipeline.parse("name: one\nlake: l\nsteps:\n  - {step: expire, table: t, keep: 1}\n").plan()
+    ledger = Ledger(lake.store, run_id="one-1", environment=Environment())
+    attempt = ledger.begin(plan)
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    table = lake.create_table("t", schema, primary_keys=["id"], options={"bucket": "1"})
+    snapshot = table.upsert(pa.table({"id": [1]}))
+    table.create_tag("only", snapshot_id=snapshot.id)
+    merged = {"table": "t", **commit_metrics(table, snapshot, name="t")}
+    ledger.record(StepRecord(1, "merge", "merge", "", "f", 100_000, 2.5, merged))
+    ledger.end(attempt, AttemptEnd(200_000, "complete"))
+    page = render(facts_of(lake))
+    assert "1 snapshot, of which 1 is kept; 1 tag" in page
+    assert (
+        re.search(r"\b1(/1)?(</dd><dt>)? ?(rows|tags|snapshots|steps|increments|runs|tables|files|compactions)\b", page)
+        is None
+    )
+    assert "tags (1)" not in page
+
+
+def test_what_has_no_room_beside_the_page_is_inside() -> None:
+    """Hidden table heads take no width on a phone; a label at the right border of a plot ends at its tick."""
+    style = re.search(r"@media \(max-width:620px\)\{.*?\n\}", render(facts_of(lake_of())), re.DOTALL)
+    assert style is not None
+    assert "thead{position:absolute;width:1px;height:1px;overflow:hidden" in style[0]
+    html = timeline([], [], label="x", x_max=100, axis=[Tick(50, "middle"), Tick(99.5, "border")])
+    assert '<span style="left:50.00%">middle</span><span class="end" style="left:99.50%">border</span>' in html
+
+
+@pytest.mark.parametrize("count", [1, 12, 31, 400])
+def test_labels_of_tags_never_cover_each_other(count: int) -> None:
+    """In each of the widths; a wrong tag and the last one have their label before others."""
+    flags = [Flag(n + 0.5, f"2024-tag-{n}", "flag wrong" if n == count // 2 else "flag") for n in range(count)]
+    html = timeline([], flags, label="x", x_max=count, axis=[])
+    assert html.count('class="pole"') == count
+    for css, width in (("narrow", 270), ("middle", 500), ("wide", 860)):
+        layer = html.split(f'class="flags {css}"')[1].split("</div>")[0]
+        found = re.findall(r'<span class="(flag(?: wrong)?) row(\d)( end)?" style="left:([\d.]+)%">([^<]*)', layer)
+        assert f"2024-tag-{count // 2}" in [label for *_, label in found]
+        assert f"2024-tag-{count - 1}" in [label for *_, label in found]
+        ends = {"0": 0.0, "1": 0.0}
+        for _, row, at_end, left, label in sorted(found, key=lambda one: float(one[3])):
+            size = 14 + 7 * len(label)
+            start = float(left) / 100 * width - (size if at_end else 0)
+            assert start >= ends[row] - 1, label
+            ends[row] = start + size

@@ -1,0 +1,54 @@
+"""Positions in the log: their form, and how many are kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakebed.errors import InvalidRequest
+from lakebed.repo.positions import Positions, format_position, parse_position
+from lakebed.runtime import ThreadRuntime
+
+IDS = [f"{number:064x}" for number in range(10_000)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 64])
+def test_a_position_is_read_as_it_was_written(count: int) -> None:
+    """It begins with the last commit, and names all that wait."""
+    text = format_position(IDS[0], IDS[1 : count + 1])
+    assert text.startswith(IDS[0])
+    assert parse_position(text) == (IDS[0], IDS[1 : count + 1])
+    assert len(text) < 3_000
+
+
+@pytest.mark.parametrize("count", [0, 65, 9_999])
+def test_a_position_of_too_many_commits_is_the_last_one(count: int) -> None:
+    """It fits into a URL all the same, and is read as a commit's id alone."""
+    assert format_position(IDS[0], IDS[1 : count + 1]) == IDS[0]
+    assert parse_position(IDS[0]) == (IDS[0], None)
+
+
+@pytest.mark.parametrize("text", ["a.", "a.b", "a." + "A" * 44, "a.\u00e9", "." + "A" * (43 * 65), "a. "])
+def test_what_is_no_position_is_refused(text: str) -> None:
+    """With a sentence, whatever it is."""
+    with pytest.raises(InvalidRequest) as caught:
+        parse_position(text)
+    assert caught.value.kind == "invalid_position"
+
+
+def test_positions_are_kept_in_bounded_memory() -> None:
+    """The last ones, of each where its log began; those with very many commits take the place of several."""
+    positions = Positions(runtime=ThreadRuntime())
+    for id in IDS[:1_000]:
+        positions.put("head", first_parent=False, after=id, waiting=[id])
+    assert positions.get("head", first_parent=False, after=IDS[999]) == (IDS[999],)
+    assert positions.get("head", first_parent=True, after=IDS[999]) is None
+    assert positions.get("other", first_parent=False, after=IDS[999]) is None
+    assert positions.get("head", first_parent=False, after=IDS[0]) is None
+    assert sum(positions.get("head", first_parent=False, after=id) is not None for id in IDS[:1_000]) == 128
+    for start in ("a", "b", "b", "c"):
+        positions.put(start, first_parent=False, after="x", waiting=IDS[:4_000])
+    kept = [start for start in ("a", "b", "c") if positions.get(start, first_parent=False, after="x") is not None]
+    assert kept == ["b", "c"]
+    positions.put("d", first_parent=False, after="x", waiting=IDS)
+    assert positions.get("d", first_parent=False, after="x") is None
+    assert positions.get("c", first_parent=False, after="x") is not None
