@@ -31,7 +31,11 @@ UNCHANGING = (
     "yaml",
     "zstandard",
 )
-ALREADY_IMPORTED = ("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning")
+# Warnings about the runner: what it imported ahead, and what pytest's own cleaning of /tmp leaves when a test is stopped.
+RUNNERS_OWN = (
+    *("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"),
+    *("-W", "ignore:unclosed scandir iterator:ResourceWarning"),
+)
 
 
 def run(request: dict[str, object]) -> int:
@@ -56,7 +60,7 @@ def _become(request: dict[str, object]) -> None:
         os.environ["PYTHONPATH"] = str(request["package"])
         sys.path.insert(0, str(request["package"]))
         code = int(
-            pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *ALREADY_IMPORTED, *request["tests"]])
+            pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *RUNNERS_OWN, *request["tests"]])
         )  # type: ignore[misc]
     except BaseException:
         traceback.print_exc()

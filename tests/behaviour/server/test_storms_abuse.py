@@ -475,14 +475,14 @@ def test_forms_that_never_end(served: Served, web: Web) -> None:
         line.say("POST", f"{OBJECTS}?path=form", kind, "Transfer-Encoding: chunked")
         try:
             piece = b"--b\r\nContent-Disposition: form-data; name=" + b"a" * MIB
-            for _ in range(48):
+            for _ in range(256):
                 line.socket.sendall(b"%x\r\n%b\r\n" % (len(piece), piece))
                 piece = b"a" * MIB
             line.socket.sendall(b"0\r\n\r\n")
         except ConnectionError:
             pass
         assert line.status() in (0, 400, 413)
-    assert memory_of(served.pid, "VmRSS") - before < 40 * MIB
+    assert memory_of(served.pid, "VmRSS") - before < 100 * MIB
     for body in (b"", b"--b", b"--b\r\n\r\n", b'--b\r\nContent-Disposition: form-data; name="content"\r\n\r\nhalf'):
         assert told(served, "POST", f"{OBJECTS}?path=form", kind, f"Content-Length: {len(body)}", body=body) == 400
     assert "form" not in web.show("main", "")

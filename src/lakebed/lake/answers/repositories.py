@@ -6,7 +6,7 @@ another process is, it says so instead.
 
 from __future__ import annotations
 
-from lakebed.errors import Conflict, NotFound
+from lakebed.errors import Conflict, Corruption, NotFound, UnsupportedFormat
 from lakebed.lake.answers.port import Cleaning, StoreSummary
 from lakebed.lake.stores import Stores
 from lakebed.reclaim.model import Pin, ReclaimReport, Verdict, Version
@@ -80,15 +80,20 @@ class RepositoryAnswers:
         from lakebed.repo.drop import sweep_deleted
         from lakebed.repo.options import RepositoryOptions
 
+        reports: list[ReclaimReport] = []
         try:
-            home = lake.open_repositories(create=False, options=RepositoryOptions(background=False))
+            with lake.open_repositories(create=False, options=RepositoryOptions(background=False)) as home:
+                for repository in home.list():
+                    reports.append(repository.collect_garbage(dry_run=cleaning.dry_run, progress=cleaning.progress))
+                reports += sweep_deleted(home, dry_run=cleaning.dry_run, progress=cleaning.progress)
         except NotFound:
             return []
         except Conflict as owned:
             return [ReclaimReport("repositories", 0, 0, 0, {}, (owned.message,), cleaning.dry_run)]
-        with home:
-            reports = [one.collect_garbage(dry_run=cleaning.dry_run, progress=cleaning.progress) for one in home.list()]
-            reports += sweep_deleted(home, dry_run=cleaning.dry_run, progress=cleaning.progress)
+        except (Corruption, UnsupportedFormat) as error:
+            # The other stores of the lake are cleaned all the same.
+            warning = f"the repositories were not cleaned: {error}"
+            return [*reports, ReclaimReport("repositories", 0, 0, 0, {}, (warning,), cleaning.dry_run)]
         records = lake.records().collect_garbage(
             CollectorOptions(), dry_run=cleaning.dry_run, progress=cleaning.progress
         )

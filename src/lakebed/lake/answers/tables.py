@@ -17,8 +17,8 @@ from lakebed.table.table import Table
 __all__ = ["TableAnswers"]
 
 
-_NOT_CLEANABLE = frozenset(("unsupported_option", "unsupported_partition", "invalid_option", "live_files_missing"))
-"""Kinds of errors that say that where a table's files lie is not understood."""
+_NOT_CLEANABLE = frozenset(("unsupported_option", "unsupported_partition", "invalid_option"))
+"""Kinds of `InvalidRequest` for a table whose options do not tell where its files are."""
 
 _COUNTED_BYTES_MAX = 16 * 1024 * 1024
 """Files of a table that have to be merged to count its rows are read up to this size together."""
@@ -93,13 +93,13 @@ class TableAnswers:
         dry_run, progress = cleaning.dry_run, cleaning.progress
         reports: list[ReclaimReport] = []
         for name in lake.tables():
-            table = lake.table(name)
             try:
+                table = lake.table(name)
                 reports.append(table.expire_tags(dry_run=dry_run))
                 reports.append(table.expire(dry_run=dry_run, progress=progress))
                 reports.append(table.remove_orphan_files(older_than_ms=cleaning.orphans_older_than_ms, dry_run=dry_run))
             except (InvalidRequest, UnsupportedFormat, Corruption) as error:
-                if error.kind not in _NOT_CLEANABLE:
+                if isinstance(error, InvalidRequest) and error.kind not in _NOT_CLEANABLE:
                     raise
                 # The other tables of the lake are cleaned all the same.
                 warning = f"the table was not cleaned: {error}"
