@@ -61,7 +61,7 @@ make_venv() {
     if [ -n "$extras" ]; then
         run_pip "$folder" --group "$group" --editable ".[$extras]"
     else
-        run_pip "$folder" --group "$group"
+        run_pip "$folder" --no-compile --group "$group" # only a part of it is ever imported
     fi
 }
 

@@ -13,12 +13,30 @@ from typing import Any
 import pytest
 
 STORM = Path(__file__).with_name("storm.py")
+_TRIES_MAX = 3
+_EVERY_KIND = ("writes", "reads", "checkpoints", "clones", "commands", "collected")
 
 
 def blow(
     folder: Path, *, seconds: float, seed: int, url: str | None = None, settings: Mapping[str, str] | None = None
 ) -> dict[str, int]:
-    """A storm; its counts, after its wrongs were found to be none."""
+    """A storm; its counts, after its wrongs were found to be none.
+
+    On a busy machine some process may not have had its turn in that time: then another storm blows for longer.
+    """
+    for tries in range(_TRIES_MAX):
+        counts = _blow(folder / str(tries), seconds=seconds * 2**tries, seed=seed, url=url, settings=settings)
+        idle = [what for what in _EVERY_KIND if not counts.get(what)]
+        if not idle:
+            return counts
+    raise AssertionError(f"no {idle} in {counts}")
+
+
+def _blow(
+    folder: Path, *, seconds: float, seed: int, url: str | None, settings: Mapping[str, str] | None
+) -> dict[str, int]:
+    folder.mkdir()
+    url = None if url is None else f"{url}/{folder.name}"
     command = [sys.executable, str(STORM), str(folder / "storm"), url or str(folder / "store"), str(seconds), str(seed)]
     environment = {**os.environ, **(settings or {})}
     done = subprocess.run(
@@ -28,8 +46,6 @@ def blow(
     report = json.loads(done.stdout)
     assert not report["wrongs"], f"seed {seed}: " + "\n".join(report["wrongs"])[:8000]
     counts: dict[str, int] = report["counts"]
-    for what in ("writes", "reads", "checkpoints", "clones", "commands", "collected"):
-        assert counts[what], f"no {what} in {counts}"
     return counts
 
 
