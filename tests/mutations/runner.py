@@ -31,7 +31,7 @@ UNCHANGING = (
     "yaml",
     "zstandard",
 )
-# Warnings about the runner: what it imported ahead, and what pytest's own cleaning of /tmp leaves when a test is stopped.
+# Warnings about the runner: what it imported ahead, and what pytest's cleaning leaves when a test is stopped.
 RUNNERS_OWN = (
     *("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"),
     *("-W", "ignore:unclosed scandir iterator:ResourceWarning"),

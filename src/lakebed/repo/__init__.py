@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from lakebed.repo.protection import ProtectionRule
     from lakebed.repo.reference import Reference
     from lakebed.repo.repositories import Repositories
-    from lakebed.repo.repository import NamedCommit, Repository
+    from lakebed.repo.repository import Repository
     from lakebed.repo.retention import RetentionRules
     from lakebed.repo.staging.listing import Listed
+    from lakebed.repo.verbs.references import NamedCommit
 
     open = open_repository
 
@@ -62,7 +63,7 @@ _HOMES = {
     "HookCall": ("lakebed.repo.hooks", "HookCall"),
     "ImportSource": ("lakebed.repo.importing", "ImportSource"),
     "Listed": ("lakebed.repo.staging.listing", "Listed"),
-    "NamedCommit": ("lakebed.repo.repository", "NamedCommit"),
+    "NamedCommit": ("lakebed.repo.verbs.references", "NamedCommit"),
     "ProtectionRule": ("lakebed.repo.protection", "ProtectionRule"),
     "RangeOptions": ("lakebed.repo.options", "RangeOptions"),
     "Reference": ("lakebed.repo.reference", "Reference"),

@@ -15,25 +15,21 @@ import pyarrow as pa
 from typing_extensions import Buffer
 
 from lakebed.errors import InvalidRequest
+from lakebed.objects.port import ObjectStore
 from lakebed.repo import data
-from lakebed.repo.branches import known_branch, load_branch
-from lakebed.repo.commit import commit
 from lakebed.repo.committed.merge import Strategy
-from lakebed.repo.compact import Compaction, compact_once
-from lakebed.repo.differences import diff_uncommitted
+from lakebed.repo.compact import Compaction
 from lakebed.repo.directories import CopyProgress, CopyReport, upload_directory
 from lakebed.repo.heads import CommitWithId
-from lakebed.repo.home import Home
-from lakebed.repo.importing import Import, ImportSource, run_import, start_import
-from lakebed.repo.merge import merge
+from lakebed.repo.importing import Import, ImportSource
 from lakebed.repo.model import Difference, Entry
-from lakebed.repo.names import check_branch_name, check_path
-from lakebed.repo.pick import cherry_pick, revert
-from lakebed.repo.protection import check_writable
-from lakebed.repo.rebase import rebase
+from lakebed.repo.names import check_branch_name
 from lakebed.repo.reference import Reference
-from lakebed.repo.reset import hard_reset, reset, reset_path, reset_prefix
-from lakebed.repo.staging import write
+from lakebed.repo.transport import Transport
+from lakebed.repo.verbs.commits import CherryPick, Commit, HardReset, ImportObjects, Merge, Rebase, Revert
+from lakebed.repo.verbs.message import texts, texts_of
+from lakebed.repo.verbs.reading import Status
+from lakebed.repo.verbs.writing import Compact, Copy, Delete, DeleteMany, DeletePrefix, Link, Reset
 
 __all__ = ["Branch", "Content", "chunks_of"]
 
@@ -51,15 +47,15 @@ class Branch(Reference):
     `OutcomeUnknown` (look before you retry), beside what it says itself.
 
     Args:
-        home: the repository's.
+        transport: to the repository.
         name: the branch's.
 
     Raises:
         InvalidRequest: kind ``invalid_branch_name``.
     """
 
-    def __init__(self, home: Home, name: str) -> None:
-        super().__init__(home, check_branch_name(name))
+    def __init__(self, transport: Transport, name: str) -> None:
+        super().__init__(transport, check_branch_name(name))
 
     @property
     def name(self) -> str:
@@ -69,7 +65,7 @@ class Branch(Reference):
     @property
     def commit_id(self) -> str:
         """The id of the commit at its head, now. Raises `NotFound`. Cost: 1 read of the key-value store."""
-        return load_branch(self._home, self._text)[0].commit_id
+        return self._transport.commit_id(self._text)
 
     # ---- staging
 
@@ -98,23 +94,18 @@ class Branch(Reference):
             InvalidRequest: kind ``invalid_path``, ``reserved_path``, ``invalid_body``, ``invalid_metadata``.
         Cost: 1 PUT and 1 write of the key-value store.
         """
-        home = self._home
-        self.check_put(path, only_if_absent=only_if_absent)
-        entry = data.upload(home, chunks_of(content), content_type=content_type, metadata=metadata)
-        if only_if_absent:
-            write.stage_if_absent(home, branch=self._text, path=path, entry=entry)
-        else:
-            write.stage(home, branch=self._text, path=path, entry=entry)
-        return entry
+        return self._transport.put(
+            self._text,
+            path,
+            chunks_of(content),
+            content_type=content_type,
+            metadata=metadata,
+            only_if_absent=only_if_absent,
+        )
 
     def check_put(self, path: str, *, only_if_absent: bool = False) -> None:
         """Raise what `put` would raise before it needs the bytes. Cost: 1 peek; with `only_if_absent` as `stat`."""
-        home = self._home
-        check_path(path, writing=True)
-        known_branch(home, self._text)
-        check_writable(home, self._text)
-        if only_if_absent and self.exists(path):
-            raise write.path_exists(home, self._text, path)
+        self._transport.check_put(self._text, path, only_if_absent=only_if_absent)
 
     def upload(
         self,
@@ -128,9 +119,7 @@ class Branch(Reference):
         Until it is staged nobody refers to it, and a collection takes it when it is old enough
         (`CollectionOptions.min_age`). Arguments and errors as `put`. Cost: 1 PUT.
         """
-        known_branch(self._home, self._text)
-        check_writable(self._home, self._text)
-        return data.upload(self._home, chunks_of(content), content_type=content_type, metadata=metadata)
+        return self._transport.upload(self._text, chunks_of(content), content_type=content_type, metadata=metadata)
 
     def upload_directory(
         self,
@@ -170,18 +159,24 @@ class Branch(Reference):
             AlreadyExists: as `put`.
         Cost: 1 HEAD and 1 write of the key-value store.
         """
-        check_path(path, writing=True)
-        entry = data.linked(self._home, url, checksum=checksum, content_type=content_type, metadata=metadata)
-        stage = write.stage_if_absent if only_if_absent else write.stage
-        stage(self._home, branch=self._text, path=path, entry=entry)
-        return entry
+        return self._transport.call(
+            Link(
+                branch=self._text,
+                path=path,
+                url=url,
+                checksum=checksum,
+                content_type=content_type,
+                metadata=data.check_metadata(metadata, content_type=content_type),
+                only_if_absent=only_if_absent,
+            )
+        )
 
     def stage_many(self, entries: Iterable[tuple[str, Entry]] | pa.RecordBatch | pa.Table) -> int:
         """Stage many objects whose bytes are there already, in one atomic change.
 
         Arguments and errors as `lakebed.repo.staging.write.stage_many`. Cost: 1 write; about 3 us an entry.
         """
-        return write.stage_many(self._home, branch=self._text, entries=entries)
+        return self._transport.stage_many(self._text, entries)
 
     def delete(self, path: str) -> bool:
         """Delete an object.
@@ -191,11 +186,11 @@ class Branch(Reference):
 
         Raises `InvalidRequest` (``invalid_path``). Its bytes go when nothing refers to them, by a collection.
         """
-        return write.delete(self._home, branch=self._text, path=path)
+        return self._transport.call(Delete(branch=self._text, path=path))
 
     def delete_many(self, paths: Iterable[str]) -> int:
         """Delete many objects in one atomic change; how many of them were there. As `delete`."""
-        return write.delete_many(self._home, branch=self._text, paths=paths)
+        return self._transport.call(DeleteMany(branch=self._text, paths=texts_of("paths", paths)))
 
     def delete_prefix(self, prefix: str) -> bool:
         """Delete everything below a prefix (``""``: everything), however much it is, in one small write.
@@ -203,7 +198,7 @@ class Branch(Reference):
         Returns:
             Whether anything was there.
         """
-        return write.delete_prefix(self._home, branch=self._text, prefix=prefix)
+        return self._transport.call(DeletePrefix(branch=self._text, prefix=prefix))
 
     def copy(self, source: str, path: str, *, ref: str | Reference | None = None) -> Entry:
         """Copy an object, its bytes included, so that nothing depends on the first.
@@ -218,19 +213,15 @@ class Branch(Reference):
             InvalidRequest: kind ``invalid_path``.
         Cost: 1 COPY inside the store and 1 write of the key-value store.
         """
-        check_path(path, writing=True)
-        check_writable(self._home, self._text)
-        known_branch(self._home, self._text)
-        found = (self if ref is None else Reference(self._home, str(ref))).stat(source)
-        entry = data.copy(self._home, found)
-        write.stage(self._home, branch=self._text, path=path, entry=entry)
-        return entry
+        at = None if ref is None else str(ref)
+        return self._transport.call(Copy(branch=self._text, source=source, path=path, ref=at))
 
     def status(
         self, prefix: str = "", *, after: str = "", delimiter: str = "", amount: int | None = None
     ) -> Iterator[Difference]:
         """What is uncommitted, in the order of paths; arguments and errors as `Reference.list`."""
-        return diff_uncommitted(self._home, self._text, prefix=prefix, after=after, delimiter=delimiter, amount=amount)
+        asked = Status(branch=self._text, prefix=prefix, after=after, delimiter=delimiter)
+        return self._transport.rows(asked, amount=amount)
 
     def is_dirty(self) -> bool:
         """Whether anything is uncommitted. Cost: until the first difference."""
@@ -253,16 +244,17 @@ class Branch(Reference):
 
         Arguments and errors as `lakebed.repo.commit.commit`.
         """
-        return commit(
-            self._home,
-            self._text,
-            message=message,
-            metadata=metadata,
-            committer=committer,
-            created_at_ms=created_at_ms,
-            allow_empty=allow_empty,
-            paths=paths,
-            prefixes=prefixes,
+        return self._transport.call(
+            Commit(
+                branch=self._text,
+                message=message,
+                metadata=texts(metadata),
+                committer=committer,
+                paths=None if paths is None else texts_of("paths", paths),
+                prefixes=None if prefixes is None else texts_of("prefixes", prefixes),
+                allow_empty=allow_empty,
+                created_at_ms=created_at_ms,
+            )
         )
 
     def merge(
@@ -281,17 +273,18 @@ class Branch(Reference):
 
         Arguments and errors as `lakebed.repo.merge.merge`; `Conflict` (``merge_conflict``) lists the paths.
         """
-        return merge(
-            self._home,
-            str(source),
-            into=self._text,
-            message=message,
-            metadata=metadata,
-            committer=committer,
-            strategy=strategy,
-            squash=squash,
-            prefix=prefix,
-            allow_empty=allow_empty,
+        return self._transport.call(
+            Merge(
+                branch=self._text,
+                source=str(source),
+                message=message,
+                metadata=texts(metadata),
+                committer=committer,
+                strategy=strategy,
+                squash=squash,
+                prefix=prefix,
+                allow_empty=allow_empty,
+            )
         )
 
     def revert(
@@ -306,16 +299,17 @@ class Branch(Reference):
         allow_empty: bool = False,
     ) -> CommitWithId:
         """Undo one commit's changes in a new commit. Arguments and errors as `lakebed.repo.pick.revert`."""
-        return revert(
-            self._home,
-            self._text,
-            ref=str(ref),
-            parent_number=parent_number,
-            message=message,
-            metadata=metadata,
-            committer=committer,
-            strategy=strategy,
-            allow_empty=allow_empty,
+        return self._transport.call(
+            Revert(
+                branch=self._text,
+                ref=str(ref),
+                parent_number=parent_number,
+                message=message,
+                metadata=texts(metadata),
+                committer=committer,
+                strategy=strategy,
+                allow_empty=allow_empty,
+            )
         )
 
     def cherry_pick(
@@ -330,23 +324,24 @@ class Branch(Reference):
         allow_empty: bool = False,
     ) -> CommitWithId:
         """Make one commit's changes again here. Arguments and errors as `lakebed.repo.pick.cherry_pick`."""
-        return cherry_pick(
-            self._home,
-            self._text,
-            ref=str(ref),
-            parent_number=parent_number,
-            message=message,
-            metadata=metadata,
-            committer=committer,
-            strategy=strategy,
-            allow_empty=allow_empty,
+        return self._transport.call(
+            CherryPick(
+                branch=self._text,
+                ref=str(ref),
+                parent_number=parent_number,
+                message=message,
+                metadata=texts(metadata),
+                committer=committer,
+                strategy=strategy,
+                allow_empty=allow_empty,
+            )
         )
 
     def rebase(
         self, onto: str | Reference, *, committer: str | None = None, strategy: Strategy | None = None
     ) -> CommitWithId:
         """Make this branch's own commits again upon another reference. As `lakebed.repo.rebase.rebase`."""
-        return rebase(self._home, self._text, onto=str(onto), committer=committer, strategy=strategy)
+        return self._transport.call(Rebase(branch=self._text, onto=str(onto), committer=committer, strategy=strategy))
 
     def reset(self, *, path: str | None = None, prefix: str | None = None) -> CommitWithId:
         """Give up what is uncommitted: everything, one path, or what is below a prefix.
@@ -357,17 +352,11 @@ class Branch(Reference):
         Raises:
             InvalidRequest: both are given; as `lakebed.repo.reset.reset`.
         """
-        if path is not None and prefix is not None:
-            raise InvalidRequest("A reset is of one path or of one prefix, and both were given.", kind="two_targets")
-        if path is not None:
-            return reset_path(self._home, self._text, path=path)
-        if prefix is not None:
-            return reset_prefix(self._home, self._text, prefix=prefix)
-        return reset(self._home, self._text)
+        return self._transport.call(Reset(branch=self._text, path=path, prefix=prefix))
 
     def hard_reset(self, ref: str | Reference, *, force: bool = False) -> CommitWithId:
         """Let the branch go to another commit. Arguments and errors as `lakebed.repo.reset.hard_reset`."""
-        return hard_reset(self._home, self._text, ref=str(ref), force=force)
+        return self._transport.call(HardReset(branch=self._text, ref=str(ref), force=force))
 
     def import_objects(
         self,
@@ -384,20 +373,23 @@ class Branch(Reference):
         Returns:
             Its record, completed. Arguments and errors as `lakebed.repo.importing`.
         """
-        id = start_import(
-            self._home,
-            self._text,
-            sources=sources,
+        imported = ImportObjects(
+            branch=self._text,
+            sources=list(sources),
             message=message,
-            metadata=metadata,
+            metadata=texts(metadata),
             committer=committer,
             replace=replace,
         )
-        return run_import(self._home, id, storage_options=storage_options)
+        return self._transport.call(imported, storage_options=storage_options)
 
     def compact(self, *, force: bool = True) -> Compaction:
         """Make reads of what is staged as fast as reads of a commit. As `lakebed.repo.compact.compact_once`."""
-        return compact_once(self._home, self._text, force=force)
+        return self._transport.call(Compact(branch=self._text, force=force))
+
+    def store(self, prefix: str = "") -> ObjectStore:
+        """An object store of this branch, to be read and written. As `Reference.store`."""
+        return self._transport.store(self._text, prefix, writes=True)
 
 
 def chunks_of(content: Content) -> Buffer | Iterable[Buffer]:

@@ -212,7 +212,7 @@ def sole_repository(repositories: Repositories, name: str, *, create: bool) -> R
             except AlreadyExists as error:
                 if error.kind != "repository_exists":  # somebody else made it at this moment
                     raise
-        return Repository(repositories.repository(name).home, close=repositories.close)
+        return Repository(repositories.repository(name).transport, close=repositories.close)
     except BaseException:
         with suppress(LakebedError):
             repositories.close()  # or the next try would find ourselves in the way

@@ -11,23 +11,21 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
-from lakebed.errors import NotFound
 from lakebed.objects.port import ByteRange, ObjectStore
-from lakebed.repo import data
-from lakebed.repo.blame import blame
-from lakebed.repo.branch_store import BranchStore
-from lakebed.repo.differences import DiffScope, diff_refs
+from lakebed.repo.data import ranges_file
+from lakebed.repo.differences import DiffScope
 from lakebed.repo.directories import CopyProgress, CopyReport, download_directory
 from lakebed.repo.heads import CommitWithId
 from lakebed.repo.home import Home
-from lakebed.repo.log import log
 from lakebed.repo.model import Difference, Entry
 from lakebed.repo.names import parse_reference
-from lakebed.repo.refs import resolve
 from lakebed.repo.staging.listing import Listed
-from lakebed.repo.staging.view import View, open_view
+from lakebed.repo.staging.view import View
+from lakebed.repo.transport import Transport
+from lakebed.repo.verbs.message import texts_of
+from lakebed.repo.verbs.reading import BlameMany, Diff, Exists, Head, ListObjects, Log, SignedUrl, Stat, StatMany
 
 __all__ = ["Reference"]
 
@@ -38,7 +36,7 @@ class Reference:
     What is staged on a branch is seen at ``branch``, and not at ``branch@`` or with any step such as ``branch~1``.
 
     Args:
-        home: the repository's.
+        transport: to the repository.
         text: the reference.
 
     Raises:
@@ -48,9 +46,9 @@ class Reference:
     what is stored is damaged.
     """
 
-    def __init__(self, home: Home, text: str) -> None:
+    def __init__(self, transport: Transport, text: str) -> None:
         parse_reference(text)
-        self._home = home
+        self._transport = transport
         self._text = text
 
     @property
@@ -59,12 +57,20 @@ class Reference:
         return self._text
 
     @property
+    def transport(self) -> Transport:
+        """How verbs reach the repository."""
+        return self._transport
+
+    @property
     def home(self) -> Home:
-        """What the verbs of `lakebed.repo` stand on, for those that have no method here."""
-        return self._home
+        """What the functions of `lakebed.repo` stand on, for those that have no method here.
+
+        Raises `InvalidRequest` (``not_over_http``) for a repository behind a server.
+        """
+        return self._transport.context
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._home.name!r}, {self._text!r})"
+        return f"{type(self).__name__}({self._transport.facts.name!r}, {self._text!r})"
 
     def __str__(self) -> str:
         return self._text
@@ -73,8 +79,7 @@ class Reference:
 
     def head(self) -> CommitWithId:
         """The commit that it leads to, and its id. Cost: 1 snapshot and about 3 reads of the key-value store."""
-        resolved = resolve(self._home, self._text)
-        return CommitWithId(resolved.commit_id, resolved.commit)
+        return self._transport.call(Head(ref=self._text))
 
     def log(
         self,
@@ -88,18 +93,16 @@ class Reference:
         prefixes: Sequence[str] = (),
     ) -> Iterator[CommitWithId]:
         """Commits from here backwards, each before its parents; arguments and errors as `lakebed.repo.log.log`."""
-        found = log(
-            self._home,
-            self._text,
+        asked = Log(
+            ref=self._text,
             after=after,
-            amount=amount,
             since_ms=since_ms,
             stop_at=stop_at,
             first_parent=first_parent,
-            paths=paths,
-            prefixes=prefixes,
+            paths=texts_of("paths", paths),
+            prefixes=texts_of("prefixes", prefixes),
         )
-        return (CommitWithId(id, commit) for id, commit in found)
+        return self._transport.rows(asked, amount=amount)
 
     def blame(self, path: str) -> CommitWithId:
         """The commit that made a path what it is here; what is staged does not matter.
@@ -112,7 +115,7 @@ class Reference:
 
     def blame_many(self, paths: Sequence[str]) -> dict[str, CommitWithId]:
         """The same for many paths at once, by path. As `blame`."""
-        return {path: CommitWithId(*found) for path, found in blame(self._home, self._text, paths=paths).items()}
+        return self._transport.call(BlameMany(ref=self._text, paths=texts_of("paths", paths)))
 
     def diff(
         self,
@@ -128,29 +131,18 @@ class Reference:
 
         Arguments and errors as `lakebed.repo.differences.diff_refs`.
         """
-        return diff_refs(
-            self._home,
-            self._text,
-            str(other),
-            kind=kind,
-            prefix=prefix,
-            after=after,
-            delimiter=delimiter,
-            amount=amount,
-        )
+        asked = Diff(left=self._text, right=str(other), kind=kind, prefix=prefix, after=after, delimiter=delimiter)
+        return self._transport.rows(asked, amount=amount)
 
     # ---- objects
 
-    @contextmanager
-    def view(self) -> Iterator[View]:
+    def view(self) -> AbstractContextManager[View]:
         """What is here at one moment, to read many paths of it: ``with repo.ref("main").view() as view``.
 
+        Raises `InvalidRequest` (``not_over_http``) for a repository behind a server, which keeps no moment open.
         Cost: 1 snapshot and about 3 reads of the key-value store.
         """
-        with self._home.key_value.snapshot() as snapshot:
-            resolved = resolve(self._home, self._text, snapshot=snapshot)
-            with open_view(self._home, resolved, snapshot=snapshot) as view:
-                yield view
+        return self._transport.view(self._text)
 
     def stat(self, path: str) -> Entry:
         """What is known of an object without reading it.
@@ -160,17 +152,7 @@ class Reference:
             InvalidRequest: kind ``invalid_path``.
         Cost: 1 snapshot of the key-value store; at most 1 block of 1 range, mostly cached.
         """
-        with self.view() as view:
-            entry = view.get(path)
-        if entry is None:
-            raise NotFound(
-                f"There is no {path!r} at {self._text!r} of repository {self._home.name}.",
-                kind="path_not_found",
-                repository=self._home.name,
-                reference=self._text,
-                path=path,
-            )
-        return entry
+        return self._transport.call(Stat(ref=self._text, path=path))
 
     def stat_many(self, paths: Sequence[str]) -> dict[str, Entry]:
         """What is known of many objects, of one moment, by path; those that are not there are left out.
@@ -178,14 +160,11 @@ class Reference:
         Raises `InvalidRequest` (``invalid_path``). Cost: 1 snapshot of the key-value store, 1 read a staging token for
         all paths together, and the ranges that may hold them.
         """
-        with self.view() as view:
-            found = zip(paths, view.get_many(paths), strict=True)
-        return {path: entry for path, entry in found if entry is not None}
+        return self._transport.call(StatMany(ref=self._text, paths=texts_of("paths", paths)))
 
     def exists(self, path: str) -> bool:
         """Whether there is an object at a path. Raises `InvalidRequest` (``invalid_path``). Cost: as `stat`."""
-        with self.view() as view:
-            return view.get(path) is not None
+        return self._transport.call(Exists(ref=self._text, path=path))
 
     def get(self, path: str, *, byte_range: ByteRange | None = None) -> bytes:
         """An object's bytes, or a half-open range of them.
@@ -195,22 +174,27 @@ class Reference:
             InvalidRequest: kind ``invalid_path``, ``invalid_range``.
         Cost: `stat` and 1 GET. Memory: the bytes.
         """
-        return bytes(data.read(self._home, self.stat(path), byte_range=byte_range))
+        return self._transport.get(self._text, path, byte_range=byte_range)
 
     def stream(self, path: str, *, byte_range: ByteRange | None = None) -> Iterator[bytes]:
         """An object's bytes in chunks, for what is large. As `get`; memory: one chunk."""
-        return (bytes(chunk) for chunk in data.stream(self._home, self.stat(path), byte_range=byte_range))
+        return self._transport.stream(self._text, path, byte_range=byte_range)
 
     def open(self, path: str) -> io.BufferedReader:
         """An object as a binary file that can be read and sought. Raises as `get`. Cost: `stat`; reads as they come."""
-        return data.open_file(self._home, self.stat(path))
+        entry = self.stat(path)
+
+        def read_range(byte_range: ByteRange) -> bytes:
+            return self._transport.read_entry(self._text, path, entry, byte_range=byte_range)
+
+        return ranges_file(read_range, size_bytes=entry.size_bytes)
 
     def signed_url(self, path: str, *, expires_in_s: int = 3600) -> str:
         """A URL that lets whoever has it read an object for a while.
 
         Raises as `stat`, and `InvalidRequest` where the store has no such URLs. Cost: `stat`.
         """
-        return data.signed_get(self._home, self.stat(path), expires_in_s=expires_in_s)
+        return self._transport.call(SignedUrl(ref=self._text, path=path, expires_in_s=expires_in_s))
 
     def list(
         self, prefix: str = "", *, after: str = "", delimiter: str = "", amount: int | None = None
@@ -226,8 +210,8 @@ class Reference:
             InvalidRequest: a path or the amount cannot be.
         Cost: 1 snapshot; about 1 us an entry.
         """
-        with self.view() as view:
-            yield from view.list(prefix, after=after, delimiter=delimiter, amount=amount)
+        asked = ListObjects(ref=self._text, prefix=prefix, after=after, delimiter=delimiter)
+        return self._transport.rows(asked, amount=amount)
 
     def download_directory(
         self,
@@ -256,4 +240,4 @@ class Reference:
             NotFound: kind ``reference_not_found``.
             InvalidRequest: the folder cannot be.
         """
-        return BranchStore(self._home, self._text, prefix)
+        return self._transport.store(self._text, prefix, writes=False)

@@ -53,6 +53,7 @@ from lakebed.repo.records import (
 )
 from lakebed.repo.reflog import reflog_line
 from lakebed.repo.repository import Repository
+from lakebed.repo.transport import LocalTransport
 from lakebed.repo.upkeep import Upkeep
 from lakebed.runtime import Environment
 
@@ -266,7 +267,7 @@ class Repositories:
         )
         with self._lock:
             home = self._homes.setdefault(record.uid, home)
-        return Repository(home)
+        return Repository(LocalTransport(home))
 
     def repository(self, name: str) -> Repository:
         """A repository by name.
@@ -279,7 +280,7 @@ class Repositories:
         """
         self._check_open()
         _, _, record = self._load(name)
-        return Repository(self._home(name, record))
+        return Repository(LocalTransport(self._home(name, record)))
 
     def _load(self, name: str) -> tuple[bytes, bytes, RepositoryRecord]:
         """Key, bytes and record of a repository. Raises `NotFound`, `InvalidRequest`, `Corruption`."""
@@ -312,7 +313,7 @@ class Repositories:
         with self._key_value.snapshot() as snapshot:
             found = read_records(snapshot, REPOSITORY_PREFIX, RepositoryRecord, begins_with=prefix, after=after)
             for name, record in islice(found, amount):
-                yield Repository(self._home(name, record))
+                yield Repository(LocalTransport(self._home(name, record)))
 
     def set_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
         """Replace a repository's metadata.

@@ -10,45 +10,54 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, NoReturn, get_args
+from typing import Any, get_args
 
-from lakebed.errors import InvalidRequest, LakebedError
+from lakebed.errors import LakebedError
 from lakebed.reclaim.model import Pin, ReclaimPlan, ReclaimReport, Verdict, Version
 from lakebed.repo.branch import Branch
-from lakebed.repo.branches import create_branch, delete_branch, list_branches, undelete_branch
-from lakebed.repo.collect import collect_garbage, plan_collection
-from lakebed.repo.commits import merge_base
-from lakebed.repo.differences import DiffScope, diff_refs
+from lakebed.repo.differences import DiffScope
 from lakebed.repo.heads import CommitWithId
 from lakebed.repo.home import Home
-from lakebed.repo.hooks import Hooks, Webhook, set_webhooks, webhooks
+from lakebed.repo.hooks import Hooks, Webhook
 from lakebed.repo.model import Difference, Tag
 from lakebed.repo.options import CollectionOptions
-from lakebed.repo.protection import Blocked, ProtectionRule, protect, protected, unprotect
+from lakebed.repo.protection import Blocked, ProtectionRule
 from lakebed.repo.ranges import diff_sides, log_of_range
 from lakebed.repo.reference import Reference
-from lakebed.repo.reflog import ReflogLine, reflog
-from lakebed.repo.refs import resolve_commit
-from lakebed.repo.retention import RetentionRules, delete_retention, load_retention, store_retention
-from lakebed.repo.tags import create_tag, delete_tag, list_tags
-from lakebed.repo.versions import list_pins, list_versions, pin_version, restore_version, unpin
-from lakebed.repo.why import why
+from lakebed.repo.reflog import ReflogLine
+from lakebed.repo.retention import RetentionRules
+from lakebed.repo.transport import Transport
+from lakebed.repo.verbs.reading import CommonAncestor, Head, Reflog
+from lakebed.repo.verbs.references import (
+    Branches,
+    CreateBranch,
+    CreateTag,
+    DeleteBranch,
+    DeleteTag,
+    NamedCommit,
+    Tags,
+    UndeleteBranch,
+)
+from lakebed.repo.verbs.settings import (
+    DeleteRetention,
+    Protect,
+    Protected,
+    Retention,
+    SetRetention,
+    SetWebhooks,
+    Unprotect,
+    Webhooks,
+)
+from lakebed.repo.verbs.versions import CollectGarbage, Pins, PinVersion, PlanReclaim, Restore, Unpin, Versions, Why
 
 __all__ = ["NamedCommit", "Repository"]
-
-
-class NamedCommit(NamedTuple):
-    """A branch or tag, and where it stands."""
-
-    name: str
-    commit_id: str
 
 
 class Repository:
     r"""One repository. Thread-safe. Close it, or use it in a ``with``, when `lakebed.repo.open` gave it.
 
     Args:
-        home: what every verb stands on.
+        transport: to the repository.
         close: called by `close`; None: whoever gave it closes what is below it.
 
     Example:
@@ -61,66 +70,70 @@ class Repository:
         (['events/1.csv'], 'first events')
     """
 
-    def __init__(self, home: Home, *, close: Callable[[], None] | None = None) -> None:
-        self._home = home
+    def __init__(self, transport: Transport, *, close: Callable[[], None] | None = None) -> None:
+        self._transport = transport
         self._close = close
 
     # ---- what it is
 
     @property
+    def transport(self) -> Transport:
+        """How verbs reach the repository."""
+        return self._transport
+
+    @property
     def home(self) -> Home:
-        """What the verbs of `lakebed.repo` stand on, for those that have no method here."""
-        return self._home
+        """What the functions of `lakebed.repo` stand on, for those that have no method here.
+
+        Raises `InvalidRequest` (``not_over_http``) for a repository behind a server.
+        """
+        return self._transport.context
 
     @property
     def name(self) -> str:
         """Its name inside its home."""
-        return self._home.name
+        return self._transport.facts.name
 
     @property
     def id(self) -> str:
         """Its ULID, which no other repository has, also after it was deleted and made again."""
-        return self._home.record.uid
+        return self._transport.facts.id
 
     @property
     def url(self) -> str:
-        """Where its objects are."""
-        return self._home.store.root_url
+        """Where its objects are; of a repository behind a server as the server sees it."""
+        return self._transport.facts.url
 
     @property
     def namespace(self) -> str:
         """Where its objects are, as it was said when it was made: a folder relative to the storage, or ``local://``."""
-        return self._home.record.namespace
+        return self._transport.facts.namespace
 
     @property
     def default_branch(self) -> str:
         """The name of its default branch."""
-        return self._home.record.default_branch
+        return self._transport.facts.default_branch
 
     @property
     def created_at_ms(self) -> int:
         """Unix time in milliseconds, UTC."""
-        return self._home.record.created_at_ms
+        return self._transport.facts.created_at_ms
 
     @property
     def metadata(self) -> dict[str, str]:
         """The user's own, as it was when the repository was opened."""
-        return dict(self._home.record.metadata)
+        return dict(self._transport.facts.metadata)
 
     @property
     def is_read_only(self) -> bool:
         """Whether nothing in it can be changed."""
-        return self._home.record.read_only
+        return self._transport.facts.is_read_only
 
     def __repr__(self) -> str:
-        return f"Repository({self.name!r}, url={self.url!r})"
+        return f"Repository({self.name!r}, url={self._transport.url!r})"
 
-    def __reduce__(self) -> NoReturn:
-        raise InvalidRequest(
-            f"An open repository cannot be copied or sent to another process: open {self.name!r} there, with "
-            "lakebed.repo.open, or by the address of a server that owns it.",
-            kind="not_picklable",
-        )
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Repository, (self._transport,)
 
     # ---- references
 
@@ -129,16 +142,15 @@ class Repository:
 
         Raises `InvalidRequest` for what cannot be read as one; whether it is there shows when it is used.
         """
-        return Reference(self._home, text)
+        return Reference(self._transport, text)
 
     def branch(self, name: str | None = None) -> Branch:
         """A branch, to read and write; by default the default branch. Whether it is there shows when it is used."""
-        return Branch(self._home, self.default_branch if name is None else name)
+        return Branch(self._transport, self.default_branch if name is None else name)
 
     def branches(self, *, prefix: str = "", after: str | None = None, hidden: bool = False) -> Iterator[NamedCommit]:
         """Branches in the order of their names, of one moment; `hidden`: also those that are hidden. Cost: 1 scan."""
-        found = list_branches(self._home, prefix=prefix, after=after, hidden=hidden)
-        return (NamedCommit(name, record.commit_id) for name, record in found)
+        return self._transport.rows(Branches(prefix=prefix, after=after, hidden=hidden), amount=None)
 
     def create_branch(
         self, name: str, *, source: str | Reference | None = None, hidden: bool = False, committer: str = ""
@@ -147,23 +159,22 @@ class Repository:
 
         Arguments and errors as `lakebed.repo.branches.create_branch`.
         """
-        start = self.default_branch if source is None else str(source)
-        create_branch(self._home, name, source=start, hidden=hidden, committer=committer)
+        start = None if source is None else str(source)
+        self._transport.call(CreateBranch(name=name, source=start, hidden=hidden, committer=committer))
         return self.branch(name)
 
     def delete_branch(self, name: str, *, committer: str = "") -> None:
         """Delete a branch, with what is staged on it. Errors as `lakebed.repo.branches.delete_branch`."""
-        delete_branch(self._home, name, committer=committer)
+        self._transport.call(DeleteBranch(name=name, committer=committer))
 
     def undelete_branch(self, name: str, *, committer: str = "") -> Branch:
         """Bring a deleted branch back at the commit it had. Errors as `lakebed.repo.branches.undelete_branch`."""
-        undelete_branch(self._home, name, committer=committer)
+        self._transport.call(UndeleteBranch(name=name, committer=committer))
         return self.branch(name)
 
     def tags(self, *, prefix: str = "", after: str | None = None) -> Iterator[NamedCommit]:
         """Tags in the order of their names, of one moment. Cost: 1 scan."""
-        found = list_tags(self._home, prefix=prefix, after=after)
-        return (NamedCommit(name, tag.commit_id) for name, tag in found)
+        return self._transport.rows(Tags(prefix=prefix, after=after), amount=None)
 
     def create_tag(
         self, name: str, *, ref: str | Reference | None = None, owner: str = "", lifetime_ms: int | None = None
@@ -172,12 +183,12 @@ class Repository:
 
         Arguments and errors as `lakebed.repo.tags.create_tag`.
         """
-        commit_id, _ = resolve_commit(self._home, self.default_branch if ref is None else str(ref))
-        return create_tag(self._home, name, commit_id=commit_id, owner=owner, lifetime_ms=lifetime_ms)
+        at = None if ref is None else str(ref)
+        return self._transport.call(CreateTag(name=name, ref=at, owner=owner, lifetime_ms=lifetime_ms))
 
     def delete_tag(self, name: str) -> None:
         """Remove a tag. Errors as `lakebed.repo.tags.delete_tag`."""
-        delete_tag(self._home, name)
+        self._transport.call(DeleteTag(name=name))
 
     def filesystem(self) -> Any:
         """The repository as a file system of fsspec, for pandas, DuckDB and pyarrow: see `lakebed.repo.fs`.
@@ -218,72 +229,62 @@ class Repository:
             prefix, after, delimiter, amount: as `lakebed.repo.differences.diff_refs`, and so are errors.
         """
         one, other, scope = diff_sides(str(left), None if right is None else str(right), kind)
-        return diff_refs(
-            self._home,
-            one,
-            other,
-            kind=scope,
-            prefix=prefix,
-            after=after,
-            delimiter=delimiter,
-            amount=amount,
-        )
+        return self.ref(one).diff(other, kind=scope, prefix=prefix, after=after, delimiter=delimiter, amount=amount)
 
     def merge_base(self, left: str | Reference, right: str | Reference) -> str | None:
         """Id of the best common ancestor of two references; None: there is none. Errors as `lakebed.repo.refs`."""
-        with self._home.key_value.snapshot() as snapshot:
-            one, _ = resolve_commit(self._home, str(left), snapshot=snapshot)
-            other, _ = resolve_commit(self._home, str(right), snapshot=snapshot)
-            return merge_base(self._home, one, other, snapshot=snapshot)
+        return self._transport.call(CommonAncestor(left=str(left), right=str(right)))
 
     def reflog(self, branch: str | None = None, *, since_ms: int | None = None) -> Iterator[ReflogLine]:
         """Where a branch, or every branch, has been, oldest first, deleted branches included."""
-        return reflog(self._home, branch=branch, since_ms=since_ms)
+        lines = self._transport.call(Reflog(branch=branch, since_ms=since_ms))
+        return iter(lines)
 
     # ---- settings
 
     def protect(self, pattern: str, *, blocked: Sequence[Blocked] = get_args(Blocked)) -> ProtectionRule:
         """Protect the branches that a pattern matches. Arguments as `lakebed.repo.protection.protect`."""
-        return protect(self._home, pattern, blocked=tuple(blocked))
+        return self._transport.call(Protect(pattern=pattern, blocked=list(blocked)))
 
     def unprotect(self, pattern: str) -> None:
         """Remove the rule of a pattern. Raises `NotFound`."""
-        unprotect(self._home, pattern)
+        self._transport.call(Unprotect(pattern=pattern))
 
     def protected(self) -> tuple[ProtectionRule, ...]:
         """The rules of protected branches, sorted by pattern."""
-        return protected(self._home)
+        return self._transport.call(Protected())
 
     def retention(self) -> RetentionRules | None:
         """For how long commits stay active behind their branches; None: for ever."""
-        return load_retention(self._home)
+        return self._transport.call(Retention())
 
     def set_retention(self, *, default_days: int, branch_days: Mapping[str, int] = {}) -> RetentionRules:
         """Replace the rules of retention. Arguments and errors as `lakebed.repo.retention.store_retention`."""
-        return store_retention(self._home, default_days=default_days, branch_days=branch_days)
+        return self._transport.call(SetRetention(default_days=default_days, branch_days=dict(branch_days)))
 
     def delete_retention(self) -> None:
         """Remove the rules: nothing expires any more."""
-        delete_retention(self._home)
+        self._transport.call(DeleteRetention())
 
     @property
     def hooks(self) -> Hooks:
         """What runs before and after commits and merges in this process."""
-        return self._home.hooks
+        return self._transport.context.hooks
 
     def webhooks(self) -> tuple[Webhook, ...]:
         """The webhooks that run before and after commits and merges, in every process."""
-        return webhooks(self._home.key_value, keys=self._home.keys)
+        return self._transport.call(Webhooks())
 
     def set_webhooks(self, hooks: Sequence[Webhook]) -> None:
         """Replace all webhooks. Errors as `lakebed.repo.hooks.set_webhooks`."""
-        set_webhooks(self._home.key_value, keys=self._home.keys, hooks=hooks)
+        self._transport.call(SetWebhooks(hooks=list(hooks)))
 
     # ---- versions
 
     def versions(self) -> Iterator[Version]:
         """Commits of the default branch, oldest first. As `lakebed.repo.versions.list_versions`."""
-        return list_versions(self._home)
+        versions = self._transport.call(Versions())
+        return iter(versions)
 
     def at(self, version: str) -> Reference:
         """Reading at one version: a commit, a pin's name, or any other reference, as it stands now.
@@ -291,20 +292,19 @@ class Repository:
         Raises:
             NotFound: kind ``reference_not_found``.
         """
-        commit_id, _ = resolve_commit(self._home, version)
-        return self.ref(commit_id)
+        return self.ref(self._transport.call(Head(ref=version)).id)
 
     def pin(self, name: str, *, version: str | None = None, lifetime_ms: int | None = None) -> Pin:
         """Keep a version alive by a tag. As `lakebed.repo.versions.pin_version`."""
-        return pin_version(self._home, name, version=version, lifetime_ms=lifetime_ms)
+        return self._transport.call(PinVersion(name=name, version=version, lifetime_ms=lifetime_ms))
 
     def pins(self) -> list[Pin]:
         """Tags, and branches other than the default one. As `lakebed.repo.versions.list_pins`."""
-        return list_pins(self._home)
+        return self._transport.call(Pins())
 
     def unpin(self, name: str) -> None:
         """Remove a tag. As `lakebed.repo.versions.unpin`."""
-        unpin(self._home, name)
+        self._transport.call(Unpin(name=name))
 
     def fork(self, name: str, *, version: str | None = None) -> Branch:
         """A branch that starts from a version, by default the newest. As `create_branch`."""
@@ -312,11 +312,11 @@ class Repository:
 
     def restore(self, version: str, *, committer: str | None = None) -> Version:
         """Make an older version the newest, in a new commit. As `lakebed.repo.versions.restore_version`."""
-        return restore_version(self._home, version, committer=committer)
+        return self._transport.call(Restore(version=version, committer=committer))
 
     def plan_reclaim(self, options: CollectionOptions | None = None) -> ReclaimPlan:
         """What a collection would delete now; deletes nothing. As `lakebed.repo.collect.plan_collection`."""
-        return plan_collection(self._home, options=options)
+        return self._transport.call(PlanReclaim(min_age_s=_age_s(options)))
 
     def collect_garbage(
         self,
@@ -326,11 +326,12 @@ class Repository:
         progress: Callable[[Any], None] | None = None,
     ) -> ReclaimReport:
         """Delete what nothing needs. As `lakebed.repo.collect.collect_garbage`."""
-        return collect_garbage(self._home, options=options, dry_run=dry_run, progress=progress)
+        collection = CollectGarbage(min_age_s=_age_s(options), dry_run=dry_run)
+        return self._transport.call(collection, progress=progress)
 
     def why(self, path: str) -> Verdict:
         """Who needs an object of the storage namespace, or when it may go. As `lakebed.repo.why.why`."""
-        return why(self._home, path)
+        return self._transport.call(Why(path=path))
 
     # ---- the end
 
@@ -352,3 +353,7 @@ class Repository:
             self.close()
         except LakebedError as failure:
             error.add_note(f"and closing repository {self.name} failed: {failure}")
+
+
+def _age_s(options: CollectionOptions | None) -> float | None:
+    return None if options is None else options.min_age.total_seconds()

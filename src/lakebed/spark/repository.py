@@ -25,15 +25,14 @@ from lakebed.reclaim.model import ReclaimReport
 from lakebed.repo.addresses import LISTED_SCHEMA, addresses_of_ranges
 from lakebed.repo.branch import Branch
 from lakebed.repo.collect import collect_garbage
+from lakebed.repo.columns import columns_of
 from lakebed.repo.committed.store import Committed
 from lakebed.repo.data import CONTENT_TYPE, upload_to
 from lakebed.repo.home import Home
 from lakebed.repo.model import Entry, MetarangeRef, RangeMeta
 from lakebed.repo.options import CollectionOptions
 from lakebed.repo.refs import resolve
-from lakebed.repo.remote.branch import RemoteBranch
-from lakebed.repo.remote.columns import columns_of
-from lakebed.repo.remote.repository import RemoteRepository
+from lakebed.repo.remote.transport import HttpTransport
 from lakebed.repo.repository import Repository
 from lakebed.repo.staging.listing import decode_entries
 from lakebed.repo.staging.uncommitted import uncommitted
@@ -61,7 +60,7 @@ RangeOf = tuple[MetarangeRef, RangeMeta]
 
 def stage_files(
     spark: SparkSession,
-    branch: Branch | RemoteBranch,
+    branch: Branch,
     files: DataFrame | Mapping[str, str],
     *,
     content_type: str = CONTENT_TYPE,
@@ -100,15 +99,15 @@ def stage_files(
     return branch.stage_many(pa.Table.from_batches(staged)) if staged else 0
 
 
-def _uploader(branch: Branch | RemoteBranch) -> Upload:
+def _uploader(branch: Branch) -> Upload:
     """How a task uploads: into the storage, or through the server."""
-    if isinstance(branch, RemoteBranch):
+    if isinstance(branch.transport, HttpTransport):
         return partial(_upload_through, pickle.dumps(branch))
     return partial(_upload_into, ship(branch.home.store))
 
 
 def _upload_through(branch: bytes, content: Any, content_type: str) -> Entry:
-    opened: RemoteBranch = _opened(branch)
+    opened: Branch = _opened(branch)
     return opened.upload(content, content_type=content_type)
 
 
@@ -191,7 +190,7 @@ def collect_repository(
         InvalidRequest: as `Repository.collect_garbage`; a repository behind a server, or in this process's memory.
     Cost: as `Repository.collect_garbage`; the driver holds the listing and the garbage, and no range.
     """
-    if isinstance(repository, RemoteRepository):
+    if isinstance(repository.transport, HttpTransport):
         raise InvalidRequest(
             "A repository behind a server is collected by the server: call its collect_garbage, or open the storage "
             "here while no server runs.",
@@ -267,9 +266,7 @@ def _committed(store: bytes) -> AbstractContextManager[Committed]:
 # ---- listing
 
 
-def list_repository(
-    spark: SparkSession, repository: Repository | RemoteRepository, ref: str | None = None
-) -> DataFrame:
+def list_repository(spark: SparkSession, repository: Repository, ref: str | None = None) -> DataFrame:
     """What a reference shows, as a DataFrame: of a branch with what is uncommitted, all of one moment.
 
     Args:
@@ -287,7 +284,7 @@ def list_repository(
     Cost: 1 GET a range, by tasks, each time the frame is run; the driver holds what is uncommitted.
     """
     text = repository.default_branch if ref is None else ref
-    if isinstance(repository, RemoteRepository):
+    if isinstance(repository.transport, HttpTransport):
         listed = ((one.path, one.entry) for one in repository.ref(text).list() if one.entry is not None)
         return spark.createDataFrame(columns_of(listed), _ENTRIES)
     home = repository.home

@@ -18,7 +18,7 @@ from lakebed import Table
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects import ObjectStore
 from lakebed.repo import RepositoryOptions
-from lakebed.repo.remote.repository import RemoteRepository
+from lakebed.repo.repository import Repository
 from lakebed.repo.task_store import EntryStore
 from lakebed.server.serve import start_server
 
@@ -49,7 +49,7 @@ globals().update(contract("test_streaming"))
 
 
 @pytest.fixture(scope="module")
-def repo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteRepository]:
+def repo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
     """A repository behind a server, for all tests of the module: each has a folder of its own."""
     options = RepositoryOptions(background=False)
     with start_server(tmp_path_factory.mktemp("served"), durable=False, repository_options=options) as running:
@@ -60,7 +60,7 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteRepository]
 
 
 @pytest.fixture
-def opened(repo: RemoteRepository) -> Callable[..., Any]:
+def opened(repo: Repository) -> Callable[..., Any]:
     """Opens one folder of a branch again and again; what was there before is gone."""
     folder = f"some/prefix-{next(FOLDERS)}"
     outside = repo.branch().store("some")
@@ -68,21 +68,21 @@ def opened(repo: RemoteRepository) -> Callable[..., Any]:
     return lambda **_: repo.branch().store(folder)
 
 
-def test_it_is_a_store_of_entries(repo: RemoteRepository) -> None:
+def test_it_is_a_store_of_entries(repo: Repository) -> None:
     """It names itself by its URL, can be pickled, and shows neither key nor secret."""
     store = repo.branch().store("a/")
     assert isinstance(store, ObjectStore)
     assert isinstance(store, EntryStore)
     assert store.is_versioned
-    assert store.root_url == f"{repo.branch().repository_url}/main/a"
+    assert store.root_url == f"{repo.transport.url}/main/a"
     store.put("b", b"body")
     assert bytes(pickle.loads(pickle.dumps(store)).get("b")) == b"body"
-    assert store.url("b").startswith(f"{repo.branch().repository_url}/data/")
+    assert store.url("b").startswith(f"{repo.transport.url}/data/")
     with pytest.raises(NotFound):
         repo.branch("nothing").store()
 
 
-def test_other_references_are_read(repo: RemoteRepository) -> None:
+def test_other_references_are_read(repo: Repository) -> None:
     """A tag or commit reads as it was, a branch's name as it is; none of them can be written to."""
     branch = repo.create_branch("read")
     branch.store("r").put("x", b"1")
@@ -100,7 +100,7 @@ def test_other_references_are_read(repo: RemoteRepository) -> None:
         repo.ref("never").store()
 
 
-def test_a_table_lives_behind_a_server(repo: RemoteRepository) -> None:
+def test_a_table_lives_behind_a_server(repo: Repository) -> None:
     """A table is made, upserted, tagged, compacted, expired and merged through the server alone."""
     dev = repo.create_branch("tables", source=repo.create_branch("target"))
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string())])
@@ -125,7 +125,7 @@ def test_a_table_lives_behind_a_server(repo: RemoteRepository) -> None:
         assert dict(zip(found["id"], found["note"], strict=True)) == rows
 
 
-def test_an_expression_means_what_it_meant_when_it_was_opened(repo: RemoteRepository) -> None:
+def test_an_expression_means_what_it_meant_when_it_was_opened(repo: Repository) -> None:
     """A store over ``branch@`` stays at the commit that was its head, whatever the branch does afterwards."""
     branch = repo.create_branch("moves")
     branch.put("m/x", b"1")

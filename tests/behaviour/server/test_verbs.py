@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from lakebed.repo.remote.verbs import HOME_VERBS, VERBS
+from lakebed.repo.verbs import HOME_VERBS, VERBS
 from lakebed.server.app import description
 
 STREAM = {"Content-Type": "application/vnd.apache.arrow.stream"}
@@ -147,7 +147,7 @@ def test_roles_are_checked(client: Any) -> None:
     for name, one in VERBS.items():
         for role, asking in by_role.items():
             answer = asking.ask("POST", f":/verbs/{name}", b"{broken")
-            allowed = ranks.index(role) >= ranks.index(one.needs)
+            allowed = ranks.index(role) >= ranks.index(one.role)
             assert answer.status == (400 if allowed else 403), (name, role, answer.body)
         assert stranger.ask("POST", f":/verbs/{name}", {}).status == 403
         assert nobody.ask("POST", f":/verbs/{name}", {}).status == 401

@@ -2,7 +2,7 @@
 
 Owns: the pool of connections, authentication, and what an unclear outcome is. Invariants: what reads is tried again
 after a connection broke; what writes is not, and raises `OutcomeUnknown`, for it may have happened; the secret is in no
-error, log or `repr`. Does not know: what the verbs mean (`lakebed.repo.remote.verbs`).
+error, log or `repr`. Does not know: what the verbs mean (`lakebed.repo.verbs`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from urllib3.exceptions import HTTPError, MaxRetryError, NewConnectionError
 
 from lakebed import errors
 from lakebed.errors import InternalError, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable, UnsupportedFormat
-from lakebed.repo.remote.verbs import HOME_VERBS, PAGE_COUNT_MAX, VERBS, Verb
 
-__all__ = ["ACCESS_KEY_VARIABLE", "SECRET_VARIABLE", "Client", "encoded", "read_reply"]
+__all__ = ["ACCESS_KEY_VARIABLE", "READ_S", "SECRET_VARIABLE", "Client", "encoded", "read_reply"]
 
 ACCESS_KEY_VARIABLE: Final = "LAKEBED_ACCESS_KEY_ID"
 """The environment variable with the access key, where none is given."""
@@ -34,7 +33,8 @@ API: Final = "/api/v1"
 _KIND_HEADER: Final = "x-lakebed-error"
 _CLASS_HEADER: Final = "x-lakebed-error-class"
 _CONNECT_S: Final = 10.0
-_READ_S: Final = 120.0
+READ_S: Final = 120.0
+"""How long a server may be silent, unless the caller says otherwise."""
 _CONNECTIONS_MAX: Final = 64
 _RETRY_READS: Final = urllib3.Retry(
     3, backoff_factor=0.1, status=0, redirect=0, allowed_methods=None, raise_on_status=False
@@ -87,56 +87,10 @@ class Client:
         """Hang up; again is fine."""
         self._pool.clear()
 
-    # ---- verbs
-
-    def call(self, name: str, /, *, repository: str | None, **message: Any) -> Any:
-        """Ask for a verb of a repository, or of all of them (None); what it returns.
-
-        Raises what the method behind the verb does, `Unavailable`, and of a write `OutcomeUnknown`. Cost: 1 request.
-        """
-        verb, path = _place(name, repository)
-        return self._ask(verb, path, message)
-
-    def rows(
-        self, name: str, /, *, repository: str | None, amount: int | None, after: str | None, **message: Any
-    ) -> Iterator[Any]:
-        """The rows of a list, a page at a time; the first page is there when this returns.
-
-        Cost: 1 request for every `PAGE_COUNT_MAX` rows.
-        """
-        verb, path = _place(name, repository)
-
-        def page(behind: str | None, wanted: int | None) -> list[Any]:
-            count = PAGE_COUNT_MAX if wanted is None else min(wanted, PAGE_COUNT_MAX)
-            named = {} if behind is None else {"after": behind}
-            found: list[Any] = self._ask(verb, path, {**message, **named, "amount": count})
-            return found
-
-        def following(rows: list[Any]) -> Iterator[Any]:
-            left = amount
-            while True:
-                yield from rows
-                left = None if left is None else left - len(rows)
-                if len(rows) < PAGE_COUNT_MAX or left == 0:
-                    return
-                rows = page(_row_name(rows[-1]), left)
-
-        return following(page(after, amount))
-
-    def _ask(self, verb: Verb[Any], path: str, message: Mapping[str, Any]) -> Any:
-        try:
-            body = msgspec.json.encode(message)
-        except (TypeError, ValueError) as error:  # of which what is no Unicode is one
-            raise InvalidRequest(f"{verb.name} does not take this: {error}.", kind="invalid_argument") from error
-        reply = self.request(
-            "POST", path, body, headers=_JSON, again=verb.reads, read_s=None if verb.effort == "long" else _READ_S
-        )
-        return None if verb.gives is None else read_reply(reply.data, verb.gives)
-
     # ---- requests
 
     def send(self, method: str, path: str, kind: type[T], body: Any = None, **query: Any) -> T:
-        """One JSON request below the interface's root; the reply as a struct. Raises as `call`. Cost: 1 request."""
+        """One JSON request below the interface's root; the reply as a struct. Raises as `request`. Cost: 1 request."""
         content = None if body is None else msgspec.json.encode(body)
         reply = self.request(method, path, content, headers=_JSON, again=method == "GET", query=query)
         found: T = read_reply(reply.data, kind)
@@ -152,7 +106,7 @@ class Client:
         query: Mapping[str, Any] | None = None,
         again: bool = False,
         preload: bool = True,
-        read_s: float | None = _READ_S,
+        read_s: float | None = READ_S,
     ) -> urllib3.BaseHTTPResponse:
         """One request below the interface's root.
 
@@ -276,21 +230,6 @@ def read_reply(body: bytes, kind: Any) -> Any:
 @cache
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind)
-
-
-def _place(name: str, repository: str | None) -> tuple[Verb[Any], str]:
-    if repository is None:
-        return HOME_VERBS[name], f"/verbs/{name}"
-    return VERBS[name], f"/repositories/{encoded(repository)}/verbs/{name}"
-
-
-def _row_name(row: Any) -> str:
-    """With what the page behind a row begins."""
-    for name in ("path", "id", "name"):
-        found = getattr(row, name, None)
-        if found is not None:
-            return str(found)
-    raise InternalError(f"A row of {type(row).__name__} has no name.")
 
 
 def _reopened(endpoint: str, access_key: str, secret: str) -> Client:

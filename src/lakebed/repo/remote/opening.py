@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.repo.remote.client import Client
 from lakebed.repo.remote.repositories import RemoteRepositories
-from lakebed.repo.remote.repository import RemoteRepository
+from lakebed.repo.repository import Repository
 
 __all__ = ["open_remote_repositories", "open_remote_repository"]
 
@@ -33,7 +33,7 @@ def open_remote_repositories(
 
 def open_remote_repository(
     url: str, *, access_key: str | None = None, secret: str | None = None, create: bool = True
-) -> RemoteRepository:
+) -> Repository:
     """One repository of a server.
 
     Args:
@@ -66,4 +66,4 @@ def open_remote_repository(
         with suppress(AlreadyExists):  # somebody else made it at this moment
             home.create(name)
         found = home.repository(name)
-    return RemoteRepository(found.client, found.facts, close=home.close)
+    return Repository(found.transport, close=home.close)

@@ -10,16 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from types import TracebackType
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.repo.model import DeletedRepository
 from lakebed.repo.names import check_branch_name, check_repository_name, missing_repository
 from lakebed.repo.remote.client import Client, encoded
 from lakebed.repo.remote.keys import RemoteAccessKeys
-from lakebed.repo.remote.reference import only_local
-from lakebed.repo.remote.repository import RemoteRepository
-from lakebed.repo.remote.verbs import RepositoryFacts
+from lakebed.repo.remote.transport import HttpTransport, ask, only_local, pages
+from lakebed.repo.repository import Repository
+from lakebed.repo.verbs.message import RepositoryFacts, texts
+from lakebed.repo.verbs.reading import Describe
+from lakebed.repo.verbs.repositories import (
+    CreateRepository,
+    Deleted,
+    HomeVerb,
+    ListRepositories,
+    SetMetadata,
+    UpdateMetadata,
+)
 
 __all__ = ["RemoteRepositories"]
 
@@ -73,23 +82,23 @@ class RemoteRepositories:
         metadata: Mapping[str, str] | None = None,
         committer: str | None = None,
         read_only: bool = False,
-    ) -> RemoteRepository:
+    ) -> Repository:
         """Make a repository, with a first commit that holds nothing. As `Repositories.create`. Cost: 1 request."""
         check_repository_name(name)
         check_branch_name(default_branch)
-        made: RepositoryFacts = self._client.call(
-            "create",
-            repository=None,
-            name=name,
-            namespace=namespace,
-            default_branch=default_branch,
-            metadata=None if metadata is None else dict(metadata),
-            committer=committer,
-            read_only=read_only,
+        made: RepositoryFacts = self._ask(
+            CreateRepository(
+                name=name,
+                namespace=namespace,
+                default_branch=default_branch,
+                metadata=texts(metadata),
+                committer=committer,
+                read_only=read_only,
+            )
         )
-        return RemoteRepository(self._client, made)
+        return self._opened(made)
 
-    def repository(self, name: str) -> RemoteRepository:
+    def repository(self, name: str) -> Repository:
         """A repository by name. As `Repositories.repository`. Cost: 1 request; of one that is not there 1 more."""
         try:
             return self._found(name)
@@ -100,9 +109,16 @@ class RemoteRepositories:
             names = [one.name for one in self.list(amount=_NAMES_LOOKED_AT_MAX)]
             raise missing_repository(name, names=names, url=self.url) from missing
 
-    def _found(self, name: str) -> RemoteRepository:
-        found: RepositoryFacts = self._client.call("describe", repository=check_repository_name(name))
-        return RemoteRepository(self._client, found)
+    def _ask(self, verb: HomeVerb[Any]) -> Any:
+        return ask(self._client, verb, "/verbs/")
+
+    def _opened(self, facts: RepositoryFacts) -> Repository:
+        return Repository(HttpTransport(self._client, facts))
+
+    def _found(self, name: str) -> Repository:
+        path = f"/repositories/{encoded(check_repository_name(name))}/verbs/"
+        found: RepositoryFacts = ask(self._client, Describe(), path)
+        return self._opened(found)
 
     def exists(self, name: str) -> bool:
         """Whether there is a repository of this name. Cost: 1 request."""
@@ -112,20 +128,18 @@ class RemoteRepositories:
             return False
         return True
 
-    def list(
-        self, *, prefix: str = "", after: str | None = None, amount: int | None = None
-    ) -> Iterator[RemoteRepository]:
+    def list(self, *, prefix: str = "", after: str | None = None, amount: int | None = None) -> Iterator[Repository]:
         """Repositories that the access key may see, in the order of their names. Cost: 1 request a page."""
-        found = self._client.rows("list", repository=None, prefix=prefix, after=after, amount=amount)
-        return (RemoteRepository(self._client, facts) for facts in islice(found, amount))
+        found = pages(self._client, ListRepositories(prefix=prefix, after=after), "/verbs/", amount=amount)
+        return (self._opened(facts) for facts in islice(found, amount))
 
     def set_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
         """Replace a repository's metadata. As `Repositories.set_metadata`. Cost: 1 request."""
-        self._client.call("set_metadata", repository=None, name=name, metadata=dict(metadata))
+        self._ask(SetMetadata(name=name, metadata=dict(metadata)))
 
     def update_metadata(self, name: str, changed: Mapping[str, str], *, removed: Iterable[str] = ()) -> None:
         """Set some keys and remove others. As `Repositories.update_metadata`. Cost: 1 request."""
-        self._client.call("update_metadata", repository=None, name=name, changed=dict(changed), removed=list(removed))
+        self._ask(UpdateMetadata(name=name, changed=dict(changed), removed=list(removed)))
 
     def delete(self, name: str, *, force: bool = False) -> None:
         """Delete a repository: it is gone at once. As `Repositories.delete`. Cost: 1 request."""
@@ -133,7 +147,7 @@ class RemoteRepositories:
 
     def deleted(self) -> tuple[DeletedRepository, ...]:
         """Repositories that are deleted and not cleaned up yet. Cost: 1 request."""
-        found: tuple[DeletedRepository, ...] = self._client.call("deleted", repository=None)
+        found: tuple[DeletedRepository, ...] = self._ask(Deleted())
         return found
 
     def step_once(self) -> None:

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Final, Protocol, TypeVar, runtime_checkable
+from typing import Final, TypeVar
 
 from typing_extensions import Buffer
 
@@ -27,15 +27,18 @@ from lakebed.objects.memory import absent, occupied
 from lakebed.objects.path import check_folder, check_path, is_path, join_path
 from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, Listing, ObjectMeta, RequestCounts
 from lakebed.objects.streaming import byte_view, stream_ranges
-from lakebed.repo.data import whole_body
+from lakebed.repo.data import CONTENT_TYPE, whole_body
 from lakebed.repo.entry import address_ulid
 from lakebed.repo.model import Entry
-from lakebed.repo.remote.verbs import PATHS_MAX
 from lakebed.repo.staging.listing import Listed
 from lakebed.repo.task_store import TaskStore
+from lakebed.repo.transport import Transport
+from lakebed.repo.verbs.message import PATHS_MAX
+from lakebed.repo.verbs.reading import ListObjects, SignedUrl, Stat, StatMany
+from lakebed.repo.verbs.writing import Copy, DeleteMany, Link
 from lakebed.runtime import Environment
 
-__all__ = ["ReadsRemote", "RemoteStore", "ServerBytes", "WritesRemote"]
+__all__ = ["RemoteStore", "ServerBytes"]
 
 R = TypeVar("R")
 
@@ -49,92 +52,28 @@ _WAIT_FIRST_MS: Final = 20
 _GAP_BYTES_MAX: Final = StoreLimits().coalesce_gap_bytes_max
 
 
-class ReadsRemote(Protocol):
-    """`lakebed.repo.remote.reference.RemoteReference`, as far as a store uses it."""
-
-    @property
-    def repository_url(self) -> str:
-        """Of the repository, without credentials."""
-        ...
-
-    def get(self, path: str, *, byte_range: ByteRange | None = None) -> bytes:
-        """An object's bytes."""
-        ...
-
-    def read_entry(self, path: str, entry: Entry, *, byte_range: ByteRange | None = None) -> bytes:
-        """The bytes of an entry, whatever its path has become."""
-        ...
-
-    def stat(self, path: str) -> Entry:
-        """What is known of an object."""
-        ...
-
-    def stat_many(self, paths: Sequence[str]) -> dict[str, Entry]:
-        """The same for many paths at once."""
-        ...
-
-    def list(self, prefix: str = "", *, after: str = "", delimiter: str = "") -> Iterator[Listed]:
-        """What is below a prefix."""
-        ...
-
-    def signed_url(self, path: str, *, expires_in_s: int = 3600) -> str:
-        """A URL of the storage."""
-        ...
-
-
-@runtime_checkable
-class WritesRemote(ReadsRemote, Protocol):
-    """`lakebed.repo.remote.branch.RemoteBranch`, as far as a store uses it."""
-
-    def put(self, path: str, content: Buffer, *, only_if_absent: bool = False) -> Entry:
-        """Upload and stage an object."""
-        ...
-
-    def check_put(self, path: str) -> None:
-        """Raise what a put would raise before it needs the bytes."""
-        ...
-
-    def upload(self, content: Buffer | Iterable[Buffer]) -> Entry:
-        """Upload an object."""
-        ...
-
-    def stage_many(self, entries: Iterable[tuple[str, Entry]]) -> int:
-        """Stage many objects."""
-        ...
-
-    def link(self, path: str, url: str, *, checksum: str | None = None, only_if_absent: bool = False) -> Entry:
-        """Stage an object that was uploaded."""
-        ...
-
-    def delete_many(self, paths: Iterable[str]) -> int:
-        """Delete many objects."""
-        ...
-
-    def copy(self, source: str, path: str) -> Entry:
-        """Copy an object."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class ServerBytes:
     """The bytes of a branch, for tasks that read and upload through the server: `lakebed.repo.task_store.ObjectBytes`.
 
     Attributes:
-        source: the branch or commit, with its client.
+        transport: to the repository, with its credentials.
+        ref: the branch or commit.
         folder: that the paths of tasks are below.
     """
 
-    source: ReadsRemote
+    transport: Transport
+    ref: str
     folder: str
 
     @property
     def url(self) -> str:
         """See `ObjectBytes.url`."""
-        return self.source.repository_url
+        return self.transport.url
 
     def read(self, path: str, entry: Entry, *, byte_range: ByteRange | None = None) -> Buffer:
         """See `ObjectBytes.read`. Cost: 1 request."""
-        return self.source.read_entry(join_path(self.folder, path), entry, byte_range=byte_range)
+        return self.transport.read_entry(self.ref, join_path(self.folder, path), entry, byte_range=byte_range)
 
     def read_ranges(self, path: str, entry: Entry, *, ranges: Sequence[ByteRange]) -> list[Buffer]:
         """See `ObjectBytes.read_ranges`. Cost: 1 request a joined range."""
@@ -142,23 +81,27 @@ class ServerBytes:
 
     def upload(self, body: Buffer | Iterable[Buffer]) -> Entry:
         """See `ObjectBytes.upload`. A whole body is sent again when the answer is lost: each has its own address."""
-        assert isinstance(self.source, WritesRemote), "uploads of a job are for a branch"
         if isinstance(body, Iterator):
-            return self.source.upload(body)
+            return self._upload(body)
         for tries_left in reversed(range(_UPLOAD_TRIES_MAX)):
             try:
-                return self.source.upload(body)
+                return self._upload(body)
             except OutcomeUnknown:
                 if tries_left == 0:
                     raise
         raise AssertionError("the last try returns or raises")
+
+    def _upload(self, body: Buffer | Iterable[Buffer]) -> Entry:
+        return self.transport.upload(self.ref, body, content_type=CONTENT_TYPE, metadata=None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
     """What a store and all views of its folders have in common."""
 
-    source: ReadsRemote
+    transport: Transport
+    ref: str
+    writes: bool
     counter: RequestCounter
     environment: Environment
 
@@ -167,27 +110,29 @@ class RemoteStore:
     """`ObjectStore` over a branch behind a server, or over a commit. Thread-safe. Cost of making one: no request.
 
     Args:
-        source: a branch, to read and write it; any other reference, to read it.
+        transport: to the repository.
+        ref: a branch, or any other reference.
         prefix: a folder: what is outside is not seen.
+        writes: `ref` is a branch, and may be written to.
 
     Raises:
         InvalidRequest: the folder cannot be.
     """
 
-    def __init__(self, source: ReadsRemote, prefix: str = "") -> None:
-        self._shared = _Shared(source, RequestCounter("branch"), Environment())
+    def __init__(self, transport: Transport, ref: str, prefix: str = "", *, writes: bool = False) -> None:
+        self._shared = _Shared(transport, ref, writes, RequestCounter("branch"), Environment())
         self._folder = check_folder(prefix)
 
     def __repr__(self) -> str:
         return f"RemoteStore({self.root_url!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return RemoteStore, (self._shared.source, self._folder)
+        return _reopened, (self._shared.transport, self._shared.ref, self._folder, self._shared.writes)
 
     @property
     def root_url(self) -> str:
         """``http://host:port/repository/reference/folder``."""
-        root = f"{self._shared.source.repository_url}/{self._shared.source}"
+        root = f"{self._shared.transport.url}/{self._shared.ref}"
         return f"{root}/{self._folder}" if self._folder else root
 
     @property
@@ -199,16 +144,16 @@ class RemoteStore:
 
     def get(self, path: str, *, byte_range: ByteRange | None = None) -> Buffer:
         """See `ObjectStore.get`."""
-        full = self._full(path)
+        full, shared = self._full(path), self._shared
         return self._counted(
             "get",
-            lambda: self._found(path, lambda: self._shared.source.get(full, byte_range=byte_range)),
+            lambda: self._found(path, lambda: shared.transport.get(shared.ref, full, byte_range=byte_range)),
             read_bytes=len,
         )
 
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         """See `ObjectStore.get_ranges`. Cost: 1 GET; of ranges far from each other 1 HEAD and 1 GET a joined range."""
-        full, source = self._full(path), self._shared.source
+        full, shared = self._full(path), self._shared
         joined = coalesce(ranges, gap_bytes_max=_GAP_BYTES_MAX)
         if not joined:
             return []
@@ -217,7 +162,11 @@ class RemoteStore:
         entry = self._stat(path)
 
         def read(one: ByteRange) -> Buffer:
-            return self._counted("get", lambda: source.read_entry(full, entry, byte_range=one), read_bytes=len)
+            return self._counted(
+                "get",
+                lambda: shared.transport.read_entry(shared.ref, full, entry, byte_range=one),
+                read_bytes=len,
+            )
 
         return _in_ranges(ranges, read)
 
@@ -238,7 +187,8 @@ class RemoteStore:
         return self._listed(folder, after)
 
     def _listed(self, folder: str, after: str) -> Iterator[ObjectMeta]:
-        lines = self._shared.source.list(_below(folder), after=after)
+        shown = ListObjects(ref=self._shared.ref, prefix=_below(folder), after=after)
+        lines = self._shared.transport.rows(shown, amount=None)
         while True:
             page = self._counted("list", lambda: list(islice(lines, PAGE_COUNT)))
             for line in page:
@@ -252,7 +202,8 @@ class RemoteStore:
         folder = join_path(self._folder, check_folder(prefix))
 
         def level() -> list[Listed]:
-            return list(self._shared.source.list(_below(folder), delimiter="/"))
+            shown = ListObjects(ref=self._shared.ref, prefix=_below(folder), delimiter="/")
+            return list(self._shared.transport.rows(shown, amount=None))
 
         lines = self._counted("list", level)
         objects = [
@@ -266,11 +217,16 @@ class RemoteStore:
     def put(self, path: str, body: Buffer, *, create_only: bool = False, durable: bool = True) -> None:
         """See `ObjectStore.put`. Always durable."""
         full, view = self._full(path), byte_view(body)
-        branch = self._writable()
+        transport, branch = self._writable()
+
+        def put() -> Entry:
+            return transport.put(
+                branch, full, view, content_type=CONTENT_TYPE, metadata=None, only_if_absent=create_only
+            )
 
         def write() -> None:
             try:
-                self._patient(lambda: branch.put(full, view, only_if_absent=create_only))
+                self._patient(put)
             except AlreadyExists as error:
                 raise occupied(path, self.root_url) from error
 
@@ -280,7 +236,7 @@ class RemoteStore:
         self, path: str, chunks: Iterable[Buffer], *, create_only: bool = False, durable: bool = True
     ) -> int:
         """See `ObjectStore.put_stream`. Always durable. Cost: an upload, and 1 request to stage it."""
-        full, branch = self._full(path), self._writable()
+        full, (transport, branch) = self._full(path), self._writable()
         if isinstance(chunks, bytes | bytearray | memoryview):
             raise InvalidRequest(
                 f"a stream is an iterable of chunks, not {type(chunks).__name__}: put whole bodies with put",
@@ -289,12 +245,20 @@ class RemoteStore:
 
         def write() -> int:
             whole_body(chunks)  # refuses what has no chunks
-            entry = branch.upload(map(byte_view, chunks))
+            entry = transport.upload(branch, map(byte_view, chunks), content_type=CONTENT_TYPE, metadata=None)
             if not create_only:
-                self._patient(lambda: branch.stage_many([(full, entry)]))
+                self._patient(lambda: transport.stage_many(branch, [(full, entry)]))
                 return entry.size_bytes
+            link = Link(
+                branch=branch,
+                path=full,
+                url=entry.address,
+                checksum=entry.checksum,
+                content_type=CONTENT_TYPE,
+                only_if_absent=True,
+            )
             try:
-                self._patient(lambda: branch.link(full, entry.address, checksum=entry.checksum, only_if_absent=True))
+                self._patient(lambda: transport.call(link))
             except AlreadyExists as error:
                 raise occupied(path, self.root_url) from error
             return entry.size_bytes
@@ -303,20 +267,20 @@ class RemoteStore:
 
     def delete(self, paths: Iterable[str]) -> None:
         """See `ObjectStore.delete`. Nothing is freed: see `is_versioned`."""
-        branch, remaining = self._writable(), iter(paths)
+        (transport, branch), remaining = self._writable(), iter(paths)
         while batch := [self._full(path) for path in islice(remaining, PAGE_COUNT)]:
-            self._counted("delete", partial(self._patient, partial(branch.delete_many, batch)))
+            delete = DeleteMany(branch=branch, paths=batch)
+            self._counted("delete", partial(self._patient, partial(transport.call, delete)))
 
     def copy(self, source: str, target: str, *, create_only: bool = False) -> None:
         """See `ObjectStore.copy`. A create-only copy passes through this process."""
         full_source, full_target = self._full(source), self._full(target)
-        branch = self._writable()
+        transport, branch = self._writable()
         if create_only:
             self.put(target, self.get(source), create_only=True)
             return
-        self._counted(
-            "copy", lambda: self._found(source, lambda: self._patient(lambda: branch.copy(full_source, full_target)))
-        )
+        copy = Copy(branch=branch, source=full_source, path=full_target)
+        self._counted("copy", lambda: self._found(source, lambda: self._patient(lambda: transport.call(copy))))
 
     def sync(self, paths: Iterable[str]) -> None:
         """See `ObjectStore.sync`. Everything here is durable: it only looks whether they are there."""
@@ -331,7 +295,7 @@ class RemoteStore:
     def url(self, path: str) -> str:
         """The URL of the object's bytes in the server's storage. Raises `NotFound`. Cost: as `head`."""
         address = self._stat(path).address
-        return f"{self._shared.source.repository_url}/{address}" if address_ulid(address) is not None else address
+        return f"{self._shared.transport.url}/{address}" if address_ulid(address) is not None else address
 
     def signed_url(self, path: str, *, expires_in_s: int, method: str = "GET") -> str:
         """See `ObjectStore.signed_url`, to read only. Raises `NotFound`."""
@@ -344,7 +308,8 @@ class RemoteStore:
             )
         if expires_in_s < 1:
             raise InvalidRequest(f"expires_in_s is {expires_in_s}: a signed URL must live for at least a second")
-        return self._found(path, lambda: self._shared.source.signed_url(full, expires_in_s=expires_in_s))
+        signed = SignedUrl(ref=self._shared.ref, path=full, expires_in_s=expires_in_s)
+        return self._found(path, lambda: self._shared.transport.call(signed))
 
     def sub(self, prefix: str) -> RemoteStore:
         """See `ObjectStore.sub`."""
@@ -361,25 +326,27 @@ class RemoteStore:
 
     def entries(self, paths: Sequence[str]) -> dict[str, Entry]:
         """See `EntryStore.entries`."""
-        source, found = self._shared.source, dict[str, Entry]()
+        shared, found = self._shared, dict[str, Entry]()
         remaining = iter(paths)
         while batch := list(islice(remaining, PATHS_MAX)):
-            there = self._counted("head", partial(source.stat_many, [self._full(path) for path in batch]))
+            asked = StatMany(ref=shared.ref, paths=[self._full(path) for path in batch])
+            there = self._counted("head", partial(shared.transport.call, asked))
             found |= {path: there[full] for path in batch if (full := self._full(path)) in there}
         return found
 
     def stage_entries(self, entries: Sequence[tuple[str, Entry]]) -> None:
         """See `EntryStore.stage_entries`."""
-        branch = self._writable()
+        transport, branch = self._writable()
         pairs = [(self._full(path), entry) for path, entry in entries]
         if pairs:
-            self._counted("put", lambda: self._patient(lambda: branch.stage_many(pairs)))
+            self._counted("put", lambda: self._patient(lambda: transport.stage_many(branch, pairs)))
 
     def for_tasks(self, *, writes: bool = False) -> TaskStore:
         """See `EntryStore.for_tasks`. Cost: with `writes` 1 request."""
         if writes:
-            self._writable().check_put(join_path(self._folder, "data"))
-        return TaskStore(ServerBytes(self._shared.source, self._folder), root_url=self.root_url)
+            transport, branch = self._writable()
+            transport.check_put(branch, join_path(self._folder, "data"), only_if_absent=False)
+        return TaskStore(ServerBytes(self._shared.transport, self._shared.ref, self._folder), root_url=self.root_url)
 
     def inside_url(self) -> None:
         """None: the storage is the server's."""
@@ -394,19 +361,19 @@ class RemoteStore:
     def _shown(self, path: str) -> str:
         return path[len(self._folder) + 1 :] if self._folder else path
 
-    def _writable(self) -> WritesRemote:
-        source = self._shared.source
-        if not isinstance(source, WritesRemote):
+    def _writable(self) -> tuple[Transport, str]:
+        """The transport and the branch."""
+        if not self._shared.writes:
             raise InvalidRequest(
                 f"{self.root_url} was opened as a reference, to read it: write through the store of a branch.",
                 kind="read_only",
-                reference=str(source),
+                reference=self._shared.ref,
             )
-        return source
+        return self._shared.transport, self._shared.ref
 
     def _stat(self, path: str) -> Entry:
-        full = self._full(path)
-        return self._counted("head", lambda: self._found(path, lambda: self._shared.source.stat(full)))
+        asked = Stat(ref=self._shared.ref, path=self._full(path))
+        return self._counted("head", lambda: self._found(path, lambda: self._shared.transport.call(asked)))
 
     def _found(self, path: str, request: Callable[[], R]) -> R:
         try:
@@ -476,3 +443,7 @@ def _below(folder: str) -> str:
 
 def _meta(path: str, entry: Entry) -> ObjectMeta:
     return ObjectMeta(path, entry.size_bytes, entry.modified_ms, entry.checksum or None)
+
+
+def _reopened(transport: Transport, ref: str, folder: str, writes: bool) -> RemoteStore:
+    return RemoteStore(transport, ref, folder, writes=writes)

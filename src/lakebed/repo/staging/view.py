@@ -9,6 +9,7 @@ anything decides, be it by a row or by a ``clears`` above. Does not know: how en
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Final
 
@@ -22,12 +23,12 @@ from lakebed.repo.home import Home
 from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.model import TOMBSTONE, Branch, Entry, MetarangeRef, StagingToken
 from lakebed.repo.names import check_path, check_prefix
-from lakebed.repo.refs import ResolvedReference
+from lakebed.repo.refs import ResolvedReference, resolve
 from lakebed.repo.rows import overlay, without_tombstones
 from lakebed.repo.staging.changes import cleared_by, is_cleared, token_sources
 from lakebed.repo.staging.listing import Listed, list_entries
 
-__all__ = ["READ_LAYERS", "View", "branch_view", "open_view"]
+__all__ = ["READ_LAYERS", "View", "at_reference", "branch_view", "open_view"]
 
 READ_LAYERS: Final = default_registry.histogram(
     "lakebed_repo_read_layers",
@@ -252,3 +253,18 @@ def open_view(home: Home, resolved: ResolvedReference, *, snapshot: KeyValueSnap
     except BaseException:
         snapshot.close()
         raise
+
+
+@contextmanager
+def at_reference(home: Home, ref: str) -> Iterator[View]:
+    """What a reference shows at one moment, that of the call.
+
+    Raises:
+        NotFound: kind ``reference_not_found``.
+        InvalidRequest: kind ``invalid_reference``.
+    Cost: 1 snapshot and about 3 reads of the key-value store.
+    """
+    with home.key_value.snapshot() as snapshot:
+        resolved = resolve(home, ref, snapshot=snapshot)
+        with open_view(home, resolved, snapshot=snapshot) as view:
+            yield view

@@ -1,16 +1,14 @@
-"""What lakebed's own clients ask for: methods of the facade that the interface of lakeFS lacks, or says less of.
+"""What lakebed's own clients ask for: operations that the interface of lakeFS lacks, or says less of.
 
-Owns: one endpoint a verb of `lakebed.repo.remote.verbs`, made from that table, and the three whose bodies are no
-messages: `put` and `read` of objects' bytes, and `stage_many` of columns. Invariants: a verb is the method of the same
-name, called with its message; nothing is decided here but who is named as committer. Does not know: what the verbs do.
+Owns: one endpoint for each verb of `lakebed.repo.verbs`, and three for what is not a message: `put` and `read` of
+objects' bytes, and `stage_many` of columns. Invariants: a verb is decoded and run; nothing is decided here but who is
+named as committer. Does not know: what the verbs do.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from datetime import timedelta
-from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from typing_extensions import Buffer
@@ -18,14 +16,15 @@ from typing_extensions import Buffer
 from lakebed.errors import Conflict, InvalidRequest
 from lakebed.repo import data
 from lakebed.repo.branch import Branch
+from lakebed.repo.columns import StageRow, table_of
 from lakebed.repo.entry import address_ulid
 from lakebed.repo.home import Home
 from lakebed.repo.model import Entry
-from lakebed.repo.options import CollectionOptions
-from lakebed.repo.remote.columns import StageRow, table_of
-from lakebed.repo.remote.verbs import HOME_VERBS, VERBS, BranchPaths, PathsAt, RepositoryFacts, Verb
-from lakebed.repo.repositories import Repositories
-from lakebed.repo.repository import Repository
+from lakebed.repo.transport import LocalTransport
+from lakebed.repo.verbs import HOME_VERBS, VERBS
+from lakebed.repo.verbs.message import Described, Effort, Verb
+from lakebed.repo.verbs.reading import Stat
+from lakebed.repo.verbs.repositories import HomeVerb
 from lakebed.server.auth import check_role
 from lakebed.server.call import Call
 from lakebed.server.endpoint import Endpoint, Parameter, endpoint
@@ -38,6 +37,8 @@ __all__ = ["VERB_ENDPOINTS"]
 
 VERB_ENDPOINTS: list[Endpoint] = []
 
+M = TypeVar("M", bound=Described)
+
 _ONE: Final = "/repositories/{repository}/verbs/"
 _ALL: Final = "/verbs/"
 _TAG: Final = "lakebed"
@@ -49,56 +50,16 @@ _BRANCH: Final = Parameter("branch", "Which branch.", required=True)
 # ---- messages
 
 
-def _facts(repository: Repository) -> RepositoryFacts:
-    return RepositoryFacts(
-        repository.name,
-        repository.id,
-        repository.url,
-        repository.namespace,
-        repository.default_branch,
-        repository.created_at_ms,
-        repository.metadata,
-        repository.is_read_only,
-    )
-
-
-def _answer(verb: Verb[Any], perform: Callable[..., Any], *arguments: Any) -> Reply:
-    """Call, and encode what comes out where it was made: a plan of a million objects must not hold up the loop."""
-    found = perform(verb, *arguments)
+def _answer(verb: Any, *context: Any, **local: Any) -> Reply:
+    """Run a verb, and encode the result where it was made: a plan of a million objects must not hold up the loop."""
+    found = verb.run(*context, **local)
     return empty() if verb.gives is None else json(found)
 
 
-def _perform(verb: Verb[Any], repository: Repository, arguments: dict[str, Any]) -> Any:
-    """Call the method."""
-    if verb.name == "describe":
-        return _facts(repository)
-    target: Any = repository
-    if verb.on == "reference":
-        target = repository.ref(arguments.pop("ref"))
-    elif verb.on == "branch":
-        target = repository.branch(arguments.pop("branch"))
-    method = getattr(target, verb.name)
-    if verb.name in ("branches", "tags"):  # whose lists know no end of a page
-        amount = arguments.pop("amount")
-        return list(islice(method(**arguments), max(0, amount)))
-    found = method(**arguments)
-    if verb.gives is None:
-        return None
-    return list(found) if isinstance(found, Iterator) else found
-
-
-def _arguments(verb: Verb[Any], message: msgspec.Struct, call: Call, storage_options: Any) -> dict[str, Any]:
-    """What the method is called with: the message, as its signature names it, with what only a server knows."""
-    named = {name: getattr(message, name) for name in message.__struct_fields__}
-    for name in ("committer", "owner"):
-        if name in named:
-            named[name] = _committer(call, named[name])
-    if "min_age_s" in named:
-        age_s = named.pop("min_age_s")
-        named["options"] = None if age_s is None else CollectionOptions(min_age=timedelta(seconds=age_s))
-    if verb.name == "import_objects":
-        named["storage_options"] = storage_options
-    return named
+def _named(verb: M, call: Call) -> M:
+    """The message, with who is named as ``committer`` or ``owner``: only a server knows."""
+    named = {name: _committer(call, getattr(verb, name)) for name in ("committer", "owner") if hasattr(verb, name)}
+    return msgspec.structs.replace(verb, **named)
 
 
 def _committer(call: Call, named: str | None) -> str:
@@ -114,85 +75,74 @@ def _committer(call: Call, named: str | None) -> str:
     return named
 
 
-def _subject(message: msgspec.Struct) -> str:
+def _subject(verb: Described) -> str:
     """What the audit log says was changed."""
     for name in ("branch", "name", "pattern", "version"):
-        found = getattr(message, name, "")
+        found = getattr(verb, name, "")
         if found:
             return str(found)
     return ""
 
 
-def _runner(verb: Verb[Any], call: Call) -> Callable[..., Awaitable[Any]]:
-    return {"look": call.look, "write": call.quick, "compute": call.heavy, "long": call.transfer}[verb.effort]
+def _runner(kind: type[Described], call: Call) -> Callable[..., Awaitable[Reply]]:
+    runners: dict[Effort, Callable[..., Awaitable[Reply]]] = {
+        "look": call.look,
+        "write": call.quick,
+        "compute": call.heavy,
+        "long": call.transfer,
+    }
+    return runners[kind.effort]
 
 
-def _declare(verb: Verb[Any]) -> None:
+def _declare(kind: type[Verb[Any]]) -> None:
+    """The endpoint of a verb of one repository."""
+
     async def perform(call: Call) -> Reply:
-        bytes_max = call.site.options.stage_bytes_max if verb.takes in (BranchPaths, PathsAt) else None
-        message = await call.read(verb.takes, bytes_max=bytes_max)
-        call.subject = _subject(message)
-        arguments = _arguments(verb, message, call, call.site.imports.storage_options)
-        repository = Repository(await call.home())
-        reply: Reply = await _runner(verb, call)(_answer, verb, _perform, repository, arguments)
-        return reply
+        bytes_max = call.site.options.stage_bytes_max if kind.is_large else None
+        verb = _named(await call.read(kind, bytes_max=bytes_max), call)
+        call.subject = _subject(verb)
+        local = {"storage_options": call.site.imports.storage_options} if kind.reads_other_places else {}
+        return await _runner(kind, call)(_answer, verb, await call.home(), **local)
 
-    perform.__doc__ = verb.summary
-    _register(verb, _ONE, perform)
+    _register(kind, _ONE, perform)
 
 
-def _declare_of_all(verb: Verb[Any]) -> None:
+def _declare_of_all(kind: type[HomeVerb[Any]]) -> None:
+    """The endpoint of a verb of all repositories; one that names a repository needs its role there."""
+
     async def perform(call: Call) -> Reply:
-        message = await call.read(verb.takes)
-        call.subject = _subject(message)
-        assert call.principal is not None
-        if isinstance(getattr(message, "name", None), str):
-            check_role(call.principal, needed=verb.needs, repository=message.name)  # type: ignore[attr-defined]
-        named = _arguments(verb, message, call, None)
-        reply: Reply = await _runner(verb, call)(_answer, verb, _perform_of_all, call, named)
-        return reply
+        verb = _named(await call.read(kind), call)
+        call.subject = _subject(verb)
+        principal = call.principal
+        assert principal is not None
+        if "name" in kind.__struct_fields__:
+            check_role(principal, needed=kind.role, repository=call.subject)
+        return await _runner(kind, call)(_answer, verb, call.site.repositories, principal.sees)
 
-    perform.__doc__ = verb.summary
-    _register(verb, _ALL, perform)
+    _register(kind, _ALL, perform)
 
 
-def _perform_of_all(verb: Verb[Any], call: Call, named: dict[str, Any]) -> Any:
-    home: Repositories = call.site.repositories
-    principal = call.principal
-    assert principal is not None
-    if verb.name == "list":
-        amount = named.pop("amount")
-        seen = (one for one in home.list(**named) if principal.sees(one.name))
-        return [_facts(one) for one in islice(seen, max(0, amount))]
-    found = getattr(home, verb.name)(**named)
-    return _facts(found) if isinstance(found, Repository) else found
-
-
-def _register(verb: Verb[Any], place: str, perform: Callable[[Call], Awaitable[Reply]]) -> None:
-    words = verb.name.split("_")
-    kind = "Repositories" if place == _ALL else ""
+def _register(kind: type[Described], place: str, perform: Callable[[Call], Awaitable[Reply]]) -> None:
+    perform.__doc__ = kind.summary
+    words = kind.verb_name.split("_")
     endpoint(
         VERB_ENDPOINTS,
         "POST",
-        place + verb.name,
-        name="verb" + "".join(word.capitalize() for word in words) + kind,
+        place + kind.verb_name,
+        name="verb" + "".join(word.capitalize() for word in words) + ("Repositories" if place == _ALL else ""),
         tag=_TAG,
-        needs=verb.needs,
-        takes=verb.takes,
-        gives={204: None} if verb.gives is None else {200: _described(verb.gives)},
-        audited=not verb.reads,
+        needs=kind.role,
+        takes=kind,
+        # A reply that is one text is JSON too.
+        gives={204: None} if kind.gives is None else {200: msgspec.Raw if kind.gives is str else kind.gives},
+        audited=not kind.changes_nothing,
     )(perform)
 
 
-def _described(gives: Any) -> Any:
-    """A reply that is one text is JSON too."""
-    return msgspec.Raw if gives is str else gives
-
-
-for _verb in VERBS.values():
-    _declare(_verb)
-for _verb in HOME_VERBS.values():
-    _declare_of_all(_verb)
+for _kind in VERBS.values():
+    _declare(_kind)
+for _of_all in HOME_VERBS.values():
+    _declare_of_all(_of_all)
 
 
 # ---- bytes
@@ -228,7 +178,7 @@ async def put(call: Call) -> Reply:
         says = msgspec.json.decode(line, type=PutLine)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"The body has no line of JSON before the bytes: {error}.", kind="invalid_body") from error
-    branch = Repository(await call.home()).branch(name)
+    branch = Branch(LocalTransport(await call.home()), name)
 
     def store(content: Buffer | Iterator[Buffer]) -> Entry:
         if says.path is None:
@@ -331,7 +281,7 @@ def _meant(home: Home, ref: str, path: str, address: str | None, size_bytes: int
     """What a path has; or, when an address of ours is named, what lies there: a reader goes on with what it opened."""
     if address is not None and address_ulid(address) is not None:
         return Entry(address, size_bytes, "", 0)
-    entry = Repository(home).ref(ref).stat(path)
+    entry = Stat(ref=ref, path=path).run(home)
     if address is not None and entry.address != address:
         raise Conflict(
             f"{path!r} at {ref} is another object than when it was opened: open it again.",
@@ -358,7 +308,7 @@ async def stage_many(call: Call) -> Reply:
     name = call.required("branch")
     call.subject = name
     body = await call.body(bytes_max=call.site.options.stage_bytes_max)
-    branch = Repository(await call.home()).branch(name)
+    branch = Branch(LocalTransport(await call.home()), name)
     content_type = call.header(b"content-type") or ""
     return json(await call.heavy(_stage, branch, body, content_type))
 

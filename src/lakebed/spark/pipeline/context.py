@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.lake.lake import Lake
 from lakebed.repo.branch import Branch
-from lakebed.repo.remote.branch import RemoteBranch
-from lakebed.repo.remote.repository import RemoteRepository
 from lakebed.repo.repository import Repository
 from lakebed.runtime import Environment
 from lakebed.spark.pipeline.carry import matches
@@ -55,9 +53,9 @@ class RunContext:
     """Names and patterns of steps that a person asked to run again."""
     is_resumed: bool = False
     """The run was called before."""
-    repository: Repository | RemoteRepository | None = None
+    repository: Repository | None = None
     """With a plan that works in a branch."""
-    branch: Branch | RemoteBranch | None = None
+    branch: Branch | None = None
     """The branch that the lake is in."""
     records: list[StepRecord] = field(default_factory=list)
     """Steps done so far, of this call and those before, in order."""

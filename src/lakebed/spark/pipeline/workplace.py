@@ -19,8 +19,6 @@ import lakebed.repo
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.lake.lake import Lake, open_lake
 from lakebed.repo.branch import Branch
-from lakebed.repo.remote.branch import RemoteBranch
-from lakebed.repo.remote.repository import RemoteRepository
 from lakebed.repo.repository import Repository
 from lakebed.runtime import Environment
 
@@ -37,8 +35,8 @@ class Workplace:
     """An open lake, and the branch that it is in."""
 
     lake: Lake
-    repository: Repository | RemoteRepository | None = None
-    branch: Branch | RemoteBranch | None = None
+    repository: Repository | None = None
+    branch: Branch | None = None
 
 
 def split_branch(text: str) -> tuple[str, str]:

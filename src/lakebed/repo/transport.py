@@ -1,0 +1,224 @@
+"""`Transport`: how a verb reaches a repository, and `LocalTransport`, for one that this process has opened.
+
+Invariants: the facade is the same class whatever the transport, so methods, arguments, results and errors are the same
+in this process and through a server (`lakebed.repo.remote.transport`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, NoReturn, Protocol, TypeVar
+
+import pyarrow as pa
+from typing_extensions import Buffer
+
+from lakebed.errors import InvalidRequest
+from lakebed.objects.port import ByteRange, ObjectStore
+from lakebed.repo import data
+from lakebed.repo.branch_store import BranchStore
+from lakebed.repo.branches import known_branch, load_branch
+from lakebed.repo.home import Home
+from lakebed.repo.model import Entry
+from lakebed.repo.names import check_path
+from lakebed.repo.protection import check_writable
+from lakebed.repo.staging import write
+from lakebed.repo.staging.view import View, at_reference
+from lakebed.repo.verbs.message import ListVerb, RepositoryFacts, Verb, facts_of
+from lakebed.repo.verbs.reading import Exists, Stat
+
+__all__ = ["Body", "LocalTransport", "Transport"]
+
+R = TypeVar("R")
+Row = TypeVar("Row")
+
+Body = Buffer | Iterable[Buffer]
+"""An object's bytes: all at once, or in chunks."""
+
+
+class Transport(Protocol):
+    """What the facade of a repository needs. Errors are those of the facade's methods."""
+
+    @property
+    def facts(self) -> RepositoryFacts:
+        """What the repository was when it was opened."""
+        ...
+
+    @property
+    def url(self) -> str:
+        """Of the repository: its storage, or its place on a server."""
+        ...
+
+    @property
+    def context(self) -> Home:
+        """What verbs run on. Raises `InvalidRequest` (``not_over_http``) when a server has it."""
+        ...
+
+    def call(self, verb: Verb[R], **local: Any) -> R:
+        """Run a verb.
+
+        Args:
+            local: further arguments of its `run`, which cannot travel: ``progress``, ``storage_options``.
+        """
+        ...
+
+    def rows(self, verb: ListVerb[Row], *, amount: int | None) -> Iterator[Row]:
+        """The rows of a list, lazily, at most so many; None: all."""
+        ...
+
+    def commit_id(self, branch: str) -> str:
+        """The id of the commit at a branch's head."""
+        ...
+
+    def view(self, ref: str) -> AbstractContextManager[View]:
+        """What a reference shows at one moment."""
+        ...
+
+    def get(self, ref: str, path: str, *, byte_range: ByteRange | None = None) -> bytes:
+        """An object's bytes, or a range of them."""
+        ...
+
+    def stream(self, ref: str, path: str, *, byte_range: ByteRange | None = None) -> Iterator[bytes]:
+        """An object's bytes in chunks."""
+        ...
+
+    def read_entry(self, ref: str, path: str, entry: Entry, *, byte_range: ByteRange | None = None) -> bytes:
+        """The bytes that an entry of a path named when it was looked up."""
+        ...
+
+    def put(
+        self,
+        branch: str,
+        path: str,
+        content: Body,
+        *,
+        content_type: str,
+        metadata: Mapping[str, str] | None,
+        only_if_absent: bool,
+    ) -> Entry:
+        """Upload and stage an object."""
+        ...
+
+    def check_put(self, branch: str, path: str, *, only_if_absent: bool) -> None:
+        """Raise what `put` would raise before it needs the bytes."""
+        ...
+
+    def upload(self, branch: str, content: Body, *, content_type: str, metadata: Mapping[str, str] | None) -> Entry:
+        """Upload an object's bytes, and stage nothing."""
+        ...
+
+    def stage_many(self, branch: str, entries: Iterable[tuple[str, Entry]] | pa.RecordBatch | pa.Table) -> int:
+        """Stage objects whose bytes are there."""
+        ...
+
+    def store(self, ref: str, prefix: str, *, writes: bool) -> ObjectStore:
+        """An object store of a reference; `writes`: of a branch, to be written too."""
+        ...
+
+
+class LocalTransport:
+    """`Transport` to a repository that this process has opened.
+
+    Args:
+        context: the repository's.
+    """
+
+    def __init__(self, context: Home) -> None:
+        self._context = context
+
+    def __repr__(self) -> str:
+        return f"LocalTransport({self._context.store.root_url!r})"
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidRequest(
+            f"An open repository cannot be copied or sent to another process: open {self._context.name!r} there, with "
+            "lakebed.repo.open, or by the address of a server that owns it.",
+            kind="not_picklable",
+        )
+
+    @property
+    def facts(self) -> RepositoryFacts:
+        """See `Transport.facts`. Cost: no request."""
+        return facts_of(self._context)
+
+    @property
+    def url(self) -> str:
+        """See `Transport.url`."""
+        return self._context.store.root_url
+
+    @property
+    def context(self) -> Home:
+        """See `Transport.context`."""
+        return self._context
+
+    def call(self, verb: Verb[R], **local: Any) -> R:
+        """See `Transport.call`."""
+        return verb.run(self._context, **local)
+
+    def rows(self, verb: ListVerb[Row], *, amount: int | None) -> Iterator[Row]:
+        """See `Transport.rows`."""
+        return verb.rows(self._context, amount=amount)
+
+    def commit_id(self, branch: str) -> str:
+        """See `Transport.commit_id`. Cost: 1 read of the key-value store."""
+        return load_branch(self._context, branch)[0].commit_id
+
+    def view(self, ref: str) -> AbstractContextManager[View]:
+        """See `Transport.view`. Cost: 1 snapshot and about 3 reads of the key-value store."""
+        return at_reference(self._context, ref)
+
+    # ---- bytes
+
+    def get(self, ref: str, path: str, *, byte_range: ByteRange | None = None) -> bytes:
+        """See `Transport.get`. Cost: `stat` and 1 GET."""
+        return bytes(data.read(self._context, self._stat(ref, path), byte_range=byte_range))
+
+    def stream(self, ref: str, path: str, *, byte_range: ByteRange | None = None) -> Iterator[bytes]:
+        """See `Transport.stream`. Memory: one chunk."""
+        return (bytes(chunk) for chunk in data.stream(self._context, self._stat(ref, path), byte_range=byte_range))
+
+    def read_entry(self, ref: str, path: str, entry: Entry, *, byte_range: ByteRange | None = None) -> bytes:
+        """See `Transport.read_entry`. Cost: 1 GET."""
+        return bytes(data.read(self._context, entry, byte_range=byte_range))
+
+    def _stat(self, ref: str, path: str) -> Entry:
+        return Stat(ref=ref, path=path).run(self._context)
+
+    def put(
+        self,
+        branch: str,
+        path: str,
+        content: Body,
+        *,
+        content_type: str,
+        metadata: Mapping[str, str] | None,
+        only_if_absent: bool,
+    ) -> Entry:
+        """See `Transport.put`. Cost: 1 PUT and 1 write of the key-value store."""
+        self.check_put(branch, path, only_if_absent=only_if_absent)
+        entry = data.upload(self._context, content, content_type=content_type, metadata=metadata)
+        stage = write.stage_if_absent if only_if_absent else write.stage
+        stage(self._context, branch=branch, path=path, entry=entry)
+        return entry
+
+    def check_put(self, branch: str, path: str, *, only_if_absent: bool) -> None:
+        """See `Transport.check_put`. Cost: 1 peek; with `only_if_absent` as `stat`."""
+        check_path(path, writing=True)
+        known_branch(self._context, branch)
+        check_writable(self._context, branch)
+        if only_if_absent and Exists(ref=branch, path=path).run(self._context):
+            raise write.path_exists(self._context, branch, path)
+
+    def upload(self, branch: str, content: Body, *, content_type: str, metadata: Mapping[str, str] | None) -> Entry:
+        """See `Transport.upload`. Cost: 1 PUT."""
+        known_branch(self._context, branch)
+        check_writable(self._context, branch)
+        return data.upload(self._context, content, content_type=content_type, metadata=metadata)
+
+    def stage_many(self, branch: str, entries: Iterable[tuple[str, Entry]] | pa.RecordBatch | pa.Table) -> int:
+        """See `Transport.stage_many`. Cost: 1 write; about 3 us an entry."""
+        return write.stage_many(self._context, branch=branch, entries=entries)
+
+    def store(self, ref: str, prefix: str, *, writes: bool) -> ObjectStore:
+        """See `Transport.store`."""
+        return BranchStore(self._context, ref, prefix)

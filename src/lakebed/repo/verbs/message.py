@@ -1,0 +1,155 @@
+"""`Verb`: the message of one operation on a repository, and how it is run.
+
+Invariants: names and fields of verbs are the interface between versions of client and server: DO NOT CHANGE them; add
+fields with a default. Does not know: how a message travels (`lakebed.repo.transport`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Final, Generic, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from lakebed.errors import InvalidRequest
+from lakebed.repo.home import Home
+
+__all__ = [
+    "PAGE_COUNT_MAX",
+    "PATHS_MAX",
+    "Amount",
+    "Effort",
+    "ListVerb",
+    "Milliseconds",
+    "Paths",
+    "RepositoryFacts",
+    "Role",
+    "Texts",
+    "Verb",
+    "facts_of",
+    "texts",
+    "texts_of",
+    "verb",
+]
+
+R = TypeVar("R")
+Row = TypeVar("Row")
+V = TypeVar("V", bound="Described")
+
+PAGE_COUNT_MAX: Final = 5_000
+"""Most rows of a page."""
+
+PATHS_MAX: Final = 100_000
+"""Most paths of a message."""
+
+Role = Literal["read", "write", "admin"]
+Effort = Literal["look", "write", "compute", "long"]
+"""How a server runs it: a short read; a write that waits for the store; what computes; what may take minutes."""
+
+Texts = dict[str, str]
+Paths = Annotated[list[str], Meta(max_length=PATHS_MAX)]
+Amount = Annotated[int, Meta(le=PAGE_COUNT_MAX)]
+Milliseconds = Annotated[int, Meta(ge=-(1 << 53), le=1 << 53)]
+
+
+class Described(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a server knows of every verb.
+
+    Attributes:
+        verb_name: the last part of its endpoint's path; the method of the facade has the same name.
+        role: the least role of the access key.
+        effort: how a server runs it.
+        gives: the type that the reply is decoded to; None: the reply has no body.
+        changes_nothing: whether a client may ask again when the answer was lost.
+        reads_other_places: `run` takes ``storage_options``, the credentials for what lies outside the storage.
+        is_large: the message may be as large as one that stages many objects.
+        summary: one sentence, for the description of the interface.
+    """
+
+    verb_name: ClassVar[str]
+    role: ClassVar[Role]
+    effort: ClassVar[Effort]
+    gives: ClassVar[Any]
+    changes_nothing: ClassVar[bool]
+    reads_other_places: ClassVar[bool] = False
+    is_large: ClassVar[bool] = False
+    summary: ClassVar[str]
+
+
+class Verb(Described, Generic[R], frozen=True):
+    """An operation on one repository."""
+
+    def run(self, context: Home) -> R:
+        """Do it. Raises what the method of the facade documents."""
+        raise NotImplementedError
+
+
+class ListVerb(Verb[list[Row]], frozen=True):
+    """A list, which travels in pages: a subclass has the fields ``after``, the last row before, and ``amount``."""
+
+    amount: Amount = PAGE_COUNT_MAX
+
+    def rows(self, context: Home, *, amount: int | None) -> Iterator[Row]:
+        """The rows, lazily, at most so many; None: all."""
+        raise NotImplementedError
+
+    def run(self, context: Home) -> list[Row]:
+        """One page."""
+        return list(self.rows(context, amount=self.amount))
+
+    def fixed(self, call: Callable[[Verb[R]], R]) -> ListVerb[Row]:
+        """The same list, such that all its pages are of one moment where that is possible; `call` runs a verb."""
+        return self
+
+
+def verb(name: str, *, role: Role, effort: Effort, gives: Any, changes_nothing: bool | None = None) -> Any:
+    """Declare a class a verb; the arguments are those of `Described`. What only needs to read changes nothing."""
+
+    def declare(kind: type[V]) -> type[V]:
+        kind.verb_name, kind.role, kind.effort, kind.gives = name, role, effort, gives
+        kind.changes_nothing = role == "read" if changes_nothing is None else changes_nothing
+        kind.summary = (kind.__doc__ or "").strip().split("\n")[0]
+        return kind
+
+    return declare
+
+
+def texts(metadata: Mapping[str, str] | None) -> Texts | None:
+    """Metadata as a message has it."""
+    return None if metadata is None else dict(metadata)
+
+
+def texts_of(name: str, given: Iterable[str]) -> list[str]:
+    """Several texts as a message has them. Raises `InvalidRequest` (``wrong_type``) for a single text."""
+    if isinstance(given, str):
+        raise InvalidRequest(f"{name} are a list of texts, and one text was given.", kind="wrong_type")
+    return list(given)
+
+
+class RepositoryFacts(msgspec.Struct, frozen=True):
+    """What a repository is."""
+
+    name: str
+    id: str
+    url: str
+    namespace: str
+    default_branch: str
+    created_at_ms: int
+    metadata: Texts
+    is_read_only: bool
+
+
+def facts_of(context: Home) -> RepositoryFacts:
+    """What an open repository is. Cost: no request."""
+    record = context.record
+    return RepositoryFacts(
+        name=context.name,
+        id=record.uid,
+        url=context.store.root_url,
+        namespace=record.namespace,
+        default_branch=record.default_branch,
+        created_at_ms=record.created_at_ms,
+        metadata=dict(record.metadata),
+        is_read_only=record.read_only,
+    )

@@ -1,0 +1,245 @@
+"""Verbs that look: at objects, commits and differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, ClassVar, Final, cast
+
+import msgspec
+from msgspec import Meta
+
+from lakebed.errors import NotFound
+from lakebed.repo import data
+from lakebed.repo.blame import blame
+from lakebed.repo.commits import merge_base
+from lakebed.repo.differences import DiffScope, diff_refs, diff_uncommitted
+from lakebed.repo.heads import CommitWithId
+from lakebed.repo.home import Home
+from lakebed.repo.log import log
+from lakebed.repo.model import Difference, Entry
+from lakebed.repo.reflog import ReflogLine, reflog
+from lakebed.repo.refs import resolve, resolve_commit
+from lakebed.repo.staging.listing import Listed
+from lakebed.repo.staging.view import at_reference
+from lakebed.repo.verbs.message import ListVerb, Milliseconds, Paths, RepositoryFacts, Verb, facts_of, verb
+
+__all__ = ["VERBS"]
+
+
+@verb("describe", role="read", effort="look", gives=RepositoryFacts)
+class Describe(Verb[RepositoryFacts], frozen=True):
+    """What a repository is."""
+
+    def run(self, context: Home) -> RepositoryFacts:
+        return facts_of(context)
+
+
+@verb("stat", role="read", effort="look", gives=Entry)
+class Stat(Verb[Entry], frozen=True, kw_only=True):
+    """What is known of an object."""
+
+    ref: str
+    path: str
+
+    def run(self, context: Home) -> Entry:
+        with at_reference(context, self.ref) as view:
+            entry = view.get(self.path)
+        if entry is None:
+            raise NotFound(
+                f"There is no {self.path!r} at {self.ref!r} of repository {context.name}.",
+                kind="path_not_found",
+                repository=context.name,
+                reference=self.ref,
+                path=self.path,
+            )
+        return entry
+
+
+@verb("stat_many", role="read", effort="compute", gives=dict[str, Entry])
+class StatMany(Verb[dict[str, Entry]], frozen=True, kw_only=True):
+    """What is known of many objects, by path; paths without an object are left out."""
+
+    is_large: ClassVar[bool] = True
+
+    ref: str
+    paths: Paths
+
+    def run(self, context: Home) -> dict[str, Entry]:
+        with at_reference(context, self.ref) as view:
+            found = zip(self.paths, view.get_many(self.paths), strict=True)
+        return {path: entry for path, entry in found if entry is not None}
+
+
+@verb("exists", role="read", effort="look", gives=bool)
+class Exists(Verb[bool], frozen=True, kw_only=True):
+    """Whether there is an object at a path."""
+
+    ref: str
+    path: str
+
+    def run(self, context: Home) -> bool:
+        with at_reference(context, self.ref) as view:
+            return view.get(self.path) is not None
+
+
+@verb("list", role="read", effort="compute", gives=list[Listed])
+class ListObjects(ListVerb[Listed], frozen=True, kw_only=True):
+    """Objects below a prefix, in the order of their paths."""
+
+    ref: str
+    prefix: str = ""
+    after: str = ""
+    delimiter: str = ""
+
+    def rows(self, context: Home, *, amount: int | None) -> Iterator[Listed]:
+        with at_reference(context, self.ref) as view:
+            yield from view.list(self.prefix, after=self.after, delimiter=self.delimiter, amount=amount)
+
+
+@verb("head", role="read", effort="look", gives=CommitWithId)
+class Head(Verb[CommitWithId], frozen=True, kw_only=True):
+    """The commit that a reference leads to."""
+
+    ref: str
+
+    def run(self, context: Home) -> CommitWithId:
+        resolved = resolve(context, self.ref)
+        return CommitWithId(resolved.commit_id, resolved.commit)
+
+
+@verb("log", role="read", effort="compute", gives=list[CommitWithId])
+class Log(ListVerb[CommitWithId], frozen=True, kw_only=True):
+    """Commits from a reference backwards, each before its parents."""
+
+    ref: str
+    after: str | None = None
+    since_ms: Milliseconds | None = None
+    stop_at: str | None = None
+    first_parent: bool = False
+    paths: Paths = msgspec.field(default_factory=list)
+    prefixes: Paths = msgspec.field(default_factory=list)
+
+    def rows(self, context: Home, *, amount: int | None) -> Iterator[CommitWithId]:
+        found = log(
+            context,
+            self.ref,
+            after=self.after,
+            amount=amount,
+            since_ms=self.since_ms,
+            stop_at=self.stop_at,
+            first_parent=self.first_parent,
+            paths=self.paths,
+            prefixes=self.prefixes,
+        )
+        return (CommitWithId(id, commit) for id, commit in found)
+
+    def fixed(self, call: Callable[[Verb[Any]], Any]) -> Log:
+        return msgspec.structs.replace(self, ref=call(Head(ref=self.ref)).id)
+
+
+@verb("blame_many", role="read", effort="compute", gives=dict[str, CommitWithId])
+class BlameMany(Verb[dict[str, CommitWithId]], frozen=True, kw_only=True):
+    """The commits that made paths what they are."""
+
+    is_large: ClassVar[bool] = True
+
+    ref: str
+    paths: Paths
+
+    def run(self, context: Home) -> dict[str, CommitWithId]:
+        found = blame(context, self.ref, paths=self.paths)
+        return {path: CommitWithId(*one) for path, one in found.items()}
+
+
+@verb("signed_url", role="read", effort="write", gives=str)
+class SignedUrl(Verb[str], frozen=True, kw_only=True):
+    """A URL of the storage for an object."""
+
+    ref: str
+    path: str
+    expires_in_s: Annotated[int, Meta(ge=1, le=7 * 86_400)] = 3600
+
+    def run(self, context: Home) -> str:
+        entry = Stat(ref=self.ref, path=self.path).run(context)
+        return data.signed_get(context, entry, expires_in_s=self.expires_in_s)
+
+
+@verb("diff", role="read", effort="compute", gives=list[Difference])
+class Diff(ListVerb[Difference], frozen=True, kw_only=True):
+    """How two references differ, in the order of paths."""
+
+    left: str
+    right: str
+    kind: str = "three_dot"
+    prefix: str = ""
+    after: str = ""
+    delimiter: str = ""
+
+    def rows(self, context: Home, *, amount: int | None) -> Iterator[Difference]:
+        return diff_refs(
+            context,
+            self.left,
+            self.right,
+            kind=cast(DiffScope, self.kind),
+            prefix=self.prefix,
+            after=self.after,
+            delimiter=self.delimiter,
+            amount=amount,
+        )
+
+
+@verb("status", role="read", effort="compute", gives=list[Difference])
+class Status(ListVerb[Difference], frozen=True, kw_only=True):
+    """What is uncommitted on a branch, in the order of paths."""
+
+    branch: str
+    prefix: str = ""
+    after: str = ""
+    delimiter: str = ""
+
+    def rows(self, context: Home, *, amount: int | None) -> Iterator[Difference]:
+        return diff_uncommitted(
+            context, self.branch, prefix=self.prefix, after=self.after, delimiter=self.delimiter, amount=amount
+        )
+
+
+@verb("merge_base", role="read", effort="compute", gives=str | None)
+class CommonAncestor(Verb[str | None], frozen=True, kw_only=True):
+    """The best common ancestor of two references."""
+
+    left: str
+    right: str
+
+    def run(self, context: Home) -> str | None:
+        with context.key_value.snapshot() as snapshot:
+            one, _ = resolve_commit(context, self.left, snapshot=snapshot)
+            other, _ = resolve_commit(context, self.right, snapshot=snapshot)
+            return merge_base(context, one, other, snapshot=snapshot)
+
+
+@verb("reflog", role="read", effort="compute", gives=list[ReflogLine])
+class Reflog(Verb[list[ReflogLine]], frozen=True, kw_only=True):
+    """Where a branch, or every branch, has been, oldest first."""
+
+    branch: str | None = None
+    since_ms: Milliseconds | None = None
+
+    def run(self, context: Home) -> list[ReflogLine]:
+        return list(reflog(context, branch=self.branch, since_ms=self.since_ms))
+
+
+VERBS: Final[tuple[type[Verb[Any]], ...]] = (
+    Describe,
+    Stat,
+    StatMany,
+    Exists,
+    ListObjects,
+    Head,
+    Log,
+    BlameMany,
+    SignedUrl,
+    Diff,
+    Status,
+    CommonAncestor,
+    Reflog,
+)

@@ -1,0 +1,123 @@
+"""Verbs on branches and tags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from lakebed.repo.branches import create_branch, delete_branch, list_branches, undelete_branch
+from lakebed.repo.home import Home
+from lakebed.repo.model import Tag
+from lakebed.repo.refs import resolve_commit
+from lakebed.repo.tags import create_tag, delete_tag, list_tags
+from lakebed.repo.verbs.message import ListVerb, Milliseconds, Verb, verb
+
+__all__ = ["VERBS", "NamedCommit"]
+
+
+class NamedCommit(NamedTuple):
+    """A branch or tag, and where it stands."""
+
+    name: str
+    commit_id: str
+
+
+def _first(rows: Iterator[NamedCommit], amount: int | None) -> Iterator[NamedCommit]:
+    return rows if amount is None else islice(rows, max(0, amount))
+
+
+@verb("branches", role="read", effort="compute", gives=list[NamedCommit])
+class Branches(ListVerb[NamedCommit], frozen=True, kw_only=True):
+    """Branches, in the order of their names."""
+
+    prefix: str = ""
+    after: str | None = None
+    hidden: bool = False
+
+    def rows(self, context: Home, *, amount: int | None) -> Iterator[NamedCommit]:
+        found = list_branches(context, prefix=self.prefix, after=self.after, hidden=self.hidden)
+        return _first((NamedCommit(name, record.commit_id) for name, record in found), amount)
+
+
+@verb("create_branch", role="write", effort="write", gives=None)
+class CreateBranch(Verb[None], frozen=True, kw_only=True):
+    """Make a branch at the commit of a reference, by default of the default branch."""
+
+    name: str
+    source: str | None = None
+    hidden: bool = False
+    committer: str = ""
+
+    def run(self, context: Home) -> None:
+        source = context.record.default_branch if self.source is None else self.source
+        create_branch(context, self.name, source=source, hidden=self.hidden, committer=self.committer)
+
+
+@verb("delete_branch", role="write", effort="write", gives=None)
+class DeleteBranch(Verb[None], frozen=True, kw_only=True):
+    """Delete a branch, with what is staged on it."""
+
+    name: str
+    committer: str = ""
+
+    def run(self, context: Home) -> None:
+        delete_branch(context, self.name, committer=self.committer)
+
+
+@verb("undelete_branch", role="write", effort="write", gives=None)
+class UndeleteBranch(Verb[None], frozen=True, kw_only=True):
+    """Bring a deleted branch back at the commit it had."""
+
+    name: str
+    committer: str = ""
+
+    def run(self, context: Home) -> None:
+        undelete_branch(context, self.name, committer=self.committer)
+
+
+@verb("tags", role="read", effort="compute", gives=list[NamedCommit])
+class Tags(ListVerb[NamedCommit], frozen=True, kw_only=True):
+    """Tags, in the order of their names."""
+
+    prefix: str = ""
+    after: str | None = None
+
+    def rows(self, context: Home, *, amount: int | None) -> Iterator[NamedCommit]:
+        found = list_tags(context, prefix=self.prefix, after=self.after)
+        return _first((NamedCommit(name, tag.commit_id) for name, tag in found), amount)
+
+
+@verb("create_tag", role="write", effort="write", gives=Tag)
+class CreateTag(Verb[Tag], frozen=True, kw_only=True):
+    """Name the commit of a reference, by default of the default branch."""
+
+    name: str
+    ref: str | None = None
+    owner: str = ""
+    lifetime_ms: Milliseconds | None = None
+
+    def run(self, context: Home) -> Tag:
+        commit_id, _ = resolve_commit(context, context.record.default_branch if self.ref is None else self.ref)
+        return create_tag(context, self.name, commit_id=commit_id, owner=self.owner, lifetime_ms=self.lifetime_ms)
+
+
+@verb("delete_tag", role="write", effort="write", gives=None)
+class DeleteTag(Verb[None], frozen=True, kw_only=True):
+    """Remove a tag."""
+
+    name: str
+
+    def run(self, context: Home) -> None:
+        delete_tag(context, self.name)
+
+
+VERBS: Final[tuple[type[Verb[Any]], ...]] = (
+    Branches,
+    CreateBranch,
+    DeleteBranch,
+    UndeleteBranch,
+    Tags,
+    CreateTag,
+    DeleteTag,
+)

@@ -1,0 +1,129 @@
+"""Verbs that change what is staged on a branch."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+from lakebed.errors import InvalidRequest
+from lakebed.repo import data
+from lakebed.repo.branches import known_branch
+from lakebed.repo.compact import Compaction, compact_once
+from lakebed.repo.heads import CommitWithId
+from lakebed.repo.home import Home
+from lakebed.repo.model import Entry
+from lakebed.repo.names import check_path
+from lakebed.repo.protection import check_writable
+from lakebed.repo.reset import reset, reset_path, reset_prefix
+from lakebed.repo.staging import write
+from lakebed.repo.verbs.message import Paths, Texts, Verb, verb
+from lakebed.repo.verbs.reading import Stat
+
+__all__ = ["VERBS"]
+
+
+@verb("link", role="write", effort="write", gives=Entry)
+class Link(Verb[Entry], frozen=True, kw_only=True):
+    """Stage an object whose bytes are somewhere already."""
+
+    branch: str
+    path: str
+    url: str
+    checksum: str | None = None
+    content_type: str
+    metadata: Texts | None = None
+    only_if_absent: bool = False
+
+    def run(self, context: Home) -> Entry:
+        check_path(self.path, writing=True)
+        entry = data.linked(
+            context, self.url, checksum=self.checksum, content_type=self.content_type, metadata=self.metadata
+        )
+        stage = write.stage_if_absent if self.only_if_absent else write.stage
+        stage(context, branch=self.branch, path=self.path, entry=entry)
+        return entry
+
+
+@verb("delete", role="write", effort="write", gives=bool)
+class Delete(Verb[bool], frozen=True, kw_only=True):
+    """Delete an object; whether there was one."""
+
+    branch: str
+    path: str
+
+    def run(self, context: Home) -> bool:
+        return write.delete(context, branch=self.branch, path=self.path)
+
+
+@verb("delete_many", role="write", effort="write", gives=int)
+class DeleteMany(Verb[int], frozen=True, kw_only=True):
+    """Delete objects in one atomic change; how many there were."""
+
+    is_large: ClassVar[bool] = True
+
+    branch: str
+    paths: Paths
+
+    def run(self, context: Home) -> int:
+        return write.delete_many(context, branch=self.branch, paths=self.paths)
+
+
+@verb("delete_prefix", role="write", effort="write", gives=bool)
+class DeletePrefix(Verb[bool], frozen=True, kw_only=True):
+    """Delete what is below a prefix; whether anything was."""
+
+    branch: str
+    prefix: str
+
+    def run(self, context: Home) -> bool:
+        return write.delete_prefix(context, branch=self.branch, prefix=self.prefix)
+
+
+@verb("copy", role="write", effort="long", gives=Entry)
+class Copy(Verb[Entry], frozen=True, kw_only=True):
+    """Copy an object, its bytes included."""
+
+    branch: str
+    source: str
+    path: str
+    ref: str | None = None
+
+    def run(self, context: Home) -> Entry:
+        check_path(self.path, writing=True)
+        check_writable(context, self.branch)
+        known_branch(context, self.branch)
+        found = Stat(ref=self.branch if self.ref is None else self.ref, path=self.source).run(context)
+        entry = data.copy(context, found)
+        write.stage(context, branch=self.branch, path=self.path, entry=entry)
+        return entry
+
+
+@verb("reset", role="write", effort="compute", gives=CommitWithId)
+class Reset(Verb[CommitWithId], frozen=True, kw_only=True):
+    """Discard uncommitted changes: all, those of a path, or those below a prefix."""
+
+    branch: str
+    path: str | None = None
+    prefix: str | None = None
+
+    def run(self, context: Home) -> CommitWithId:
+        if self.path is not None and self.prefix is not None:
+            raise InvalidRequest("A reset is of one path or of one prefix, and both were given.", kind="two_targets")
+        if self.path is not None:
+            return reset_path(context, self.branch, path=self.path)
+        if self.prefix is not None:
+            return reset_prefix(context, self.branch, prefix=self.prefix)
+        return reset(context, self.branch)
+
+
+@verb("compact", role="write", effort="long", gives=Compaction)
+class Compact(Verb[Compaction], frozen=True, kw_only=True):
+    """Turn what is staged into sorted files."""
+
+    branch: str
+    force: bool = True
+
+    def run(self, context: Home) -> Compaction:
+        return compact_once(context, self.branch, force=self.force)
+
+
+VERBS: Final[tuple[type[Verb[Any]], ...]] = (Link, Delete, DeleteMany, DeletePrefix, Copy, Reset, Compact)
