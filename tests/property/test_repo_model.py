@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
+from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.objects import open_store
 from lakebed.repo import DiffKind, RangeOptions, Repositories, RepositoryOptions
-from lakebed.repo.key_value.memory import MemoryKeyValue
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 

@@ -21,6 +21,7 @@ from typing import Final, TypeVar
 
 from lakebed.errors import Corruption
 from lakebed.fsck.model import Findings
+from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.lsm.block import keys_of
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.model import FileMeta
@@ -30,7 +31,6 @@ from lakebed.repo.committed.content_hash import range_hash
 from lakebed.repo.committed.store import Committed
 from lakebed.repo.entry import address_ulid, decode_entry
 from lakebed.repo.home import Home
-from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.layout import DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDER, metarange_path, range_path
 from lakebed.repo.model import TOMBSTONE, Branch, Commit, Entry, MetarangeRef, RangeMeta, Tag
 from lakebed.repo.options import DAY_MS

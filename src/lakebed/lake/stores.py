@@ -30,9 +30,9 @@ from lakebed.repo.namespace import METADATA_FOLDER
 from lakebed.runtime import Environment
 
 if TYPE_CHECKING:  # a kind of stores is loaded when a lake has one
+    from lakebed.key_value.port import KeyValue
     from lakebed.kv.admin import DatabaseAdmin
     from lakebed.kv.place import Place
-    from lakebed.repo.key_value.port import KeyValue
     from lakebed.repo.options import RepositoryOptions
     from lakebed.repo.repositories import Repositories
     from lakebed.repo.repository import Repository
@@ -171,7 +171,7 @@ class Stores:
         if not any(True for _ in self.store.list(METADATA_FOLDER)):
             yield None
             return
-        from lakebed.repo.key_value.reader import ReadOnlyKeyValue
+        from lakebed.key_value.reader import ReadOnlyKeyValue
 
         with self._repositories(ReadOnlyKeyValue(self._place(METADATA_FOLDER))) as home:
             yield home
@@ -189,7 +189,7 @@ class Stores:
 
     def open_repositories(self, *, create: bool = True, options: RepositoryOptions | None = None) -> Repositories:
         """All repositories, to change them: as `lakebed.repo.open_all`. Close it."""
-        from lakebed.repo.key_value.open import open_key_value
+        from lakebed.key_value.open import open_key_value
 
         key_value = open_key_value(self.store.sub(METADATA_FOLDER), environment=self.environment, create=create)
         return self._repositories(key_value, options=options)
@@ -215,8 +215,8 @@ class Stores:
         return sole_repository(opened, name, create=create)
 
     def _repositories(self, key_value: KeyValue, *, options: RepositoryOptions | None = None) -> Repositories:
+        from lakebed.key_value.reader import ReadOnlyKeyValue
         from lakebed.repo.foreign import ForeignStores
-        from lakebed.repo.key_value.reader import ReadOnlyKeyValue
         from lakebed.repo.options import RepositoryOptions
         from lakebed.repo.repositories import Repositories
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lakebed.errors import Conflict, InvalidRequest, NotFound
+from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.repo.commits import is_commit_id, load_commit
 from lakebed.repo.home import Home
-from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.model import Branch
 from lakebed.repo.names import check_branch_name, parse_reference
 from lakebed.repo.options import DAY_MS

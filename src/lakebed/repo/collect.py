@@ -30,6 +30,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from lakebed.errors import Conflict, Corruption, InvalidRequest, NotFound, UnsupportedFormat
+from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.lsm.file_id import FILE_ID_CHARACTERS, is_file_id, mint_file_id
 from lakebed.objects.port import ObjectMeta
 from lakebed.objects.reserve import freeing_space
@@ -38,7 +39,6 @@ from lakebed.reclaim.sweep import Sweep, Sweeper, report_of
 from lakebed.repo.addresses import ADDRESS_SCHEMA, LISTED_SCHEMA, addresses_of, addresses_of_ranges, unnamed
 from lakebed.repo.entry import ulid_at
 from lakebed.repo.home import Home
-from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.layout import (
     CLOCK_PATH,
     DATA_FOLDER,

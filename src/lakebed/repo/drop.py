@@ -15,10 +15,10 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
 
+from lakebed.key_value.port import KeyValue
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import Doomed, ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweeper
-from lakebed.repo.key_value.port import KeyValue
 from lakebed.repo.layout import MARKER_PATH, Keys, deleted_key
 from lakebed.repo.model import DeletedRepository
 from lakebed.repo.namespace import namespace_folder

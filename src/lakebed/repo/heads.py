@@ -26,12 +26,12 @@ from typing import NamedTuple
 import msgspec
 
 from lakebed.errors import Conflict, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
+from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.repo.branches import branch_moved, load_branch
 from lakebed.repo.commits import load_commit
 from lakebed.repo.committed.apply import apply_changes
 from lakebed.repo.committed.diff import has_difference
 from lakebed.repo.home import Home
-from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.model import Branch, Commit, MetarangeRef
 from lakebed.repo.records import encode_record, new_token, replace_record, settling
 from lakebed.repo.reflog import reflog_line

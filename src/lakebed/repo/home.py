@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from lakebed.key_value.port import KeyValue
 from lakebed.lsm.cache import BlockCache
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.committed.store import Committed
 from lakebed.repo.foreign import ForeignStores
 from lakebed.repo.hooks import Hooks
-from lakebed.repo.key_value.port import KeyValue
 from lakebed.repo.layout import Keys
 from lakebed.repo.model import RepositoryRecord
 from lakebed.repo.options import RepositoryOptions

@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from lakebed.errors import InvalidRequest, LakebedError, Rejected
+from lakebed.key_value.port import KeyValue
 from lakebed.metrics import default_registry
-from lakebed.repo.key_value.port import KeyValue
 from lakebed.repo.layout import Keys
 from lakebed.repo.outbound import AllowedHosts, post
 from lakebed.repo.records import decode_record, encode_record

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lakebed.errors import InvalidRequest
+from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.repo.commit import chosen_intervals
 from lakebed.repo.commits import Walk, load_commit
 from lakebed.repo.committed.diff import has_difference
 from lakebed.repo.home import Home
-from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.model import Commit
 from lakebed.repo.positions import format_position, parse_position
 from lakebed.repo.refs import resolve_commit

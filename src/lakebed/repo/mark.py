@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from lakebed.errors import Corruption
+from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.repo.home import Home
-from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.model import Branch, Commit, MetarangeRef, StagingToken, Tag
 from lakebed.repo.options import DAY_MS
 from lakebed.repo.records import read_records

@@ -15,13 +15,13 @@ from dataclasses import replace
 from typing import Any, Final
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound
+from lakebed.key_value.open import open_key_value
+from lakebed.key_value.port import KeyValue
+from lakebed.key_value.reader import ReadOnlyKeyValue
 from lakebed.kv.place import Place
 from lakebed.objects.open import open_store
 from lakebed.objects.path import StoreUrl, parse_url
 from lakebed.repo.foreign import ForeignStores
-from lakebed.repo.key_value.open import open_key_value
-from lakebed.repo.key_value.port import KeyValue
-from lakebed.repo.key_value.reader import ReadOnlyKeyValue
 from lakebed.repo.namespace import METADATA_FOLDER, REPOSITORY_SUFFIX
 from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.repositories import Repositories

@@ -16,8 +16,8 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from lakebed.errors import Conflict, InvalidRequest, NotFound
+from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.repo.home import Home
-from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.names import NAME_CHARACTERS_MAX
 from lakebed.repo.records import decode_record, encode_record, lost_race
 

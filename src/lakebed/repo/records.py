@@ -17,8 +17,8 @@ from typing import TypeVar
 import msgspec
 
 from lakebed.errors import Conflict, Corruption, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable
+from lakebed.key_value.port import KeyValue, KeyValueSnapshot
 from lakebed.lsm.file_id import mint_file_id
-from lakebed.repo.key_value.port import KeyValue, KeyValueSnapshot
 from lakebed.repo.model import StagingToken
 from lakebed.repo.rows import prefix_range
 from lakebed.runtime import Environment

@@ -13,9 +13,9 @@ from typing import Final
 
 import msgspec
 
+from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.lsm.file_id import FILE_ID_CHARACTERS, file_id_at, file_id_time_ms, is_file_id
 from lakebed.repo.home import Home
-from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.options import DAY_MS
 from lakebed.repo.records import decode_record, encode_record
 from lakebed.repo.rows import prefix_range

@@ -13,9 +13,9 @@ from itertools import islice
 from typing import Final, Literal
 
 from lakebed.errors import InvalidRequest, NotFound
+from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.repo.commits import COMMIT_ID_CHARACTERS, HEXADECIMAL, find_commit, is_commit_id, load_commit
 from lakebed.repo.home import Home
-from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.model import Branch, Commit, Tag
 from lakebed.repo.names import ReferenceStep, parse_reference
 from lakebed.repo.records import decode_record

@@ -22,6 +22,7 @@ from typing import Final
 import msgspec
 
 from lakebed.errors import AlreadyExists, Closed, Conflict, InvalidRequest, LakebedError, NotFound
+from lakebed.key_value.port import KeyValue
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.file_id import mint_file_id
 from lakebed.objects.port import ObjectStore
@@ -29,7 +30,6 @@ from lakebed.repo.commit import check_commit_metadata, new_commit
 from lakebed.repo.committed.store import EMPTY_METARANGE
 from lakebed.repo.foreign import ForeignStores
 from lakebed.repo.home import Home, make_home
-from lakebed.repo.key_value.port import KeyValue
 from lakebed.repo.layout import DELETED_PREFIX, HOME_KEY, REPOSITORY_PREFIX, deleted_key, repository_key
 from lakebed.repo.model import Branch, DeletedRepository, HomeRecord, RepositoryRecord
 from lakebed.repo.names import check_amount, check_branch_name, check_repository_name, missing_repository

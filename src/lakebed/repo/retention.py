@@ -13,8 +13,8 @@ from typing import Final
 import msgspec
 
 from lakebed.errors import InvalidRequest
+from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.repo.home import Home
-from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.names import NAME_CHARACTERS_MAX
 from lakebed.repo.records import decode_record, encode_record
 

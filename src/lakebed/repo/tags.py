@@ -12,9 +12,9 @@ from itertools import islice
 from typing import Final
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
+from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.repo.commits import is_commit_id, load_commit
 from lakebed.repo.home import Home
-from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.model import Tag
 from lakebed.repo.names import check_tag_name
 from lakebed.repo.protection import check_not_read_only

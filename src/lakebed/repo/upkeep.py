@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from lakebed.errors import LakebedError
+from lakebed.key_value.port import KeyValue
 from lakebed.kv.background import Background, Stopped
 from lakebed.repo.compact import run_compactor_once
 from lakebed.repo.home import Home
 from lakebed.repo.importing import trim_imports
-from lakebed.repo.key_value.port import KeyValue
 from lakebed.repo.reflog import trim_reflog
 from lakebed.repo.staging.cleanup import clean_once, clean_orphans_once
 from lakebed.runtime import Environment

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from lakebed.errors import InvalidRequest
+from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.reclaim.model import Pin, Version
 from lakebed.repo.branches import list_branches, load_branch
 from lakebed.repo.commit import move_by_commits, new_commit
 from lakebed.repo.commits import ancestors, merge_base
 from lakebed.repo.heads import Move, SealedBranch, check_clean
 from lakebed.repo.home import Home
-from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.model import Commit, Tag
 from lakebed.repo.protection import check_committable
 from lakebed.repo.refs import resolve_commit

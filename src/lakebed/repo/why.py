@@ -12,13 +12,13 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.lsm.file_id import FILE_ID_CHARACTERS, is_file_id
 from lakebed.reclaim.model import Pin, Verdict
 from lakebed.repo.addresses import addresses_of, addresses_of_ranges
 from lakebed.repo.commits import SHOWN_CHARACTERS
 from lakebed.repo.entry import address_ulid
 from lakebed.repo.home import Home
-from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.layout import (
     CLOCK_PATH,
     MARKER_PATH,

@@ -15,9 +15,9 @@ from typing import Final
 
 import msgspec
 
+from lakebed.key_value.port import KeyValue
 from lakebed.kv.reading import prefix_end
 from lakebed.lsm.file_id import mint_file_id
-from lakebed.repo.key_value.port import KeyValue
 from lakebed.repo.layout import audit_key
 from lakebed.repo.records import decode_record, encode_record
 from lakebed.runtime import Environment

@@ -20,6 +20,9 @@ from typing import Any, Literal, Self, TypeVar
 import pyarrow as pa
 
 from lakebed.errors import OutcomeUnknown
+from lakebed.key_value.memory import MemoryKeyValue, MemorySpace
+from lakebed.key_value.open import open_key_value
+from lakebed.key_value.port import KeyValue, KeyValueSnapshot
 from lakebed.lsm.cache import BlockCache
 from lakebed.metrics import counting_lock
 from lakebed.objects.open import open_store
@@ -29,9 +32,6 @@ from lakebed.repo.commits import load_commit
 from lakebed.repo.committed.store import EMPTY_METARANGE
 from lakebed.repo.entry import decode_entry, new_address
 from lakebed.repo.home import Home, make_home
-from lakebed.repo.key_value.memory import MemoryKeyValue, MemorySpace
-from lakebed.repo.key_value.open import open_key_value
-from lakebed.repo.key_value.port import KeyValue, KeyValueSnapshot
 from lakebed.repo.model import Branch, DiffKind, Entry, MetarangeRef, RepositoryRecord
 from lakebed.repo.options import RangeOptions, RepositoryOptions
 from lakebed.repo.records import encode_record, new_token

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from lakebed.errors import LakebedError
+from lakebed.key_value.memory import MemoryKeyValue, MemorySpace
+from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.committed.store import Committed
 from lakebed.repo.entry import address_ulid, decode_entry
-from lakebed.repo.key_value.memory import MemoryKeyValue, MemorySpace
-from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.layout import DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDER, Keys, metarange_path, range_path
 from lakebed.repo.model import TOMBSTONE, Branch, Commit, MetarangeRef, StagingToken, Tag
 from lakebed.repo.options import DAY_MS

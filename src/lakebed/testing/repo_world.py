@@ -23,6 +23,7 @@ from typing import Final, Self
 from lakebed.errors import LakebedError
 from lakebed.fsck.model import CheckReport, Findings
 from lakebed.fsck.repository import check_repository
+from lakebed.key_value.port import KeyValue
 from lakebed.lsm.cache import BlockCache
 from lakebed.objects.open import open_store
 from lakebed.repo import data
@@ -32,7 +33,6 @@ from lakebed.repo.committed.store import EMPTY_METARANGE, Committed
 from lakebed.repo.differences import diff_uncommitted
 from lakebed.repo.entry import decode_entry, encode_entry
 from lakebed.repo.home import Home, make_home
-from lakebed.repo.key_value.port import KeyValue
 from lakebed.repo.layout import Keys
 from lakebed.repo.model import Branch, Entry, RepositoryRecord
 from lakebed.repo.options import CollectionOptions, RangeOptions, RepositoryOptions

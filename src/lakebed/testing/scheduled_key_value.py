@@ -7,7 +7,7 @@ under way when its actor reads lands before that read, or never.
 
 Example, two actors that raise one counter:
     >>> from lakebed.errors import Conflict
-    >>> from lakebed.repo.key_value.memory import MemoryKeyValue
+    >>> from lakebed.key_value.memory import MemoryKeyValue
     >>> from lakebed.testing import Scheduler
     >>> scheduler, space = Scheduler(7), MemoryKeyValue()
     >>> def count():
@@ -37,7 +37,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 
 from lakebed.errors import LakebedError, OutcomeUnknown, Unavailable
-from lakebed.repo.key_value.port import KeyValue, KeyValueSnapshot
+from lakebed.key_value.port import KeyValue, KeyValueSnapshot
 from lakebed.testing.actor_loop import Actor
 from lakebed.testing.faulty import Crashed
 from lakebed.testing.scheduled_store import FaultRates

@@ -14,6 +14,8 @@ from hashlib import md5
 
 import msgspec
 
+from lakebed.key_value.memory import MemoryKeyValue
+from lakebed.key_value.port import KeyValue
 from lakebed.objects import open_store
 from lakebed.repo.branches import load_branch
 from lakebed.repo.commits import commit_id, load_commit
@@ -21,8 +23,6 @@ from lakebed.repo.committed.apply import apply_changes
 from lakebed.repo.committed.store import EMPTY_METARANGE
 from lakebed.repo.entry import encode_entry, new_address
 from lakebed.repo.home import Home, make_home
-from lakebed.repo.key_value.memory import MemoryKeyValue
-from lakebed.repo.key_value.port import KeyValue
 from lakebed.repo.model import Branch, Commit, DiffKind, Entry, MetarangeRef, RepositoryRecord
 from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.records import decode_record, encode_record, new_token

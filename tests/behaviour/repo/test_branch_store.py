@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from lakebed.errors import AlreadyExists, InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
+from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.objects import ObjectStore
 from lakebed.objects.create_once import create_once
 from lakebed.repo import data
@@ -24,7 +25,6 @@ from lakebed.repo.commit import commit
 from lakebed.repo.compact import compact_once
 from lakebed.repo.heads import seal
 from lakebed.repo.home import Home
-from lakebed.repo.key_value.memory import MemoryKeyValue
 from lakebed.repo.merge import merge
 from lakebed.repo.protection import protect
 from lakebed.repo.refs import resolve

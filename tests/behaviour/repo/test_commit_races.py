@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from lakebed.errors import LakebedError, OutcomeUnknown
+from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.repo.branches import load_branch
 from lakebed.repo.commit import commit
 from lakebed.repo.commits import ancestors
 from lakebed.repo.compact import compact_once
 from lakebed.repo.home import Home
-from lakebed.repo.key_value.memory import MemoryKeyValue
 from lakebed.repo.merge import merge
 from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.pick import revert

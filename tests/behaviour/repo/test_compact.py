@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from lakebed.errors import LakebedError, NotFound, Unavailable
+from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.metrics import render
 from lakebed.repo import compact
 from lakebed.repo.branches import create_branch, delete_branch, load_branch
@@ -16,7 +17,6 @@ from lakebed.repo.commit import commit
 from lakebed.repo.compact import compact_once, run_compactor_once
 from lakebed.repo.home import Home
 from lakebed.repo.hooks import HookCall
-from lakebed.repo.key_value.memory import MemoryKeyValue
 from lakebed.repo.model import Branch, DiffKind
 from lakebed.repo.reset import reset
 from lakebed.repo.staging.write import delete_prefix

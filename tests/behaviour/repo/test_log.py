@@ -11,11 +11,11 @@ from typing import Any, cast
 import pytest
 
 from lakebed.errors import InvalidRequest, NotFound
+from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.repo.branches import create_branch, load_branch
 from lakebed.repo.commit import commit
 from lakebed.repo.commits import load_commit
 from lakebed.repo.home import Home
-from lakebed.repo.key_value.memory import MemoryKeyValue
 from lakebed.repo.log import log, log_page
 from lakebed.repo.merge import merge
 from lakebed.runtime import Environment

@@ -13,10 +13,10 @@ import pytest
 
 import lakebed.repo
 from lakebed.errors import AlreadyExists, Closed, Conflict, Corruption, InvalidRequest, NotFound, OutcomeUnknown
+from lakebed.key_value.memory import MemoryKeyValue, MemorySpace
 from lakebed.objects import open_store
 from lakebed.repo import Repositories, RepositoryOptions
 from lakebed.repo.branches import load_branch
-from lakebed.repo.key_value.memory import MemoryKeyValue, MemorySpace
 from lakebed.repo.layout import MARKER_PATH, Keys, repository_key
 from lakebed.repo.namespace import namespace_folder, overlaps
 from lakebed.runtime import Environment

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
+from lakebed.key_value.open import open_key_value
 from lakebed.repo.branches import load_branch
 from lakebed.repo.entry import ulid_at
 from lakebed.repo.home import Home
-from lakebed.repo.key_value.open import open_key_value
 from lakebed.repo.model import Entry
 from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.protection import protect

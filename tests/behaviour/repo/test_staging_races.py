@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from lakebed.errors import AlreadyExists, Conflict, NotFound, OutcomeUnknown
+from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.repo.entry import ulid_at
-from lakebed.repo.key_value.memory import MemoryKeyValue
 from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.staging.write import delete_many, delete_prefix, stage, stage_if_absent, stage_many
 from lakebed.testing.staging_scene import BRANCH, StagingScene

@@ -16,8 +16,8 @@ import pytest
 
 from lakebed.clock import SystemClock
 from lakebed.errors import Conflict, OutcomeUnknown, Unavailable
-from lakebed.repo.key_value.open import open_key_value
-from lakebed.repo.key_value.port import KeyValue
+from lakebed.key_value.open import open_key_value
+from lakebed.key_value.port import KeyValue
 
 CLOCK = SystemClock()
 

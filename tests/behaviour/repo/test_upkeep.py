@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.objects import open_store
 from lakebed.repo.branches import load_branch
-from lakebed.repo.key_value.memory import MemoryKeyValue
 from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.repositories import Repositories
 from lakebed.repo.upkeep import Upkeep

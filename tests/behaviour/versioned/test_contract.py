@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
+from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.kv.admin import DatabaseAdmin
 from lakebed.kv.layout import sst_path
 from lakebed.kv.options import DatabaseOptions, ReaderOptions
@@ -21,7 +22,6 @@ from lakebed.objects import open_store
 from lakebed.reclaim.model import Pin, ReclaimPlan, Verdict, Version
 from lakebed.reclaim.versioned import Versioned
 from lakebed.repo import Branch, Reference, Repositories, Repository, RepositoryOptions
-from lakebed.repo.key_value.memory import MemoryKeyValue
 from lakebed.runtime import Environment
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock

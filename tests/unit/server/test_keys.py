@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lakebed.errors import InvalidRequest, NotFound
-from lakebed.repo.key_value.memory import MemoryKeyValue
+from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.runtime import Environment
 from lakebed.server.keys import AccessKeys
 from lakebed.server.options import ServerOptions

@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import replace
 
 from lakebed.errors import Conflict, OutcomeUnknown, Unavailable
-from lakebed.repo.key_value.memory import MemoryKeyValue
-from lakebed.repo.key_value.port import KeyValue
+from lakebed.key_value.memory import MemoryKeyValue
+from lakebed.key_value.port import KeyValue
 from lakebed.testing import FaultRates, Scheduler, scheduled_key_value
 from lakebed.testing.scheduled_key_value import ScheduledKeyValue
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakebed.key_value.port import KEY_BYTES_MAX, KeyValueSnapshot
 from lakebed.repo.committed.apply import Changes
 from lakebed.repo.home import Home
-from lakebed.repo.key_value.port import KEY_BYTES_MAX, KeyValueSnapshot
 from lakebed.repo.model import ROWS_SCHEMA, StagingToken
 from lakebed.repo.rows import Interval, gathered, joined, overlay, prefix_range
 

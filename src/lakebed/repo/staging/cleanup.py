@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.lsm.file_id import FILE_ID_CHARACTERS, file_id_at, is_file_id
 from lakebed.metrics import default_registry
 from lakebed.repo.home import Home
-from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.model import Branch
 from lakebed.repo.records import read_records
 from lakebed.repo.rows import prefix_range

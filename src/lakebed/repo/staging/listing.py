@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.errors import Corruption, InvalidRequest
+from lakebed.key_value.port import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from lakebed.lsm.block import keys_of, offsets_of
 from lakebed.lsm.sort import KeyColumn
 from lakebed.repo.entry import IDENTITY_BYTES, decode_entry
-from lakebed.repo.key_value.port import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from lakebed.repo.model import Entry
 from lakebed.repo.names import check_amount
 from lakebed.repo.rows import prefix_range

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from lakebed.errors import Conflict, OutcomeUnknown
+from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.metrics import default_registry
 from lakebed.repo.branches import branch_moved, known_branch, load_branch
 from lakebed.repo.home import Home
-from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.model import Branch
 from lakebed.repo.names import check_branch_name
 from lakebed.repo.protection import check_writable

@@ -11,8 +11,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
+from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.repo.home import Home
-from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.model import TOMBSTONE, Branch
 from lakebed.repo.records import read_records
 from lakebed.repo.rows import prefix_range

@@ -19,6 +19,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.lsm.block import keys_of
 from lakebed.lsm.merge import last_key
 from lakebed.repo.commits import load_commit
@@ -26,7 +27,6 @@ from lakebed.repo.committed.diff import diff_metaranges, diff_rows
 from lakebed.repo.committed.metarange import Metarange
 from lakebed.repo.committed.windows import match_paths, order_of, side_by_side
 from lakebed.repo.home import Home
-from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.model import ROWS_SCHEMA, Branch, MetarangeRef, StagingToken
 from lakebed.repo.rows import Interval, overlay, rows_of, without_tombstones
 from lakebed.repo.staging.changes import Bounds, cleared_by, left_of, token_sources

@@ -15,12 +15,12 @@ from typing import Final
 
 import pyarrow as pa
 
+from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.metrics import default_registry
 from lakebed.repo.branches import load_branch
 from lakebed.repo.commits import load_commit
 from lakebed.repo.entry import decode_entry
 from lakebed.repo.home import Home
-from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.model import TOMBSTONE, Branch, Entry, MetarangeRef, StagingToken
 from lakebed.repo.names import check_path, check_prefix
 from lakebed.repo.refs import ResolvedReference, resolve

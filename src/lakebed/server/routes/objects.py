@@ -14,9 +14,9 @@ from typing import Final
 import msgspec
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound
+from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.repo import data
 from lakebed.repo.home import Home
-from lakebed.repo.key_value.port import KeyValueSnapshot
 from lakebed.repo.model import Entry
 from lakebed.repo.names import check_path
 from lakebed.repo.refs import resolve

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from lakebed.repo.key_value import memory
-from lakebed.repo.key_value.memory import MemoryKeyValue, MemorySpace
+from lakebed.key_value import memory
+from lakebed.key_value.memory import MemoryKeyValue, MemorySpace
 
 STEPS = 300
 

@@ -14,10 +14,10 @@ from typing import Any, Final, NoReturn, Self
 import pyarrow as pa
 
 from lakebed.errors import Closed, InvalidRequest
+from lakebed.key_value.port import PAIR_SCHEMA, check_key
 from lakebed.kv.options import ReaderOptions
 from lakebed.kv.place import Place
 from lakebed.kv.reader import DatabaseReader
-from lakebed.repo.key_value.port import PAIR_SCHEMA, check_key
 
 __all__ = ["ReadOnlyKeyValue"]
 

@@ -24,10 +24,10 @@ from lakebed.errors import (
     Unavailable,
     UnsupportedFormat,
 )
-from lakebed.repo.key_value import postgres_connections
-from lakebed.repo.key_value.open import open_key_value
-from lakebed.repo.key_value.port import KeyValue
-from lakebed.repo.key_value.postgres import PostgresKeyValue
+from lakebed.key_value import postgres_connections
+from lakebed.key_value.open import open_key_value
+from lakebed.key_value.port import KeyValue
+from lakebed.key_value.postgres import PostgresKeyValue
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
 

@@ -12,14 +12,14 @@ from functools import partial
 from typing import Final
 
 from lakebed.errors import Conflict, InvalidRequest
+from lakebed.key_value.database import DATABASE_OPTIONS, DatabaseKeyValue
+from lakebed.key_value.port import KeyValue
+from lakebed.key_value.postgres import open_postgres
 from lakebed.kv import Database, DatabaseOptions
 from lakebed.kv.place import Place
 from lakebed.objects.open import open_store
 from lakebed.objects.path import parse_url
 from lakebed.objects.port import ObjectStore
-from lakebed.repo.key_value.database import DATABASE_OPTIONS, DatabaseKeyValue
-from lakebed.repo.key_value.port import KeyValue
-from lakebed.repo.key_value.postgres import open_postgres
 from lakebed.runtime import Environment
 
 __all__ = ["open_key_value"]

@@ -7,12 +7,12 @@ import uuid
 import pytest
 
 import lakebed.kv
+from lakebed.key_value.database import DatabaseKeyValue
+from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.kv import DatabaseOptions
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.repo import RepositoryOptions
-from lakebed.repo.key_value.database import DatabaseKeyValue
-from lakebed.repo.key_value.memory import MemoryKeyValue
 from lakebed.repo.repositories import Repositories
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock

@@ -16,9 +16,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lakebed.errors import OutcomeUnknown, Unavailable
+from lakebed.key_value.port import check_key, checked_bounds, checked_change, checked_columns
 from lakebed.kv import Database, DatabaseOptions, Snapshot, WriteBatch
 from lakebed.kv.options import CollectorOptions
-from lakebed.repo.key_value.port import check_key, checked_bounds, checked_change, checked_columns
 
 __all__ = ["COLLECTOR_OPTIONS", "DATABASE_OPTIONS", "DatabaseKeyValue"]
 
@@ -34,7 +34,7 @@ DATABASE_OPTIONS: Final = DatabaseOptions(
 """Settings of the database of repositories."""
 
 COLLECTOR_OPTIONS: Final = CollectorOptions(min_age=timedelta(hours=1))
-"""What its collection may take. Readers that pin nothing (`lakebed.repo.key_value.reader`) have an hour."""
+"""What its collection may take. Readers that pin nothing (`lakebed.key_value.reader`) have an hour."""
 
 
 def _read_failed(error: OutcomeUnknown) -> Unavailable:
@@ -80,7 +80,7 @@ class DatabaseSnapshot:
 
 
 class DatabaseKeyValue:
-    """The port over an open database; see `lakebed.repo.key_value.port.KeyValue` for what each call promises.
+    """The port over an open database; see `lakebed.key_value.port.KeyValue` for what each call promises.
 
     Args:
         database: open; closed by `close`.

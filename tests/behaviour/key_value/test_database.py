@@ -14,10 +14,10 @@ from typing import TypeVar
 import pytest
 
 from lakebed.errors import Conflict, Fenced, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
+from lakebed.key_value.database import DATABASE_OPTIONS
+from lakebed.key_value.open import open_key_value
+from lakebed.key_value.port import KeyValue
 from lakebed.objects import open_store
-from lakebed.repo.key_value.database import DATABASE_OPTIONS
-from lakebed.repo.key_value.open import open_key_value
-from lakebed.repo.key_value.port import KeyValue
 from lakebed.runtime import Environment
 from lakebed.testing import Call, Fault, FaultyStore, ManualClock, StoreWrapper
 
@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 OWN = """
 import sys
-from lakebed.repo.key_value.open import open_key_value
+from lakebed.key_value.open import open_key_value
 
 key_value = open_key_value(sys.argv[1], endpoint="http://127.0.0.1:8123", take_over=True)
 key_value.set(b"k", b"theirs")

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from lakebed.errors import Closed
-from lakebed.repo.key_value.port import (
+from lakebed.key_value.port import (
     PAIR_SCHEMA,
     Change,
     check_key,
@@ -220,7 +220,7 @@ def _batch(keys: list[bytes], values: list[bytes]) -> pa.RecordBatch:
 
 
 class MemoryKeyValue:
-    """The port over a space; see `lakebed.repo.key_value.port.KeyValue` for what each call promises.
+    """The port over a space; see `lakebed.key_value.port.KeyValue` for what each call promises.
 
     Args:
         space: shared rows; None: new ones of its own.

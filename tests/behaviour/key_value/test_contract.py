@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import Closed, Conflict, InvalidRequest
-from lakebed.repo.key_value.port import (
+from lakebed.key_value.port import (
     BOUND_BYTES_MAX,
     KEY_BYTES_MAX,
     PAIR_SCHEMA,

@@ -37,7 +37,7 @@ from lakebed.errors import (
     Unavailable,
     UnsupportedFormat,
 )
-from lakebed.repo.key_value.port import (
+from lakebed.key_value.port import (
     PAIR_SCHEMA,
     Change,
     check_key,
@@ -46,13 +46,13 @@ from lakebed.repo.key_value.port import (
     checked_columns,
     unexpected_value,
 )
-from lakebed.repo.key_value.postgres_connections import Connections, Witness, load_psycopg, raise_translated
+from lakebed.key_value.postgres_connections import Connections, Witness, load_psycopg, raise_translated
 from lakebed.runtime import Environment
 
 if TYPE_CHECKING:
     import psycopg
 
-    from lakebed.repo.key_value.postgres_connections import Connection
+    from lakebed.key_value.postgres_connections import Connection
 
 __all__ = ["PostgresKeyValue", "open_postgres"]
 
@@ -280,7 +280,7 @@ def _batch(page: list[tuple[bytes, bytes]]) -> pa.RecordBatch:
 
 
 class PostgresKeyValue:
-    """The port over tables; see `lakebed.repo.key_value.port.KeyValue` for what each call promises.
+    """The port over tables; see `lakebed.key_value.port.KeyValue` for what each call promises.
 
     Args:
         connections: for reads and writes, closed by `close`; snapshots have as many of their own.
