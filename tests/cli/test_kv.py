@@ -144,6 +144,17 @@ def test_a_clone_and_its_pin(cli: Any, kv_cli: Any, orders: str, tmp_path: Path)
     assert kv_cli("scan", "--count").out == "1\n"
 
 
+def test_a_branch_never_takes_an_existing_database(cli: Any, kv_cli: Any, orders: str, tmp_path: Path) -> None:
+    """A second `branch` to the same name fails and leaves what was written there."""
+    lake = tmp_path / "lake"
+    assert kv_cli("branch", "fork").code == exits.OK
+    cli("kv", "put", lake, "fork", "mine", "1")
+    for new in ("fork", str(lake / "fork.kv")):
+        again = kv_cli("branch", new, "--json")
+        assert (again.code, again.error["kind"]) == (exits.CONFLICT, "database_exists")
+    assert cli("kv", "get", lake, "fork", "mine").out == "1\n"
+
+
 def test_restore_brings_the_past_back(kv_cli: Any, orders: str) -> None:
     """The old value is back, and the present stays pinned."""
     before = len(kv_cli("tags", "--json").json)
@@ -307,11 +318,31 @@ def test_a_value_goes_out_as_it_came_in(kv_cli: Any, monkeypatch: pytest.MonkeyP
 
 
 def test_an_argument_that_is_no_utf8(kv_cli: Any) -> None:
-    """It is a key like any other, and printed with escapes, in JSON and in errors too."""
+    """It is a key like any other, and printed with escapes, in errors too."""
     assert kv_cli("put", "\udcff", "v").out == "Wrote '\\xff' (1 B).\n"
-    assert kv_cli("get", "\udcff", "--json").json == {"key": "\\xff", "value": "v"}
+    assert kv_cli("get", "\udcff").out == "v\n"
     assert kv_cli("get", "\udcfe").err == "lakebed: There is no key '\\xfe'.\n"
-    assert kv_cli("get", "\udcfe", "--json").error["facts"] == {"key": "\\xfe"}
+
+
+def test_json_never_shows_two_keys_as_one(kv_cli: Any) -> None:
+    """Bytes that are not UTF-8 would read as the text that spells their escape: JSON is refused without an encoding."""
+    assert kv_cli("put", "\\xff", "text").code == exits.OK
+    assert kv_cli("put", "ff", "62", "--encoding", "hex").code == exits.OK
+    assert kv_cli("put", "v", "ff", "--encoding", "hex").code == exits.USAGE  # 'v' is not hexadecimal
+    assert kv_cli("put", "76", "ff", "--encoding", "hex").code == exits.OK
+    for command in (
+        ("scan", "--format", "jsonl"),
+        ("scan", "--json"),
+        ("get", "v", "--json"),
+        ("get", "\udcff", "--json"),
+        ("put", "\udcff", "v", "--json"),
+        ("delete", "\udcff", "--json"),
+    ):
+        refused = kv_cli(*command)
+        assert (refused.code, "xff' is not UTF-8: add --encoding hex" in refused.err) == (exits.USAGE, True), command
+    rows = [json.loads(line) for line in kv_cli("scan", "--format", "jsonl", "--encoding", "hex").out.splitlines()]
+    assert [row["key"] for row in rows] == ["5c786666", "76", "ff"]
+    assert kv_cli("get", "\\xff", "--json").json == {"key": "\\xff", "value": "text"}
 
 
 def test_a_lifetime_has_a_unit(kv_cli: Any, orders: str) -> None:

@@ -195,6 +195,12 @@ def branch(
     if lake is None and "/" not in new:
         raise InvalidRequest(f"With --path the clone is named by its URL: {new!r} has no folder.", kind="usage")
     admin = keys.database_at(new if lake is None or "/" in new else keys.url_of(lake, new))
+    if admin.exists():  # `create_clone` finishes what a crash left, so it accepts a clone of the same parent
+        raise AlreadyExists(
+            f"There is a database at {admin.place.url} already, so no branch of {parent} was made: choose another name.",
+            kind="database_exists",
+            url=admin.place.url,
+        )
     _clone(admin, parent, checkpoint=checkpoint, copy=copy, json=json)
 
 

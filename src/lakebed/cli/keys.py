@@ -1,8 +1,8 @@
 """Commands of ``lakebed kv`` on single keys and ranges: get, put, delete, scan, stats; opening what ``--path`` names.
 
 Invariants: reading commands write nothing to the database; keys and values are text on the command line, or hexadecimal
-or base64 with ``--encoding``; what is no UTF-8 is shown with escapes. Those are exact in ``--format tsv``; elsewhere
-only the other encodings are, and ``get --raw``.
+or base64 with ``--encoding``; what is not UTF-8 is shown with escapes, which are exact in ``--format tsv`` only. JSON
+has no escape for such bytes: it is refused without another encoding. ``get --raw`` writes bytes as they are.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ __all__ = [
 ]
 
 DATABASE_SUFFIX: Final = ".kv"
+
+_SHOWN_BYTES_MAX: Final = 40
+"""Of a key or value in an error."""
 
 
 class Encoding(StrEnum):
@@ -149,6 +152,8 @@ def get(
     """Print the value of a key."""
     if raw and json:
         raise InvalidRequest("Give --raw or --json, not both.", kind="two_formats")
+    if json:
+        _check_json(_bytes(key, encoding), encoding)
     with _reader(database(lake, name, path), checkpoint) as reader:
         value = reader.get(_bytes(key, encoding))
     if value is None:
@@ -157,6 +162,8 @@ def get(
         sys.stdout.flush()
         sys.stdout.buffer.write(value)
         return
+    if json:
+        _check_json(value, encoding)
     say.result(json, {"key": key, "value": _text(value, encoding)}, _text(value, encoding))
 
 
@@ -184,6 +191,8 @@ def put(
     # Before anybody's database is opened, which changes it.
     named = check_key(_bytes(key, encoding))
     check_value(body)
+    if json:
+        _check_json(named, encoding)
     if found is not None:
         lifetime_ms(found)
     with database(lake, name, path).open(options=_brief(), take_over=take_over, after_destroy=after_destroy) as opened:
@@ -206,6 +215,8 @@ def delete(
     from lakebed.lsm.model import check_key
 
     found = check_key(_bytes(key, encoding))
+    if json:
+        _check_json(found, encoding)
     admin = database(lake, name, path)
     if dry_run:
         with _reader(database(lake, name, path), None) as reader:
@@ -265,7 +276,7 @@ def _count(reader: Any, prefix: str | None, start: str | None, end: str | None, 
 
 
 def _print_rows(rows: Iterator[tuple[bytes, bytes]], *, format: Format, encoding: Encoding, json: bool) -> None:
-    facts = ({"key": _text(key, encoding), "value": _text(value, encoding)} for key, value in rows)
+    facts = ({"key": _json_text(key, encoding), "value": _json_text(value, encoding)} for key, value in rows)
     if json:
         say.document(list(facts))
     elif format is Format.jsonl:
@@ -369,6 +380,26 @@ def _text(body: bytes, encoding: Encoding) -> str:
     if encoding is Encoding.base64:
         return base64.b64encode(body).decode()
     return body.decode("utf-8", "backslashreplace")
+
+
+def _check_json(body: bytes, encoding: Encoding) -> None:
+    """Raise for bytes that JSON cannot hold: an escape would read as the text that spells it."""
+    if encoding is not Encoding.utf8:
+        return
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        shown = body if len(body) <= _SHOWN_BYTES_MAX else body[:_SHOWN_BYTES_MAX] + b"..."
+        raise InvalidRequest(
+            f"JSON was asked for, and '{_escaped(shown, encoding, _FIELD)}' is not UTF-8: add --encoding hex or "
+            "--encoding base64.",
+            kind="not_utf8",
+        ) from error
+
+
+def _json_text(body: bytes, encoding: Encoding) -> str:
+    _check_json(body, encoding)
+    return _text(body, encoding)
 
 
 def _quoted(argument: str) -> str:
