@@ -161,6 +161,28 @@ def test_a_conflict_names_its_paths(repo: Cli, file: Path, tmp_path: Path) -> No
     repo("merge", "dev", "main", "--strategy", "source-wins", "--squash")
 
 
+def test_a_difference_with_a_conflict_is_shown(repo: Cli, tmp_path: Path) -> None:
+    """A path that both sides changed has the sign "!" and the kind "conflict", also where one side removed it."""
+    body = tmp_path / "body"
+    for branch in ("main", "dev", "main"):
+        if branch == "dev":
+            repo("branch", "dev")
+        for path in ("both", "removed"):
+            body.write_text(f"{branch} {path}")
+            repo("put", branch, path, body)
+        repo("commit", branch, "-m", branch, "--allow-empty")
+        body.write_text("another base")
+    repo("put", "main", "both", body)
+    repo("rm", "main", "removed", "--yes")
+    repo("commit", "main", "-m", "main again")
+    found = repo("diff", "main", "dev", "--json").json
+    assert [(one["path"], one["change"]) for one in found] == [("both", "conflict"), ("removed", "conflict")]
+    assert [line.split()[:2] for line in repo("diff", "main", "dev").out.splitlines() if "!" in line] == [
+        ["!", "both"],
+        ["!", "removed"],
+    ]
+
+
 def test_what_is_uncommitted_is_given_up(repo: Cli, file: Path) -> None:
     """A path, a prefix, everything, or the branch itself; a dry run shows what would go."""
     repo("put", "main", "kept", file)

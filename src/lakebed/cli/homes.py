@@ -204,7 +204,7 @@ def of_difference(difference: Any) -> dict[str, Any]:
     }
 
 
-_SIGNS: Final = {"added": "+", "changed": "~", "removed": "-"}
+_SIGNS: Final = {"added": "+", "changed": "~", "removed": "-", "conflict": "!"}
 
 
 def print_differences(differences: Iterable[Any], *, json: bool, empty: str) -> None:

@@ -142,7 +142,7 @@ def diff(
     metadata: Metadata = None,
     json: Json = False,
 ) -> None:
-    """Show which paths differ: + added, ~ changed, - removed."""
+    """Show which paths differ: + added, ~ changed, - removed, ! changed on both sides, so that a merge conflicts."""
     with homes.reading(lake, metadata=metadata) as home:
         opened = home.repository(repository)
         if right is None and ".." not in left:

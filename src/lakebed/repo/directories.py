@@ -7,6 +7,7 @@ Invariants:
 - A downloaded file appears whole or not at all. Nothing is written or deleted outside of the directory, whatever the
   paths of the objects are and wherever links in the directory lead.
 - What is equal on both sides, by size and MD5, is not copied.
+- A download of a prefix that has no object fails, so that a mistyped one does not empty the directory.
 
 Does not know: commits.
 """
@@ -148,12 +149,20 @@ def download_directory(
         progress: called after each object.
 
     Raises:
+        NotFound: kind ``prefix_not_found``: a prefix was given, and no object is below it.
         InvalidRequest: kind ``not_a_file_name``: a path that no file below the directory can have.
         Conflict: kind ``changed_meanwhile``: an object of a branch was replaced during the copy; run it again.
     Cost: one listing; each object that differs is read once, and each file of the same size.
     """
     root, below = Path(directory), _folder(prefix)
     there = {one.path.removeprefix(below): one.entry for one in reference.list(below)}
+    if below and not there:
+        raise NotFound(
+            f"At {reference} no path begins with {below}: list the paths there, and give a folder of them. "
+            "Nothing was copied or deleted.",
+            kind="prefix_not_found",
+            prefix=below,
+        )
     _check_names(root, there)
     found = _files_of(root) if root.is_dir() else _Local()
 

@@ -112,6 +112,24 @@ def test_deleting_what_the_other_side_does_not_have(repository: Repository, tmp_
     assert set(on_disk(target)) == ({"keep", "stray", "in/stray"} if dry_run else {"keep", "new"})
 
 
+@pytest.mark.parametrize("delete", [True, False])
+@pytest.mark.parametrize("prefix", ["typo", "typo/", "there/object"])
+def test_a_prefix_without_objects_empties_no_directory(
+    repository: Repository, tmp_path: Path, prefix: str, delete: bool
+) -> None:
+    """It is an error that names the prefix, before anything is written or deleted, also in a dry run."""
+    main = repository.branch("main")
+    main.put("there/object", b"1")
+    target = fill(tmp_path / "target", {"keep": b"1", "in/keep": b"2"})
+    for dry_run in (True, False):
+        with pytest.raises(NotFound, match=f"no path begins with {prefix.rstrip('/')}/:") as raised:
+            main.download_directory(target, prefix, delete=delete, dry_run=dry_run)
+        assert raised.value.kind == "prefix_not_found"
+    assert on_disk(target) == {"keep": b"1", "in/keep": b"2"}
+    main.delete("there/object")
+    assert main.download_directory(target, delete=delete).deleted == (("in/keep", "keep") if delete else ())
+
+
 @pytest.mark.parametrize("path", ["/etc/out", "a//b", "a/", ".", "in/out"])
 def test_nothing_is_written_outside_of_the_directory(repository: Repository, tmp_path: Path, path: str) -> None:
     """Paths that no file below the directory can have, and links that lead out of it, are refused before any write."""
@@ -178,4 +196,6 @@ def test_the_commands_copy_directories(tmp_path: Path, capsys: pytest.CaptureFix
     assert f"Copied {len(FILES)} files" in capsys.readouterr().out
     assert run(["repo", "download", lake, "some", "main", str(target), "raw", "--json"]) == 0
     assert '"unchanged": 0' in capsys.readouterr().out
+    assert run(["repo", "download", lake, "some", "main", str(target), "typo", "--delete", "--yes"]) == 3
+    assert "no path begins with typo/" in capsys.readouterr().err
     assert on_disk(target) == FILES
