@@ -197,7 +197,7 @@ def branch(
     admin = keys.database_at(new if lake is None or "/" in new else keys.url_of(lake, new))
     if admin.exists():  # `create_clone` finishes what a crash left, so it accepts a clone of the same parent
         raise AlreadyExists(
-            f"There is a database at {admin.place.url} already, so no branch of {parent} was made: choose another name.",
+            f"There is a database at {admin.place.url} already, and no branch of {parent} was made: name another.",
             kind="database_exists",
             url=admin.place.url,
         )

@@ -98,7 +98,6 @@ def _check_database(
     place: Place, report: CheckReport, *, name: str, progress: Callable[[Progress], None] | None
 ) -> None:
     findings = Findings(report, store=name, progress=progress)
-    report.database_count += 1
     try:
         check_database(place, findings)
     except LakebedError as problem:

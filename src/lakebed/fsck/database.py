@@ -26,6 +26,7 @@ from lakebed.kv.locations import Locations
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Checkpoint, Manifest
 from lakebed.kv.place import Place
+from lakebed.kv.reclaim import Found, is_taken_apart
 from lakebed.kv.wal import WalLog
 from lakebed.kv.wal_record import FENCE_BYTES
 from lakebed.lsm.cache import BlockCache
@@ -64,10 +65,13 @@ class _Check:
     def run(self) -> None:
         """Check everything."""
         newest = self._load(max(id for id in map(parse_manifest, self._listed) if id is not None), "the database")
+        found = Found(tuple(self._listed.values()), (), ())
+        if newest is None or not is_taken_apart(found, newest, now_ms=self._now_ms):
+            self._findings.report.database_count += 1  # a tombstone is no database
         if newest is None:
             return
         if newest.destroyed_at_ms is not None:
-            self._check_destroyed()
+            self._check_destroyed(newest)
             return
         if not newest.initialized:
             self._findings.add(
@@ -240,7 +244,14 @@ class _Check:
                     "`lakebed kv drop-tag --force` frees it.",
                 )
 
-    def _check_destroyed(self) -> None:
+    def _check_destroyed(self, newest: Manifest) -> None:
+        """What checkpoints pin can be read until they end; the rest waits for the collector."""
+        versions: dict[int, tuple[Manifest, str]] = {}
+        for checkpoint in newest.checkpoints:
+            self._add_pinned(checkpoint, versions)
+        for manifest, called in versions.values():
+            self._check_version(manifest, called, is_newest=False)
+        self._findings.report.version_count += len(versions)
         left = [path for path in self._listed if parse_sst(path) is not None]
         if left:
             self._findings.add(

@@ -161,12 +161,13 @@ class _Judgement:
     def plan(self, found: Found, store: str) -> ReclaimPlan:
         doomed: list[Doomed] = []
         kept: Counter[str] = Counter()
-        pins = len(self._pinned)
+        count = len(self._pinned)
+        pinned = "no pinned version" if count == 0 else f"no pinned version (pinned: {count})"
         number = self._manifest.manifest_id
         groups = (
-            (found.files, self._file, f"no file of version {number} or of the {pins} pinned ones, and never will be"),
-            (found.logs, self._log, f"its rows are in files of version {number}, and none of {pins} pins replays it"),
-            (found.manifests, self._version, f"version {number} is newer, and none of {pins} pins holds it"),
+            (found.files, self._file, f"version {number} does not need it, and {pinned}, and none will"),
+            (found.logs, self._log, f"its rows are in files of version {number}, and {pinned} replays it"),
+            (found.manifests, self._version, f"version {number} is newer, and no checkpoint pins it"),
         )
         for metas, judge, why in groups:
             for meta in metas:

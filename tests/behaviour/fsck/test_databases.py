@@ -14,6 +14,7 @@ import pytest
 from lakebed.fsck.database import check_database
 from lakebed.fsck.model import CheckReport, Findings
 from lakebed.kv import CheckpointOptions, CollectorOptions, Database, DatabaseAdmin, DatabaseOptions
+from lakebed.kv.layout import sst_path
 from lakebed.kv.manifest import encode_manifest
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Manifest
@@ -226,3 +227,14 @@ def test_a_destroyed_database_is_no_fault(database: Place) -> None:
     """What is left of it waits for the collector."""
     DatabaseAdmin(database).destroy(soft=True)
     assert {finding.severity for finding in checked(database).findings} <= {"info"}
+
+
+def test_what_a_destroyed_database_still_pins_is_checked(database: Place) -> None:
+    """Its checkpoints can be read until they end: a file that one of them needs is missed."""
+    DatabaseAdmin(database).destroy(soft=True)
+    pinned = ManifestLog(database).latest().checkpoints[0].manifest_id
+    missing = sst_path(ManifestLog(database).load(pinned).file_set.files()[0].id)
+    database.store.delete([missing])
+    assert [(one.kind, one.path) for one in checked(database).findings if one.severity == "error"] == [
+        ("missing", missing)
+    ]

@@ -10,7 +10,9 @@ import pyarrow as pa
 import pytest
 
 import lakebed
+from lakebed import kv
 from lakebed.errors import NotFound
+from lakebed.fsck.check import check_url
 from lakebed.objects import open_store
 from lakebed.runtime import Environment
 from lakebed.table.table import Table
@@ -171,3 +173,23 @@ def test_ids_that_are_gone_are_not_said_to_be_there(table: Table) -> None:
     assert spans_of([7]) == "7"
     assert spans_of([376, 377, 379]) == "376 to 377, 379"
     assert spans_of(range(1, 40, 2)) == "1, 3, 5, 7, 9, 11, ..., 39"
+
+
+def test_a_destroyed_database_is_listed_while_anything_of_it_is_left(tmp_path: Path) -> None:
+    """Its log, its files and its checkpoints are shown until the collector has taken them; a tombstone is not."""
+    lake = lakebed.open(str(tmp_path))
+    parent = kv.open(str(tmp_path / "parent.kv"))
+    parent.put(b"k", b"v")
+    parent.create_checkpoint(kv.CheckpointOptions(name="kept"))
+    parent.close()
+    kv.admin.create_clone(str(tmp_path / "clone.kv"), str(tmp_path / "parent.kv"))
+    kv.admin.destroy(str(tmp_path / "parent.kv"))
+    found = {one.name: one for one in lake.ls()}
+    assert (found["parent"].version, found["parent"].pin_count) == ("destroyed", 2)
+    assert found["parent"].size_bytes > 0
+    assert check_url(str(tmp_path)).database_count == 2
+    kv.admin.destroy(str(tmp_path / "clone.kv"), soft=False)
+    kv.admin.delete_checkpoint(str(tmp_path / "parent.kv"), "kept")
+    kv.admin.destroy(str(tmp_path / "parent.kv"), soft=False)
+    assert lake.ls() == []
+    assert check_url(str(tmp_path)).database_count == 0
