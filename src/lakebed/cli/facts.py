@@ -221,6 +221,8 @@ def print_check(report: CheckReport, *, json: bool) -> None:
             said = finding.path in finding.sentence
             where = finding.store if said else f"{finding.store}: {finding.path}"
             say.sentence(f"{finding.severity}: {where}{':' if said else ''} {finding.sentence}")
+        elif finding.kind == "imports_not_checked":
+            say.sentence(f"{finding.store}: {finding.sentence}")
     orphans = [finding for finding in report.findings if finding.kind == "orphan"]
     if orphans:
         oldest = say.ago(min(finding.facts["modified_ms"] for finding in orphans))

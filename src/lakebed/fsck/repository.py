@@ -7,19 +7,23 @@ Owns: what a sound repository is.
 - Every commit's metarange, and the compacted one of every branch, is there, of the size stated, and so are its ranges;
   they decode, and every object of ours that they name, and every staged one, is there with its size, unless retention
   took the commit's objects.
-- With ``deep`` every range says what its name promises: the hash of its contents.
+- With ``deep`` every range says what its name promises: the hash of its contents; every object of ours has the MD5 that
+  its entry states; and every imported object is there, with the size and the etag that it had.
 
-Objects that nobody names are orphans, which a collection takes. Imported objects are not looked at. Invariants: reads
-only, and from the store, never from what the process has in memory; what many versions share is read once and reported
-once.
+Objects that no version names are orphans, which a collection takes. Without ``deep`` imported objects are only counted.
+Invariants: reads only, and from the store, never from what the process has in memory; what many versions share is read
+once and reported once.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterable
+from itertools import chain
 from typing import Final, TypeVar
 
-from lakebed.errors import Corruption
+from lakebed.errors import Corruption, LakebedError, NotFound
 from lakebed.fsck.model import Findings
 from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.lsm.block import keys_of
@@ -30,7 +34,9 @@ from lakebed.repo.commits import SHOWN_CHARACTERS
 from lakebed.repo.committed.content_hash import range_hash
 from lakebed.repo.committed.store import Committed
 from lakebed.repo.entry import address_ulid, decode_entry
+from lakebed.repo.foreign import is_foreign
 from lakebed.repo.home import Home
+from lakebed.repo.intact import check_source, stream_object
 from lakebed.repo.layout import DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDER, metarange_path, range_path
 from lakebed.repo.model import TOMBSTONE, Branch, Commit, Entry, MetarangeRef, RangeMeta, Tag
 from lakebed.repo.options import DAY_MS
@@ -43,12 +49,17 @@ __all__ = ["check_repository"]
 R = TypeVar("R", Branch, Tag)
 
 _CACHE_BYTES: Final = 16 << 20
+_READS_AT_ONCE: Final = 8
+_READ_CHUNK_BYTES: Final = 4 << 20
+_MD5: Final = re.compile("[0-9a-f]{32}")
+"""What an upload through lakebed has as its checksum. Others are what a client or a store has said."""
 
 
 def check_repository(home: Home, findings: Findings) -> None:
     """Check a repository and report into `findings`.
 
-    Cost: 1 snapshot of the records, 1 LIST a thousand objects, 1 GET a metarange; deep: every range once.
+    Cost: 1 snapshot of the records, 1 LIST a thousand objects, 1 GET a metarange; deep: every range and every object of
+    ours once, and 1 HEAD an imported object.
     """
     # A cache of its own: what the process has in memory says nothing of what is stored.
     cache = BlockCache(_CACHE_BYTES, runtime=home.environment.runtime)
@@ -72,6 +83,7 @@ class _Check:
         self._tokens: list[tuple[str, str]] = []
         self._read: set[str] = set()
         self._named: set[str] = set()
+        self._import_count = 0
 
     def run(self) -> None:
         """Check everything."""
@@ -88,6 +100,7 @@ class _Check:
                 self._check_metarange(commit.metarange, called, objects_there=commit_id not in expired)
         self._findings.report.version_count += sum(commit is not None for commit in self._commits.values())
         self._check_staged()
+        self._report_imports()
         self._report_orphans()
 
     # ---- records
@@ -178,16 +191,38 @@ class _Check:
             batches = list(self._committed.open(ref).rows_of(one))
             if self._findings.report.deep and range_hash(batches) != one.id:
                 raise Corruption(f"{path} does not hold what its name says.", path=path)
-            for batch in batches:
-                for key, value in zip(keys_of(batch.column(0)), keys_of(batch.column(1)), strict=True):
-                    self._check_object(key, decode_entry(value, where=path), called)
+            rows = (zip(keys_of(batch.column(0)), keys_of(batch.column(1)), strict=True) for batch in batches)
+            self._check_objects(((key, decode_entry(value, where=path)) for key, value in chain(*rows)), called)
 
-    def _check_object(self, path: bytes, entry: Entry, called: str) -> None:
-        if address_ulid(entry.address) is None or entry.address in self._named:
-            return
+    def _check_objects(self, rows: Iterable[tuple[bytes, Entry]], called: str) -> None:
+        """Objects that entries name, each once; some at a time where they are read."""
+        readable = [
+            (key.decode(errors="backslashreplace"), entry)
+            for key, entry in rows
+            if self._is_new(entry) and self._is_whole(key.decode(errors="backslashreplace"), entry, called)
+        ]
+        if self._findings.report.deep and readable:
+            pool = self._home.environment.runtime.pool(_READS_AT_ONCE)
+            try:
+                for found in pool.map(lambda row: self._fault_of(*row, called), readable):
+                    self._findings.step(len(self._listed))
+                    if found is not None:
+                        self._findings.error(*found)
+            finally:
+                pool.close()
+
+    def _is_new(self, entry: Entry) -> bool:
+        if entry.address in self._named or not (is_foreign(entry.address) or address_ulid(entry.address)):
+            return False
         self._named.add(entry.address)
+        return True
+
+    def _is_whole(self, shown: str, entry: Entry, called: str) -> bool:
+        """Whether an object of ours is there with its size; of an imported one nothing is known yet."""
+        if is_foreign(entry.address):
+            self._import_count += 1
+            return True
         there = self._listed.get(entry.address)
-        shown = path.decode(errors="backslashreplace")
         self._findings.report.file_count += 1
         self._findings.report.size_bytes += entry.size_bytes
         if there is None:
@@ -196,6 +231,34 @@ class _Check:
         elif there.size_bytes != entry.size_bytes:
             sentence = f"has {there.size_bytes:,} bytes; {shown} of {called} says {entry.size_bytes:,}."
             self._findings.error("wrong_size", entry.address, sentence)
+        else:
+            return True
+        return False
+
+    def _fault_of(self, shown: str, entry: Entry, called: str) -> tuple[str, str, str] | None:
+        """What is wrong with an object's bytes: kind, path and sentence of a finding."""
+        home = self._home
+        try:
+            if is_foreign(entry.address):
+                store, path = home.foreign.locate(entry.address)
+                check_source(entry, store.head(path))
+                return None
+            digest = hashlib.md5(usedforsecurity=False)
+            for chunk in stream_object(home.store, entry.address, entry, chunk_bytes=_READ_CHUNK_BYTES):
+                digest.update(chunk)
+        except NotFound:
+            kind = "import_gone" if is_foreign(entry.address) else "missing"
+            return kind, entry.address, f"is missing, but it is {shown} of {called}."
+        except LakebedError as problem:
+            if problem.kind == "unavailable" and not is_foreign(entry.address):
+                raise
+            return problem.kind, entry.address, f"{problem.message.rstrip('.')} (it is {shown} of {called})."
+        # The etag of a bucket that encrypts has the form of an MD5, and is none.
+        etag = (self._listed[entry.address].etag or "").strip('"')
+        if _MD5.fullmatch(entry.checksum) and entry.checksum not in (digest.hexdigest(), etag):
+            sentence = f"has the MD5 {digest.hexdigest()}; {shown} of {called} says {entry.checksum}."
+            return "wrong_checksum", entry.address, sentence
+        return None
 
     # ---- the rest
 
@@ -203,11 +266,23 @@ class _Check:
         """Entries under tokens that a branch has; those of dropped tokens wait for the cleanup."""
         for token, called in self._tokens:
             prefix = self._home.keys.token(token)
+            entries = []
             for key, value in self._snapshot.scan(*prefix_range(prefix)):
                 if value != TOMBSTONE:
                     shown = f"staging/{token}"
                     with self._findings.reading(shown, needed_by=called):
-                        self._check_object(key[len(prefix) :], decode_entry(value, where=shown), called)
+                        entries.append((key[len(prefix) :], decode_entry(value, where=shown)))
+            self._check_objects(entries, called)
+
+    def _report_imports(self) -> None:
+        if self._import_count and not self._findings.report.deep:
+            self._findings.add(
+                "info",
+                "imports_not_checked",
+                "",
+                f"names {self._import_count:,} imported objects, which only --deep looks at.",
+                object_count=self._import_count,
+            )
 
     def _report_orphans(self) -> None:
         """Left by crashes, resets and dropped branches, or of commits whose objects retention takes."""

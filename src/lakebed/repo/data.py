@@ -26,6 +26,7 @@ from lakebed.objects.streaming import byte_view
 from lakebed.repo.entry import address_ulid, is_upload, new_address, new_upload
 from lakebed.repo.foreign import is_foreign
 from lakebed.repo.home import Home
+from lakebed.repo.intact import read_object, read_object_ranges, stream_object
 from lakebed.repo.model import Entry
 from lakebed.runtime import Environment
 
@@ -155,25 +156,23 @@ def read(home: Home, entry: Entry, *, byte_range: ByteRange | None = None) -> Bu
     Raises:
         InvalidRequest: kind ``invalid_range``: the range is empty or starts past the end; ``import_not_allowed``.
         NotFound: kind ``object_gone``: the bytes are not there any more; ``import_gone``: an imported object is not.
-    Cost: 1 GET.
+        Corruption: kind ``wrong_size``: there are fewer or more bytes than were stored; ``import_changed``: an imported
+            object has another size or etag than at the import.
+    Cost: 1 GET; of an imported object 1 HEAD more.
     """
-    if byte_range is not None:
-        _check_range(byte_range, entry)
     store, path = _locate(home, entry)
     with _explained(home, entry):
-        return store.get(path, byte_range=byte_range)
+        return read_object(store, path, entry, byte_range=byte_range)
 
 
 def read_ranges(home: Home, entry: Entry, *, ranges: Sequence[ByteRange]) -> list[Buffer]:
     """Several parts of an entry's bytes, in the order asked; near ones are read together. Raises as `read`.
 
-    Cost: 1 GET a joined range.
+    Cost: 1 GET a joined range; of an imported object 1 HEAD more.
     """
-    for byte_range in ranges:
-        _check_range(byte_range, entry)
     store, path = _locate(home, entry)
     with _explained(home, entry):
-        return store.get_ranges(path, ranges)
+        return read_object_ranges(store, path, entry, ranges)
 
 
 def stream(
@@ -183,17 +182,11 @@ def stream(
 
     Raises:
         As `read`.
-    Cost: 1 GET a chunk, each when it is asked for. Memory: 1 chunk.
+    Cost: 1 GET a chunk, each when it is asked for; of an imported object 1 or 2 HEADs more. Memory: 1 chunk.
     """
-    if byte_range is not None:
-        _check_range(byte_range, entry)
     store, path = _locate(home, entry)
-    start, end = byte_range or (0, entry.size_bytes)
     with _explained(home, entry):
-        if entry.size_bytes == 0:
-            store.head(path)
-            return iter(())
-        return store.get_stream(path, byte_range=(start, min(end, entry.size_bytes)), chunk_bytes=chunk_bytes)
+        return stream_object(store, path, entry, byte_range=byte_range, chunk_bytes=chunk_bytes)
 
 
 def open_file(home: Home, entry: Entry, *, read_ahead_bytes: int = READ_AHEAD_BYTES) -> io.BufferedReader:
@@ -381,17 +374,6 @@ def _taken_over(home: Home, upload: str) -> str:
 
 def _locate(home: Home, entry: Entry) -> tuple[ObjectStore, str]:
     return home.foreign.locate(entry.address) if is_foreign(entry.address) else (home.store, entry.address)
-
-
-def _check_range(byte_range: ByteRange, entry: Entry) -> None:
-    start, end = byte_range
-    if not 0 <= start < end or start >= entry.size_bytes:
-        raise InvalidRequest(
-            f"Bytes {start} to {end} were asked for of an object of {entry.size_bytes:,} bytes: a range starts before "
-            "its end and holds at least a byte.",
-            kind="invalid_range",
-            size_bytes=entry.size_bytes,
-        )
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, Listing, ObjectM
 from lakebed.objects.streaming import byte_view, stream_ranges
 from lakebed.repo.data import upload_to
 from lakebed.repo.foreign import ForeignStores, is_foreign
+from lakebed.repo.intact import read_object, read_object_ranges
 from lakebed.repo.model import Entry
 from lakebed.runtime import Environment
 
@@ -114,12 +115,12 @@ class StorageBytes:
     def read(self, path: str, entry: Entry, *, byte_range: ByteRange | None = None) -> Buffer:
         """See `ObjectBytes.read`."""
         store, address = self._locate(entry)
-        return store.get(address, byte_range=byte_range)
+        return read_object(store, address, entry, byte_range=byte_range)
 
     def read_ranges(self, path: str, entry: Entry, *, ranges: Sequence[ByteRange]) -> list[Buffer]:
         """See `ObjectBytes.read_ranges`. Near ranges are read together."""
         store, address = self._locate(entry)
-        return store.get_ranges(address, ranges)
+        return read_object_ranges(store, address, entry, ranges)
 
     def upload(self, body: Buffer | Iterable[Buffer]) -> Entry:
         """See `ObjectBytes.upload`."""

@@ -62,6 +62,7 @@ _BY_KIND: Final[dict[str, int]] = {
     "read_only_repository": 403,
     "method_not_allowed": 405,
     "stalled": 408,
+    "import_changed": 410,  # not 500: clients would ask again
     "precondition_failed": 412,
     "hook_rejected": 412,
     "too_large": 413,

@@ -11,6 +11,7 @@ import pytest
 from lakebed.fsck.check import check_url
 from lakebed.fsck.model import CheckReport
 from lakebed.lake.lake import Lake, open_lake
+from lakebed.repo.importing import ImportSource
 from lakebed.repo.options import RepositoryOptions
 
 QUIET = RepositoryOptions(background=False)
@@ -86,6 +87,43 @@ def test_damaged_files_are_named(
     assert errors, name
     assert {finding.kind for finding in errors} <= kinds
     assert any(path.name in finding.path for finding in errors)
+
+
+def errors_of(folder: Path, *, deep: bool) -> list[tuple[str, str]]:
+    """Kinds and paths of what fsck calls an error."""
+    return [(one.kind, one.path) for one in check(folder, deep=deep).findings if one.severity == "error"]
+
+
+def test_a_deep_check_compares_checksums(folder: Path) -> None:
+    """An object whose bytes changed at equal length is named, whether it is committed, compacted or staged."""
+    for one in sorted((folder / "analytics.repo" / "data").iterdir()):
+        body = one.read_bytes()
+        one.write_bytes(body[:-1] + bytes([body[-1] ^ 1]))
+        assert errors_of(folder, deep=False) == []
+        assert errors_of(folder, deep=True) == [("wrong_checksum", f"data/{one.name}")]
+        one.write_bytes(body)
+
+
+def test_a_deep_check_looks_at_imported_objects(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Those that changed or are gone are errors; a check that is not deep says that it does not look at them."""
+    source = tmp_path_factory.mktemp("source")
+    for name in ("changed", "longer", "gone", "kept"):
+        (source / name).write_bytes(b"row1")
+    with open_lake(str(folder)).repository("analytics", options=QUIET) as analytics:
+        analytics.branch("main").import_objects([ImportSource(str(source), "in")])
+    assert errors_of(folder, deep=True) == []
+    (source / "changed").write_bytes(b"ROW1")
+    (source / "longer").write_bytes(b"row1 and more")
+    (source / "gone").unlink()
+    assert errors_of(folder, deep=True) == [
+        ("import_changed", f"file://{source}/changed"),
+        ("import_gone", f"file://{source}/gone"),
+        ("import_changed", f"file://{source}/longer"),
+    ]
+    shallow = check(folder)
+    assert shallow.error_count == 0
+    (said,) = [one for one in shallow.findings if one.kind == "imports_not_checked"]
+    assert said.facts == {"object_count": 4}
 
 
 def test_orphans_are_told_not_blamed(folder: Path) -> None:
