@@ -197,8 +197,46 @@ def test_manifests_can_be_looked_at(kv_cli: Any, orders: str) -> None:
     assert newest["manifest_id"] == listed[-1]["manifest_id"]
     assert kv_cli("manifest", "-i", listed[0]["manifest_id"]).json["manifest_id"] == listed[0]["manifest_id"]
     assert kv_cli("manifest", "-i", 99_999).code == exits.NOT_FOUND
-    assert kv_cli("stats", "--json").json["version"] == newest["manifest_id"]
+    assert kv_cli("stats", "--json").json["manifest"] == newest["manifest_id"]
     assert "level 0 files" in kv_cli("stats").out
+
+
+def test_a_version_has_one_number_everywhere(cli: Any, kv_cli: Any, tmp_path: Path) -> None:
+    """Tags, pins, history, ls and stats name it alike, an error names what can be read, and every verb takes it."""
+    lake = tmp_path / "lake"
+    for number in range(3):
+        kv_cli("put", f"k{number}", str(number))
+        said = kv_cli("tag", f"t{number}").out
+    numbers = {one["name"]: one["version"] for one in kv_cli("tags", "--json").json}
+    assert f"pins version {numbers['t2']} and never ends" in said
+    assert numbers == {one["name"]: one["version"] for one in cli("pins", lake, "--json").json}
+    history = [one["version"] for one in cli("history", lake, "database:orders", "--json").json]
+    assert set(numbers.values()) <= set(history)
+    newest = history[-1]
+    assert str(kv_cli("stats", "--json").json["version"]) == newest
+    assert cli("ls", lake, "--json").json[0]["version"] == newest
+    assert kv_cli("scan", "--count", "--checkpoint", numbers["t1"]).out == "2\n"
+    wrong = kv_cli("restore", "nothing", "--yes")
+    assert wrong.code == exits.NOT_FOUND
+    assert f"to {newest} can be read" in wrong.err
+    assert kv_cli("get", "k2", "--checkpoint", "nothing").code == exits.NOT_FOUND
+    said = kv_cli("restore", numbers["t0"], "--yes").out
+    assert f"is {numbers['t0']} again" in said
+    assert kv_cli("scan", "--count").out == "1\n"
+
+
+def test_every_version_of_a_closed_database_has_what_was_acknowledged(kv_cli: Any, cli: Any, tmp_path: Path) -> None:
+    """Going back to the version that stood after a write brings that write back, and no later one."""
+    after = []
+    for number in range(4):
+        kv_cli("put", f"k{number}", str(number))
+        after.append(str(kv_cli("stats", "--json").json["version"]))
+    assert len(set(after)) == 4
+    for number, version in enumerate(after):
+        assert kv_cli("scan", "--count", "--checkpoint", version).out == f"{number + 1}\n"
+        manifest = kv_cli("manifest", "-i", version).json
+        assert kv_cli("restore", str(manifest["manifest_id"]), "--yes").code == exits.OK
+        assert kv_cli("scan", "--count").out == f"{number + 1}\n"
 
 
 def test_a_live_owner_is_not_disturbed(kv_cli: Any, orders: str) -> None:

@@ -91,11 +91,13 @@ def tag(
 
     lives = _lifetime(lifetime)
     options = CheckpointOptions(lifetime=lives, source=source, name=checkpoint)
-    made = keys.database(lake, name, path).create_checkpoint(options)
+    admin = keys.database(lake, name, path)
+    made = admin.create_checkpoint(options)
+    version = str(admin.show_manifest(made.manifest_id).content_since)
     shown = made.id if checkpoint is None else f"{checkpoint} ({made.id})"
     ends = "never ends" if lives is None else f"ends in {say.span(round(1000 * lives.total_seconds()))}"
-    text = f"The checkpoint {shown} pins version {made.manifest_id} and {ends}."
-    say.result(json, {"id": made.id, "manifest_id": made.manifest_id}, text)
+    text = f"The checkpoint {shown} pins version {version} and {ends}."
+    say.result(json, {"id": made.id, "version": version, "manifest_id": made.manifest_id}, text)
 
 
 @app.command("refresh-tag", formerly=["refresh-checkpoint"])
@@ -132,7 +134,8 @@ def drop_tag(
 
         now_ms = admin.place.environment.clock.now_ms()
         found = find_checkpoint(admin.show_manifest(), checkpoint, now_ms=now_ms, url=admin.place.url)
-        text = f"Would delete the checkpoint {found.name or found.id} of version {found.manifest_id}."
+        version = admin.show_manifest(found.manifest_id).content_since
+        text = f"Would delete the checkpoint {found.name or found.id} of version {version}."
         say.result(json, {**of_checkpoint(found), "dry_run": True}, text)
         return
     say.ask(f"Delete the checkpoint {checkpoint} of {admin.place.url}?", yes=yes, json=json)
@@ -149,9 +152,13 @@ def tags(
     json: Json = False,
 ) -> None:
     """List the live checkpoints, oldest first, whoever holds them."""
-    found = keys.database(lake, name, path).list_checkpoints(only)
+    from lakebed.kv.versions import versions_of
+
+    admin = keys.database(lake, name, path)
+    found = admin.list_checkpoints(only)
+    versions = versions_of(admin.place, found)
     if json:
-        say.document([of_checkpoint(one) for one in found])
+        say.document([{**of_checkpoint(one), "version": versions[one.id]} for one in found])
         return
     say.grid(
         ("id", "name", "version", "owner", "made", "expires"),
@@ -159,7 +166,7 @@ def tags(
             (
                 one.id,
                 one.name or "-",
-                str(one.manifest_id),
+                versions[one.id],
                 str(one.owner),
                 say.ago(one.created_at_ms),
                 "never" if one.expires_at_ms is None else say.ago(one.expires_at_ms),
@@ -229,7 +236,12 @@ def restore(
     lake: KvLake,
     name: DatabaseName,
     checkpoint: Annotated[
-        str, argument("CHECKPOINT", help="Go back to this checkpoint, by name or UUID.", formerly=["--checkpoint"])
+        str,
+        argument(
+            "CHECKPOINT",
+            help="Go back to this checkpoint, by name or UUID, or to the version of this number (`lakebed history`).",
+            formerly=["--checkpoint"],
+        ),
     ],
     keep_for: Annotated[str, option("--keep-for", help="How long the present stays restorable.")] = "7 d",
     take_over: TakeOver = False,
@@ -243,7 +255,7 @@ def restore(
     kept = _lifetime(keep_for)
     assert kept is not None
     made = admin.restore(checkpoint, keep_for=kept, take_over=take_over)
-    text = f"{admin.place.url} is what {checkpoint} pins, as version {made.id}; the present stays for {keep_for}."
+    text = f"{admin.place.url} is {checkpoint} again, as version {made.id}; the state before stays for {keep_for}."
     say.result(json, facts.of_version(made), text)
 
 
@@ -420,12 +432,12 @@ def manifests(lake: KvLake, name: DatabaseName, path: OtherPath = None, json: Js
         say.document([of_entry(one) for one in found])
         return
     say.grid(
-        ("version", "made", "size", "pinned by"),
+        ("manifest", "made", "size", "pinned by"),
         [
             (str(one.id), say.ago(one.created_ms), say.size(one.size_bytes), ", ".join(one.pinned_by) or _state(one))
             for one in found
         ],
-        right=("version", "size"),
+        right=("manifest", "size"),
         empty="No manifest.",
     )
 

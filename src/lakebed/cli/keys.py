@@ -67,7 +67,8 @@ Key = Annotated[str, argument("KEY", help="The key.")]
 Coding = Annotated[Encoding, option("--encoding", help="How keys and values are written here: utf8, hex or base64.")]
 TakeOver = Annotated[bool, option("--take-over", help="Also from an owner whose lease is live: its process is fenced.")]
 Checkpoint = Annotated[
-    str | None, option("--checkpoint", help="Read what this checkpoint pins. Default: the latest version.")
+    str | None,
+    option("--checkpoint", help="Read this checkpoint, or the version of this number. Default: the latest version."),
 ]
 
 
@@ -302,7 +303,8 @@ def stats(lake: KvLake, name: DatabaseName, path: OtherPath = None, json: Json =
     files, log = manifest.file_set, WalLog(admin.place).entries(manifest.replay_after_wal_id)
     found = {
         "url": admin.place.url,
-        "version": manifest.manifest_id,
+        "version": manifest.content_since,
+        "manifest": manifest.manifest_id,
         "changed_ms": manifest.created_at_ms,
         "rows_in_files": sum(file.row_count for file in files.files()),
         "tombstones_in_files": sum(file.tombstone_count for file in files.files()),
@@ -345,8 +347,9 @@ def _reader(admin: DatabaseAdmin, checkpoint: str | None) -> Any:
     """A reader that writes nothing and looks once."""
     from lakebed.kv.options import ReaderOptions
 
-    options = ReaderOptions(follow_latest=checkpoint is None, background=False)
-    return admin.reader(checkpoint, options=options)
+    if checkpoint is not None and checkpoint.isdigit():
+        return admin.at(checkpoint)
+    return admin.reader(checkpoint, options=ReaderOptions(follow_latest=checkpoint is None, background=False))
 
 
 def _brief() -> Any:

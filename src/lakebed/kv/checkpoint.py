@@ -51,6 +51,7 @@ __all__ = [
     "live_checkpoints",
     "make_checkpoint",
     "new_checkpoint",
+    "readable_versions",
     "refresh_checkpoint",
     "with_checkpoint",
     "with_latest",
@@ -204,14 +205,21 @@ def _unknown(id_or_name: str, url: str, manifest: Manifest) -> InvalidRequest:
     )
 
 
+def readable_versions(newest: Manifest) -> str:
+    """How a sentence names what can be read without a checkpoint, by the numbers that `list_versions` shows."""
+    if newest.readable_since >= newest.content_since:
+        return f"version {newest.content_since}, the newest,"
+    return f"versions {newest.readable_since} to {newest.content_since}"
+
+
 def check_readable(manifest: Manifest, version: int, *, now_ms: int, url: str) -> None:
     """Raise `NotFound` unless the newest manifest lets this one be read: not passed by a collection, or pinned."""
     if manifest.readable_since <= version <= manifest.manifest_id:
         return
     if not any(checkpoint.manifest_id == version for checkpoint in live_checkpoints(manifest, now_ms)):
         raise NotFound(
-            f"The database {url} has no version {version}: without a checkpoint, versions {manifest.readable_since} "
-            f"to {manifest.manifest_id} can be read.",
+            f"The database {url} has no version {version}: {readable_versions(manifest)} can be read without a "
+            "checkpoint.",
             kind="version_not_found",
             url=url,
             version=version,

@@ -428,16 +428,18 @@ class Database(Writing):
 
     def _leave(self) -> None:
         """Out of the manifest and the lease. A newer owner has taken care of that already."""
-        settled = self._settled_wal_id()
+        durable_wal_id = self._durable_wal_id()
+        # Where files have everything, nobody needs to look through the fences of all who opened and closed.
+        replay_after = 0 if self._tree.waiting_count or not self._tree.active.is_empty else durable_wal_id
 
         def change(manifest: Manifest) -> Manifest | None:
             if manifest.writer_epoch != self._claim.epoch:
                 return None
             return msgspec.structs.replace(
                 manifest,
-                # Where files have everything, nobody needs to look through the fences of all who opened and closed.
-                replay_after_wal_id=max(manifest.replay_after_wal_id, settled),
-                wal_id_last_seen=max(manifest.wal_id_last_seen, settled),
+                replay_after_wal_id=max(manifest.replay_after_wal_id, replay_after),
+                # The version that a closed database leaves has every row that was acknowledged.
+                wal_id_last_seen=max(manifest.wal_id_last_seen, durable_wal_id),
                 # Nothing of ours will be published any more: what was uploaded and not published is garbage now.
                 newest_l0_id=self._publisher.next_file_id(),
                 checkpoints=tuple(one for one in manifest.checkpoints if one.owner.kind != "writer"),
@@ -446,10 +448,8 @@ class Database(Writing):
         self._claim.log.update(change)
         self._claim.lease.give_up()
 
-    def _settled_wal_id(self) -> int:
-        """The last id of our log when its rows are all in files; else 0."""
-        if self._tree.waiting_count or not self._tree.active.is_empty:
-            return 0
+    def _durable_wal_id(self) -> int:
+        """The last id that is surely in our log."""
         return self._claim.fence_id if self._groups is None else self._groups.durable_wal_id
 
     def __enter__(self) -> Database:

@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from lakebed.errors import NotFound
-from lakebed.kv.checkpoint import live_checkpoints
+from lakebed.kv.checkpoint import live_checkpoints, readable_versions
 from lakebed.kv.layout import MANIFEST_FOLDER, parse_manifest
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Checkpoint, Manifest
 from lakebed.kv.place import Place
+from lakebed.kv.wal import WalLog
 from lakebed.reclaim.model import Pin, Version
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "load_several",
     "pin_of",
     "version_of",
+    "versions_of",
 ]
 
 _LOADED_AT_ONCE_COUNT: Final = 8
@@ -138,12 +140,22 @@ def find_version(place: Place, newest: Manifest, version: str) -> Checkpoint | i
             return stand_in.manifest_id
     names = ", ".join(repr(one.name) for one in live if one.name is not None) or "none with a name"
     raise NotFound(
-        f"The database {place.url} has no version {version!r}: without a checkpoint, versions {newest.readable_since} "
-        f"to {newest.manifest_id} can be read, and checkpoints are {names}.",
+        f"The database {place.url} has no version {version!r}: {readable_versions(newest)} can be read without a "
+        f"checkpoint, and its checkpoints are {names}.",
         kind="version_not_found",
         url=place.url,
         version=version,
     )
+
+
+def versions_of(place: Place, checkpoints: Iterable[Checkpoint]) -> dict[str, str]:
+    """The versions that checkpoints pin, as `list_versions` and `list_pins` name them, by the checkpoint's id.
+
+    Cost: 1 GET a pinned manifest; a checkpoint whose manifest is missing is named by the manifest's number.
+    """
+    found = list(checkpoints)
+    loaded = load_several(place, ManifestLog(place), [one.manifest_id for one in found])
+    return {one.id: pin_of(one, loaded[one.manifest_id], store="").version for one in found}
 
 
 def pin_of(checkpoint: Checkpoint, manifest: Manifest | None, *, store: str, bytes_alone: int | None = None) -> Pin:
@@ -163,42 +175,63 @@ def pin_of(checkpoint: Checkpoint, manifest: Manifest | None, *, store: str, byt
 def list_pins(place: Place, *, store: str) -> list[Pin]:
     """Live checkpoints, whoever holds them, with the bytes that each alone holds; oldest first.
 
-    `Pin.bytes_alone` counts sorted files in this database's folder that neither the newest version nor a version pinned
-    by any other checkpoint names: what deleting this one would free.
+    `Pin.bytes_alone` counts sorted files and log objects in this database's folder that neither the newest version nor
+    a version pinned by any other checkpoint needs: what deleting this one would free, but for the manifest.
 
-    Raises as `ManifestLog.latest`. Cost: 1 LIST + 1 GET, and 1 GET a pinned manifest.
+    Raises as `ManifestLog.latest`. Cost: 1 LIST + 1 GET, 1 GET a pinned manifest, and 1 LIST a thousand log objects
+    where a pinned version needs some that the newest does not.
     """
     log = ManifestLog(place)
     newest = log.latest()
     live = live_checkpoints(newest, place.environment.clock.now_ms())
     pinned = load_several(place, log, [one.manifest_id for one in live])
-    alone = _bytes_alone(newest, live, pinned)
+    alone = _bytes_alone(live, _needed_sizes(place, newest, pinned), newest)
     ordered = sorted(live, key=lambda one: (one.created_at_ms, one.id))
     return [pin_of(one, pinned[one.manifest_id], store=store, bytes_alone=alone[one.id]) for one in ordered]
 
 
+def _needed_sizes(
+    place: Place, newest: Manifest, pinned: dict[int, Manifest | None]
+) -> dict[int, dict[str | int, int]]:
+    """What each pinned manifest needs in this database's folder: bytes by file id and log id, fences left out.
+
+    Log objects that the newest version needs too are left out.
+    """
+    there = {number: manifest for number, manifest in pinned.items() if manifest is not None}
+    last = None if newest.destroyed_at_ms is not None else newest.replay_after_wal_id
+    tails = {
+        number: (one.replay_after_wal_id, one.wal_id_last_seen if last is None else min(one.wal_id_last_seen, last))
+        for number, one in there.items()
+    }
+    tails = {number: (after, through) for number, (after, through) in tails.items() if after < through}
+    log = WalLog(place).entries(min(after for after, _ in tails.values()), through=last) if tails else []
+    sizes: dict[int, dict[str | int, int]] = {}
+    for number, manifest in there.items():
+        others = {one for entry in manifest.external_databases for one in entry.file_ids}
+        sizes[number] = {file.id: file.size_bytes for file in manifest.file_set.files() if file.id not in others}
+        after, through = tails.get(number, (0, 0))
+        sizes[number].update((one.id, one.size_bytes) for one in log if after < one.id <= through and not one.is_fence)
+    return sizes
+
+
 def _bytes_alone(
-    newest: Manifest, live: Sequence[Checkpoint], pinned: dict[int, Manifest | None]
+    live: Sequence[Checkpoint], sizes: dict[int, dict[str | int, int]], newest: Manifest
 ) -> dict[str, int | None]:
     """By checkpoint id; None when its manifest is missing."""
     holders = Counter(one.manifest_id for one in live)
-    sizes: dict[int, dict[str, int]] = {}
-    named: Counter[str] = Counter(file.id for file in newest.file_set.files())
-    for manifest_id, manifest in pinned.items():
-        if manifest is not None:
-            others = {one for entry in manifest.external_databases for one in entry.file_ids}
-            files = manifest.file_set.files()
-            sizes[manifest_id] = {file.id: file.size_bytes for file in files if file.id not in others}
-            named.update(sizes[manifest_id].keys())
+    needed: Counter[str | int] = Counter()
+    if newest.destroyed_at_ms is None:
+        needed.update(file.id for file in newest.file_set.files())
+    for own in sizes.values():
+        needed.update(own.keys())
     found: dict[str, int | None] = {}
     for one in live:
-        own = sizes.get(one.manifest_id)
-        if own is None:
+        if one.manifest_id not in sizes:
             found[one.id] = None
         elif holders[one.manifest_id] > 1:
             found[one.id] = 0
         else:
-            found[one.id] = sum(size for file_id, size in own.items() if named[file_id] == 1)
+            found[one.id] = sum(size for id, size in sizes[one.manifest_id].items() if needed[id] == 1)
     return found
 
 

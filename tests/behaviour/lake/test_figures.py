@@ -193,3 +193,30 @@ def test_a_destroyed_database_is_listed_while_anything_of_it_is_left(tmp_path: P
     kv.admin.destroy(str(tmp_path / "parent.kv"), soft=False)
     assert lake.ls() == []
     assert check_url(str(tmp_path)).database_count == 0
+
+
+@pytest.mark.parametrize("l0_sst_bytes", [65_536, 64 << 20], ids=["files", "log"])
+def test_what_a_checkpoint_holds_alone_is_what_deleting_it_frees(tmp_path: Path, l0_sst_bytes: int) -> None:
+    """Files and log objects count; what the newest version or another checkpoint needs does not."""
+    url = str(tmp_path / "orders.kv")
+    options = kv.DatabaseOptions(l0_sst_bytes=l0_sst_bytes, background=False)
+    with kv.open(url, options=options) as database:
+        for part in (b"shared", b"alone"):
+            for number in range(100):
+                value = b"%d" % number + part * 700
+                database.put(b"%s %d" % (part, number), value, await_durable=number % 10 == 0)
+            database.flush()
+            database.create_checkpoint(kv.CheckpointOptions(name=part.decode()))
+        for number in range(100):
+            database.put(b"alone %d" % number, b"new", await_durable=False)
+        database.flush(memtable=True)
+        database.compact(full=True)
+    now = kv.CollectorOptions(min_age=timedelta(0))
+    kv.admin.collect_garbage(url, options=now)
+    for name in ("alone", "shared"):
+        left = {pin.name: pin.bytes_alone for pin in lakebed.open(str(tmp_path)).pins()}
+        kv.admin.delete_checkpoint(url, name)
+        (freed,) = kv.admin.collect_garbage(url, options=now)
+        assert freed.plan is not None
+        data = sum(one.size_bytes for one in freed.plan.doomed if not one.path.startswith("manifest/"))
+        assert left[name] == data > 0

@@ -33,7 +33,7 @@ class DatabaseAnswers:
         return StoreSummary(
             "database",
             name,
-            str(manifest.manifest_id),
+            str(manifest.content_since),
             manifest.created_at_ms,
             None,
             manifest.file_set.size_bytes,
