@@ -174,6 +174,7 @@ def tags(
             for one in found
         ],
         right=("version",),
+        less=("owner", "made", "expires"),
         empty="No checkpoint. Make one: lakebed kv tag LAKE NAME",
     )
 
@@ -438,6 +439,8 @@ def manifests(lake: KvLake, name: DatabaseName, path: OtherPath = None, json: Js
             for one in found
         ],
         right=("manifest", "size"),
+        less=("size", "made"),
+        sentences=("pinned by",),
         empty="No manifest.",
     )
 

@@ -266,7 +266,8 @@ def _grid(rows: pa.Table, total: int) -> None:
         if pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_decimal(field.type)
     ]
     cells = [[_cell(value) for value in row.values()] for row in rows.slice(0, _SHOWN_ROWS_MAX).to_pylist()]
-    say.grid(rows.schema.names, cells, right=numeric, empty="No rows.")
+    texts = [field.name for field in rows.schema if pa.types.is_string(field.type)]
+    say.grid(rows.schema.names, cells, right=numeric, sentences=texts, empty="No rows.")
     if total > _SHOWN_ROWS_MAX:
         say.sentence(f"{_SHOWN_ROWS_MAX} of {total:,} rows; --format csv, json or parquet gives all.")
 

@@ -214,7 +214,7 @@ def print_differences(differences: Iterable[Any], *, json: bool, empty: str) -> 
         say.document(list(found))
         return
     rows = ((_SIGNS[one["change"]], one["path"], say.size(one["bytes"])) for one in found)
-    say.grid(("", "path", "size"), rows, right=("size",), empty=empty)
+    say.grid(("", "path", "size"), rows, right=("size",), less=("size",), empty=empty)
 
 
 def utc(time_ms: int) -> str:

@@ -288,7 +288,7 @@ def _print_rows(rows: Iterator[tuple[bytes, bytes]], *, format: Format, encoding
             sys.stdout.write(f"{_escaped(key, encoding, _FIELD)}\t{_escaped(value, encoding, _FIELD)}\n")
     else:
         cells = ((_escaped(key, encoding, _CELL), _escaped(value, encoding, _CELL)) for key, value in rows)
-        say.grid(("key", "value"), cells, empty="No keys.")
+        say.grid(("key", "value"), cells, sentences=("value",), empty="No keys.")
 
 
 def stats(lake: KvLake, name: DatabaseName, path: OtherPath = None, json: Json = False) -> None:
@@ -326,8 +326,7 @@ def stats(lake: KvLake, name: DatabaseName, path: OtherPath = None, json: Json =
     if json:
         say.document(found)
         return
-    rows = [(name.removesuffix("_ms").replace("_", " "), _shown(name, value)) for name, value in found.items()]
-    say.grid(("what", "value"), rows, empty="")
+    say.facts([(name.removesuffix("_ms").replace("_", " "), _shown(name, value)) for name, value in found.items()])
 
 
 def _shown(name: str, value: Any) -> str:

@@ -64,7 +64,7 @@ def ls(
                 "pins",
             ),
             [
-                (store.kind, store.name, "unreadable", store.problem, *[""] * (3 + shares + disk))
+                (store.kind, store.name, "unreadable", *["-"] * (4 + shares + disk))
                 if store.problem
                 else (
                     store.kind,
@@ -80,10 +80,14 @@ def ls(
                 for store in stores
             ],
             right=("version", "rows", "size", "shared", "on disk", "pins"),
+            less=("shared", "on disk", "changed", "rows", "pins", "size"),
             empty=f"The lake {opened.url} is empty. Make a table: lakebed table create {lake} NAME --column ...\n"
             f"Or a database: lakebed kv put {lake} NAME KEY VALUE\n"
             f"Or a repository: lakebed repo create {lake} NAME",
         )
+        for store in stores:
+            if store.problem:
+                say.sentence(f"error: {store.kind} {store.name}: {store.problem}")
     if any(store.problem for store in stores):
         raise Exit(exits.FAULTY)
 
@@ -107,6 +111,8 @@ def history(lake: LakeUrl, store: SomeStore = None, json: Json = False) -> None:
             for version in versions
         ],
         right=("version",),
+        less=("made",),
+        sentences=("what",),
         empty="Nothing was ever written here.",
     )
 
@@ -126,7 +132,7 @@ def pins(lake: LakeUrl, store: SomeStore = None, json: Json = False) -> None:
                 pin.kind,
                 pin.name,
                 _short_id(pin.version),
-                *([_short(pin.owner)] if owned else []),
+                *([pin.owner or "-"] if owned else []),
                 say.ago(pin.created_ms),
                 "never" if pin.expires_ms is None else say.ago(pin.expires_ms),
                 say.size(pin.bytes_alone),
@@ -134,6 +140,7 @@ def pins(lake: LakeUrl, store: SomeStore = None, json: Json = False) -> None:
             for pin in found
         ],
         right=("version", "alone"),
+        less=("owner", "made", "expires", "alone"),
         empty="Nothing pins a version here.",
     )
 
@@ -141,11 +148,6 @@ def pins(lake: LakeUrl, store: SomeStore = None, json: Json = False) -> None:
 def _short_id(version: str) -> str:
     """A commit by its beginning; other versions are numbers."""
     return version[:12] if len(version) == 64 else version
-
-
-def _short(owner: str | None) -> str:
-    """A generated owner by its beginning, as no terminal has room for 36 characters that nobody reads."""
-    return "-" if not owner else owner[:8] if len(owner) == 36 and owner.count("-") == 4 else owner
 
 
 def why(

@@ -74,7 +74,10 @@ def print_completion(
 ) -> None:
     """Print what a shell needs to complete commands, options, stores and tags: `eval "$(lakebed completion bash)"`."""
     script = completion.script_of(shell)
-    say.result(json, {"shell": shell.value, "script": script}, script.rstrip("\n"))
+    if json:
+        say.document({"shell": shell.value, "script": script})
+    else:
+        say.lines([script.rstrip("\n")])
 
 
 class _WithoutPandas(MetaPathFinder):

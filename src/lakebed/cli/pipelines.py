@@ -92,6 +92,7 @@ def status(lake: LakeUrl, run: RunId = None, branch: InBranch = None, json: Json
             for one in runs
         ],
         right=("steps",),
+        less=("started", "steps"),
         empty=f"No pipeline ever ran in {lake}.",
     )
     for one in runs:

@@ -59,6 +59,7 @@ def list_repositories(lake: HomeUrl, metadata: Metadata = None, json: Json = Fal
     say.grid(
         ("repository", "default branch", "made", "where"),
         [(one["name"], one["default_branch"], say.ago(one["created_ms"]), one["url"]) for one in found],
+        less=("made", "default branch"),
         empty=f"No repository. Make one: lakebed repo create {lake} NAME",
     )
 

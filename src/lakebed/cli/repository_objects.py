@@ -118,7 +118,7 @@ def ls(
             else (one["path"], say.size(one["bytes"]), say.ago(one["changed_ms"]))
             for one in found
         )
-        say.grid(("path", "size", "changed"), rows, right=("size",), empty="No objects.")
+        say.grid(("path", "size", "changed"), rows, right=("size",), less=("changed", "size"), empty="No objects.")
 
 
 def stat(
@@ -144,7 +144,7 @@ def stat(
         ("address", entry.address),
         ("metadata", say.options_text(entry.metadata)),
     ]
-    say.grid(("what", "value"), rows, empty="")
+    say.facts(rows)
 
 
 def rm(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from itertools import islice
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from lakebed.cli import args, homes, say
 from lakebed.cli.args import DryRun, Json, Yes
@@ -13,8 +13,6 @@ from lakebed.cli.homes import BranchName, HomeUrl, Metadata, ObjectPath, Referen
 from lakebed.errors import InvalidRequest
 
 __all__ = ["register"]
-
-_NAME_CHARACTERS: Final = 16
 
 Message = Annotated[str, option("--message", "-m", help="What the commit says.")]
 Meta = Annotated[list[str] | None, option("--meta", metavar="KEY=VALUE", help="Metadata of the commit.")]
@@ -96,10 +94,16 @@ def log(
             say.document(list(found))
             return
         rows = (
-            (one["id"][:12], say.ago(one["created_ms"]), _name(one["committer"]), say.brief(one["message"]))
+            (one["id"][:12], say.ago(one["created_ms"]), one["committer"] or "-", say.brief(one["message"]))
             for one in found
         )
-        say.grid(("commit", "made", "by", "message"), rows, empty="No commit changed that.")
+        say.grid(
+            ("commit", "made", "by", "message"),
+            rows,
+            less=("by", "made"),
+            sentences=("message",),
+            empty="No commit changed that.",
+        )
 
 
 def show(
@@ -120,7 +124,7 @@ def show(
         ("objects", f"{found['objects']:,} ({say.size(found['bytes'])})"),
         ("metadata", say.options_text(found["metadata"])),
     ]
-    say.grid(("what", "value"), rows, empty="")
+    say.facts(rows)
 
 
 def diff(
@@ -317,14 +321,3 @@ def _meant(path: str | None, found: str) -> bool:
 
 def _at(path: str | None) -> str:
     return "" if path is None else f" {'below' if path.endswith('/') else 'at'} {path}"
-
-
-def _name(committer: str) -> str:
-    """Who it was, no longer than a column is wide; an access key has 23 characters."""
-    return (
-        "-"
-        if not committer
-        else committer
-        if len(committer) <= _NAME_CHARACTERS
-        else f"{committer[: _NAME_CHARACTERS - 1]}…"
-    )

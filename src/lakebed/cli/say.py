@@ -2,21 +2,23 @@ r"""What the command line prints, and how: tables and sentences for people, JSON
 
 Invariants: results go to standard output, everything else (progress, questions, errors) to standard error; with
 ``--json`` standard output is one JSON document with stable keys, times in Unix milliseconds, sizes in bytes. Progress
-bars appear only when standard error is a terminal. Bytes of an argument that are no UTF-8 are printed as ``\xff``.
+bars appear only when standard error is a terminal. In a pipe nothing is shortened or wrapped; a terminal gets whole
+words (`layout`). Bytes of an argument that are no UTF-8 are printed as ``\xff``.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import msgspec
 
-from lakebed.cli import exits
+from lakebed.cli import exits, layout
 from lakebed.cli.grammar import Exit
 from lakebed.clock import SystemClock
 from lakebed.errors import LakebedError
@@ -28,6 +30,7 @@ __all__ = [
     "count",
     "document",
     "error",
+    "facts",
     "flush",
     "grid",
     "lines",
@@ -45,6 +48,9 @@ _COMMIT_ID: Final = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
 _CLOCK = SystemClock()
 _MEASURED_ROW_COUNT = 500
 """A table of more rows is as wide as the first of them need, and is printed as the rows come."""
+_COLUMNS = 80
+"""Of a terminal that does not say."""
+_COLUMNS_MIN = 20
 _SPANS = (("year", 31_557_600), ("month", 2_629_800), ("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1))
 
 
@@ -54,19 +60,20 @@ def document(value: Any) -> None:
 
 
 def sentence(text: str) -> None:
-    """Print one line for a person."""
-    sys.stdout.write(printable(text) + "\n")
+    """Print one line for a person; a terminal wraps it at words."""
+    sys.stdout.write(_wrapped(text, sys.stdout) + "\n")
 
 
 def lines(texts: Iterable[str]) -> None:
-    """Print one line each."""
+    """Print one line each, as it is: for what is copied from a terminal, as commands are."""
     sys.stdout.write("".join(f"{printable(text)}\n" for text in texts))
 
 
 def notes(texts: Iterable[str], *, json: bool) -> None:
     """Print on standard error what to write in place of old spellings, or ``{"note"}`` lines."""
     for text in texts:
-        sys.stderr.write(f"{_json({'note': text}).decode()}\n" if json else f"lakebed: note: {printable(text)}\n")
+        line = _json({"note": text}).decode() if json else _wrapped(f"lakebed: note: {text}", sys.stderr)
+        sys.stderr.write(f"{line}\n")
 
 
 def flush() -> None:
@@ -109,67 +116,86 @@ def result(json: bool, facts: Any, text: str) -> None:
         sentence(text)
 
 
-def grid(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[str] = (), empty: str) -> None:
-    """Print a table for a person.
+def grid(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Collection[str] = (),
+    less: Sequence[str] = (),
+    sentences: Collection[str] = (),
+    empty: str,
+) -> None:
+    """Print a table for a person; in a terminal without room for it, without some columns, or a block for each row.
 
     Args:
         columns: headings.
         rows: cells, as many as headings. Any number: few are held at a time.
         right: headings of columns that are aligned to the right.
+        less: headings that a narrow terminal may leave out, the least important first. It is said which.
+        sentences: headings of columns whose cells a narrow terminal may wrap at words.
         empty: the sentence that stands in place of a table without rows.
     """
-    coming = iter(rows)
-    cells = [tuple(row) for row in islice(coming, _MEASURED_ROW_COUNT + 1)]
-    if not cells:
+    coming = (tuple(map(printable, row)) for row in rows)
+    measured = list(islice(coming, _MEASURED_ROW_COUNT))
+    if not measured:
         sentence(empty)
-    elif len(cells) > _MEASURED_ROW_COUNT:
-        _print_long(columns, chain(cells, coming), measured=cells, right=set(right))
-    elif not sys.stdout.isatty() and all(cell.isprintable() for row in cells for cell in row):
-        _print_long(columns, cells, measured=cells, right=set(right))  # there is no width to fold at
+        return
+    width = _width(sys.stdout)
+    chosen = layout.fit(columns, measured, width=width, right=right, less=less, sentences=sentences)
+    every = chain(measured, coming)
+    if chosen is None:
+        _print_records(columns, every, width=width)
+        return
+    first, *rest = chosen.head()
+    *more, rule = rest
+    _print_lines(map(_bold, (first, *more)))
+    _print_lines([rule])
+    for row in every:
+        _print_lines(chosen.row(row))
+    if chosen.left_out:
+        left_out = f"Columns left out, as the terminal is narrow: {', '.join(chosen.left_out)}. --json prints all."
+        sentence(f"\n{left_out}")
+
+
+def facts(pairs: Sequence[tuple[str, str]]) -> None:
+    """Print what is known of one thing, a line for each: name, value. A narrow terminal wraps the values at words."""
+    width = _width(sys.stdout)
+    columns = ("what", "value")
+    if layout.fit(columns, pairs, width=width, right=(), less=(), sentences=("value",)):
+        grid(columns, pairs, sentences=("value",), empty="")
     else:
-        _print_short(columns, cells, right=set(right))
+        _print_records([name for name, _ in pairs], [[value for _, value in pairs]], width=width)
 
 
-def _print_long(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], *, measured: Sequence[Sequence[str]], right: set[str]
-) -> None:
-    """Row by row, in columns as wide as the measured rows need; a longer cell moves the rest of its line."""
-
-    def cell_len(text: str) -> int:
-        if text.isascii():
-            return len(text)
-        from rich.cells import cell_len as columns_of  # a character may be two columns wide
-
-        return columns_of(text)
-
-    widths = [max(map(cell_len, cells)) for cells in zip(columns, *measured, strict=True)]
-    last = len(columns) - 1
-
-    def line(cells: Sequence[str]) -> str:
-        parts = []
-        for position, (column, cell, width) in enumerate(zip(columns, cells, widths, strict=True)):
-            blank = " " * (width - cell_len(cell))
-            parts.append(blank + cell if column in right else cell if position == last else cell + blank)
-        return "   ".join(parts) + "\n"
-
-    sys.stdout.write(line(columns) + "─" * (sum(widths) + 3 * last) + "\n")
-    for row in rows:
-        sys.stdout.write(line(row))
+def _print_records(columns: Sequence[str], rows: Iterable[Sequence[str]], *, width: int | None) -> None:
+    for number, record in enumerate(layout.records(columns, rows, width=width)):
+        _print_lines(([""] if number else []) + record)
 
 
-def _print_short(columns: Sequence[str], cells: Sequence[Sequence[str]], *, right: set[str]) -> None:
-    from rich import box  # rich takes a third of the start-up time, and only tables need it
-    from rich.console import Console
-    from rich.table import Table
+def _print_lines(texts: Iterable[str]) -> None:
+    sys.stdout.write("".join(f"{text}\n" for text in texts))
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    for row in cells:
-        table.add_row(*(_escape(cell) for cell in row))
-    # Into a pipe there is no width to fold at; rich would assume 80 columns.
-    wide = None if sys.stdout.isatty() else 10_000
-    Console(file=sys.stdout, width=wide, highlight=False, soft_wrap=not sys.stdout.isatty()).print(table)
+
+def _bold(text: str) -> str:
+    if not sys.stdout.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") in (None, "", "dumb", "unknown"):
+        return text
+    return f"\x1b[1m{text}\x1b[0m"
+
+
+def _width(stream: TextIO) -> int | None:
+    """The columns of a terminal; None for a pipe or a file, which have room for everything."""
+    if not stream.isatty():
+        return None
+    told = os.environ.get("COLUMNS", "")
+    try:
+        columns = int(told) if told.isdecimal() else os.get_terminal_size(stream.fileno()).columns
+    except OSError:
+        columns = 0
+    return max(columns or _COLUMNS, _COLUMNS_MIN)
+
+
+def _wrapped(text: str, stream: TextIO) -> str:
+    return "\n".join(layout.wrapped(printable(text), _width(stream)))
 
 
 def error(problem: LakebedError, *, json: bool) -> None:
@@ -179,7 +205,7 @@ def error(problem: LakebedError, *, json: bool) -> None:
         body = {"error": {"kind": problem.kind, "message": message, "facts": problem.facts}}
         sys.stderr.write(_json(body).decode() + "\n")
     else:
-        sys.stderr.write(f"lakebed: {printable(message)}\n")
+        sys.stderr.write(_wrapped(f"lakebed: {message}", sys.stderr) + "\n")
 
 
 def ask(question: str, *, yes: bool, json: bool) -> None:
@@ -256,7 +282,3 @@ def count(number: int, noun: str, plural: str | None = None) -> str:
 def options_text(options: Mapping[str, str]) -> str:
     """``a=1, b=2``; ``-`` for none."""
     return ", ".join(f"{key}={value}" for key, value in sorted(options.items())) or "-"
-
-
-def _escape(text: str) -> str:
-    return printable(text).replace("[", r"\[")

@@ -109,6 +109,7 @@ def describe(lake: LakeUrl, table: TableName, branch: args.Branch = None, json: 
             )
             for field in schema.fields
         ],
+        sentences=("type", "key", "comment"),
         empty="It has no columns.",
     )
     say.sentence("")

@@ -81,8 +81,7 @@ def serve(
                 }
             )
         else:
-            for line in told.lines():
-                say.sentence(line)
+            say.lines(told.lines())
         say.flush()
 
     code = run_server(
@@ -150,6 +149,8 @@ def list_keys(lake: HomeUrl, metadata: Metadata = None, json: Json = False) -> N
             )
             for one in found
         ],
+        less=("made",),
+        sentences=("repositories", "what for"),
         empty="No access key: the first start of a server makes one.",
     )
 

@@ -44,6 +44,7 @@ def tags(lake: LakeUrl, table: TableName, branch: Branch = None, json: Json = Fa
             for tag in found
         ],
         right=("snapshot", "stored"),
+        less=("made", "stored", "committed"),
         empty=f"The table {table} has no tag. Make one: lakebed table tag {lake} {table} TAG",
     )
 

@@ -61,6 +61,8 @@ def history(
             for snapshot in found
         ],
         right=("snapshot", "stored", "change"),
+        less=("stored", "change"),
+        sentences=("tags",),
         empty=f"Nothing was ever written into {table}.",
     )
 
@@ -82,6 +84,7 @@ def branches(lake: LakeUrl, table: TableName, json: Json = False) -> None:
         ("branch", "from snapshot", "made"),
         [(one.name, str(one.fork_snapshot_id or "-"), say.ago(one.created_ms)) for one in found],
         right=("from snapshot",),
+        less=("made",),
         empty=f"The table {table} has no branch.",
     )
 

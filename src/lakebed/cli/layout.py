@@ -1,0 +1,188 @@
+r"""How tables and sentences are laid out in a terminal of some width: text in, lines out.
+
+Invariants: a word (what stands between spaces) is never broken, so that names, ids and numbers can be read and copied;
+a word wider than the terminal is one line of its own. Without a width nothing is left out and nothing is wrapped.
+Control characters become ``\x1b``; line feeds break a cell into lines. This module prints nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Final
+
+__all__ = ["Columns", "fit", "records", "width_of", "wrapped"]
+
+_GAPS: Final = (3, 2)
+"""Spaces between two columns: where there is room, and where there is not."""
+_SENTENCE_COLUMNS_MIN: Final = 20
+"""A column of sentences is wrapped at this width or more; a table without this room leaves other columns out."""
+_INDENT: Final = 2
+_CONTROL: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+_WORDS: Final = re.compile(r"( *)([^ ]+)")
+
+
+def width_of(text: str) -> int:
+    """How many columns of a terminal a text without line feeds takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len  # a character may be two columns wide
+
+    return cell_len(text)
+
+
+def wrapped(text: str, width: int | None) -> list[str]:
+    """The lines of a text, each at most `width` columns wide unless one word is wider; indented as the text is."""
+    return [line for part in text.split("\n") for line in _wrapped_line(part, width)]
+
+
+def _wrapped_line(text: str, width: int | None) -> list[str]:
+    if width is None or width_of(text) <= width:
+        return [text]
+    indent = text[: len(text) - len(text.lstrip(" "))]
+    lines: list[str] = []
+    line = ""
+    for blank, word in _WORDS.findall(text):
+        if not line:
+            line = indent + word
+        elif width_of(line) + len(blank) + width_of(word) <= width:
+            line += blank + word
+        else:
+            lines.append(line)
+            line = indent + word
+    return [*lines, line]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a table as they are printed.
+
+    Attributes:
+        headings: of all columns.
+        shown: positions of the columns that are printed.
+        widths: of the printed columns.
+        gap: spaces between two columns.
+        right: headings of columns that are aligned to the right.
+        wraps: whether a row that was not measured is wrapped where it is wider.
+    """
+
+    headings: Sequence[str]
+    shown: Sequence[int]
+    widths: Sequence[int]
+    gap: int
+    right: Collection[str]
+    wraps: bool
+
+    @property
+    def left_out(self) -> list[str]:
+        """Headings of the columns that are not printed."""
+        return [heading for position, heading in enumerate(self.headings) if position not in self.shown]
+
+    def head(self) -> list[str]:
+        """The headings, and the line below them."""
+        return [*self.row(self.headings), "─" * (sum(self.widths) + self.gap * (len(self.widths) - 1))]
+
+    def row(self, cells: Sequence[str]) -> list[str]:
+        """A row's lines. A word wider than its column moves the rest of its line."""
+        columns = [
+            _cell_lines(cells[position], width if self.wraps else None)
+            for position, width in zip(self.shown, self.widths, strict=True)
+        ]
+        return [self._line(parts) for parts in zip_longest(*columns, fillvalue="")]
+
+    def _line(self, parts: Sequence[str]) -> str:
+        line = []
+        for position, part, width in zip(self.shown, parts, self.widths, strict=True):
+            blank = " " * (width - width_of(part))
+            line.append(blank + part if self.headings[position] in self.right else part + blank)
+        return (" " * self.gap).join(line).rstrip(" ")
+
+
+def fit(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    width: int | None,
+    right: Collection[str],
+    less: Sequence[str],
+    sentences: Collection[str],
+) -> Columns | None:
+    """Choose the columns of a table that a terminal has room for.
+
+    Args:
+        width: of the terminal; None has room for everything.
+        less: headings that may be left out, the least important first.
+        sentences: headings of columns whose cells may be wrapped.
+
+    Returns:
+        The columns, or None when the table is too wide without the `less` important ones.
+    """
+    natural = [max(map(_widest_line, cells)) for cells in zip(headings, *rows, strict=True)]
+    every = range(len(headings))
+    if width is None or sum(natural) + _GAPS[0] * (len(natural) - 1) <= width:
+        return Columns(headings, every, natural, _GAPS[0], right, wraps=width is not None)
+    least = [
+        _least(heading, [row[position] for row in rows], wraps=heading in sentences)
+        for position, heading in enumerate(headings)
+    ]
+    for count in range(len(less) + 1):
+        shown = [position for position in every if headings[position] not in less[:count]]
+        spare = width - sum(least[position] for position in shown) - _GAPS[1] * (len(shown) - 1)
+        if spare >= 0:
+            return Columns(headings, shown, _shared_out(shown, least, natural, spare), _GAPS[1], right, wraps=True)
+    return None
+
+
+def _shared_out(shown: Sequence[int], least: Sequence[int], natural: Sequence[int], spare: int) -> list[int]:
+    """The widths of the shown columns: what each needs at least, and the spare room from the last column on."""
+    widths = {}
+    for position in reversed(shown):
+        more = min(spare, natural[position] - least[position])
+        widths[position] = least[position] + more
+        spare -= more
+    return [widths[position] for position in shown]
+
+
+def _least(heading: str, cells: Sequence[str], *, wraps: bool) -> int:
+    """The least width of a column: headings are wrapped, and cells of sentences."""
+    head = max(map(width_of, heading.split(" ")))
+    widest = max(map(_widest_line, cells), default=0)
+    if not wraps:
+        return max(head, widest)
+    word = max((width_of(word) for cell in cells for word in cell.split()), default=0)
+    return max(head, word, min(widest, _SENTENCE_COLUMNS_MIN))
+
+
+def records(headings: Sequence[str], rows: Iterable[Sequence[str]], *, width: int | None) -> Iterator[list[str]]:
+    """The lines of each row as a block, a line for each column: heading, cell. An empty cell has no line."""
+    margin = max(map(width_of, headings)) + _INDENT
+    for row in rows:
+        lines = []
+        for heading, cell in zip(headings, row, strict=True):
+            if not cell:
+                continue
+            room = None if width is None else width - margin
+            values = _cell_lines(cell, room)
+            if room is not None and any(width_of(value) > room for value in values):  # on lines of its own, then
+                lines.append(heading)
+                lines += (" " * _INDENT + value for value in _cell_lines(cell, room + margin - _INDENT))
+                continue
+            labels = [heading + " " * (margin - width_of(heading)), *[" " * margin] * (len(values) - 1)]
+            lines += (label + value for label, value in zip(labels, values, strict=True))
+        yield lines
+
+
+def _cell_lines(cell: str, width: int | None) -> list[str]:
+    return wrapped(_visible(cell), width)
+
+
+def _widest_line(cell: str) -> int:
+    return max(map(width_of, _visible(cell).split("\n")))
+
+
+def _visible(cell: str) -> str:
+    if cell.isprintable():
+        return cell
+    return _CONTROL.sub(lambda found: repr(found.group())[1:-1], cell)

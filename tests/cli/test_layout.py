@@ -1,0 +1,213 @@
+"""Tables in terminals of any width: no word is broken, and what is left out is said."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.cli.conftest import SCHEMA, Cli, rows
+
+import lakebed
+from lakebed.cli import layout
+
+LONG = "experiments_of_the_spring_campaign_2026a"  # 40 characters, as names in use have
+RUNS = """
+import json, sys
+from lakebed.cli.main import run
+for words in json.load(open(sys.argv[1])):
+    run(words)
+    print("\\x1e", end="", flush=True)
+"""
+STYLE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+TIME = re.compile(r"(in )?\d+ (second|minute|hour|day)s?( ago)?|just now|\d[\d.]*\s+k?B\b")
+"""What differs between two runs of a command."""
+
+Words = st.tuples(st.integers(1, 50), st.sampled_from("ax漢")).map(lambda one: one[0] * one[1])
+Cells = st.lists(Words, max_size=4).map(" ".join)
+Tables = st.integers(1, 6).flatmap(lambda count: st.lists(st.tuples(*[Cells] * count), min_size=1, max_size=3))
+
+
+@given(Tables, st.integers(20, 140), st.data())
+def test_no_word_is_broken_at_any_width(cells: list[tuple[str, ...]], width: int, data: st.DataObject) -> None:
+    """Each cell of a column that is shown stands there in whole words, and no line is wider unless one word is."""
+    headings = [f"heading {position}" for position in range(len(cells[0]))]
+    less, sentences = (data.draw(st.permutations(headings))[: data.draw(st.integers(0, 3))] for _ in range(2))
+    chosen = layout.fit(headings, cells, width=width, right=(), less=less, sentences=sentences)
+    if chosen is None:
+        blocks = list(layout.records(headings, cells, width=width))
+        shown = range(len(headings))
+    else:
+        blocks = [chosen.row(row) for row in cells]
+        shown = chosen.shown
+        assert set(chosen.left_out) <= set(less)
+        assert all(
+            layout.width_of(line) <= width for line in (*chosen.head(), *(line for one in blocks for line in one))
+        )
+    for row, block in zip(cells, blocks, strict=True):
+        words = sorted(word for position in shown for word in row[position].split())
+        printed = sorted(word for line in block for word in line.split())
+        labels = (
+            []
+            if chosen
+            else [word for heading, cell in zip(headings, row, strict=True) if cell for word in heading.split()]
+        )
+        assert printed == sorted([*words, *labels])
+        for line in block:
+            assert layout.width_of(line) <= width or len(line.split()) == 1, line
+
+
+def test_a_pipe_has_room_for_everything() -> None:
+    """Without a width nothing is left out or wrapped, also in rows that were not measured."""
+    chosen = layout.fit(["a", "b"], [("x" * 200, "y z")], width=None, right=(), less=["a"], sentences=["b"])
+    assert chosen is not None
+    assert chosen.row(["p q " * 100, "r s t u"]) == ["p q " * 100 + " " * 3 + "r s t u"]
+
+
+def test_control_characters_do_not_reach_the_terminal() -> None:
+    """What a value holds cannot move the cursor or change colors."""
+    chosen = layout.fit(["a"], [("\x1b[31mred\ttab\rback",)], width=80, right=(), less=(), sentences=())
+    assert chosen is not None
+    assert chosen.row(["\x1b[31mred\ttab\rback"]) == [r"\x1b[31mred\ttab\rback"]
+
+
+@pytest.fixture
+def long_names(cli: Cli, tmp_path: Path) -> str:
+    """A lake in which every store, tag and branch has a name of 40 characters."""
+    lake = str(tmp_path / "lake")
+    table = lakebed.open(lake).create_table(LONG, SCHEMA, primary_keys=["id"], options={"bucket": "1"})
+    table.upsert(rows(*range(1000, 1005)))
+    table.create_tag(LONG)
+    table.create_branch(LONG)
+    source = tmp_path / "in.csv"
+    source.write_text("a,b\n")
+    deep = f"{LONG}/part.csv"
+    for line in (
+        ["kv", "put", lake, LONG, f"key:{LONG}", f"a value of several words {LONG}"],
+        ["kv", "tag", lake, LONG, LONG],
+        ["kv", "tag", lake, LONG],
+        ["kv", "branch", lake, LONG, f"{LONG[:30]}_copy"],
+        ["repo", "create", lake, LONG.replace("_", "-")],
+        ["repo", "put", lake, LONG.replace("_", "-"), "main", deep, str(source)],
+        ["repo", "commit", lake, LONG.replace("_", "-"), "main", "-m", f"a message about {LONG} and more"],
+        ["repo", "branch", lake, LONG.replace("_", "-"), LONG],
+        ["repo", "tag", lake, LONG.replace("_", "-"), f"tag_{LONG}"],
+        ["repo", "put", lake, LONG.replace("_", "-"), "main", f"{deep}.new", str(source)],
+        ["key", "create", lake, "--repository", LONG.replace("_", "-"), "--description", f"what it is for: {LONG}"],
+    ):  # fmt: skip
+        done = cli(*line)
+        assert done.code == 0, (line, done.err)
+    return lake
+
+
+def tables(lake: str) -> list[tuple[list[str], list[str]]]:
+    """Commands that print a table, each with words that it must show at any width."""
+    name = LONG.replace("_", "-")
+    return [
+        (["ls", lake], [LONG, name, "table", "database", "repository"]),
+        (["history", lake], [LONG, name]),
+        (["pins", lake], [LONG, name, "tag", "checkpoint", "branch", f"tag_{LONG}"]),
+        (["table", "describe", lake, LONG], ["carrier", "STRING"]),
+        (["table", "read", lake, LONG], ["1000", "carrier"]),
+        (["table", "tags", lake, LONG], [LONG, "expires"]),
+        (["table", "branches", lake, LONG], [LONG]),
+        (["table", "history", lake, LONG], [LONG, "append"]),
+        (["table", "system", lake, LONG, "files"], []),
+        (["kv", "scan", lake, LONG], [f"key:{LONG}", "several"]),
+        (["kv", "stats", lake, LONG], ["checkpoints"]),
+        (["kv", "tags", lake, LONG], [LONG]),
+        (["kv", "manifests", lake, LONG], [LONG]),
+        (["repo", "list", lake], [name]),
+        (["repo", "log", lake, name, "main"], ["message", LONG]),
+        (["repo", "show", lake, name, "main"], [LONG, "message"]),
+        (["repo", "ls", lake, name, "main"], [f"{LONG}/"]),
+        (["repo", "ls", lake, name, "main", "--recursive"], [f"{LONG}/part.csv"]),
+        (["repo", "stat", lake, name, "main", f"{LONG}/part.csv"], [f"{LONG}/part.csv"]),
+        (["repo", "branches", lake, name], [LONG, "main"]),
+        (["repo", "tags", lake, name], [f"tag_{LONG}"]),
+        (["repo", "status", lake, name, "main"], [f"{LONG}/part.csv.new"]),
+        (["repo", "diff", lake, name, "main"], [f"{LONG}/part.csv.new"]),
+        (["repo", "retention", lake, name], ["(others)"]),
+        (["key", "list", lake], [LONG, name, "write"]),
+        (["fsck", lake], ["fault"]),
+        (["collect", lake, "--dry-run"], ["free"]),
+        (["table", "describe", lake, f"{LONG}_"], ["lakebed:", "table"]),
+    ]
+
+
+def at_a_terminal(commands: list[list[str]], width: int, folder: Path) -> list[str]:
+    """What each command prints at a pseudo-terminal of some width."""
+    listed = folder / "commands.json"
+    listed.write_text(json.dumps(commands))
+    master, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    environment |= {"TERM": "xterm-256color"}
+    child = subprocess.Popen(
+        [sys.executable, "-c", RUNS, listed], stdin=terminal, stdout=terminal, stderr=terminal, env=environment
+    )
+    os.close(terminal)
+    shown = bytearray()
+    try:
+        while chunk := os.read(master, 65536):
+            shown += chunk
+    except OSError:  # the child is done
+        pass
+    os.close(master)
+    assert child.wait() == 0
+    return shown.decode().replace("\r\n", "\n").split("\x1e")
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_every_table_shows_whole_words_at_a_terminal(cli: Cli, long_names: str, width: int, tmp_path: Path) -> None:
+    """Each word of a table at a terminal is a word of the same table in a pipe, which shortens nothing."""
+    expected = tables(long_names)
+    for (command, must), text in zip(
+        expected, at_a_terminal([one for one, _ in expected], width, tmp_path), strict=False
+    ):
+        done = cli(*command)
+        shown = re.sub(r".*\x1b\[\?25h.*\x1b\[2K", "", text, flags=re.DOTALL)  # behind a progress bar
+        table, _, left_out = STYLE.sub("", shown).partition("\nColumns left out, ")
+        assert "\x1b" not in table
+        whole = {*TIME.sub("T", done.out + done.err).replace("─", "").split(), "T"}
+        words = TIME.sub("T", table).replace("─", "").split()
+        assert set(words) <= whole, (command, table)
+        assert set(must) <= set(words), (command, table)
+        assert not left_out or "--json prints all" in " ".join(left_out.split())
+        for line in table.split("\n"):
+            assert len(line) <= width or len(line.split()) == 1, (command, line)
+
+
+def test_a_pipe_gets_the_whole_committer_and_owner(cli: Cli, long_names: str, tmp_path: Path) -> None:
+    """An access key in `repo log` and an owner in `pins` are printed in full."""
+    name = LONG.replace("_", "-")
+    opened = lakebed.repo.open_all(long_names)
+    with opened:
+        opened.repository(name).branch("main").commit("by a key", committer="LAKEBEDVLQ5RWXL7ZAAAQQQ")
+    log = cli("repo", "log", long_names, name, "main")
+    assert "LAKEBEDVLQ5RWXL7ZAAAQQQ" in log.out
+    owners = {pin["owner"] for pin in cli("pins", long_names, "--json").json if pin["owner"]}
+    assert owners
+    assert all(owner in cli("pins", long_names).out for owner in owners)
+
+
+def test_an_unreadable_store_is_a_line_below_the_table(cli: Cli, lake: str) -> None:
+    """The error is no cell of the table, which it would make wider than any terminal."""
+    snapshot = Path(lake) / "db.db" / "events" / "snapshot" / "snapshot-1"
+    snapshot.write_text("{")
+    done = cli("ls", lake)
+    table, _, problems = done.out.partition("\nerror: ")
+    assert done.code != 0
+    assert problems.startswith("table db.events: ")
+    assert max(map(len, table.split("\n"))) < 100
+    assert re.search(r"db\.events +unreadable", table)
