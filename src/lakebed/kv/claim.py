@@ -47,7 +47,14 @@ __all__ = ["FENCE_TRIES_MAX", "Claim", "claim_all", "claim_writer", "first_manif
 _LOG: Final = logger("kv")
 
 FENCE_TRIES_MAX: Final = 1_000
-"""Records that an older writer may append while we try to get our fence in, each of them one lost race."""
+"""Races for the next number that may be lost to an older writer, however long they take."""
+
+FENCE_PATIENCE_S: Final = 60
+"""How long races may be lost, however many. An older writer that appends without a pause ends by itself when it looks
+at the manifest, where our epoch is: by default every ten seconds (`DatabaseOptions.manifest_poll_interval_ms`)."""
+
+_TRIES_PER_LISTING: Final = 16
+"""Lost races after which the log is listed: an older writer that is quicker than we are has gone far ahead."""
 
 _OPENED_TRIES_MAX: Final = 16
 
@@ -246,22 +253,36 @@ def _fence(place: Place, wal: WalLog, claimed: Manifest, *, next_id: int) -> int
     # Between our look at the log and our epoch another writer may have written, flushed and collected: a number that
     # its files cover already may be free again, and a fence there would keep nobody out.
     if next_id <= claimed.replay_after_wal_id:
-        next_id = wal.last_id(max(claimed.replay_after_wal_id, claimed.wal_id_last_seen)) + 1
-        # What this look saw may be a newer owner's, who said so in a manifest before: a fence behind it would end him.
-        newest = ManifestLog(place).latest()
-        if newest.writer_epoch != claimed.writer_epoch:
-            raise _overtaken(place, claimed, newest)
-    for fence_id in range(next_id, next_id + FENCE_TRIES_MAX):
-        there = wal.fence(fence_id, claimed.writer_epoch)
+        next_id = _next_id(place, wal, claimed, after=max(claimed.replay_after_wal_id, claimed.wal_id_last_seen))
+    clock = place.environment.clock
+    ends_s = clock.monotonic_s() + FENCE_PATIENCE_S
+    tries = 0
+    while tries < FENCE_TRIES_MAX or clock.monotonic_s() < ends_s:
+        there = wal.fence(next_id, claimed.writer_epoch)
         if there is None:
-            return fence_id
+            return next_id
         if there.epoch >= claimed.writer_epoch:
             raise _overtaken_by(place, claimed, there.epoch)
+        tries += 1
+        next_id += 1
+        if tries % _TRIES_PER_LISTING == 0:
+            next_id = _next_id(place, wal, claimed, after=next_id - 1)
     raise Unavailable(
-        f"The writer of {place.url} appended faster than a fence could follow, {FENCE_TRIES_MAX:,} times: try again.",
+        f"The writer of {place.url} could not be fenced: it appended faster than this process could follow, "
+        f"{tries:,} times in {FENCE_PATIENCE_S} s. Stop that process, or try again.",
         kind="fence_starved",
         url=place.url,
     )
+
+
+def _next_id(place: Place, wal: WalLog, claimed: Manifest, *, after: int) -> int:
+    """The number behind the last one of the log. Cost: 1 LIST a thousand numbers above `after`, and 1 LIST + 1 GET."""
+    next_id = wal.last_id(after) + 1
+    # What this look saw may be a newer owner's, who said so in a manifest before: a fence behind it would end that one.
+    newest = ManifestLog(place).latest()
+    if newest.writer_epoch != claimed.writer_epoch:
+        raise _overtaken(place, claimed, newest)
+    return next_id
 
 
 def _with_new_epoch(manifest: Manifest, place: Place, *, compaction: bool, last_wal_id: int) -> Manifest:

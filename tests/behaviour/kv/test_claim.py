@@ -209,6 +209,7 @@ def test_a_fast_writer_is_followed() -> None:
 def test_a_fence_does_not_chase_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is a limit, and it is said."""
     monkeypatch.setattr(claim_module, "FENCE_TRIES_MAX", 3)
+    monkeypatch.setattr(claim_module, "FENCE_PATIENCE_S", 0)
     place = fresh()
     old = claimed(place)
     appended: list[int] = [1]
@@ -223,6 +224,78 @@ def test_a_fence_does_not_chase_for_ever(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(Unavailable, match="faster") as caught:
         claim_writer(place_on(Busy(place.store)), process=HERE)
     assert caught.value.kind == "fence_starved"
+
+
+class Ahead(StoreWrapper):
+    """Before each of our records or fences, `before` runs."""
+
+    def __init__(self, inner: Any, before: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self.before = before
+        self.put_count = 0
+
+    def intercept(self, call: Any, perform: Any) -> Any:
+        if call.kind == "put" and call.path.startswith("wal/"):
+            self.put_count += 1
+            self.before()
+        return perform()
+
+
+def test_a_writer_that_never_pauses_is_fenced_once_it_looks_at_the_manifest() -> None:
+    """Thousands of lost races are no reason to give up before the old writer has met the new epoch."""
+    clock = ManualClock()
+    place = fresh(clock)
+    old = claimed(place)
+    appended = [1]
+
+    def append_one() -> None:
+        clock.advance(0.004)
+        if clock.monotonic_s() < looks_at_s:
+            appended.append(appended[-1] + 1)
+            append(place, old, appended[-1])
+
+    looks_at_s = clock.monotonic_s() + 10
+    new = claim_writer(place_on(Ahead(place.store, append_one), clock), process=HERE)
+    assert len(appended) > 2 * claim_module.FENCE_TRIES_MAX
+    assert new.fence_id == appended[-1] + 1
+    with pytest.raises(Fenced):
+        append(place, old, new.fence_id)
+
+
+def test_a_fence_catches_up_with_a_log_that_grew_far() -> None:
+    """After some lost races the log is listed: the others need not be lost one by one."""
+    place = fresh()
+    old = claimed(place)
+    appended = [1]
+
+    def append_many() -> None:
+        for _ in range(500 if len(appended) == 1 else 0):
+            appended.append(appended[-1] + 1)
+            append(place, old, appended[-1])
+
+    store = Ahead(place.store, append_many)
+    assert claim_writer(place_on(store), process=HERE).fence_id == 502
+    assert store.put_count < 30
+
+
+def test_a_fence_that_catches_up_never_ends_a_newer_owner() -> None:
+    """What the listing shows may be a newer owner's: the older claim learns so, and that owner goes on."""
+    place = fresh()
+    old = claimed(place)
+    newer: list[Claim] = []
+
+    def be_overtaken() -> None:
+        if store.put_count == 1:
+            for id in range(2, 20):
+                append(place, old, id)
+        if store.put_count == 16:
+            newer.append(claim_writer(place, process=HERE))
+            append(place, newer[0], newer[0].fence_id + 1)
+
+    store = Ahead(place.store, be_overtaken)
+    with pytest.raises(Fenced):
+        claim_writer(place_on(store), process=HERE)
+    append(place, newer[0], newer[0].fence_id + 2)
 
 
 def test_two_creators_share_one_database() -> None:
