@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -283,6 +284,32 @@ def test_where_there_is_no_database(cli: Any, tmp_path: Path, command: tuple[str
         assert there in answer.err
     assert not (tmp_path / "nothing").exists()
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["notes.txt"]
+
+
+def test_a_missing_database_is_looked_for(cli: Any, tmp_path: Path) -> None:
+    """The error says when the lake is missing too, when the name is a table, and which name is like it."""
+    lake = str(tmp_path / "lake")
+    assert f"There is no lake at {lake} either" in cli("kv", "get", lake, "serving", "k").err
+    cli("kv", "put", lake, "serving", "k", "v")
+    cli("table", "create", lake, "flights", "--column", "id BIGINT")
+    assert "Did you mean serving?" in cli("kv", "get", lake, "servin", "k").err
+    assert "flights is a table of this lake." in cli("kv", "get", lake, "flights", "k").err
+    at_table = cli("kv", "--path", f"{lake}/default.db/flights", "get", "k")
+    assert "it is a table. Read it as a table" in at_table.err
+
+
+def test_errors_name_options_of_commands(cli: Any, tmp_path: Path) -> None:
+    """What to do is said as a command, where there is one, before it is said in Python."""
+    lake = str(tmp_path / "lake")
+    cli("kv", "put", lake, "serving", "k", "v")
+    cli("kv", "drop", lake, "serving", "--hard", "--yes")
+    assert "`lakebed kv put --after-destroy` (in Python" in cli("kv", "put", lake, "serving", "k", "v").err
+    script = f"import lakebed.kv; db = lakebed.kv.open({lake + '/other.kv'!r}); print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        owner.stdout.readline()
+        assert "with --take-over (in Python" in cli("kv", "put", lake, "other", "k", "v").err
+        owner.communicate(b"\n")
 
 
 def test_writing_into_something_else_is_refused(cli: Any, tmp_path: Path) -> None:

@@ -73,12 +73,16 @@ def test_why_looks_first(cli: Cli, lake: str, tmp_path: Path) -> None:
     """What is not there is said, with the nearest names; a folder too, and a file that is needed and missing."""
     file = next((Path(lake) / "default.db" / "flights" / "bucket-0").iterdir())
     path = str(file.relative_to(lake))
+    objects = (
+        str(one.relative_to(lake)) for one in (Path(lake) / "default.db" / "flights").rglob("*") if one.is_file()
+    )
+    first = min(objects)  # and no folder, which `why` would refuse too
     for mistyped, hint in (
         (path.replace(".parquet", ".parqet"), f"Did you mean {path}"),
         (path.replace("flights", "fligths"), "Did you mean default.db/flights?"),
         (f"file://{lake}/{path}x", f"Did you mean {path}"),
         ("defalt.db/flights/x", "Did you mean default.db?"),
-        ("default.db/flights", "It is a folder: name an object in it, such as default.db/flights/"),
+        ("default.db/flights", f"It is a folder: name an object in it, such as {first}."),
         ("zzz", "It has "),
     ):
         answer = cli("why", lake, mistyped)

@@ -32,8 +32,8 @@ __all__ = [
     "OtherPath",
     "database",
     "database_at",
+    "hint_of_missing",
     "names_of",
-    "nearest_names",
     "new_spelling",
     "register",
     "url_of",
@@ -108,14 +108,20 @@ def url_of(lake: str, name: str) -> str:
     return f"{lake.rstrip('/') or '/'}/{database_folder(name)}"
 
 
-def nearest_names(lake: str, name: str) -> list[str]:
-    """Databases of a lake whose names look most like `name`; none where the lake cannot be listed. Cost: 1 LIST."""
+def hint_of_missing(lake: str, name: str) -> str:
+    """What helps when a lake has no database `name`; empty when nothing is known to help. Cost: 1 to 3 LISTs."""
     from lakebed.lake import names
 
     try:
-        return names.nearest_names(name, names_of(lake))
+        near = names.nearest_names(name, names_of(lake))
+        if near:
+            return f"Did you mean {' or '.join(near)}?"
+        kinds = [store.kind for store in args.open_lake(lake).stores() if store.name == name]
+    except NotFound:
+        return f"There is no lake at {lake} either: check where it is."
     except LakebedError:  # the error that is being explained says why
-        return []
+        return ""
+    return f"{name} is a {kinds[0]} of this lake." if kinds else ""
 
 
 def names_of(lake: str) -> list[str]:

@@ -198,7 +198,9 @@ def clean(
 def fsck(
     lake: Annotated[str, argument("LAKE", help="A lake, or one store's folder.", is_lake=True)],
     store: SomeStore = None,
-    deep: Annotated[bool, option("--deep", help="Read every data file too: row counts, minima, maxima, checksums.")] = False,
+    deep: Annotated[
+        bool, option("--deep", help="Read every data file too: row counts, minima, maxima, checksums.")
+    ] = False,
     repair_statistics: RepairStatistics = False,
     dry_run: Annotated[
         bool, option("--dry-run", help="With --repair-statistics: read and compare, change nothing.")

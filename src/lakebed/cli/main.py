@@ -210,8 +210,7 @@ def _hints(problem: LakebedError, parsed: Parsed) -> Iterator[str]:
     """What else helps with an error: names that are there, and where the lake's name came from."""
     lake, name = parsed.values.get("lake"), parsed.values.get("name")
     if problem.kind == "database_not_found" and lake and name:
-        near = keys.nearest_names(lake, name)
-        yield f"Did you mean {' or '.join(near)}?" if near else ""
+        yield keys.hint_of_missing(lake, name)
     if parsed.lake_from is not None and isinstance(problem, NotFound | InvalidRequest):
         yield f"The lake is {grammar.LAKE_VARIABLE}: {parsed.lake_from}."
 

@@ -88,9 +88,9 @@ def _with_endpoint(error: Conflict, url: str) -> Conflict:
         return error
     facts = error.facts
     return Conflict(
-        f"The repositories at {url} are served by process {facts['pid']} on {facts['host']} at {served_at}: ask that "
-        f"server (lakebed.repo.open({served_at + '/<repository>'!r}, ...)), stop it, or open with take_over=True to "
-        "end its ownership.",
+        f"The repositories at {url} are served by process {facts['pid']} on {facts['host']} at {served_at}: name "
+        f"{served_at} in place of the lake (in Python lakebed.repo.open({served_at + '/<repository>'!r}, ...)), stop "
+        "that server, or end its ownership with `lakebed serve --take-over` (in Python take_over=True).",
         kind=error.kind,
         **error.facts,
     )

@@ -80,7 +80,7 @@ def check_open(manifest: Manifest, url: str) -> Manifest:
     if manifest.destroyed_at_ms is not None:
         raise InvalidRequest(
             f"The database {url} was destroyed on {_utc(manifest.destroyed_at_ms)}: create a new one there with "
-            "after_destroy=True, or elsewhere.",
+            "`lakebed kv put --after-destroy` (in Python after_destroy=True), or elsewhere.",
             kind="invalid_db_state",
             url=url,
             destroyed_at_ms=manifest.destroyed_at_ms,

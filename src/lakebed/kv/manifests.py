@@ -272,6 +272,14 @@ class ManifestLog:
 # ---- what is there instead of a database
 
 
+_ADVICE: Final = {
+    "nothing": "Check the path, or create the database there.",
+    "table": "Read it as a table, or name a database.",
+    "lake": "Name one of its databases.",
+    "other": "Check the path, or create a database in an empty folder.",
+}
+
+
 def describe_folder(place: Place) -> tuple[str, str]:
     """What lies at a place that is no database: a kind, and how a sentence says it.
 
@@ -288,7 +296,7 @@ def describe_folder(place: Place) -> tuple[str, str]:
         return "nothing", "the folder is empty or missing"
     if f"{MANIFEST_FOLDER}/" in names and "schema/" not in names:
         return "database", f"the folder {MANIFEST_FOLDER!r} there holds no manifest that can be found"
-    if {"schema/", "snapshot/"} <= set(names):
+    if "schema/" in names:  # also of a table into which nothing was written
         return "table", "it is a table"
     if "lakebed.json" in names or any(name.endswith(".db/") for name in names):
         return "lake", "it is a lake, whose databases and tables lie below it"
@@ -299,7 +307,7 @@ def describe_folder(place: Place) -> tuple[str, str]:
 def _no_database(place: Place) -> NotFound:
     there, words = describe_folder(place)
     return NotFound(
-        f"There is no database at {place.url}: {words}. Check the path, or create a database in an empty folder.",
+        f"There is no database at {place.url}: {words}. {_ADVICE.get(there, _ADVICE['other'])}",
         kind="database_not_found",
         url=place.url,
         there=there,

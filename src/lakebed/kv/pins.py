@@ -71,7 +71,7 @@ def pin_ancestor(ancestor: Place, *, source: str, clone_url: str, lifetime: time
         if held is None or not held.is_live(now_ms):
             raise InvalidRequest(
                 f"The files that are needed of {ancestor.url} are not held any more: checkpoint {source} was removed "
-                "there. Clone from another version, or with copy=True from one that is whole.",
+                "there. Clone from another version, or with copy=True (--copy) from one that is whole.",
                 kind="invalid_db_state",
                 url=ancestor.url,
                 checkpoint=source,

@@ -36,7 +36,12 @@ def no_such_object(store: ObjectStore, path: str, *, verdict: Verdict | None) ->
         )
     folder, names = _deepest(store, path)
     if folder == path:
-        hint = f"It is a folder: name an object in it, such as {names[0]}." if names else "It is an empty folder."
+        first = next(iter(store.list(path)), None)
+        hint = (
+            "It is an empty folder."
+            if first is None
+            else f"It is a folder: name an object in it, such as {first.path}."
+        )
         return NotFound(f"{at}. {hint}", kind="object_not_found", path=path, nearest=names[:_NEAREST_MAX])
     wanted = "/".join(path.split("/")[: folder.count("/") + 2 if folder else 1])
     start = max(0, bisect_left(names, wanted) - _COMPARED_MAX // 2)

@@ -47,7 +47,7 @@ class Started:
     Attributes:
         endpoint: its URL.
         storage_url: what it serves.
-        access_key, secret: of the very first start the first access key, which may everything; else None. The secret is
+        access_key, secret: of the very first start the first access key, whose role is admin; else None. The secret is
             told here and nowhere else.
     """
 
@@ -61,7 +61,7 @@ class Started:
         told = [f"lakebed serves {self.storage_url} at {self.endpoint}"]
         if self.access_key is not None and self.secret is not None:
             told += [
-                "This is the first start. Keep this access key, which may everything; its secret is not shown again:",
+                "This is the first start. Keep this access key (role admin); its secret is not shown again:",
                 f"  access key  {self.access_key}",
                 f"  secret      {self.secret}",
             ]

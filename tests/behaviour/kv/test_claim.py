@@ -347,7 +347,7 @@ def test_a_store_that_ignores_conditions_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("name", "there"),
-    [("schema/schema-0", "other"), ("lakebed.json", "lake"), ("notes.txt", "other"), (wal_path(3), "other")],
+    [("schema/schema-0", "table"), ("lakebed.json", "lake"), ("notes.txt", "other"), (wal_path(3), "other")],
 )
 def test_something_else_is_left_alone(name: str, there: str) -> None:
     """A folder that holds anything else gets no database; a log without manifests neither."""
