@@ -188,6 +188,13 @@ def test_every_table_shows_whole_words_at_a_terminal(cli: Cli, long_names: str, 
             assert len(line) <= width or len(line.split()) == 1, (command, line)
 
 
+def test_a_value_is_not_wrapped(cli: Cli, long_names: str, tmp_path: Path) -> None:
+    """`kv get` prints a value as it is, at a terminal too."""
+    value = f"two  spaces and  {LONG} and {LONG}  "
+    cli("kv", "put", long_names, LONG, "key", value)
+    assert at_a_terminal([["kv", "get", long_names, LONG, "key"]], 60, tmp_path)[0] == f"{value}\n"
+
+
 def test_a_pipe_gets_the_whole_committer_and_owner(cli: Cli, long_names: str, tmp_path: Path) -> None:
     """An access key in `repo log` and an owner in `pins` are printed in full."""
     name = LONG.replace("_", "-")

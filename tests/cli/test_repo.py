@@ -309,3 +309,12 @@ def test_commands_load_no_data_frames(tmp_path: Path) -> None:
         assert "pyarrow.lib" in loaded
         heavy = {"pandas.core", "pandas._libs", "pyspark", "fastapi", "uvicorn", "psycopg"}
         assert not heavy & loaded, command
+
+
+def test_a_copy_says_what_is_equal(repo: Cli, tmp_path: Path) -> None:
+    """One file is, several are."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name, equal in (("a", "0 are"), ("b", "1 is"), ("c", "2 are")):
+        (folder / name).write_text(name)
+        assert f"; {equal} equal already." in repo("upload", "main", folder).out

@@ -171,7 +171,11 @@ def get(
         return
     if json:
         _check_json(value, encoding)
-    say.result(json, {"key": key, "value": _text(value, encoding)}, _text(value, encoding))
+    shown = _text(value, encoding)
+    if json:
+        say.document({"key": key, "value": shown})
+    else:
+        say.lines([shown])  # as it is, and not wrapped as a sentence
 
 
 def put(

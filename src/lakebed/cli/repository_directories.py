@@ -94,7 +94,8 @@ def _say(report: CopyReport, what: str, *, json: bool) -> None:
     copied = f"{say.count(len(report.copied), 'file')} ({say.size(report.copied_bytes)})"
     deleted = f", {'would delete' if report.dry_run else 'deleted'} {len(report.deleted):,}" if report.deleted else ""
     verb = "Would copy" if report.dry_run else "Copied"
-    say.sentence(f"{verb} {copied} from {what}{deleted}; {report.unchanged_count:,} are equal already.")
+    equal = f"{report.unchanged_count:,} {'is' if report.unchanged_count == 1 else 'are'}"
+    say.sentence(f"{verb} {copied} from {what}{deleted}; {equal} equal already.")
     if report.dry_run:
         lines = [*(f"  + {path}" for path in report.copied), *(f"  - {path}" for path in report.deleted)]
         for line in lines[:_SHOWN_MAX]:
