@@ -183,6 +183,48 @@ def test_a_difference_with_a_conflict_is_shown(repo: Cli, tmp_path: Path) -> Non
     ]
 
 
+def test_a_strategy_decides_a_conflict_of_every_command(repo: Cli, tmp_path: Path) -> None:
+    """Cherry-pick, revert and rebase take the option that their errors name."""
+    body = tmp_path / "body"
+    for branch in ("main", "dev", "main"):
+        if branch == "dev":
+            repo("branch", "dev")
+        body.write_text(f"{branch} {body.exists()}")
+        repo("put", branch, "a", body)
+        repo("commit", branch, "-m", branch)
+    commands = (("rebase", "dev", "main"), ("revert", "main", "main~1"), ("cherry-pick", "main", "dev"))
+    for command in commands:
+        failed = repo(*command, "--json", code=4).error
+        assert failed["kind"] == "merge_conflict"
+        assert "source-wins" in failed["message"]
+    for command in commands:
+        repo(*command, "--strategy", "source-wins", "--json")
+
+
+def test_a_merge_of_what_is_uncommitted_says_so(repo: Cli, file: Path) -> None:
+    """It has no changes, and the error says that the branch has some which are not committed."""
+    repo("branch", "dev")
+    assert "uncommitted" not in one_sentence(repo("merge", "dev", "main", code=2).err)
+    repo("put", "dev", "a", file)
+    assert "branch dev has uncommitted changes: commit them" in repo("merge", "dev", "main", code=2).err
+
+
+def test_a_repeated_import_makes_no_commit(repo: Cli, tmp_path: Path) -> None:
+    """The first says how many objects came, the second that nothing changed; a changed source makes a commit."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("a", "b"):
+        (source / name).write_bytes(b"1")
+    assert "Imported 2 objects of" in repo("import", "main", source, "in/").out
+    at = repo("show", "main", "--json").json["id"]
+    assert "Nothing changed: main has the 2 objects of" in repo("import", "main", source, "in/").out
+    again = repo("import", "main", source, "in/", "--json").json
+    assert (again["id"], again["imported"], again["changed"]) == (at, 2, False)
+    (source / "a").write_bytes(b"22")
+    changed = repo("import", "main", source, "in/", "--json").json
+    assert (changed["parents"], changed["imported"], changed["changed"]) == ([at], 2, True)
+
+
 def test_what_is_uncommitted_is_given_up(repo: Cli, file: Path) -> None:
     """A path, a prefix, everything, or the branch itself; a dry run shows what would go."""
     repo("put", "main", "kept", file)
@@ -194,7 +236,8 @@ def test_what_is_uncommitted_is_given_up(repo: Cli, file: Path) -> None:
     repo("reset", "main", "--path", "p/", "--yes")
     assert [one["path"] for one in repo("status", "main", "--json").json] == ["q"]
     assert "not both" in one_sentence(repo("reset", "main", "--path", "a", "--hard", "main", code=2).err)
-    repo("reset", "main", "--yes")
+    assert "Threw away" in repo("reset", "main", "--yes").out
+    assert repo("reset", "main", "--yes").out == "Nothing was uncommitted on main.\n"
     assert repo("reset", "main", "--hard", "main~1", "--yes", "--json").json["commit"] != first
     assert repo("ls", "main", "--json").json == []
 

@@ -17,6 +17,7 @@ import pytest
 import urllib3
 
 import lakebed.repo
+from lakebed.cli import exits
 from lakebed.server.lifecycle import Running
 from lakebed.server.serve import start_server
 
@@ -268,3 +269,48 @@ def test_a_process_that_owns_the_repositories_is_named(
         answer = cli("repo", "put", tmp_path / "lake", "ops", "main", "a", file)
         refused(answer, 4, f"process {os.getpid()}", "lakebed serve")
         assert "take_over" not in answer.err
+
+
+@pytest.mark.parametrize("owner", ["process", "server"])
+def test_collecting_a_lake_whose_repositories_are_owned(cli: Cli, tmp_path: Path, owner: str) -> None:
+    """It says that they were not collected and who owns them, and ends with 4; a dry run needs no ownership."""
+    lake = tmp_path / "lake"
+    owned = start_server(lake, durable=False) if owner == "server" else lakebed.repo.open_all(lake)
+    with owned:
+        answer = cli("collect", lake, "--yes")
+        assert answer.code == exits.CONFLICT
+        assert "repositories: not collected. The repositories at file://" in answer.out
+        assert "nothing to delete" not in answer.out
+        (report,) = [one for one in cli("collect", lake, "--yes", "--json").json if one["problem"]]
+        assert (report["store"], report["problem_kind"]) == ("repositories", "owned")
+        assert cli("collect", lake, "--dry-run").code == exits.OK
+    assert cli("collect", lake, "--yes").code == exits.OK
+
+
+def test_collecting_a_lake_with_a_damaged_store(cli: Cli, tmp_path: Path) -> None:
+    """The others are collected, and the command ends with 5."""
+    lake = tmp_path / "lake"
+    for name in ("damaged", "sound"):
+        assert cli("kv", "put", lake, name, "k", "v").code == exits.OK
+    max((lake / "damaged.kv" / "manifest").iterdir()).write_bytes(b"rubbish")
+    for command in (("collect", lake, "--yes"), ("collect", lake, "--dry-run")):
+        answer = cli(*command)
+        assert answer.code == exits.FAULTY
+        assert "damaged.kv: not collected. " in answer.out
+
+
+@pytest.mark.parametrize("command", ["ls", "collect"])
+def test_a_server_is_no_lake(cli: Cli, command: str) -> None:
+    """Commands on a whole lake say what takes a server's URL."""
+    refused(cli(command, "http://127.0.0.1:8000"), 2, "repo collect http://127.0.0.1:8000 REPOSITORY")
+
+
+def test_a_key_for_a_repository_that_is_not_there_is_refused(cli: Cli, tmp_path: Path) -> None:
+    """Nothing is made, neither a key nor a lake; the error names what is near."""
+    lake = tmp_path / "lake"
+    assert cli("key", "create", lake, "--repository", "nosuch").code == exits.NOT_FOUND
+    assert not lake.exists()
+    assert cli("repo", "create", lake, "analytics").code == exits.OK
+    refused(cli("key", "create", lake, "--repository", "analytic"), 3, "analytics")
+    assert cli("key", "list", lake, "--json").json == []
+    assert cli("key", "create", lake, "--repository", "analytics").code == exits.OK

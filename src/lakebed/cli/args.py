@@ -88,6 +88,12 @@ def webhook_hosts() -> tuple[str, ...]:
 
 def open_lake(url: str, *, create: bool = False) -> Lake:
     """The lake at a URL; only `create` makes one where there is none."""
+    if url.startswith(("http://", "https://")):
+        raise InvalidRequest(
+            f"{url} is a server of repositories, and this command is for a lake's folder or bucket: name that. Of a "
+            f"server: lakebed repo list {url}, lakebed repo collect {url} REPOSITORY.",
+            kind="server_url",
+        )
     return lakebed.open(url, create=create, storage_options=storage_options())
 
 

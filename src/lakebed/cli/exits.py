@@ -51,7 +51,7 @@ MEANINGS: Final = {
     BUG: "a bug in lakebed",
     USAGE: "the command is wrong: fix it",
     NOT_FOUND: "what was named is not there",
-    CONFLICT: "it exists already, or another writer was faster: look again",
+    CONFLICT: "it exists already, another process owns it, or another writer was faster: look again",
     FAULTY: "stored data is damaged or of an unknown format, or fsck found a fault",
     UNAVAILABLE: "the store does not answer, or the outcome is unknown: look, then retry",
     REJECTED: "an audit stopped the pipeline",

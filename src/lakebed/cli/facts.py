@@ -125,6 +125,8 @@ def of_report(report: ReclaimReport) -> dict[str, Any]:
         "kept": dict(report.kept),
         "warnings": list(report.warnings),
         "notes": list(report.notes),
+        "problem": report.problem,
+        "problem_kind": report.problem_kind,
         "objects": [
             {"path": doomed.path, "bytes": doomed.size_bytes, "why": doomed.why}
             for doomed in (plan.doomed if plan else ())
@@ -134,13 +136,15 @@ def of_report(report: ReclaimReport) -> dict[str, Any]:
 
 
 def is_idle(report: ReclaimReport) -> bool:
-    """Whether a deletion found nothing to do and nothing to warn of."""
+    """Whether a deletion was done, and found nothing to delete and nothing to warn of."""
     facts = of_report(report)
-    return not (facts["hidden"] or facts["deleted"] or report.warnings)
+    return not (facts["hidden"] or facts["deleted"] or report.warnings or report.problem)
 
 
 def sentence_of_report(report: ReclaimReport) -> str:
     """One line, such as ``flights: would delete 3 versions and 12 files (3.4 MB)``."""
+    if report.problem:
+        return f"{report.store}: not collected. {report.problem}"
     facts = of_report(report)
     verb = "would delete" if report.dry_run else "deleted"
     parts = []

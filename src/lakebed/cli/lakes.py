@@ -187,12 +187,16 @@ def clean(
         say.ask(f"Clean the lake {opened.url}? (--dry-run shows what would go.)", yes=yes, json=json)
     with say.progress("cleaning") as progress:
         reports = opened.clean(dry_run=dry_run, orphans_older_than_ms=before_ms, progress=progress)
+    problems = {report.problem_kind for report in reports if report.problem}
     if json:
         facts.print_reports(reports, json=True)
-        return
-    facts.print_reports([report for report in reports if not facts.is_idle(report)], json=False)
-    total = sum(facts.of_report(report)["bytes"] for report in reports)
-    say.sentence(f"{'Would free' if dry_run else 'Freed'} {say.size(total)}.")
+    else:
+        facts.print_reports([report for report in reports if not facts.is_idle(report)], json=False)
+        total = sum(facts.of_report(report)["bytes"] for report in reports)
+        say.sentence(f"{'Would free' if dry_run else 'Freed'} {say.size(total)}.")
+    if problems:
+        by_kind = {"owned": exits.CONFLICT, "unavailable": exits.UNAVAILABLE}
+        raise Exit(max(by_kind.get(str(kind), exits.FAULTY) for kind in problems))
 
 
 def fsck(

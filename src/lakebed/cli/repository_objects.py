@@ -199,8 +199,13 @@ def import_objects(
     origin = ImportSource(source, destination, "object" if single else "prefix")
     with homes.writing(lake, metadata=metadata) as home, say.progress("importing"):
         target = home.repository(repository).branch(branch)
-        target.import_objects([origin], message=message or f"Import {source}")
-        found = homes.of_commit(target.head())
+        before = target.commit_id
+        done = target.import_objects([origin], message=message or f"Import {source}")
+        found = homes.of_commit(home.repository(repository).ref(str(done.commit_id)).head())
     where = f"as {destination}" if single else f"below {destination or 'the root'}"
-    text = f"Imported {source} {where} on {branch}: commit {found['id'][:12]}."
-    say.result(json, found, text)
+    objects = say.count(done.ingested_count, "object")
+    if done.commit_id == before:
+        text = f"Nothing changed: {branch} has the {objects} of {source} {where} already; no commit was made."
+    else:
+        text = f"Imported {objects} of {source} {where} on {branch}: commit {found['id'][:12]}."
+    say.result(json, {**found, "imported": done.ingested_count, "changed": done.commit_id != before}, text)

@@ -29,6 +29,12 @@ class Strategy(StrEnum):
     dest_wins = "dest-wins"
 
 
+OnConflict = Annotated[
+    Strategy | None,
+    option("--strategy", help="Where both changed a path: source-wins or dest-wins. Default: a conflict."),
+]
+
+
 def register(app: Group) -> None:
     """Add the commands to the group."""
     for command in (commit, log, show, diff, status, merge, revert, cherry_pick, reset, rebase, compact, blame):
@@ -171,10 +177,7 @@ def merge(
     source: Annotated[str, argument("SOURCE", help="The reference whose changes are wanted.")],
     branch: Annotated[str, argument("BRANCH", help="The branch that gets them.")],
     message: Message = "",
-    strategy: Annotated[
-        Strategy | None,
-        option("--strategy", help="Where both changed a path: source-wins or dest-wins. Default: a conflict."),
-    ] = None,
+    strategy: OnConflict = None,
     squash: Annotated[bool, option("--squash", help="One commit, without the source as a parent.")] = False,
     prefix: Annotated[str, option("--prefix", help="Only what is below it.")] = "",
     meta: Meta = None,
@@ -190,7 +193,7 @@ def merge(
             .merge(
                 source,
                 message=message or None,
-                strategy=None if strategy is None else strategy.value,
+                strategy=_name_of(strategy),
                 squash=squash,
                 prefix=prefix,
                 metadata=args.pairs(meta, like="ticket=42"),
@@ -206,12 +209,17 @@ def revert(
     branch: BranchName,
     reference: Reference,
     parent: Parent = None,
+    strategy: OnConflict = None,
     metadata: Metadata = None,
     json: Json = False,
 ) -> None:
     """Undo one commit by another; history is kept."""
     with homes.writing(lake, metadata=metadata) as home:
-        made = home.repository(repository).branch(branch).revert(reference, parent_number=parent)
+        made = (
+            home.repository(repository)
+            .branch(branch)
+            .revert(reference, parent_number=parent, strategy=_name_of(strategy))
+        )
     _say_commit(made, json=json, text=f"Reverted {reference} on {branch}: commit {made.id[:12]}.")
 
 
@@ -221,12 +229,14 @@ def cherry_pick(
     branch: BranchName,
     reference: Reference,
     parent: Parent = None,
+    strategy: OnConflict = None,
     metadata: Metadata = None,
     json: Json = False,
 ) -> None:
     """Do on a branch what one commit did elsewhere."""
     with homes.writing(lake, metadata=metadata) as home:
-        made = home.repository(repository).branch(branch).cherry_pick(reference, parent_number=parent)
+        target = home.repository(repository).branch(branch)
+        made = target.cherry_pick(reference, parent_number=parent, strategy=_name_of(strategy))
     _say_commit(made, json=json, text=f"Picked {reference} onto {branch}: commit {made.id[:12]}.")
 
 
@@ -255,7 +265,7 @@ def reset(
     say.ask(what, yes=yes, json=json)
     with homes.writing(lake, metadata=metadata) as home:
         target = home.repository(repository).branch(branch)
-        found_any = path is None or any(_meant(path, one.path) for one in target.status(path))
+        found_any = hard is not None or any(_meant(path, one.path) for one in target.status(path or ""))
         if hard is not None:
             target.hard_reset(hard)
         elif path is not None and path.endswith("/"):
@@ -273,12 +283,13 @@ def rebase(
     repository: RepositoryName,
     branch: BranchName,
     onto: Annotated[str, argument("ONTO", help="The reference to go on from.")],
+    strategy: OnConflict = None,
     metadata: Metadata = None,
     json: Json = False,
 ) -> None:
     """Replay a branch's own commits on another reference."""
     with homes.writing(lake, metadata=metadata) as home:
-        made = home.repository(repository).branch(branch).rebase(onto)
+        made = home.repository(repository).branch(branch).rebase(onto, strategy=_name_of(strategy))
     _say_commit(made, json=json, text=f"Rebased {branch} onto {onto}: it is at {made.id[:12]} now.")
 
 
@@ -312,6 +323,11 @@ def blame(
 
 def _say_commit(made: Any, *, json: bool, text: str) -> None:
     say.result(json, homes.of_commit(made), text)
+
+
+def _name_of(strategy: Strategy | None) -> Any:
+    """The strategy as the library has it."""
+    return None if strategy is None else strategy.value
 
 
 def _meant(path: str | None, found: str) -> bool:

@@ -113,8 +113,10 @@ def create_key(
     json: Json = False,
 ) -> None:
     """Make an access key; its secret is shown this once."""
-    with _keys(lake, metadata=metadata) as opened:
-        made = opened.create(
+    with homes.writing(lake, metadata=metadata, create=not repository) as home:
+        for name in repository or ():
+            home.repository(name)  # a key for a mistyped name would let its holder do nothing
+        made = _access_keys(home).create(
             role=role.value, repositories=tuple(repository) if repository else None, description=description
         )
     _say_secret(made, json=json)

@@ -16,6 +16,7 @@ from lakebed.key_value.database import DATABASE_OPTIONS, DatabaseKeyValue
 from lakebed.key_value.port import KeyValue
 from lakebed.key_value.postgres import open_postgres
 from lakebed.kv import Database, DatabaseOptions
+from lakebed.kv.lease import this_process
 from lakebed.kv.place import Place
 from lakebed.objects.open import open_store
 from lakebed.objects.path import parse_url
@@ -25,6 +26,8 @@ from lakebed.runtime import Environment
 __all__ = ["open_key_value"]
 
 _POSTGRES: Final = ("postgresql://", "postgres://")
+_RECORDS_END: Final = "/_repositories"
+"""Behind the storage's URL, where the records are unless they are elsewhere."""
 
 
 def open_key_value(
@@ -77,20 +80,31 @@ def open_key_value(
             place, options=options or DATABASE_OPTIONS, create=create, take_over=take_over, endpoint=endpoint
         )
     except Conflict as error:
-        raise _with_endpoint(error, place.url) from error
+        raise _explained(error, place.url) from error
     return DatabaseKeyValue(database, is_local=parse_url(place.url).scheme in ("file", "memory"))
 
 
-def _with_endpoint(error: Conflict, url: str) -> Conflict:
-    """The error of whom an owner turns away, with the way that is open, where the owner serves others."""
-    served_at = error.facts.get("endpoint")
-    if error.kind != "owned" or not served_at:
+def _explained(error: Conflict, url: str) -> Conflict:
+    """The error of an owned database in terms of repositories: who owns them, and what to do."""
+    if error.kind != "owned":
         return error
-    facts = error.facts
-    return Conflict(
-        f"The repositories at {url} are served by process {facts['pid']} on {facts['host']} at {served_at}: name "
-        f"{served_at} in place of the lake (in Python lakebed.repo.open({served_at + '/<repository>'!r}, ...)), stop "
-        "that server, or end its ownership with `lakebed serve --take-over` (in Python take_over=True).",
-        kind=error.kind,
-        **error.facts,
-    )
+    facts, storage = error.facts, url.removesuffix(_RECORDS_END)
+    owner = f"process {facts['pid']} on {facts['host']}"
+    process = this_process()
+    if facts["endpoint"]:
+        text = (
+            f"The repositories at {storage} are served by {owner} at {facts['endpoint']}: name {facts['endpoint']} in "
+            f"place of the lake (in Python lakebed.repo.open({facts['endpoint'] + '/<repository>'!r}, ...)), stop that "
+            "server, or end its ownership with `lakebed serve --take-over` (in Python take_over=True)."
+        )
+    elif (facts["host"], facts["pid"]) == (process.host, process.pid):
+        text = (
+            f"The repositories at {storage} are open in this process already, and one opening owns them all: open them "
+            f"once with lakebed.repo.open_all({storage!r}) and take each with .repository(name), or close the first."
+        )
+    else:
+        text = (
+            f"The repositories at {storage} are owned by {owner}: wait until it ends, or share them through a server "
+            "(`lakebed serve`), which takes over with --take-over (in Python take_over=True)."
+        )
+    return Conflict(text, kind=error.kind, **facts)

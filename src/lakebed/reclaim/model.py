@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, TypeVar, cast
 
+from lakebed.errors import LakebedError
 from lakebed.texts import html_table
 
 __all__ = ["HTML_ROWS_MAX", "Doomed", "Listing", "Pin", "ReclaimPlan", "ReclaimReport", "Verdict", "Version"]
@@ -119,12 +120,22 @@ class ReclaimReport:
     plan: ReclaimPlan | None = None
     notes: tuple[str, ...] = ()
     """As the plan's."""
+    problem: str | None = None
+    """Why the store was not collected, or not to the end; None: it was."""
+    problem_kind: str | None = None
+    """The kind of the error, such as ``owned`` or ``corruption``."""
+
+    @classmethod
+    def not_collected(cls, store: str, error: LakebedError, *, dry_run: bool) -> ReclaimReport:
+        """The report of a store that could not be collected: nothing was deleted, and why."""
+        return cls(store, 0, 0, 0, {}, (), dry_run, problem=error.message, problem_kind=error.kind)
 
     def __repr__(self) -> str:
         return (
             f"ReclaimReport({self.store!r}, versions={self.hidden_count}, files={self.deleted_count}, "
             f"bytes={self.deleted_bytes}, dry_run={self.dry_run}"
-            f"{f', warnings={len(self.warnings)}' if self.warnings else ''})"
+            f"{f', warnings={len(self.warnings)}' if self.warnings else ''}"
+            f"{f', not collected: {self.problem_kind}' if self.problem else ''})"
         )
 
     def _repr_html_(self) -> str:
@@ -136,6 +147,7 @@ class ReclaimReport:
             *((f"kept: {reason}", number) for reason, number in sorted(self.kept.items())),
             *(("warning", warning) for warning in self.warnings),
             *(("note", note) for note in self.notes),
+            *([("not collected", self.problem)] if self.problem else []),
         ]
         return html_table(("what", "how many"), facts, title=repr(self))
 

@@ -83,7 +83,7 @@ class Import(msgspec.Struct, frozen=True, omit_defaults=True):
     ingested_count: int = 0
     """Objects so far."""
     commit_id: str | None = None
-    """The commit, once it is completed."""
+    """The commit, once it is completed; when the branch had everything already, the one at its head."""
     error: str | None = None
     """Why it failed."""
     force: bool = False
@@ -236,6 +236,14 @@ def run_import(home: Home, id: str, *, storage_options: Mapping[str, str] | None
         raise
 
 
+class _NothingChanged(Exception):
+    """The branch has everything that is imported, as it is now: no commit is needed."""
+
+    def __init__(self, commit_id: str) -> None:
+        super().__init__(commit_id)
+        self.commit_id = commit_id
+
+
 class _Run:
     """One run of an import: what it reads, and how far it is."""
 
@@ -249,8 +257,18 @@ class _Run:
         record = self._record
         if record.state != "running":
             return record
-        move_by_commits(self._home, record.branch, operation="import", plan=self._plan)
+        try:
+            move_by_commits(self._home, record.branch, operation="import", plan=self._plan)
+        except _NothingChanged as unchanged:
+            return self._end(unchanged.commit_id)
         return self._done
+
+    def _end(self, commit_id: str) -> Import:
+        """Write that it is completed by a commit that is there already."""
+        done = msgspec.structs.replace(
+            self._record, state="completed", commit_id=commit_id, updated_at_ms=self._home.now_ms()
+        )
+        return done if _set(self._home, self._raw, done) else import_status(self._home, done.id)
 
     def _plan(self, sealed: SealedBranch) -> Move:
         home, record = self._home, self._record
@@ -260,6 +278,8 @@ class _Run:
         cleared = chosen_intervals((), [_folder(source.destination) for source in folders]) if record.replace else ()
         changes = Changes(clears=cleared, rows=self._rows)
         applied = apply_changes(home.committed, sealed.head.metarange, changes)
+        if applied.ref.id == sealed.head.metarange.id:  # the same entries at the same addresses
+            raise _NothingChanged(sealed.record.commit_id)
         new = new_commit(
             home,
             parents=[(sealed.record.commit_id, sealed.head)],

@@ -49,7 +49,7 @@ def read_object(store: ObjectStore, path: str, entry: Entry, *, byte_range: Byte
 
 
 def read_object_ranges(store: ObjectStore, path: str, entry: Entry, ranges: Sequence[ByteRange]) -> list[Buffer]:
-    """Several ranges, in the order asked. Raises as `read_object`. Cost: 1 GET a joined range; imported: 1 HEAD more."""
+    """Several ranges, in the order asked. Raises as `read_object`. Cost: 1 GET a joined range, and as there."""
     sizes = [_length(entry, byte_range) for byte_range in ranges]
     with _inside(store, path, entry):
         bodies = store.get_ranges(path, ranges)
@@ -77,7 +77,9 @@ def stream_object(
     return _checked(store, path, entry, chunks, size_bytes)
 
 
-def _checked(store: ObjectStore, path: str, entry: Entry, chunks: Iterator[Buffer], size_bytes: int) -> Iterator[Buffer]:
+def _checked(
+    store: ObjectStore, path: str, entry: Entry, chunks: Iterator[Buffer], size_bytes: int
+) -> Iterator[Buffer]:
     given = 0
     for chunk in chunks:
         is_first, given = given == 0, given + memoryview(chunk).nbytes

@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, get_args
 
-from lakebed.errors import Conflict, InvalidRequest
+from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.repo.commit import check_says, move_by_commits, new_commit, no_changes
 from lakebed.repo.commits import load_commit, merge_base
 from lakebed.repo.committed.merge import Strategy, merge_metaranges
+from lakebed.repo.differences import diff_uncommitted
 from lakebed.repo.heads import CommitWithId, Move, SealedBranch, check_clean, same_state
 from lakebed.repo.home import Home
 from lakebed.repo.hooks import HookEvent
@@ -90,7 +91,7 @@ def merge(
         head_id, head = sealed.record.commit_id, sealed.head
         base_id = merge_base(home, source_id, head_id)
         if base_id == source_id and not allow_empty:
-            raise no_changes(home, into, f"The merge of {source}")
+            raise _nothing_to_merge(home, source, into)
         state = merged(
             home,
             base=home.committed.empty if base_id is None else load_commit(home, base_id).metarange,
@@ -101,7 +102,7 @@ def merge(
             what=f"merge of {source} into {into}",
         )
         if not is_whole and not allow_empty and same_state(home, state, head.metarange):
-            raise no_changes(home, into, f"The merge of {source}")
+            raise _nothing_to_merge(home, source, into)
         parents = [(head_id, head), (source_id, source_commit)] if is_whole else [(head_id, head)]
         new = new_commit(home, parents=parents, metarange=state, message=message, metadata=said, committer=committer)
         return Move(new.id, commits=[new], relies_on=[source_id])
@@ -109,6 +110,23 @@ def merge(
     events: tuple[HookEvent, HookEvent] = ("pre-merge", "post-merge")
     [new] = move_by_commits(home, into, operation="merge", plan=plan, events=events, source=source)
     return new
+
+
+def _nothing_to_merge(home: Home, source: str, into: str) -> InvalidRequest:
+    """The error of a merge without changes; it says when the source has some that are not committed."""
+    error = no_changes(home, into, f"The merge of {source}")
+    try:
+        has_uncommitted = any(True for _ in diff_uncommitted(home, source, amount=1))
+    except (InvalidRequest, NotFound):  # the source is no branch
+        return error
+    if not has_uncommitted:
+        return error
+    return InvalidRequest(
+        f"{error.message} A merge takes what is committed, and branch {source} has uncommitted changes: commit them "
+        "first.",
+        kind=error.kind,
+        **error.facts,
+    )
 
 
 def check_strategy(strategy: str | None) -> None:

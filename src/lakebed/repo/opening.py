@@ -22,6 +22,7 @@ from lakebed.kv.place import Place
 from lakebed.objects.open import open_store
 from lakebed.objects.path import StoreUrl, parse_url
 from lakebed.repo.foreign import ForeignStores
+from lakebed.repo.names import check_repository_name
 from lakebed.repo.namespace import METADATA_FOLDER, REPOSITORY_SUFFIX
 from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.repositories import Repositories
@@ -184,6 +185,8 @@ def open_repository(
         remote: Repository = _remote().open_remote_repository(text, access_key=access_key, secret=secret, create=create)
         return remote
     storage, name = _split(text)
+    if create:
+        check_repository_name(name)  # before anything is made, or owned
     home = open_repositories(
         storage,
         create=create,

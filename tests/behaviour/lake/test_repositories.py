@@ -55,8 +55,24 @@ def test_questions_own_nothing(lake: Lake) -> None:
         with pytest.raises(Conflict) as owned:
             lake.repository("analytics")
         assert owned.value.kind == "owned"
-        warnings = [report.warnings for report in lake.clean() if report.store == "repositories"]
-        assert "owned by process" in warnings[0][0]
+        (report,) = [report for report in lake.clean() if report.store == "repositories"]
+        assert report.problem_kind == "owned"
+        assert "open in this process already" in str(report.problem)
+        assert "not collected: owned" in repr(report)
+
+
+def test_a_dry_run_owns_nothing(lake: Lake, clock: ManualClock) -> None:
+    """It tells what a collection would delete, also while the repositories are owned, and deletes nothing."""
+    with lake.repository("analytics", options=QUIET) as analytics:
+        analytics.branch().put("a/c", b"three")
+        clock.advance(2 * 86_400)
+        before = [meta.path for meta in lake.store.list("analytics.repo")]
+        reports = {report.store: report for report in lake.clean(dry_run=True)}
+        assert [meta.path for meta in lake.store.list("analytics.repo")] == before
+    shown = reports["analytics"]
+    assert (shown.problem, shown.deleted_count) == (None, 1)
+    done = {report.store: report for report in lake.clean()}["analytics"]
+    assert done.deleted_count == 1
 
 
 def test_names_say_which_kind(lake: Lake) -> None:

@@ -469,3 +469,17 @@ def test_the_background_ends_with_its_home(url: str) -> None:
 
 def _thread_names() -> list[str]:
     return [thread.name for thread in threading.enumerate()]
+
+
+def test_a_second_repository_in_one_process_is_opened_with_the_first(tmp_path: Path) -> None:
+    """The error names `open_all`; a name that no repository can have is said first, and nothing is made for it."""
+    with pytest.raises(InvalidRequest) as wrong:
+        lakebed.repo.open(tmp_path / "new" / "Bad.repo")
+    assert wrong.value.kind == "invalid_repository_name"
+    assert not (tmp_path / "new").exists()
+    with lakebed.repo.open(tmp_path / "two" / "aaa.repo"):
+        with pytest.raises(Conflict, match=r"lakebed\.repo\.open_all\('file://.*/two'\)") as owned:
+            lakebed.repo.open(tmp_path / "two" / "bbb.repo")
+        assert owned.value.kind == "owned"
+        with pytest.raises(InvalidRequest):
+            lakebed.repo.open(tmp_path / "two" / "Bad.repo")

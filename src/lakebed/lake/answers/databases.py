@@ -64,9 +64,14 @@ class DatabaseAnswers:
             return None
 
     def clean(self, lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:
-        """What the collector of each finds, by default settings; a warning says why one was not collected."""
+        """What the collector of each finds, by default settings; a report says why one was not collected."""
         places = [lake.database(name).place for name in lake.databases()]
         from lakebed.kv.collect import Collector
 
         collector = Collector(places, dry_run=cleaning.dry_run, progress=cleaning.progress)
-        return [done.report for done in collector.collect_once().values()]
+        return [
+            done.report
+            if done.error is None or done.gone
+            else ReclaimReport.not_collected(done.report.store, done.error, dry_run=cleaning.dry_run)
+            for done in collector.collect_once().values()
+        ]

@@ -1,16 +1,23 @@
 """What repositories answer: the default branch's head, tags and branches, what a collection finds.
 
-Invariants: questions own nothing, so they are answered beside a server; only cleaning becomes the owner, and where
-another process is, it says so instead.
+Invariants: questions and dry runs own nothing, so they are answered while a server owns the repositories; cleaning
+becomes the owner, and where another process is the owner, the report says that they were not collected.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from lakebed.errors import Conflict, Corruption, NotFound, UnsupportedFormat
 from lakebed.lake.answers.port import Cleaning, StoreSummary
 from lakebed.lake.stores import Stores
 from lakebed.reclaim.model import Pin, ReclaimReport, Verdict, Version
 from lakebed.repo.namespace import METADATA_FOLDER, namespace_folder
+
+if TYPE_CHECKING:
+    from lakebed.repo.repositories import Repositories
 
 __all__ = ["RepositoryAnswers"]
 
@@ -78,23 +85,34 @@ class RepositoryAnswers:
         """Of each repository what nothing needs, the remains of deleted ones, and what their records no longer need."""
         from lakebed.kv.options import CollectorOptions
         from lakebed.repo.drop import sweep_deleted
-        from lakebed.repo.options import RepositoryOptions
 
         reports: list[ReclaimReport] = []
         try:
-            with lake.open_repositories(create=False, options=RepositoryOptions(background=False)) as home:
+            with _opened(lake, dry_run=cleaning.dry_run) as home:
+                if home is None:
+                    return []
                 for repository in home.list():
                     reports.append(repository.collect_garbage(dry_run=cleaning.dry_run, progress=cleaning.progress))
                 reports += sweep_deleted(home, dry_run=cleaning.dry_run, progress=cleaning.progress)
         except NotFound:
             return []
-        except Conflict as owned:
-            return [ReclaimReport("repositories", 0, 0, 0, {}, (owned.message,), cleaning.dry_run)]
-        except (Corruption, UnsupportedFormat) as error:
+        except (Conflict, Corruption, UnsupportedFormat) as error:
             # The other stores of the lake are cleaned all the same.
-            warning = f"the repositories were not cleaned: {error}"
-            return [*reports, ReclaimReport("repositories", 0, 0, 0, {}, (warning,), cleaning.dry_run)]
+            return [*reports, ReclaimReport.not_collected("repositories", error, dry_run=cleaning.dry_run)]
         records = lake.records().collect_garbage(
             CollectorOptions(), dry_run=cleaning.dry_run, progress=cleaning.progress
         )
         return [*reports, records]
+
+
+@contextmanager
+def _opened(lake: Stores, *, dry_run: bool) -> Iterator[Repositories | None]:
+    """The repositories to collect; a dry run owns nothing, so it works while a server or a job owns them."""
+    if dry_run:
+        with lake.reading_repositories() as home:
+            yield home
+        return
+    from lakebed.repo.options import RepositoryOptions
+
+    with lake.open_repositories(create=False, options=RepositoryOptions(background=False)) as home:
+        yield home

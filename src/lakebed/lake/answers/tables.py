@@ -102,8 +102,7 @@ class TableAnswers:
                 if isinstance(error, InvalidRequest) and error.kind not in _NOT_CLEANABLE:
                     raise
                 # The other tables of the lake are cleaned all the same.
-                warning = f"the table was not cleaned: {error}"
-                reports.append(ReclaimReport(name, 0, 0, 0, {}, (warning,), dry_run))
+                reports.append(ReclaimReport.not_collected(name, error, dry_run=dry_run))
         for dropped in lake.dropped_tables():
             reports.append(
                 drop_table(lake.store, dropped, environment=lake.environment, dry_run=dry_run, progress=progress)
