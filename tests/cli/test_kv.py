@@ -308,7 +308,7 @@ def test_errors_name_options_of_commands(cli: Any, tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
         owner.stdout.readline()
-        assert "with --take-over (in Python" in cli("kv", "put", lake, "other", "k", "v").err
+        assert "with --take-over of `lakebed kv`" in cli("kv", "put", lake, "other", "k", "v").err
         owner.communicate(b"\n")
 
 

@@ -91,11 +91,12 @@ def _explained(error: Conflict, url: str) -> Conflict:
     facts, storage = error.facts, url.removesuffix(_RECORDS_END)
     owner = f"process {facts['pid']} on {facts['host']}"
     process = this_process()
-    if facts["endpoint"]:
+    served_at = facts["endpoint"]
+    if served_at:
         text = (
-            f"The repositories at {storage} are served by {owner} at {facts['endpoint']}: name {facts['endpoint']} in "
-            f"place of the lake (in Python lakebed.repo.open({facts['endpoint'] + '/<repository>'!r}, ...)), stop that "
-            "server, or end its ownership with `lakebed serve --take-over` (in Python take_over=True)."
+            f"The repositories at {storage} are served by {owner} at {served_at}: give commands of `lakebed repo` "
+            f"{served_at} in place of the lake (in Python lakebed.repo.open({served_at + '/<repository>'!r}, ...)), stop "
+            "that server, or end its ownership with `lakebed serve --take-over` (in Python take_over=True)."
         )
     elif (facts["host"], facts["pid"]) == (process.host, process.pid):
         text = (

@@ -170,7 +170,7 @@ def owned(lease: _LeaseJson, *, process: Process, url: str, now_ms: int) -> Conf
     else:
         rest = (
             f"for {since}, and its lease lasts {left} more unless renewed: close it there, wait, or end "
-            "that writer with --take-over (in Python take_over=True)."
+            "that writer with --take-over of `lakebed kv` or `lakebed serve` (in Python take_over=True)."
         )
     return Conflict(
         f"The database {url} is owned by process {lease.pid} on {lease.host}{where}, {rest}",

@@ -89,7 +89,13 @@ def test_a_living_owner_is_named(url: str) -> None:
     assert error.kind == "owned"
     assert error.facts["endpoint"] == "http://127.0.0.1:8123"
     assert error.facts["pid"] == process.pid
-    for words in (f"process {process.pid}", "http://127.0.0.1:8123", "lakebed.repo.open", "take_over=True"):
+    for words in (
+        f"process {process.pid}",
+        "http://127.0.0.1:8123",
+        "in place of the lake",
+        "lakebed.repo.open",
+        "take_over=True",
+    ):
         assert words in str(error)
     process.communicate("\n")
     key_value = open_key_value(url)
