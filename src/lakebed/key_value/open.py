@@ -95,8 +95,8 @@ def _explained(error: Conflict, url: str) -> Conflict:
     if served_at:
         text = (
             f"The repositories at {storage} are served by {owner} at {served_at}: give commands of `lakebed repo` "
-            f"{served_at} in place of the lake (in Python lakebed.repo.open({served_at + '/<repository>'!r}, ...)), stop "
-            "that server, or end its ownership with `lakebed serve --take-over` (in Python take_over=True)."
+            f"{served_at} in place of the lake (in Python lakebed.repo.open({served_at + '/<repository>'!r}, ...)), "
+            "stop that server, or end its ownership with `lakebed serve --take-over` (in Python take_over=True)."
         )
     elif (facts["host"], facts["pid"]) == (process.host, process.pid):
         text = (
