@@ -276,7 +276,8 @@ class _Run:
         check_clean(home, sealed, operation="import")
         folders = [source for source in record.sources if source.kind == "prefix"]
         cleared = chosen_intervals((), [_folder(source.destination) for source in folders]) if record.replace else ()
-        changes = Changes(clears=cleared, rows=self._rows)
+        # By value: the same bytes at another place have the same identity, and must be read from there.
+        changes = Changes(clears=cleared, rows=self._rows, by_value=True)
         applied = apply_changes(home.committed, sealed.head.metarange, changes)
         if applied.ref.id == sealed.head.metarange.id:  # the same entries at the same addresses
             raise _NothingChanged(sealed.record.commit_id)

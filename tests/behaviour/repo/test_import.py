@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -247,6 +248,19 @@ def test_two_runs_complete_it_once(home: Home, elsewhere: ObjectStore) -> None:
     done = run_import(home, id)
     assert done == other_ran[1]
     assert resolve(home, "main").commit.parents == (before,)
+
+
+def test_what_moved_to_another_place_is_read_there(home: Home) -> None:
+    """The same bytes imported from a second place: the entry names that one, though its content is the same."""
+    old, new = (open_store(f"memory://{uuid.uuid4().hex}/{name}") for name in ("old", "new"))
+    for store in (old, new):
+        store.put("a", b"1")
+        run_import(home, started(home, ImportSource(store.root_url, "in")))
+        again = run_import(home, started(home, ImportSource(store.root_url, "in")))
+        assert again.commit_id == head(home)
+    with open_view(home, resolve(home, "main")) as view:
+        addresses = [one.entry.address for one in view.list() if one.path == "in/a" and one.entry is not None]
+    assert addresses == [f"{new.root_url}/a"]
 
 
 def test_a_commit_in_between_is_kept(home: Home, elsewhere: ObjectStore) -> None:

@@ -1,8 +1,8 @@
 """Changes applied to a metarange: what they touch is read and written again, all else is taken over.
 
 Owns: what a change does to a path, and which ranges need not be read. Of a path with a row of changes that row decides:
-an entry is put, unless the base has the same one (by identity), which then stays as it is; a tombstone takes the path
-away. Paths without a row go when a cleared stretch holds them, and stay otherwise.
+an entry is put, unless the base has the same one (by identity, or where asked by value), which then stays; a tombstone
+takes the path away. Paths without a row go when a cleared stretch holds them, and stay otherwise.
 
 Invariants: a range that no row and no cleared stretch touches is never read; one that is cleared whole is not read
 either, unless entries are put between its paths; what is held at once is one range and a batch of changes. The result
@@ -73,6 +73,7 @@ class _Application:
     """Goes through the base's ranges and the changes side by side."""
 
     def __init__(self, committed: Committed, base: MetarangeRef, changes: Changes) -> None:
+        self._by_value = changes.by_value
         self._clears = Clears(changes.clears)
         self._changes = ChangeRows(changes.rows())
         self._ranges = committed.open(base).ranges()
@@ -149,7 +150,11 @@ class _Application:
         hit = at[same]  # rows of the base whose path has a change
         equal = np.zeros(changes.num_rows, np.bool_)
         values = rows.column(1).take(pa.array(hit))
-        equal[same] = (identities(changes.column(1).filter(pa.array(same))) == identities(values)).all(axis=1)
+        new_values = changes.column(1).filter(pa.array(same))
+        if self._by_value:
+            equal[same] = pc.equal(new_values, values).to_numpy(zero_copy_only=False)
+        else:
+            equal[same] = (identities(new_values) == identities(values)).all(axis=1)
         kept = np.ones(rows.num_rows, np.bool_)
         cleared = self._clears.mask(rows)
         if cleared is not None:

@@ -40,10 +40,12 @@ class Changes:
             but for what `rows` put.
         rows: makes batches of `ROWS_SCHEMA`, sorted, each path once, a tombstone for what goes. Called once for each
             time the changes are applied.
+        by_value: replace an entry of the same identity too when anything else of it differs, such as its address.
     """
 
     clears: tuple[Interval, ...]
     rows: Callable[[], Iterator[pa.RecordBatch]]
+    by_value: bool = False
 
 
 class _Head(NamedTuple):
