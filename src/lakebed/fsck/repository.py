@@ -280,7 +280,7 @@ class _Check:
                 "info",
                 "imports_not_checked",
                 "",
-                f"names {self._import_count:,} imported objects, which only --deep looks at.",
+                f"has imported objects ({self._import_count:,}), which only --deep looks at.",
                 object_count=self._import_count,
             )
 
