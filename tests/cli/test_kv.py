@@ -17,6 +17,7 @@ import lakebed
 from lakebed import kv
 from lakebed.cli import exits
 from lakebed.clock import SystemClock
+from lakebed.kv import steps
 
 
 @pytest.fixture
@@ -188,6 +189,34 @@ def test_compaction_as_a_command(kv_cli: Any, orders: str) -> None:
     assert (shape["l0"], shape["runs"]) == (0, 1)
     assert kv_cli("scan", "--count").out == "8\n"
     assert kv_cli("compact", "--json").json["compactions"] == 0
+
+
+def test_commands_that_write_leave_a_short_log_and_few_files(
+    cli: Any, kv_cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key at a time, as a timer does it: rows go into files, files are merged, and a branch copies little."""
+    monkeypatch.setattr(steps, "LOG_OBJECTS_LEFT_MAX", 2)
+    for number in range(30):
+        assert kv_cli("put", f"k{number:02}", "v").code == exits.OK
+    found = kv_cli("stats", "--json").json
+    assert found["log_objects"] <= 2
+    assert found["level_0_files"] <= 12
+    assert found["runs"] >= 1
+    assert kv_cli("scan", "--count").out == "30\n"
+    assert kv_cli("branch", "fork").code == exits.OK
+    assert len(list((tmp_path / "lake" / "fork.kv").glob("wal/*"))) <= 5
+
+
+def test_compaction_brings_the_log_into_files(kv_cli: Any, tmp_path: Path) -> None:
+    """Where no process writes; the log of a database that is open stays with its writer."""
+    kv_cli("put", "a", "1")
+    assert kv_cli("compact", "--full").out.startswith("1 compaction: 0 files of level 0 and 1 run")
+    assert kv_cli("stats", "--json").json["log_objects"] == 0
+    with kv.open(str(tmp_path / "lake" / "orders.kv")) as database:
+        database.put(b"b", b"2")
+        assert kv_cli("compact").code == exits.OK
+        database.put(b"c", b"3")
+    assert kv_cli("scan", "--count").out == "3\n"
 
 
 def test_manifests_can_be_looked_at(kv_cli: Any, orders: str) -> None:

@@ -377,11 +377,13 @@ def compact(
     path: OtherPath = None,
     json: Json = False,
 ) -> None:
-    """Merge files, as a separate process beside the writer."""
+    """Merge files, as a separate process beside the writer. Where no process writes, the log goes into files first."""
     from lakebed.kv.compactor import Compactor
     from lakebed.reclaim.sweep import Progress
 
     admin = keys.database(lake, name, path)
+    if not watch:
+        keys.flush_log(admin)
     compactor = Compactor(admin.place)
     pause_s = _span(interval).total_seconds()
     count = 0

@@ -11,6 +11,7 @@ import base64
 import binascii
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from enum import StrEnum
 from itertools import islice
@@ -32,6 +33,7 @@ __all__ = [
     "OtherPath",
     "database",
     "database_at",
+    "flush_log",
     "hint_of_missing",
     "names_of",
     "new_spelling",
@@ -40,6 +42,10 @@ __all__ = [
 ]
 
 DATABASE_SUFFIX: Final = ".kv"
+
+_LEVEL_0_COUNT_MAX: Final = 12
+"""Files of level 0 from which on a command that writes merges them itself. A compactor merges four, and at more than 24
+writers are held back (`DatabaseOptions`)."""
 
 _SHOWN_BYTES_MAX: Final = 40
 """Of a key or value in an error."""
@@ -206,8 +212,11 @@ def put(
         _check_json(named, encoding)
     if found is not None:
         lifetime_ms(found)
-    with database(lake, name, path).open(options=_brief(), take_over=take_over, after_destroy=after_destroy) as opened:
+    admin = database(lake, name, path)
+    with admin.open(options=_brief(), take_over=take_over, after_destroy=after_destroy) as opened:
         opened.put(named, body, ttl=found)
+        level_0_count = opened.stats().l0_count
+    _compact_if_alone(admin, level_0_count)
     say.result(json, {"key": key, "bytes": len(body)}, f"Wrote {_quoted(key)} ({say.size(len(body))}).")
 
 
@@ -238,6 +247,8 @@ def delete(
     say.ask(f"Delete the key {_quoted(key)} of {admin.place.url}?", yes=yes, json=json)
     with admin.open(options=_brief(), take_over=take_over, create=False) as opened:
         opened.delete(found)
+        level_0_count = opened.stats().l0_count
+    _compact_if_alone(admin, level_0_count)
     say.result(json, {"key": key, "dry_run": False}, f"Deleted {_quoted(key)}.")
 
 
@@ -361,8 +372,30 @@ def _reader(admin: DatabaseAdmin, checkpoint: str | None) -> Any:
     return admin.reader(checkpoint, options=ReaderOptions(follow_latest=checkpoint is None, background=False))
 
 
+def _compact_if_alone(admin: DatabaseAdmin, level_0_count: int) -> None:
+    """Merge the files of many short-lived writers, where no compactor has done so long before."""
+    if level_0_count >= _LEVEL_0_COUNT_MAX:
+        with suppress(LakebedError):  # the key is written; the next command tries again
+            admin.compact()
+
+
+def flush_log(admin: DatabaseAdmin) -> None:
+    """Put the rows of the log into files, unless a writer owns the database: it does so itself."""
+    from lakebed.kv.wal import WalLog
+
+    entries = WalLog(admin.place).entries(admin.show_manifest().replay_after_wal_id)
+    if all(entry.is_fence for entry in entries):
+        return
+    try:
+        with admin.open(options=_brief(), create=False) as opened:
+            opened.flush(memtable=True)
+    except LakebedError as error:
+        if error.kind not in ("owned", "unknown_operator"):
+            raise
+
+
 def _brief() -> Any:
-    """Options of a writer that lives for one command: it flushes at the end, and leaves compaction to others."""
+    """Options of a writer that lives for one command: it leaves compaction to others."""
     from lakebed.kv.options import DatabaseOptions
 
     return DatabaseOptions(background=False, compaction=False)

@@ -407,7 +407,8 @@ class Database(Writing):
         Raises:
             Fenced: writes that nobody waited for are lost, for a newer writer owns the database; it is closed.
             Unavailable, OutcomeUnknown: the store failed; nothing is lost yet, call it again. Nothing else works.
-        Cost: 3 PUT + 1 LIST + 1 GET, and the flush of the log (without a log: of the memtable).
+        Cost: 3 PUT + 1 LIST + 1 GET, and the flush of the log (without a log: of the memtable). Where the log has more
+        than 64 objects that are not in files, 2 PUT + 1 LIST more: its rows become a file, if the store takes it.
         """
         with self._closing:
             if self._is_finished:
@@ -419,6 +420,7 @@ class Database(Writing):
             self._background.stop()
             if self._commit.fenced is None:
                 self._make_durable()
+                self._shorten_log()
                 self._leave()
             self._is_finished = True
             if self._has_pending():

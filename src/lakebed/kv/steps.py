@@ -23,15 +23,22 @@ from lakebed.kv.group_commit import GroupCommit, LogGroups, Unencodable, said_ag
 from lakebed.kv.options import DatabaseOptions
 from lakebed.kv.reading import Reading
 from lakebed.kv.transaction import Transaction
+from lakebed.log import logger
 from lakebed.lsm.memtable import ROW_OVERHEAD_BYTES
 from lakebed.lsm.tree import Tree
 from lakebed.lsm.view import View
 from lakebed.runtime import Environment
 
-__all__ = ["LOG_OBJECTS_PER_MEMTABLE_MAX", "ProgressCall", "Steps"]
+__all__ = ["LOG_OBJECTS_LEFT_MAX", "LOG_OBJECTS_PER_MEMTABLE_MAX", "ProgressCall", "Steps"]
+
+_LOG: Final = logger("kv")
 
 LOG_OBJECTS_PER_MEMTABLE_MAX: Final = 8192
 """Log objects after which a memtable is flushed though it is small: recovery reads them one by one."""
+
+LOG_OBJECTS_LEFT_MAX: Final = 64
+"""Log objects that a close leaves for the next opening, every reader and every clone to read one by one: eight rounds
+of eight at once. A longer log goes into a file, which costs three requests. Fences count, for they are listed too."""
 
 ProgressCall = Callable[[int, int], None]
 """Called with the rows read and the bytes written so far."""
@@ -228,6 +235,27 @@ class Steps(Reading):
         while self._tree.flush_once():
             continue
         return through
+
+    def _shorten_log(self) -> None:
+        """Put the log's rows into files when it is long. All rows are durable, so nothing is lost when it fails.
+
+        Where a separate compactor is behind, files stay few and the log grows instead: too many files would hold the
+        next writer back.
+        """
+        if self._groups is None:
+            return
+        level_0_count = self._tree.l0_count + self._tree.waiting_count + (not self._tree.active.is_empty)
+        if level_0_count > self._options.l0_count_max and not self._compacts:
+            return
+        manifest = self._claim.log.seen or self._claim.manifest
+        if self._groups.durable_wal_id - manifest.replay_after_wal_id <= LOG_OBJECTS_LEFT_MAX:
+            return
+        try:
+            self._flush_all()
+        except Fenced as error:
+            self._commit.fence(error)
+        except LakebedError as error:
+            _LOG.info("the log was left long", database=self._url, error=error.message)
 
     def _make_durable(self) -> None:
         """Everything written so far."""

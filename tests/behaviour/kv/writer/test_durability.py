@@ -20,7 +20,7 @@ from lakebed.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from lakebed.kv import Database, DatabaseOptions, DatabaseReader, ReaderOptions, WriteBatch
+from lakebed.kv import Database, DatabaseOptions, DatabaseReader, ReaderOptions, WriteBatch, steps
 from lakebed.kv.lease import Process, read_lease, this_process
 from lakebed.kv.place import Place
 from lakebed.kv.wal import WalLog
@@ -435,12 +435,22 @@ def test_without_a_log_files_make_writes_durable(place: Place, open_at: Callable
     assert dict(open_at(place).scan()) == {b"a": b"1", b"b": b"2", b"c": b"3", b"d": b"4"}
 
 
-@pytest.mark.parametrize("wal_enabled", [True, False])
+@pytest.mark.parametrize(("wal_enabled", "left_max"), [(True, 64), (True, 0), (False, 64)])
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_LATE])
 def test_a_crash_at_any_store_call_loses_nothing_acknowledged(
-    clock: ManualClock, open_at: Callable[..., Database], fault: Fault, wal_enabled: bool, tell: Callable[[str], None]
+    clock: ManualClock,
+    open_at: Callable[..., Database],
+    fault: Fault,
+    wal_enabled: bool,
+    left_max: int,
+    tell: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Acknowledged writes are there after every crash, batches whole or not at all, and nothing else was changed."""
+    """Acknowledged writes are there after every crash, batches whole or not at all, and nothing else was changed.
+
+    With `left_max` 0 the close puts the rest of the log into a file, in several steps.
+    """
+    monkeypatch.setattr(steps, "LOG_OBJECTS_LEFT_MAX", left_max)
     environment = Environment(clock=clock)
     options = DatabaseOptions(
         background=False, l0_sst_bytes=2_000, l0_compaction_count=2, block_bytes=256, wal_enabled=wal_enabled
@@ -457,7 +467,7 @@ def test_a_crash_at_any_store_call_loses_nothing_acknowledged(
                 asked[half + b"%d" % i] = b""
             db.write(batch)
             told[b"x"] = told[b"y"] = b"%d" % i
-            if i % 2:
+            if i in (0, 2):
                 db.flush(memtable=True)
                 db.compact_once()
         db.close()
@@ -469,13 +479,13 @@ def test_a_crash_at_any_store_call_loses_nothing_acknowledged(
             scenario(Database.open(through(healthy, store), options=options), asked, told)
         return asked, told
 
-    recorded = Place.at("memory://crash-record-" + fault.name + str(wal_enabled), environment=environment)
+    recorded = Place.at(f"memory://crash-record-{fault.name}-{wal_enabled}-{left_max}", environment=environment)
     recording = RecordingStore(recorded.store)
     run(recording, recorded)
     call_count = len(recording.trace)
     assert call_count > 20
     for index in range(call_count):
-        place = Place.at(f"memory://crash-{fault.name}-{wal_enabled}-{index}", environment=environment)
+        place = Place.at(f"memory://crash-{fault.name}-{wal_enabled}-{left_max}-{index}", environment=environment)
         store = FaultyStore(place.store, faults={index: fault})
         asked, told = run(store, place)
         # A call whose answer is an error (the probe's) passes it on, and the run goes on.

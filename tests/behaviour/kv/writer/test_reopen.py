@@ -9,15 +9,17 @@ from datetime import timedelta
 import pytest
 
 from lakebed.errors import Conflict, Fenced, InvalidRequest, OutcomeUnknown, Unavailable
-from lakebed.kv import CollectorOptions, Database, DatabaseOptions
+from lakebed.kv import CollectorOptions, Database, DatabaseOptions, steps
 from lakebed.kv.lease import Process, read_lease, this_process
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.place import Place
+from lakebed.kv.steps import LOG_OBJECTS_LEFT_MAX
 from lakebed.kv.wal import WalLog
 from lakebed.lsm.operators import OPERATORS, MergeOperator, register_operator
 from lakebed.testing import Fault, FaultyStore, ManualClock
 
 Opener = Callable[..., Database]
+ROOMY = {"l0_sst_bytes": 1 << 20, "unflushed_bytes_max": 1 << 21, "l0_count_max": 2}
 AT_ONCE = CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0))
 
 
@@ -71,6 +73,61 @@ def test_closing_after_a_failed_flush_keeps_the_log(place: Place, open_at: Opene
     assert db.stats().memtables_waiting == 1
     db.close()
     assert dict(open_at(place).scan()) == {b"acknowledged": b"1"}
+
+
+def test_short_lived_writers_keep_the_log_short(place: Place, open_at: Opener) -> None:
+    """Open, put, close, hundreds of times: an opening never has more than the stated number of objects to read."""
+    longest = 0
+    for number in range(200):
+        db = open_at(place, **ROOMY)
+        db.put(b"%03d" % number, b"x")
+        db.close()
+        longest = max(longest, WalLog(place).last_id() - ManifestLog(place).latest().replay_after_wal_id)
+    assert LOG_OBJECTS_LEFT_MAX - 2 <= longest <= LOG_OBJECTS_LEFT_MAX
+    db = open_at(place, **ROOMY)
+    assert len(dict(db.scan())) == 200
+    assert db.stats().file_count > 0
+
+
+def test_a_short_log_costs_a_close_no_request(place: Place, open_at: Opener) -> None:
+    """A file is written for a long log only."""
+    db = open_at(place, **ROOMY)
+    for number in range(LOG_OBJECTS_LEFT_MAX - 1):  # and the fence
+        db.put(b"%03d" % number, b"x")
+    db.close()
+    assert list(place.store.list("sst")) == []
+    open_at(place, **ROOMY).close()
+    assert len(list(place.store.list("sst"))) == 1
+    assert ManifestLog(place).latest().replay_after_wal_id == WalLog(place).last_id()
+
+
+def test_closing_succeeds_though_the_log_cannot_be_shortened(
+    place: Place, open_at: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was acknowledged is in the log; the next close puts it into files."""
+    monkeypatch.setattr(steps, "LOG_OBJECTS_LEFT_MAX", 2)
+    store = FaultyStore(
+        place.store, faults=lambda _, call: Fault.ERROR_BEFORE if call.path.startswith("sst/") else None
+    )
+    db = open_at(Place(store, place.environment, lambda url: store))
+    for number in range(5):
+        db.put(b"%d" % number, b"x")
+    db.close()
+    assert list(place.store.list("sst")) == []
+    db = open_at(place)
+    assert len(dict(db.scan())) == 5
+    db.close()
+    assert len(list(place.store.list("sst"))) == 1
+
+
+def test_level_0_stays_below_its_limit_where_another_process_compacts(place: Place, open_at: Opener) -> None:
+    """A compactor that is behind makes the log longer, and no writer is refused."""
+    for number in range(200):
+        db = open_at(place, compaction=False, **ROOMY)
+        db.put(b"%03d" % number, b"x")
+        db.close()
+    db = open_at(place, compaction=False, **ROOMY)
+    assert (db.stats().l0_count, len(dict(db.scan()))) == (2, 200)
 
 
 def test_a_crash_keeps_what_was_durable_and_drops_the_rest(place: Place, open_at: Opener) -> None:
@@ -143,6 +200,8 @@ def test_a_living_owner_is_not_robbed(place: Place, open_at: Opener, clock: Manu
 def test_a_closed_zombie_leaves_the_new_owner_alone(place: Place, open_at: Opener) -> None:
     """A close that comes after a take-over removes neither the new owner's checkpoint nor its lease."""
     old = open_at(place)
+    for number in range(LOG_OBJECTS_LEFT_MAX + 1):
+        old.put(b"%d" % number, b"x")
     new = open_at(place, take_over=True)
     before = ManifestLog(place).latest()
     old.close()
