@@ -189,7 +189,9 @@ class Change(NamedTuple):
 def check_key(key: object) -> bytes:
     """The key, if it can be one. Raises `InvalidRequest`."""
     if not isinstance(key, bytes):
-        raise InvalidRequest(f"A key is bytes, and {type(key).__name__} was given: encode it first.", kind="wrong_type")
+        raise InvalidRequest(
+            f"A key is bytes, and {type(key).__name__} was given: convert it to bytes first.", kind="wrong_type"
+        )
     if not key:
         raise InvalidRequest("The key is empty: a key has at least one byte.", kind="empty_key")
     if len(key) > KEY_BYTES_MAX:
@@ -203,7 +205,7 @@ def check_key(key: object) -> bytes:
 def _check_value(value: object) -> bytes:
     if not isinstance(value, bytes):
         raise InvalidRequest(
-            f"A value is bytes, and {type(value).__name__} was given: encode it first.", kind="wrong_type"
+            f"A value is bytes, and {type(value).__name__} was given: convert it to bytes first.", kind="wrong_type"
         )
     if len(value) > VALUE_BYTES_MAX:
         raise InvalidRequest(
@@ -292,7 +294,7 @@ def checked_bounds(start: object, end: object) -> tuple[bytes | None, bytes | No
     for name, bound in (("start", start), ("end", end)):
         if bound is not None and not isinstance(bound, bytes):
             raise InvalidRequest(
-                f"The {name} of a scan is bytes or None, and {type(bound).__name__} was given: encode it first.",
+                f"The {name} of a scan is bytes or None, and {type(bound).__name__} was given: convert it first.",
                 kind="wrong_type",
             )
         if bound is not None and len(bound) > BOUND_BYTES_MAX:

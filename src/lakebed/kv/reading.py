@@ -32,7 +32,7 @@ def check_range(start: object, end: object) -> Bounds | None:
     for name, bound in (("start", start), ("end", end)):
         if bound is not None and not isinstance(bound, bytes):
             raise InvalidRequest(
-                f"The {name} of a scan is bytes or None, and {type(bound).__name__} was given: encode it first.",
+                f"The {name} of a scan is bytes or None, and {type(bound).__name__} was given: convert it first.",
                 kind="wrong_type",
             )
         if bound is not None and len(bound) > KEY_BYTES_MAX:
@@ -54,7 +54,7 @@ def check_prefix(prefix: object) -> Bounds:
     """The range of all keys that begin with `prefix`. Raises `InvalidRequest` when it is not bytes, or too long."""
     if not isinstance(prefix, bytes):
         raise InvalidRequest(
-            f"A prefix is bytes, and {type(prefix).__name__} was given: encode it first.", kind="wrong_type"
+            f"A prefix is bytes, and {type(prefix).__name__} was given: convert it to bytes first.", kind="wrong_type"
         )
     if len(prefix) > KEY_BYTES_MAX:
         check_key(prefix)

@@ -125,7 +125,9 @@ class FileSet(msgspec.Struct, frozen=True):
 def check_key(key: object) -> bytes:
     """The key, if it can be one. Raises `InvalidRequest`."""
     if not isinstance(key, bytes):
-        raise InvalidRequest(f"A key is bytes, and {type(key).__name__} was given: encode it first.", kind="wrong_type")
+        raise InvalidRequest(
+            f"A key is bytes, and {type(key).__name__} was given: convert it to bytes first.", kind="wrong_type"
+        )
     if not key:
         raise InvalidRequest("The key is empty: a key has at least one byte.", kind="empty_key")
     if len(key) > KEY_BYTES_MAX:
@@ -140,7 +142,7 @@ def check_value(value: object) -> bytes:
     """The value, if it can be one; it may be empty. Raises `InvalidRequest`."""
     if not isinstance(value, bytes):
         raise InvalidRequest(
-            f"A value is bytes, and {type(value).__name__} was given: encode it first.", kind="wrong_type"
+            f"A value is bytes, and {type(value).__name__} was given: convert it to bytes first.", kind="wrong_type"
         )
     if len(value) > VALUE_BYTES_MAX:
         raise InvalidRequest(
