@@ -286,7 +286,9 @@ def test_an_increment_is_known_by_its_bytes(tmp_path: Path) -> None:
     assert inputs.of(steps["merge d1"]) is None
     folder = {
         one.step.name: one
-        for one in identities(plan_of(TEXT.replace("${root}/${day}.csv", "${root}"), root=str(tmp_path)))
+        for one in identities(
+            plan_of(TEXT.replace('"${root}/${day}.csv"', '"${root}", format: csv'), root=str(tmp_path))
+        )
     }
     (tmp_path / "_hidden.csv").write_text("x")
     before = Inputs().of(folder["merge d1"])

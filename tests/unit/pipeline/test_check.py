@@ -9,7 +9,7 @@ import pytest
 
 from lakebed.errors import InvalidRequest
 from lakebed.lake.lake import open_lake
-from lakebed.spark.pipeline import check_file
+from lakebed.spark.pipeline import check_file, run_file
 
 TEXT = """\
 name: checked
@@ -51,6 +51,9 @@ def test_a_good_pipeline_passes_and_nothing_is_made(file: Path) -> None:
         ("into: sales", "into: sails", "line 12: there is no table 'sails' in the lake, and `tables` declares none."),
         ("from: delivery", "from: deliverys", "line 12: there is neither a table nor a view 'deliverys'"),
         ("in*.csv", "out*.csv", "line 8: there is no file '"),
+        ("in*.csv", "in1.cs*", "line 8: step 'ingest': the name '"),
+        ("primary_key: [id]", "comment: no key", "line 12: 'sales' has no primary key, so rows cannot be merged"),
+        ("deletes: gone", "version: 3", "line 12: 'delivery' is a view, which has no versions: leave `version`"),
         ("deletes: gone", "deletes: gonee", "line 12: the rows have no column 'gonee', which `deletes` names."),
         (
             "schema: {id: bigint, ",
@@ -72,6 +75,23 @@ def test_a_mistake_is_found_with_its_line(file: Path, old: str, new: str, words:
     file.write_text(TEXT.replace(old, new))
     with pytest.raises(InvalidRequest) as caught:
         check_file(file)
+    assert words in caught.value.message
+    assert not (file.parent / "lake").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("in*.csv", "in1.cs*", "' does not say a format: add `format: csv`, `json` or `parquet`."),
+        ("deletes: gone", "version: 3", "'delivery' is a view, which has no versions"),
+        ("into: sales", "into: sails", "there is no table 'sails' in the lake, and `tables` declares none."),
+    ],
+)
+def test_a_mistake_in_the_text_leaves_no_lake_behind(file: Path, old: str, new: str, words: str) -> None:
+    """A run finds it before it makes the lake or records a run."""
+    file.write_text(TEXT.replace(old, new))
+    with pytest.raises(InvalidRequest) as caught:
+        run_file(file)
     assert words in caught.value.message
     assert not (file.parent / "lake").exists()
 

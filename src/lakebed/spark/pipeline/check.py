@@ -22,6 +22,7 @@ from lakebed.spark.pipeline.model import Plan, PlannedStep
 from lakebed.spark.pipeline.nodes import Place, nearest
 from lakebed.spark.pipeline.plain import plain_type
 from lakebed.spark.pipeline.steps import KINDS
+from lakebed.spark.pipeline.steps.merge import without_key
 from lakebed.table.conform import may_become
 from lakebed.table.model import DataField
 from lakebed.table.types import arrow_type
@@ -65,9 +66,11 @@ def check_columns(plan: Plan, lake: Lake | None) -> None:
         else:
             continue
         name = settings.get("into")
+        if name is not None and name not in targets:
+            targets[name] = _target(name, plan, lake)
+        if step.verb == "merge" and name is not None and not targets[name].keys:
+            raise _place(plan, step).error(without_key(name))
         if columns is not None and name is not None:
-            if name not in targets:
-                targets[name] = _target(name, plan, lake)
             _check_fit(columns, targets[name], name, step, _place(plan, step))
 
 

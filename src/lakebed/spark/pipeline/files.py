@@ -47,14 +47,12 @@ def find_files(pattern: str, *, place: Place) -> list[str]:
     return [str(Path(path).absolute()) for path in found]
 
 
-def format_of(pattern: str, *, place: Place) -> str:
-    """csv, json or parquet by the name's ending, looking through ``.gz`` and ``.zip``."""
+def format_of(pattern: str) -> str | None:
+    """csv, json or parquet by the name's ending, looking through ``.gz`` and ``.zip``; None: it does not say."""
     suffixes = [suffix.lower() for suffix in Path(pattern).suffixes]
     while suffixes and suffixes[-1] in (".gz", ".zip", ".bz2", ".zst"):
         suffixes.pop()
-    if not suffixes or suffixes[-1] not in _FORMAT_OF_SUFFIX:
-        raise place.error(f"the name '{pattern}' does not say a format; add `format: csv`, `json` or `parquet`.")
-    return _FORMAT_OF_SUFFIX[suffixes[-1]]
+    return _FORMAT_OF_SUFFIX.get(suffixes[-1]) if suffixes else None
 
 
 def unpacked(paths: Sequence[str], scratch: Path, *, place: Place) -> dict[str, str]:

@@ -53,6 +53,7 @@ def make_plan(document: Document, *, variables: Mapping[str, str] | None = None)
     branch = _branch(document, scope)
     steps: list[PlannedStep] = []
     lines_by_name: dict[str, int] = {}
+    views: set[str] = set()
     for node, step_scope, loop_names in _unroll(document.steps, scope, ()):
         step = _planned(node, step_scope, loop_names, ordinal=len(steps) + 1)
         if step.name in lines_by_name:
@@ -67,6 +68,12 @@ def make_plan(document: Document, *, variables: Mapping[str, str] | None = None)
                 "a 'publish' merges the branch that the pipeline works in: name it above the steps, as in "
                 "`branch: analytics/dev`."
             )
+        if step.settings.get("version") is not None and step.settings["from"] in views:
+            raise node.place.error(
+                f"'{step.settings['from']}' is a view, which has no versions: leave `version` out, or name a table."
+            )
+        if step.settings.get("as") is not None:
+            views.add(step.settings["as"])
         lines_by_name[step.name] = step.line
         tables = _with_sequence(tables, step, node.place)
         steps.append(step)

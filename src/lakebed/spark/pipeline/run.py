@@ -75,6 +75,7 @@ class Pipeline:
         """Run what is not done yet; see `run_file`. `spark` None: a session is started when a step needs one."""
         environment = environment or Environment()
         plan = self.plan(variables=variables)
+        _check_without_lake(plan, storage_options=storage_options, environment=environment)
         if run_id is not None and carry:
             raise InvalidRequest(
                 "A run with an id of its own takes nothing over from other runs, so --carry has no meaning in it; "
@@ -280,6 +281,26 @@ def execute(
     )
     progress.run_ended(summary)
     return summary
+
+
+def _check_without_lake(plan: Plan, *, storage_options: Mapping[str, str] | None, environment: Environment) -> None:
+    """A table that only a lake can have is looked for before a missing lake is made.
+
+    Raises:
+        InvalidRequest: there is no lake, and a step names a table that the plan does not declare.
+
+    Cost: nothing when the plan declares its tables.
+    """
+    try:
+        check_tables(plan, None)
+    except InvalidRequest as undeclared:
+        if plan.branch is not None:  # a branch that is made has the tables of the one it is made from
+            return
+        try:
+            with open_workplace(plan.lake, create=False, storage_options=storage_options, environment=environment):
+                return
+        except NotFound:
+            raise undeclared from None
 
 
 def _asked_again(plan: Plan, ledger: Ledger, replay: Sequence[str]) -> tuple[str, ...]:

@@ -52,8 +52,6 @@ def source_rows(step: PlannedStep, context: RunContext) -> Rows:
     name = settings["from"]
     view = context.view(name)
     if view is not None:
-        if settings["version"] is not None:
-            raise place.error(f"'{name}' is a view, which has no versions.")
         return engine.filtered(view, settings["where"], place=place)
     table = context.table(name, step=step)
     return engine.read_table(table, version=settings["version"], where=settings["where"], place=place)

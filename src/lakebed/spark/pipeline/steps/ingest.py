@@ -48,7 +48,7 @@ class _Source:
     @classmethod
     def of(cls, step: PlannedStep, context: RunContext) -> _Source:
         settings, place, engine = step.settings, context.place(step), context.engine()
-        file_format = settings["format"] or format_of(settings["from"], place=place)
+        file_format = str(settings["format"] or format_of(settings["from"]))  # `check` has seen that one says it
         found = find_files(settings["from"], place=place)
         names = unpacked(found, context.scratch_folder, place=place)
         options = dict(settings["options"])
@@ -186,7 +186,9 @@ def _read_again(step: PlannedStep, context: RunContext) -> Rows:
 
 
 def check(settings: Mapping[str, Any]) -> str | None:
-    """Exactly one of ``into`` and ``as``; only a view can be cached; what bad rows do is said in one place."""
+    """A known format, one of ``into`` and ``as``; only a view can be cached; what bad rows do is said in one place."""
+    if settings["format"] is None and format_of(settings["from"]) is None:
+        return f"the name '{settings['from']}' does not say a format: add `format: csv`, `json` or `parquet`."
     if settings["cache"] and settings["as"] is None:
         return "only a view can be cached: 'cache' goes with 'as'."
     if (settings["into"] is None) == (settings["as"] is None):

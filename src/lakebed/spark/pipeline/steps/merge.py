@@ -19,7 +19,7 @@ from lakebed.spark.pipeline.source import SOURCE_KEYS, check_source, source_rows
 from lakebed.table.sequence import sequence_order
 from lakebed.table.table import Table
 
-__all__ = ["KIND"]
+__all__ = ["KIND", "without_key"]
 
 
 def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
@@ -30,10 +30,7 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
         context.create_like(name, source_rows(step, context), step=step, without=settings["deletes"])
     table = context.table(name, step=step)
     if not table.schema.primary_keys:
-        raise context.place(step).error(
-            f"'{name}' has no primary key, so rows cannot be merged into it; use 'ingest' to append, or declare "
-            "`primary_key` when the table is created."
-        )
+        raise context.place(step).error(without_key(name))
     _check_sequence(step, table, context)
     content = context.content(step)
     identity = context.increment(step, table, name=name, content=content)
@@ -44,6 +41,14 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
     if snapshot is not None:
         metrics.update(commit_metrics(table, snapshot, name=name, before=reversed(context.records)))
     return metrics
+
+
+def without_key(name: str) -> str:
+    """Why rows cannot be merged into a table that has no primary key."""
+    return (
+        f"'{name}' has no primary key, so rows cannot be merged into it; use 'ingest' to append, or declare "
+        "`primary_key` when the table is created."
+    )
 
 
 def _check_sequence(step: PlannedStep, table: Table, context: RunContext) -> None:
