@@ -17,7 +17,8 @@ from lakebed.spark.pipeline.facts import Fingerprint, ReportFacts, collect
 from lakebed.spark.pipeline.ledger import AttemptEnd, Ledger
 from lakebed.spark.pipeline.measure import commit_metrics
 from lakebed.spark.pipeline.model import StepRecord
-from lakebed.spark.pipeline.page import _bytes, _told_apart, render, verdict
+from lakebed.spark.pipeline.page import render, verdict
+from lakebed.spark.pipeline.page_parts import bytes_text, told_apart
 from lakebed.spark.pipeline.plots import Flag, Tick, timeline
 from lakebed.spark.pipeline.progress import SilentProgress
 from lakebed.spark.pipeline.run import execute
@@ -200,9 +201,9 @@ def test_the_heading_names_the_pipelines() -> None:
 
 def test_sizes_that_differ_look_different() -> None:
     """As many digits as that takes."""
-    assert _told_apart(42_916_100, 42_900_000) == ("42.92 MB", "42.90 MB")
-    assert _told_apart(5e6, 1e6) == ("5 MB", "1 MB")
-    assert _bytes(16_100) == "16.1 kB"
+    assert told_apart(42_916_100, 42_900_000) == ("42.92 MB", "42.90 MB")
+    assert told_apart(5e6, 1e6) == ("5 MB", "1 MB")
+    assert bytes_text(16_100) == "16.1 kB"
     page = render(facts_of(lake_of()))
     assert "had <b>42.92 MB</b> before and <b>42.90 MB</b> after" in page
     assert "<dd>0.04 %</dd>" in page

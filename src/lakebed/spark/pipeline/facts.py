@@ -13,7 +13,7 @@ from typing import Any
 from lakebed.lake.lake import Lake
 from lakebed.runtime import Environment
 from lakebed.spark.pipeline.ledger import AttemptEnd, Ledger, RunStatus, run_statuses
-from lakebed.spark.pipeline.measure import disk_use, totals
+from lakebed.spark.pipeline.measure import added_bytes, disk_use, totals
 from lakebed.spark.pipeline.model import StepRecord
 from lakebed.table.model import ROLLED_BACK_TO
 from lakebed.table.table import Table
@@ -72,7 +72,7 @@ class VersionFacts:
     bytes_total: int
     """Data files of this version."""
     bytes_written: int
-    """Data files written up to this commit, ever."""
+    """Data files written up to this commit, ever, by the commits that are known."""
     alive: bool
     """Whether the snapshot is still there."""
     rolled_back: bool = False
@@ -113,7 +113,7 @@ class TableFacts:
     tags: tuple[TagFacts, ...]
     """In order of snapshot."""
     expiries: tuple[Mapping[str, Any], ...]
-    """Metrics of the expire steps."""
+    """Metrics of the expire steps and ``started_ms``, in order of time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +305,11 @@ def _table_facts(
         metadata_bytes=use.metadata_bytes,
         versions=_versions(table, own, alive),
         tags=tuple(tags),
-        expiries=tuple(step.metrics for step in own if step.verb == "expire"),
+        expiries=tuple(
+            {**step.metrics, "started_ms": step.started_ms}
+            for step in sorted(own, key=_started_ms)
+            if step.verb == "expire"
+        ),
     )
 
 
@@ -340,6 +344,7 @@ def _versions(table: Table, steps: Sequence[StepRecord], alive: set[int]) -> tup
             continue
         snapshot = table.snapshot(snapshot_id)
         files, size = totals(table, snapshot)
+        written += added_bytes(table, snapshot)
         versions.append(
             VersionFacts(
                 snapshot=snapshot_id,

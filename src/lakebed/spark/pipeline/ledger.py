@@ -246,6 +246,14 @@ class Ledger:
         names = [name for name in self._names("attempts") if name.endswith("-end.json")]
         return {int(name.partition("-")[0]): self._read(f"attempts/{name}", AttemptEnd) for name in sorted(names)}
 
+    def is_complete(self) -> bool:
+        """Whether the last call ended with every step done. Cost: 1 LIST + 1 GET."""
+        last_end = f"{self.attempt_count():06d}-end.json"
+        try:
+            return self._read(f"attempts/{last_end}", AttemptEnd).outcome == "complete"
+        except NotFound:
+            return False
+
     def status(self) -> RunStatus:
         """Where the run stands. Cost: 3 LIST + 2 GET, and 1 GET for each call that took steps over."""
         run = self.run()

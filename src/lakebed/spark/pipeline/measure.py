@@ -24,7 +24,7 @@ from lakebed.spark.pipeline.model import StepRecord
 from lakebed.table.model import Snapshot
 from lakebed.table.table import Table
 
-__all__ = ["DiskUse", "commit_metrics", "disk_use", "totals"]
+__all__ = ["DiskUse", "added_bytes", "commit_metrics", "disk_use", "totals"]
 
 _ADD = 0
 
@@ -54,9 +54,7 @@ def commit_metrics(table: Table, snapshot: Snapshot, *, name: str, before: Itera
 
     Cost: 1 GET (the delta's list) + 1 GET a manifest of it, cached.
     """
-    entries = table.reader.delta_entries(snapshot)
-    is_add = pc.equal(entries["kind"], pa.scalar(_ADD, entries.schema.field("kind").type))
-    added, removed = entries.filter(is_add), entries.filter(pc.invert(is_add))
+    added, removed = _delta(table, snapshot)
     metrics = {
         "snapshot": snapshot.id,
         "committed_ms": snapshot.time_ms,
@@ -78,6 +76,11 @@ def commit_metrics(table: Table, snapshot: Snapshot, *, name: str, before: Itera
     return metrics
 
 
+def added_bytes(table: Table, snapshot: Snapshot) -> int:
+    """Data files that a commit added. Cost: 1 GET (the delta's list) + 1 GET a manifest of it, cached."""
+    return _sum(_delta(table, snapshot)[0], "file_size")
+
+
 def totals(table: Table, snapshot: Snapshot) -> tuple[int, int]:
     """Count and bytes of the data files of a version. Cost: its manifests, cached."""
     live = table.reader.live_entries(snapshot)
@@ -94,6 +97,13 @@ def disk_use(table: Table) -> DiskUse:
         else:
             metadata += meta.size_bytes
     return DiskUse(data, metadata)
+
+
+def _delta(table: Table, snapshot: Snapshot) -> tuple[pa.Table, pa.Table]:
+    """Entries that a commit added and those that it removed."""
+    entries = table.reader.delta_entries(snapshot)
+    is_add = pc.equal(entries["kind"], pa.scalar(_ADD, entries.schema.field("kind").type))
+    return entries.filter(is_add), entries.filter(pc.invert(is_add))
 
 
 def _sum(entries: pa.Table, column: str) -> int:

@@ -72,7 +72,7 @@ def plot(
         x_max: the domain is [0, x_max].
         ticks: labels below.
         format_y: text of a value on the left axis.
-        verticals: dashed lines with a label at their top.
+        verticals: dashed lines with a label at their top (empty: none).
         whole: values are whole numbers, and so are the steps of the left axis.
     """
     top, steps = _nice(
@@ -93,7 +93,9 @@ def plot(
         f'<span style="top:{100 * (1 - step / top):.2f}%">{escape(format_y(step))}</span>' for step in steps
     )
     top_labels = "".join(
-        f'<span style="left:{100 * mark.x / max(x_max, 1e-9):.2f}%">{escape(mark.label)}</span>' for mark in verticals
+        f'<span style="left:{100 * mark.x / max(x_max, 1e-9):.2f}%">{escape(mark.label)}</span>'
+        for mark in verticals
+        if mark.label
     )
     return (
         f'<div class="plot{" tall" if tall else ""}" role="img" aria-label="{escape(label, quote=True)}">'

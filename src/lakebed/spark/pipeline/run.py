@@ -221,6 +221,8 @@ def execute(
 ) -> RunSummary:
     """Run a plan against an open lake and a ledger.
 
+    A call that finds the run complete leaves its end and its number of calls as they are.
+
     Args:
         takes_over: what earlier runs of the pipeline did counts.
         workplace: the branch that the lake is in; None: the lake is no part of a branch.
@@ -236,7 +238,8 @@ def execute(
         carried = _taken_over(plan, steps, lake, ledger, done, replay=replay, carry=carry, environment=environment)
         done |= {record.ordinal: record for record in carried}
     check_tags(plan, lake, done)
-    attempt = ledger.begin(plan, replay=replay)
+    is_over = len(done) == len(plan.steps) and not carried and ledger.is_complete()
+    attempt = 0 if is_over else ledger.begin(plan, replay=replay)
     ledger.carry(attempt, carried)
     progress.run_began(plan, run_id=ledger.run_id, steps_done=len(done))
     current: PlannedStep | None = None
@@ -260,13 +263,13 @@ def execute(
         except BaseException as error:
             progress.run_ended(None)
             # A kill (or Ctrl-C) writes nothing: the ledger then says "unfinished", which is what it is.
-            if isinstance(error, LakebedError):
+            if isinstance(error, LakebedError) and not is_over:
                 ledger.end(attempt, _failure(error, current, environment))
             raise
         finally:
             context.close()
-    ledger.end(attempt, AttemptEnd(ended_ms=environment.clock.now_ms(), outcome="complete"))
-    reports = [record.metrics.get("html") for record in context.records if record.verb == "report"]
+    if not is_over:
+        ledger.end(attempt, AttemptEnd(ended_ms=environment.clock.now_ms(), outcome="complete"))
     summary = RunSummary(
         run_id=ledger.run_id,
         pipeline=plan.pipeline,
@@ -276,7 +279,7 @@ def execute(
         steps_skipped=len(done),
         seconds=environment.clock.monotonic_s() - began_s,
         records=tuple(context.records),
-        report_path=reports[-1] if reports else None,
+        report_path=_report_path(context.records),
         steps_carried=sum(bool(record.carried_from) for record in done.values()),
     )
     progress.run_ended(summary)
@@ -301,6 +304,11 @@ def _check_without_lake(plan: Plan, *, storage_options: Mapping[str, str] | None
                 return
         except NotFound:
             raise undeclared from None
+
+
+def _report_path(records: Sequence[StepRecord]) -> str | None:
+    """The page that the last report step wrote."""
+    return next((record.metrics.get("html") for record in reversed(records) if record.verb == "report"), None)
 
 
 def _asked_again(plan: Plan, ledger: Ledger, replay: Sequence[str]) -> tuple[str, ...]:

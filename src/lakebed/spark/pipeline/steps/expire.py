@@ -2,7 +2,7 @@
 
 Metrics: ``table``, ``snapshots_expired``, ``files_deleted``, ``bytes_freed`` (all objects the sweep deleted),
 ``disk_bytes_before`` and ``disk_bytes_after`` (every object below the table's folder), ``data_bytes_before`` and
-``data_bytes_after`` (its data files), ``warnings``.
+``data_bytes_after`` (its data files), ``newest_bytes`` (data files of the newest version), ``warnings``.
 
 Idempotent: what is gone is gone; a crash in the middle leaves a plan in the table that the next expiry finishes.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 from lakebed.spark.pipeline.context import RunContext
 from lakebed.spark.pipeline.keys import Key, StepKind
-from lakebed.spark.pipeline.measure import disk_use
+from lakebed.spark.pipeline.measure import disk_use, totals
 from lakebed.spark.pipeline.model import PlannedStep
 
 __all__ = ["KIND"]
@@ -37,7 +37,7 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
         warnings.extend(report.warnings)
         if report.hidden_count == 0:
             break
-    after = disk_use(table)
+    after, newest = disk_use(table), table.latest()
     return {
         "table": settings["table"],
         "snapshots_expired": snapshots,
@@ -47,6 +47,7 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
         "disk_bytes_after": after.total_bytes,
         "data_bytes_before": before.data_bytes,
         "data_bytes_after": after.data_bytes,
+        "newest_bytes": 0 if newest is None else totals(table, newest)[1],
         "warnings": warnings,
     }
 

@@ -1,0 +1,328 @@
+"""The sections of a report's page about one table: its snapshots, rows, files, space and tags.
+
+Pure: `TableFacts` -> text. Shapes come from `plots`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from html import escape
+from typing import Any
+
+from lakebed.spark.pipeline.facts import TableFacts, TagFacts, VersionFacts
+from lakebed.spark.pipeline.page_parts import (
+    MONTHS,
+    are,
+    bytes_text,
+    card,
+    counted,
+    grid,
+    legend,
+    time_text,
+    told_apart,
+    utc_text,
+    verdict_mark,
+)
+from lakebed.spark.pipeline.plots import Area, Bars, Flag, Line, Tick, plot, timeline
+
+__all__ = ["holds_now", "is_unread", "table_sections", "tag_holds"]
+
+_WRITTEN = {"merge": "merges: upserts and deletes", "ingest": "ingests", "append": "commits from outside of pipelines"}
+_FATES = {"alive": "kept", "gone": "expired", "undone": "rolled back"}
+_LABEL_SHARE = 0.2
+"""Of a narrow plot's width: what the label of an expiry takes."""
+
+
+def table_sections(table: TableFacts, *, alone: bool) -> str:
+    """Everything about one table that has versions; its name too, unless it is `alone` on the page."""
+    heading = "" if alone else f'<h2 class="table-name">Table <code>{escape(table.name)}</code></h2>'
+    return "".join([heading, _timeline(table), _rows_and_files(table), _storage(table), _tags(table.tags)])
+
+
+def _timeline(table: TableFacts) -> str:
+    versions = table.versions
+    position = {version.snapshot: number + 0.5 for number, version in enumerate(versions)}
+    ticks = [
+        (
+            number + 0.5,
+            _fate(version),
+            f"snapshot {version.snapshot}, {time_text(version.committed_ms)}: {version.step or version.verb} "
+            f"({_FATES[_fate(version)]})",
+        )
+        for number, version in enumerate(versions)
+    ]
+    flags = [
+        Flag(position[tag.snapshot], _short(tag.tag), "flag" if tag_holds(tag) is not False else "flag wrong")
+        for tag in table.tags
+        if tag.snapshot in position
+    ]
+    alive, undone = (sum(_fate(version) == fate for version in versions) for fate in ("alive", "undone"))
+    label = (
+        f"{counted(len(versions), 'snapshot')}, of which {alive:,} {are(alive)} kept; {counted(len(table.tags), 'tag')}"
+    )
+    drawn = timeline(ticks, flags, label=label, x_max=len(versions), axis=_group_ticks(versions))
+    keys = legend(
+        ("key alive", f"kept ({alive:,})"),
+        ("key gone", f"expired ({len(versions) - alive - undone:,})"),
+        *((("key undone", f"rolled back ({undone:,})"),) if undone else ()),
+        *((("key flag", f"{'tag' if len(flags) == 1 else 'tags'} ({len(flags):,})"),) if flags else ()),
+    )
+    first, last = versions[0].committed_ms, versions[-1].committed_ms
+    return card(
+        "Snapshots and tags",
+        f"Every commit is a snapshot: from {time_text(first)} to {time_text(last)} UTC. "
+        "A tag keeps its version readable when the snapshots around it have expired.",
+        drawn + keys,
+    )
+
+
+def _fate(version: VersionFacts) -> str:
+    """A key of `_FATES`, which is the mark's class too."""
+    return "alive" if version.alive else "undone" if version.rolled_back else "gone"
+
+
+def _rows_and_files(table: TableFacts) -> str:
+    versions = table.versions
+    hints = [
+        f"{version.step or version.verb}: {counted(version.rows, 'row')}, snapshot {version.snapshot}"
+        for version in versions
+    ]
+    rows = [float(version.rows) if version.verb in ("merge", "ingest", "append") else 0.0 for version in versions]
+    verbs = sorted({_WRITTEN[version.verb] for version in versions if version.verb in _WRITTEN})
+    undone = " Red: rolled back." if any(version.rolled_back for version in versions) else ""
+    axis = _group_ticks(versions)
+    bars = plot(
+        [Bars(rows, hints, marked=[version.rolled_back for version in versions])],
+        label=f"rows written by each commit, at most {max(rows, default=0):,.0f}",
+        x_max=len(versions),
+        ticks=axis,
+        format_y=lambda value: f"{value:,.0f}",
+        whole=True,
+    )
+    files = [(float(number), float(version.files_total)) for number, version in enumerate(versions)]
+    files.append((float(len(versions)), files[-1][1]))
+    lines = plot(
+        [Area(files, "area soft", stepped=True), Line(files, stepped=True)],
+        label=f"data files of each version, at most {max((y for _, y in files), default=0):,.0f}",
+        x_max=len(versions),
+        ticks=axis,
+        format_y=lambda value: f"{value:,.0f}",
+        whole=True,
+    )
+    compactions = sum(version.verb == "compact" for version in versions)
+    note = f" {counted(compactions, 'compaction')} made them fewer." if compactions else ""
+    return card(
+        "Rows by step",
+        f"Rows that each commit wrote ({', '.join(verbs)}).{undone}" if verbs else "No commit wrote rows.",
+        bars,
+    ) + card("Files by step", f"Data files that a reader of that version opens.{note}", lines)
+
+
+def _storage(table: TableFacts) -> str:
+    versions = table.versions
+    count = len(versions)
+    expiries = [(_place_of(one, versions), one) for one in table.expiries if one["snapshots_expired"]]
+    room = max(count * 0.06, 1.0) if expiries and expiries[-1][0] == count else 0.0
+    stored = _on_store(versions, expiries)
+    # From edge to edge, so that a single version is seen too.
+    places = [0.0, *(number + 0.5 for number in range(count)), float(count)]
+    shown = [versions[0], *versions, versions[-1]]
+    needed = [(x, float(version.bytes_total)) for x, version in zip(places, shown, strict=True)]
+    if room:
+        stored = [*stored, (count, float(table.data_bytes)), (count + room, float(table.data_bytes))]
+        needed = [*needed, (count + room, needed[-1][1])]
+    drawn = plot(
+        [Area(stored, "area history"), Area(needed, "area"), Line(needed, "line")],
+        label=f"bytes of data files: the newest version needs {bytes_text(needed[-1][1])}, "
+        f"the store had at most {bytes_text(max(y for _, y in stored))}",
+        x_max=count + room,
+        ticks=_group_ticks(versions),
+        format_y=bytes_text,
+        verticals=_expiry_lines([place for place, _ in expiries], count + room),
+        tall=True,
+    )
+    keys = legend(("key box", "needed by that version"), ("key box history", "history: older versions on the store"))
+    section = card("Storage by version", "Data files on the store as the versions went by.", drawn + keys)
+    return section + (_freed(table) if expiries else "")
+
+
+def _place_of(expiry: Mapping[str, Any], versions: Sequence[VersionFacts]) -> int:
+    """How many of the versions were committed when the expiry began."""
+    return sum(version.committed_ms <= expiry["started_ms"] for version in versions)
+
+
+def _on_store(
+    versions: Sequence[VersionFacts], expiries: Sequence[tuple[int, Mapping[str, Any]]]
+) -> list[tuple[float, float]]:
+    """Bytes of data files on the store: what was written, less what each expiry had freed by then."""
+    points: list[tuple[float, float]] = []
+    freed = written = 0
+    for number in range(len(versions) + 1):
+        for _, expiry in (one for one in expiries if one[0] == number):
+            before, after = int(expiry["data_bytes_before"]), int(expiry["data_bytes_after"])
+            points += [(number, points[-1][1] if points else before), (number, before), (number, after)]
+            freed = written - after
+        if number < len(versions):
+            written = versions[number].bytes_written
+            held = float(max(written - freed, versions[number].bytes_total))
+            points += [*([] if points else [(0.0, held)]), (number + 0.5, held)]
+    return [*points, (float(len(versions)), points[-1][1])]
+
+
+def _expiry_lines(places: Sequence[int], x_max: float) -> list[Tick]:
+    """A line for each expiry; labels where they have room to the left, the last expiry first."""
+    lines: list[Tick] = []
+    left = x_max + _LABEL_SHARE * x_max
+    for place in sorted(set(places), reverse=True):
+        has_room = place >= _LABEL_SHARE * x_max and place <= left - _LABEL_SHARE * x_max
+        left = place if has_room else left
+        lines.append(Tick(place, "expiry" if has_room else ""))
+    return lines[::-1]
+
+
+def _newest_bytes(expiry: Mapping[str, Any], versions: Sequence[VersionFacts]) -> int | None:
+    """Data files of the newest version when the expiry ran; None: a commit of which nothing is known may be newer."""
+    if "newest_bytes" in expiry:
+        return int(expiry["newest_bytes"])
+    # Recorded by an older lakebed.
+    place = _place_of(expiry, versions)
+    newest = versions[place - 1] if place else None
+    if newest is None or (place < len(versions) and versions[place].snapshot != newest.snapshot + 1):
+        return None
+    return newest.bytes_total
+
+
+def _freed(table: TableFacts) -> str:
+    rows = []
+    for expiry in table.expiries:
+        before, after = int(expiry["disk_bytes_before"]), int(expiry["disk_bytes_after"])
+        if not before:
+            continue
+        newest, shown = _newest_bytes(expiry, table.versions), told_apart(before, after)
+        size = 0 if newest is None else min(newest, after)
+        segments = (
+            *((("newest", size, "newest version then"),) if newest is not None else ()),
+            ("pinned", after - size, "kept" if newest is None else "tags, kept snapshots, metadata"),
+            ("freed", max(before - after, 0), "freed"),
+        )
+        bar = "".join(
+            f'<i class="{css}" style="width:{100 * size / before:.2f}%" title="{escape(what)}: {bytes_text(size)}"></i>'
+            for css, size, what in segments
+            if size
+        )
+        keys = legend(*((f"key box {css}", f"{what} {bytes_text(size)}") for css, size, what in segments))
+        rows.append(
+            f'<div class="stack" role="img" aria-label="{shown[0]} before, {shown[1]} after">{bar}</div>'
+            f"{keys}"
+            f"<p>{counted(int(expiry['snapshots_expired']), 'snapshot')} expired: "
+            f"{counted(int(expiry['snapshots_expired']), 'snapshot file')} and "
+            f"{counted(int(expiry['files_deleted']), 'other file')} deleted; the table's folder had "
+            f"<b>{shown[0]}</b> before and <b>{shown[1]}</b> after.</p>"
+        )
+    return card("What expiry freed", "Nothing that a tag or a kept snapshot needs was touched.", "".join(rows))
+
+
+def _tags(tags: Sequence[TagFacts]) -> str:
+    """The table of tags, with the columns that something is known for."""
+    if not tags:
+        return ""
+    read, compared = sum(tag.read_now for tag in tags), any(tag.reads_same is not None for tag in tags)
+    checked = sum(tag.check is not None for tag in tags)
+    counted = any(tag.checksum is not None for tag in tags)
+    rows = []
+    for tag in tags:
+        cells = [
+            f'<th scope="row">{escape(tag.tag)}</th>',
+            f'<td data-label="snapshot">{tag.snapshot}{"" if tag.alive else " <small>expired</small>"}</td>',
+            f'<td data-label="committed">{time_text(tag.committed_ms)}</td>',
+            f'<td data-label="data">{bytes_text(tag.data_bytes)}</td>',
+        ]
+        if counted:
+            cells.append(f'<td data-label="rows">{"" if tag.rows is None else f"{tag.rows:,}"}</td>')
+            cells.append(f'<td data-label="checksum"><code>{escape(tag.checksum or "")}</code></td>')
+        if compared:
+            cells.append(f'<td class="wide" data-label="since tagged">{_since_tagged(tag)}</td>')
+        if checked:
+            cells.append(f'<td data-label="checked">{_tag_check(tag)}</td>')
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    columns = ["tag", "snapshot", "committed (UTC)", "data"]
+    columns += ["rows", "checksum"] if counted else []
+    columns += ["since tagged"] if compared else []
+    columns += ["checked"] if checked else []
+    words = ["Each tag keeps its version."]
+    if counted:
+        words.append("Rows and checksum are as last read; the console shows the same when a tag is made.")
+    if read:
+        words.append(
+            f"{_of(read, len(tags), 'tag')} read again in full for this report and compared with the day of tagging."
+        )
+    elif compared:
+        words.append("This report read no tag again: the verdicts are of the times given with them.")
+    if checked:
+        words.append(f"{_of(checked, len(tags), 'tag')} compared with a source outside of the lake.")
+    return card("Tags", " ".join(words), grid(columns, "".join(rows)))
+
+
+def _of(part: int, count: int, what: str) -> str:
+    """``All 12 tags were``, ``3 of 12 tags were``."""
+    if part == count:
+        return f"The {what} was" if count == 1 else f"All {counted(count, what)} were"
+    return f"{part:,} of {counted(count, what)} {'was' if part == 1 else 'were'}"
+
+
+def _tag_check(tag: TagFacts) -> str:
+    if tag.check is None:
+        return '<span class="unknown">–</span>'
+    return verdict_mark(tag.check.held, tag.check.detail, tag.check.detail)
+
+
+def _since_tagged(tag: TagFacts) -> str:
+    """A reading of this report has a mark; an older one has its time, and a mark only when it did not match."""
+    if tag.read_now or tag.reads_same is None:
+        return verdict_mark(tag.reads_same, "unchanged", "changed")
+    if tag.reads_same:
+        return f'<span class="unknown">last read on {utc_text(tag.read_ms)}, then unchanged</span>'
+    return verdict_mark(False, "", f"changed when last read, on {utc_text(tag.read_ms)}")
+
+
+def tag_holds(tag: TagFacts) -> bool | None:
+    """What was found when it was last looked at, by a check or a reading; None: no one did."""
+    verdicts = [tag.reads_same, None if tag.check is None else tag.check.held]
+    known = [one for one in verdicts if one is not None]
+    return all(known) if known else None
+
+
+def holds_now(tag: TagFacts) -> bool | None:
+    """As `tag_holds`, from what was read or checked for this report alone."""
+    return tag_holds(tag if tag.read_now else replace(tag, reads_same=None))
+
+
+def is_unread(tag: TagFacts) -> bool:
+    """Whether it has a fingerprint that could have been compared for this report, and nothing was."""
+    return tag.checksum is not None and holds_now(tag) is None
+
+
+def _group_ticks(versions: Sequence[VersionFacts]) -> list[Tick]:
+    """One label where a new group of steps begins; without groups, snapshot ids at the ends and between."""
+    starts: list[tuple[int, str]] = []
+    for number, version in enumerate(versions):
+        if version.group and (not starts or starts[-1][1] != version.group):
+            starts.append((number, version.group))
+    if 1 < len(starts) <= 24:
+        ends = [number for number, _ in starts[1:]] + [len(versions)]
+        return [
+            Tick((start + end) / 2, _short(group.rpartition(" ")[2]))
+            for (start, group), end in zip(starts, ends, strict=True)
+        ]
+    if not versions:
+        return []
+    places = sorted({0, len(versions) // 4, len(versions) // 2, 3 * len(versions) // 4, len(versions) - 1})
+    return [Tick(number + 0.5, f"#{versions[number].snapshot}") for number in places]
+
+
+def _short(name: str) -> str:
+    """``2013-01`` as ``Jan``; anything else as it is."""
+    match = re.fullmatch(r"\d{4}-(\d{2})", name)
+    return MONTHS[int(match[1]) - 1] if match and 1 <= int(match[1]) <= 12 else name
