@@ -1,7 +1,8 @@
 """Text that users give and see: whole numbers of bounded size, names, times, and how errors repeat them. Pure.
 
-Owns: `whole_number`, `shown`, `names_of`, `spans_of`, `utc` and `html_table`. Python refuses to read integers of some
-thousand digits with an error of its own, and reads digits of other scripts: numbers that users type go through here.
+Owns: `whole_number`, `shown`, `names_of`, `spans_of`, `counted`, `sized`, `utc` and `html_table`. Python refuses to
+read integers of some thousand digits with an error of its own, and reads digits of other scripts: numbers that users
+type go through here.
 """
 
 from __future__ import annotations
@@ -12,7 +13,18 @@ import html
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-__all__ = ["LONG_MAX", "did_you_mean", "html_table", "names_of", "shown", "spans_of", "utc", "whole_number"]
+__all__ = [
+    "LONG_MAX",
+    "counted",
+    "did_you_mean",
+    "html_table",
+    "names_of",
+    "shown",
+    "sized",
+    "spans_of",
+    "utc",
+    "whole_number",
+]
 
 LONG_MAX: Final = 2**63 - 1
 _DIGITS_MAX: Final = 40
@@ -43,6 +55,21 @@ def shown(value: object) -> str:
     except ValueError:  # an integer of more digits than Python prints
         return f"a number of {value.bit_length():,} bits" if isinstance(value, int) else f"a {type(value).__name__}"
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """``1 file``, ``1,234 files``."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def sized(size_bytes: int) -> str:
+    """``1.4 MB`` (powers of 1000)."""
+    number = float(size_bytes)
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if number < 999.5 or unit == "TB":
+            return f"{number:.0f} {unit}" if unit == "B" or number >= 100 else f"{number:.1f} {unit}"
+        number /= 1000
+    raise AssertionError("unreachable")
 
 
 def names_of(names: str | Sequence[str]) -> tuple[str, ...]:

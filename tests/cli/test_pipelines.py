@@ -15,7 +15,11 @@ import pytest
 
 import lakebed
 from lakebed.cli import exits
+from lakebed.runtime import Environment
 from lakebed.spark.messages import first_line
+from lakebed.spark.pipeline import Pipeline
+from lakebed.spark.pipeline.ledger import Ledger
+from lakebed.spark.pipeline.model import StepRecord
 from lakebed.spark.pipeline.progress import describe
 
 Cli = Callable[..., Any]
@@ -136,6 +140,22 @@ def test_a_wrong_name_is_answered_with_what_is_there(cli: Cli, tmp_path: Path) -
 def test_messages_of_spark_have_no_codes_for_programs(text: str, shown: str) -> None:
     """The first line that says something, without its SQLSTATE."""
     assert first_line(text) == shown
+
+
+def test_status_of_one_run_says_which_rows_it_dropped(cli: Cli, lake: str) -> None:
+    """The steps with the number of bad rows, most first."""
+    plan = Pipeline.parse("name: daily\nlake: x\nsteps:\n  - {step: compact, table: t}\n").plan()
+    ledger = Ledger(lakebed.open(lake).store, run_id="daily-1", environment=Environment())
+    ledger.begin(plan)
+    for number, count in ((1, 1), (2, 1200), (3, 0)):
+        ledger.record(StepRecord(number, f"ingest {number}", "ingest", "", "f", 0, 0.1, {"rows_dropped": count}))
+    told = cli("pipeline", "status", lake, "daily-1")
+    assert "daily-1: 1,201 bad rows dropped, by ingest 2 (1,200), ingest 1 (1)." in told.out
+    assert cli("pipeline", "status", lake, "daily-1", "--json").json[0]["rows_dropped"] == {
+        "ingest 1": 1,
+        "ingest 2": 1200,
+    }
+    assert "dropped" not in cli("pipeline", "status", lake).out
 
 
 def test_one_snapshot_is_one_snapshot() -> None:

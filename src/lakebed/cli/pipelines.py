@@ -24,6 +24,9 @@ InBranch = Annotated[
 RunId = Annotated[str | None, argument("RUN", help="Only this run.", formerly=["--run-id"])]
 
 
+_STEPS_SHOWN_MAX = 10
+
+
 @app.command("run")
 def run(
     file: PipelineFile,
@@ -98,6 +101,14 @@ def status(lake: LakeUrl, run: RunId = None, branch: InBranch = None, json: Json
     for one in runs:
         if one.error:
             say.sentence(f"\n{one.run_id}: {one.error}")
+        if one.rows_dropped:
+            by_step = sorted(one.rows_dropped.items(), key=lambda item: -item[1])
+            listed = ", ".join(f"{name} ({count:,})" for name, count in by_step[:_STEPS_SHOWN_MAX])
+            more = (
+                f" and {say.count(len(by_step) - _STEPS_SHOWN_MAX, 'more step')}" if by_step[_STEPS_SHOWN_MAX:] else ""
+            )
+            dropped = say.count(sum(one.rows_dropped.values()), "bad row")
+            say.sentence(f"\n{one.run_id}: {dropped} dropped, by {listed}{more}.")
 
 
 @app.command("report")

@@ -22,6 +22,8 @@ from lakebed.cli import exits, layout
 from lakebed.cli.grammar import Exit
 from lakebed.clock import SystemClock
 from lakebed.errors import LakebedError
+from lakebed.texts import counted as count
+from lakebed.texts import sized
 
 __all__ = [
     "ago",
@@ -264,19 +266,7 @@ def span(duration_ms: int) -> str:
 
 def size(size_bytes: int | None) -> str:
     """``1.4 MB`` (powers of 1000); ``-`` for None."""
-    if size_bytes is None:
-        return "-"
-    number = float(size_bytes)
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if number < 999.5 or unit == "TB":
-            return f"{number:.0f} {unit}" if unit == "B" or number >= 100 else f"{number:.1f} {unit}"
-        number /= 1000
-    raise AssertionError("unreachable")
-
-
-def count(number: int, noun: str, plural: str | None = None) -> str:
-    """``1 file``, ``1,234 files``."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+    return "-" if size_bytes is None else sized(size_bytes)
 
 
 def options_text(options: Mapping[str, str]) -> str:

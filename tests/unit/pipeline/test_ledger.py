@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 import pytest
 
 from lakebed.errors import Conflict, Corruption, InvalidRequest, NotFound, UnsupportedFormat
+from lakebed.lake.lake import open_lake
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.spark.pipeline import Pipeline, Plan
+from lakebed.spark.pipeline import Pipeline, Plan, status
 from lakebed.spark.pipeline.ledger import AttemptEnd, Ledger, run_statuses
 from lakebed.spark.pipeline.model import PlannedStep, StepRecord
 
@@ -129,6 +131,18 @@ def test_runs_of_a_lake_are_listed(store: ObjectStore) -> None:
     for run_id in ("a", "b"):
         ledger_of(store, run_id).begin(plan_of())
     assert {status.run_id for status in run_statuses(store, environment=Environment())} == {"a", "b"}
+
+
+def test_the_status_of_a_run_counts_dropped_rows(store: ObjectStore) -> None:
+    """By step, also of steps that were taken over; a list of all runs does not read their steps."""
+    open_lake(store.root_url)
+    plan, ledger = plan_of(), ledger_of(store)
+    attempt = ledger.begin(plan)
+    first, second = (record_of(step) for step in plan.steps)
+    ledger.carry(attempt, [replace(first, name="ingest d1", metrics={"rows": 10, "rows_dropped": 2})])
+    ledger.record(replace(second, name="ingest d2", metrics={"rows": 10}))
+    assert [one.rows_dropped for one in status(store.root_url, run_id="r1")] == [{"ingest d1": 2}]
+    assert [one.rows_dropped for one in status(store.root_url)] == [None]
 
 
 def test_recording_a_step_is_one_request(store: ObjectStore) -> None:

@@ -100,6 +100,8 @@ class RunStatus:
     attempts: int
     failed_step: str | None
     error: str | None
+    rows_dropped: Mapping[str, int] | None = None
+    """Bad rows that steps left out, by the step's name, when one run is asked for; None: the steps were not read."""
 
 
 class Ledger:

@@ -7,6 +7,7 @@ output is no terminal); the run does not depend on any of it.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Protocol
 
 from rich.console import Console
@@ -15,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as RichBar
 
 from lakebed.spark.pipeline.model import Plan, PlannedStep, RunSummary, StepRecord
+from lakebed.texts import counted, sized
 
 __all__ = ["BarProgress", "LineProgress", "Progress", "SilentProgress", "console_progress", "describe"]
 
@@ -101,12 +103,11 @@ class LineProgress:
     def _close_group(self) -> None:
         if self._records:
             verbs = Counter(record.verb for record in self._records)
-            rows = sum(int(record.metrics.get("rows", 0)) for record in self._records if record.verb == "merge")
             seconds = sum(record.seconds for record in self._records)
             counts = ", ".join(f"{count} {verb}" for verb, count in verbs.items())
-            merged = f"; {rows:,} rows merged" if rows else ""
             tags = [describe(record) for record in self._records if "checksum" in record.metrics]
-            self._print("; ".join([f"  {self._group}: {counts}{merged}, {seconds:.1f} s", *tags]))
+            parts = [f"  {self._group}: {counts}", *_rows_of_group(self._records)]
+            self._print("; ".join([f"{'; '.join(parts)}, {seconds:.1f} s", *tags]))
         self._group = ""
         self._records = []
 
@@ -146,9 +147,9 @@ class BarProgress:
         self._bar.update(self._task, description=escape(step.name))
 
     def step_finished(self, step: PlannedStep, record: StepRecord) -> None:
-        """Move the bar; a step outside of loops leaves a line above it."""
+        """Move the bar; a step outside of loops, or one that dropped rows, leaves a line above it."""
         self._bar.advance(self._task)
-        if not step.group or step.verb in ("tag", "expire", "report"):
+        if not step.group or step.verb in ("tag", "expire", "report") or record.metrics.get("rows_dropped"):
             self._bar.console.print(f"  [green]✓[/] {escape(step.name)} [dim]{escape(describe(record))}[/]")
 
     def run_ended(self, summary: RunSummary | None) -> None:
@@ -168,28 +169,44 @@ def describe(record: StepRecord) -> str:
     metrics = record.metrics
     words: list[str] = []
     if record.verb == "audit":
-        words.append(f"{metrics.get('rows', 0):,} rows, {metrics.get('expectations', 0)} expectations hold")
+        count = metrics.get("expectations", 0)
+        hold = "holds" if count == 1 else "hold"
+        words.append(f"{counted(metrics.get('rows', 0), 'row')}, {counted(count, 'expectation')} {hold}")
     elif record.verb == "tag":
         words.append(f"{metrics.get('tag')} pins snapshot {metrics.get('snapshot')}")
         if "checksum" in metrics:
-            words.append(f"{metrics['rows']:,} rows, checksum {metrics['checksum']}")
+            words.append(f"{counted(metrics['rows'], 'row')}, checksum {metrics['checksum']}")
     elif record.verb == "expire":
-        freed = metrics["disk_bytes_before"] - metrics["disk_bytes_after"]
-        count = metrics["snapshots_expired"]
-        words.append(f"{count:,} {'snapshot' if count == 1 else 'snapshots'}, {freed / 1e6:.1f} MB freed")
+        freed = max(0, metrics["disk_bytes_before"] - metrics["disk_bytes_after"])
+        words.append(f"{counted(metrics['snapshots_expired'], 'snapshot')}, {sized(freed)} freed")
     elif record.verb == "compact" and "snapshot" not in metrics:
         words.append("nothing to do")
     elif record.verb == "compact":
-        words.append(f"{metrics.get('files_removed', 0):,} files into {metrics.get('files_added', 0):,}")
+        words.append(f"{counted(metrics.get('files_removed', 0), 'file')} into {metrics.get('files_added', 0):,}")
     elif record.verb == "report":
         words.append(str(metrics.get("html", "")))
     elif "rows" in metrics:
-        words.append(f"{metrics['rows']:,} rows")
+        words.append(counted(metrics["rows"], "row"))
     if metrics.get("rows_dropped"):
-        words.append(f"{metrics['rows_dropped']:,} bad rows dropped")
+        words.append(f"{counted(metrics['rows_dropped'], 'bad row')} dropped")
     if record.verb in ("merge", "ingest") and metrics.get("snapshot") is not None:
         words.append(f"snapshot {metrics['snapshot']}")
     return ", ".join(words) or "done"
+
+
+def _rows_of_group(records: Sequence[StepRecord]) -> list[str]:
+    """What the steps of a group wrote and left out; what is 0 is not said."""
+    written = Counter[str]()
+    for record in records:
+        if record.verb in ("merge", "ingest") and "table" in record.metrics:  # an ingest as a view writes nothing
+            written[record.verb] += int(record.metrics.get("rows", 0))
+    dropped = sum(int(record.metrics.get("rows_dropped", 0)) for record in records)
+    parts = (
+        (written["merge"], "row", "merged"),
+        (written["ingest"], "row", "ingested"),
+        (dropped, "bad row", "dropped"),
+    )
+    return [f"{counted(number, noun)} {verb}" for number, noun, verb in parts if number]
 
 
 def ending(summary: RunSummary) -> str:
@@ -202,4 +219,4 @@ def ending(summary: RunSummary) -> str:
     skipped = f", {summary.steps_skipped:,} were done before" if summary.steps_skipped else ""
     if summary.steps_carried:
         skipped += f" ({summary.steps_carried:,} of them by runs of another definition)"
-    return f"{summary.steps_run:,} steps in {summary.seconds:.1f} s{skipped}"
+    return f"{counted(summary.steps_run, 'step')} in {summary.seconds:.1f} s{skipped}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -193,6 +193,8 @@ def status(
 ) -> list[RunStatus]:
     """Where the runs of a lake stand, newest first (with `run_id`: that one only; with `branch`: those inside of it).
 
+    Of the one that `run_id` names, the steps are read too: `RunStatus.rows_dropped`.
+
     Raises:
         NotFound: no lake there, or no such run.
     """
@@ -203,7 +205,10 @@ def status(
         store = workplace.lake.store
         if run_id is None:
             return run_statuses(store, environment=environment)
-        return [Ledger(store, run_id=run_id, environment=environment).status()]
+        ledger = Ledger(store, run_id=run_id, environment=environment)
+        found = ledger.status()
+        counts = {record.name: int(record.metrics.get("rows_dropped", 0)) for record in ledger.records().values()}
+        return [replace(found, rows_dropped={name: count for name, count in counts.items() if count})]
 
 
 def execute(
