@@ -298,6 +298,79 @@ def test_an_increment_is_known_by_its_bytes(tmp_path: Path) -> None:
     assert Inputs().of(folder["merge d1"]) != before
 
 
+def went_on(plan: Plan, decided: Carry, run_id: str = "second", *, first_snapshot: int = 10) -> EarlierRun:
+    """A run that took over what was decided and did the rest."""
+    assert again(decided) == []
+    did = done_by(plan, run_id, first_snapshot=first_snapshot)
+    return replace(did, records={**did.records, **{record.ordinal: record for record in decided.records}})
+
+
+ONE_DAY_MORE = ("[d1, d2, d3]", "[d1, d2, d3, d4]")
+DAY_4 = ["read d4", "audit d4", "merge d4", "tag d4", "expire", "report"]
+
+
+def test_a_tag_that_was_carried_stands_at_the_next_edits() -> None:
+    """The merges ran again, the tags were kept by consent; nobody is asked once more."""
+    first, plan = done_by(plan_of()), plan_of()
+    second = went_on(plan, decide(plan, first, replay=("merge *",), carry=("tag *",)))
+    text = TEXT.replace("keep: 3", "keep: 5")
+    third = went_on(plan_of(text), decide(plan_of(text), first, second), "third", first_snapshot=20)
+    after = plan_of(text.replace(*ONE_DAY_MORE))
+    decided = decide(after, first, second, third)
+    assert again(decided) == []
+    assert left(after, decided) == DAY_4
+    carried = {record.name: record.carried_from for record in decided.records}
+    assert (carried["tag d1"], carried["merge d1"]) == ("old/4", "second/3")
+
+
+def test_a_merge_that_was_carried_stands_at_the_next_edit() -> None:
+    """Day 2 came late and day 3 was kept: the next edit does not ask for day 3."""
+    first = done_by(plan_of(TEXT.replace("[d1, d2, d3]", "[d1, d3]")))
+    second = went_on(plan_of(), decide(plan_of(), first, carry=("* d3",)))
+    after = plan_of(TEXT.replace(*ONE_DAY_MORE))
+    assert left(after, decide(after, first, second)) == DAY_4
+    other = plan_of(TEXT.replace("[d1, d2, d3]", "[d3, d1, d2]"))
+    assert again(decide(other, first, second))[:2] == ["merge d1", "tag d1"]  # an order that no run accepted
+
+
+def test_a_changed_step_that_was_carried_stands_at_the_next_edit() -> None:
+    """The consent is to the changed step, and not to a step that is changed once more."""
+    changed = TEXT.replace("into: sales, from: delivery}", "into: sales, from: delivery, where: id > 0}")
+    first, plan = done_by(plan_of()), plan_of(changed)
+    second = went_on(plan, decide(plan, first, carry=("merge *", "tag *")))
+    after = plan_of(changed.replace(*ONE_DAY_MORE))
+    assert left(after, decide(after, first, second)) == DAY_4
+    again_changed = plan_of(changed.replace("id > 0", "id > 1"))
+    assert "merge d1" in again(decide(again_changed, first, second))
+
+
+def test_a_changed_input_that_was_carried_stands_until_it_changes_once_more() -> None:
+    """The content that a person accepted counts as merged; the next one does not."""
+    whole = done_by(plan_of())
+    records = {n: replace(one, metrics={**one.metrics, "content": "a"}) for n, one in whole.records.items()}
+    first, plan = replace(whole, records=records), plan_of(TEXT.replace("keep: 3", "keep: 5"))
+    assert again(decide(plan, first, content=lambda one: "b"))[0] == "merge d1"
+    kept = decide(plan, first, content=lambda one: "b", carry=("merge *", "tag *"))
+    second = went_on(plan, kept)
+    after = plan_of(TEXT.replace("keep: 3", "keep: 7"))
+    for content in ("a", "b"):
+        decided = decide(after, first, second, content=lambda one, now=content: now)  # type: ignore[misc]
+        assert again(decided) == []
+    assert again(decide(after, first, second, content=lambda one: "c"))[0] == "merge d1"
+
+
+def test_the_reasons_name_what_was_changed() -> None:
+    """A merge of which only the ingest was edited; a tag whose merge ran again at the same place."""
+    after = plan_of(TEXT.replace('from: "${root}/${day}.csv"', 'from: "${root}/new/${day}.csv"'))
+    reasons = {one.identity.step.name: one.reason for one in decide(after, done_by(plan_of())).again}
+    assert reasons["merge d1"] == "'read d1', which it reads, was changed"
+    plan = plan_of()
+    second = went_on(plan, decide(plan, done_by(plan), replay=("merge *",), carry=("tag *",)))
+    bare = replace(second, records={n: one for n, one in second.records.items() if not one.carried_from})
+    reasons = {one.identity.step.name: one.reason for one in decide(plan, done_by(plan), bare).again}
+    assert reasons["tag d1"] == "'merge d1' was run again after it"
+
+
 PUBLISHING = """\
 name: nightly
 lake: lake

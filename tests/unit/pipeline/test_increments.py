@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakebed.errors import AlreadyExists, Corruption, Rejected
+from lakebed.errors import AlreadyExists, Corruption, InvalidRequest, Rejected
 from lakebed.lake.lake import Lake, open_lake
 from lakebed.runtime import Environment
 from lakebed.spark.pipeline import Pipeline, Plan
@@ -227,6 +227,20 @@ def test_a_replay_of_what_a_run_has_done_is_a_run_of_its_own(lake: Lake) -> None
     assert chosen("*") == f"{base}-r3"
     runs = earlier_runs(plan, lake, run_id=f"{base}-r2", environment=environment)
     assert [(run.run_id, sorted(run.records)) for run in runs] == [(base, [MERGE])]
+
+
+def test_what_was_carried_by_consent_is_not_asked_for_again(lake: Lake) -> None:
+    """A whole run after a whole run: the consent of the second one is read from its ledger by the third."""
+    lake.table("t").upsert(ROWS)
+    text = f"name: nightly\nlake: {lake.url}\nsteps:\n  - {{step: tag, name: first, table: t, tag: one}}\n"
+    Pipeline.parse(text).run()
+    changed = text.replace("tag: one", "tag: one, keep: 7 days")
+    with pytest.raises(InvalidRequest, match=r"'first' \(line 4: it was changed\)"):
+        Pipeline.parse(changed).run()
+    assert Pipeline.parse(changed).run(carry=["first"]).steps_carried == 1
+    summary = Pipeline.parse(changed + "  - {step: tag, name: second, table: t, tag: two}\n").run()
+    assert (summary.steps_carried, summary.steps_run) == (1, 1)
+    assert summary.records[0].carried_from.endswith("/1")
 
 
 def test_what_was_taken_over_is_read_back_and_counted(lake: Lake) -> None:

@@ -1,9 +1,10 @@
 """An edited pipeline: which finished steps count as done, and which would run again. Pure.
 
 Owns: `plan_carry`. A step of the new plan takes over the record of an earlier one of the same pipeline when both do the
-same (`StepIdentity.source`), the input is the same, and every step before it that writes to a table it touches
-is done too and was done earlier. A step that an earlier run finished and that cannot be taken over would run again. For
-one that changes rows or names a person must say so (`--replay`), or that what was done stands (`--carry`).
+same (`StepIdentity.source`), the input is the same, and every step before it that writes to a table it touches is done
+too and was done earlier (or an earlier run had both in this order, by consent). A step that an earlier run
+finished and that cannot be taken over would run again. For one that changes rows or names a person must say so
+(`--replay`), or that what was done stands (`--carry`); what stands by consent stands for later plans as well.
 
 Invariants: reads nothing; decides step by step in the order of the plan.
 """
@@ -14,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from typing import Any
 
 from lakebed.errors import InvalidRequest
 from lakebed.spark.pipeline.model import Plan, PlannedStep, StepIdentity, StepRecord
@@ -23,6 +25,9 @@ __all__ = ["Again", "Carry", "EarlierRun", "check_patterns", "is_asked", "matche
 
 ASKED_VERBS = frozenset(("ingest", "merge", "tag"))
 """Verbs that change rows or names; an `ingest` only when it writes to a table."""
+
+_ACCEPTED = "content_accepted"
+"""The metric of a carried record: the content of the input that it was kept for. DO NOT CHANGE: on disk."""
 
 _SHOWN_MAX = 12
 
@@ -34,7 +39,7 @@ class EarlierRun:
     run_id: str
     variables: Mapping[str, str]
     records: Mapping[int, StepRecord]
-    """By ordinal, without those that it took over itself."""
+    """By ordinal, with those that it took over itself: what stood in it, in its order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,7 @@ class Carry:
 class _Tables:
     """How far each table is, at some step of the plan."""
 
+    search: _Search
     pending: dict[str, str] = field(default_factory=dict)
     """By table: the name of the first step that writes to it and is not done."""
     newest: dict[str, tuple[str, StepRecord]] = field(default_factory=dict)
@@ -73,14 +79,27 @@ class _Tables:
         for table in sorted(identity.touches):
             if table in self.pending:
                 return f"'{self.pending[table]}' runs before it and writes to '{table}'"
-            if table in self.newest and _is_before(run_id, record, *self.newest[table], table=table):
-                return f"'{self.newest[table][1].name}', which now is before it, was done after it"
+            if table in self.newest and self._is_late(run_id, record, *self.newest[table], table=table):
+                return self._late(run_id, record, self.newest[table][1])
         if not identity.is_of_everything:
             return None
         if self.undone is not None:
             return f"'{self.undone}' runs before it"
-        later = [other for ran, other in self.last.items() if _is_before(run_id, record, ran, other)]
-        return f"'{later[0].name}', which now is before it, was done after it" if later else None
+        later = [other for ran, other in self.last.items() if self._is_late(run_id, record, ran, other)]
+        return self._late(run_id, record, later[0]) if later else None
+
+    def _is_late(
+        self, run_id: str, record: StepRecord, other_id: str, other: StepRecord, *, table: str | None = None
+    ) -> bool:
+        """Whether the other one, which is before it in the plan, was done after it, and no run accepted that."""
+        if not _is_before(run_id, record, other_id, other, table=table):
+            return False
+        return not self.search.is_accepted(_key(run_id, record), after=_key(other_id, other))
+
+    def _late(self, run_id: str, record: StepRecord, other: StepRecord) -> str:
+        if self.search.was_before(run_id, record, other):
+            return f"'{other.name}' was run again after it"
+        return f"'{other.name}', which now is before it, was done after it"
 
     def did(self, identity: StepIdentity, run_id: str, record: StepRecord) -> None:
         """A step is done."""
@@ -119,7 +138,7 @@ def plan_carry(
         carry: names of steps whose earlier record stands, although they differ.
     """
     search = _Search(plan, earlier)
-    tables = _Tables()
+    tables = _Tables(search)
     records: list[StepRecord] = []
     again: list[Again] = []
     for identity in identities:
@@ -140,12 +159,13 @@ def plan_carry(
         found = same or named
         stands = same is not None and reason is None
         if found is not None and (stands or matches(step.name, carry)):
-            records.append(_taken_over(found, identity))
+            accepted = None if stands else _content(found[1], identity, content)
+            records.append(_taken_over(found, identity, accepted=accepted))
             tables.did(identity, *found)
             continue
         tables.will(identity)
         if found is not None and is_asked(step):
-            again.append(Again(identity, reason or "it was changed"))
+            again.append(Again(identity, reason or search.change(identity)))
     return Carry(tuple(records), tuple(again))
 
 
@@ -158,21 +178,26 @@ class _Search:
         self._by_turn: dict[tuple[str, int], tuple[str, StepRecord]] = {}
         self._legacy: dict[str, list[tuple[set[str], tuple[str, StepRecord]]]] = defaultdict(list)
         self._turns: Counter[str] = Counter()
+        self._orders: list[dict[tuple[str, int], int]] = []
+        self._places: dict[str, dict[tuple[str, str], int]] = {}
         for run in earlier:
             self._index(run, is_alike=run.variables == plan.variables)
 
     def _index(self, run: EarlierRun, *, is_alike: bool) -> None:
         turns: dict[str, int] = defaultdict(int)
         views: dict[str, str] = {}
-        for record in sorted(run.records.values(), key=lambda record: record.ordinal):
-            found = (run.run_id, record)
+        in_order = sorted(run.records.values(), key=lambda record: record.ordinal)
+        self._orders.append({_key(_origin(record, run.run_id), record): record.ordinal for record in in_order})
+        self._places[run.run_id] = {(record.verb, record.name): record.ordinal for record in in_order}
+        for record in in_order:
+            found = (_origin(record, run.run_id), record)
             if is_alike:
-                self._by_name[record.verb, record.name] = found
+                _keep(self._by_name, (record.verb, record.name), found)
             if "view" in record.metrics:
                 views[str(record.metrics["view"])] = record.fingerprint
             if record.identity:
-                self._by_source[record.identity, record.name] = found
-                self._by_turn[record.identity, turns[record.identity]] = found
+                _keep(self._by_source, (record.identity, record.name), found)
+                _keep(self._by_turn, (record.identity, turns[record.identity]), found)
                 turns[record.identity] += 1
             else:
                 # Written by an older version: what it did is known by the digest of its settings and of those of the
@@ -196,6 +221,38 @@ class _Search:
     def named(self, identity: StepIdentity) -> tuple[str, StepRecord] | None:
         """A step of the same verb and name, in a run with the same variables."""
         return self._by_name.get((identity.step.verb, identity.step.name))
+
+    def is_accepted(self, one: tuple[str, int], *, after: tuple[str, int]) -> bool:
+        """Whether the newest run in which both stood had one behind the other, as the plan has."""
+        for order in reversed(self._orders):
+            if one in order and after in order:
+                return order[after] < order[one]
+        return False
+
+    def was_before(self, run_id: str, record: StepRecord, other: StepRecord) -> bool:
+        """Whether the run that did a step had the other one, by its name, before it."""
+        place = self._places.get(run_id, {}).get((other.verb, other.name))
+        return place is not None and place < _ordinal(record)
+
+    def change(self, identity: StepIdentity) -> str:
+        """Why a step is another one than the one of its name."""
+        named = self.named(identity)
+        if named is None or named[1].fingerprint != identity.step.fingerprint:
+            return "it was changed"
+        for view in identity.views:
+            found = self._by_name.get((view.verb, view.name))
+            if found is None or found[1].fingerprint != view.fingerprint:
+                return f"'{view.name}', which it reads, was changed"
+        return "it was changed"
+
+
+def _keep(
+    index: dict[Any, tuple[str, StepRecord]], key: tuple[str, str] | tuple[str, int], found: tuple[str, StepRecord]
+) -> None:
+    """The newer run wins; what it only took over does not win over a step that was done later."""
+    there = index.get(key)
+    if there is None or not found[1].carried_from or there[1].started_ms <= found[1].started_ms:
+        index[key] = found
 
 
 def is_asked(step: PlannedStep) -> bool:
@@ -241,23 +298,35 @@ def check_patterns(plan: Plan, *, replay: Sequence[str], carry: Sequence[str]) -
 
 def _changed(record: StepRecord, identity: StepIdentity, content: Callable[[StepIdentity], str | None]) -> str | None:
     """Whether the input is another one than the record's; an unknown one counts as unchanged."""
-    before = record.metrics.get("content")
-    now = content(identity) if before is not None and identity.views else None
-    return None if now is None or now == before else "its input has changed"
+    now = _content(record, identity, content)
+    known = (record.metrics.get("content"), record.metrics.get(_ACCEPTED))
+    return None if now is None or now in known else "its input has changed"
 
 
-def _taken_over(found: tuple[str, StepRecord], identity: StepIdentity) -> StepRecord:
+def _content(record: StepRecord, identity: StepIdentity, content: Callable[[StepIdentity], str | None]) -> str | None:
+    """What the step's input is now; None: nothing to compare it with."""
+    return content(identity) if record.metrics.get("content") is not None and identity.views else None
+
+
+def _taken_over(found: tuple[str, StepRecord], identity: StepIdentity, *, accepted: str | None) -> StepRecord:
+    """The record for this step; `accepted`: the content of another input that a person let it stand for."""
     run_id, record = found
     step = identity.step
     return replace(
         record,
+        metrics=record.metrics if accepted is None else {**record.metrics, _ACCEPTED: accepted},
         ordinal=step.ordinal,
         name=step.name,
         group=step.group,
         fingerprint=step.fingerprint,
         identity=identity.source,
-        carried_from=f"{run_id}/{record.ordinal}",
+        carried_from=f"{run_id}/{_ordinal(record)}",
     )
+
+
+def _key(run_id: str, record: StepRecord) -> tuple[str, int]:
+    """Which execution of a step: the run that did it, and the place there."""
+    return run_id, _ordinal(record)
 
 
 def _origin(record: StepRecord, run_id: str) -> str:

@@ -121,7 +121,7 @@ def which_run(plan: Plan, lake: Lake, *, replay: Sequence[str], environment: Env
 
 
 def earlier_runs(plan: Plan, lake: Lake, *, run_id: str, environment: Environment) -> list[EarlierRun]:
-    """Other runs of the same pipeline, oldest first. Cost: 1 LIST, 1 GET a run, then 1 LIST and 1 GET a step."""
+    """Other runs of the same pipeline, oldest first. Cost: 1 LIST, 1 GET a run, then 2 LIST and 1 GET a step."""
     ledgers = [Ledger(lake.store, run_id=one, environment=environment) for one in run_ids(lake.store) if one != run_id]
     pool = environment.runtime.pool(_READERS)
     try:
@@ -135,7 +135,7 @@ def earlier_runs(plan: Plan, lake: Lake, *, run_id: str, environment: Environmen
     others = [run.run_id for run, _ in mine if run.variables != plan.variables]
     passed_over = set(others[:-OTHER_RUNS_MAX])
     return [
-        EarlierRun(run.run_id, dict(run.variables), ledger.own_records())
+        EarlierRun(run.run_id, dict(run.variables), ledger.records())
         for run, ledger in mine
         if run.run_id not in passed_over
     ]
