@@ -19,6 +19,7 @@ from lakebed.spark.pipeline.measure import commit_metrics
 from lakebed.spark.pipeline.model import StepRecord
 from lakebed.spark.pipeline.page import render, verdict
 from lakebed.spark.pipeline.page_parts import bytes_text, told_apart
+from lakebed.spark.pipeline.page_table import _group_ticks
 from lakebed.spark.pipeline.plots import Flag, Tick, timeline
 from lakebed.spark.pipeline.progress import SilentProgress
 from lakebed.spark.pipeline.run import execute
@@ -253,6 +254,29 @@ def test_what_has_no_room_beside_the_page_is_inside() -> None:
     assert "thead{position:absolute;width:1px;height:1px;overflow:hidden" in style[0]
     html = timeline([], [], label="x", x_max=100, axis=[Tick(50, "middle"), Tick(99.5, "border")])
     assert '<span style="left:50.00%">middle</span><span class="end" style="left:99.50%">border</span>' in html
+
+
+def test_a_flag_has_the_name_of_its_tag() -> None:
+    """A tag of a month is flagged as it is called: by that name it is read."""
+    lake = lake_of()
+    lake.table("t").create_tag("2026-10", snapshot_id=1)
+    flags = render(facts_of(lake)).split('class="flags wide"')[1].split("</div>")[0]
+    assert ">2026-10</span>" in flags
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["2026-01", "2026-02"], ["Jan", "Feb"]),
+        (["2025-12", "2026-01"], ["2025-12", "2026-01"]),
+        (["New York", "Oslo"], ["New York", "Oslo"]),
+    ],
+)
+def test_a_group_has_its_value_below_the_plot(values: list[str], expected: list[str]) -> None:
+    """Whole, also when there are spaces in it; months of one year are short."""
+    version = facts_of(lake_of()).tables[0].versions[0]
+    found = _group_ticks([replace(version, group=f"place {value}") for value in values])
+    assert [tick.label for tick in found] == expected
 
 
 @pytest.mark.parametrize("count", [1, 12, 31, 400])

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from lakebed.spark.pipeline.plots import Area, Bars, Line, Tick, plot
+from lakebed.spark.pipeline.plots import Area, Bars, Flag, Line, Tick, plot, timeline
 
 
 def labels(html: str) -> list[str]:
@@ -55,3 +55,31 @@ def test_an_area_is_closed_at_zero() -> None:
     """Whatever its points are."""
     html = plot([Area([(2, 5), (8, 10)])], label="x", x_max=10, ticks=[], format_y=str)
     assert 'd="M200.00 100L200.00 50.00L800.00 0.00L800.00 100Z"' in html
+
+
+@pytest.mark.parametrize("count", [2, 20, 31, 400])
+def test_labels_below_a_plot_never_cover_each_other(count: int) -> None:
+    """In boxes of a phone, of a small window and of a large one; each is whole and stays inside of the box."""
+    ticks = [Tick(n + 0.5, f"2026-10-{n:02d}") for n in range(count)]
+    html = plot([], label="x", x_max=count, ticks=ticks, format_y=str)
+    for css, width in (("narrow", 220), ("middle", 460), ("wide", 840)):
+        layer = html.split(f'class="xs {css}"')[1].split("</div>")[0]
+        found = re.findall(r'<span(?: class="(\w+)")? style="left:([\d.]+)%">([^<]*)', layer)
+        assert len(found) >= min(count, width // 110)
+        end = 0.0
+        for side, left, label in found:
+            assert label in {tick.label for tick in ticks}
+            size = 7 * len(label)
+            start = float(left) / 100 * width - {"start": 0, "": size / 2, "end": size}[side]
+            assert start >= end, label
+            end = start + size
+        assert end <= width + 1
+
+
+def test_a_timeline_without_tags_has_no_room_for_them() -> None:
+    """The band of snapshots fills it; one tag, and there is room for its flag."""
+    bare = timeline([(0.5, "alive", "one")], [], label="x", x_max=1, axis=[])
+    assert 'class="plot timeline bare"' in bare
+    assert 'd="M500.00 0V100"' in bare
+    tagged = timeline([(0.5, "alive", "one")], [Flag(0.5, "first")], label="x", x_max=1, axis=[])
+    assert 'class="plot timeline"' in tagged

@@ -54,7 +54,7 @@ def _timeline(table: TableFacts) -> str:
         for number, version in enumerate(versions)
     ]
     flags = [
-        Flag(position[tag.snapshot], _short(tag.tag), "flag" if tag_holds(tag) is not False else "flag wrong")
+        Flag(position[tag.snapshot], tag.tag, "flag" if tag_holds(tag) is not False else "flag wrong")
         for tag in table.tags
         if tag.snapshot in position
     ]
@@ -70,12 +70,10 @@ def _timeline(table: TableFacts) -> str:
         *((("key flag", f"{'tag' if len(flags) == 1 else 'tags'} ({len(flags):,})"),) if flags else ()),
     )
     first, last = versions[0].committed_ms, versions[-1].committed_ms
-    return card(
-        "Snapshots and tags",
-        f"Every commit is a snapshot: from {time_text(first)} to {time_text(last)} UTC. "
-        "A tag keeps its version readable when the snapshots around it have expired.",
-        drawn + keys,
-    )
+    words = f"Every commit is a snapshot: from {time_text(first)} to {time_text(last)} UTC."
+    if flags:
+        words += " A tag keeps its version readable when the snapshots around it have expired."
+    return card("Snapshots and tags" if flags else "Snapshots", words, drawn + keys)
 
 
 def _fate(version: VersionFacts) -> str:
@@ -216,7 +214,7 @@ def _freed(table: TableFacts) -> str:
         rows.append(
             f'<div class="stack" role="img" aria-label="{shown[0]} before, {shown[1]} after">{bar}</div>'
             f"{keys}"
-            f"<p>{counted(int(expiry['snapshots_expired']), 'snapshot')} expired: "
+            f"<p>{utc_text(expiry['started_ms'])}: {counted(int(expiry['snapshots_expired']), 'snapshot')} expired: "
             f"{counted(int(expiry['snapshots_expired']), 'snapshot file')} and "
             f"{counted(int(expiry['files_deleted']), 'other file')} deleted; the table's folder had "
             f"<b>{shown[0]}</b> before and <b>{shown[1]}</b> after.</p>"
@@ -310,19 +308,20 @@ def _group_ticks(versions: Sequence[VersionFacts]) -> list[Tick]:
     for number, version in enumerate(versions):
         if version.group and (not starts or starts[-1][1] != version.group):
             starts.append((number, version.group))
-    if 1 < len(starts) <= 24:
+    if len(starts) > 1:
         ends = [number for number, _ in starts[1:]] + [len(versions)]
-        return [
-            Tick((start + end) / 2, _short(group.rpartition(" ")[2]))
-            for (start, group), end in zip(starts, ends, strict=True)
-        ]
+        labels = _short([group.partition(" ")[2] for _, group in starts])
+        return [Tick((start + end) / 2, label) for (start, _), end, label in zip(starts, ends, labels, strict=True)]
     if not versions:
         return []
     places = sorted({0, len(versions) // 4, len(versions) // 2, 3 * len(versions) // 4, len(versions) - 1})
     return [Tick(number + 0.5, f"#{versions[number].snapshot}") for number in places]
 
 
-def _short(name: str) -> str:
-    """``2013-01`` as ``Jan``; anything else as it is."""
-    match = re.fullmatch(r"\d{4}-(\d{2})", name)
-    return MONTHS[int(match[1]) - 1] if match and 1 <= int(match[1]) <= 12 else name
+def _short(names: Sequence[str]) -> list[str]:
+    """Months of one year, such as ``2013-01``, as ``Jan``; anything else as it is."""
+    found = [re.fullmatch(r"(\d{4})-(0[1-9]|1[0-2])", name) for name in names]
+    months = [match for match in found if match]
+    if len(months) < len(names) or len({match[1] for match in months}) > 1:
+        return list(names)
+    return [MONTHS[int(match[2]) - 1] for match in months]

@@ -103,7 +103,7 @@ def plot(
         f'<div class="box"><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" aria-hidden="true">'
         f"{''.join(shapes)}</svg>"
         f'<div class="tops" aria-hidden="true">{top_labels}</div></div>'
-        f'<div class="xs" aria-hidden="true">{_x_labels(ticks, x_max)}</div></div>'
+        f"{_x_axis(ticks, x_max)}</div>"
     )
 
 
@@ -124,15 +124,16 @@ def timeline(
     x_max: float,
     axis: Sequence[Tick],
 ) -> str:
-    """Snapshots as fine strokes on a band, tags as flags above it.
+    """Snapshots as fine strokes on a band, tags as flags above it; without tags the band alone.
 
     Args:
         ticks: (x, CSS class, hint) of each snapshot.
         flags: tags, in order of x. Each has a pole; labels are in two rows, and only as many as have room: first the
             wrong ones, then the last, then from the left.
     """
+    top = 62 if flags else 0
     strokes = "".join(
-        f'<path class="{css}" d="M{_WIDTH * x / max(x_max, 1e-9):.2f} 62V{_HEIGHT}">'
+        f'<path class="{css}" d="M{_WIDTH * x / max(x_max, 1e-9):.2f} {top}V{_HEIGHT}">'
         f"<title>{escape(hint)}</title></path>"
         for x, css, hint in ticks
     )
@@ -146,18 +147,19 @@ def timeline(
         for css, width in _LABEL_WIDTHS.items()
     )
     return (
-        f'<div class="plot timeline" role="img" aria-label="{escape(label, quote=True)}"><div class="ys"></div>'
+        f'<div class="plot timeline{"" if flags else " bare"}" role="img" aria-label="{escape(label, quote=True)}">'
+        '<div class="ys"></div>'
         f'<div class="box"><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" aria-hidden="true">'
-        f'<path class="band" d="M0 62H{_WIDTH}V{_HEIGHT}H0Z"/>{strokes}{poles}</svg>'
+        f'<path class="band" d="M0 {top}H{_WIDTH}V{_HEIGHT}H0Z"/>{strokes}{poles}</svg>'
         f"{labels}</div>"
-        f'<div class="xs" aria-hidden="true">{_x_labels(axis, x_max)}</div></div>'
+        f"{_x_axis(axis, x_max)}</div>"
     )
 
 
-_LABEL_WIDTHS = {"narrow": 270.0, "middle": 500.0, "wide": 860.0}
-"""CSS pixels that a timeline has at least, by the class of the labels that are shown then (see `page.css`)."""
-_LABEL_PADDING, _LETTER_WIDTH = 14.0, 7.6
-"""Of a label, in CSS pixels; letters are seldom wider."""
+_LABEL_WIDTHS = {"narrow": 220.0, "middle": 460.0, "wide": 840.0}
+"""CSS pixels that a plot has at least, by the class of the labels that are shown then (see `page.css`)."""
+_LABEL_PADDING, _LABEL_GAP, _LETTER_WIDTH = 14.0, 8.0, 7.6
+"""In a flag, between labels of an axis, of a letter (seldom wider), in CSS pixels."""
 
 
 def _flag_labels(flags: Sequence[Flag], x_max: float, width: float) -> str:
@@ -230,16 +232,30 @@ def _nice(highest: float, *, step_min: float = 0.0) -> tuple[float, list[float]]
     return count * step, [number * step for number in range(count + 1)]
 
 
-def _x_labels(ticks: Sequence[Tick], x_max: float) -> str:
-    """Where there are many, a narrow page leaves out every second one.
+def _x_axis(ticks: Sequence[Tick], x_max: float) -> str:
+    """The labels below a plot, once for each of the widths."""
+    return "".join(
+        f'<div class="xs {css}" aria-hidden="true">{_x_labels(ticks, x_max, width)}</div>'
+        for css, width in _LABEL_WIDTHS.items()
+    )
 
-    A label that would pass the right border of a narrow plot ends at its tick.
+
+def _x_labels(ticks: Sequence[Tick], x_max: float, width: float) -> str:
+    """The labels that have room in a box of `width` pixels, from the left.
+
+    A label that would pass a border begins or ends at its tick; one that is longer than half the box is cut.
     """
-    labels = []
-    for number, tick in enumerate(ticks):
-        share = tick.x / max(x_max, 1e-9)
-        at_end = share * _LABEL_WIDTHS["narrow"] + _LETTER_WIDTH * len(tick.label) / 2 > _LABEL_WIDTHS["narrow"]
-        css = " ".join([*(["minor"] if number % 2 and len(ticks) > 6 else []), *(["end"] if at_end else [])])
-        of_class = f' class="{css}"' if css else ""
-        labels.append(f'<span{of_class} style="left:{100 * share:.2f}%">{escape(tick.label)}</span>')
+    letters_max = int(width / 2 / _LETTER_WIDTH)
+    labels: list[str] = []
+    taken = 0.0
+    for tick in ticks:
+        label = tick.label if len(tick.label) <= letters_max else tick.label[: letters_max - 1] + "…"
+        size, place = _LETTER_WIDTH * len(label), width * tick.x / max(x_max, 1e-9)
+        at_start, at_end = place < size / 2, place + size / 2 > width
+        left = place if at_start else place - size if at_end else place - size / 2
+        if left < taken:
+            continue
+        taken = left + size + _LABEL_GAP
+        css = ' class="start"' if at_start else ' class="end"' if at_end else ""
+        labels.append(f'<span{css} style="left:{100 * place / width:.2f}%">{escape(label)}</span>')
     return "".join(labels)
