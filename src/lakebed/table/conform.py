@@ -17,6 +17,7 @@ from lakebed.table.model import DataField, TableSchema
 from lakebed.table.schema import unknown_column
 from lakebed.table.sequence import sequence_order
 from lakebed.table.types import arrow_schema, arrow_type
+from lakebed.texts import counted
 
 __all__ = ["boolean_mask", "conform", "conform_keys", "may_become"]
 
@@ -228,7 +229,10 @@ def boolean_mask(rows: pa.Table, *, column: str) -> pa.ChunkedArray:
         )
     mask = rows.column(position)
     if not pa.types.is_boolean(mask.type) or mask.null_count:
-        what = f"{mask.null_count} nulls" if pa.types.is_boolean(mask.type) else f"type {mask.type}"
+        if pa.types.is_boolean(mask.type):
+            what = f"{counted(mask.null_count, 'null')}: write false in their place, in SQL coalesce({column}, false)"
+        else:
+            what = f"type {mask.type}: give a boolean column"
         raise InvalidRequest(
             f"deletes={column!r} must be a boolean column without nulls, but has {what}.",
             kind="type_mismatch",

@@ -298,10 +298,16 @@ def test_a_finished_writer_is_closed(store: ObjectStore) -> None:
         out.write(rows(("a", 1, 1.0)))
 
 
-@pytest.mark.parametrize("mask", [pa.array([1]), pa.array([None], pa.bool_())])
-def test_the_delete_mark_is_boolean(store: ObjectStore, mask: pa.Array) -> None:
-    """Only a boolean column without nulls can say which rows to delete."""
-    with pytest.raises(InvalidRequest, match="boolean"):
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [
+        (pa.array([1]), r"but has type int64: give a boolean column\."),
+        (pa.array([None], pa.bool_()), r"but has 1 null: write false in their place, in SQL coalesce\(gone, false\)\."),
+    ],
+)
+def test_the_delete_mark_is_boolean(store: ObjectStore, mask: pa.Array, words: str) -> None:
+    """Only a boolean column without nulls can say which rows to delete; the error says what to do."""
+    with pytest.raises(InvalidRequest, match=words):
         writer(store, keyed(bucket="1")).write(rows(("a", 1, 1.0)).append_column("gone", mask), deletes="gone")
 
 
