@@ -1,13 +1,14 @@
 """Spark's own SQL parser, without a session: to say whether a text is SQL before anything runs.
 
 Owns: starting a JVM for that (about 2 s, less memory than a session), or using the one that runs. Only the grammar is
-checked: tables and columns are not looked up.
+checked, and the names of tables are listed: neither tables nor columns are looked up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from py4j.protocol import Py4JJavaError
@@ -18,10 +19,20 @@ from lakebed.spark.java import require_java, require_pyspark
 from lakebed.spark.messages import first_line
 from lakebed.spark.start import QUIET, launch
 
-__all__ = ["Parse", "sql_parser"]
+__all__ = ["Parse", "Parsed", "sql_parser"]
 
-Parse = Callable[[Literal["expression", "query"], str], str | None]
-"""Kind and text -> what is wrong with it, in Spark's first words; None: it is SQL."""
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What the parser says of a text."""
+
+    wrong: str | None
+    """In Spark's first words; None: it is SQL."""
+    tables: frozenset[str] = frozenset()
+    """Of a query: names of one part that it reads and does not define itself, as written."""
+
+
+Parse = Callable[[Literal["expression", "query"], str], Parsed]
 
 _EXIT_SECONDS_MAX = 10
 
@@ -43,14 +54,16 @@ def sql_parser() -> Iterator[Parse]:
     try:
         parser = gateway.jvm.org.apache.spark.sql.execution.SparkSqlParser()
 
-        def parse(kind: Literal["expression", "query"], text: str) -> str | None:
+        def parse(kind: Literal["expression", "query"], text: str) -> Parsed:
             try:
-                (parser.parseExpression if kind == "expression" else parser.parsePlan)(text)
+                if kind == "expression":
+                    parser.parseExpression(text)
+                    return Parsed(None)
+                return Parsed(None, _tables_of(parser.parsePlan(text)))
             except (Py4JJavaError, ParseException) as error:
                 # PySpark turns what the JVM throws into its own errors once a session was made.
                 message = str(error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else error)
-                return first_line(message) or "it is no SQL"
-            return None
+                return Parsed(first_line(message) or "it is no SQL")
 
         yield parse
     finally:
@@ -58,3 +71,24 @@ def sql_parser() -> Iterator[Parse]:
             gateway.shutdown()
             gateway.proc.stdin.close()  # which ends the JVM
             gateway.proc.wait(_EXIT_SECONDS_MAX)
+
+
+def _tables_of(plan: Any) -> frozenset[str]:
+    """Names of one part that a parsed query reads, without those that its WITH clauses define."""
+    read: set[str] = set()
+    defined: set[str] = set()
+    pending = [plan]
+    while pending:
+        node = pending.pop()
+        kind = node.getClass().getSimpleName()
+        if kind == "UnresolvedRelation" and node.multipartIdentifier().size() == 1:
+            read.add(node.multipartIdentifier().head())
+        inner = [*_items(node.innerChildren())] if kind == "UnresolvedWith" else []
+        defined.update(alias.alias().lower() for alias in inner)
+        pending.extend((*_items(node.children()), *_items(node.subqueries()), *inner))
+    return frozenset(name for name in read if name.lower() not in defined)
+
+
+def _items(sequence: Any) -> Iterator[Any]:
+    """The items of a Scala sequence."""
+    return (sequence.apply(number) for number in range(sequence.size()))

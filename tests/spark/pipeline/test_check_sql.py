@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 import lakebed.spark
 from lakebed.errors import InvalidRequest
+from lakebed.lake.lake import open_lake
 from lakebed.spark.pipeline import check_file
 from lakebed.spark.writing import write_arrow
 from lakebed.table.model import DataField
@@ -66,6 +67,54 @@ def test_sql_that_does_not_parse_is_found(spark: SparkSession, file: Path, old: 
         check_file(file)
     assert words in caught.value.message
     assert "\n" not in caught.value.message
+
+
+QUERIES = (
+    TEXT[: TEXT.index("  - step: audit")]
+    + """\
+  - step: audit
+    query: >
+      WITH few AS (SELECT id FROM trips LIMIT 3), none AS (SELECT * FROM few)
+      SELECT *, (SELECT max(id) FROM Delivery) AS top FROM none JOIN range(3) ON true
+      WHERE id IN (SELECT t.id FROM trips t) OR EXISTS (SELECT 1 FROM VALUES (1) AS v(x))
+        OR id IN (SELECT id FROM csv.`a`)
+    every_row: {an id: id IS NOT NULL}
+"""
+)
+
+
+def test_the_tables_of_a_query_are_looked_up(spark: SparkSession, file: Path) -> None:
+    """Views of earlier steps, tables of the lake and of the file; names that the query gives itself are none."""
+    lake = open_lake(str(file.parent / "lake"))
+    file.write_text(QUERIES)
+    with pytest.raises(InvalidRequest, match=r"line 8: 'query' reads 'trips': there is neither a table nor a view"):
+        check_file(file)
+    lake.create_table("trips", pa.schema([pa.field("id", pa.int64())]))
+    assert check_file(file).sql_unchecked is None
+    lake.drop_table("trips")
+    file.write_text(QUERIES.replace("steps:", "tables: {trips: {schema: {id: BIGINT}}}\nsteps:"))
+    assert check_file(file).sql_unchecked is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("FROM trips LIMIT", "FROM trops LIMIT", "'query' reads 'trops': there is neither a table nor a view"),
+        ("FROM Delivery", "FROM deliverys", "Did you mean 'delivery'?"),
+        ("FROM trips t", "FROM trops t", "'query' reads 'trops'"),
+        ("FROM files", "FROM file", "line 5: 'select' reads 'file': there is neither a table nor a view"),
+    ],
+)
+def test_a_query_of_a_table_that_is_not_there_is_found(
+    spark: SparkSession, file: Path, old: str, new: str, words: str
+) -> None:
+    """Also in a subquery and in a common table expression, with the nearest name."""
+    text = QUERIES.replace("steps:", "tables: {trips: {schema: {id: BIGINT}}}\nsteps:")
+    assert text.count(old) == 1
+    file.write_text(text.replace(old, new))
+    with pytest.raises(InvalidRequest) as caught:
+        check_file(file)
+    assert words in caught.value.message
 
 
 def test_a_check_starts_a_jvm_when_none_runs(file: Path) -> None:

@@ -7,7 +7,7 @@ Invariants: a check that fails here would fail when its step runs, for the same 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -126,8 +126,12 @@ def check_inputs(plan: Plan) -> None:
         raise missing[0]
 
 
-def check_sql(plan: Plan) -> str | None:
-    """Every expression and query is SQL to Spark's parser.
+def check_sql(plan: Plan, tables: Collection[str]) -> str | None:
+    """Every expression and query is SQL to Spark's parser, and reads tables and views that are there.
+
+    Args:
+        plan: what is checked.
+        tables: those of the lake, as a query names them.
 
     Returns:
         Why that could not be looked at (no Java), as a sentence; None when it was.
@@ -147,16 +151,34 @@ def check_sql(plan: Plan) -> str | None:
         return f"Its SQL was not checked: {error.message}"
     from lakebed.spark.sql_parser import sql_parser
 
-    accepted: set[tuple[str, str]] = set()
+    known = _known(plan, tables)
+    accepted: dict[tuple[str, str], frozenset[str]] = {}
     with sql_parser() as parse:
         for step, what, kind, text in texts:
-            if (kind, text) in accepted:
-                continue
-            wrong = parse(kind, text)
-            if wrong is not None:
-                raise _place(plan, step).error(f"{what} is not SQL that Spark understands: {wrong}")
-            accepted.add((kind, text))
+            if (kind, text) not in accepted:
+                found = parse(kind, text)
+                if found.wrong is not None:
+                    raise _place(plan, step).error(f"{what} is not SQL that Spark understands: {found.wrong}")
+                accepted[kind, text] = found.tables
+            names = known[step.ordinal]
+            for name in sorted(accepted[kind, text]):
+                if name.lower() not in {one.lower() for one in names}:  # as Spark compares them
+                    raise _place(plan, step).error(
+                        f"{what} reads '{name}': there is neither a table nor a view of this name in the lake, and "
+                        f"`tables` declares none.{nearest(name, names)}"
+                    )
     return None
+
+
+def _known(plan: Plan, tables: Collection[str]) -> dict[int, frozenset[str]]:
+    """By ordinal of a step, what its query may name: tables, and views that are made before it."""
+    known = frozenset((*tables, *plan.tables))
+    found: dict[int, frozenset[str]] = {}
+    for step in plan.steps:
+        found[step.ordinal] = known | {"files"} if step.verb == "ingest" else known
+        view = step.settings.get("as")
+        known = known if view is None or view in known else known | {view}
+    return found
 
 
 def _sql(plan: Plan) -> Iterator[tuple[PlannedStep, str, Literal["expression", "query"], str]]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from lakebed.spark.pipeline.engine import Engine
 
-__all__ = ["RunContext", "newest_commit"]
+__all__ = ["RunContext", "fields_of", "newest_commit", "query_names"]
 
 
 @dataclass(slots=True)
@@ -133,8 +133,7 @@ class RunContext:
 
     def row_sources(self) -> set[str]:
         """Every view and table that a query may name; tables of the database ``default`` by their plain names."""
-        tables = (name.removeprefix("default.") for name in self.lake.tables())
-        return {*self._recipes, *self.plan.tables, *tables}
+        return {*self._recipes, *self.plan.tables, *query_names(self.lake)}
 
     def table(self, name: str, *, step: PlannedStep) -> Table:
         """A table of the lake; a declared one with a schema is created when absent.
@@ -218,6 +217,11 @@ def newest_commit(records: Iterable[StepRecord], table: str) -> int | None:
         if record.verb in ("ingest", "merge", "compact") and record.metrics.get("table") == table
     )
     return max((int(snapshot) for snapshot in commits if snapshot), default=None)
+
+
+def query_names(lake: Lake) -> set[str]:
+    """The lake's tables as a query names them: those of the database ``default`` by their plain names. Cost: 1 LIST."""
+    return {name.removeprefix("default.") for name in lake.tables()}
 
 
 def fields_of(spec: TableSpec) -> tuple[DataField, ...]:

@@ -22,7 +22,7 @@ from lakebed.lake.lake import Lake
 from lakebed.runtime import Environment
 from lakebed.spark.pipeline.carry import check_patterns, plan_carry, refuse_again
 from lakebed.spark.pipeline.check import CheckReport, check_columns, check_inputs, check_sql
-from lakebed.spark.pipeline.context import RunContext
+from lakebed.spark.pipeline.context import RunContext, query_names
 from lakebed.spark.pipeline.identity import identities
 from lakebed.spark.pipeline.inputs import Inputs
 from lakebed.spark.pipeline.ledger import AttemptEnd, Ledger, RunStatus, run_statuses
@@ -132,8 +132,9 @@ def check_file(
             lake = None
         check_tables(plan, lake)
         check_columns(plan, lake)
+        tables = set() if lake is None else query_names(lake)
     check_inputs(plan)
-    return CheckReport(plan, sql_unchecked=check_sql(plan))
+    return CheckReport(plan, sql_unchecked=check_sql(plan, tables))
 
 
 def run_file(
