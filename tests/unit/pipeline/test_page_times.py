@@ -12,13 +12,14 @@ from lakebed.lake.lake import Lake, open_lake
 from lakebed.runtime import Environment
 from lakebed.spark.pipeline import Pipeline
 from lakebed.spark.pipeline.facts import ReportFacts, collect
-from lakebed.spark.pipeline.ledger import Ledger
+from lakebed.spark.pipeline.ledger import AttemptEnd, Ledger
 from lakebed.spark.pipeline.measure import commit_metrics
 from lakebed.spark.pipeline.model import RunSummary, StepRecord
-from lakebed.spark.pipeline.page import render
+from lakebed.spark.pipeline.page import render, verdict
 from lakebed.spark.pipeline.progress import SilentProgress
 from lakebed.spark.pipeline.run import execute
 from lakebed.table.table import Table
+from lakebed.testing import ManualClock
 
 EXPIRE = "name: clean\nlake: l\nsteps:\n  - {step: expire, table: t, keep: 1}\n"
 
@@ -168,3 +169,69 @@ def test_a_run_killed_after_its_last_step_is_completed_by_the_next_call(lake: La
     assert ledger.status().state == "unfinished"
     run(lake, EXPIRE, "clean-1")
     assert (ledger.status().state, ledger.status().attempts) == ("complete", 2)
+
+
+FAILING = "name: clean\nlake: l\nvars: {keep: 5}\nsteps:\n  - {step: compact, table: t}\n"
+EDITED = FAILING.replace("compact, table: t", "expire, table: t, keep: '${keep}'")
+
+
+def stopped_and_then(
+    lake: Lake, text: str = EDITED, *, kind: str = "syntax", run_id: str | None = None, **variables: str
+) -> ReportFacts:
+    """A run that an error stopped, then another one, which completes."""
+    plan = Pipeline.parse(FAILING).plan()
+    earlier = Environment(clock=ManualClock())
+    ledger = Ledger(lake.store, run_id=plan.default_run_id, environment=earlier)
+    ledger.end(ledger.begin(plan), AttemptEnd(1, "failed", step="compact", error_kind=kind, error="It is wrong."))
+    after = Pipeline.parse(text).plan(variables=variables)
+    execute(
+        after,
+        lake=lake,
+        ledger=Ledger(lake.store, run_id=run_id or after.default_run_id, environment=Environment()),
+        spark=None,
+        progress=SilentProgress(),
+        environment=Environment(),
+    )
+    return facts_of(lake)
+
+
+def test_a_run_that_the_edited_pipeline_went_on_with_is_no_alarm(lake: Lake) -> None:
+    """The stop stays in the report, with the run that went on; the page has its tick again."""
+    merge(lake, 2, recorded=False)
+    facts = stopped_and_then(lake)
+    css, sentence = verdict(facts)
+    assert (css, "stopped and is not finished" in sentence) == ("good", False)
+    assert "1 run is not complete; a later run of the pipeline went on in its place." in sentence
+    later = Pipeline.parse(EDITED).plan().default_run_id
+    assert [run.continued_by for run in facts.runs] == [later, None]
+    page = render(facts)
+    assert f"continued by <code>{later}</code>" in page
+    assert "It is wrong." in page
+
+
+def test_a_stop_stays_when_what_came_later_was_other_work(lake: Lake) -> None:
+    """Other variables, another pipeline, an id of its own; or the stopped run was called again and stopped."""
+    merge(lake, 2, recorded=False)
+    assert verdict(stopped_and_then(lake, keep="6"))[0] == "bad"
+    assert verdict(stopped_and_then(lake, EDITED.replace("clean", "other")))[0] == "bad"
+    assert verdict(stopped_and_then(lake, run_id="tonight"))[0] == "bad"
+    assert verdict(stopped_and_then(lake))[0] == "good"
+    plan, later = Pipeline.parse(FAILING).plan(), Environment(clock=ManualClock(start_ms=4_000_000_000_000))
+    ledger = Ledger(lake.store, run_id=plan.default_run_id, environment=later)
+    ledger.end(ledger.begin(plan), AttemptEnd(4_000_000_000_001, "failed", error="Again."))
+    assert verdict(facts_of(lake))[0] == "bad"
+
+
+def test_rows_that_were_refused_keep_the_tick_away(lake: Lake) -> None:
+    """Nothing tells whether they came in with the later run."""
+    merge(lake, 2, recorded=False)
+    assert verdict(stopped_and_then(lake, kind="audit_failed"))[0] == "open"
+
+
+def test_a_repeated_increment_that_was_refused_is_named_as_that(lake: Lake) -> None:
+    """It is no error of the pipeline: the lake protected its rows."""
+    facts = stopped_and_then(lake, kind="merged_already", keep="6")
+    page = render(facts)
+    assert "<dd>1</dd><dt>repeated increment refused</dt>" in page
+    assert "other stop" not in page
+    assert verdict(facts)[0] == "open"

@@ -7,7 +7,7 @@ that has expired is known from the ledger, a living one from the table, and what
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lakebed.lake.lake import Lake
@@ -32,6 +32,7 @@ __all__ = [
 
 BAD_LOAD_KINDS = ("audit_failed", "bad_rows")
 """Kinds of errors that mean that the rows of a delivery were refused."""
+REPEATED_KIND = "merged_already"
 COMMITTING = ("ingest", "merge", "compact")
 
 
@@ -128,7 +129,12 @@ class Stop:
     bad_load: bool
     """Whether the rows were refused, by an audit or because they do not fit their schema."""
     repaired_ms: int | None
-    """When the step was done after all, by a later call."""
+    """When the step was done after all, by a later call of the run."""
+
+    @property
+    def is_repeated_increment(self) -> bool:
+        """Whether an increment was refused because another run had merged it."""
+        return self.kind == REPEATED_KIND
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +147,8 @@ class RunFacts:
     """In order of time, also those that a later call repaired."""
     is_writing: bool = False
     """Whether this report is a step of it, so that it cannot be complete yet."""
+    continued_by: str | None = None
+    """Of a run that is not complete: the later run of the pipeline that went on in its place; None: none did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +189,7 @@ def collect(
         ids = [status.run_id for status in reversed(run_statuses(lake.store, environment=environment))]
     else:
         ids = [run_id]
-    runs = []
-    for one in ids:
-        ledger = Ledger(lake.store, run_id=one, environment=environment)
-        records = tuple(ledger.records().values())
-        stops = _stops(ledger.ends().values(), records)
-        runs.append(RunFacts(ledger.status(), records, stops, is_writing=one == writing_run))
+    runs = _runs([Ledger(lake.store, run_id=one, environment=environment) for one in ids], writing_run=writing_run)
     # What a run took over stands in the run that did it.
     steps = [step for run in runs for step in run.steps if run_id is not None or not step.carried_from]
     read_again = {**read_fingerprints(steps), **(fingerprints or {})}
@@ -213,6 +216,36 @@ def _title(runs: Sequence[RunFacts]) -> str:
         return "No pipeline has run yet"
     shown = names[:3] if len(names) <= 4 else [*names[:3], f"{len(names) - 3} more"]
     return f"Pipeline {names[0]}" if len(names) == 1 else f"Pipelines {', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def _runs(ledgers: Sequence[Ledger], *, writing_run: str | None) -> list[RunFacts]:
+    """The runs, in order of time as their ledgers; those that are not complete with the one that went on."""
+    runs = []
+    for ledger in ledgers:
+        steps = tuple(ledger.records().values())
+        stops = _stops(ledger.ends().values(), steps)
+        runs.append(RunFacts(ledger.status(), steps, stops, is_writing=ledger.run_id == writing_run))
+    for number, run in enumerate(runs):
+        if run.status.state == "complete" or run.is_writing:
+            continue
+        later = zip(runs[number + 1 :], ledgers[number + 1 :], strict=True)
+        went_on = (other for other, ledger in later if _went_on(run, ledgers[number], other, ledger))
+        runs[number] = replace(run, continued_by=next((other.status.run_id for other in went_on), None))
+    return runs
+
+
+def _went_on(run: RunFacts, ledger: Ledger, later: RunFacts, later_ledger: Ledger) -> bool:
+    """Whether `later`, a run of the same pipeline, did the work of `run`, in a call after its last one."""
+    before, after = ledger.run(), later_ledger.run()
+    if before.pipeline != after.pipeline or not before.variables.items() <= after.variables.items():
+        return False
+    if not (before.is_of_definition and after.is_of_definition):
+        return False  # a run with an id that a person gave stands for itself
+    stopped = run.status.failed_step
+    is_done = later.status.state == "complete"
+    if later.is_writing and stopped is not None:
+        is_done = {stopped, *(step.name for step in run.steps)} <= {step.name for step in later.steps}
+    return is_done and later_ledger.last_began_ms() >= ledger.last_began_ms()
 
 
 def _stops(ends: Iterable[AttemptEnd], steps: Sequence[StepRecord]) -> tuple[Stop, ...]:

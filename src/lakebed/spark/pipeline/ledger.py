@@ -56,6 +56,11 @@ class RunRecord:
     replay: tuple[str, ...] = ()
     """Steps (or patterns) that a person asked to run again when the run began."""
 
+    @property
+    def is_of_definition(self) -> bool:
+        """Whether its id is the one that its definition and variables give, so that it takes over earlier runs."""
+        return self.run_id.startswith(f"{self.pipeline}-{self.fingerprint[:12]}")
+
 
 @dataclass(frozen=True, slots=True)
 class Carried:
@@ -242,6 +247,10 @@ class Ledger:
     def attempt_count(self) -> int:
         """How many calls of run there were."""
         return sum(name.endswith("-start.json") for name in self._names("attempts"))
+
+    def last_began_ms(self) -> int:
+        """When the last call began, Unix time in milliseconds, UTC. Cost: 1 LIST + 1 GET."""
+        return self._read(f"attempts/{self.attempt_count():06d}-start.json", AttemptStart).started_ms
 
     def ends(self) -> dict[int, AttemptEnd]:
         """How the calls of run ended, by number; a missing one runs, or was killed. Cost: 1 LIST + 1 GET a call."""

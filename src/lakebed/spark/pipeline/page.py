@@ -71,8 +71,8 @@ def _head(facts: ReportFacts) -> str:
 def verdict(facts: ReportFacts) -> tuple[str, str]:
     """A key of `_VERDICT_MARKS`, and the sentences to read first.
 
-    ``good`` claims that everything is well as of this report: every run is complete, no stop is left, and every tag
-    that has a fingerprint was read or checked for it.
+    ``good`` claims that everything is well as of this report: every run is complete or a later one went on in its
+    place, no stop is left, and every tag that has a fingerprint was read or checked for it.
     """
     tags = [tag for table in facts.tables for tag in table.tags]
     wrong = [
@@ -94,21 +94,35 @@ def verdict(facts: ReportFacts) -> tuple[str, str]:
     if expired:
         given_back = f", which gave back {bytes_text(freed)}" if freed > 0 else ""
         words.append(f"{counted(expired, 'snapshot')} expired{given_back}.")
-    stopped = [run.status.run_id for run in facts.runs if run.status.state == "failed"]
-    unfinished = [run.status.run_id for run in facts.runs if run.status.state == "unfinished" and not run.is_writing]
-    if stopped:
-        words.append(f"{counted(len(stopped), 'run')} stopped and {are(len(stopped))} not finished: see below.")
+    stopped = [run for run in facts.runs if run.status.state == "failed"]
+    left = [run for run in stopped if run.continued_by is None]
+    gone_on = [run for run in facts.runs if run.continued_by is not None]
+    unfinished = [
+        run
+        for run in facts.runs
+        if run.status.state == "unfinished" and not run.is_writing and run.continued_by is None
+    ]
+    if left:
+        words.append(f"{counted(len(left), 'run')} stopped and {are(len(left))} not finished: see below.")
     if unfinished:
         words.append(f"{counted(len(unfinished), 'run')} {are(len(unfinished))} not complete: running, or killed.")
+    if gone_on:
+        went_on = f"a later run of the pipeline went on in {'its' if len(gone_on) == 1 else 'their'} place"
+        words.append(f"{counted(len(gone_on), 'run')} {are(len(gone_on))} not complete; {went_on}.")
     if not facts.runs:
         words.append("No pipeline has run in this lake.")
     elif not words:
         words.append("All steps are done.")
-    # A delivery that was refused is the pipeline at work; any other error wants a person.
-    failed = [run for run in facts.runs if run.status.state == "failed"]
-    if not all(run.stops and run.stops[-1].bad_load for run in failed):
+    # Rows that were refused are the pipeline at work; any other error wants a person.
+    if not all(run.stops and _is_refusal(run.stops[-1]) for run in left):
         return "bad", " ".join(words)
-    return "open" if stopped or unfinished or unread else "good", " ".join(words)
+    # Whether rows that a run refused came in with the run that went on cannot be told.
+    refused = any(run.stops and _is_refusal(run.stops[-1]) for run in gone_on)
+    return "open" if left or unfinished or unread or refused else "good", " ".join(words)
+
+
+def _is_refusal(stop: Stop) -> bool:
+    return stop.bad_load or stop.is_repeated_increment
 
 
 def _unread_words(unread: Sequence[TagFacts], count: int) -> str:
@@ -184,10 +198,16 @@ def _tiles(facts: ReportFacts) -> str:
             (
                 f"{len(bad_loads):,}",
                 "bad load stopped" if len(bad_loads) == 1 else "bad loads stopped",
-                f"{len(repaired):,} repaired later" if repaired else "not repaired",
+                f"{len(repaired):,} repaired later" if repaired else "not repaired by its run",
             )
         )
-    others = sum(not stop.bad_load for run in facts.runs for stop in run.stops)
+    repeated = {
+        (run.status.run_id, stop.step) for run in facts.runs for stop in run.stops if stop.is_repeated_increment
+    }
+    if repeated:
+        what = "repeated increment refused" if len(repeated) == 1 else "repeated increments refused"
+        tiles.append((f"{len(repeated):,}", what, "merged already: see the runs"))
+    others = sum(not _is_refusal(stop) for run in facts.runs for stop in run.stops)
     if others:
         tiles.append((f"{others:,}", "other stop" if others == 1 else "other stops", "by an error: see the runs"))
     cells = "".join(
@@ -255,12 +275,13 @@ def _runs(runs: Sequence[RunFacts]) -> str:
             if status.ended_ms is None or run.is_writing
             else f" to {time_text(status.ended_ms, since=status.started_ms)}"
         )
+        gone_on = "" if run.continued_by is None else f" · continued by <code>{escape(run.continued_by)}</code>"
         parts.append(
             f'<article class="run"><h3>{escape(status.pipeline)} '
             f'<small class="{"writing" if run.is_writing else status.state}">{state}</small></h3>'
             f"<p>{time_text(status.started_ms)}{ended} UTC · {done}"
             f"{'' if status.attempts == 1 else f', {status.attempts:,} calls'} · "
-            f"<code>{escape(status.run_id)}</code></p>"
+            f"<code>{escape(status.run_id)}</code>{gone_on}</p>"
             f"{''.join(map(_stop, run.stops))}{_verbs(own)}</article>"
         )
     return card("Runs", "Every step is in the run ledger; running a pipeline again skips what is done.", "".join(parts))
