@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import lakebed
 from lakebed.cli import exits
 
 Cli = Callable[..., Any]
@@ -135,6 +136,16 @@ def test_a_newer_lake_is_refused(cli: Cli, lake: str) -> None:
     answer = cli("ls", lake, "--json")
     assert answer.code == exits.FAULTY
     assert answer.error["kind"] == "corruption"
+
+
+def test_fsck_of_a_lake_without_stores(cli: Cli, tmp_path: Path) -> None:
+    """One plain sentence; "no fault in nothing" is none."""
+    lakebed.open(str(tmp_path / "lake"))
+    answer = cli("fsck", tmp_path / "lake")
+    assert (answer.code, answer.out) == (
+        exits.OK,
+        f"file://{tmp_path / 'lake'}: there is no table, database or repository to check.\n",
+    )
 
 
 def test_fsck(cli: Cli, lake: str, unchanged: Callable[[], bool]) -> None:

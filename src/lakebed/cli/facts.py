@@ -241,9 +241,12 @@ def print_check(report: CheckReport, *, json: bool) -> None:
     )
     stores = ", ".join(say.count(number, noun, plural) for number, noun, plural in kinds if number)
     checked = (
-        f"{stores or 'nothing'}, {say.count(report.version_count, 'version')}, "
+        f"{stores or 'no store'}, {say.count(report.version_count, 'version')}, "
         f"{say.count(report.file_count, 'data file')} ({say.size(report.size_bytes)})"
     )
     depth = "every file was read" if report.deep else "names and sizes of data files only; --deep reads them"
+    if not stores and not report.findings:
+        say.sentence(f"{report.url}: there is no table, database or repository to check.")
+        return
     faults = say.count(report.error_count, "fault") if report.error_count else "no fault"
     say.sentence(f"{report.url}: {faults} in {checked}; {depth}.")
