@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 import uuid
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -235,3 +237,38 @@ def test_a_repeated_increment_that_was_refused_is_named_as_that(lake: Lake) -> N
     assert "<dd>1</dd><dt>repeated increment refused</dt>" in page
     assert "other stop" not in page
     assert verdict(facts)[0] == "open"
+
+
+def test_bad_rows_that_were_dropped_are_on_the_page(lake: Lake) -> None:
+    """How many, and by which steps; of what a run took over the other run speaks."""
+    begin_daily(lake)
+    ledger = Ledger(lake.store, run_id="daily-1", environment=Environment())
+    for number, dropped in enumerate((1, 0, *range(2, 14)), start=1):
+        metrics = {"view": "v", "rows": 100} | ({"rows_dropped": dropped} if dropped else {})
+        ledger.record(StepRecord(number, f"ingest <{number}>", "ingest", "day", "f", 1, 0.1, metrics))
+    ledger.carry(1, [replace(ledger.own_records()[1], ordinal=99, name="taken over", carried_from="daily-0/1")])
+    page = render(facts_of(lake))
+    total = 1 + sum(range(2, 14))
+    assert f"<dd>{total}</dd><dt>bad rows dropped</dt><p>by 13 steps: see the runs</p>" in page
+    assert f"{total} bad rows were dropped: 13 by 'ingest &lt;14&gt;', 12 by" in page
+    assert f", {1 + 2 + 3} by 3 other steps.</p>" in page
+
+
+def test_a_tag_says_until_when_it_is_kept(lake: Lake) -> None:
+    """Without a tag of limited time there is no such column; what is not counted is a dash."""
+    begin_daily(lake)
+    table = merge(lake, 2)
+    table.create_tag("always", snapshot_id=1)
+    metrics = {"table": "t", "tag": "always", "snapshot": 1, "rows": 1000, "checksum": "7"}
+    ledger = Ledger(lake.store, run_id="daily-1", environment=Environment())
+    ledger.record(StepRecord(9, "tag", "tag", "", "f", 1, 0.1, metrics))
+    assert "kept until" not in render(facts_of(lake))
+    table.create_tag("weekly", snapshot_id=2, time_retained_ms=7 * 86_400_000)
+    made_ms = table.tag("weekly").create_time_ms
+    assert made_ms is not None
+    end = datetime.datetime.fromtimestamp(made_ms / 1000, datetime.UTC) + datetime.timedelta(days=7)
+    always, weekly = re.findall(r'<tr><th scope="row">(?:always|weekly).*?</tr>', render(facts_of(lake)))
+    assert '<td data-label="kept until">deleted</td>' in always
+    assert f'<td data-label="kept until">{end.day} {end:%b %Y, %H:%M:%S}</td>' in weekly
+    assert '<td data-label="rows">1,000</td>' in always
+    assert '<td data-label="rows">–</td>' in weekly

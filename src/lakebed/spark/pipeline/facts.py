@@ -15,7 +15,7 @@ from lakebed.runtime import Environment
 from lakebed.spark.pipeline.ledger import AttemptEnd, Ledger, RunStatus, run_statuses
 from lakebed.spark.pipeline.measure import added_bytes, disk_use, totals
 from lakebed.spark.pipeline.model import StepRecord
-from lakebed.table.model import ROLLED_BACK_TO
+from lakebed.table.model import ROLLED_BACK_TO, Tag
 from lakebed.table.table import Table
 
 __all__ = [
@@ -99,6 +99,8 @@ class TagFacts:
     """When it was last read and compared, Unix time in milliseconds, UTC; None: it was not read since it was tagged."""
     read_now: bool = False
     """Whether that was for this report. If not, nothing is known of the tag's files as they are now."""
+    expires_ms: int | None = None
+    """When it may be deleted with its lifetime over, Unix time in milliseconds, UTC; None: it is kept until deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +331,7 @@ def _table_facts(
                 check=next((check for check in checks if (check.table, check.tag) == (name, tag.name)), None),
                 read_ms=now_ms if read_now else read.read_ms if is_compared and read is not None else None,
                 read_now=read_now,
+                expires_ms=_expires_ms(tag),
             )
         )
     return TableFacts(
@@ -344,6 +347,12 @@ def _table_facts(
             if step.verb == "expire"
         ),
     )
+
+
+def _expires_ms(tag: Tag) -> int | None:
+    if tag.create_time_ms is None or tag.time_retained_ms is None:
+        return None
+    return tag.create_time_ms + tag.time_retained_ms
 
 
 def _versions(table: Table, steps: Sequence[StepRecord], alive: set[int]) -> tuple[VersionFacts, ...]:

@@ -28,6 +28,7 @@ from lakebed.spark.pipeline.page_table import holds_now, is_unread, table_sectio
 
 __all__ = ["render"]
 
+_DROPPED_MAX = 10
 _VERDICT_MARKS = {"good": "✓", "open": "…", "bad": "!"}
 
 
@@ -207,6 +208,15 @@ def _tiles(facts: ReportFacts) -> str:
     if repeated:
         what = "repeated increment refused" if len(repeated) == 1 else "repeated increments refused"
         tiles.append((f"{len(repeated):,}", what, "merged already: see the runs"))
+    dropped = [_dropped(run) for run in facts.runs]
+    if any(dropped):
+        tiles.append(
+            (
+                f"{sum(sum(one.values()) for one in dropped):,}",
+                "bad row dropped" if sum(sum(one.values()) for one in dropped) == 1 else "bad rows dropped",
+                f"by {counted(sum(map(len, dropped)), 'step')}: see the runs",
+            )
+        )
     others = sum(not _is_refusal(stop) for run in facts.runs for stop in run.stops)
     if others:
         tiles.append((f"{others:,}", "other stop" if others == 1 else "other stops", "by an error: see the runs"))
@@ -282,7 +292,7 @@ def _runs(runs: Sequence[RunFacts]) -> str:
             f"<p>{time_text(status.started_ms)}{ended} UTC · {done}"
             f"{'' if status.attempts == 1 else f', {status.attempts:,} calls'} · "
             f"<code>{escape(status.run_id)}</code>{gone_on}</p>"
-            f"{''.join(map(_stop, run.stops))}{_verbs(own)}</article>"
+            f"{''.join(map(_stop, run.stops))}{_dropped_words(run)}{_verbs(own)}</article>"
         )
     return card("Runs", "Every step is in the run ledger; running a pipeline again skips what is done.", "".join(parts))
 
@@ -292,6 +302,26 @@ def _stop(stop: Stop) -> str:
     later = "" if stop.repaired_ms is None else f" Repaired: the step was done at {time_text(stop.repaired_ms)} UTC."
     css = "stop" if stop.repaired_ms is None else "stop repaired"
     return f'<p class="{css}"><b>{time_text(stop.ended_ms)} UTC</b> {escape(stop.sentence)}{later}</p>'
+
+
+def _dropped(run: RunFacts) -> dict[str, int]:
+    """Bad rows that the run's own steps left out, by step."""
+    counts = {step.name: int(step.metrics.get("rows_dropped", 0)) for step in run.steps if not step.carried_from}
+    return {name: count for name, count in counts.items() if count}
+
+
+def _dropped_words(run: RunFacts) -> str:
+    """How many bad rows were left out, by the steps that left out most of them."""
+    dropped = sorted(_dropped(run).items(), key=lambda item: -item[1])
+    if not dropped:
+        return ""
+    total = sum(count for _, count in dropped)
+    words = [f"{count:,} by '{escape(name)}'" for name, count in dropped[:_DROPPED_MAX]]
+    if len(dropped) > _DROPPED_MAX:
+        rest = sum(count for _, count in dropped[_DROPPED_MAX:])
+        words.append(f"{rest:,} by {counted(len(dropped) - _DROPPED_MAX, 'other step')}")
+    were = "was" if total == 1 else "were"
+    return f'<p class="dropped">{counted(total, "bad row")} {were} dropped: {", ".join(words)}.</p>'
 
 
 def _verbs(steps: Sequence[StepRecord]) -> str:

@@ -227,7 +227,7 @@ def _tags(tags: Sequence[TagFacts]) -> str:
     if not tags:
         return ""
     read, compared = sum(tag.read_now for tag in tags), any(tag.reads_same is not None for tag in tags)
-    checked = sum(tag.check is not None for tag in tags)
+    checked, limited = sum(tag.check is not None for tag in tags), any(tag.expires_ms is not None for tag in tags)
     counted = any(tag.checksum is not None for tag in tags)
     rows = []
     for tag in tags:
@@ -237,19 +237,25 @@ def _tags(tags: Sequence[TagFacts]) -> str:
             f'<td data-label="committed">{time_text(tag.committed_ms)}</td>',
             f'<td data-label="data">{bytes_text(tag.data_bytes)}</td>',
         ]
+        if limited:
+            until = "deleted" if tag.expires_ms is None else time_text(tag.expires_ms)
+            cells.append(f'<td data-label="kept until">{until}</td>')
         if counted:
-            cells.append(f'<td data-label="rows">{"" if tag.rows is None else f"{tag.rows:,}"}</td>')
-            cells.append(f'<td data-label="checksum"><code>{escape(tag.checksum or "")}</code></td>')
+            cells.append(f'<td data-label="rows">{"–" if tag.rows is None else f"{tag.rows:,}"}</td>')
+            cells.append(f'<td data-label="checksum"><code>{escape(tag.checksum or "–")}</code></td>')
         if compared:
             cells.append(f'<td class="wide" data-label="since tagged">{_since_tagged(tag)}</td>')
         if checked:
             cells.append(f'<td data-label="checked">{_tag_check(tag)}</td>')
         rows.append(f"<tr>{''.join(cells)}</tr>")
     columns = ["tag", "snapshot", "committed (UTC)", "data"]
+    columns += ["kept until (UTC)"] if limited else []
     columns += ["rows", "checksum"] if counted else []
     columns += ["since tagged"] if compared else []
     columns += ["checked"] if checked else []
     words = ["Each tag keeps its version."]
+    if limited:
+        words.append("lakebed collect deletes a tag whose time is over.")
     if counted:
         words.append("Rows and checksum are as last read; the console shows the same when a tag is made.")
     if read:
