@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from lakebed.spark.pipeline.ledger import AttemptEnd, Ledger
 from lakebed.spark.pipeline.model import StepRecord
 from lakebed.spark.pipeline.nodes import Place
 from lakebed.spark.pipeline.preflight import check_tags, earlier_runs, which_run
+from lakebed.spark.pipeline.progress import ending
 
 TEXT = """\
 name: small
@@ -227,6 +229,26 @@ def test_a_replay_of_what_a_run_has_done_is_a_run_of_its_own(lake: Lake) -> None
     assert chosen("*") == f"{base}-r3"
     runs = earlier_runs(plan, lake, run_id=f"{base}-r2", environment=environment)
     assert [(run.run_id, sorted(run.records)) for run in runs] == [(base, [MERGE])]
+
+
+def test_a_complete_run_says_that_an_input_has_changed(tmp_path: Path) -> None:
+    """The call does nothing, as before; the same bytes written again are no change."""
+    source = tmp_path / "in.csv"
+    source.write_text("id\n1\n")
+    pipeline = Pipeline.parse(
+        f"name: nightly\nlake: {tmp_path / 'lake'}\nsteps:\n"
+        f"  - {{step: ingest, from: {source}, as: rows, schema: {{id: bigint}}}}\n"
+        "  - {step: audit, from: rows, overall: {some: count(*) > 0}}\n"
+    )
+    assert pipeline.run().inputs_changed == ()
+    source.write_text("id\n1\n")
+    assert pipeline.run().inputs_changed == ()
+    source.write_text("id\n2\n")
+    summary = pipeline.run()
+    assert (summary.inputs_changed, summary.steps_run) == (("ingest",), 0)
+    assert "The input of 'ingest' has changed since" in ending(summary)
+    source.unlink()
+    assert pipeline.run().inputs_changed == ()
 
 
 def test_what_was_carried_by_consent_is_not_asked_for_again(lake: Lake) -> None:

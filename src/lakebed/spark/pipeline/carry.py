@@ -21,7 +21,17 @@ from lakebed.errors import InvalidRequest
 from lakebed.spark.pipeline.model import Plan, PlannedStep, StepIdentity, StepRecord
 from lakebed.spark.pipeline.nodes import nearest
 
-__all__ = ["Again", "Carry", "EarlierRun", "check_patterns", "is_asked", "matches", "plan_carry", "refuse_again"]
+__all__ = [
+    "Again",
+    "Carry",
+    "EarlierRun",
+    "changed_input",
+    "check_patterns",
+    "is_asked",
+    "matches",
+    "plan_carry",
+    "refuse_again",
+]
 
 ASKED_VERBS = frozenset(("ingest", "merge", "tag"))
 """Verbs that change rows or names; an `ingest` only when it writes to a table."""
@@ -154,7 +164,7 @@ def plan_carry(
         reason = (
             None
             if same is None
-            else tables.obstacle(identity, same[0], same[1]) or _changed(same[1], identity, content)
+            else tables.obstacle(identity, same[0], same[1]) or changed_input(same[1], identity, content)
         )
         found = same or named
         stands = same is not None and reason is None
@@ -296,7 +306,9 @@ def check_patterns(plan: Plan, *, replay: Sequence[str], carry: Sequence[str]) -
             raise InvalidRequest(f"{plan.file}: --replay and --carry both name the step '{name}'.", step=name)
 
 
-def _changed(record: StepRecord, identity: StepIdentity, content: Callable[[StepIdentity], str | None]) -> str | None:
+def changed_input(
+    record: StepRecord, identity: StepIdentity, content: Callable[[StepIdentity], str | None]
+) -> str | None:
     """Whether the input is another one than the record's; an unknown one counts as unchanged."""
     now = _content(record, identity, content)
     known = (record.metrics.get("content"), record.metrics.get(_ACCEPTED))

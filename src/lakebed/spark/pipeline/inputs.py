@@ -54,12 +54,15 @@ class Inputs:
             contents.append([content, view.settings["select"]])
         return digest(["files", words, sorted(contents, key=digest)])
 
+    def was_touched(self, identity: StepIdentity, since_ms: int) -> bool:
+        """Whether a local file that a step's views read was written since; reads no file, and says nothing of bytes."""
+        return any(file.stat().st_ctime_ns > since_ms * 1_000_000 for view in identity.views for file in _found(view))
+
     def _content(self, view: PlannedStep) -> str | None:
         pattern = view.settings["from"]
         if "://" in pattern:
             return None if self._remote is None else digest(self._remote(pattern))
-        found = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else [pattern]
-        files = [file for path in found for file in _files(Path(path))]
+        files = _found(view)
         return digest(sorted(self._digest(file) for file in files)) if files else None
 
     def _digest(self, file: Path) -> str:
@@ -77,6 +80,13 @@ class Inputs:
 def digest(value: object) -> str:
     """Hex digest of plain data, the same on every machine."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=list).encode()).hexdigest()
+
+
+def _found(view: PlannedStep) -> list[Path]:
+    """The local files that a view reads."""
+    pattern = view.settings["from"]
+    found = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else [pattern]
+    return [file for path in found for file in _files(Path(path))]
 
 
 def _files(path: Path) -> Iterator[Path]:

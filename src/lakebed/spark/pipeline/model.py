@@ -135,5 +135,7 @@ class RunSummary:
     """Every step's record, old and new, in order."""
     report_path: str | None = None
     """The HTML page, when a report step wrote one."""
+    inputs_changed: tuple[str, ...] = ()
+    """When there was nothing to do: the ingest steps whose local files hold other bytes now than the run read."""
     steps_carried: int = 0
     """Of the skipped ones: those that earlier runs of another definition did."""

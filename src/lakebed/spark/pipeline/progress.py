@@ -212,8 +212,11 @@ def _rows_of_group(records: Sequence[StepRecord]) -> list[str]:
 def ending(summary: RunSummary) -> str:
     """How a run went, in one line."""
     if summary.steps_run == 0:
+        changed = summary.inputs_changed
+        more = f" and {counted(len(changed) - 1, 'more step')}" if len(changed) > 1 else ""
+        news = f"The input of '{changed[0]}'{more} has changed since. " if changed else ""
         return (
-            f"run {summary.run_id} was complete already: nothing to do. "
+            f"run {summary.run_id} was complete already: nothing to do. {news}"
             "To run steps once more, name them: --replay STEP."
         )
     skipped = f", {summary.steps_skipped:,} were done before" if summary.steps_skipped else ""
