@@ -31,6 +31,7 @@ from urllib.parse import quote
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 
 from lakebed.objects import open_store
 
@@ -39,6 +40,10 @@ AZURITE = ROOT / "tests" / "servers" / "node_modules" / ".bin" / "azurite-blob"
 AZURITE_ACCOUNT = "devstoreaccount1"
 AZURITE_KEY = base64.b64encode(b"a key that only the test server knows").decode()
 START_TRIES_MAX = 600
+
+# A busy machine is slow, and no example is wrong for it.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 def pytest_collection_finish() -> None:
