@@ -18,6 +18,7 @@ from lakebed.testing.staging_scene import BRANCH, StagingScene
 PATHS = [folder + name for folder in ("", "a/", "a/b/", "ab", "é/") for name in ("x", "y", "z", "x/y")]
 PREFIXES = ["", "a", "a/", "a/b/", "ab", "é/", "x", "nothing"]
 TEXTS = ["1", "2", "3"]
+ROUNDS_MAX = 5
 
 paths = st.sampled_from(PATHS)
 texts = st.sampled_from(TEXTS)
@@ -150,14 +151,18 @@ class BranchMachine(RuleBasedStateMachine):
 def test_a_branch_reads_as_a_dictionary(tell: Any) -> None:
     """Whatever is put, deleted, cleared, sealed, compacted and committed: every read agrees with a dictionary."""
     BranchMachine.met = Counter()
-    run_state_machine_as_test(
-        BranchMachine,
-        settings=settings(
-            max_examples=60,
-            stateful_step_count=25,
-            deadline=None,
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-        ),
-    )
+    for _ in range(ROUNDS_MAX):  # chance may spare something for a while
+        run_state_machine_as_test(
+            BranchMachine,
+            settings=settings(
+                max_examples=60,
+                stateful_step_count=25,
+                deadline=None,
+                suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+            ),
+        )
+        least = min(BranchMachine.met[what] for what in ("deleted", "cleared", "sealed", "compacted", "differences"))
+        if least >= 8:
+            break
     tell(f"branch against a dictionary: {dict(BranchMachine.met)}")
-    assert min(BranchMachine.met[what] for what in ("deleted", "cleared", "sealed", "compacted", "differences")) >= 8
+    assert least >= 8
