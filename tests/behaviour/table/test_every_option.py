@@ -294,7 +294,7 @@ def _(name: str) -> None:
         "data-file.external-paths.weights": "1,999999999",
     }
     table = make(chosen if name.endswith("fs") else weighted)
-    for _ in range(4):
+    for _ in range(32):  # each write begins anywhere
         table.write(rows(1))
     found = {file["file_path"].partition("/bucket-0/")[0] for file in files(table)}
     assert found == ({f"{root}/b", f"{root}/c"} if name.endswith("fs") else {f"{root}/c"})
