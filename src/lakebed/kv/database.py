@@ -431,7 +431,7 @@ class Database(Writing):
     def _leave(self) -> None:
         """Out of the manifest and the lease. A newer owner has taken care of that already."""
         durable_wal_id = self._durable_wal_id()
-        # Where files have everything, nobody needs to look through the fences of all who opened and closed.
+        # Where files have every row, the next open need not read the fences of earlier opens.
         replay_after = 0 if self._tree.waiting_count or not self._tree.active.is_empty else durable_wal_id
 
         def change(manifest: Manifest) -> Manifest | None:

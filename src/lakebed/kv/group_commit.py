@@ -99,7 +99,7 @@ class GroupCommit:
         """Set once a newer owner is known; from then on nothing becomes durable here."""
 
     def wait(self, sequence: int, *, row_count: int = 1) -> None:
-        """Return when a write is durable, leading if nobody does.
+        """Return when a write is durable, leading if no other thread does.
 
         Args:
             sequence: of its last row.

@@ -155,7 +155,7 @@ def _decode(body: Buffer) -> _LeaseJson | None:
 
 
 def owned(lease: _LeaseJson, *, process: Process, url: str, now_ms: int) -> Conflict:
-    """The error for whoever meets a living lease.
+    """The error for an open that finds a live lease.
 
     Args:
         process: who asks: it may be the owner itself, with the database open elsewhere in its code.
