@@ -220,7 +220,7 @@ def seeds_until_found(padded: bool) -> int:
 
 def test_a_log_without_boundary_check_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The simulation notices when an append does not look for a marker."""
-    monkeypatch.setattr(Boundary, "verdict", lambda self, number, write_id: "open")
+    monkeypatch.setattr(Boundary, "create_outcome", lambda self, number, write_id: "open")
     print(f"\nfound at seed {seeds_until_found(padded=False)}")
 
 

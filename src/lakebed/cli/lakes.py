@@ -158,14 +158,18 @@ def why(
     """Say which pins and versions need an object, or when it may go."""
     opened = args.open_lake(lake)
     here = os.path.abspath(object)  # as a shell completes it, from the folder one is in
-    verdict = opened.why(here if os.path.exists(here) and f"file://{here}".startswith(f"{opened.url}/") else object)
+    explanation = opened.why(here if os.path.exists(here) and f"file://{here}".startswith(f"{opened.url}/") else object)
     if json:
         say.document(
-            {"path": verdict.path, "sentence": verdict.sentence, "pins": [facts.of_pin(pin) for pin in verdict.pins]}
+            {
+                "path": explanation.path,
+                "sentence": explanation.sentence,
+                "pins": [facts.of_pin(pin) for pin in explanation.pins],
+            }
         )
         return
-    say.sentence(verdict.sentence)
-    for pin in verdict.pins:
+    say.sentence(explanation.sentence)
+    for pin in explanation.pins:
         say.sentence(f"  {pin.kind} {pin.name} (version {_short_id(pin.version)})")
 
 

@@ -169,7 +169,7 @@ def rollback(
     opened = args.open_table(lake, table, branch=branch)
     goal = opened.resolve(version=target, timestamp_ms=timestamp)
     if dry_run:
-        _foretell_rollback(opened, goal, target=target, timestamp=timestamp, as_latest=as_latest, json=json)
+        _preview_rollback(opened, goal, target=target, timestamp=timestamp, as_latest=as_latest, json=json)
         return
     if not as_latest:
         say.ask(f"Roll {table} back to snapshot {goal.id} and delete what came later?", yes=yes, json=json)
@@ -292,7 +292,7 @@ def system(
     print_rows(args.open_table(lake, table, branch=branch).system(name.removeprefix("$")), json=json)
 
 
-def _foretell_rollback(
+def _preview_rollback(
     opened: Table, goal: Snapshot, *, target: str | None, timestamp: str | None, as_latest: bool, json: bool
 ) -> None:
     """Say what a rollback would do."""

@@ -85,7 +85,7 @@ def destroy(
     if not soft:
         _check_unpinned(manifest, place)
     if dry_run:
-        return _foretell(place, manifest, soft=soft)
+        return _preview(place, manifest, soft=soft)
     while manifest.destroyed_at_ms is None:
         if manifest.initialized:
             claim = claim_all(place, take_over=take_over, must_be_open=False)
@@ -146,7 +146,7 @@ def _stamp(place: Place, log: ManifestLog, *, soft: bool, epoch: int | None) -> 
     return log.update(change)
 
 
-def _foretell(place: Place, manifest: Manifest, *, soft: bool) -> ReclaimReport:
+def _preview(place: Place, manifest: Manifest, *, soft: bool) -> ReclaimReport:
     """The report of a dry run. The newest manifest is replaced by a tombstone, so one more object will go."""
     if soft:
         plan = ReclaimPlan(store_name(place), (), ())

@@ -32,7 +32,7 @@ from lakebed.kv.model import ExternalDatabase, Manifest
 from lakebed.kv.wal_record import FENCE_BYTES
 from lakebed.lsm.file_id import file_id_time_ms
 from lakebed.objects.port import ObjectMeta
-from lakebed.reclaim.model import Doomed, ReclaimPlan
+from lakebed.reclaim.model import Deletable, ReclaimPlan
 
 __all__ = [
     "Found",
@@ -159,7 +159,7 @@ class _Judgement:
         )
 
     def plan(self, found: Found, store: str) -> ReclaimPlan:
-        doomed: list[Doomed] = []
+        doomed: list[Deletable] = []
         kept: Counter[str] = Counter()
         count = len(self._pinned)
         pinned = "no pinned version" if count == 0 else f"no pinned version (pinned: {count})"
@@ -173,7 +173,7 @@ class _Judgement:
             for meta in metas:
                 reason = judge(meta)
                 if reason is None:
-                    doomed.append(Doomed(meta.path, meta.size_bytes, why))
+                    doomed.append(Deletable(meta.path, meta.size_bytes, why))
                 else:
                     kept[reason] += 1
         return ReclaimPlan(store, (), tuple(doomed), dict(kept), self._warnings)
@@ -236,7 +236,7 @@ def plan_taking_apart(found: Found, *, manifest: Manifest, store: str, strangers
         A plan in the order files, logs, manifests. The newest manifest and the fences stay, so that no sleeping writer
         can go on here; so do markers of the boundary, which `found` does not hold.
     """
-    doomed: list[Doomed] = []
+    doomed: list[Deletable] = []
     kept: Counter[str] = Counter()
     why = "its database was destroyed"
     others = list(strangers)
@@ -250,7 +250,7 @@ def plan_taking_apart(found: Found, *, manifest: Manifest, store: str, strangers
         ):
             kept["tombstone"] += 1
         else:
-            doomed.append(Doomed(meta.path, meta.size_bytes, why))
+            doomed.append(Deletable(meta.path, meta.size_bytes, why))
     if others:
         kept["not ours"] = len(others)
     warnings = tuple(f"{path} is not part of the database {store} and was left alone." for path in sorted(others))

@@ -44,7 +44,7 @@ from lakebed.kv.versions import (
 )
 from lakebed.kv.why import why
 from lakebed.objects.path import check_path
-from lakebed.reclaim.model import Pin, ReclaimPlan, ReclaimReport, Verdict, Version
+from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, ReclaimReport, Version
 from lakebed.reclaim.sweep import Progress
 
 __all__ = ["DatabaseVerbs"]
@@ -319,6 +319,6 @@ class DatabaseVerbs:
         """What a collection would delete now, with `CollectorOptions` as they are by default. Deletes nothing."""
         return plan_garbage(self.place, options=CollectorOptions())
 
-    def why(self, path: str) -> Verdict:
+    def why(self, path: str) -> Explanation:
         """Who needs an object, or when it may go. `path` is relative to the database's folder. As `lakebed.kv.why`."""
         return why(self.place, path, store=self.name)

@@ -18,14 +18,14 @@ from lakebed.kv.place import Place
 from lakebed.kv.versions import load_several, pin_of
 from lakebed.kv.wal_record import FENCE_BYTES
 from lakebed.objects.path import check_path
-from lakebed.reclaim.model import Pin, Verdict
+from lakebed.reclaim.model import Explanation, Pin
 
 __all__ = ["why"]
 
 _SHOWN_MAX = 4
 
 
-def why(place: Place, path: str, *, store: str) -> Verdict:
+def why(place: Place, path: str, *, store: str) -> Explanation:
     """Who needs an object of the database, or when it may go.
 
     Args:
@@ -57,7 +57,7 @@ def why(place: Place, path: str, *, store: str) -> Verdict:
     if path == LEASE_PATH:
         return question.kept("it says who writes; only its owner changes it, and it stays")
     assert not is_own(path)
-    return Verdict(path, (), f"{path} is not part of the database {place.url}: no collection touches it.")
+    return Explanation(path, (), f"{path} is not part of the database {place.url}: no collection touches it.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +71,11 @@ class _Question:
     pinned: dict[int, Manifest | None]
     store: str
 
-    def kept(self, because: str) -> Verdict:
+    def kept(self, because: str) -> Explanation:
         """Kept whatever the versions say."""
-        return Verdict(self.path, (), f"{self.path} is kept: {because}.")
+        return Explanation(self.path, (), f"{self.path} is kept: {because}.")
 
-    def file(self, file_id: str) -> Verdict:
+    def file(self, file_id: str) -> Explanation:
         """Of a sorted file."""
         newest = self.newest
         is_current = newest.destroyed_at_ms is None and file_id in file_ids(newest)
@@ -90,7 +90,7 @@ class _Question:
             return self._free("a compaction or load that is under way may publish it; it goes when that has ended")
         return self._free("neither the newest version nor a pinned one names it")
 
-    def log(self, wal_id: int) -> Verdict:
+    def log(self, wal_id: int) -> Explanation:
         """Of a log object."""
         is_current = self.newest.destroyed_at_ms is None and wal_id > self.newest.replay_after_wal_id
         needing = [one for one in self.live if self._replays(one, wal_id)]
@@ -100,7 +100,7 @@ class _Question:
             return self.kept("it is a fence, which keeps an older writer out for ever")
         return self._free(f"its rows are in files since version {self.newest.manifest_id} at the latest")
 
-    def manifest(self, manifest_id: int) -> Verdict:
+    def manifest(self, manifest_id: int) -> Explanation:
         """Of a manifest."""
         is_current = manifest_id == self.newest.manifest_id
         needing = [one for one in self.live if one.manifest_id == manifest_id]
@@ -119,7 +119,7 @@ class _Question:
         manifest = self.pinned[checkpoint.manifest_id]
         return manifest is not None and manifest.replay_after_wal_id < wal_id <= manifest.wal_id_last_seen
 
-    def _needed(self, is_current: bool, needing: list[Checkpoint]) -> Verdict:
+    def _needed(self, is_current: bool, needing: list[Checkpoint]) -> Explanation:
         pins = [pin_of(one, self.pinned[one.manifest_id], store=self.store) for one in needing]
         who = [f"checkpoint {describe_checkpoint(one)}" for one in needing[:_SHOWN_MAX]]
         if len(needing) > _SHOWN_MAX:
@@ -129,14 +129,14 @@ class _Question:
             version = str(newest.content_since)
             pins.insert(0, Pin(self.store, "version", version, version, "database", newest.created_at_ms, None))
             who.insert(0, "the newest version")
-        return Verdict(self.path, tuple(pins), f"{self.path} is needed by {_listed(who)}.")
+        return Explanation(self.path, tuple(pins), f"{self.path} is needed by {_listed(who)}.")
 
-    def _free(self, because: str) -> Verdict:
+    def _free(self, because: str) -> Explanation:
         """Needed by nothing; what a missing version may need is not known."""
         missing = [one for one in self.live if self.pinned[one.manifest_id] is None]
         if missing:
             pins = tuple(pin_of(one, None, store=self.store) for one in missing)
-            return Verdict(
+            return Explanation(
                 self.path,
                 pins,
                 f"{self.path} may be needed by checkpoint {describe_checkpoint(missing[0])}, whose version is missing: "
@@ -144,7 +144,7 @@ class _Question:
             )
         if self.newest.destroyed_at_ms is not None:
             because = "the database was destroyed"
-        return Verdict(
+        return Explanation(
             self.path, (), f"{self.path} is needed by nothing ({because}): a collection takes it once it is old enough."
         )
 

@@ -21,7 +21,7 @@ from lakebed.errors import AlreadyExists, Corruption, NotFound, UnsupportedForma
 from lakebed.lake.names import TableName
 from lakebed.objects.port import ObjectStore
 from lakebed.objects.reserve import freeing_space
-from lakebed.reclaim.model import Doomed, ReclaimPlan, ReclaimReport
+from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweeper, notes_on
 from lakebed.runtime import Environment
 from lakebed.table.table import Table
@@ -59,12 +59,12 @@ def plan_drop(store: ObjectStore, name: TableName, *, external: dict[str, int]) 
     Cost: 1 LIST a thousand objects.
     """
     hide: list[str] = []
-    doomed = [Doomed(url, size_bytes, "the table is dropped") for url, size_bytes in external.items()]
+    doomed = [Deletable(url, size_bytes, "the table is dropped") for url, size_bytes in external.items()]
     for meta in store.sub(name.folder).list(""):
         if meta.path.startswith(_SCHEMA_FOLDER):
             hide.append(meta.path)
         elif meta.path != _MARK:
-            doomed.append(Doomed(meta.path, meta.size_bytes, "the table is dropped"))
+            doomed.append(Deletable(meta.path, meta.size_bytes, "the table is dropped"))
     return ReclaimPlan(store=str(name), hide=tuple(hide), doomed=tuple(doomed), notes=notes_on(store, doomed))
 
 
@@ -97,7 +97,7 @@ def drop_table(
     if dry_run:
         return report
     if report.hidden_count == len(plan.hide) and report.deleted_count == len(plan.doomed):
-        sweeper.delete_all([Doomed(_MARK, 0, "the drop is complete")])
+        sweeper.delete_all([Deletable(_MARK, 0, "the drop is complete")])
     return report
 
 

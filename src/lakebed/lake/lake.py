@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.lake import questions
-from lakebed.lake.answers.port import Cleaning, StoreSummary
+from lakebed.lake.adapters.port import Cleaning, StoreSummary
 from lakebed.lake.drop import drop_table, is_dropped, leftover
 from lakebed.lake.marker import MARKER_PATH, check_marker, encode_marker
 from lakebed.lake.names import DATABASE_SUFFIX, WAREHOUSE_SUFFIX, TableName, parse_table_name
@@ -32,7 +32,7 @@ from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.objects.probe import is_probe, probe_create_only
 from lakebed.objects.reserve import keep_reserve
-from lakebed.reclaim.model import Pin, ReclaimReport, Verdict, Version
+from lakebed.reclaim.model import Explanation, Pin, ReclaimReport, Version
 from lakebed.repo.namespace import METADATA_FOLDER
 from lakebed.runtime import Environment
 from lakebed.table.model import DataField
@@ -238,7 +238,7 @@ class Lake(Stores):
         """Everything that keeps a version alive, in one store or in all. As `questions.pins`."""
         return questions.pins(self, name)
 
-    def why(self, where: str) -> Verdict:
+    def why(self, where: str) -> Explanation:
         """Who needs an object (its URL, or its path in the lake), or when it may go. As `questions.why`."""
         return questions.why(self, where)
 

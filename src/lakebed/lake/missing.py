@@ -12,7 +12,7 @@ from typing import Final
 
 from lakebed.errors import NotFound
 from lakebed.objects.port import ObjectStore
-from lakebed.reclaim.model import Verdict
+from lakebed.reclaim.model import Explanation
 
 __all__ = ["no_such_object"]
 
@@ -21,12 +21,12 @@ _COMPARED_MAX: Final = 1000
 """Names of a folder that are compared with the one that was asked for: those that sort around it."""
 
 
-def no_such_object(store: ObjectStore, path: str, *, verdict: Verdict | None) -> NotFound:
-    """The error for a path where no object is; a `verdict` with pins says who needs it all the same."""
+def no_such_object(store: ObjectStore, path: str, *, explanation: Explanation | None) -> NotFound:
+    """The error for a path where no object is; an `explanation` with pins says who needs it all the same."""
     at = f"There is no object {path} in {store.root_url}"
-    if verdict is not None and verdict.pins:
-        holders = ", ".join(f"{pin.kind} {pin.name}" for pin in verdict.pins[:_NEAREST_MAX])
-        more = len(verdict.pins) - _NEAREST_MAX
+    if explanation is not None and explanation.pins:
+        holders = ", ".join(f"{pin.kind} {pin.name}" for pin in explanation.pins[:_NEAREST_MAX])
+        more = len(explanation.pins) - _NEAREST_MAX
         needed = f"{holders}{f' and {more} more' if more > 0 else ''}"
         return NotFound(
             f"{at}, and {needed} cannot be read without it: `lakebed fsck` finds what else is missing.",

@@ -1,7 +1,7 @@
 """What is asked of a whole lake: ls, history, pins, why, clean. One loop over stores of every kind.
 
 Invariants: a store that cannot be read does not keep the others from being listed; nothing is deleted but by `clean`.
-Does not know: any kind of store; how each answers is in `lakebed.lake.answers`.
+Does not know: any kind of store; how each answers is in `lakebed.lake.adapters`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Final
 
 from lakebed.errors import LakebedError, NotFound
-from lakebed.lake.answers.databases import DatabaseAnswers
-from lakebed.lake.answers.port import Answers, Cleaning, StoreSummary
-from lakebed.lake.answers.repositories import RepositoryAnswers
-from lakebed.lake.answers.tables import TableAnswers
+from lakebed.lake.adapters.databases import DatabaseAdapter
+from lakebed.lake.adapters.port import Cleaning, StoreAdapter, StoreSummary
+from lakebed.lake.adapters.repositories import RepositoryAdapter
+from lakebed.lake.adapters.tables import TableAdapter
 from lakebed.lake.marker import MARKER_PATH
 from lakebed.lake.missing import no_such_object
 from lakebed.lake.names import WAREHOUSE_SUFFIX, StoreName
@@ -21,15 +21,15 @@ from lakebed.lake.stores import Stores
 from lakebed.objects.path import join_path
 from lakebed.objects.probe import leftover_probes
 from lakebed.objects.reserve import RESERVE_PATH, keep_reserve
-from lakebed.reclaim.model import Doomed, Listing, Pin, ReclaimPlan, ReclaimReport, Verdict, Version
+from lakebed.reclaim.model import Deletable, Explanation, Listing, Pin, ReclaimPlan, ReclaimReport, Version
 from lakebed.reclaim.sweep import Sweeper
 
 __all__ = ["clean", "history", "ls", "pins", "why"]
 
-_ANSWERS: Final[dict[str, Answers]] = {
-    "table": TableAnswers(),
-    "database": DatabaseAnswers(),
-    "repository": RepositoryAnswers(),
+_ADAPTERS: Final[dict[str, StoreAdapter]] = {
+    "table": TableAdapter(),
+    "database": DatabaseAdapter(),
+    "repository": RepositoryAdapter(),
 }
 """By kind, in the order of `Stores.stores`."""
 
@@ -49,7 +49,7 @@ def ls(lake: Stores, *, disk: bool = True) -> list[StoreSummary]:
 
 
 def _summary(lake: Stores, store: StoreName, *, disk: bool) -> StoreSummary | None:
-    answers = _ANSWERS[store.kind]
+    answers = _ADAPTERS[store.kind]
     try:
         found = answers.summary(lake, store.name)
         if found is None or not disk:
@@ -62,7 +62,7 @@ def _summary(lake: Stores, store: StoreName, *, disk: bool) -> StoreSummary | No
 def history(lake: Stores, name: str) -> list[Version]:
     """Versions of a store that can be read, oldest first, pinned ones included. Raises `NotFound`."""
     store = lake.find(name)
-    return Listing(_ANSWERS[store.kind].versions(lake, store.name))
+    return Listing(_ADAPTERS[store.kind].versions(lake, store.name))
 
 
 def pins(lake: Stores, name: str | None = None) -> list[Pin]:
@@ -71,11 +71,11 @@ def pins(lake: Stores, name: str | None = None) -> list[Pin]:
     Cost: as `ls`, and the file lists of every pinned version.
     """
     stores = lake.stores() if name is None else [lake.find(name)]
-    found = lake.each(lambda store: _ANSWERS[store.kind].pins(lake, store.name), stores)
+    found = lake.each(lambda store: _ADAPTERS[store.kind].pins(lake, store.name), stores)
     return Listing(pin for some in found for pin in some)
 
 
-def why(lake: Stores, where: str) -> Verdict:
+def why(lake: Stores, where: str) -> Explanation:
     """Who needs an object, or when it may go.
 
     Args:
@@ -87,8 +87,8 @@ def why(lake: Stores, where: str) -> Verdict:
     """
     path = lake.path_of(where)
     if not _is_there(lake, path):
-        raise no_such_object(lake.store, path, verdict=_verdict_on_missing(lake, path))
-    return _verdict(lake, path) or Verdict(
+        raise no_such_object(lake.store, path, explanation=_explain_missing(lake, path))
+    return _explain(lake, path) or Explanation(
         path, (), "This lies in no store of the lake, so lakebed neither needs nor deletes it."
     )
 
@@ -101,21 +101,23 @@ def _is_there(lake: Stores, path: str) -> bool:
     return True
 
 
-def _verdict_on_missing(lake: Stores, path: str) -> Verdict | None:
+def _explain_missing(lake: Stores, path: str) -> Explanation | None:
     """Who needs an object that is not there; None when its store says no more than that it is missing."""
     try:
-        return _verdict(lake, path)
+        return _explain(lake, path)
     except NotFound:
         return None
 
 
-def _verdict(lake: Stores, path: str) -> Verdict | None:
+def _explain(lake: Stores, path: str) -> Explanation | None:
     if path == MARKER_PATH:
-        return Verdict(path, (), "This is the marker of the lake: it stays as long as the lake does.")
+        return Explanation(path, (), "This is the marker of the lake: it stays as long as the lake does.")
     if path == RESERVE_PATH:
-        return Verdict(path, (), "This is disk space held back for deletions: a deletion on a full disk gives it up.")
-    found = (answers.why(lake, path) for answers in _ANSWERS.values())
-    return next((verdict for verdict in found if verdict is not None), None)
+        return Explanation(
+            path, (), "This is disk space held back for deletions: a deletion on a full disk gives it up."
+        )
+    found = (answers.why(lake, path) for answers in _ADAPTERS.values())
+    return next((one for one in found if one is not None), None)
 
 
 def clean(lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:
@@ -125,7 +127,7 @@ def clean(lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:
         One report a deleting step: stores by kind, in order of their names; last, where there are any, what creations
         that died left behind.
     """
-    reports = [report for answers in _ANSWERS.values() for report in answers.clean(lake, cleaning)]
+    reports = [report for answers in _ADAPTERS.values() for report in answers.clean(lake, cleaning)]
     reports += _clean_probes(lake, cleaning)
     if not cleaning.dry_run:
         keep_reserve(lake.store)
@@ -137,9 +139,11 @@ def _clean_probes(lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:
     top = [folder for folder in lake.store.list_with_delimiter("").folders if not folder.endswith(WAREHOUSE_SUFFIX)]
     now_ms = lake.environment.clock.now_ms()
 
-    def probes(folder: str) -> list[Doomed]:
+    def probes(folder: str) -> list[Deletable]:
         found = leftover_probes(lake.store.sub(folder) if folder else lake.store, now_ms=now_ms)
-        return [Doomed(join_path(folder, one.path), one.size_bytes, "its process died while probing") for one in found]
+        return [
+            Deletable(join_path(folder, one.path), one.size_bytes, "its process died while probing") for one in found
+        ]
 
     folders = ["", *top, *(name.folder for name in lake.table_folders())]
     doomed = tuple(one for some in lake.each(probes, folders) for one in some)

@@ -29,7 +29,7 @@ from lakebed.objects.path import join_path
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 
-__all__ = ["LOOKS_MAX", "MARKER_COUNT_KEPT", "Boundary", "Marker", "Verdict", "decode_marker", "encode_marker"]
+__all__ = ["LOOKS_MAX", "MARKER_COUNT_KEPT", "Boundary", "CreateOutcome", "Marker", "decode_marker", "encode_marker"]
 
 MARKER_COUNT_KEPT: Final = 64
 
@@ -39,7 +39,7 @@ LOOKS_MAX: Final = 1_000
 _FORMAT: Final = 1
 _DIGITS: Final = 20
 
-Verdict = Literal["open", "won", "lost", "forgotten"]
+CreateOutcome = Literal["open", "won", "lost", "forgotten"]
 """What the markers say of (id, write id): not passed; passed as ours; passed otherwise; no longer on record."""
 
 
@@ -128,7 +128,7 @@ class Boundary:
         """Ids below this are never used again; 0 when no marker was raised. Cost: that of `newest`."""
         return self.newest()[1].below
 
-    def verdict(self, number: int, write_id: str | None) -> Verdict:
+    def create_outcome(self, number: int, write_id: str | None) -> CreateOutcome:
         """What the markers say of a create, by its write id (None: of a client that gives none).
 
         Cost: that of `newest`; for an id that was passed, 1 GET a marker raised since.

@@ -19,7 +19,7 @@ from typing import Final
 from typing_extensions import Buffer
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
-from lakebed.objects.boundary import LOOKS_MAX, Boundary, Marker, Verdict
+from lakebed.objects.boundary import LOOKS_MAX, Boundary, CreateOutcome, Marker
 from lakebed.objects.create_once import create_once, until_answered
 from lakebed.objects.path import join_path
 from lakebed.objects.port import ObjectStore
@@ -243,19 +243,19 @@ class NumberedLog:
         except AlreadyExists as error:
             # Perhaps ours won, was passed and collected, and a late writer's file lies there now.
             taken = error
-        verdict = self._verdict(number, write_id)
-        if verdict == "forgotten":
+        outcome = self._create_outcome(number, write_id)
+        if outcome == "forgotten":
             raise OutcomeUnknown(
                 f"{path} was passed by the boundary so long ago that its winner is not on record: look, then retry",
                 kind="boundary_forgotten",
                 path=path,
                 id=number,
             )
-        if verdict == "lost" and taken is None:
+        if outcome == "lost" and taken is None:
             self.withdraw(number, write_id)
-        if verdict == "lost" and self._boundary is not None:
+        if outcome == "lost" and self._boundary is not None:
             self._seen = max(self._seen or 0, self._boundary.seen_below)  # the newest is there or beyond
-        if verdict == "lost" or (verdict == "open" and taken is not None):
+        if outcome == "lost" or (outcome == "open" and taken is not None):
             raise Conflict(
                 f"{path} belongs to another writer: read the newest and try again", path=path, id=number
             ) from taken
@@ -263,9 +263,9 @@ class NumberedLog:
             self._seen = number
         self._write_hint(number)
 
-    def verdict(self, number: int, write_id: str | None) -> Verdict:
-        """What the boundary's markers say of a create; see `Boundary.verdict`."""
-        return "open" if self._boundary is None else self._boundary.verdict(number, write_id)
+    def create_outcome(self, number: int, write_id: str | None) -> CreateOutcome:
+        """What the boundary's markers say of a create; see `Boundary.create_outcome`."""
+        return "open" if self._boundary is None else self._boundary.create_outcome(number, write_id)
 
     def free_from(self) -> int:
         """No number below this may be created; the real bound may be higher. Cost: 1 LIST at first, then nothing."""
@@ -273,12 +273,12 @@ class NumberedLog:
             return 0
         return self._boundary.seen_below if self._boundary.was_read else self._boundary.current()
 
-    def _verdict(self, number: int, write_id: str) -> Verdict:
+    def _create_outcome(self, number: int, write_id: str) -> CreateOutcome:
         boundary = self._boundary
         if boundary is None:
             return "open"
         return until_answered(
-            lambda: boundary.verdict(number, write_id),
+            lambda: boundary.create_outcome(number, write_id),
             what=f"{self.path(number)} was created, and whether the boundary had passed it is not known",
             environment=self._environment,
         )
@@ -318,7 +318,7 @@ class NumberedLog:
         late = []
         for number in (one for one in self.ids() if one < below):
             body = self._read_if_there(number)
-            if body is not None and self._boundary.verdict(number, self._write_id_of(body)) == "lost":
+            if body is not None and self._boundary.create_outcome(number, self._write_id_of(body)) == "lost":
                 self._store.delete([self.path(number)])
                 late.append(number)
         return late

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar, cast
 from lakebed.errors import LakebedError
 from lakebed.texts import html_table
 
-__all__ = ["HTML_ROWS_MAX", "Doomed", "Listing", "Pin", "ReclaimPlan", "ReclaimReport", "Verdict", "Version"]
+__all__ = ["HTML_ROWS_MAX", "Deletable", "Explanation", "Listing", "Pin", "ReclaimPlan", "ReclaimReport", "Version"]
 
 
 HTML_ROWS_MAX: Final = 100
@@ -61,7 +61,7 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True)
-class Doomed:
+class Deletable:
     """One object a plan would delete."""
 
     path: str
@@ -80,7 +80,7 @@ class ReclaimPlan:
 
     store: str
     hide: tuple[str, ...]
-    doomed: tuple[Doomed, ...]
+    doomed: tuple[Deletable, ...]
     kept: dict[str, int] = field(default_factory=dict)
     """Count of candidates kept, by reason."""
     warnings: tuple[str, ...] = ()
@@ -153,7 +153,7 @@ class ReclaimReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Explanation:
     """The answer to "why is this object still here?"."""
 
     path: str

@@ -22,7 +22,7 @@ from lakebed.log import logger
 from lakebed.objects.open import place_of
 from lakebed.objects.path import is_url
 from lakebed.objects.port import ObjectStore
-from lakebed.reclaim.model import Doomed, ReclaimPlan, ReclaimReport
+from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport
 from lakebed.runtime import Environment
 
 __all__ = ["BATCH_COUNT_MAX", "Progress", "Sweep", "Sweeper", "notes_on"]
@@ -91,14 +91,14 @@ class Sweeper:
         sweep = Sweep()
         hidden_count = 0
         if plan.hide:
-            hidden = self.delete_all(Doomed(path, 0, "hidden") for path in plan.hide)
+            hidden = self.delete_all(Deletable(path, 0, "hidden") for path in plan.hide)
             hidden_count = hidden.deleted_count
             sweep.errors += hidden.errors
         if sweep.complete:  # while a version is visible, its files stay
             self.delete_all(plan.doomed, into=sweep)
         return report_of(plan, sweep, hidden_count=hidden_count, dry_run=False)
 
-    def delete_all(self, doomed: Iterable[Doomed], *, into: Sweep | None = None) -> Sweep:
+    def delete_all(self, doomed: Iterable[Deletable], *, into: Sweep | None = None) -> Sweep:
         """Delete objects in order, in batches; errors are collected, the rest goes on."""
         every = list(doomed)
         for one in every:
@@ -121,10 +121,10 @@ class Sweeper:
             _LOG.info("deleted", objects=sweep.deleted_count, bytes=sweep.deleted_bytes, errors=len(sweep.errors))
         return sweep
 
-    def _by_store(self, batch: Sequence[Doomed]) -> Iterator[tuple[ObjectStore, list[str], list[Doomed]]]:
+    def _by_store(self, batch: Sequence[Deletable]) -> Iterator[tuple[ObjectStore, list[str], list[Deletable]]]:
         """The objects of a batch by the store that has them; what is outside comes first, before what may name it."""
-        inside: list[Doomed] = []
-        outside: dict[str, tuple[ObjectStore, list[str], list[Doomed]]] = {}
+        inside: list[Deletable] = []
+        outside: dict[str, tuple[ObjectStore, list[str], list[Deletable]]] = {}
         for one in batch:
             if not is_url(one.path):
                 inside.append(one)
@@ -153,7 +153,7 @@ def report_of(plan: ReclaimPlan, sweep: Sweep, *, hidden_count: int, dry_run: bo
     )
 
 
-def notes_on(store: ObjectStore, doomed: Sequence[Doomed]) -> tuple[str, ...]:
+def notes_on(store: ObjectStore, doomed: Sequence[Deletable]) -> tuple[str, ...]:
     """What a plan's owner should know about deletions in `store`; nothing when there are none, or they are final."""
     if not doomed or not store.is_versioned:
         return ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
-from lakebed.reclaim.model import Pin, ReclaimPlan, Verdict, Version
+from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, Version
 
 __all__ = ["Versioned"]
 
@@ -51,6 +51,6 @@ class Versioned(Protocol):
         """What cleaning would delete now, by the store's own retention settings. Deletes nothing."""
         ...
 
-    def why(self, path: str) -> Verdict:
+    def why(self, path: str) -> Explanation:
         """Who needs this object, or when it may go. ``path`` is relative to the store's root."""
         ...

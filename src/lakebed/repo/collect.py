@@ -34,7 +34,7 @@ from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.lsm.file_id import FILE_ID_CHARACTERS, is_file_id, mint_file_id
 from lakebed.objects.port import ObjectMeta
 from lakebed.objects.reserve import freeing_space
-from lakebed.reclaim.model import Doomed, ReclaimPlan, ReclaimReport
+from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweep, Sweeper, report_of
 from lakebed.repo.addresses import ADDRESS_SCHEMA, LISTED_SCHEMA, addresses_of, addresses_of_ranges, unnamed
 from lakebed.repo.entry import ulid_at
@@ -289,13 +289,13 @@ class _Collection:
             home, listed.objects, ranges=list(needed.values()), staged=_staged(home, marked, snapshot)
         )
         doomed = [
-            Doomed(f"{DATA_FOLDER}/{ulid}", size_bytes, "no kept commit and nothing staged names it")
+            Deletable(f"{DATA_FOLDER}/{ulid}", size_bytes, "no kept commit and nothing staged names it")
             for ulid, size_bytes in zip(
                 *(garbage.column(name).to_pylist() for name in garbage.column_names), strict=True
             )
         ]
         doomed += [
-            Doomed(meta.path, meta.size_bytes, "no commit, no compacted staging area and no upload needs it")
+            Deletable(meta.path, meta.size_bytes, "no commit, no compacted staging area and no upload needs it")
             for meta in listed.files
             if meta.path not in files
         ]

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from lakebed.key_value.port import KeyValue
 from lakebed.objects.port import ObjectStore
-from lakebed.reclaim.model import Doomed, ReclaimPlan, ReclaimReport
+from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweeper
 from lakebed.repo.layout import MARKER_PATH, Keys, deleted_key
 from lakebed.repo.model import DeletedRepository
@@ -77,7 +77,7 @@ def _sweep(
 
 def _plan(store: ObjectStore, deleted: DeletedRepository) -> ReclaimPlan:
     why = f"repository {deleted.name} was deleted"
-    doomed = [Doomed(meta.path, meta.size_bytes, why) for meta in store.list()]
+    doomed = [Deletable(meta.path, meta.size_bytes, why) for meta in store.list()]
     doomed.sort(key=lambda one: one.path == MARKER_PATH)
     return ReclaimPlan(deleted.name, (), tuple(doomed))
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, get_args
 
 from lakebed.errors import LakebedError
-from lakebed.reclaim.model import Pin, ReclaimPlan, ReclaimReport, Verdict, Version
+from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, ReclaimReport, Version
 from lakebed.repo.branch import Branch
 from lakebed.repo.differences import DiffScope
 from lakebed.repo.heads import CommitWithId
@@ -329,7 +329,7 @@ class Repository:
         collection = CollectGarbage(min_age_s=_age_s(options), dry_run=dry_run)
         return self._transport.call(collection, progress=progress)
 
-    def why(self, path: str) -> Verdict:
+    def why(self, path: str) -> Explanation:
         """Who needs an object of the storage namespace, or when it may go. As `lakebed.repo.why.why`."""
         return self._transport.call(Why(path=path))
 

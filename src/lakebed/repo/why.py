@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.lsm.file_id import FILE_ID_CHARACTERS, is_file_id
-from lakebed.reclaim.model import Pin, Verdict
+from lakebed.reclaim.model import Explanation, Pin
 from lakebed.repo.addresses import addresses_of, addresses_of_ranges
 from lakebed.repo.commits import SHOWN_CHARACTERS
 from lakebed.repo.entry import address_ulid
@@ -40,7 +40,7 @@ _NAMED_MAX: Final = 3
 """Holders named in a sentence."""
 
 
-def why(home: Home, path: str) -> Verdict:
+def why(home: Home, path: str) -> Explanation:
     """Who needs an object, or when it may go.
 
     Args:
@@ -51,19 +51,23 @@ def why(home: Home, path: str) -> Verdict:
     Cost: 1 snapshot; for a range every metarange, for an object every range of kept commits.
     """
     if path == MARKER_PATH:
-        return Verdict(path, (), f"This is the marker of the repository {home.name}: it stays as long as that does.")
+        return Explanation(
+            path, (), f"This is the marker of the repository {home.name}: it stays as long as that does."
+        )
     if path == CLOCK_PATH:
-        return Verdict(path, (), "Each collection puts this anew, to be told the store's time.")
+        return Explanation(path, (), "Each collection puts this anew, to be told the store's time.")
     ulid = address_ulid(path)
     folders = (f"{RANGE_FOLDER}/", f"{METARANGE_FOLDER}/", f"{UPLOAD_FOLDER}/")
     is_file = path.startswith(folders) and is_file_id(path[-FILE_ID_CHARACTERS:])
     if ulid is None and not is_file:
-        return Verdict(path, (), f"The repository {home.name} made no such object, so it neither needs nor deletes it.")
+        return Explanation(
+            path, (), f"The repository {home.name} made no such object, so it neither needs nor deletes it."
+        )
     with home.key_value.snapshot() as snapshot:
         search = _Search(home, snapshot)
         pins = tuple(search.holders_of_object(ulid) if ulid is not None else search.holders_of_file(path))
     if not pins:
-        return Verdict(
+        return Explanation(
             path,
             (),
             "No kept version and nothing staged needs it: a collection deletes it once its name is older than the "
@@ -72,7 +76,7 @@ def why(home: Home, path: str) -> Verdict:
     names = [f"{pin.kind} {pin.name}" for pin in pins[:_NAMED_MAX]]
     if len(pins) > _NAMED_MAX:
         names.append(f"{len(pins) - _NAMED_MAX:,} more")
-    return Verdict(path, pins, f"It is needed by {', '.join(names)}.")
+    return Explanation(path, pins, f"It is needed by {', '.join(names)}.")
 
 
 class _Search:

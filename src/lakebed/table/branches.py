@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound, Unavailable
 from lakebed.objects.port import ObjectStore
-from lakebed.reclaim.model import Doomed, ReclaimPlan
+from lakebed.reclaim.model import Deletable, ReclaimPlan
 from lakebed.reclaim.sweep import Sweeper
 from lakebed.runtime import Environment
 from lakebed.table.layout import MAIN_BRANCH, Layout, parse_branch, parse_schema
@@ -142,7 +142,7 @@ class Branches:
         if not self._clear(name, pin=pin) and pin is None:
             raise self.absent(name)
         if pin is not None and self._tags.find(fork_pin(name)) == pin:
-            mark = Doomed(published_mark(name, pin), 0, f"of the deleted branch {name}")
+            mark = Deletable(published_mark(name, pin), 0, f"of the deleted branch {name}")
             Sweeper(self._store, self._environment).delete_all([mark])
             self._tags.unpin_hidden(f"branch.{name}")
 
@@ -163,7 +163,7 @@ class Branches:
                 return found
             found = True
             hide = tuple(path for path in paths if parse_schema(path) is not None)
-            rest = tuple(Doomed(path, 0, f"of the deleted branch {name}") for path in paths if path not in set(hide))
+            rest = tuple(Deletable(path, 0, f"of the deleted branch {name}") for path in paths if path not in set(hide))
             report = Sweeper(self._store, self._environment).sweep(ReclaimPlan(store="", hide=hide, doomed=rest))
             if report.warnings:
                 raise Unavailable(f"The branch {name!r} is not deleted yet, try again: {report.warnings[0]}")

@@ -31,7 +31,7 @@ from lakebed.errors import Conflict, LakebedError
 from lakebed.ids import new_uuid
 from lakebed.log import logger
 from lakebed.objects.port import ObjectStore
-from lakebed.reclaim.model import Doomed, ReclaimPlan
+from lakebed.reclaim.model import Deletable, ReclaimPlan
 from lakebed.reclaim.sweep import Sweeper
 from lakebed.runtime import Environment
 from lakebed.table.binary_row import EMPTY_ROW, decode_rows
@@ -564,7 +564,7 @@ class Committer:
         unused = [path for path in attempt.written if path not in keep]
         if unused:
             doomed = tuple(
-                Doomed(path=path, size_bytes=0, why="written by a commit that lost its race") for path in unused
+                Deletable(path=path, size_bytes=0, why="written by a commit that lost its race") for path in unused
             )
             Sweeper(self._store, self._environment).sweep(ReclaimPlan(store="", hide=(), doomed=doomed))
 

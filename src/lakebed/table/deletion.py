@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 
 from lakebed.errors import Corruption, InvalidRequest, NotFound, Unavailable
 from lakebed.objects.reserve import freeing_space
-from lakebed.reclaim.model import Doomed, ReclaimPlan, ReclaimReport
+from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Progress, Sweep, Sweeper, notes_on, report_of
 from lakebed.table.holders import Holders, Line, note_expired_below, read_holders
 from lakebed.table.judge import Unreadable, judge
@@ -131,7 +131,7 @@ def _releases_nothing(line: Line, deletion: Deletion) -> bool:
 
 
 def _forget(line: Line, deletion: Deletion) -> None:
-    Sweeper(line.store, line.environment).delete_all([Doomed(path_of(line.layout, deletion), 0, "finished")])
+    Sweeper(line.store, line.environment).delete_all([Deletable(path_of(line.layout, deletion), 0, "finished")])
 
 
 def hide_paths(line: Line, deletion: Deletion) -> tuple[str, ...]:
@@ -251,16 +251,16 @@ def _each_once(candidates: pa.Table) -> pa.Table:
     return grouped.rename_columns(CANDIDATES.names)
 
 
-def doomed_of(candidates: pa.Table) -> tuple[Doomed, ...]:
+def doomed_of(candidates: pa.Table) -> tuple[Deletable, ...]:
     """Candidates that may go, in the order of their deletion, each with its phrase."""
-    doomed: list[Doomed] = []
+    doomed: list[Deletable] = []
     for stage in STAGES:
         rows = candidates.filter(pc.is_in(candidates["role"], value_set=pa.array(stage, pa.string())))
         for role, path, size_bytes, born, dead in zip(
             *(rows[name].to_pylist() for name in rows.column_names), strict=True
         ):
             since = "?" if born == UNKNOWN else born
-            doomed.append(Doomed(path, size_bytes, f"{role}: no version in [{since}, {dead}) is left"))
+            doomed.append(Deletable(path, size_bytes, f"{role}: no version in [{since}, {dead}) is left"))
     return tuple(doomed)
 
 

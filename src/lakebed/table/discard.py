@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from lakebed.objects.port import ObjectStore
-from lakebed.reclaim.model import Doomed, ReclaimPlan
+from lakebed.reclaim.model import Deletable, ReclaimPlan
 from lakebed.reclaim.sweep import Sweeper
 from lakebed.runtime import Environment
 from lakebed.table.layout import Layout
@@ -22,7 +22,9 @@ __all__ = ["discard", "paths_written"]
 
 def discard(store: ObjectStore, paths: Iterable[str], *, environment: Environment) -> None:
     """Delete files that nothing references. Never raises for a store that fails. Cost: 1 DELETE a thousand files."""
-    doomed = tuple(Doomed(path=path, size_bytes=0, why="written for a change that was not committed") for path in paths)
+    doomed = tuple(
+        Deletable(path=path, size_bytes=0, why="written for a change that was not committed") for path in paths
+    )
     if doomed:
         Sweeper(store, environment, reaches_outside=True).sweep(ReclaimPlan(store="", hide=(), doomed=doomed))
 

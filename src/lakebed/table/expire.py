@@ -50,7 +50,7 @@ from lakebed.table.tags import Source, check_tag_name
 from lakebed.table.times import committed_ms, first_written_ms, is_future
 from lakebed.table.unfinished import Deletion, HiddenTag, store_deletion
 
-__all__ = ["delete_tags", "expire", "expire_tags", "foretell", "plan_reclaim", "release", "replace_tag", "retention_of"]
+__all__ = ["delete_tags", "expire", "expire_tags", "plan_reclaim", "preview", "release", "replace_tag", "retention_of"]
 
 _AFTER_ALL_MS = 2**63 - 1
 """Later than every snapshot: expiry that goes by order alone."""
@@ -117,7 +117,7 @@ def expire(
         empty = ReclaimPlan(line.name, (), (), {}, tuple(warnings))
         return merge_reports([*reports, report_of(empty, Sweep(), hidden_count=0, dry_run=dry_run)], store=line.name)
     if dry_run:
-        report = foretell(line, _expiry(line, names, walk), names)
+        report = preview(line, _expiry(line, names, walk), names)
     else:
         report = _carry_out_expiry(line, names, walk, progress=progress)
     reports.append(replace(report, warnings=(*warnings, *report.warnings)))
@@ -200,7 +200,7 @@ def _without(holders: Holders, deletion: Deletion) -> Holders:
     )
 
 
-def foretell(line: Line, deletion: Deletion, names: Names) -> ReclaimReport:
+def preview(line: Line, deletion: Deletion, names: Names) -> ReclaimReport:
     """What `carry_out` would do now."""
     holders = _without(read_holders(line), deletion)
     candidates = deletion.candidates
@@ -324,7 +324,7 @@ def release(
         released=tuple(released),
     )
     if dry_run or not tags:
-        return replace(foretell(line, deletion, Names(line)), dry_run=dry_run)
+        return replace(preview(line, deletion, Names(line)), dry_run=dry_run)
     return carry_out(line, deletion, progress=progress)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from lakebed.errors import InvalidRequest
-from lakebed.reclaim.model import ReclaimPlan, ReclaimReport, Verdict
+from lakebed.reclaim.model import Explanation, ReclaimPlan, ReclaimReport
 from lakebed.table.branches import Branches, fork_pin
 from lakebed.table.commit import Committer
 from lakebed.table.deletion import ProgressCall
@@ -164,7 +164,7 @@ class History:
         """See `Table.plan_reclaim`."""
         return plan_reclaim(self.line())
 
-    def why(self, path: str) -> Verdict:
+    def why(self, path: str) -> Explanation:
         """See `Table.why`."""
         self.refresh()
         main, *branches = self.lines()

@@ -117,7 +117,7 @@ def withdraw_late(line: Line) -> list[ReclaimReport]:
             continue
         after = found.get(snapshot_id + 1)
         is_reached = snapshot_id in followed or (after is not None and not is_ours(after))
-        is_beaten = line.snapshots.log.verdict(snapshot_id, snapshot.uuid) == "lost"
+        is_beaten = line.snapshots.log.create_outcome(snapshot_id, snapshot.uuid) == "lost"
         if is_beaten or (snapshot_id < expired and not (is_reached and _has_lists(line, snapshot))):
             late.append(snapshot_id)
     if not late:

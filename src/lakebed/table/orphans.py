@@ -31,7 +31,7 @@ from lakebed.errors import Corruption, InvalidRequest, NotFound, UnsupportedForm
 from lakebed.objects.open import open_elsewhere, place_of
 from lakebed.objects.path import URL_PATTERN, is_url
 from lakebed.objects.port import ObjectMeta, ObjectStore
-from lakebed.reclaim.model import Doomed, ReclaimPlan, ReclaimReport
+from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweep, Sweeper, notes_on, report_of
 from lakebed.table.deletion import ProgressCall, merge_reports
 from lakebed.table.expire import release
@@ -351,7 +351,7 @@ def remove_orphan_files(
         reports.append(report_of(plan, Sweep(), hidden_count=0, dry_run=dry_run))
         return merge_reports(reports, store=main.name)
     doomed = tuple(
-        Doomed(path, size, "no snapshot, tag or branch names it")
+        Deletable(path, size, "no snapshot, tag or branch names it")
         for path, size in zip(*(search.orphans[name].to_pylist() for name in ("path", "size_bytes")), strict=True)
     )
     plan = ReclaimPlan(main.name, (), doomed, {"used": search.used_count}, notes=notes_on(main.store, doomed))

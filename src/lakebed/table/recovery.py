@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from lakebed.errors import Corruption, NotFound, UnsupportedFormat
 from lakebed.objects.reserve import freeing_space
-from lakebed.reclaim.model import Doomed, ReclaimReport
+from lakebed.reclaim.model import Deletable, ReclaimReport
 from lakebed.reclaim.sweep import Sweeper
 from lakebed.table.deletion import ProgressCall, carry_out, tag_now
 from lakebed.table.holders import Line, held_from
@@ -62,7 +62,7 @@ def recover(line: Line) -> list[ReclaimReport]:
 
 def forget(line: Line, deletion: Deletion) -> None:
     """Remove what was written down of a deletion. Cost: 1 DELETE."""
-    Sweeper(line.store, line.environment).delete_all([Doomed(path_of(line.layout, deletion), 0, "finished")])
+    Sweeper(line.store, line.environment).delete_all([Deletable(path_of(line.layout, deletion), 0, "finished")])
 
 
 def _finish_expiry(line: Line, deletion: Deletion) -> ReclaimReport:

@@ -29,7 +29,7 @@ from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import ReclaimPlan
 from lakebed.table.commit import CommitRequest, Committer, Derive, StagedChange
 from lakebed.table.deletion import ProgressCall, tag_now
-from lakebed.table.expire import foretell
+from lakebed.table.expire import preview
 from lakebed.table.holders import Holders, Line, mark_restored, read_holders
 from lakebed.table.manifest import DELETE, ENTRY_SCHEMA, IDENTITY
 from lakebed.table.model import ROLLED_BACK_TO, Snapshot
@@ -113,7 +113,7 @@ def plan_rollback(line: Line, target: Snapshot) -> ReclaimPlan:
     deletion = _intent(line, holders, target, newest=newest, keeps_history=False)
     deletion = replace(deletion, snapshot_ids=tuple(snapshot.id for snapshot in gone), rollback=None)
     candidates = names.left_by_walk(gone, survivor, before=before)
-    return foretell(line, replace(deletion, candidates=candidates), names).plan or ReclaimPlan(line.name, (), ())
+    return preview(line, replace(deletion, candidates=candidates), names).plan or ReclaimPlan(line.name, (), ())
 
 
 def _intent(line: Line, holders: Holders, target: Snapshot, *, newest: Snapshot, keeps_history: bool) -> Deletion:

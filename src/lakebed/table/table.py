@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest
 from lakebed.objects.port import ObjectStore
-from lakebed.reclaim.model import Pin, ReclaimPlan, ReclaimReport, Verdict, Version
+from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, ReclaimReport, Version
 from lakebed.runtime import Environment
 from lakebed.table.branches import Branch
 from lakebed.table.layout import Layout
@@ -229,7 +229,7 @@ class Table(TableRows, TableTags):
         """What cleaning would delete now by the table's own options: expired snapshots, outlived tags."""
         return self.history.plan_reclaim()
 
-    def why(self, path: str) -> Verdict:
+    def why(self, path: str) -> Explanation:
         """Who needs an object of the table, or when it may go. `path` is relative to the table. Raises `NotFound`."""
         return self.history.why(path)
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lakebed.errors import Corruption, NotFound
 from lakebed.objects.path import is_url
-from lakebed.reclaim.model import Pin, Verdict
+from lakebed.reclaim.model import Explanation, Pin
 from lakebed.table.expire import release
 from lakebed.table.holders import Holders, Line, held_from, read_holders
 from lakebed.table.layout import parse_bucket_folder, parse_schema, parse_snapshot, parse_tag
@@ -37,7 +37,7 @@ def bytes_alone(line: Line, name: str) -> int:
     return 0 if plan is None else plan.bytes_freed
 
 
-def why(line: Line, path: str, *, branches: Sequence[Line] = ()) -> Verdict:
+def why(line: Line, path: str, *, branches: Sequence[Line] = ()) -> Explanation:
     """Who needs an object of the table, or when it may go.
 
     Args:
@@ -58,7 +58,7 @@ def why(line: Line, path: str, *, branches: Sequence[Line] = ()) -> Verdict:
     if pins:
         shown = ", ".join(f"{pin.kind} {pin.name}" for pin in pins[:_SHOWN_MAX])
         more = f" and {len(pins) - _SHOWN_MAX} more" if len(pins) > _SHOWN_MAX else ""
-        return Verdict(path, tuple(pins), f"{path} is needed by {shown}{more}.")
+        return Explanation(path, tuple(pins), f"{path} is needed by {shown}{more}.")
     line.store.head(path)
     waiting = [
         deletion
@@ -66,42 +66,44 @@ def why(line: Line, path: str, *, branches: Sequence[Line] = ()) -> Verdict:
         if isinstance(deletion, Deletion) and path in deletion.candidates["path"].to_pylist()
     ]
     if waiting:
-        return Verdict(path, (), f"{path} is needed by nothing: the next deleting verb finishes its {waiting[0].kind}.")
+        return Explanation(
+            path, (), f"{path} is needed by nothing: the next deleting verb finishes its {waiting[0].kind}."
+        )
     orphan = "it is an orphan, and remove_orphan_files deletes it once it is old enough"
-    return Verdict(path, (), f"{path} is needed by no version: {orphan}.")
+    return Explanation(path, (), f"{path} is needed by no version: {orphan}.")
 
 
-def _fixed(line: Line, path: str) -> Verdict | None:
-    """The verdict on objects that no version's names can answer for."""
+def _fixed(line: Line, path: str) -> Explanation | None:
+    """Explain objects that no version's names can answer for."""
     snapshot_id = parse_snapshot(path)
     if snapshot_id is not None and path.startswith(line.layout.snapshot_folder + "/"):
         line.store.head(path)
-        return _snapshot_verdict(line, path, snapshot_id)
+        return _explain_snapshot(line, path, snapshot_id)
     tag = parse_tag(path)
     if tag is not None:
         written_ms = line.store.head(path).modified_ms
         found = line.tags.find(tag)
         pins = () if found is None else (pin_of(found, store=line.name, written_ms=written_ms),)
-        return Verdict(path, pins, f"{path} is the tag {tag!r} itself: it goes when the tag is deleted or expires.")
+        return Explanation(path, pins, f"{path} is the tag {tag!r} itself: it goes when the tag is deleted or expires.")
     if parse_schema(path) is not None:
-        return Verdict(path, (), f"{path} is a version of the schema: schemas are kept while the table exists.")
+        return Explanation(path, (), f"{path} is a version of the schema: schemas are kept while the table exists.")
     if path.startswith((line.layout.root + "lakebed/", line.layout.consumer_folder + "/")):
-        return Verdict(path, (), f"{path} is bookkeeping, not data: it is kept.")
+        return Explanation(path, (), f"{path} is bookkeeping, not data: it is kept.")
     return None
 
 
-def _snapshot_verdict(line: Line, path: str, snapshot_id: int) -> Verdict:
+def _explain_snapshot(line: Line, path: str, snapshot_id: int) -> Explanation:
     ids = line.snapshots.ids()
     found = line.snapshots.find(snapshot_id)
     made_ms = None if found is None else found.time_ms
     pins = [Pin(line.name, "snapshot", str(snapshot_id), str(snapshot_id), "retention", made_ms, None)]
     if snapshot_id == ids[-1]:
-        return Verdict(path, tuple(pins), f"{path} is the newest snapshot: it stays until a newer one expires it.")
+        return Explanation(path, tuple(pins), f"{path} is the newest snapshot: it stays until a newer one expires it.")
     held = held_from(line)
     if held is not None and held <= snapshot_id:
-        return Verdict(path, tuple(pins), f"{path} waits for a consumer that reads snapshot {held} next.")
+        return Explanation(path, tuple(pins), f"{path} waits for a consumer that reads snapshot {held} next.")
     newer = len(ids) - 1 - ids.index(snapshot_id)
-    return Verdict(
+    return Explanation(
         path, tuple(pins), f"{path} has {newer} newer snapshots: it goes when the table's retention says so."
     )
 

@@ -115,7 +115,7 @@ def test_a_lake_lists_rows_and_bytes_as_they_are(tmp_path: Path) -> None:
 
 def test_rows_that_are_dear_to_count_are_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where files are too large to be merged for a listing, the number is an upper bound and says so."""
-    monkeypatch.setattr("lakebed.lake.answers.tables._COUNTED_BYTES_MAX", 0)
+    monkeypatch.setattr("lakebed.lake.adapters.tables._COUNTED_BYTES_MAX", 0)
     lake = lakebed.open("memory://figures-bound")
     table = lake.create_table("t", SCHEMA, primary_keys="id")
     for _ in range(3):

@@ -17,7 +17,7 @@ import lakebed
 from lakebed.errors import InvalidRequest
 from lakebed.fsck.check import check_url
 from lakebed.fsck.model import CheckReport, Finding
-from lakebed.reclaim.model import Doomed, ReclaimPlan, ReclaimReport, Version
+from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport, Version
 from lakebed.texts import utc
 
 EVIL = "<script>alert('1')</script>&\"x\""
@@ -85,7 +85,7 @@ def test_objects_show_what_they_are(lake: lakebed.Lake) -> None:
 def test_a_notebook_shows_tables_and_runs_nothing_of_their_content(lake: lakebed.Lake) -> None:
     """Names, values and messages appear as text whatever they contain."""
     table = lake.table("db.t")
-    plan = ReclaimPlan("t", (EVIL,), (Doomed(EVIL, 3, EVIL),))
+    plan = ReclaimPlan("t", (EVIL,), (Deletable(EVIL, 3, EVIL),))
     report = ReclaimReport("t", 1, 1, 3, {EVIL: 2}, (EVIL,), True, plan)
     check = CheckReport(EVIL, False, [Finding("error", "missing", EVIL, EVIL, EVIL)])
     for shown in (table, table.diff("first", 2), plan, report, check):

@@ -19,7 +19,7 @@ from lakebed.kv.options import DatabaseOptions, ReaderOptions
 from lakebed.kv.place import Place
 from lakebed.kv.reader import DatabaseReader
 from lakebed.objects import open_store
-from lakebed.reclaim.model import Pin, ReclaimPlan, Verdict, Version
+from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, Version
 from lakebed.reclaim.versioned import Versioned
 from lakebed.repo import Branch, Reference, Repositories, Repository, RepositoryOptions
 from lakebed.runtime import Environment
@@ -237,6 +237,6 @@ def test_why_answers_for_an_object(subject: Subject) -> None:
     subject.fill(1)
     subject.store.pin("keep")
     verdict = subject.store.why(subject.an_object(subject.store))
-    assert isinstance(verdict, Verdict)
+    assert isinstance(verdict, Explanation)
     assert verdict.sentence
     assert verdict.pins

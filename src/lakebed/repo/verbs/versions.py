@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
-from lakebed.reclaim.model import Pin, ReclaimPlan, ReclaimReport, Verdict, Version
+from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, ReclaimReport, Version
 from lakebed.repo.collect import collect_garbage, plan_collection
 from lakebed.repo.home import Home
 from lakebed.repo.options import CollectionOptions
@@ -70,13 +70,13 @@ class Restore(Verb[Version], frozen=True, kw_only=True):
         return restore_version(context, self.version, committer=self.committer)
 
 
-@verb("why", role="read", effort="long", gives=Verdict)
-class Why(Verb[Verdict], frozen=True, kw_only=True):
+@verb("why", role="read", effort="long", gives=Explanation)
+class Why(Verb[Explanation], frozen=True, kw_only=True):
     """Who needs an object of the storage, or when it may go."""
 
     path: str
 
-    def run(self, context: Home) -> Verdict:
+    def run(self, context: Home) -> Explanation:
         return why(context, self.path)
 
 

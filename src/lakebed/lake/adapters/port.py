@@ -1,4 +1,4 @@
-"""`Answers`: what a lake asks of every kind of store, and the types of the answers.
+"""`StoreAdapter`: what a lake asks of every kind of store, and the types of the answers.
 
 Owns: the contract that makes `lakebed.lake.questions` one loop over kinds. Knows no store.
 """
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lakebed.lake.stores import Stores
-from lakebed.reclaim.model import Pin, ReclaimReport, Verdict, Version
+from lakebed.reclaim.model import Explanation, Pin, ReclaimReport, Version
 
-__all__ = ["Answers", "Cleaning", "StoreSummary"]
+__all__ = ["Cleaning", "StoreAdapter", "StoreSummary"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Cleaning:
     """Called after each batch of deletes."""
 
 
-class Answers(Protocol):
+class StoreAdapter(Protocol):
     """One kind of store. Without state; every call is told the lake."""
 
     def summary(self, lake: Stores, name: str) -> StoreSummary | None:
@@ -73,7 +73,7 @@ class Answers(Protocol):
         """What keeps versions of a store alive, with the bytes that each pin alone holds where that is known."""
         ...
 
-    def why(self, lake: Stores, path: str) -> Verdict | None:
+    def why(self, lake: Stores, path: str) -> Explanation | None:
         """Who needs an object, by its path in the lake; None when it lies in no store of the kind."""
         ...
 

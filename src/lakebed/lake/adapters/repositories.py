@@ -11,19 +11,19 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from lakebed.errors import Conflict, Corruption, NotFound, UnsupportedFormat
-from lakebed.lake.answers.port import Cleaning, StoreSummary
+from lakebed.lake.adapters.port import Cleaning, StoreSummary
 from lakebed.lake.stores import Stores
-from lakebed.reclaim.model import Pin, ReclaimReport, Verdict, Version
+from lakebed.reclaim.model import Explanation, Pin, ReclaimReport, Version
 from lakebed.repo.namespace import METADATA_FOLDER, namespace_folder
 
 if TYPE_CHECKING:
     from lakebed.repo.repositories import Repositories
 
-__all__ = ["RepositoryAnswers"]
+__all__ = ["RepositoryAdapter"]
 
 
-class RepositoryAnswers:
-    """As `Answers`."""
+class RepositoryAdapter:
+    """As `StoreAdapter`."""
 
     def summary(self, lake: Stores, name: str) -> StoreSummary | None:
         """Cost: as `Stores.reading_repositories`, and 1 read."""
@@ -45,7 +45,7 @@ class RepositoryAnswers:
             )
 
     def disk_bytes(self, lake: Stores, name: str) -> int:
-        """As `Answers`."""
+        """As `StoreAdapter`."""
         with lake.reading_repositories() as home:
             if home is None:
                 return 0
@@ -61,10 +61,10 @@ class RepositoryAnswers:
         with lake.reading_repositories() as home:
             return [] if home is None else home.repository(name).pins()
 
-    def why(self, lake: Stores, path: str) -> Verdict | None:
+    def why(self, lake: Stores, path: str) -> Explanation | None:
         """Cost: as `Repository.why`."""
         if path.startswith(f"{METADATA_FOLDER}/"):
-            return Verdict(
+            return Explanation(
                 path, (), "It is part of the records of all repositories: their database keeps what it needs."
             )
         url = f"{lake.url}/{path}"
@@ -78,7 +78,9 @@ class RepositoryAnswers:
             for deleted in home.deleted():
                 folder = namespace_folder(deleted.record.namespace, root_url=home.url)
                 if path.startswith(f"{folder}/"):
-                    return Verdict(path, (), f"Its repository {deleted.name} was deleted: a later cleaning deletes it.")
+                    return Explanation(
+                        path, (), f"Its repository {deleted.name} was deleted: a later cleaning deletes it."
+                    )
         return None
 
     def clean(self, lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from lakebed.errors import NotFound
-from lakebed.lake.answers.port import Cleaning, StoreSummary
+from lakebed.lake.adapters.port import Cleaning, StoreSummary
 from lakebed.lake.names import DATABASE_SUFFIX, database_folder, split_top
 from lakebed.lake.stores import Stores
-from lakebed.reclaim.model import Pin, ReclaimReport, Verdict, Version
+from lakebed.reclaim.model import Explanation, Pin, ReclaimReport, Version
 
-__all__ = ["DatabaseAnswers"]
+__all__ = ["DatabaseAdapter"]
 
 
-class DatabaseAnswers:
-    """As `Answers`."""
+class DatabaseAdapter:
+    """As `StoreAdapter`."""
 
     def summary(self, lake: Stores, name: str) -> StoreSummary | None:
         """Cost: 1 LIST + 1 GET; of a destroyed one 3 LIST more, and 1 LIST a thousand objects."""
@@ -42,7 +42,7 @@ class DatabaseAnswers:
         )
 
     def disk_bytes(self, lake: Stores, name: str) -> int:
-        """As `Answers`."""
+        """As `StoreAdapter`."""
         return sum(meta.size_bytes for meta in lake.store.list(database_folder(name)))
 
     def versions(self, lake: Stores, name: str) -> list[Version]:
@@ -53,7 +53,7 @@ class DatabaseAnswers:
         """Cost: 1 LIST + 1 GET, and the manifest of every pinned version."""
         return lake.database(name).pins()
 
-    def why(self, lake: Stores, path: str) -> Verdict | None:
+    def why(self, lake: Stores, path: str) -> Explanation | None:
         """Cost: as `DatabaseAdmin.why`."""
         found = split_top(path, DATABASE_SUFFIX)
         if found is None:

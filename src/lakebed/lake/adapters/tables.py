@@ -7,14 +7,14 @@ from dataclasses import replace
 import pyarrow.compute as pc
 
 from lakebed.errors import Corruption, InvalidRequest, UnsupportedFormat
-from lakebed.lake.answers.port import Cleaning, StoreSummary
+from lakebed.lake.adapters.port import Cleaning, StoreSummary
 from lakebed.lake.drop import drop_table, is_dropped
 from lakebed.lake.names import split_path
 from lakebed.lake.stores import Stores
-from lakebed.reclaim.model import Pin, ReclaimReport, Verdict, Version
+from lakebed.reclaim.model import Explanation, Pin, ReclaimReport, Version
 from lakebed.table.table import Table
 
-__all__ = ["TableAnswers"]
+__all__ = ["TableAdapter"]
 
 
 _NOT_CLEANABLE = frozenset(("unsupported_option", "unsupported_partition", "invalid_option"))
@@ -36,8 +36,8 @@ def _rows_of(table: Table) -> tuple[int | None, bool]:
     return sum(split.row_count for split in splits), False
 
 
-class TableAnswers:
-    """As `Answers`."""
+class TableAdapter:
+    """As `StoreAdapter`."""
 
     def summary(self, lake: Stores, name: str) -> StoreSummary:
         """Cost: 3 LIST + 2 GET, and 1 GET for each manifest that is not cached; keys of small files to be merged."""
@@ -62,7 +62,7 @@ class TableAnswers:
         )
 
     def disk_bytes(self, lake: Stores, name: str) -> int:
-        """As `Answers`."""
+        """As `StoreAdapter`."""
         return sum(meta.size_bytes for meta in lake.table(name).store.list(""))
 
     def versions(self, lake: Stores, name: str) -> list[Version]:
@@ -76,7 +76,7 @@ class TableAnswers:
             replace(pin, bytes_alone=table.bytes_alone(pin.name)) if pin.kind == "tag" else pin for pin in table.pins()
         ]
 
-    def why(self, lake: Stores, path: str) -> Verdict | None:
+    def why(self, lake: Stores, path: str) -> Explanation | None:
         """Cost: as `Table.why`."""
         found = split_path(path)
         if found is None or not found[1]:
@@ -85,7 +85,7 @@ class TableAnswers:
         if lake.has_table(str(name)):
             return lake.table(str(name)).why(inside)
         if is_dropped(lake.store, name):
-            return Verdict(path, (), "Its table was dropped: the next cleaning deletes it.")
+            return Explanation(path, (), "Its table was dropped: the next cleaning deletes it.")
         return None
 
     def clean(self, lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:
