@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from lakebed.table.binary_row import decode_rows, encode_row, encode_rows
 from lakebed.table.bucket import bucket_of
+from lakebed.table.file_stats import may_match
 from lakebed.table.manifest import (
     decode_manifest,
     decode_manifest_list,
@@ -24,7 +25,6 @@ from lakebed.table.manifest import (
 )
 from lakebed.table.model import BucketChange, DataField, DataFile, ManifestMeta, Snapshot, Stats
 from lakebed.table.predicate import And, Compare, In, IsNull, Not, Or, Predicate, StartsWith, parse_predicate, to_arrow
-from lakebed.table.prune import may_match
 from lakebed.table.schema import decode_schema, encode_schema, new_schema
 from lakebed.table.snapshot_json import decode_snapshot, decode_tag, encode_snapshot, encode_tag
 from lakebed.table.stats import EMPTY_STATS, compute_stats

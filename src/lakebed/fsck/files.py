@@ -130,5 +130,5 @@ def _is_outside(column: pa.ChunkedArray, least: pa.Array, greatest: pa.Array) ->
 
 
 def _may_be_wrong(column: pa.ChunkedArray) -> bool:
-    """Whether older versions and other clients state wrong bounds for the type; `prune` does not use them."""
+    """Whether older versions and other clients state wrong bounds for the type; `file_stats` does not use them."""
     return bool(pa.types.is_floating(column.type) or pa.types.is_binary(column.type))

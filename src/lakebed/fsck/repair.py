@@ -2,7 +2,7 @@
 
 Owns: `repair_url`, `repair_statistics` and `RepairReport`. A file is described anew when its entry does not have
 today's `STATS_VERSION`: it was written, or its manifest was merged, by an older lakebed or by another client, and
-`prune` does not trust all of its bounds.
+`file_stats` does not trust all of its bounds.
 
 Invariants: no data file is written or deleted; a file that cannot be read keeps its entry and is reported; a file that
 another writer replaced in the meantime is left out; what older versions and tags say stays as it is, and readers go on

@@ -30,6 +30,7 @@ from lakebed.runtime import Environment
 from lakebed.table.data_file import KIND_COLUMN, SEQUENCE_COLUMN, RollingWriter
 from lakebed.table.discard import discard, paths_written
 from lakebed.table.external import targets_of
+from lakebed.table.file_stats import partition_columns
 from lakebed.table.layout import Layout
 from lakebed.table.manifest import files_of
 from lakebed.table.model import BucketChange, DataFile, FileSource, Snapshot, Split, TableSchema
@@ -43,7 +44,6 @@ from lakebed.table.options import (
     LEVEL_COUNT,
     TableOptions,
 )
-from lakebed.table.prune import partition_columns
 from lakebed.table.read import ReadPlan, merged_windows, read_split
 from lakebed.table.scan import check_readable
 from lakebed.table.sequence import sequence_order

@@ -9,7 +9,7 @@ The extra fields are nullable and last in their record, so that other clients sk
   *inherited* from the manifest's ``_ADDED_SNAPSHOT``; a DELETE never inherits. An entry whose writer schema lacks the
   field was written or merged by another client: unknown, -1, for good.
 - ``_STATS_VERSION`` (int) of the data file meta: the rules that its bounds follow (`model.STATS_VERSION`). Null: an
-  older lakebed or another client made them, and `prune` does not trust every bound.
+  older lakebed or another client made them, and `file_stats` does not trust every bound.
 - ``_ADDED_SNAPSHOT`` (long) of the manifest list entry: the snapshot whose delta list first named that manifest.
 
 Invariants: entries are decoded by the file's own writer schema; optional fields may be missing; fields that lakebed

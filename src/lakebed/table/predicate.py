@@ -1,10 +1,11 @@
-"""Filters: what one means for the rows of a table.
+"""Predicates on rows: checked against columns, translated to Arrow.
 
 Owns: `bind`, which checks a predicate against columns, and its translation to Arrow. The tree is in
-`predicate_tree.py`, the parser of text in `predicate_text.py`, the values in `literal.py`; their public names are
-also found here. `prune.py` decides by statistics what cannot match. Invariants: column names are checked by `bind`,
-which every user of a predicate calls first, and which changes nothing when it is called again; a filter of many terms
-is never handed to Arrow as one expression (`mask_of`).
+`predicate_tree.py`, the text parser in `predicate_text.py`, the values in `literal.py`; this module re-exports their
+public names. `file_stats.py` decides by statistics which files cannot match.
+
+Invariants: `bind` checks column names; every user of a predicate calls it first, and calling it again changes nothing.
+A filter of many terms is never handed to Arrow as one expression (`mask_of`).
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from lakebed.table.data_file import (
 from lakebed.table.merge import Codes, encode_keys, is_strictly_increasing, merge_order, survivors
 from lakebed.table.model import DataField, DataFile, Split, TableSchema
 from lakebed.table.predicate import Predicate, columns_of, is_small, mask_of, to_arrow
-from lakebed.table.pruning import only_on
+from lakebed.table.scan_pruning import only_on
 from lakebed.table.sequence import SequenceOrder, sequence_codes, sequence_order
 from lakebed.table.splits import sorted_runs
 from lakebed.table.types import arrow_schema, arrow_type

@@ -26,6 +26,7 @@ import pyarrow as pa
 from lakebed.errors import InvalidRequest, UnsupportedFormat
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
+from lakebed.table.file_stats import may_match
 from lakebed.table.frames import into_duckdb, into_pandas, into_polars
 from lakebed.table.layout import Layout
 from lakebed.table.manifest import ENTRY_SCHEMA
@@ -38,9 +39,8 @@ from lakebed.table.options import (
     TableOptions,
 )
 from lakebed.table.predicate import Predicate, bind, parse_predicate
-from lakebed.table.prune import may_match
-from lakebed.table.pruning import prune_files, prune_manifests
 from lakebed.table.read import ReadPlan, read_split, read_split_table
+from lakebed.table.scan_pruning import prune_files, prune_manifests
 from lakebed.table.schema import require_column, unknown_column
 from lakebed.table.splits import plan_splits
 from lakebed.table.types import arrow_schema

@@ -16,8 +16,8 @@ from lakebed.table.layout import Layout
 from lakebed.table.manifest import entries_of_changes
 from lakebed.table.model import BucketChange, DataFile, ManifestMeta, Split, Stats, TableSchema
 from lakebed.table.predicate import Predicate, bind, column
-from lakebed.table.pruning import only_on, prune_buckets, prune_manifests
 from lakebed.table.scan import check_readable
+from lakebed.table.scan_pruning import only_on, prune_buckets, prune_manifests
 from lakebed.table.schema import new_schema
 from lakebed.table.splits import plan_splits, sorted_runs
 from lakebed.table.types import arrow_schema

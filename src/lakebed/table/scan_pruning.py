@@ -1,6 +1,6 @@
 """What a scan need not open: manifests by partition, files by partition, bucket, key range and statistics.
 
-Owns: the order of these steps and which columns may be judged where. `prune.may_match` judges single files. Pure.
+Owns: the order of these steps and which columns may be judged where. `file_stats.may_match` judges single files. Pure.
 
 Invariants: only what cannot hold a row of the answer is dropped; of a primary-key table only partition, bucket and key
 columns are judged before the merge.
@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 
 from lakebed.table.binary_row import EMPTY_ROW
 from lakebed.table.bucket import bucket_of
+from lakebed.table.file_stats import may_match
 from lakebed.table.manifest import ENTRY_SCHEMA
 from lakebed.table.model import ManifestMeta, TableSchema
 from lakebed.table.options import BUCKET, BUCKET_FUNCTION, TableOptions
 from lakebed.table.predicate import Predicate, all_of, columns_of, conjuncts, required_values
-from lakebed.table.prune import may_match
 from lakebed.table.schema import bucket_function, bucket_keys, require_column
 from lakebed.table.types import arrow_type
 
