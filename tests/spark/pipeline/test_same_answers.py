@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from lakebed.spark.pipeline.conditions import all_hold
 from lakebed.spark.pipeline.engine import Engine
-from lakebed.spark.pipeline.judge import all_hold
-from lakebed.spark.pipeline.nodes import Place
+from lakebed.spark.pipeline.nodes import SourceLocation
 from lakebed.spark.pipeline.plain import read_plain_csv
 from lakebed.spark.pipeline.rows import LocalRows
 
-PLACE = Place("same.yaml", 1)
+PLACE = SourceLocation("same.yaml", 1)
 TYPES = (
     "string",
     "boolean",
@@ -70,7 +70,7 @@ def test_every_value_read_here_is_what_spark_reads(spark: SparkSession, tmp_path
         file_format="csv",
         options={"mode": "PERMISSIVE", "nullValue": "NA"},
         schema={"n": "int", **columns},
-        place=PLACE,
+        location=PLACE,
     )
     by_spark = frame.toArrow().sort_by("n")
     read_here = 0
@@ -118,7 +118,7 @@ def test_every_file_read_here_is_what_spark_reads(spark: SparkSession, tmp_path:
         if rows is not None:
             paths.append(path)
             by_spark = Engine(lambda: spark).read_files(
-                [str(path)], file_format="csv", options=options, schema=schema, place=PLACE
+                [str(path)], file_format="csv", options=options, schema=schema, location=PLACE
             )
             assert rows.to_pylist() == by_spark.toArrow().to_pylist(), body
     assert len(paths) >= 6
@@ -178,7 +178,7 @@ def test_every_condition_judged_here_is_what_spark_judges(spark: SparkSession, r
     every_row = [simple_condition(random_, depth=2) for _ in range(150)]
     judged = [f"count_if(NOT coalesce(({condition}), false)) = 0" for condition in every_row]
     judged += [f"coalesce(({condition}), false)" for condition in OVERALL]
-    by_spark = Engine(lambda: spark).one_row(LocalRows(rows), judged, place=PLACE)
+    by_spark = Engine(lambda: spark).one_row(LocalRows(rows), judged, location=PLACE)
     here = [all_hold(rows, every_row=[condition], overall=[]) for condition in every_row]
     here += [all_hold(rows, every_row=[], overall=[condition]) for condition in OVERALL]
     compared = 0

@@ -17,7 +17,7 @@ from lakebed.spark.pipeline.identity import identities
 from lakebed.spark.pipeline.increments import INCREMENTS_FOLDER, commit_identity
 from lakebed.spark.pipeline.ledger import AttemptEnd, Ledger
 from lakebed.spark.pipeline.model import StepRecord
-from lakebed.spark.pipeline.nodes import Place
+from lakebed.spark.pipeline.nodes import SourceLocation
 from lakebed.spark.pipeline.preflight import check_tags, earlier_runs, which_run
 from lakebed.spark.pipeline.progress import ending
 
@@ -71,7 +71,7 @@ def ask(
         run_id=run_id,
         is_resumed=resumed,
         is_replayed=replayed,
-        place=Place("small.yaml", 7),
+        location=SourceLocation("small.yaml", 7),
         ledger_of=lambda one: ledger_of(lake, one),
     )
 
@@ -79,7 +79,7 @@ def ask(
 def record(lake: Lake, run_id: str, snapshot: int, *, rows: int = 2, content: str = "c") -> None:
     """The step is done and in the ledger."""
     step = plan_of().steps[MERGE - 1]
-    metrics = {"table": "t", "snapshot": snapshot, "rows": rows, "content": content}
+    metrics = {"table": "t", "snapshot": snapshot, "committed_ms": 1, "rows": rows, "content": content}
     ledger_of(lake, run_id).record(StepRecord(MERGE, step.name, "merge", "", step.fingerprint, 1, 0.1, metrics))
 
 

@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from lakebed.errors import InvalidRequest
-from lakebed.spark.pipeline.model import Plan, PlannedStep, StepIdentity, StepRecord
+from lakebed.spark.pipeline.model import Plan, StepIdentity, StepRecord
 from lakebed.spark.pipeline.nodes import nearest
 
 __all__ = [
@@ -27,14 +27,10 @@ __all__ = [
     "EarlierRun",
     "changed_input",
     "check_patterns",
-    "is_asked",
     "matches",
     "plan_carry",
     "refuse_again",
 ]
-
-ASKED_VERBS = frozenset(("ingest", "merge", "tag"))
-"""Verbs that change rows or names; an `ingest` only when it writes to a table."""
 
 _ACCEPTED = "content_accepted"
 """The metric of a carried record: the content of the input that it was kept for. DO NOT CHANGE: on disk."""
@@ -91,7 +87,7 @@ class _Tables:
                 return f"'{self.pending[table]}' runs before it and writes to '{table}'"
             if table in self.newest and self._is_late(run_id, record, *self.newest[table], table=table):
                 return self._late(run_id, record, self.newest[table][1])
-        if not identity.is_of_everything:
+        if not identity.depends_on_all:
             return None
         if self.undone is not None:
             return f"'{self.undone}' runs before it"
@@ -174,7 +170,7 @@ def plan_carry(
             tables.did(identity, *found)
             continue
         tables.will(identity)
-        if found is not None and is_asked(step):
+        if found is not None and identity.needs_consent:
             again.append(Again(identity, reason or search.change(identity)))
     return Carry(tuple(records), tuple(again))
 
@@ -263,11 +259,6 @@ def _keep(
     there = index.get(key)
     if there is None or not found[1].carried_from or there[1].started_ms <= found[1].started_ms:
         index[key] = found
-
-
-def is_asked(step: PlannedStep) -> bool:
-    """Whether running the step once more changes rows or names, so that a person is asked first."""
-    return step.verb in ASKED_VERBS and not (step.verb == "ingest" and step.settings["into"] is None)
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:

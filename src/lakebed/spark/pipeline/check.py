@@ -17,9 +17,8 @@ from lakebed.errors import InvalidRequest
 from lakebed.lake.lake import Lake
 from lakebed.spark.pipeline.context import fields_of
 from lakebed.spark.pipeline.files import find_files
-from lakebed.spark.pipeline.keys import StepKind
 from lakebed.spark.pipeline.model import Plan, PlannedStep
-from lakebed.spark.pipeline.nodes import Place, nearest
+from lakebed.spark.pipeline.nodes import SourceLocation, nearest
 from lakebed.spark.pipeline.plain import plain_type
 from lakebed.spark.pipeline.steps import KINDS
 from lakebed.spark.pipeline.steps.merge import without_key
@@ -69,9 +68,9 @@ def check_columns(plan: Plan, lake: Lake | None) -> None:
         if name is not None and name not in targets:
             targets[name] = _target(name, plan, lake)
         if step.verb == "merge" and name is not None and not targets[name].keys:
-            raise _place(plan, step).error(without_key(name))
+            raise plan.location(step).error(without_key(name))
         if columns is not None and name is not None:
-            _check_fit(columns, targets[name], name, step, _place(plan, step))
+            _check_fit(columns, targets[name], name, step, plan.location(step))
 
 
 def _target(name: str, plan: Plan, lake: Lake | None) -> _Target:
@@ -82,24 +81,26 @@ def _target(name: str, plan: Plan, lake: Lake | None) -> _Target:
     return _Target(fields_of(spec) if spec.columns else (), spec.primary_key)
 
 
-def _check_fit(columns: Mapping[str, str], target: _Target, name: str, step: PlannedStep, place: Place) -> None:
+def _check_fit(
+    columns: Mapping[str, str], target: _Target, name: str, step: PlannedStep, location: SourceLocation
+) -> None:
     deletes = step.settings.get("deletes")
     if deletes is not None and deletes not in columns:
-        raise place.error(f"the rows have no column '{deletes}', which `deletes` names.{nearest(deletes, columns)}")
+        raise location.error(f"the rows have no column '{deletes}', which `deletes` names.{nearest(deletes, columns)}")
     for key in target.keys:
         if key not in columns:
-            raise place.error(f"the rows have no column '{key}', which is a key of '{name}'.{nearest(key, columns)}")
+            raise location.error(f"the rows have no column '{key}', which is a key of '{name}'.{nearest(key, columns)}")
     fields = {field.name: field for field in target.fields}
     for column, kind in columns.items():
         if not fields or (column == deletes and column not in fields):
             continue
         if column not in fields:
-            raise place.error(
+            raise location.error(
                 f"the table '{name}' has no column '{column}', which the rows have.{nearest(column, fields)}"
             )
         source, there = plain_type(kind), arrow_type(fields[column].type)
         if source is not None and not _fits(source, there):
-            raise place.error(
+            raise location.error(
                 f"column '{column}' of the table '{name}' is {fields[column].type}, and the rows bring {kind}, which "
                 "does not become that; change one of them, or cast it with `select`."
             )
@@ -115,9 +116,9 @@ def check_inputs(plan: Plan) -> None:
     """Every local input file is there, and every pattern finds one."""
     missing: list[InvalidRequest] = []
     for step in plan.steps:
-        if step.verb == "ingest":
+        if KINDS[step.verb].reads_files:
             try:
-                find_files(step.settings["from"], place=_place(plan, step))
+                find_files(step.settings["from"], location=plan.location(step))
             except InvalidRequest as error:
                 missing.append(error)
     if len(missing) > 1:
@@ -158,12 +159,12 @@ def check_sql(plan: Plan, tables: Collection[str]) -> str | None:
             if (kind, text) not in accepted:
                 found = parse(kind, text)
                 if found.wrong is not None:
-                    raise _place(plan, step).error(f"{what} is not SQL that Spark understands: {found.wrong}")
+                    raise plan.location(step).error(f"{what} is not SQL that Spark understands: {found.wrong}")
                 accepted[kind, text] = found.tables
             names = known[step.ordinal]
             for name in sorted(accepted[kind, text]):
                 if name.lower() not in {one.lower() for one in names}:  # as Spark compares them
-                    raise _place(plan, step).error(
+                    raise plan.location(step).error(
                         f"{what} reads '{name}': there is neither a table nor a view of this name in the lake, and "
                         f"`tables` declares none.{nearest(name, names)}"
                     )
@@ -175,7 +176,7 @@ def _known(plan: Plan, tables: Collection[str]) -> dict[int, frozenset[str]]:
     known = frozenset((*tables, *plan.tables))
     found: dict[int, frozenset[str]] = {}
     for step in plan.steps:
-        found[step.ordinal] = known | {"files"} if step.verb == "ingest" else known
+        found[step.ordinal] = known | {"files"} if KINDS[step.verb].reads_files else known
         view = step.settings.get("as")
         known = known if view is None or view in known else known | {view}
     return found
@@ -184,15 +185,12 @@ def _known(plan: Plan, tables: Collection[str]) -> dict[int, frozenset[str]]:
 def _sql(plan: Plan) -> Iterator[tuple[PlannedStep, str, Literal["expression", "query"], str]]:
     """Step, name, kind and text of all SQL, expressions in the form in which Spark will get them."""
     for step in plan.steps:
-        kind: StepKind = KINDS[step.verb]
-        for key in kind.keys:
-            text = step.settings.get(key.name)
-            if key.kind == "sql" and text is not None:
-                yield step, f"'{key.name}'", "query" if key.name in ("query", "select") else "expression", text
-        if step.verb == "audit":
-            for name, text in {**step.settings["every_row"], **step.settings["overall"]}.items():
-                yield step, f"expectation '{name}'", "expression", f"coalesce(({text}), false)"
-
-
-def _place(plan: Plan, step: PlannedStep) -> Place:
-    return Place(plan.file, step.line)
+        for key in KINDS[step.verb].keys:
+            value = step.settings.get(key.name)
+            if value is None:
+                continue
+            if key.kind in ("expression", "query"):
+                yield step, f"'{key.name}'", key.kind, value
+            elif key.kind == "predicates":
+                for name, text in value.items():
+                    yield step, f"expectation '{name}'", "expression", f"coalesce(({text}), false)"

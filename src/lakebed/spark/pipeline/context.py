@@ -21,8 +21,9 @@ from lakebed.spark.pipeline.carry import matches
 from lakebed.spark.pipeline.increments import commit_identity
 from lakebed.spark.pipeline.inputs import Inputs
 from lakebed.spark.pipeline.ledger import Ledger
+from lakebed.spark.pipeline.measure import committed_snapshot
 from lakebed.spark.pipeline.model import Plan, PlannedStep, StepIdentity, StepRecord, TableSpec
-from lakebed.spark.pipeline.nodes import Place, nearest
+from lakebed.spark.pipeline.nodes import SourceLocation, nearest
 from lakebed.spark.pipeline.rows import Rows
 from lakebed.table.model import DataField
 from lakebed.table.sequence import sequence_order
@@ -80,9 +81,9 @@ class RunContext:
             self.engine().released(rows)
         self._views.clear()
 
-    def place(self, step: PlannedStep) -> Place:
-        """Where a step was written."""
-        return Place(self.plan.file, step.line)
+    def location(self, step: PlannedStep) -> SourceLocation:
+        """Return where the pipeline file declares a step."""
+        return self.plan.location(step)
 
     def identity(self, step: PlannedStep) -> dict[str, Any]:
         """``commit_user`` and ``commit_identifier`` of a step's commit."""
@@ -123,7 +124,7 @@ class RunContext:
             run_id=self.run_id,
             is_resumed=self.is_resumed,
             is_replayed=matches(step.name, self.replay),
-            place=self.place(step),
+            location=self.location(step),
             ledger_of=lambda run_id: Ledger(self.lake.store, run_id=run_id, environment=self.environment),
         )
 
@@ -162,7 +163,7 @@ class RunContext:
         schema = self.engine().arrow_schema(rows, without=without, never_null=spec.primary_key)
         for column in (*spec.primary_key, *spec.partition_by):
             if column not in schema.names:
-                raise self.place(step).error(
+                raise self.location(step).error(
                     f"the rows for the new table '{name}' have no column '{column}', which is a key of it."
                     f"{nearest(column, schema.names)}"
                 )
@@ -191,7 +192,7 @@ class RunContext:
             return self.lake.table(name)
         except NotFound as error:
             known = self.row_sources()
-            raise self.place(step).error(f"there is no table '{name}'.{nearest(name, known)}") from error
+            raise self.location(step).error(f"there is no table '{name}'.{nearest(name, known)}") from error
 
     def _create(self, spec: TableSpec, schema: Any) -> Table:
         try:
@@ -211,12 +212,8 @@ class RunContext:
 
 def newest_commit(records: Iterable[StepRecord], table: str) -> int | None:
     """The newest snapshot that steps committed to a table; None when none did. What was carried may be in any order."""
-    commits = (
-        record.metrics.get("snapshot")
-        for record in records
-        if record.verb in ("ingest", "merge", "compact") and record.metrics.get("table") == table
-    )
-    return max((int(snapshot) for snapshot in commits if snapshot), default=None)
+    commits = (committed_snapshot(record) for record in records if record.metrics.get("table") == table)
+    return max((snapshot for snapshot in commits if snapshot is not None), default=None)
 
 
 def query_names(lake: Lake) -> set[str]:

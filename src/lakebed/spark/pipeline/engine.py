@@ -2,7 +2,7 @@
 
 Owns: every use of Spark in a pipeline, the choice between Spark and this process, and turning what Spark says about
 bad SQL or bad files into one sentence with the step's line. Invariant: where this process does the work (few rows of a
-plain kind: see `plain` and `judge`), the result is what Spark's would be. The only module of the pipeline that loads
+plain kind: see `plain` and `conditions`), the result is what Spark's would be. The only module of the pipeline that loads
 PySpark; it is loaded when a step first needs it, and the session starts when Spark is first asked.
 """
 
@@ -24,9 +24,9 @@ from lakebed.spark.expression import quoted
 from lakebed.spark.jobs import compact_table
 from lakebed.spark.messages import first_line
 from lakebed.spark.pipeline.bad_rows import BadRow, BadRows, find_lines, local_path, reason_of
+from lakebed.spark.pipeline.conditions import all_hold
 from lakebed.spark.pipeline.facts import Fingerprint
-from lakebed.spark.pipeline.judge import all_hold
-from lakebed.spark.pipeline.nodes import Place
+from lakebed.spark.pipeline.nodes import SourceLocation
 from lakebed.spark.pipeline.plain import read_plain_csv
 from lakebed.spark.pipeline.rows import LocalRows, Rows
 from lakebed.spark.reading import local_frame, read
@@ -108,10 +108,10 @@ class Engine:
         file_format: str,
         options: Mapping[str, str],
         schema: Mapping[str, str] | None,
-        place: Place,
+        location: SourceLocation,
     ) -> DataFrame:
         """Files as rows; `schema` gives columns with Spark SQL types, in the files' order (Parquet knows its own)."""
-        with _sentences(place):
+        with _sentences(location):
             reader = self._spark.read.format(file_format).options(**{**_READER_OPTIONS[file_format], **options})
             if schema is not None:
                 reader = reader.schema(", ".join(f"`{column}` {kind}" for column, kind in schema.items()))
@@ -124,7 +124,7 @@ class Engine:
         file_format: str,
         options: Mapping[str, str],
         schema: Mapping[str, str],
-        place: Place,
+        location: SourceLocation,
     ) -> BadRows:
         """Read every value of CSV or JSON files, and say which rows do not fit the schema.
 
@@ -133,10 +133,10 @@ class Engine:
 
         Cost: one job; a second one for the first bad rows, and a pass over their files on this machine.
         """
-        mark, frame = self._marked(names, file_format=file_format, options=options, schema=schema, place=place)
+        mark, frame = self._marked(names, file_format=file_format, options=options, schema=schema, location=location)
         # Every column is counted, since Spark judges only the values that it is asked for.
         counts = [functions.count(quoted(name)) for name in (mark, *schema)]
-        with _sentences(place):
+        with _sentences(location):
             row_count, bad_count = frame.select(functions.count(functions.lit(1)), *counts).collect()[0][:2]
             if not bad_count:
                 return BadRows(row_count)
@@ -156,14 +156,14 @@ class Engine:
         file_format: str,
         options: Mapping[str, str],
         schema: Mapping[str, str],
-        place: Place,
+        location: SourceLocation,
     ) -> DataFrame:
         """The rows that fit, read once and kept by the executors.
 
         They are kept because Spark would decide anew, for each use of the rows, by the columns of that use alone.
         """
-        mark, frame = self._marked(names, file_format=file_format, options=options, schema=schema, place=place)
-        with _sentences(place):
+        mark, frame = self._marked(names, file_format=file_format, options=options, schema=schema, location=location)
+        with _sentences(location):
             return frame.filter(quoted(mark).isNull()).select(*map(quoted, schema)).localCheckpoint()
 
     def _marked(
@@ -173,7 +173,7 @@ class Engine:
         file_format: str,
         options: Mapping[str, str],
         schema: Mapping[str, str],
-        place: Place,
+        location: SourceLocation,
     ) -> tuple[str, DataFrame]:
         """Files as rows with one more column (its name comes first): a bad row's text, null for the others."""
         mark = "_bad_row"
@@ -181,7 +181,7 @@ class Engine:
             mark = f"_{mark}"
         options = {**options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": mark}
         columns = {**schema, mark: "string"}
-        frame = self.read_files([*paths], file_format=file_format, options=options, schema=columns, place=place)
+        frame = self.read_files([*paths], file_format=file_format, options=options, schema=columns, location=location)
         return mark, frame
 
     def file_facts(self, pattern: str) -> list[tuple[str, int, int]]:
@@ -198,31 +198,31 @@ class Engine:
         return sorted(found)
 
     def infer_schema(
-        self, paths: Sequence[str], *, file_format: str, options: Mapping[str, str], place: Place
+        self, paths: Sequence[str], *, file_format: str, options: Mapping[str, str], location: SourceLocation
     ) -> dict[str, str]:
         """Columns with Spark SQL types, from a pass over the files."""
         inferring = {"inferSchema": "true"} if file_format == "csv" else {}
         frame = self.read_files(
-            paths, file_format=file_format, options={**inferring, **options}, schema=None, place=place
+            paths, file_format=file_format, options={**inferring, **options}, schema=None, location=location
         )
         return {field.name: field.dataType.simpleString() for field in frame.schema.fields}
 
-    def read_table(self, table: Table, *, version: str | None, where: str | None, place: Place) -> Rows:
+    def read_table(self, table: Table, *, version: str | None, where: str | None, location: SourceLocation) -> Rows:
         """A version of a table (None: the newest)."""
-        return self.filtered(read(self._spark, table, version=version), where, place=place)
+        return self.filtered(read(self._spark, table, version=version), where, location=location)
 
-    def query(self, sql: str, *, views: Mapping[str, Rows], place: Place) -> DataFrame:
+    def query(self, sql: str, *, views: Mapping[str, Rows], location: SourceLocation) -> DataFrame:
         """A SELECT over views of these names."""
         for name, rows in views.items():
             self.frame(rows).createOrReplaceTempView(name)
-        with _sentences(place):
+        with _sentences(location):
             return self._spark.sql(sql)
 
-    def filtered(self, rows: Rows, where: str | None, *, place: Place) -> Rows:
+    def filtered(self, rows: Rows, where: str | None, *, location: SourceLocation) -> Rows:
         """The rows for which `where` is true; None: all."""
         if where is None:
             return rows
-        with _sentences(place):
+        with _sentences(location):
             return self.frame(rows).filter(where)
 
     def kept(self, rows: Rows) -> Rows:
@@ -242,22 +242,22 @@ class Engine:
             return int(rows.arrow.num_rows)
         return None
 
-    def check_predicate(self, rows: Rows, predicate: str, what: str, *, place: Place) -> None:
+    def check_predicate(self, rows: Rows, predicate: str, what: str, *, location: SourceLocation) -> None:
         """Refuse SQL that does not fit the rows; starts no job."""
-        with _sentences(place, what):
+        with _sentences(location, what):
             self.frame(rows).selectExpr(f"coalesce(({predicate}), false)")
 
-    def one_row(self, rows: Rows, expressions: Sequence[str], *, place: Place) -> tuple[Any, ...]:
+    def one_row(self, rows: Rows, expressions: Sequence[str], *, location: SourceLocation) -> tuple[Any, ...]:
         """Aggregates over all rows, in one job."""
         frame = self.frame(rows)
-        with _sentences(place):
+        with _sentences(location):
             # Few rows are one task, which then needs no second stage to bring its results together.
             frame = frame.coalesce(1) if isinstance(rows, LocalRows) else frame
             return tuple(frame.selectExpr(*expressions).collect()[0])
 
-    def sample(self, rows: Rows, where: str, *, count: int, place: Place) -> list[dict[str, Any]]:
+    def sample(self, rows: Rows, where: str, *, count: int, location: SourceLocation) -> list[dict[str, Any]]:
         """At most `count` rows for which `where` is true."""
-        with _sentences(place):
+        with _sentences(location):
             return [row.asDict() for row in self.frame(rows).filter(where).limit(count).collect()]
 
     def fingerprint(self, table: Table, *, version: str) -> Fingerprint:
@@ -281,14 +281,14 @@ class Engine:
         return pa.schema(fields)
 
     def append(
-        self, rows: Rows, table: Table, *, place: Place, commit_user: str, commit_identifier: int
+        self, rows: Rows, table: Table, *, location: SourceLocation, commit_user: str, commit_identifier: int
     ) -> Snapshot | None:
         """Add rows (in a table with a primary key: put them in the place of those of the same key); one commit.
 
         None: there was nothing to commit. A commit of the same user and identifier is found, not made again.
         """
         identity = CommitOptions(commit_user=commit_user, commit_identifier=commit_identifier)
-        with _sentences(place):
+        with _sentences(location):
             return (
                 write_arrow(rows.arrow, table, **identity)
                 if isinstance(rows, LocalRows)
@@ -301,13 +301,13 @@ class Engine:
         table: Table,
         *,
         deletes: str | None,
-        place: Place,
+        location: SourceLocation,
         commit_user: str,
         commit_identifier: int,
     ) -> Snapshot | None:
         """Insert, update and (where the column `deletes` is true) delete by primary key; otherwise as `append`."""
         identity = CommitOptions(commit_user=commit_user, commit_identifier=commit_identifier)
-        with _sentences(place):
+        with _sentences(location):
             if isinstance(rows, LocalRows) and {field.name for field in table.refresh().fields} <= {
                 *rows.arrow.column_names
             }:
@@ -362,7 +362,7 @@ _WORDS_MAX = 400
 
 
 @contextmanager
-def _sentences(place: Place, what: str = "Spark") -> Iterator[None]:
+def _sentences(location: SourceLocation, what: str = "Spark") -> Iterator[None]:
     """What Spark refuses is an error in the pipeline file: say where, in Spark's first words."""
     loggers = [logging.getLogger(name) for name in _NOISY_LOGGERS]
     were_disabled = [logger.disabled for logger in loggers]
@@ -371,18 +371,16 @@ def _sentences(place: Place, what: str = "Spark") -> Iterator[None]:
             logger.disabled = True
         yield
     except (AnalysisException, ParseException) as error:
-        raise place.error(f"{what} does not accept this SQL: {_first_words(error)}") from error
+        raise location.error(f"{what} does not accept this SQL: {_first_words(error)}") from error
     except PySparkException as error:
-        raise place.error(f"{what} failed: {_first_words(error)}") from error
+        raise location.error(f"{what} failed: {_first_words(error)}") from error
     except Py4JJavaError as error:
         words, is_ours = _causes(error.java_exception)
         if is_ours:
-            raise place.error(f"{what} failed: {words}") from error
-        raise Unavailable(f"{place.file}, line {place.line}: {what} failed: {words}") from error
+            raise location.error(f"{what} failed: {words}") from error
+        raise Unavailable(f"{location}: {what} failed: {words}") from error
     except InvalidRequest as error:
-        raise InvalidRequest(
-            f"{place.file}, line {place.line}: {error.message}", kind=error.kind, **error.facts
-        ) from error
+        raise InvalidRequest(f"{location}: {error.message}", kind=error.kind, **error.facts) from error
     finally:
         for logger, was_disabled in zip(loggers, were_disabled, strict=True):
             logger.disabled = was_disabled

@@ -13,7 +13,7 @@ from typing import Any
 from lakebed.lake.lake import Lake
 from lakebed.runtime import Environment
 from lakebed.spark.pipeline.ledger import AttemptEnd, Ledger, RunStatus, run_statuses
-from lakebed.spark.pipeline.measure import added_bytes, disk_use, totals
+from lakebed.spark.pipeline.measure import added_bytes, committed_snapshot, disk_use, totals
 from lakebed.spark.pipeline.model import StepRecord
 from lakebed.table.model import ROLLED_BACK_TO, Tag
 from lakebed.table.table import Table
@@ -33,7 +33,6 @@ __all__ = [
 BAD_LOAD_KINDS = ("audit_failed", "bad_rows")
 """Kinds of errors that mean that the rows of a delivery were refused."""
 REPEATED_KIND = "merged_already"
-COMMITTING = ("ingest", "merge", "compact")
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,9 +357,7 @@ def _expires_ms(tag: Tag) -> int | None:
 def _versions(table: Table, steps: Sequence[StepRecord], alive: set[int]) -> tuple[VersionFacts, ...]:
     """Commits that the ledger knows, and those living snapshots that it does not."""
     versions: list[VersionFacts] = []
-    recorded = {
-        int(step.metrics["snapshot"]): step for step in steps if step.verb in COMMITTING and "snapshot" in step.metrics
-    }
+    recorded = {number: step for step in steps if (number := committed_snapshot(step)) is not None}
     undone = _rolled_back(table, alive)
     written = 0
     for snapshot_id in sorted({*recorded, *alive}):

@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from lakebed.spark.pipeline.nodes import Place
+from lakebed.spark.pipeline.nodes import SourceLocation
 
 __all__ = ["FORMATS", "find_files", "format_of", "unpacked"]
 
@@ -31,7 +31,7 @@ _FORMAT_OF_SUFFIX = {
 }
 
 
-def find_files(pattern: str, *, place: Place) -> list[str]:
+def find_files(pattern: str, *, location: SourceLocation) -> list[str]:
     """What a path, a pattern or a URL names, sorted.
 
     Raises:
@@ -43,7 +43,7 @@ def find_files(pattern: str, *, place: Place) -> list[str]:
         pattern = os.path.normpath(pattern)  # "lake/../in.csv" is there before the lake is
     found = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else [pattern]
     if not found or not Path(found[0]).exists():
-        raise place.error(f"there is no file '{pattern}' (looked in {Path.cwd()}).")
+        raise location.error(f"there is no file '{pattern}' (looked in {Path.cwd()}).")
     return [str(Path(path).absolute()) for path in found]
 
 
@@ -55,24 +55,24 @@ def format_of(pattern: str) -> str | None:
     return _FORMAT_OF_SUFFIX.get(suffixes[-1]) if suffixes else None
 
 
-def unpacked(paths: Sequence[str], scratch: Path, *, place: Place) -> dict[str, str]:
+def unpacked(paths: Sequence[str], scratch: Path, *, location: SourceLocation) -> dict[str, str]:
     """Paths to read, with each ``.zip`` replaced by its unpacked files (once a run), and what people call them."""
     result: dict[str, str] = {}
     for path in paths:
         if path.lower().endswith(".zip") and "://" not in path:
-            result |= _members(path, scratch, place)
+            result |= _members(path, scratch, location)
         else:
             result[path] = path
     return result
 
 
-def _members(path: str, scratch: Path, place: Place) -> dict[str, str]:
+def _members(path: str, scratch: Path, location: SourceLocation) -> dict[str, str]:
     folder = hashlib.sha256(path.encode()).hexdigest()[:12]
     try:
         with zipfile.ZipFile(path) as archive:
             members = [info for info in archive.infolist() if not info.is_dir() and not _is_clutter(info.filename)]
             if not members:
-                raise place.error(f"the archive '{path}' holds no file.")
+                raise location.error(f"the archive '{path}' holds no file.")
             targets: dict[str, str] = {}
             for number, info in enumerate(members):
                 # Numbered folders: members of the same name, and names with "..", cannot meet or escape.
@@ -84,7 +84,7 @@ def _members(path: str, scratch: Path, place: Place) -> dict[str, str]:
                 targets[str(target)] = f"{path}: {info.filename}"
             return targets
     except zipfile.BadZipFile as error:
-        raise place.error(f"the archive '{path}' is damaged: {error}.") from error
+        raise location.error(f"the archive '{path}' is damaged: {error}.") from error
 
 
 def _is_clutter(name: str) -> bool:

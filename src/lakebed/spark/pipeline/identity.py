@@ -30,7 +30,7 @@ def identities(plan: Plan) -> list[StepIdentity]:
     tables = {*plan.tables, *(name for step in plan.steps for name in _named_tables(step))}
     for step in plan.steps:
         one = _identity(step, views, tables)
-        if step.verb == "ingest" and step.settings["as"] is not None:
+        if step.settings.get("as") is not None:
             views[step.settings["as"]] = one
         found.append(one)
     return found
@@ -43,22 +43,24 @@ def _identity(step: PlannedStep, views: Mapping[str, StepIdentity], tables: set[
     used = [views[word] for word in sorted(words) if word in views]
     if step.settings.get("from") in views:
         settings.pop("from")
-    writes = step.settings.get("into") if step.verb in ("merge", "ingest") else None
+    kind = KINDS[step.verb]
+    writes = kind.table_written(step.settings)
     reads = {word for word in words if word in tables and word not in views}
     reads.update(name for name in _named_tables(step) if name != writes)
     return StepIdentity(
         step=step,
         source=digest([step.verb, settings, [view.source for view in used]]),
-        views=(step,) if step.verb == "ingest" else tuple(view.step for view in used),
+        views=(step,) if kind.reads_files else tuple(view.step for view in used),
         reads=frozenset(reads),
         writes=writes,
-        is_of_everything=step.verb in ("publish", "report"),
+        depends_on_all=kind.depends_on_all,
+        needs_consent=writes is not None or kind.moves_names,
     )
 
 
 def _sources(step: PlannedStep) -> set[str]:
     """Words of the step that may be the names of views and tables that it reads."""
-    if step.verb == "ingest":
+    if KINDS[step.verb].reads_files:
         return set()
     query, source = step.settings.get("query"), step.settings.get("from")
     return set(_WORD.findall(query)) if query is not None else {source} if source is not None else set()

@@ -25,7 +25,7 @@ from lakebed.objects.port import ObjectStore
 from lakebed.spark.pipeline.inputs import digest
 from lakebed.spark.pipeline.ledger import Ledger
 from lakebed.spark.pipeline.model import PlannedStep, StepIdentity
-from lakebed.spark.pipeline.nodes import Place
+from lakebed.spark.pipeline.nodes import SourceLocation
 from lakebed.table.table import Table
 
 __all__ = ["INCREMENTS_FOLDER", "Increment", "commit_identity"]
@@ -65,7 +65,7 @@ def commit_identity(
     run_id: str,
     is_resumed: bool,
     is_replayed: bool,
-    place: Place,
+    location: SourceLocation,
     ledger_of: Callable[[str], Ledger],
 ) -> dict[str, Any]:
     """The identity that the commit of an increment has to have.
@@ -77,7 +77,7 @@ def commit_identity(
         own: ``commit_user`` and ``commit_identifier`` of the step itself.
         is_resumed: the run was called before, so that a killed call may have made the step's commit.
         is_replayed: a person asked to merge it again.
-        place: of the step, for the error.
+        location: of the step, for the error.
 
     Raises:
         Rejected: another run merged the same increment; ``kind`` is ``merged_already``. A killed call of this run has
@@ -91,7 +91,7 @@ def commit_identity(
     path = f"{INCREMENTS_FOLDER}/{digest([name, created_ms, content])[:40]}.json"
     if is_resumed and not _is_claimed(store, path) and (earlier := table.committer.find(**own)) is not None:
         if not is_replayed:
-            raise _changed(identity.step, place, name, earlier.id)
+            raise _changed(identity.step, location, name, earlier.id)
         own = {**own, "commit_user": f"{own['commit_user']}:{content[:12]}"}
     claim = _claimed(store, path, _claim(identity.step, table, name, created_ms, content, identity, own, run_id))
     if claim is None:
@@ -111,7 +111,7 @@ def commit_identity(
         return own
     when = "" if recorded is None else f" as snapshot {recorded.metrics.get('snapshot')}"
     raise Rejected(
-        f"{place.file}, line {place.line}: {identity.step.name} stopped the run: the run '{claim.run_id}' merged the "
+        f"{location}: {identity.step.name} stopped the run: the run '{claim.run_id}' merged the "
         f"same increment into '{name}' already{when} (its step '{claim.step}'), and to merge it again would put its "
         f"rows over newer ones. Nothing was committed. To merge it again, say --replay '{identity.step.name}'. A "
         "column that tells older rows from newer ones, given as `sequence`, makes late and repeated merges harmless.",
@@ -122,10 +122,10 @@ def commit_identity(
     )
 
 
-def _changed(step: PlannedStep, place: Place, name: str, snapshot_id: int) -> Rejected:
+def _changed(step: PlannedStep, location: SourceLocation, name: str, snapshot_id: int) -> Rejected:
     """The error of a step whose commit is there, without a record, and whose input is another one now."""
     return Rejected(
-        f"{place.file}, line {place.line}: {step.name} stopped the run: its commit into '{name}' was made as snapshot "
+        f"{location}: {step.name} stopped the run: its commit into '{name}' was made as snapshot "
         f"{snapshot_id} when the run was killed, and its input has changed since. Nothing was committed. Restore the "
         f"input to go on with that commit, or say --replay '{step.name}' to merge the changed one too.",
         kind="input_changed",

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lakebed.duration import parse_duration_ms
 from lakebed.errors import InvalidRequest
-from lakebed.spark.pipeline.nodes import Entry, Items, Node, Place, Scalar, nearest
+from lakebed.spark.pipeline.nodes import Entry, Items, Node, Scalar, SourceLocation, nearest
 from lakebed.spark.pipeline.nodes import Mapping as MappingNode
 from lakebed.spark.pipeline.values import Value, substitute
-from lakebed.texts import shown, whole_number
+from lakebed.texts import counted, shown, whole_number
 
 if TYPE_CHECKING:
     from lakebed.spark.pipeline.context import RunContext
@@ -24,10 +24,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Key", "Kind", "StepKind", "read_key", "read_settings"]
 
-Kind = Literal["text", "word", "sql", "table", "rows", "count", "flag", "duration", "texts", "names"]
-"""text: any text. word: letters, digits and ``_``. sql: an expression or query. table: a table of the lake. rows: a
-table of the lake or a view that an ingest step named. count: a whole number >= 0. flag: true or false. duration: such
-as ``7 days`` (milliseconds when read). texts: words with texts. names: a list of column names."""
+Kind = Literal[
+    "text", "word", "expression", "query", "table", "rows", "count", "flag", "duration", "texts", "predicates", "names"
+]
+"""text: any text. word: letters, digits and ``_``. expression, query: SQL. table: a table of the lake. rows: a table of
+the lake or a view that an ingest step named. count: a whole number >= 0. flag: true or false. duration: such as
+``7 days`` (milliseconds when read). texts: words with texts. predicates: names with SQL predicates. names: a list of
+column names."""
 
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -48,9 +51,22 @@ class Key:
     runs of older releases stay the same runs."""
 
 
+def _describe_rows(metrics: Mapping[str, Any]) -> list[str]:
+    """Say how many rows a step counted, and which snapshot it committed."""
+    words = [counted(metrics["rows"], "row")] if "rows" in metrics else []
+    if metrics.get("rows_dropped"):
+        words.append(f"{counted(metrics['rows_dropped'], 'bad row')} dropped")
+    if metrics.get("snapshot") is not None:
+        words.append(f"snapshot {metrics['snapshot']}")
+    return words
+
+
 @dataclass(frozen=True, slots=True)
 class StepKind:
-    """One verb: what it understands and how it runs. Each verb's module in `steps` defines one, called ``KIND``."""
+    """Everything that the rest of the pipeline knows about one verb: its keys, how it runs, what it changes.
+
+    Each module in `steps` defines one, called ``KIND``.
+    """
 
     verb: str
     summary: str
@@ -60,17 +76,37 @@ class StepKind:
     check: Callable[[Mapping[str, Any]], str | None] = lambda settings: None
     """A sentence when typed settings contradict each other, else None."""
     recall: Callable[[PlannedStep, RunContext], None] = lambda step, context: None
-    """Called in place of `run` for a step that the ledger has: what later steps of this process still need of it."""
+    """Called instead of `run` for a step that the ledger has: restores what later steps of this process need."""
+    describe: Callable[[Mapping[str, Any]], list[str]] = _describe_rows
+    """Metrics -> what the step did, in a few words for the console."""
+    writes: str | None = None
+    """The key that names the table whose rows the step changes; where its value is None, the step changes no table."""
+    rewrites: str | None = None
+    """The key that names the table whose files the step rewrites without changing its rows."""
+    moves_names: bool = False
+    """It makes names of versions. Such a step, and one that changes rows, never runs again without consent."""
+    reads_files: bool = False
+    """It reads the input files of its key ``from``."""
+    depends_on_all: bool = False
+    """It depends on every step before it."""
+    needs_branch: bool = False
+    """It works only in a pipeline with ``branch:``."""
+    is_milestone: bool = False
+    """A progress bar leaves a line for it, also inside a loop."""
+
+    def table_written(self, settings: Mapping[str, Any]) -> str | None:
+        """Return the table whose rows a step of this kind changes; None when it changes none."""
+        return None if self.writes is None else settings[self.writes]
 
 
 def read_settings(
-    entries: Mapping[str, Entry], kind: StepKind, variables: Mapping[str, Value], place: Place
+    entries: Mapping[str, Entry], kind: StepKind, variables: Mapping[str, Value], location: SourceLocation
 ) -> dict[str, Any]:
     """The typed settings of one step.
 
     Args:
         entries: the step's own keys (without ``step`` and ``name``).
-        place: the step, for errors about what is missing.
+        location: the step, for errors about what is missing.
 
     Raises:
         InvalidRequest: unknown, missing or wrong; one sentence with file and line.
@@ -78,62 +114,64 @@ def read_settings(
     known = {key.name: key for key in kind.keys}
     for name, entry in entries.items():
         if name not in known:
-            raise entry.place.error(f"step '{kind.verb}' has no key '{name}'.{nearest(name, known)}")
+            raise entry.location.error(f"step '{kind.verb}' has no key '{name}'.{nearest(name, known)}")
     settings: dict[str, Any] = {}
     for key in kind.keys:
         entry_or_none = entries.get(key.name)
         if entry_or_none is None or _is_null(entry_or_none.value):
             if key.required:
-                raise place.error(f"step '{kind.verb}' needs the key '{key.name}': {key.help}.")
+                raise location.error(f"step '{kind.verb}' needs the key '{key.name}': {key.help}.")
             settings[key.name] = key.default
         else:
             settings[key.name] = read_key(entry_or_none.value, key, variables, f"'{key.name}' of step '{kind.verb}'")
     contradiction = kind.check(settings)
     if contradiction is not None:
-        raise place.error(f"step '{kind.verb}': {contradiction}")
+        raise location.error(f"step '{kind.verb}': {contradiction}")
     return settings
 
 
 def read_key(node: Node, key: Key, variables: Mapping[str, Value], what: str) -> Any:
     """One value, substituted and typed; `what` names it in errors."""
-    if key.kind == "texts":
+    if key.kind in ("texts", "predicates"):
         return _texts(node, variables, what)
     if key.kind == "names":
         return _names(node, variables, what)
     if not isinstance(node, Scalar):
-        raise node.place.error(f"{what} must be one value, not a list or a mapping.")
-    text = substitute(node.text, variables, node.place).strip()
+        raise node.location.error(f"{what} must be one value, not a list or a mapping.")
+    text = substitute(node.text, variables, node.location).strip()
     if not text:
-        raise node.place.error(f"{what} is empty.")
+        raise node.location.error(f"{what} is empty.")
     if key.choices and text not in key.choices:
-        raise node.place.error(f"{what} cannot be '{text}'.{nearest(text, key.choices)}")
+        raise node.location.error(f"{what} cannot be '{text}'.{nearest(text, key.choices)}")
     if key.kind == "count":
         number = whole_number(text)
         if number is None:
-            raise node.place.error(f"{what} must be a whole number from 0, not {shown(text)}.")
+            raise node.location.error(f"{what} must be a whole number from 0, not {shown(text)}.")
         return number
     if key.kind == "flag":
         if text.lower() not in _FLAGS:
-            raise node.place.error(f"{what} must be true or false, not '{text}'.")
+            raise node.location.error(f"{what} must be true or false, not '{text}'.")
         return _FLAGS[text.lower()]
     if key.kind == "word" and not _WORD.fullmatch(text):
-        raise node.place.error(f"{what} must be a word of letters, digits and '_', not '{text}'.")
+        raise node.location.error(f"{what} must be a word of letters, digits and '_', not '{text}'.")
     if key.kind == "duration":
         try:
             return parse_duration_ms(text)
         except InvalidRequest as error:
-            raise node.place.error(f"{what}: {error.message}") from error
+            raise node.location.error(f"{what}: {error.message}") from error
     return text
 
 
 def _texts(node: Node, variables: Mapping[str, Value], what: str) -> dict[str, str]:
     if not isinstance(node, MappingNode):
-        raise node.place.error(f"{what} must be a mapping (one 'name: text' a line).")
+        raise node.location.error(f"{what} must be a mapping (one 'name: text' a line).")
     texts: dict[str, str] = {}
     for name, entry in node.entries.items():
         if not isinstance(entry.value, Scalar):
-            raise entry.place.error(f"'{name}' in {what} must be one value.")
-        texts[substitute(name, variables, entry.place)] = substitute(entry.value.text, variables, entry.value.place)
+            raise entry.location.error(f"'{name}' in {what} must be one value.")
+        texts[substitute(name, variables, entry.location)] = substitute(
+            entry.value.text, variables, entry.value.location
+        )
     return texts
 
 
@@ -142,8 +180,8 @@ def _names(node: Node, variables: Mapping[str, Value], what: str) -> tuple[str, 
     names: list[str] = []
     for item in items:
         if not isinstance(item, Scalar):
-            raise item.place.error(f"{what} must be a list of names.")
-        names.append(substitute(item.text, variables, item.place))
+            raise item.location.error(f"{what} must be a list of names.")
+        names.append(substitute(item.text, variables, item.location))
     return tuple(names)
 
 

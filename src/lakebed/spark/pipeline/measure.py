@@ -24,7 +24,7 @@ from lakebed.spark.pipeline.model import StepRecord
 from lakebed.table.model import Snapshot
 from lakebed.table.table import Table
 
-__all__ = ["DiskUse", "added_bytes", "commit_metrics", "disk_use", "totals"]
+__all__ = ["DiskUse", "added_bytes", "commit_metrics", "committed_snapshot", "disk_use", "totals"]
 
 _ADD = 0
 
@@ -74,6 +74,12 @@ def commit_metrics(table: Table, snapshot: Snapshot, *, name: str, before: Itera
     else:
         metrics["files_total"], metrics["bytes_total"] = totals(table, snapshot)
     return metrics
+
+
+def committed_snapshot(record: StepRecord) -> int | None:
+    """Return the snapshot that a step committed to its table; None when it committed nothing."""
+    # The record of a tag has the snapshot that it pins, but no time of a commit.
+    return int(record.metrics["snapshot"]) if "committed_ms" in record.metrics else None
 
 
 def added_bytes(table: Table, snapshot: Snapshot) -> int:

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lakebed.spark.pipeline.nodes import SourceLocation
+
 __all__ = ["ColumnSpec", "Plan", "PlannedStep", "RunSummary", "StepIdentity", "StepRecord", "TableSpec"]
 
 
@@ -69,8 +71,10 @@ class StepIdentity:
     """Tables it reads, tags, compacts or expires."""
     writes: str | None
     """The table whose rows it changes."""
-    is_of_everything: bool
+    depends_on_all: bool
     """It depends on every step before it."""
+    needs_consent: bool
+    """It changes rows or names of versions, so it runs again only with a person's consent."""
 
     @property
     def touches(self) -> frozenset[str]:
@@ -97,6 +101,10 @@ class Plan:
     def default_run_id(self) -> str:
         """``<pipeline>-<12 hex digits>``: the same definition and variables resume the same run."""
         return f"{self.pipeline}-{self.fingerprint[:12]}"
+
+    def location(self, step: PlannedStep) -> SourceLocation:
+        """Return where the file declares a step."""
+        return SourceLocation(self.file, step.line)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import yaml
 
 from lakebed.errors import InvalidRequest
 
-__all__ = ["Entry", "Items", "Mapping", "Node", "Place", "Scalar", "compose", "nearest"]
+__all__ = ["Entry", "Items", "Mapping", "Node", "Scalar", "SourceLocation", "compose", "nearest"]
 
 DEPTH_MAX = 50
 """Levels of lists and mappings in a document."""
@@ -25,16 +25,19 @@ NODE_COUNT_MAX = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceLocation:
     """Where something was written."""
 
     file: str
     line: int
     """Counted from 1."""
 
+    def __str__(self) -> str:
+        return f"{self.file}, line {self.line}"
+
     def error(self, sentence: str) -> InvalidRequest:
-        """The error that names this place before `sentence`."""
-        return InvalidRequest(f"{self.file}, line {self.line}: {sentence}", file=self.file, line=self.line)
+        """Return the error that names this location before `sentence`."""
+        return InvalidRequest(f"{self}: {sentence}", file=self.file, line=self.line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ class Scalar:
     """One value, as its text."""
 
     text: str
-    place: Place
+    location: SourceLocation
     is_null: bool = False
     """True for ``null``, ``~`` and nothing at all, unquoted."""
 
@@ -52,14 +55,14 @@ class Items:
     """A list."""
 
     items: tuple[Node, ...]
-    place: Place
+    location: SourceLocation
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One key of a mapping with its value; `place` is the key's."""
+    """One key of a mapping with its value; `location` is the key's."""
 
-    place: Place
+    location: SourceLocation
     value: Node
 
 
@@ -68,7 +71,7 @@ class Mapping:
     """Keys with values, in the order written."""
 
     entries: dict[str, Entry]
-    place: Place
+    location: SourceLocation
 
     def get(self, key: str) -> Node | None:
         """The value of a key, or None."""
@@ -94,13 +97,15 @@ def compose(text: str, *, file: str) -> Node:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = 1 if mark is None else mark.line + 1
-        raise Place(file, line).error(f"this is not YAML: {error.problem or error.context}.") from error
+        raise SourceLocation(file, line).error(f"this is not YAML: {error.problem or error.context}.") from error
     except yaml.YAMLError as error:
-        raise Place(file, 1).error(f"this is not YAML: {str(error).splitlines()[0]}.") from error
+        raise SourceLocation(file, 1).error(f"this is not YAML: {str(error).splitlines()[0]}.") from error
     except RecursionError as error:
-        raise Place(file, 1).error(f"lists and mappings are nested too deep; at most {DEPTH_MAX} levels.") from error
+        raise SourceLocation(file, 1).error(
+            f"lists and mappings are nested too deep; at most {DEPTH_MAX} levels."
+        ) from error
     if root is None:
-        raise Place(file, 1).error("the file is empty; a pipeline needs `name`, `lake` and `steps`.")
+        raise SourceLocation(file, 1).error("the file is empty; a pipeline needs `name`, `lake` and `steps`.")
     return _Converter(file).convert(root, depth=0)
 
 
@@ -126,23 +131,25 @@ class _Converter:
         Raises:
             InvalidRequest: too deep, or too many nodes: an alias inside its own anchor, or aliases of aliases.
         """
-        place = Place(self._file, node.start_mark.line + 1)
+        location = SourceLocation(self._file, node.start_mark.line + 1)
         self._count += 1
         if depth > DEPTH_MAX:
-            raise place.error(f"lists and mappings are nested too deep; at most {DEPTH_MAX} levels.")
+            raise location.error(f"lists and mappings are nested too deep; at most {DEPTH_MAX} levels.")
         if self._count > NODE_COUNT_MAX:
-            raise place.error(f"the file has more than {NODE_COUNT_MAX:,} values, each alias counted with its content.")
+            raise location.error(
+                f"the file has more than {NODE_COUNT_MAX:,} values, each alias counted with its content."
+            )
         if isinstance(node, yaml.ScalarNode):
-            return Scalar(node.value, place, is_null=node.tag == "tag:yaml.org,2002:null")
+            return Scalar(node.value, location, is_null=node.tag == "tag:yaml.org,2002:null")
         if isinstance(node, yaml.SequenceNode):
-            return Items(tuple(self.convert(item, depth=depth + 1) for item in node.value), place)
+            return Items(tuple(self.convert(item, depth=depth + 1) for item in node.value), location)
         entries: dict[str, Entry] = {}
         for key_node, value_node in node.value:
-            key_place = Place(self._file, key_node.start_mark.line + 1)
+            key_location = SourceLocation(self._file, key_node.start_mark.line + 1)
             if not isinstance(key_node, yaml.ScalarNode):
-                raise key_place.error("a key must be a word.")
+                raise key_location.error("a key must be a word.")
             if key_node.value in entries:
-                first = entries[key_node.value].place.line
-                raise key_place.error(f"the key '{key_node.value}' was already given in line {first}.")
-            entries[key_node.value] = Entry(key_place, self.convert(value_node, depth=depth + 1))
-        return Mapping(entries, place)
+                first = entries[key_node.value].location.line
+                raise key_location.error(f"the key '{key_node.value}' was already given in line {first}.")
+            entries[key_node.value] = Entry(key_location, self.convert(value_node, depth=depth + 1))
+        return Mapping(entries, location)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lakebed.errors import InvalidRequest, NotFound
-from lakebed.spark.pipeline.nodes import Items, Mapping, Place, Scalar, compose, nearest
+from lakebed.spark.pipeline.nodes import Items, Mapping, Scalar, SourceLocation, compose, nearest
 from lakebed.spark.pipeline.steps import KINDS
 
 __all__ = ["Document", "Loop", "StepNode", "load", "parse"]
@@ -28,7 +28,7 @@ class StepNode:
     name: Scalar | None
     settings: Mapping
     """The step's own keys."""
-    place: Place
+    location: SourceLocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Loop:
 
     variables: Mapping
     body: tuple[StepNode | Loop, ...]
-    place: Place
+    location: SourceLocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Document:
     """Declared variables; one whose scalar is null must be given by the caller."""
     tables: Mapping
     steps: tuple[StepNode | Loop, ...]
-    place: Place
+    location: SourceLocation
     branch: Scalar | None = None
     """``repository/branch`` to work in."""
 
@@ -87,14 +87,14 @@ def parse(text: str, *, file: str = "pipeline", folder: str = ".") -> Document:
     """Read the text of a pipeline file; `file` names it in errors."""
     root = compose(text, file=file)
     if not isinstance(root, Mapping):
-        raise root.place.error("a pipeline is a mapping with the keys `name`, `lake` and `steps`.")
+        raise root.location.error("a pipeline is a mapping with the keys `name`, `lake` and `steps`.")
     for key, entry in root.entries.items():
         if key not in _TOP_KEYS:
-            raise entry.place.error(f"a pipeline has no key '{key}'.{nearest(key, _TOP_KEYS)}")
+            raise entry.location.error(f"a pipeline has no key '{key}'.{nearest(key, _TOP_KEYS)}")
     steps = root.get("steps")
     if not isinstance(steps, Items) or not steps.items:
-        place = root.place if steps is None else steps.place
-        raise place.error("a pipeline needs `steps`: a list with at least one step.")
+        location = root.location if steps is None else steps.location
+        raise location.error("a pipeline needs `steps`: a list with at least one step.")
     return Document(
         file=file,
         folder=folder,
@@ -103,7 +103,7 @@ def parse(text: str, *, file: str = "pipeline", folder: str = ".") -> Document:
         variables=_variables(root),
         tables=_mapping(root, "tables"),
         steps=_body(steps),
-        place=root.place,
+        location=root.location,
         branch=_optional(root, "branch", "the branch to work in, as <repository>/<branch>"),
     )
 
@@ -111,7 +111,7 @@ def parse(text: str, *, file: str = "pipeline", folder: str = ".") -> Document:
 def _name(root: Mapping) -> str:
     name = _required(root, "name", "a short name for the pipeline")
     if not _PIPELINE_NAME.fullmatch(name.text):
-        raise name.place.error(
+        raise name.location.error(
             f"the pipeline's name may have lower-case letters, digits, '-' and '_' (at most 63), not '{name.text}'."
         )
     return name.text
@@ -120,25 +120,25 @@ def _name(root: Mapping) -> str:
 def _required(root: Mapping, key: str, what: str) -> Scalar:
     value = root.get(key)
     if value is None or (isinstance(value, Scalar) and value.is_null):
-        raise root.place.error(f"a pipeline needs the key `{key}`: {what}.")
+        raise root.location.error(f"a pipeline needs the key `{key}`: {what}.")
     if not isinstance(value, Scalar):
-        raise value.place.error(f"`{key}` must be one value: {what}.")
+        raise value.location.error(f"`{key}` must be one value: {what}.")
     return value
 
 
 def _optional(root: Mapping, key: str, what: str) -> Scalar | None:
     value = root.get(key)
     if value is not None and not isinstance(value, Scalar):
-        raise value.place.error(f"`{key}` must be one value: {what}.")
+        raise value.location.error(f"`{key}` must be one value: {what}.")
     return None if value is None or value.is_null else value
 
 
 def _mapping(root: Mapping, key: str) -> Mapping:
     value = root.get(key)
     if value is None or (isinstance(value, Scalar) and value.is_null):
-        return Mapping({}, root.place)
+        return Mapping({}, root.location)
     if not isinstance(value, Mapping):
-        raise value.place.error(f"`{key}` must be a mapping.")
+        raise value.location.error(f"`{key}` must be a mapping.")
     return value
 
 
@@ -146,9 +146,9 @@ def _variables(root: Mapping) -> dict[str, Scalar]:
     variables: dict[str, Scalar] = {}
     for name, entry in _mapping(root, "vars").entries.items():
         if name == "here" or not name.isidentifier():
-            raise entry.place.error(f"'{name}' cannot be a variable's name.")
+            raise entry.location.error(f"'{name}' cannot be a variable's name.")
         if not isinstance(entry.value, Scalar):
-            raise entry.value.place.error(f"the variable '{name}' must be one value.")
+            raise entry.value.location.error(f"the variable '{name}' must be one value.")
         variables[name] = entry.value
     return variables
 
@@ -160,32 +160,32 @@ def _body(items: Items) -> tuple[StepNode | Loop, ...]:
 def _step_or_loop(node: object) -> StepNode | Loop:
     assert isinstance(node, Scalar | Items | Mapping)
     if not isinstance(node, Mapping):
-        raise node.place.error("a step is a mapping that begins with `step: <verb>` (or `for_each:` with `steps:`).")
+        raise node.location.error("a step is a mapping that begins with `step: <verb>` (or `for_each:` with `steps:`).")
     if "for_each" in node.entries:
         return _loop(node)
     verb = node.get("step")
     if not isinstance(verb, Scalar):
-        raise node.place.error(f"a step needs the key `step`: one of {', '.join(sorted(KINDS))}.")
+        raise node.location.error(f"a step needs the key `step`: one of {', '.join(sorted(KINDS))}.")
     if verb.text not in KINDS:
-        raise verb.place.error(f"there is no step '{verb.text}'.{nearest(verb.text, KINDS)}")
+        raise verb.location.error(f"there is no step '{verb.text}'.{nearest(verb.text, KINDS)}")
     name = node.get("name")
     if name is not None and not isinstance(name, Scalar):
-        raise name.place.error("a step's `name` must be one value.")
+        raise name.location.error("a step's `name` must be one value.")
     own = {key: entry for key, entry in node.entries.items() if key not in ("step", "name")}
     known = {key.name for key in KINDS[verb.text].keys}
     for key, entry in own.items():
         if key not in known:
-            raise entry.place.error(f"step '{verb.text}' has no key '{key}'.{nearest(key, known)}")
-    return StepNode(verb.text, name, Mapping(own, node.place), node.place)
+            raise entry.location.error(f"step '{verb.text}' has no key '{key}'.{nearest(key, known)}")
+    return StepNode(verb.text, name, Mapping(own, node.location), node.location)
 
 
 def _loop(node: Mapping) -> Loop:
     for key, entry in node.entries.items():
         if key not in ("for_each", "steps"):
-            raise entry.place.error(f"a loop has only `for_each` and `steps`, not '{key}'.")
+            raise entry.location.error(f"a loop has only `for_each` and `steps`, not '{key}'.")
     variables, body = node.get("for_each"), node.get("steps")
     if not isinstance(variables, Mapping) or not variables.entries:
-        raise node.place.error("`for_each` needs a variable with its values, such as `day: {in: 2013-01}`.")
+        raise node.location.error("`for_each` needs a variable with its values, such as `day: {in: 2013-01}`.")
     if not isinstance(body, Items) or not body.items:
-        raise node.place.error("a loop needs `steps`: a list with at least one step.")
-    return Loop(variables, _body(body), node.place)
+        raise node.location.error("a loop needs `steps`: a list with at least one step.")
+    return Loop(variables, _body(body), node.location)

@@ -15,11 +15,11 @@ from lakebed.errors import InvalidRequest
 from lakebed.spark.pipeline.keys import Key, read_key, read_settings
 from lakebed.spark.pipeline.model import ColumnSpec, Plan, PlannedStep, TableSpec
 from lakebed.spark.pipeline.nodes import Mapping as MappingNode
-from lakebed.spark.pipeline.nodes import Node, Place, Scalar, nearest
+from lakebed.spark.pipeline.nodes import Node, Scalar, SourceLocation, nearest
 from lakebed.spark.pipeline.parse import Document, Loop, StepNode
 from lakebed.spark.pipeline.steps import KINDS
 from lakebed.spark.pipeline.values import Value, loop_values, substitute
-from lakebed.spark.pipeline.workplace import split_branch
+from lakebed.spark.pipeline.workspace import split_branch
 from lakebed.table.types import parse_type
 
 __all__ = ["STEP_COUNT_MAX", "make_plan"]
@@ -49,7 +49,7 @@ def make_plan(document: Document, *, variables: Mapping[str, str] | None = None)
         InvalidRequest: a variable, value, table or step is wrong; names file and line.
     """
     scope = _scope(document, variables or {})
-    tables = {name: _table(name, entry.value, entry.place, scope) for name, entry in document.tables.entries.items()}
+    tables = {name: _table(name, entry.value, entry.location, scope) for name, entry in document.tables.entries.items()}
     branch = _branch(document, scope)
     steps: list[PlannedStep] = []
     lines_by_name: dict[str, int] = {}
@@ -57,30 +57,30 @@ def make_plan(document: Document, *, variables: Mapping[str, str] | None = None)
     for node, step_scope, loop_names in _unroll(document.steps, scope, ()):
         step = _planned(node, step_scope, loop_names, ordinal=len(steps) + 1)
         if step.name in lines_by_name:
-            raise node.place.error(
+            raise node.location.error(
                 f"the name '{step.name}' is already that of the step in line {lines_by_name[step.name]}; "
                 "give each step its own `name`."
             )
         if len(steps) >= STEP_COUNT_MAX:
-            raise node.place.error(f"the pipeline has more than {STEP_COUNT_MAX:,} steps.")
-        if step.verb == "publish" and branch is None:
-            raise node.place.error(
-                "a 'publish' merges the branch that the pipeline works in: name it above the steps, as in "
+            raise node.location.error(f"the pipeline has more than {STEP_COUNT_MAX:,} steps.")
+        if KINDS[step.verb].needs_branch and branch is None:
+            raise node.location.error(
+                f"a '{step.verb}' step needs a pipeline that works in a branch: name the branch above the steps, as in "
                 "`branch: analytics/dev`."
             )
         if step.settings.get("version") is not None and step.settings["from"] in views:
-            raise node.place.error(
+            raise node.location.error(
                 f"'{step.settings['from']}' is a view, which has no versions: leave `version` out, or name a table."
             )
         if step.settings.get("as") is not None:
             views.add(step.settings["as"])
         lines_by_name[step.name] = step.line
-        tables = _with_sequence(tables, step, node.place)
+        tables = _with_sequence(tables, step, node.location)
         steps.append(step)
     return Plan(
         pipeline=document.name,
         file=document.file,
-        lake=substitute(document.lake.text, scope, document.lake.place),
+        lake=substitute(document.lake.text, scope, document.lake.location),
         variables={name: value.text for name, value in scope.items()},
         tables=tables,
         steps=tuple(steps),
@@ -94,11 +94,11 @@ def make_plan(document: Document, *, variables: Mapping[str, str] | None = None)
 def _branch(document: Document, scope: Mapping[str, Value]) -> str | None:
     if document.branch is None:
         return None
-    text = substitute(document.branch.text, scope, document.branch.place)
+    text = substitute(document.branch.text, scope, document.branch.location)
     try:
         split_branch(text)
     except InvalidRequest as error:
-        raise document.branch.place.error(f"`branch`: {error.message}") from error
+        raise document.branch.location.error(f"`branch`: {error.message}") from error
     return text
 
 
@@ -115,9 +115,9 @@ def _scope(document: Document, given: Mapping[str, str]) -> dict[str, Value]:
         if name in given:
             scope[name] = Value(given[name])
         elif scalar.is_null:
-            raise scalar.place.error(f"the variable '{name}' has no value; give it one, as in `--var {name}=...`.")
+            raise scalar.location.error(f"the variable '{name}' has no value; give it one, as in `--var {name}=...`.")
         else:
-            scope[name] = Value(substitute(scalar.text, scope, scalar.place))
+            scope[name] = Value(substitute(scalar.text, scope, scalar.location))
     return scope
 
 
@@ -139,7 +139,9 @@ def _iterations(
     pending: list[tuple[Mapping[str, Value], tuple[str, ...]]] = [(scope, loop_names)]
     for name, entry in loop.variables.entries.items():
         if name in scope or not name.isidentifier():
-            raise entry.place.error(f"the loop variable '{name}' is already taken or is no word; choose another name.")
+            raise entry.location.error(
+                f"the loop variable '{name}' is already taken or is no word; choose another name."
+            )
         pending = [
             ({**outer, name: value}, (*names, name))
             for outer, names in pending
@@ -149,9 +151,9 @@ def _iterations(
 
 
 def _planned(node: StepNode, scope: Mapping[str, Value], loop_names: tuple[str, ...], *, ordinal: int) -> PlannedStep:
-    settings = read_settings(node.settings.entries, KINDS[node.verb], scope, node.place)
+    settings = read_settings(node.settings.entries, KINDS[node.verb], scope, node.location)
     raw_name = node.verb if node.name is None else node.name.text
-    name = raw_name if node.name is None else substitute(raw_name, scope, node.name.place)
+    name = raw_name if node.name is None else substitute(raw_name, scope, node.name.location)
     if loop_names and "${" not in raw_name:
         name = " ".join([name, *(scope[variable].text for variable in loop_names)])
     return PlannedStep(
@@ -159,7 +161,7 @@ def _planned(node: StepNode, scope: Mapping[str, Value], loop_names: tuple[str, 
         name=name,
         verb=node.verb,
         settings=settings,
-        line=node.place.line,
+        line=node.location.line,
         group=f"{loop_names[0]} {scope[loop_names[0]].text}" if loop_names else "",
         fingerprint=_digest([node.verb, name, _identifying(node.verb, settings)]),
     )
@@ -171,7 +173,9 @@ def _identifying(verb: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in later or value != later[name]}
 
 
-def _with_sequence(tables: Mapping[str, TableSpec], step: PlannedStep, place: Place) -> dict[str, TableSpec]:
+def _with_sequence(
+    tables: Mapping[str, TableSpec], step: PlannedStep, location: SourceLocation
+) -> dict[str, TableSpec]:
     """The tables, with the option that a merge step asks for."""
     columns, name = step.settings.get("sequence"), step.settings.get("into")
     if not columns or name is None or name not in tables:
@@ -180,33 +184,35 @@ def _with_sequence(tables: Mapping[str, TableSpec], step: PlannedStep, place: Pl
     known = [column.name for column in spec.columns]
     for column in columns:
         if known and column not in known:
-            raise place.error(f"the table '{name}' has no column '{column}' for its sequence.{nearest(column, known)}")
+            raise location.error(
+                f"the table '{name}' has no column '{column}' for its sequence.{nearest(column, known)}"
+            )
     declared = spec.options.get(_SEQUENCE_FIELD)
     if declared is not None and [part.strip() for part in declared.split(",")] != list(columns):
-        raise place.error(
+        raise location.error(
             f"the step orders rows by '{wanted}', but the table '{name}' is declared with {_SEQUENCE_FIELD}: "
             f"{declared}; say the same in both places, or in one."
         )
     return {**tables, name: replace(spec, options={**spec.options, _SEQUENCE_FIELD: declared or wanted})}
 
 
-def _table(name: str, node: Node, place: Place, scope: Mapping[str, Value]) -> TableSpec:
+def _table(name: str, node: Node, location: SourceLocation, scope: Mapping[str, Value]) -> TableSpec:
     if isinstance(node, Scalar) and node.is_null:
         return TableSpec(name)
     if not isinstance(node, MappingNode):
-        raise place.error(f"the table '{name}' must be a mapping.")
+        raise location.error(f"the table '{name}' must be a mapping.")
     known = {key.name: key for key in _TABLE_KEYS}
     values = {key.name: key.default for key in _TABLE_KEYS}
     for key_name, entry in node.entries.items():
         if key_name not in known:
-            raise entry.place.error(f"a table has no key '{key_name}'.{nearest(key_name, known)}")
+            raise entry.location.error(f"a table has no key '{key_name}'.{nearest(key_name, known)}")
         values[key_name] = read_key(entry.value, known[key_name], scope, f"'{key_name}' of table '{name}'")
     columns = _columns(name, node, values["schema"] or {})
     names = [column.name for column in columns]
     for key_name in ("primary_key", "partition_by"):
         for column in values[key_name]:
             if columns and column not in names:
-                raise node.entries[key_name].place.error(
+                raise node.entries[key_name].location.error(
                     f"the table '{name}' has no column '{column}' for its {key_name}.{nearest(column, names)}"
                 )
     return TableSpec(
@@ -229,10 +235,10 @@ def _columns(table: str, node: MappingNode, schema: Mapping[str, str]) -> tuple[
         try:
             parse_type(bare)
         except InvalidRequest as error:
-            place = node.place
+            location = node.location
             if isinstance(written, MappingNode) and column in written.entries:
-                place = written.entries[column].place
-            raise place.error(f"column '{column}' of table '{table}': {error.message}") from error
+                location = written.entries[column].location
+            raise location.error(f"column '{column}' of table '{table}': {error.message}") from error
         columns.append(ColumnSpec(column, bare.upper(), nullable))
     return tuple(columns)
 

@@ -14,7 +14,7 @@ from lakebed.spark.pipeline.carry import EarlierRun, matches
 from lakebed.spark.pipeline.context import newest_commit
 from lakebed.spark.pipeline.ledger import Ledger, run_ids
 from lakebed.spark.pipeline.model import Plan, PlannedStep, StepRecord
-from lakebed.spark.pipeline.nodes import Place, nearest
+from lakebed.spark.pipeline.nodes import nearest
 from lakebed.spark.pipeline.steps import KINDS
 
 __all__ = ["OTHER_RUNS_MAX", "check_tables", "check_tags", "earlier_runs", "which_run"]
@@ -39,7 +39,7 @@ def check_tables(plan: Plan, lake: Lake | None) -> None:
                 if lake is None or not lake.has_table(name):
                     near = nearest(name, {*known, *(lake.tables() if lake is not None else ())})
                     what = "no table" if key.kind == "table" else "neither a table nor a view"
-                    raise Place(plan.file, step.line).error(
+                    raise plan.location(step).error(
                         f"there is {what} '{name}' in the lake, and `tables` declares none.{near}"
                     )
                 known.add(name)
@@ -59,18 +59,20 @@ def check_tags(plan: Plan, lake: Lake, done: Mapping[int, StepRecord]) -> None:
     Cost: 1 GET a tag that is to be made.
     """
     writes: set[str] = set()
-    compacts: set[str] = set()
+    rewrites: set[str] = set()
     records: list[StepRecord] = []
     for step in plan.steps:
         if step.ordinal in done:
             records.append(done[step.ordinal])
-        elif step.verb in ("merge", "ingest") and step.settings["into"] is not None:
-            writes.add(step.settings["into"])
-        elif step.verb == "compact":
-            compacts.add(step.settings["table"])
+            continue
+        kind = KINDS[step.verb]
+        if (written := kind.table_written(step.settings)) is not None:
+            writes.add(written)
+        elif kind.rewrites is not None:
+            rewrites.add(step.settings[kind.rewrites])
         elif step.verb == "tag" and not step.settings["replace"]:
             table = step.settings["table"]
-            if table in writes or table not in compacts:
+            if table in writes or table not in rewrites:
                 _check_tag(plan, lake, step, newest_commit(records, table), is_written=table in writes)
 
 
@@ -91,7 +93,7 @@ def _check_tag(plan: Plan, lake: Lake, step: PlannedStep, committed: int | None,
     target = committed if committed is not None or newest is None else newest.id
     if is_written or there != target:
         raise AlreadyExists(
-            f"{plan.file}, line {step.line}: the tag '{tag}' of '{name}' is already on snapshot {there}, and "
+            f"{plan.location(step)}: the tag '{tag}' of '{name}' is already on snapshot {there}, and "
             f"{step.name} would put it elsewhere. Nothing was done: delete it, choose another name, or say "
             "`replace: true`.",
             tag=tag,

@@ -16,7 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as RichBar
 
 from lakebed.spark.pipeline.model import Plan, PlannedStep, RunSummary, StepRecord
-from lakebed.texts import counted, sized
+from lakebed.spark.pipeline.steps import KINDS
+from lakebed.texts import counted
 
 __all__ = ["BarProgress", "LineProgress", "Progress", "SilentProgress", "console_progress", "describe"]
 
@@ -149,7 +150,7 @@ class BarProgress:
     def step_finished(self, step: PlannedStep, record: StepRecord) -> None:
         """Move the bar; a step outside of loops, or one that dropped rows, leaves a line above it."""
         self._bar.advance(self._task)
-        if not step.group or step.verb in ("tag", "expire", "report") or record.metrics.get("rows_dropped"):
+        if not step.group or KINDS[step.verb].is_milestone or record.metrics.get("rows_dropped"):
             self._bar.console.print(f"  [green]✓[/] {escape(step.name)} [dim]{escape(describe(record))}[/]")
 
     def run_ended(self, summary: RunSummary | None) -> None:
@@ -166,31 +167,8 @@ def console_progress(console: Console) -> Progress:
 
 def describe(record: StepRecord) -> str:
     """What a step did, in a few words."""
-    metrics = record.metrics
-    words: list[str] = []
-    if record.verb == "audit":
-        count = metrics.get("expectations", 0)
-        hold = "holds" if count == 1 else "hold"
-        words.append(f"{counted(metrics.get('rows', 0), 'row')}, {counted(count, 'expectation')} {hold}")
-    elif record.verb == "tag":
-        words.append(f"{metrics.get('tag')} pins snapshot {metrics.get('snapshot')}")
-        if "checksum" in metrics:
-            words.append(f"{counted(metrics['rows'], 'row')}, checksum {metrics['checksum']}")
-    elif record.verb == "expire":
-        freed = max(0, metrics["disk_bytes_before"] - metrics["disk_bytes_after"])
-        words.append(f"{counted(metrics['snapshots_expired'], 'snapshot')}, {sized(freed)} freed")
-    elif record.verb == "compact" and "snapshot" not in metrics:
-        words.append("nothing to do")
-    elif record.verb == "compact":
-        words.append(f"{counted(metrics.get('files_removed', 0), 'file')} into {metrics.get('files_added', 0):,}")
-    elif record.verb == "report":
-        words.append(str(metrics.get("html", "")))
-    elif "rows" in metrics:
-        words.append(counted(metrics["rows"], "row"))
-    if metrics.get("rows_dropped"):
-        words.append(f"{counted(metrics['rows_dropped'], 'bad row')} dropped")
-    if record.verb in ("merge", "ingest") and metrics.get("snapshot") is not None:
-        words.append(f"snapshot {metrics['snapshot']}")
+    kind = KINDS.get(record.verb)
+    words = [] if kind is None else kind.describe(record.metrics)
     return ", ".join(words) or "done"
 
 

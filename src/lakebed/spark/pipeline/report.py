@@ -18,7 +18,7 @@ from lakebed.lake.lake import Lake
 from lakebed.runtime import Environment
 from lakebed.spark.pipeline.facts import Check, Fingerprint, ReportFacts, collect
 from lakebed.spark.pipeline.page import render
-from lakebed.spark.pipeline.workplace import open_workplace
+from lakebed.spark.pipeline.workspace import open_workspace
 
 __all__ = ["ReportFiles", "store_report", "write_report"]
 
@@ -59,11 +59,11 @@ def write_report(
         InvalidRequest: the file cannot be written.
     """
     environment = environment or Environment()
-    with open_workplace(
+    with open_workspace(
         lake_url, branch=branch, create=False, storage_options=storage_options, environment=environment
-    ) as workplace:
+    ) as workspace:
         return store_report(
-            workplace.lake,
+            workspace.lake,
             path=path,
             run_id=run_id,
             title=title,

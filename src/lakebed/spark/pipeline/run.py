@@ -32,7 +32,7 @@ from lakebed.spark.pipeline.plan import make_plan
 from lakebed.spark.pipeline.preflight import check_tables, check_tags, earlier_runs, which_run
 from lakebed.spark.pipeline.progress import Progress, SilentProgress
 from lakebed.spark.pipeline.steps import KINDS
-from lakebed.spark.pipeline.workplace import Workplace, open_workplace
+from lakebed.spark.pipeline.workspace import Workspace, open_workspace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,10 +82,10 @@ class Pipeline:
                 "leave --run-id out.",
                 kind="carry_with_run_id",
             )
-        with open_workplace(
+        with open_workspace(
             plan.lake, branch=plan.branch, storage_options=storage_options, environment=environment
-        ) as workplace:
-            lake = workplace.lake
+        ) as workspace:
+            lake = workspace.lake
             chosen = which_run(plan, lake, replay=replay, environment=environment) if run_id is None else run_id
             return execute(
                 plan,
@@ -97,7 +97,7 @@ class Pipeline:
                 replay=replay,
                 carry=carry,
                 takes_over=run_id is None,
-                workplace=workplace,
+                workspace=workspace,
             )
 
 
@@ -118,8 +118,8 @@ def check_file(
     plan = Pipeline.load(path).plan(variables=variables)
     with ExitStack() as opened:
         try:
-            workplace = opened.enter_context(
-                open_workplace(
+            workspace = opened.enter_context(
+                open_workspace(
                     plan.lake,
                     branch=plan.branch,
                     create=False,
@@ -127,7 +127,7 @@ def check_file(
                     environment=environment or Environment(),
                 )
             )
-            lake: Lake | None = workplace.lake
+            lake: Lake | None = workspace.lake
         except NotFound:
             lake = None
         check_tables(plan, lake)
@@ -200,10 +200,10 @@ def status(
         NotFound: no lake there, or no such run.
     """
     environment = environment or Environment()
-    with open_workplace(
+    with open_workspace(
         lake_url, branch=branch, create=False, storage_options=storage_options, environment=environment
-    ) as workplace:
-        store = workplace.lake.store
+    ) as workspace:
+        store = workspace.lake.store
         if run_id is None:
             return run_statuses(store, environment=environment)
         ledger = Ledger(store, run_id=run_id, environment=environment)
@@ -223,7 +223,7 @@ def execute(
     replay: Sequence[str] = (),
     carry: Sequence[str] = (),
     takes_over: bool = False,
-    workplace: Workplace | None = None,
+    workspace: Workspace | None = None,
 ) -> RunSummary:
     """Run a plan against an open lake and a ledger.
 
@@ -233,7 +233,7 @@ def execute(
 
     Args:
         takes_over: what earlier runs of the pipeline did counts.
-        workplace: the branch that the lake is in; None: the lake is no part of a branch.
+        workspace: the branch that the lake is in; None: the lake is no part of a branch.
     """
     began_s = environment.clock.monotonic_s()
     check_tables(plan, lake)
@@ -262,8 +262,8 @@ def execute(
             identities={one.step.ordinal: one for one in steps},
             replay=replay,
             is_resumed=attempt > 1,
-            repository=None if workplace is None else workplace.repository,
-            branch=None if workplace is None else workplace.branch,
+            repository=None if workspace is None else workspace.repository,
+            branch=None if workspace is None else workspace.branch,
         )
         try:
             for current in plan.steps:
@@ -308,7 +308,7 @@ def _check_without_lake(plan: Plan, *, storage_options: Mapping[str, str] | None
         if plan.branch is not None:  # a branch that is made has the tables of the one it is made from
             return
         try:
-            with open_workplace(plan.lake, create=False, storage_options=storage_options, environment=environment):
+            with open_workspace(plan.lake, create=False, storage_options=storage_options, environment=environment):
                 return
         except NotFound:
             raise undeclared from None
@@ -371,7 +371,7 @@ def _changed_inputs(steps: Sequence[StepIdentity], done: Mapping[int, StepRecord
         record = done[one.step.ordinal]
         with suppress(OSError):  # a file that cannot be read now is no reason to fail where nothing is to be done
             if (
-                one.step.verb == "ingest"
+                KINDS[one.step.verb].reads_files
                 and inputs.was_touched(one, record.started_ms)
                 and changed_input(record, one, inputs.of) is not None
             ):

@@ -21,8 +21,8 @@ __all__ = ["SOURCE_KEYS", "check_source", "source_rows"]
 SOURCE_KEYS = (
     Key("from", "rows", "the table or view to read"),
     Key("version", "text", "a snapshot id or tag of that table"),
-    Key("where", "sql", "which of its rows"),
-    Key("query", "sql", "a SELECT over tables and views, in place of 'from'"),
+    Key("where", "expression", "which of its rows"),
+    Key("query", "query", "a SELECT over tables and views, in place of 'from'"),
 )
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -43,18 +43,18 @@ def source_rows(step: PlannedStep, context: RunContext) -> Rows:
     Raises:
         InvalidRequest: no such table or view, or SQL that Spark does not accept; names the step's line.
     """
-    settings, place = step.settings, context.place(step)
+    settings, location = step.settings, context.location(step)
     engine = context.engine()
     if settings["query"] is not None:
         words = set(_WORD.findall(settings["query"]))
         views = {name: _named(name, step, context) for name in sorted(words & context.row_sources())}
-        return engine.query(settings["query"], views=views, place=place)
+        return engine.query(settings["query"], views=views, location=location)
     name = settings["from"]
     view = context.view(name)
     if view is not None:
-        return engine.filtered(view, settings["where"], place=place)
+        return engine.filtered(view, settings["where"], location=location)
     table = context.table(name, step=step)
-    return engine.read_table(table, version=settings["version"], where=settings["where"], place=place)
+    return engine.read_table(table, version=settings["version"], where=settings["where"], location=location)
 
 
 def _named(name: str, step: PlannedStep, context: RunContext) -> Rows:
@@ -62,4 +62,4 @@ def _named(name: str, step: PlannedStep, context: RunContext) -> Rows:
     if view is not None:
         return view
     table = context.table(name, step=step)
-    return context.engine().read_table(table, version=None, where=None, place=context.place(step))
+    return context.engine().read_table(table, version=None, where=None, location=context.location(step))

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from lakebed.spark.pipeline.nodes import Items, Node, Place, Scalar, nearest
+from lakebed.spark.pipeline.nodes import Items, Node, Scalar, SourceLocation, nearest
 from lakebed.spark.pipeline.nodes import Mapping as MappingNode
 from lakebed.texts import LONG_MAX, shown, whole_number
 
@@ -34,7 +34,7 @@ class Value:
     parts: Mapping[str, str] = field(default_factory=dict)
 
 
-def substitute(text: str, variables: Mapping[str, Value], place: Place) -> str:
+def substitute(text: str, variables: Mapping[str, Value], location: SourceLocation) -> str:
     """Replace every ``${name}`` and ``${name.part}``; ``$$`` is a dollar sign.
 
     Raises:
@@ -47,11 +47,13 @@ def substitute(text: str, variables: Mapping[str, Value], place: Place) -> str:
         name, _, part = match.group(2).strip().partition(".")
         value = variables.get(name)
         if value is None:
-            raise place.error(f"there is no variable '{name}'.{nearest(name, variables)}")
+            raise location.error(f"there is no variable '{name}'.{nearest(name, variables)}")
         if not part:
             return value.text
         if part not in value.parts:
-            raise place.error(f"the variable '{name}' ({value.text}) has no part '{part}'.{nearest(part, value.parts)}")
+            raise location.error(
+                f"the variable '{name}' ({value.text}) has no part '{part}'.{nearest(part, value.parts)}"
+            )
         return value.parts[part]
 
     return _REFERENCE.sub(replace, text)
@@ -67,26 +69,26 @@ def loop_values(node: Node, variables: Mapping[str, Value], *, name: str) -> tup
         texts = [_text(item, variables, f"an item of '{name}'") for item in node.items]
         return tuple(_value_of(text) for text in texts)
     if not isinstance(node, MappingNode):
-        raise node.place.error(f"'{name}' needs a list, {{from: ..., to: ...}} or {{in: ...}}, not '{node.text}'.")
+        raise node.location.error(f"'{name}' needs a list, {{from: ..., to: ...}} or {{in: ...}}, not '{node.text}'.")
     keys = set(node.entries)
     for key in keys - {"from", "to", "in"}:
-        raise node.entries[key].place.error(f"'{name}' has no key '{key}'.{nearest(key, ('from', 'to', 'in'))}")
+        raise node.entries[key].location.error(f"'{name}' has no key '{key}'.{nearest(key, ('from', 'to', 'in'))}")
     if keys == {"in"}:
-        return tuple(_inside(_text(node.entries["in"].value, variables, "'in'"), node.place))
+        return tuple(_inside(_text(node.entries["in"].value, variables, "'in'"), node.location))
     if keys != {"from", "to"}:
-        raise node.place.error(f"'{name}' needs both 'from' and 'to', or 'in' alone.")
+        raise node.location.error(f"'{name}' needs both 'from' and 'to', or 'in' alone.")
     first = _text(node.entries["from"].value, variables, "'from'")
     last = _text(node.entries["to"].value, variables, "'to'")
-    values = _between(first, last, node.place)
+    values = _between(first, last, node.location)
     if not values:
-        raise node.place.error(f"'{name}' runs from {first} to {last}, which is nothing.")
+        raise node.location.error(f"'{name}' runs from {first} to {last}, which is nothing.")
     return values
 
 
 def _text(node: Node, variables: Mapping[str, Value], what: str) -> str:
     if not isinstance(node, Scalar):
-        raise node.place.error(f"{what} must be one value.")
-    return substitute(node.text, variables, node.place)
+        raise node.location.error(f"{what} must be one value.")
+    return substitute(node.text, variables, node.location)
 
 
 def _value_of(text: str) -> Value:
@@ -97,27 +99,27 @@ def _value_of(text: str) -> Value:
     return Value(text)
 
 
-def _between(first: str, last: str, place: Place) -> tuple[Value, ...]:
+def _between(first: str, last: str, location: SourceLocation) -> tuple[Value, ...]:
     low, high = whole_number(first, minimum=-LONG_MAX), whole_number(last, minimum=-LONG_MAX)
     if low is not None and high is not None:
-        _check_count(high - low + 1, place)
+        _check_count(high - low + 1, location)
         return tuple(Value(str(number)) for number in range(low, high + 1))
     first_date, last_date = _date(first), _date(last)
     if first_date is not None and last_date is not None:
-        _check_count((last_date - first_date).days + 1, place)
+        _check_count((last_date - first_date).days + 1, location)
         days = (last_date - first_date).days + 1
         return tuple(_day(first_date + datetime.timedelta(days=offset)) for offset in range(days))
     first_month, last_month = _month_number(first), _month_number(last)
     if first_month is not None and last_month is not None:
-        _check_count(last_month - first_month + 1, place)
+        _check_count(last_month - first_month + 1, location)
         return tuple(_month(number // 12, number % 12 + 1) for number in range(first_month, last_month + 1))
-    raise place.error(
+    raise location.error(
         "a range needs two whole numbers, two months (2013-01) or two days (2013-01-01), not "
         f"{shown(first)} and {shown(last)}."
     )
 
 
-def _inside(text: str, place: Place) -> Iterator[Value]:
+def _inside(text: str, location: SourceLocation) -> Iterator[Value]:
     month_number = _month_number(text)
     if month_number is not None:
         year, month = month_number // 12, month_number % 12 + 1
@@ -127,12 +129,12 @@ def _inside(text: str, place: Place) -> Iterator[Value]:
         for month in range(1, 13):
             yield _month(int(text), month)
     else:
-        raise place.error(f"'in' needs a month (2013-01) or a year (2013), not '{text}'.")
+        raise location.error(f"'in' needs a month (2013-01) or a year (2013), not '{text}'.")
 
 
-def _check_count(count: int, place: Place) -> None:
+def _check_count(count: int, location: SourceLocation) -> None:
     if count > LOOP_COUNT_MAX:
-        raise place.error(f"this loop would run {count:,} times; at most {LOOP_COUNT_MAX:,} are allowed.")
+        raise location.error(f"this loop would run {count:,} times; at most {LOOP_COUNT_MAX:,} are allowed.")
 
 
 def _date(text: str) -> datetime.date | None:

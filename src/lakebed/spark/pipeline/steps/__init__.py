@@ -1,4 +1,4 @@
-"""The verbs of a pipeline, one module each; `KINDS` is the registry. A new verb is a module and a line here."""
+"""The verbs of a pipeline, one module each; `KINDS` is the registry. A new verb is a module and its name here."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@
 Metrics: ``rows``, ``expectations``.
 
 Idempotent: reads only. All expectations are one Spark job; only a broken one costs a second, for its sample. Simple
-expectations about few rows of this process (see `..judge`) that hold are judged without Spark.
+expectations about few rows of this process (see `..conditions`) that hold are judged without Spark.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from lakebed.spark.pipeline.context import RunContext
 from lakebed.spark.pipeline.keys import Key, StepKind
 from lakebed.spark.pipeline.model import PlannedStep
 from lakebed.spark.pipeline.source import SOURCE_KEYS, check_source, source_rows
+from lakebed.texts import counted
 
 __all__ = ["KIND", "Broken"]
 
@@ -54,21 +55,21 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
     """
     every_row, overall = step.settings["every_row"], step.settings["overall"]
     source = source_rows(step, context)
-    engine, place = context.engine(), context.place(step)
+    engine, location = context.engine(), context.location(step)
     held = engine.count_when_held(source, every_row=[*every_row.values()], overall=[*overall.values()])
     if held is not None:
         return {"rows": held, "expectations": len(every_row) + len(overall), "content": context.content(step)}
     for name, predicate in every_row.items():
-        engine.check_predicate(source, predicate, f"expectation '{name}'", place=place)
+        engine.check_predicate(source, predicate, f"expectation '{name}'", location=location)
     counted = [f"count_if(NOT coalesce(({predicate}), false))" for predicate in every_row.values()]
     judged = [f"coalesce(({predicate}), false)" for predicate in overall.values()]
-    rows, *values = engine.one_row(source, ["count(*)", *counted, *judged], place=place)
+    rows, *values = engine.one_row(source, ["count(*)", *counted, *judged], location=location)
     broken = [
         Broken(
             name,
             predicate,
             count,
-            tuple(engine.sample(source, f"NOT coalesce(({predicate}), false)", count=SAMPLE_ROWS, place=place)),
+            tuple(engine.sample(source, f"NOT coalesce(({predicate}), false)", count=SAMPLE_ROWS, location=location)),
         )
         for (name, predicate), count in zip(every_row.items(), values, strict=False)
         if count
@@ -81,7 +82,7 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
     if broken:
         found = "; ".join(one.sentence(rows) for one in broken)
         raise Rejected(
-            f"{context.plan.file}, line {step.line}: {step.name} stopped the run: {found}. Nothing after it was done.",
+            f"{context.location(step)}: {step.name} stopped the run: {found}. Nothing after it was done.",
             kind="audit_failed",
             step=step.name,
             rows=rows,
@@ -97,6 +98,13 @@ def check(settings: Mapping[str, Any]) -> str | None:
     return check_source(settings)
 
 
+def describe(metrics: Mapping[str, Any]) -> list[str]:
+    """Rows and expectations."""
+    count = metrics.get("expectations", 0)
+    holds = "holds" if count == 1 else "hold"
+    return [f"{counted(metrics.get('rows', 0), 'row')}, {counted(count, 'expectation')} {holds}"]
+
+
 def _shown(row: Mapping[str, Any], predicate: str) -> str:
     """The columns that the predicate names, else the first few."""
     words = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", predicate))
@@ -109,9 +117,10 @@ KIND = StepKind(
     summary="stop the run when expectations do not hold",
     keys=(
         *SOURCE_KEYS,
-        Key("every_row", "texts", "predicates that must be true for every row", default={}),
-        Key("overall", "texts", "predicates over all rows together, such as `count(*) > 0`", default={}),
+        Key("every_row", "predicates", "predicates that must be true for every row", default={}),
+        Key("overall", "predicates", "predicates over all rows together, such as `count(*) > 0`", default={}),
     ),
     run=run,
     check=check,
+    describe=describe,
 )

@@ -7,12 +7,14 @@ Idempotent: what is compact already is left alone, so a repetition commits nothi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from lakebed.spark.pipeline.context import RunContext
 from lakebed.spark.pipeline.keys import Key, StepKind
 from lakebed.spark.pipeline.measure import commit_metrics
 from lakebed.spark.pipeline.model import PlannedStep
+from lakebed.texts import counted
 
 __all__ = ["KIND"]
 
@@ -28,6 +30,13 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
     return metrics
 
 
+def describe(metrics: Mapping[str, Any]) -> list[str]:
+    """Files before and after."""
+    if "snapshot" not in metrics:
+        return ["nothing to do"]
+    return [f"{counted(metrics.get('files_removed', 0), 'file')} into {metrics.get('files_added', 0):,}"]
+
+
 KIND = StepKind(
     verb="compact",
     summary="rewrite small files into large ones",
@@ -41,4 +50,6 @@ KIND = StepKind(
         ),
     ),
     run=run,
+    describe=describe,
+    rewrites="table",
 )

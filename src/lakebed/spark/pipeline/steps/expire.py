@@ -9,12 +9,14 @@ Idempotent: what is gone is gone; a crash in the middle leaves a plan in the tab
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from lakebed.spark.pipeline.context import RunContext
 from lakebed.spark.pipeline.keys import Key, StepKind
 from lakebed.spark.pipeline.measure import disk_use, totals
 from lakebed.spark.pipeline.model import PlannedStep
+from lakebed.texts import counted, sized
 
 __all__ = ["KIND"]
 
@@ -52,7 +54,7 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
     }
 
 
-def check(settings: Any) -> str | None:
+def check(settings: Mapping[str, Any]) -> str | None:
     """An expiry must say what it keeps."""
     if settings["keep"] is None and settings["older_than"] is None:
         return "say what to keep: 'keep' (a number of snapshots) or 'older_than' (an age), or both."
@@ -61,6 +63,12 @@ def check(settings: Any) -> str | None:
     if settings["keep"] is not None and settings["keep_min"] is not None and settings["keep_min"] > settings["keep"]:
         return f"'keep_min' ({settings['keep_min']}) is more than 'keep' ({settings['keep']})."
     return None
+
+
+def describe(metrics: Mapping[str, Any]) -> list[str]:
+    """Snapshots that expired, and the space they gave back."""
+    freed = max(0, metrics["disk_bytes_before"] - metrics["disk_bytes_after"])
+    return [f"{counted(metrics['snapshots_expired'], 'snapshot')}, {sized(freed)} freed"]
 
 
 KIND = StepKind(
@@ -74,4 +82,6 @@ KIND = StepKind(
     ),
     run=run,
     check=check,
+    describe=describe,
+    is_milestone=True,
 )

@@ -42,24 +42,26 @@ class _Source:
     names: Mapping[str, str]
     """Paths with what people call them."""
     reading: Mapping[str, Any]
-    """Format, options, schema and place, as the engine takes them."""
+    """Format, options, schema and location, as the engine takes them."""
     files_read: int
 
     @classmethod
     def of(cls, step: PlannedStep, context: RunContext) -> _Source:
-        settings, place, engine = step.settings, context.place(step), context.engine()
+        settings, location, engine = step.settings, context.location(step), context.engine()
         file_format = str(settings["format"] or format_of(settings["from"]))  # `check` has seen that one says it
-        found = find_files(settings["from"], place=place)
-        names = unpacked(found, context.scratch_folder, place=place)
+        found = find_files(settings["from"], location=location)
+        names = unpacked(found, context.scratch_folder, location=location)
         options = dict(settings["options"])
         schema = settings["schema"]
         if schema is None and file_format != "parquet":
             schema = pinned_schema(
                 step,
                 context,
-                infer=lambda: engine.infer_schema([*names], file_format=file_format, options=options, place=place),
+                infer=lambda: engine.infer_schema(
+                    [*names], file_format=file_format, options=options, location=location
+                ),
             )
-        reading = {"file_format": file_format, "options": options, "schema": schema, "place": place}
+        reading = {"file_format": file_format, "options": options, "schema": schema, "location": location}
         return cls(step, context, names, reading, len(found))
 
     @property
@@ -88,7 +90,7 @@ class _Source:
         found = self.context.engine().check_files(self.names, **self.reading)
         if found.bad_count and self.step.settings["bad_rows"] == "stop":
             raise InvalidRequest(
-                f"{self.context.plan.file}, line {self.step.line}: {self.step.name} stopped the run: "
+                f"{self.reading['location']}: {self.step.name} stopped the run: "
                 f"{found.sentence()}. Correct them, or say `bad_rows: drop` to leave such rows out and count them.",
                 kind="bad_rows",
                 step=self.step.name,
@@ -114,7 +116,7 @@ class _Source:
         """Rows through ``select`` when there is one."""
         select, engine = self.step.settings["select"], self.context.engine()
         if select is not None:
-            rows = engine.query(select, views={"files": rows}, place=self.reading["place"])
+            rows = engine.query(select, views={"files": rows}, location=self.reading["location"])
         return engine.kept(rows) if self.step.settings["cache"] else rows
 
 
@@ -150,7 +152,7 @@ def _append(source: _Source) -> dict[str, Any]:
     content = context.content(step)
     identity = context.increment(step, table, name=name, content=content)
     try:
-        snapshot = context.engine().append(rows, table, place=context.place(step), **identity)
+        snapshot = context.engine().append(rows, table, location=context.location(step), **identity)
     except InvalidRequest:
         if source.is_checked and found is None and not isinstance(rows, LocalRows):
             source.check()  # says so when bad rows are the reason
@@ -220,7 +222,7 @@ KIND = StepKind(
             choices=("stop", "drop"),
             is_later=True,
         ),
-        Key("select", "sql", "a SELECT over `files`, to shape the rows"),
+        Key("select", "query", "a SELECT over `files`, to shape the rows"),
         Key("into", "table", "the table to append to (or merge into, when it has a primary key)"),
         Key("as", "word", "the name of a view for later steps"),
         Key("cache", "flag", "keep the view's rows in memory: worth it when many steps read many rows", default=False),
@@ -228,4 +230,6 @@ KIND = StepKind(
     run=run,
     check=check,
     recall=recall,
+    writes="into",
+    reads_files=True,
 )

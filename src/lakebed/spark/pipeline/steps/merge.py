@@ -30,12 +30,12 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
         context.create_like(name, source_rows(step, context), step=step, without=settings["deletes"])
     table = context.table(name, step=step)
     if not table.schema.primary_keys:
-        raise context.place(step).error(without_key(name))
+        raise context.location(step).error(without_key(name))
     _check_sequence(step, table, context)
     content = context.content(step)
     identity = context.increment(step, table, name=name, content=content)
     snapshot = context.engine().merge(
-        source_rows(step, context), table, deletes=settings["deletes"], place=context.place(step), **identity
+        source_rows(step, context), table, deletes=settings["deletes"], location=context.location(step), **identity
     )
     metrics: dict[str, Any] = {"table": name, "rows": 0, "content": content}
     if snapshot is not None:
@@ -60,7 +60,7 @@ def _check_sequence(step: PlannedStep, table: Table, context: RunContext) -> Non
     there = () if order is None else order.columns
     if wanted and wanted != there:
         has = f"orders rows by {', '.join(there)}" if there else "was made without an order of rows"
-        raise context.place(step).error(
+        raise context.location(step).error(
             f"the rows of '{step.settings['into']}' are to be ordered by {', '.join(wanted)}, but the table {has}, "
             "which is fixed when a table is created; make a new table and copy the rows."
         )
@@ -77,4 +77,5 @@ KIND = StepKind(
     ),
     run=run,
     check=check_source,
+    writes="into",
 )

@@ -27,13 +27,13 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
     """Commit and merge."""
     repository, branch = context.repository, context.branch
     if repository is None or branch is None:
-        raise context.place(step).error(
+        raise context.location(step).error(
             "a 'publish' merges the branch that the pipeline works in, and this pipeline works in none: name it above "
             "the steps, as in `branch: analytics/dev`."
         )
     into = step.settings["into"] or repository.default_branch
     if into == branch.name:
-        raise context.place(step).error(f"the pipeline works in '{into}' already: publish into another branch.")
+        raise context.location(step).error(f"the pipeline works in '{into}' already: publish into another branch.")
     message = step.settings["message"] or f"{context.plan.pipeline}: {step.name}"
     metadata = {"pipeline": context.plan.pipeline, "run": context.run_id, "step": str(step.ordinal)}
     target = repository.branch(into)
@@ -62,4 +62,6 @@ KIND = StepKind(
         Key("message", "text", "of the commit and the merge; without it, the pipeline's and the step's name"),
     ),
     run=run,
+    depends_on_all=True,
+    needs_branch=True,
 )

@@ -66,4 +66,7 @@ KIND = StepKind(
         Key("verify", "flag", "read every fingerprinted tag again and compare", default=True),
     ),
     run=run,
+    describe=lambda metrics: [str(metrics.get("html", ""))],
+    depends_on_all=True,
+    is_milestone=True,
 )

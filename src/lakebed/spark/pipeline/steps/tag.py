@@ -16,6 +16,7 @@ from lakebed.spark.pipeline.context import RunContext
 from lakebed.spark.pipeline.keys import Key, StepKind
 from lakebed.spark.pipeline.model import PlannedStep
 from lakebed.table.tags import check_tag_name
+from lakebed.texts import counted
 
 __all__ = ["KIND"]
 
@@ -29,13 +30,13 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
     if target is None:
         latest = table.latest()
         if latest is None:
-            raise context.place(step).error(f"the table '{settings['table']}' has no snapshot to tag yet.")
+            raise context.location(step).error(f"the table '{settings['table']}' has no snapshot to tag yet.")
         target = latest.id
     if table.tag_exists(name):
         there = table.tag(name).snapshot.id
         if there != target and not settings["replace"]:
             raise AlreadyExists(
-                f"{context.plan.file}, line {step.line}: the tag '{name}' is already on snapshot {there}, not on "
+                f"{context.location(step)}: the tag '{name}' is already on snapshot {there}, not on "
                 f"{target}; delete it, choose another name, or say `replace: true`.",
                 tag=name,
             )
@@ -59,6 +60,14 @@ def check(settings: Mapping[str, Any]) -> str | None:
     return None
 
 
+def describe(metrics: Mapping[str, Any]) -> list[str]:
+    """The tag with its snapshot, and its fingerprint when one was taken."""
+    words = [f"{metrics.get('tag')} pins snapshot {metrics.get('snapshot')}"]
+    if "checksum" in metrics:
+        words.append(f"{counted(metrics['rows'], 'row')}, checksum {metrics['checksum']}")
+    return words
+
+
 KIND = StepKind(
     verb="tag",
     summary="pin the table's state under a name",
@@ -76,4 +85,7 @@ KIND = StepKind(
     ),
     run=run,
     check=check,
+    describe=describe,
+    moves_names=True,
+    is_milestone=True,
 )

@@ -60,21 +60,21 @@ def all_hold(rows: pa.Table, *, every_row: Iterable[str], overall: Iterable[str]
         None when one of the conditions must be judged by Spark.
     """
     try:
-        verdicts = [_judge(rows, condition, aggregates=False) for condition in every_row]
-        verdicts += [_judge(rows, condition, aggregates=True) for condition in overall]
+        held = [_holds(rows, condition, aggregates=False) for condition in every_row]
+        held += [_holds(rows, condition, aggregates=True) for condition in overall]
     except _NotSimple:
         return None
-    return all(verdicts)
+    return all(held)
 
 
-def _judge(rows: pa.Table, condition: str, *, aggregates: bool) -> bool:
-    result = _Reader(rows, condition, aggregates=aggregates).whole()
+def _holds(rows: pa.Table, condition: str, *, aggregates: bool) -> bool:
+    result = _Evaluator(rows, condition, aggregates=aggregates).whole()
     if isinstance(result, pa.Scalar):
         return result.as_py() is True or (not aggregates and rows.num_rows == 0)
     return bool(pc.all(pc.fill_null(result, False), min_count=0).as_py())
 
 
-class _Reader:
+class _Evaluator:
     """Reads one condition and computes it on the way: one value a row, or one for all (a scalar)."""
 
     def __init__(self, rows: pa.Table, condition: str, *, aggregates: bool) -> None:

@@ -22,7 +22,7 @@ from lakebed.repo.branch import Branch
 from lakebed.repo.repository import Repository
 from lakebed.runtime import Environment
 
-__all__ = ["LAKE_FOLDER", "Workplace", "open_workplace", "split_branch"]
+__all__ = ["LAKE_FOLDER", "Workspace", "open_workspace", "split_branch"]
 
 LAKE_FOLDER: Final = "lake"
 """Where the lake is in a branch: the root has room for other objects, and ``_lakebed/`` is reserved there."""
@@ -31,7 +31,7 @@ _SERVERS: Final = ("http://", "https://")
 
 
 @dataclass(frozen=True, slots=True)
-class Workplace:
+class Workspace:
     """An open lake, and the branch that it is in."""
 
     lake: Lake
@@ -55,14 +55,14 @@ def split_branch(text: str) -> tuple[str, str]:
 
 
 @contextmanager
-def open_workplace(
+def open_workspace(
     lake_url: str,
     *,
     branch: str | None = None,
     create: bool = True,
     storage_options: Mapping[str, str] | None = None,
     environment: Environment,
-) -> Iterator[Workplace]:
+) -> Iterator[Workspace]:
     """Open the lake, and with a branch the repository in it, which is closed in the end.
 
     Args:
@@ -85,7 +85,7 @@ def open_workplace(
                 "`branch: analytics/dev`.",
                 kind="no_branch",
             )
-        yield Workplace(open_lake(lake_url, create=create, storage_options=storage_options, environment=environment))
+        yield Workspace(open_lake(lake_url, create=create, storage_options=storage_options, environment=environment))
         return
     repository_name, branch_name = split_branch(branch)
     repository: Any
@@ -97,7 +97,7 @@ def open_workplace(
     with closing(repository):
         opened = _branch(repository, branch_name, create=create)
         # Not Lake.open, which would mark an empty folder as a lake: the first table does that.
-        yield Workplace(Lake(opened.store(LAKE_FOLDER), environment=environment), repository, opened)
+        yield Workspace(Lake(opened.store(LAKE_FOLDER), environment=environment), repository, opened)
 
 
 def _branch(repository: Any, name: str, *, create: bool) -> Any:
