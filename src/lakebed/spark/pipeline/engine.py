@@ -1,9 +1,9 @@
-"""What the steps ask of Spark: read files and tables, run SQL over views, judge rows, write tables, compact.
+"""Everything that steps ask of Spark: read files and tables, run SQL over views, check rows, write tables, compact.
 
-Owns: every use of Spark in a pipeline, the choice between Spark and this process, and turning what Spark says about
-bad SQL or bad files into one sentence with the step's line. Invariant: where this process does the work (few rows of a
-plain kind: see `plain` and `conditions`), the result is what Spark's would be. The only module of the pipeline that loads
-PySpark; it is loaded when a step first needs it, and the session starts when Spark is first asked.
+Owns: every use of Spark in a pipeline, the choice between Spark and this process, and the translation of Spark's errors
+into one sentence with the step's line. Invariant: where this process does the work (few rows of a plain kind: see
+`plain` and `conditions`), the result equals Spark's. This is the only module of the pipeline that loads PySpark. It is
+loaded when a step first needs it; the session starts when Spark is first used.
 """
 
 from __future__ import annotations
