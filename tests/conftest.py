@@ -41,6 +41,9 @@ AZURITE_ACCOUNT = "devstoreaccount1"
 AZURITE_KEY = base64.b64encode(b"a key that only the test server knows").decode()
 START_TRIES_MAX = 600
 
+# Processes that tests start import `worlds` as the tests themselves do (`pythonpath` in pyproject.toml).
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT / "tests"), os.environ.get("PYTHONPATH"))))
+
 # A busy machine is slow, and no example is wrong for it.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")

@@ -23,9 +23,9 @@ from lakebed.table.manifest import ENTRY_SCHEMA
 from lakebed.table.manifest_reader import ManifestReader
 from lakebed.table.model import BucketChange
 from lakebed.table.reclaim import CANDIDATES, UNKNOWN, Role, candidates_of, paths_of
-from lakebed.testing import table_model
-from lakebed.testing.histories import Histories, run_histories
-from lakebed.testing.table_model import TableWorld
+from worlds.table import world as table_world
+from worlds.table.histories import Histories, run_histories
+from worlds.table.world import TableWorld
 
 STEP_COUNT = 30
 CHUNK_COUNT, CHUNK_SIZE = 6, 50
@@ -69,7 +69,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 def naive_birth_of_upgrades(patch: pytest.MonkeyPatch) -> None:
     """An upgrade's ADD takes the upgrading snapshot as its birth."""
-    commit = table_model.Table.commit
+    commit = table_world.Table.commit
 
     def naive(self: Any, changes: list[BucketChange], **more: Any) -> Any:
         reborn = [
@@ -77,7 +77,7 @@ def naive_birth_of_upgrades(patch: pytest.MonkeyPatch) -> None:
         ]
         return commit(self, reborn, **more)
 
-    patch.setattr(table_model.Table, "commit", naive)
+    patch.setattr(table_world.Table, "commit", naive)
 
 
 def no_fold(patch: pytest.MonkeyPatch) -> None:

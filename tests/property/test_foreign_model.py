@@ -9,7 +9,7 @@ import pytest
 
 from lakebed.errors import LakebedError
 from lakebed.testing import seed_count
-from lakebed.testing.foreign_world import ForeignWorld
+from worlds.table.foreign_world import ForeignWorld
 
 STEP_COUNT = 30
 CHUNK_COUNT = 2

@@ -26,7 +26,7 @@ from lakebed.table.schema import new_schema
 from lakebed.table.splits import plan_splits
 from lakebed.table.stats import EMPTY_STATS
 from lakebed.table.table import Table
-from lakebed.testing.foreign import foreign_commit
+from worlds.table.foreign import foreign_commit
 
 Identity = tuple[int, int, str]
 """Bucket, level and name of a file."""

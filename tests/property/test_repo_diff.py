@@ -19,7 +19,7 @@ from lakebed.repo.committed.store import Committed
 from lakebed.repo.model import ROWS_SCHEMA, TOMBSTONE, DiffKind, MetarangeRef
 from lakebed.repo.options import RangeOptions
 from lakebed.repo.rows import rows_of
-from lakebed.testing.repo_states import SMALL_RANGES, TINY_RANGES, entry_value, open_committed, write_state
+from worlds.repo.states import SMALL_RANGES, TINY_RANGES, entry_value, open_committed, write_state
 
 State = dict[bytes, bytes]
 

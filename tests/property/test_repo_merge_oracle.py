@@ -14,7 +14,7 @@ from lakebed.repo.committed.merge import Strategy, merge_metaranges
 from lakebed.repo.committed.store import Committed
 from lakebed.repo.entry import IDENTITY_BYTES
 from lakebed.repo.options import RangeOptions
-from lakebed.testing.repo_states import (
+from worlds.repo.states import (
     SMALL_RANGES,
     TINY_RANGES,
     entry_value,

@@ -13,7 +13,7 @@ from lakebed.repo.committed import windows
 from lakebed.repo.committed.merge import Strategy, merge_metaranges
 from lakebed.repo.committed.units import outermost, parse_root
 from lakebed.repo.options import RangeOptions
-from lakebed.testing.repo_states import (
+from worlds.repo.states import (
     SMALL_RANGES,
     TINY_RANGES,
     entry_value,

@@ -13,7 +13,7 @@ from lakebed.errors import AlreadyExists
 from lakebed.repo.options import RangeOptions, RepositoryOptions
 from lakebed.repo.staging.uncommitted import is_dirty
 from lakebed.repo.staging.write import stage_if_absent, stage_many
-from lakebed.testing.staging_scene import BRANCH, StagingScene
+from worlds.repo.staging import BRANCH, StagingScene
 
 PATHS = [folder + name for folder in ("", "a/", "a/b/", "ab", "é/") for name in ("x", "y", "z", "x/y")]
 PREFIXES = ["", "a", "a/", "a/b/", "ab", "é/", "x", "nothing"]

@@ -22,7 +22,7 @@ from lakebed.objects.open import open_store
 from lakebed.runtime import Environment
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
-from lakebed.testing.table_model import InlineRuntime
+from worlds.table.world import InlineRuntime
 
 Model = dict[int, tuple[Any, int, str | None]]
 """Key to the rank of its sequence, its arrival, and its value; None: it is deleted."""

@@ -12,7 +12,7 @@ import pytest
 
 from lakebed.objects.open import open_store
 from lakebed.table.table import Table
-from lakebed.testing.nasty import NASTY, random_predicate, truth
+from worlds.nasty import NASTY, random_predicate, truth
 
 Row = dict[str, Any]
 

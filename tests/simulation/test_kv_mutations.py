@@ -32,8 +32,8 @@ from lakebed.lsm import flush as lsm_flush
 from lakebed.lsm.cache import RowCache
 from lakebed.lsm.model import Kind
 from lakebed.lsm.tree import Tree
-from lakebed.testing.kv_model import Violation
-from lakebed.testing.kv_scenes import play
+from worlds.kv.model import Violation
+from worlds.kv.scenarios import play
 
 SEEDS_MAX = 200
 Patch = pytest.MonkeyPatch

@@ -1,7 +1,7 @@
 """Databases in a world of processes that race, crash, sleep and come back, with every fault of the store.
 
-What is promised, and how it is judged, is written down in `lakebed.testing.kv_model`, `kv_witness` and `kv_world`;
-who is there in `kv_scenes`. Here the seeds are run, and what they met is told.
+What is promised, and how it is judged, is written down in `worlds.kv.model`, `monitor` and `world`;
+who is there in `scenarios`. Here the seeds are run, and what they met is told.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 
 from lakebed.objects import create_once
 from lakebed.testing import seed_count
-from lakebed.testing.kv_scenes import SCENES, play
+from worlds.kv.scenarios import SCENES, play
 
 SEEDS_DEFAULT = 900
 CHUNK_COUNT = 6
@@ -66,7 +66,7 @@ def test_the_same_seed_is_the_same_run(scene: str) -> None:
 
 
 TRACES = """
-from lakebed.testing.kv_scenes import SCENES, play
+from worlds.kv.scenarios import SCENES, play
 print([play(seed, scene=scene).scheduler.trace_hash() for scene in sorted(SCENES) for seed in (1, 2)])
 """
 

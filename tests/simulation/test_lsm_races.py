@@ -21,7 +21,7 @@ from lakebed.lsm.tree import Tree
 from lakebed.objects.open import open_store
 from lakebed.runtime import Environment
 from lakebed.testing import FaultRates, Scheduler, seed_count
-from lakebed.testing.memory_publisher import MemoryPublisher
+from worlds.memory_publisher import MemoryPublisher
 
 NUMBERS = count()
 KEYS = [b"a", b"b", b"c", b"d"]

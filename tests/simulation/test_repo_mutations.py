@@ -22,8 +22,8 @@ from lakebed.repo.committed.merge import MergeOutcome
 from lakebed.repo.model import DIFF_SCHEMA, DiffKind
 from lakebed.repo.rows import rows_of
 from lakebed.repo.staging import changes, cleanup, protocol, uncommitted, view, write
-from lakebed.testing.repo_model import Violation, merged
-from lakebed.testing.repo_scenes import play
+from worlds.repo.model import Violation, merged
+from worlds.repo.scenarios import play
 
 SEEDS_MAX = 200
 Patch = pytest.MonkeyPatch

@@ -1,7 +1,7 @@
 """A repository in a world of processes that race, crash, sleep and come back, with every fault of both stores.
 
-What is promised is written down in `lakebed.testing.repo_verbs` and `repo_moves`, as dictionaries; how it is watched in
-`repo_witness`; who is there in `repo_scenes`. Here the seeds are run, and what they met is told.
+What is promised is written down in `worlds.repo.verbs` and `head_verbs`, as dictionaries; how it is watched in
+`monitor`; who is there in `scenarios`. Here the seeds are run, and what they met is told.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 import pytest
 
 from lakebed.testing import seed_count
-from lakebed.testing.repo_scenes import SCENES, play
+from worlds.repo.scenarios import SCENES, play
 
 SEEDS_DEFAULT = 510
 CHUNK_COUNT = 6
@@ -75,7 +75,7 @@ def test_the_same_seed_is_the_same_run(scene: str) -> None:
 
 
 TRACES = """
-from lakebed.testing.repo_scenes import SCENES, play
+from worlds.repo.scenarios import SCENES, play
 print([play(seed, scene=scene).scheduler.trace_hash() for scene in sorted(SCENES) for seed in (1, 2)])
 """
 

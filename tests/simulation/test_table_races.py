@@ -37,7 +37,7 @@ from lakebed.table.snapshot_json import decode_snapshot
 from lakebed.table.table import Table
 from lakebed.table.unfinished import Deletion
 from lakebed.testing import FaultRates, ManualClock, Scheduler, seed_count
-from lakebed.testing.table_model import InlineRuntime
+from worlds.table.world import InlineRuntime
 
 FAULTS = FaultRates(
     error_before=0.004, lost_request=0.004, lost_reply=0.004, late=0.003, crash=0.004, pause=0.02, pause_steps_max=150

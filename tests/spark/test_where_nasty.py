@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 import lakebed.spark
 from lakebed.table.predicate import column
 from lakebed.table.table import Table
-from lakebed.testing.nasty import NASTY, random_predicate, truth
+from worlds.nasty import NASTY, random_predicate, truth
 
 MakeTable = Callable[..., Table]
 NATIVE = [name for name in NASTY if name != "nanos"]  # Spark has no nanoseconds: lakebed reads such tables itself

@@ -40,11 +40,15 @@ class Module:
 
 
 def parse(path: Path) -> Module:
-    """Read one file; its module name is its path below ``src``."""
+    """Read one file; its module name is its path below ``src``, or below ``tests`` for the package ``worlds``."""
     text = path.read_text(encoding="utf-8")
     relative = path.relative_to(ROOT)
     parts = list(relative.with_suffix("").parts)
-    name = ".".join(part for part in parts[1 if parts[0] == "src" else 0 :] if part != "__init__")
+    name = ".".join(
+        part
+        for part in parts[1 if parts[0] == "src" or parts[:2] == ["tests", "worlds"] else 0 :]
+        if part != "__init__"
+    )
     return Module(path, name, text, ast.parse(text, filename=str(path)))
 
 
@@ -89,6 +93,12 @@ def sources() -> list[Module]:
 def test_modules() -> list[Module]:
     """Every module of the tests."""
     return parse_all("tests")
+
+
+@pytest.fixture(scope="session")
+def packages(sources: list[Module], test_modules: list[Module]) -> list[Module]:
+    """Every module of the package, and of the package that tests share."""
+    return [*sources, *(module for module in test_modules if module.name.split(".")[0] == "worlds")]
 
 
 @pytest.fixture(scope="session")

@@ -115,3 +115,6 @@ def test_files_that_documents_name_exist(root: Path) -> None:
     names = re.findall(rf"`((?:{'|'.join(rooms)})/[\w/]+\.py)`", (root / "ARCHITECTURE.md").read_text())
     assert len(names) > 50
     assert not [name for name in names if not (root / "src" / "lakebed" / name).exists()]
+    shared = re.findall(r"`(tests/worlds/[\w/]+\.py)`", (root / "ARCHITECTURE.md").read_text())
+    assert shared
+    assert not [name for name in shared if not (root / name).exists()]

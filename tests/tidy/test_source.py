@@ -58,10 +58,10 @@ def test_functions_are_not_too_long(all_modules: list[Any]) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_names_say_what_things_are(sources: list[Any]) -> None:
+def test_names_say_what_things_are(packages: list[Any]) -> None:
     """No name that could stand for anything."""
     wrong = []
-    for module in sources:
+    for module in packages:
         if module.path.stem in BANNED_MODULE:
             wrong.append(module.shown)
         for node in module.nodes:
@@ -72,10 +72,10 @@ def test_names_say_what_things_are(sources: list[Any]) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_a_star_import_leaves_the_builtins_in_place(sources: list[Any]) -> None:
+def test_a_star_import_leaves_the_builtins_in_place(packages: list[Any]) -> None:
     """No `__all__` names a built-in: ``from lakebed.kv import *`` must not replace `open`."""
     wrong = []
-    for module in sources:
+    for module in packages:
         for node in module.tree.body:
             if isinstance(node, ast.Assign) and any(getattr(one, "id", "") == "__all__" for one in node.targets):
                 names = [one.value for one in ast.walk(node.value) if isinstance(one, ast.Constant)]
@@ -83,10 +83,10 @@ def test_a_star_import_leaves_the_builtins_in_place(sources: list[Any]) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_public_names_are_documented(sources: list[Any]) -> None:
+def test_public_names_are_documented(packages: list[Any]) -> None:
     """Every module with something in it, and every public name, has a docstring, or overrides a method that has one."""
     classes: dict[str, list[ast.ClassDef]] = {}
-    for node in (node for module in sources for node in module.nodes if isinstance(node, ast.ClassDef)):
+    for node in (node for module in packages for node in module.nodes if isinstance(node, ast.ClassDef)):
         classes.setdefault(node.name, []).append(node)
 
     def is_described(name: str, node: ast.AST) -> bool:
@@ -102,7 +102,7 @@ def test_public_names_are_documented(sources: list[Any]) -> None:
         return any(ast.get_docstring(one) for one in own) or any(describes(above, method) for above in bases(name))
 
     wrong = []
-    for module in sources:
+    for module in packages:
         if module.tree.body and not ast.get_docstring(module.tree):
             wrong.append(f"{module.shown}: the module")
         wrong += [f"{module.shown}: {name}" for name, node in public_names(module) if not is_described(name, node)]

@@ -14,7 +14,7 @@ from lakebed.objects import open_store
 from lakebed.table.manifest import ENTRY_SCHEMA, encode_manifest, entries_of_changes, files_of
 from lakebed.table.model import BucketChange
 from lakebed.table.table import Table
-from lakebed.testing.foreign import without_fields
+from worlds.table.foreign import without_fields
 
 SCHEMA = pa.schema([pa.field("id", pa.int64())])
 

@@ -17,7 +17,7 @@ from lakebed.kv.options import CheckpointOptions, CollectorOptions, DatabaseOpti
 from lakebed.kv.place import Place
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
-from lakebed.testing.kv_shop import Shop, key_of, value_of
+from worlds.kv.manual_database import Shop, key_of, value_of
 
 HOUR = timedelta(hours=1)
 

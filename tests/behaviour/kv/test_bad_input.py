@@ -37,7 +37,7 @@ from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import CloneSource
 from lakebed.kv.place import Place
 from lakebed.lsm.model import KEY_BYTES_MAX
-from lakebed.testing.kv_shop import Shop
+from worlds.kv.manual_database import Shop
 
 BY_HAND = DatabaseOptions(background=False)
 READ_BY_HAND = ReaderOptions(background=False)

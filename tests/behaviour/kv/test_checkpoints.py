@@ -24,7 +24,7 @@ from lakebed.kv.model import CheckpointScope, Owner
 from lakebed.kv.options import CheckpointOptions
 from lakebed.kv.place import Place
 from lakebed.testing import Call, Crashed, Fault, FaultyStore, RecordingStore
-from lakebed.testing.kv_shop import Shop
+from worlds.kv.manual_database import Shop
 
 HOUR = timedelta(hours=1)
 NOBODY = str(uuid.UUID(int=5, version=4))

@@ -24,7 +24,7 @@ from lakebed.kv.reader import DatabaseReader
 from lakebed.objects import open_store
 from lakebed.runtime import Environment
 from lakebed.testing import Crashed, Fault, FaultyStore, RecordingStore
-from lakebed.testing.database_farm import AT_ONCE, Farm, strike_everywhere
+from worlds.kv.faulty_databases import AT_ONCE, Farm, strike_everywhere
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from lakebed.kv.place import Place
 from lakebed.kv.reader import DatabaseReader
 from lakebed.lsm.file_id import file_id_time_ms
 from lakebed.testing import Crashed, FaultyStore, RecordingStore
-from lakebed.testing.database_farm import AT_ONCE, Farm, SkewedClock, strike_everywhere
+from worlds.kv.faulty_databases import AT_ONCE, Farm, SkewedClock, strike_everywhere
 
 HOUR_MS = 3_600_000
 

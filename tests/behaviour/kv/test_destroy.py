@@ -19,7 +19,7 @@ from lakebed.kv.place import Place
 from lakebed.kv.reader import DatabaseReader
 from lakebed.kv.wal_record import FENCE_BYTES
 from lakebed.testing import Crashed, Fault, FaultyStore, RecordingStore
-from lakebed.testing.database_farm import AT_ONCE, Farm, strike_everywhere
+from worlds.kv.faulty_databases import AT_ONCE, Farm, strike_everywhere
 
 DAY = CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(days=1))
 

@@ -19,7 +19,7 @@ from lakebed.kv.reader import DatabaseReader
 from lakebed.objects.create_once import TRIES_MAX
 from lakebed.objects.port import ObjectStore
 from lakebed.testing import Call, Crashed, Fault, FaultyStore, RecordingStore, StoreWrapper
-from lakebed.testing.kv_shop import Shop, key_of, value_of
+from worlds.kv.manual_database import Shop, key_of, value_of
 
 MINUTES = timedelta(minutes=1)
 LIFETIME_S = 600.0

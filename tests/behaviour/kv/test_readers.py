@@ -20,7 +20,7 @@ from lakebed.kv.place import Place
 from lakebed.kv.reader import DatabaseReader
 from lakebed.objects.open import open_store
 from lakebed.testing import Scheduler
-from lakebed.testing.kv_shop import Shop, key_of, value_of
+from worlds.kv.manual_database import Shop, key_of, value_of
 
 MINUTES = timedelta(minutes=1)
 LIFETIME_S = 600.0

@@ -20,7 +20,7 @@ from lakebed.kv.options import CheckpointOptions, DatabaseOptions
 from lakebed.kv.place import Place
 from lakebed.kv.restore import KEEP_FOR, restore
 from lakebed.testing import Crashed, Fault, FaultyStore, RecordingStore
-from lakebed.testing.database_farm import AT_ONCE, Farm, strike_everywhere
+from worlds.kv.faulty_databases import AT_ONCE, Farm, strike_everywhere
 
 
 @pytest.fixture

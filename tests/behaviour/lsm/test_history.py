@@ -19,7 +19,7 @@ from lakebed.lsm.view import View
 from lakebed.objects.open import open_store
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
-from lakebed.testing.memory_publisher import MemoryPublisher
+from worlds.memory_publisher import MemoryPublisher
 
 NUMBERS = count()
 KEYS = [b"%02d" % n for n in range(30)]

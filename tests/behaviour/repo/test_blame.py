@@ -15,7 +15,7 @@ from lakebed.repo.commits import load_commit
 from lakebed.repo.home import Home
 from lakebed.repo.merge import merge
 from lakebed.repo.refs import resolve_commit
-from lakebed.testing.repo_homes import Place, committed_contents, open_home, put, remove
+from worlds.repo.memory_repository import Place, committed_contents, open_home, put, remove
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ from lakebed.repo.tags import create_tag
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed
-from lakebed.testing.repo_homes import Place, Trap, entry_of, open_home
+from worlds.repo.memory_repository import Place, Trap, entry_of, open_home
 
 CONTRACTS = Path(__file__).parents[1] / "objects"
 OF_OTHER_STORES = {

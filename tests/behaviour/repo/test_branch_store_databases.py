@@ -14,7 +14,7 @@ from lakebed.repo.branches import create_branch
 from lakebed.repo.commit import commit
 from lakebed.repo.home import Home
 from lakebed.repo.merge import merge
-from lakebed.testing.repo_homes import Place, open_home
+from worlds.repo.memory_repository import Place, open_home
 
 QUIET = DatabaseOptions(background=False)
 

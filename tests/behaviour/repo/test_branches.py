@@ -32,7 +32,7 @@ from lakebed.repo.tags import create_tag
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed
-from lakebed.testing.repo_homes import Place, Trap, contents, open_home, put
+from worlds.repo.memory_repository import Place, Trap, contents, open_home, put
 
 DAY_S = 86_400
 

@@ -32,7 +32,7 @@ from lakebed.repo.why import why
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed
-from lakebed.testing.repo_homes import Place, Trap, open_home
+from worlds.repo.memory_repository import Place, Trap, open_home
 
 AT_ONCE = CollectionOptions(min_age=timedelta(0))
 

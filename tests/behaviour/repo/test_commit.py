@@ -17,7 +17,7 @@ from lakebed.repo.model import DiffKind
 from lakebed.repo.protection import protect
 from lakebed.repo.reflog import reflog
 from lakebed.repo.staging.write import delete_prefix
-from lakebed.testing.repo_homes import Place, contents, head_of, open_home, put, put_many, remove, uncommitted_of
+from worlds.repo.memory_repository import Place, contents, head_of, open_home, put, put_many, remove, uncommitted_of
 
 
 @pytest.fixture

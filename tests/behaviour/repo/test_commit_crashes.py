@@ -27,7 +27,7 @@ from lakebed.repo.reset import hard_reset, reset, reset_prefix
 from lakebed.repo.staging.cleanup import clean_once
 from lakebed.repo.staging.write import delete_prefix
 from lakebed.testing.faulty import Crashed
-from lakebed.testing.repo_homes import (
+from worlds.repo.memory_repository import (
     Place,
     Trap,
     TrapMode,

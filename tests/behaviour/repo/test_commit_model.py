@@ -29,7 +29,7 @@ from lakebed.repo.rebase import rebase
 from lakebed.repo.reset import hard_reset, reset, reset_path, reset_prefix
 from lakebed.repo.staging.cleanup import clean_once
 from lakebed.repo.staging.write import delete_prefix
-from lakebed.testing.repo_homes import (
+from worlds.repo.memory_repository import (
     Place,
     committed_contents,
     contents,

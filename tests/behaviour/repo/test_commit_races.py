@@ -26,7 +26,7 @@ from lakebed.repo.pick import revert
 from lakebed.repo.reflog import reflog
 from lakebed.repo.reset import hard_reset, reset, reset_prefix
 from lakebed.repo.staging.write import delete_prefix
-from lakebed.testing.repo_homes import (
+from worlds.repo.memory_repository import (
     Pause,
     Place,
     Trap,

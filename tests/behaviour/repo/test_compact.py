@@ -22,7 +22,7 @@ from lakebed.repo.reset import reset
 from lakebed.repo.staging.write import delete_prefix
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
-from lakebed.testing.repo_homes import Place, contents, head_of, open_home, put, put_many, remove, uncommitted_of
+from worlds.repo.memory_repository import Place, contents, head_of, open_home, put, put_many, remove, uncommitted_of
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Fault, FaultyStore
 from lakebed.testing.power_loss import PowerLossStore
-from lakebed.testing.repo_homes import Place, open_home
+from worlds.repo.memory_repository import Place, open_home
 
 BODY = bytes(range(256)) * 5_000
 
@@ -322,7 +322,7 @@ import resource, sys
 from lakebed.objects import open_store
 from lakebed.repo import data
 from lakebed.repo.home import Home
-from lakebed.testing.repo_homes import Place, open_home
+from worlds.repo.memory_repository import Place, open_home
 with open_home(Place()) as opened:
     fields = {name: getattr(opened, name) for name in Home.__slots__}
     home = Home(**{**fields, "store": open_store(sys.argv[1])})

@@ -12,7 +12,7 @@ from lakebed.repo.commit import commit
 from lakebed.repo.differences import diff_refs
 from lakebed.repo.home import Home
 from lakebed.repo.merge import merge
-from lakebed.testing.repo_homes import Place, contents, open_home, put, put_many, remove
+from worlds.repo.memory_repository import Place, contents, open_home, put, put_many, remove
 
 
 def change(home: Home, branch: str, rng: random.Random, *, count: int) -> dict[str, str]:

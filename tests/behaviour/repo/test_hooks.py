@@ -21,7 +21,7 @@ from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.pick import cherry_pick, revert
 from lakebed.repo.rebase import rebase
 from lakebed.repo.versions import restore_version
-from lakebed.testing.repo_homes import Place, open_home, put
+from worlds.repo.memory_repository import Place, open_home, put
 
 
 class Receiver:

@@ -29,7 +29,7 @@ from lakebed.repo.refs import resolve
 from lakebed.repo.staging.view import open_view
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
-from lakebed.testing.repo_homes import Place, open_home, put, put_many
+from worlds.repo.memory_repository import Place, open_home, put, put_many
 
 
 @pytest.fixture

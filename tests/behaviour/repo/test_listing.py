@@ -15,7 +15,7 @@ from lakebed.repo.options import RangeOptions, RepositoryOptions
 from lakebed.repo.rows import rows_of
 from lakebed.repo.staging.listing import CHUNK_ROW_COUNT, SEEK_ROW_COUNT, Listed, decode_entries, list_entries
 from lakebed.repo.staging.write import stage_many
-from lakebed.testing.staging_scene import BRANCH, StagingScene
+from worlds.repo.staging import BRANCH, StagingScene
 
 WORDS = ["a", "a/", "a/b", "a/b/c", "a/b/d", "ab", "a0", "b/", "b//c", "b/c", "é/x", "é", "日本/語", "z"]
 

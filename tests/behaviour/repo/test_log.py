@@ -20,7 +20,7 @@ from lakebed.repo.log import log, log_page
 from lakebed.repo.merge import merge
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
-from lakebed.testing.repo_homes import Place, contents, open_home, put, put_many, remove
+from worlds.repo.memory_repository import Place, contents, open_home, put, put_many, remove
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from lakebed.repo.home import Home
 from lakebed.repo.hooks import HookCall
 from lakebed.repo.merge import merge
 from lakebed.repo.protection import protect
-from lakebed.testing.repo_homes import Place, contents, head_of, open_home, put, put_many, remove, uncommitted_of
+from worlds.repo.memory_repository import Place, contents, head_of, open_home, put, put_many, remove, uncommitted_of
 
 BASE = {f"{n:02}": "old" for n in range(30)}
 

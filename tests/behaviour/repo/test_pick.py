@@ -17,7 +17,7 @@ from lakebed.repo.pick import cherry_pick, revert
 from lakebed.repo.rebase import rebase
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
-from lakebed.testing.repo_homes import Place, contents, copy_of, head_of, open_home, put, put_many, remove
+from worlds.repo.memory_repository import Place, contents, copy_of, head_of, open_home, put, put_many, remove
 
 BASE = {f"{n:02}": "old" for n in range(30)}
 

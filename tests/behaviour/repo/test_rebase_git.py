@@ -23,7 +23,7 @@ from lakebed.repo.merge import merge
 from lakebed.repo.pick import cherry_pick, revert
 from lakebed.repo.rebase import rebase
 from lakebed.repo.reset import hard_reset
-from lakebed.testing.repo_homes import Place, head_of, open_home, put, put_many, remove
+from worlds.repo.memory_repository import Place, head_of, open_home, put, put_many, remove
 
 BRANCHES = ("main", "dev", "side")
 

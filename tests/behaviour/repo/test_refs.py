@@ -25,7 +25,7 @@ from lakebed.repo.model import Branch, Commit, MetarangeRef
 from lakebed.repo.records import decode_record, encode_record
 from lakebed.repo.refs import resolve
 from lakebed.repo.tags import create_tag
-from lakebed.testing.repo_homes import Place, make_branch, open_home, put
+from worlds.repo.memory_repository import Place, make_branch, open_home, put
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from lakebed.repo.namespace import namespace_folder, overlaps
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed
-from lakebed.testing.repo_homes import Pause, Trap, TrappedKeyValue, TrappedStore
 from lakebed.testing.wrapper import StoreWrapper
+from worlds.repo.memory_repository import Pause, Trap, TrappedKeyValue, TrappedStore
 
 QUIET = RepositoryOptions(background=False)
 

@@ -18,7 +18,7 @@ from lakebed.repo.protection import protect
 from lakebed.repo.reset import hard_reset, reset, reset_path, reset_prefix
 from lakebed.repo.staging.cleanup import clean_once
 from lakebed.repo.staging.write import delete_prefix
-from lakebed.testing.repo_homes import Place, contents, head_of, open_home, put, put_many, remove, uncommitted_of
+from worlds.repo.memory_repository import Place, contents, head_of, open_home, put, put_many, remove, uncommitted_of
 
 BASE = {f"{folder}/{n}": "old" for folder in "abc" for n in range(8)}
 

@@ -26,7 +26,7 @@ from lakebed.repo.staging.view import open_view
 from lakebed.repo.staging.write import delete, stage
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
-from lakebed.testing.repo_homes import Place, open_home
+from worlds.repo.memory_repository import Place, open_home
 
 DAY_S = 86_400
 LONG_AGO_MS = 1_000_000_000  # January 1970

@@ -22,7 +22,7 @@ from lakebed.repo.staging.view import branch_view
 from lakebed.repo.staging.write import stage, stage_if_absent, stage_if_match, stage_many
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
-from lakebed.testing.staging_scene import BRANCH, StagingScene
+from worlds.repo.staging import BRANCH, StagingScene
 
 
 def staged_keys(scene: StagingScene) -> list[bytes]:

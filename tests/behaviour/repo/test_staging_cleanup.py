@@ -11,7 +11,7 @@ from lakebed.repo.staging.cleanup import DELETE_ROW_COUNT, FRESH_MS, clean_once,
 from lakebed.repo.staging.write import stage_many
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
-from lakebed.testing.staging_scene import BRANCH, StagingScene
+from worlds.repo.staging import BRANCH, StagingScene
 
 
 @pytest.fixture

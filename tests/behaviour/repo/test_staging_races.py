@@ -14,7 +14,7 @@ from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.repo.entry import ulid_at
 from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.staging.write import delete_many, delete_prefix, stage, stage_if_absent, stage_many
-from lakebed.testing.staging_scene import BRANCH, StagingScene
+from worlds.repo.staging import BRANCH, StagingScene
 
 Verb = Callable[[StagingScene], object]
 

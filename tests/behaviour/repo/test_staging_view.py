@@ -7,7 +7,7 @@ import pytest
 from lakebed.errors import Closed, NotFound
 from lakebed.repo.refs import resolve
 from lakebed.repo.staging.view import READ_LAYERS, View, open_view
-from lakebed.testing.staging_scene import BRANCH, StagingScene
+from worlds.repo.staging import BRANCH, StagingScene
 
 
 def shown(view: View) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""One owner with eight threads, killed at random and opened again: see `lakebed.testing.repo_lanes`."""
+"""One owner with eight threads, killed at random and opened again: see `worlds.repo.workload`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from lakebed.repo import open_all
-from lakebed.testing.repo_farm import QUIET, Library, check_sound
-from lakebed.testing.repo_lanes import LIBRARY_LANES, lanes_of
+from worlds.repo.client import QUIET, Library, check_sound
+from worlds.repo.workload import LIBRARY_LANES, lanes_of
 
 
 def storm(
@@ -27,7 +27,7 @@ def storm(
     rng = random.Random(seed)
     for number in range(rounds):
         is_last = number == rounds - 1
-        program = [sys.executable, "-W", "error", "-m", "lakebed.testing.repo_lanes", url, str(said), f"{seed}{number}"]
+        program = [sys.executable, "-W", "error", "-m", "worlds.repo.workload", url, str(said), f"{seed}{number}"]
         command = [*program, str(round_s if is_last else 600), json.dumps(dict(options or {}))]
         owner = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert owner.stdout is not None

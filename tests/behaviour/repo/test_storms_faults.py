@@ -15,7 +15,7 @@ import pytest
 
 from lakebed.errors import LakebedError, OutcomeUnknown, Unavailable
 from lakebed.repo import open_all
-from lakebed.testing.repo_farm import QUIET, check_sound
+from worlds.repo.client import QUIET, check_sound
 
 MIB = 1 << 20
 
@@ -99,7 +99,7 @@ LIMITED = """
 import json, resource, sys
 from lakebed.errors import LakebedError, OutcomeUnknown, Unavailable
 from lakebed.repo import open_all
-from lakebed.testing.repo_farm import QUIET, check_sound
+from worlds.repo.client import QUIET, check_sound
 with open_all(sys.argv[1], options=QUIET) as home:
     repository = home.create("storm")
     main = repository.branch("main")

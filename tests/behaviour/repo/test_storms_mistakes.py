@@ -12,7 +12,7 @@ import pytest
 from lakebed.cli.main import run
 from lakebed.errors import LakebedError
 from lakebed.repo import Repositories, open_all
-from lakebed.testing.repo_farm import QUIET
+from worlds.repo.client import QUIET
 
 
 def everything(home: Repositories) -> dict[str, bytes]:

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from lakebed.repo import open_all
-from lakebed.testing.repo_farm import EAGER, QUIET, Library, check_sound
-from lakebed.testing.repo_lanes import LIBRARY_LANES, lanes_of, run_lanes
+from worlds.repo.client import EAGER, QUIET, Library, check_sound
+from worlds.repo.workload import LIBRARY_LANES, lanes_of, run_lanes
 
 
 class Lossy(ThreadingHTTPServer):

@@ -18,7 +18,7 @@ from lakebed.repo.merge import merge
 from lakebed.repo.pick import revert
 from lakebed.repo.reset import hard_reset, reset_prefix
 from lakebed.repo.staging.cleanup import clean_once
-from lakebed.testing.repo_homes import Pause, Place, contents, open_home, put
+from worlds.repo.memory_repository import Pause, Place, contents, open_home, put
 
 CASES: dict[str, tuple[Callable[[Home], object], str | None]] = {
     "commit": (lambda home: commit(home, "main", message="m"), None),

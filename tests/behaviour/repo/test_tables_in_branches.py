@@ -18,7 +18,7 @@ from lakebed.repo.home import Home
 from lakebed.runtime import Environment
 from lakebed.table.manifest_cache import PROCESS_CACHE
 from lakebed.table.tag_files import TAG_CACHE
-from lakebed.testing.repo_homes import Place, open_home
+from worlds.repo.memory_repository import Place, open_home
 
 CONTRACTS = Path(__file__).parents[1] / "table"
 MODULES = (
@@ -120,6 +120,6 @@ globals().update({cls.__name__: cls for cls in map(contract, MODULES)})
 @pytest.fixture(autouse=True)
 def branches_instead_of_stores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What opens stores by itself opens branches."""
-    monkeypatch.setattr("lakebed.testing.table_model.open_store", REPOSITORIES.open_store)
+    monkeypatch.setattr("worlds.table.world.open_store", REPOSITORIES.open_store)
     yield
     REPOSITORIES.close()

@@ -23,7 +23,7 @@ from lakebed.runtime import Environment
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed
-from lakebed.testing.repo_homes import Place, Trap, open_home
+from worlds.repo.memory_repository import Place, Trap, open_home
 
 ROOT = "warehouse/t"
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])

@@ -16,7 +16,7 @@ from lakebed.repo.tags import create_tag, delete_tag, find_tag, list_tags, load_
 from lakebed.repo.versions import list_pins, list_versions, pin_version, restore_version, unpin
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
-from lakebed.testing.repo_homes import Place, contents, open_home, put
+from worlds.repo.memory_repository import Place, contents, open_home, put
 
 
 @pytest.fixture

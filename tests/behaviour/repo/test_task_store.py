@@ -25,7 +25,7 @@ from lakebed.table.layout import Layout
 from lakebed.table.read import data_path, read_split
 from lakebed.table.write import BucketIndex, TableWriter, WriteSettings
 from lakebed.testing.faulty import Crashed
-from lakebed.testing.repo_homes import Place, Trap, open_home
+from worlds.repo.memory_repository import Place, Trap, open_home
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string())])
 

@@ -17,7 +17,7 @@ from lakebed.repo.home import Home
 from lakebed.repo.merge import merge
 from lakebed.repo.reset import hard_reset, reset, reset_prefix
 from lakebed.repo.staging.write import delete_prefix, stage_if_absent
-from lakebed.testing.repo_homes import Place, Trap, contents, entry_of, head_of, open_home, put, put_many, remove
+from worlds.repo.memory_repository import Place, Trap, contents, entry_of, head_of, open_home, put, put_many, remove
 
 R = TypeVar("R")
 Verb = Callable[[Home], object]

@@ -11,7 +11,7 @@ from lakebed.repo.options import RangeOptions, RepositoryOptions
 from lakebed.repo.staging.listing import SEEK_ROW_COUNT
 from lakebed.repo.staging.uncommitted import is_dirty, uncommitted
 from lakebed.repo.staging.write import stage_many
-from lakebed.testing.staging_scene import BRANCH, StagingScene
+from worlds.repo.staging import BRANCH, StagingScene
 
 LAYERS = ["compact", "seal"]
 

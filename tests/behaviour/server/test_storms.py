@@ -1,4 +1,4 @@
-"""A serving process that is killed, stopped and ended under its clients: see `lakebed.testing.repo_server`."""
+"""A serving process that is killed, stopped and ended under its clients: see `worlds.repo.server_process`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from lakebed.repo import open_all
-from lakebed.testing.repo_farm import QUIET, Library, check_sound
-from lakebed.testing.repo_lanes import BranchLane, Lane, MainLane, NameLane, lanes_of, run_lanes
-from lakebed.testing.repo_server import ImportLane, Served, Web
+from worlds.repo.client import QUIET, Library, check_sound
+from worlds.repo.server_process import ImportLane, Served, Web
+from worlds.repo.workload import BranchLane, Lane, MainLane, NameLane, lanes_of, run_lanes
 
 CREATION = json.dumps({"name": "storm", "storage_namespace": "local://storm"})
 LANES: dict[str, type[Lane]] = {"m0": MainLane, "m1": MainLane, "p0": BranchLane, "p1": BranchLane, "names": NameLane}

@@ -16,8 +16,8 @@ import urllib3
 
 from lakebed.clock import SystemClock
 from lakebed.repo import open_all
-from lakebed.testing.repo_farm import QUIET, check_sound
-from lakebed.testing.repo_server import Served, Web, memory_of
+from worlds.repo.client import QUIET, check_sound
+from worlds.repo.server_process import Served, Web, memory_of
 
 CREATION = json.dumps({"name": "storm", "storage_namespace": "local://storm"})
 OBJECTS = "/api/v1/repositories/storm/branches/main/objects"

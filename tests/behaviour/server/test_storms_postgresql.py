@@ -17,9 +17,9 @@ import pytest
 
 from lakebed.clock import SystemClock
 from lakebed.repo import open_all
-from lakebed.testing.repo_farm import QUIET, Library, Refused, Unclear, check_sound
-from lakebed.testing.repo_lanes import BranchLane, Lane, MainLane, NameLane, lanes_of, run_lanes
-from lakebed.testing.repo_server import Served, Web
+from worlds.repo.client import QUIET, Library, Refused, Unclear, check_sound
+from worlds.repo.server_process import Served, Web
+from worlds.repo.workload import BranchLane, Lane, MainLane, NameLane, lanes_of, run_lanes
 
 CREATION = json.dumps({"name": "storm", "storage_namespace": "local://storm"})
 LANES: dict[str, type[Lane]] = {"m0": MainLane, "m1": MainLane, "p0": BranchLane, "p1": BranchLane, "names": NameLane}

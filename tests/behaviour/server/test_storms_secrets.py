@@ -17,7 +17,7 @@ import urllib3
 from lakebed.errors import LakebedError
 from lakebed.key_value.open import open_key_value
 from lakebed.repo import open_all
-from lakebed.testing.repo_server import Served
+from worlds.repo.server_process import Served
 
 SIGNED = re.compile(r"(?i)(signature|X-Amz-Signature|X-Amz-Credential)=[^\s&\"]+")
 

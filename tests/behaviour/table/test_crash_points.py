@@ -26,7 +26,7 @@ from lakebed.table.model import BucketChange, DataFile, Snapshot
 from lakebed.table.names import Names
 from lakebed.table.table import Table
 from lakebed.testing import Call, Crashed, Fault, FaultyStore, ManualClock, PowerLossStore, RecordingStore
-from lakebed.testing.table_model import InlineRuntime, TableWorld
+from worlds.table.world import InlineRuntime, TableWorld
 
 _CHECKED = ManifestCache()
 """What checks have decoded: from the store alone, never what the product remembers of its own writing."""

@@ -15,8 +15,8 @@ from lakebed.table.manifest_cache import PROCESS_CACHE
 from lakebed.table.table import Table
 from lakebed.testing import Call, Crashed, Fault, FaultyStore
 from lakebed.testing.between import Between
-from lakebed.testing.table_model import EVER_MS, TableWorld
 from lakebed.testing.wrapper import StoreWrapper
+from worlds.table.world import EVER_MS, TableWorld
 
 R = TypeVar("R")
 

@@ -9,7 +9,7 @@ import pytest
 
 from lakebed.table.table import Table
 from lakebed.testing import Call, Crashed, Fault, FaultyStore
-from lakebed.testing.table_model import EVER_MS, TableWorld
+from worlds.table.world import EVER_MS, TableWorld
 
 pytestmark = pytest.mark.parametrize("opened", ["local", "s3"], indirect=True)
 

@@ -21,7 +21,7 @@ from lakebed.table.bucket import key_hashes
 from lakebed.table.dynamic_bucket import HashIndex
 from lakebed.table.table import Table
 from lakebed.testing import Crashed, Fault, FaultyStore, ManualClock, PowerLossStore
-from lakebed.testing.table_model import InlineRuntime
+from worlds.table.world import InlineRuntime
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.int64())])
 OPTIONS = {"bucket": "-1", "dynamic-bucket.target-row-num": "4"}

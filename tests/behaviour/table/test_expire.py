@@ -7,7 +7,7 @@ import pytest
 
 from lakebed.errors import Corruption, InvalidRequest
 from lakebed.table.manifest_cache import ManifestCache
-from lakebed.testing.table_model import TableWorld
+from worlds.table.world import TableWorld
 
 
 def world(*, snapshot_count: int = 8, seed: int = 2) -> TableWorld:

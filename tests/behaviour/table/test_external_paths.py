@@ -30,7 +30,7 @@ from lakebed.table.reclaim import candidates_of
 from lakebed.table.table import Table
 from lakebed.table.unfinished import Deletion, decode_deletion, encode_deletion
 from lakebed.testing import Call, Crashed, Fault, FaultyStore, ManualClock
-from lakebed.testing.table_model import InlineRuntime
+from worlds.table.world import InlineRuntime
 
 EVER_MS = 2**60
 SCHEMA = pa.schema(

@@ -21,8 +21,8 @@ from lakebed.table.model import Snapshot
 from lakebed.table.table import Table
 from lakebed.testing import Call, Crashed, Fault, FaultyStore, ManualClock, RecordingStore, StoreWrapper
 from lakebed.testing.between import Between
-from lakebed.testing.foreign import foreign_commit
-from lakebed.testing.foreign_verbs import foreign_expire, foreign_rollback
+from worlds.table.foreign import foreign_commit
+from worlds.table.foreign_verbs import foreign_expire, foreign_rollback
 
 R = TypeVar("R")
 ROWS = pa.schema([("id", pa.int64()), ("pt", pa.string())])

@@ -25,7 +25,7 @@ from lakebed.runtime import Environment
 from lakebed.table.manifest_cache import PROCESS_CACHE
 from lakebed.table.table import Table
 from lakebed.testing import Call, Fault, FaultyStore, ManualClock, RecordingStore
-from lakebed.testing.table_model import InlineRuntime
+from worlds.table.world import InlineRuntime
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
 Rows = dict[int, int]

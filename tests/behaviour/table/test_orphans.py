@@ -6,7 +6,7 @@ import pytest
 
 from lakebed.table.manifest_cache import ManifestCache
 from lakebed.table.orphans import remove_orphan_files
-from lakebed.testing.table_model import TableWorld
+from worlds.table.world import TableWorld
 
 DAY_S = 86_400.0
 

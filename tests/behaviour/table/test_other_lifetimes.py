@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lakebed.table.binary_row import encode_row
-from lakebed.testing.foreign import Extras, foreign_commit
-from lakebed.testing.table_model import TableWorld
+from worlds.table.foreign import Extras, foreign_commit
+from worlds.table.world import TableWorld
 
 CHANGELOG = {"manifest/manifest-list-one-c", "manifest/manifest-one-c", "pt=a/bucket-0/changelog-1.parquet"}
 CARRIED = {"manifest/index-manifest-one", "index/index-1", "statistics/stats-1"}

@@ -7,7 +7,7 @@ import pytest
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.table.manifest import ADD, DELETE, IDENTITY
 from lakebed.table.rollback import ROLLED_BACK_TO
-from lakebed.testing.table_model import TableWorld
+from worlds.table.world import TableWorld
 
 
 def world(*, snapshot_count: int = 6, seed: int = 4) -> TableWorld:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakebed.errors import Conflict, InvalidRequest, NotFound
-from lakebed.testing.table_model import TableWorld
+from worlds.table.world import TableWorld
 
 
 @pytest.fixture

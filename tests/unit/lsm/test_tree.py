@@ -21,8 +21,8 @@ from lakebed.lsm.tree import Tree
 from lakebed.objects.open import open_store
 from lakebed.runtime import Environment
 from lakebed.testing import Call, Fault, FaultyStore, ManualClock
-from lakebed.testing.memory_publisher import MemoryPublisher
 from lakebed.testing.wrapper import StoreWrapper
+from worlds.memory_publisher import MemoryPublisher
 
 NUMBERS = count()
 

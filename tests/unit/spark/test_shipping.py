@@ -23,7 +23,7 @@ from lakebed.spark.pipeline.engine import Engine
 from lakebed.spark.writing import write_arrow
 from lakebed.table.commit import CommitRequest, Committer
 from lakebed.table.model import Snapshot
-from lakebed.testing.repo_homes import Place, Trap, open_home
+from worlds.repo.memory_repository import Place, Trap, open_home
 
 OPTIONS = RepositoryOptions(background=False)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakebed.lsm.model import Kind
-from lakebed.testing.kv_model import Change, Event, Line, Observation, Violation, Write, value_of
+from worlds.kv.model import Change, Event, Line, Observation, Violation, Write, value_of
 
 NOW_MS = 1_000
 

@@ -19,7 +19,7 @@ from lakebed.repo.layout import range_path
 from lakebed.repo.model import DIFF_SCHEMA, DiffKind, MetarangeRef
 from lakebed.repo.options import RangeOptions
 from lakebed.runtime import Environment
-from lakebed.testing.repo_states import entry_value, open_committed, write_state
+from worlds.repo.states import entry_value, open_committed, write_state
 
 X, Y = entry_value("x"), entry_value("y")
 

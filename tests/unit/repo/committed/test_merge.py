@@ -17,7 +17,7 @@ from lakebed.repo.layout import range_path
 from lakebed.repo.options import RangeOptions
 from lakebed.runtime import Environment
 from lakebed.testing.faulty import Fault, FaultyStore
-from lakebed.testing.repo_states import SMALL_RANGES, entry_value, open_committed, read_state, write_state
+from worlds.repo.states import SMALL_RANGES, entry_value, open_committed, read_state, write_state
 
 X, Y, Z = (entry_value(content) for content in "xyz")
 State = Mapping[bytes, bytes]

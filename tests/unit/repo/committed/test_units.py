@@ -16,7 +16,7 @@ from lakebed.repo.committed.store import Committed
 from lakebed.repo.committed.units import changed_folders, folders_of, outermost, parse_root, roots_among
 from lakebed.repo.options import RangeOptions
 from lakebed.table.table import Table
-from lakebed.testing.repo_states import (
+from worlds.repo.states import (
     SMALL_RANGES,
     TINY_RANGES,
     entry_value,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lakebed.repo.model import StagingToken
 from lakebed.repo.staging.changes import changes_of, cleared_by, is_cleared, left_of
-from lakebed.testing.staging_scene import StagingScene
+from worlds.repo.staging import StagingScene
 
 short = st.text("ab/\u00e9", max_size=3)
 tokens = st.lists(st.builds(StagingToken, st.just("t"), st.none() | short), max_size=5)

@@ -7,7 +7,7 @@ import pytest
 from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.staging.counters import BranchCounts, Counters
 from lakebed.repo.staging.sensor import count_branch, wanted_compactions
-from lakebed.testing.staging_scene import BRANCH, StagingScene
+from worlds.repo.staging import BRANCH, StagingScene
 
 OPTIONS = RepositoryOptions(
     compaction_staged_min=10, compaction_tombstones_min=4, compaction_sealed_min=3, background=False

@@ -31,8 +31,8 @@ from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed, Fault, FaultyStore
 from lakebed.testing.recording import RecordingStore
-from lakebed.testing.table_model import InlineRuntime
 from lakebed.testing.wrapper import Call
+from worlds.table.world import InlineRuntime
 
 __all__ = ["AT_ONCE", "Farm", "Saved", "SkewedClock", "Strike", "strike_everywhere", "strikes"]
 

@@ -21,9 +21,9 @@ from lakebed.kv.model import Checkpoint, Manifest
 from lakebed.kv.wal_record import FENCE_BYTES
 from lakebed.lsm.model import FileMeta
 from lakebed.objects.port import ObjectStore
-from lakebed.testing.kv_files import LoggedRow, read_file, read_log_record
-from lakebed.testing.kv_model import Change, Event, Line, State, Violation, Write, apply_change, visible, writes_in
 from lakebed.testing.wrapper import Call, StoreWrapper
+from worlds.kv.files import LoggedRow, read_file, read_log_record
+from worlds.kv.model import Change, Event, Line, State, Violation, Write, apply_change, visible, writes_in
 
 __all__ = ["Witness", "Witnessed"]
 

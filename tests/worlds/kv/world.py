@@ -1,7 +1,7 @@
 """A simulated world of databases: processes that come and go, what they were told, and the judgement at the end.
 
 Owns: `World`: scheduler, witnessed store, places and processes; what was promised to whom; and the checks at rest. The
-handles through which actors use databases are in `lakebed.testing.kv_handles`.
+handles through which actors use databases are in `worlds.kv.handles`.
 
 Invariants: what the world does on its own (set-up and the checks at rest) meets no fault; a run ends at the first
 violation; the cyclic garbage collector stands still during a run, so that the same seed is the same run.
@@ -38,12 +38,12 @@ from lakebed.kv.reader import DatabaseReader
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.testing.kv_model import Violation, Write, visible
-from lakebed.testing.kv_witness import Witness, Witnessed
 from lakebed.testing.power_loss import PowerLossStore
 from lakebed.testing.scheduled_store import FaultRates
 from lakebed.testing.scheduler import Scheduler
 from lakebed.testing.simulated_runtime import SimulatedClock
+from worlds.kv.model import Violation, Write, visible
+from worlds.kv.monitor import Witness, Witnessed
 
 __all__ = ["EXPECTED", "FAULTS", "Promise", "World", "options"]
 

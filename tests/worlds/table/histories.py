@@ -1,4 +1,4 @@
-"""Many random histories of `table_model.TableWorld`, and what they met.
+"""Many random histories of `world.TableWorld`, and what they met.
 
 Owns: `run_histories`, which other processes can be asked for too, and `Histories`, what it counts.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from lakebed.errors import LakebedError
-from lakebed.testing.table_model import TableWorld
+from worlds.table.world import TableWorld
 
 __all__ = ["Histories", "run_histories"]
 

@@ -18,9 +18,9 @@ from lakebed.errors import Fenced, InvalidRequest, LakebedError, NotFound, Outco
 from lakebed.kv.compactor import Compactor
 from lakebed.kv.model import CheckpointScope
 from lakebed.kv.options import CollectorOptions, DatabaseOptions
-from lakebed.testing.kv_handles import Follower, Owner, ask_checkpoint
-from lakebed.testing.kv_model import Violation, visible
-from lakebed.testing.kv_world import CloneAsked, World, options
+from worlds.kv.handles import Follower, Owner, ask_checkpoint
+from worlds.kv.model import Violation, visible
+from worlds.kv.world import CloneAsked, World, options
 
 __all__ = [
     "VERBS",

@@ -11,14 +11,14 @@ from collections.abc import Iterable
 
 from lakebed.objects.port import ObjectStore
 from lakebed.table.model import BucketChange
-from lakebed.testing.foreign import foreign_commit
-from lakebed.testing.foreign_verbs import (
+from worlds.table.foreign import foreign_commit
+from worlds.table.foreign_verbs import (
     foreign_delete_tag,
     foreign_expire,
     foreign_rollback,
     foreign_tag,
 )
-from lakebed.testing.table_model import LineModel, TableWorld
+from worlds.table.world import LineModel, TableWorld
 
 __all__ = ["ForeignWorld"]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from lakebed.testing.repo_actors import Weights, begin, crew, worker
-from lakebed.testing.repo_world import FAULTS, World
 from lakebed.testing.scheduled_store import FaultRates
+from worlds.repo.actors import Weights, begin, crew, worker
+from worlds.repo.world import FAULTS, World
 
 __all__ = ["SCENES", "Scene", "play"]
 

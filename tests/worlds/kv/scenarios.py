@@ -1,7 +1,7 @@
 """Scenes of a simulated world: who is there, and what they do. Each is small, and dense in conflicts of one sort.
 
 Owns: `SCENES`, by name, the weather, and `play`, which chooses both by the seed and runs them. A scene only spawns
-processes (`lakebed.testing.kv_actors`); what is judged, and how, is the world's.
+processes (`worlds.kv.actors`); what is judged, and how, is the world's.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from lakebed.testing.kv_actors import (
+from lakebed.testing.scheduled_store import FaultRates
+from worlds.kv.actors import (
     WAITS_MAX,
     begin,
     checkpointer,
@@ -24,8 +25,7 @@ from lakebed.testing.kv_actors import (
     vandal,
     writer,
 )
-from lakebed.testing.kv_world import FAULTS, CloneAsked, World, options
-from lakebed.testing.scheduled_store import FaultRates
+from worlds.kv.world import FAULTS, CloneAsked, World, options
 
 __all__ = ["SCENES", "Scene", "play"]
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound, Unavailable
 from lakebed.repo.entry import decode_entry
-from lakebed.testing.repo_model import (
+from worlds.repo.model import (
     History,
     Ledger,
     Moment,

@@ -1,7 +1,7 @@
 """A server in a process of its own, which may be killed, stopped and started again, and a lane's way to it.
 
 Owns: `Served`, one ``lakebed serve`` at a port that stays the same over all its lives, and `Web`, which speaks HTTP
-with one of several servers. Does not know: what is written, and when a server dies (`lakebed.testing.repo_lanes`).
+with one of several servers. Does not know: what is written, and when a server dies (`worlds.repo.workload`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from urllib.parse import quote, urlencode
 import urllib3
 
 from lakebed.clock import SystemClock
-from lakebed.testing.repo_farm import Refused, State, Unclear, Wrong, checksum_of
-from lakebed.testing.repo_lanes import Lane, Move
+from worlds.repo.client import Refused, State, Unclear, Wrong, checksum_of
+from worlds.repo.workload import Lane, Move
 
 __all__ = ["ImportLane", "Served", "Web", "free_port", "memory_of"]
 

@@ -1,7 +1,7 @@
 """Who lives in a simulated repository: processes, and threads of one process, that draw verbs by weight.
 
 Owns: `worker`, `crew`, and `begin`, the history with which a scene starts. Invariants: what a life draws is decided by
-its name, its number and the seed. Does not know: what the verbs do (`lakebed.testing.repo_handles`).
+its name, its number and the seed. Does not know: what the verbs do (`worlds.repo.handles`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from lakebed.repo.branches import create_branch
-from lakebed.testing.repo_handles import Process
-from lakebed.testing.repo_verbs import BranchCreation
-from lakebed.testing.repo_world import World
+from worlds.repo.handles import Process
+from worlds.repo.verbs import BranchCreation
+from worlds.repo.world import World
 
 __all__ = ["Weights", "begin", "crew", "use", "worker"]
 

@@ -1,7 +1,7 @@
 """A repository as lanes see it: what may be asked of it, what an answer means, and whether it is sound.
 
 Owns: `Way`, the one interface to a repository that a library and a server have; `Library`, which is the library; the
-check at the end of a storm. Does not know: what is written, and who is killed when (`lakebed.testing.repo_lanes`).
+check at the end of a storm. Does not know: what is written, and who is killed when (`worlds.repo.workload`).
 """
 
 from __future__ import annotations

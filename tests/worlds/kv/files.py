@@ -15,7 +15,7 @@ from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.file_reader import FileReader
 from lakebed.lsm.model import FileMeta, Kind
 from lakebed.objects.port import ObjectStore
-from lakebed.testing.kv_model import Violation
+from worlds.kv.model import Violation
 
 __all__ = ["LoggedRecord", "LoggedRow", "read_file", "read_log_record"]
 

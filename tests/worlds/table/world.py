@@ -34,7 +34,7 @@ from lakebed.table.model import BucketChange, DataFile, Snapshot, Stats
 from lakebed.table.snapshot_json import decode_snapshot
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
-from lakebed.testing.foreign import Extras, foreign_commit
+from worlds.table.foreign import Extras, foreign_commit
 
 __all__ = ["InlineRuntime", "LineModel", "TableWorld"]
 

@@ -4,7 +4,7 @@ Owns: what a lane does and what it witnesses. Each lane alone writes below a pre
 must be seen there is one dictionary, whatever all the others do. Before a step a lane writes down what the state will
 be, after it whether it was acknowledged, in a file that outlives its process; so whoever comes after a killed process
 knows that the state is the one before or the one after, and nothing else. As a program it is one owner of a storage
-with eight lanes: ``python -m lakebed.testing.repo_lanes URL FOLDER SEED SECONDS STORAGE_OPTIONS``.
+with eight lanes: ``python -m worlds.repo.workload URL FOLDER SEED SECONDS STORAGE_OPTIONS``.
 
 Does not know: whether it speaks with a library or a server (`Way`), or who is killed when.
 """
@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 from lakebed.clock import SystemClock
 from lakebed.repo.opening import open_repositories
 from lakebed.repo.staging.cleanup import clean_once
-from lakebed.testing.repo_farm import (
+from worlds.repo.client import (
     EAGER,
     EVERYTHING,
     Library,

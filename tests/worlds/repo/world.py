@@ -1,7 +1,7 @@
 """A simulated world of one repository: processes that come and go, what they were told, and the judgement at the end.
 
 Owns: `World`: scheduler, clock, witnessed stores and processes; and the checks at rest. What processes do is in
-`lakebed.testing.repo_actors`, who is there in `lakebed.testing.repo_scenes`.
+`worlds.repo.actors`, who is there in `worlds.repo.scenarios`.
 
 Invariants: what the world does on its own (set-up and the checks at rest) meets no fault; a run ends at the first
 violation; the cyclic garbage collector stands still during a run, so that the same seed is the same run. Time goes on
@@ -46,12 +46,12 @@ from lakebed.runtime import Environment
 from lakebed.testing.actor_loop import ActorLoop
 from lakebed.testing.clock import START_MS
 from lakebed.testing.power_loss import PowerLossStore
-from lakebed.testing.repo_model import State, Violation, alike, difference, identified, shown
-from lakebed.testing.repo_witness import Witness, WitnessedKeyValue, WitnessedStore
 from lakebed.testing.scheduled_key_value import ScheduledKeyValue
 from lakebed.testing.scheduled_store import FaultRates
 from lakebed.testing.scheduler import Scheduler
 from lakebed.testing.simulated_runtime import SimulatedClock, SimulatedRuntime
+from worlds.repo.model import State, Violation, alike, difference, identified, shown
+from worlds.repo.monitor import Witness, WitnessedKeyValue, WitnessedStore
 
 __all__ = ["FAULTS", "World", "check_body", "options"]
 

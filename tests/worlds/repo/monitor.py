@@ -28,9 +28,9 @@ from lakebed.repo.layout import DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDER, Key
 from lakebed.repo.model import TOMBSTONE, Branch, Commit, MetarangeRef, StagingToken, Tag
 from lakebed.repo.options import DAY_MS
 from lakebed.repo.records import decode_record
-from lakebed.testing.repo_model import History, Ledger, Moment, State, Violation, alike, shown
-from lakebed.testing.repo_verbs import Change, DeletePrefix, Known, Tagging, Verb
 from lakebed.testing.wrapper import Call, StoreWrapper
+from worlds.repo.model import History, Ledger, Moment, State, Violation, alike, shown
+from worlds.repo.verbs import Change, DeletePrefix, Known, Tagging, Verb
 
 __all__ = ["Witness", "WitnessedKeyValue", "WitnessedStore"]
 

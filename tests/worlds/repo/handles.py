@@ -3,7 +3,7 @@
 Owns: `Process`, a home that one actor or the threads of one process share, with one method for each thing that users
 do. Invariants: what a caller is told is judged when it is told; an error that is not part of life is raised; objects
 that are uploaded are real, and what is read is compared with what was uploaded. Does not know: who lives on these
-methods (`lakebed.testing.repo_actors`).
+methods (`worlds.repo.actors`).
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ from lakebed.repo.staging.cleanup import clean_once, clean_orphans_once
 from lakebed.repo.staging.view import open_view
 from lakebed.repo.staging.write import delete, delete_prefix, stage, stage_if_absent, stage_many
 from lakebed.repo.tags import create_tag, delete_tag
-from lakebed.testing.repo_model import Line, Violation, alike, difference, identified, listing, same
-from lakebed.testing.repo_moves import Commitment, HardReset, Importing, Merging, Picking, Rebasing, Reset
-from lakebed.testing.repo_verbs import (
+from worlds.repo.head_verbs import Commitment, HardReset, Importing, Merging, Picking, Rebasing, Reset
+from worlds.repo.model import Line, Violation, alike, difference, identified, listing, same
+from worlds.repo.monitor import WitnessedKeyValue
+from worlds.repo.verbs import (
     REFUSALS,
     BranchCreation,
     BranchDeletion,
@@ -59,8 +60,7 @@ from lakebed.testing.repo_verbs import (
     Tagging,
     Verb,
 )
-from lakebed.testing.repo_witness import WitnessedKeyValue
-from lakebed.testing.repo_world import World, check_body
+from worlds.repo.world import World, check_body
 
 __all__ = ["Process"]
 

@@ -3,8 +3,8 @@
 Owns: states (what a branch shows or a commit holds), the algebra of them (difference, three-way merge, chosen paths,
 listings), the history of one branch, and the ledger of commits. Invariants: a state is a dictionary from path to
 encoded entry and is never changed; two entries are the same when their identities are; the model knows no token, no
-range, no layer and no snapshot. Does not know: where states come from; `lakebed.testing.repo_witness` learns them from
-the stores themselves, and `lakebed.testing.repo_verbs` says what a verb may make of them.
+range, no layer and no snapshot. Does not know: where states come from; `worlds.repo.monitor` learns them from
+the stores themselves, and `worlds.repo.verbs` says what a verb may make of them.
 """
 
 from __future__ import annotations

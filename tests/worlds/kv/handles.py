@@ -19,8 +19,8 @@ from lakebed.kv.model import CheckpointScope
 from lakebed.kv.options import CheckpointOptions, DatabaseOptions
 from lakebed.kv.reader import DatabaseReader
 from lakebed.lsm.model import Kind
-from lakebed.testing.kv_model import Change, Line, Observation, Violation, Write, value_of, visible
-from lakebed.testing.kv_world import World, options, reader_options
+from worlds.kv.model import Change, Line, Observation, Violation, Write, value_of, visible
+from worlds.kv.world import World, options, reader_options
 
 __all__ = ["TTL_MS", "Follower", "Owner", "ask_checkpoint"]
 

@@ -1,7 +1,7 @@
 """The verbs of a repository that move heads, judged: seal, work on what is sealed, publish.
 
 Owns: `Move`, and one class for each kind of them. A move rests on one moment of its branch, that of its seal; what was
-written since stays on top of what it comes to. Invariants: as of `lakebed.testing.repo_verbs`; what a new head holds is
+written since stays on top of what it comes to. Invariants: as of `worlds.repo.verbs`; what a new head holds is
 what the dictionary model says, for one moment at which the branch was as the verb needs it. Does not know: how a verb
 is made.
 """
@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 
 from lakebed.errors import LakebedError
 from lakebed.repo.committed.merge import Strategy
-from lakebed.testing.repo_model import History, Moment, State, Violation, alike, applied, below, chosen, merged, same
-from lakebed.testing.repo_verbs import Change, Known, Verb
+from worlds.repo.model import History, Moment, State, Violation, alike, applied, below, chosen, merged, same
+from worlds.repo.verbs import Change, Known, Verb
 
 __all__ = ["Commitment", "HardReset", "Importing", "Merging", "Move", "Picking", "Rebasing", "Reset"]
 

@@ -7,7 +7,7 @@ Invariants: the model knows no file, no manifest and no lock. Every value it is 
 number of its write, so what is read tells which writes it rests on. A write is one event: the dictionary between two
 events is the only thing that anybody may ever see of several keys at once.
 
-Does not know: where events come from. `lakebed.testing.kv_witness` learns them from the store itself.
+Does not know: where events come from. `worlds.kv.monitor` learns them from the store itself.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Databases: their model, their simulated world, and fixtures of tests."""

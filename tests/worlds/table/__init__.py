@@ -1,0 +1,1 @@
+"""Tables: a model of them, random histories, and commits of another client."""
