@@ -29,7 +29,7 @@ import harness
 from harness import Result, alternate
 from inputs import BATCH_COUNT, MULTIGET_COUNT, keys_of, missing_of, order_of, values_of
 from lakebed.kv import Database, DatabaseAdmin, DatabaseOptions, WriteBatch
-from lakebed.kv.place import Place
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.objects.profile import S3_STANDARD, ProfiledStore, bill
@@ -69,10 +69,10 @@ class Bench:
             row_cache_bytes=rows,
         )
 
-    def new_place(self) -> Place:
+    def new_place(self) -> DatabaseLocation:
         """A folder that nobody waits to sync."""
         self.made += 1
-        return Place.at(str(self.folder / f"kv{self.made}"), durable=False)
+        return DatabaseLocation.at(str(self.folder / f"kv{self.made}"), durable=False)
 
     def new(self, place: str = "cached") -> Database:
         """An empty database."""
@@ -81,7 +81,7 @@ class Bench:
     def drop(self, database: Database) -> None:
         """Close and remove."""
         database.close()
-        shutil.rmtree(database.admin.place.url.removeprefix("file://"), ignore_errors=True)
+        shutil.rmtree(database.admin.location.url.removeprefix("file://"), ignore_errors=True)
 
     def load(self, database: Database, *, keys: list[bytes] | None = None) -> None:
         """All rows, in batches."""
@@ -274,7 +274,7 @@ class Bench:
             *self.by_rows(),
         ]
 
-    def opening(self, place: Place) -> float:
+    def opening(self, place: DatabaseLocation) -> float:
         """Open, get one key, close."""
 
         def run() -> None:
@@ -284,12 +284,12 @@ class Bench:
 
         return timed(run) / CALLS * 1e3
 
-    def checkpoints(self, place: Place) -> float:
+    def checkpoints(self, place: DatabaseLocation) -> float:
         """Checkpoints from outside."""
         admin = DatabaseAdmin(place)
         return timed(lambda: [admin.create_checkpoint() for _ in range(CALLS)]) / CALLS * 1e3
 
-    def clones(self, place: Place) -> float:
+    def clones(self, place: DatabaseLocation) -> float:
         """Clones of the latest version."""
         targets = [self.new_place() for _ in range(CALLS)]
         return timed(lambda: [DatabaseAdmin(one).create_clone(place.url) for one in targets]) / CALLS * 1e3
@@ -390,7 +390,7 @@ class Bench:
             def opened(other: str, world: ProfiledStore = world) -> ObjectStore:
                 return world.sub(other.removeprefix(f"{world.root_url}/"))
 
-            place = Place(world.sub("parent"), environment, opened)
+            place = DatabaseLocation(world.sub("parent"), environment, opened)
             state = prepare(place)
             before_ms = clock.now_ms()
             with world.count() as counts:
@@ -424,10 +424,12 @@ class Bench:
 S3_OPTIONS = DatabaseOptions(background=False)
 
 
-def s3_workloads() -> list[tuple[str, str, Callable[[Place], object], Callable[[Place, object], object]]]:
+def s3_workloads() -> list[
+    tuple[str, str, Callable[[DatabaseLocation], object], Callable[[DatabaseLocation, object], object]]
+]:
     """Name, target, preparation and the operation that is measured."""
 
-    def filled(place: Place) -> Database:
+    def filled(place: DatabaseLocation) -> Database:
         database = Database.open(place, options=S3_OPTIONS)
         batch = WriteBatch()
         batch.put_many(keys_of(10_000), values_of(10_000))
@@ -435,13 +437,13 @@ def s3_workloads() -> list[tuple[str, str, Callable[[Place], object], Callable[[
         database.flush(memtable=True)
         return database
 
-    def warm(place: Place) -> Database:
+    def warm(place: DatabaseLocation) -> Database:
         database = filled(place)
         for key in keys_of(10_000)[:3]:
             database.get(key)
         return database
 
-    def closed(place: Place) -> str:
+    def closed(place: DatabaseLocation) -> str:
         filled(place).close()
         return place.url
 

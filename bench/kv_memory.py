@@ -19,7 +19,7 @@ import numpy as np
 import harness
 from inputs import split
 from lakebed.kv import Database, DatabaseOptions, WriteBatch
-from lakebed.kv.place import Place
+from lakebed.kv.database_location import DatabaseLocation
 
 VALUE_BYTES = 500
 ROWS_PER_BATCH = 20_000
@@ -34,7 +34,7 @@ def options(**others: object) -> DatabaseOptions:
 
 def make(folder: Path, scale: float) -> None:
     """Incompressible rows under random keys."""
-    with Database.open(Place.at(str(folder), durable=False), options=options()) as database:
+    with Database.open(DatabaseLocation.at(str(folder), durable=False), options=options()) as database:
         for first in range(0, int(ROWS * scale), ROWS_PER_BATCH):
             rng = np.random.default_rng(first)
             batch = WriteBatch()
@@ -60,7 +60,7 @@ def main() -> None:
     disk_bytes = sum(path.stat().st_size for path in folder.rglob("*.sst"))
     rows = 0
     figure = 0.0
-    with Database.open(Place.at(str(mine), durable=False), options=options()) as database:
+    with Database.open(DatabaseLocation.at(str(mine), durable=False), options=options()) as database:
         if workload == "compact_memory":
             database.compact(full=True)
             rows = int(ROWS * scale)

@@ -23,11 +23,11 @@ import pytest
 from lakebed.errors import Conflict, Fenced, LakebedError, OutcomeUnknown, Unavailable
 from lakebed.kv import claim as claim_module
 from lakebed.kv.claim import Claim, claim_writer
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import manifest_path, sst_path, wal_path
 from lakebed.kv.lease import Process
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Manifest
-from lakebed.kv.place import Place
 from lakebed.kv.recovery import replay
 from lakebed.kv.wal import WalLog
 from lakebed.kv.wal_record import WalRecord
@@ -70,7 +70,7 @@ class World:
 class Writer:
     """The smallest database: rows in the log and in files of JSON, on the parts under test."""
 
-    def __init__(self, world: World, name: str, place: Place) -> None:
+    def __init__(self, world: World, name: str, place: DatabaseLocation) -> None:
         self.world, self.name, self.place = world, name, place
         self.claim: Claim | None = None
         self.fenced = False
@@ -146,7 +146,7 @@ CARE = {"fences": True, "boundary": True}
 """What the collector below heeds; mutations switch it off."""
 
 
-def collect(place: Place) -> None:
+def collect(place: DatabaseLocation) -> None:
     """Delete log objects that are in files, but no fences, and manifests behind the boundary."""
     entries, log = WalLog(place).entries(), ManifestLog(place)
     ids, newest = log.ids(), log.latest()
@@ -157,7 +157,7 @@ def collect(place: Place) -> None:
     place.store.delete(wal_path(one.id) for one in doomed if not (CARE["fences"] and one.is_fence))
 
 
-def check(world: World, place: Place) -> None:
+def check(world: World, place: DatabaseLocation) -> None:
     """Read everything anew: each acknowledged row is there."""
     found = ManifestLog(place).find_latest()
     if found is None and not world.acknowledged:
@@ -276,8 +276,8 @@ def played(scene: Scene, before: str, *, at: int | None = None, mode: str = "bef
     world, clock = World(inner), ManualClock()
     seeds = itertools.count(1)
 
-    def place(store: Any) -> Place:
-        return Place(store, Environment(clock=clock, rng=random.Random(next(seeds))), open_store)
+    def place(store: Any) -> DatabaseLocation:
+        return DatabaseLocation(store, Environment(clock=clock, rng=random.Random(next(seeds))), open_store)
 
     old, rival = Writer(world, "old", place(inner)), Writer(world, "rival", place(inner))
     old.step("open", "put", "flush", *(("put", "put") if before == UNFLUSHED else ()))
@@ -344,7 +344,7 @@ def undo_recheck(patch: pytest.MonkeyPatch) -> None:
     """Take the number that was listed before the epoch, though files may cover it since."""
     original = claim_module._fence
 
-    def fence(place: Place, wal: WalLog, claimed: Manifest, *, next_id: int) -> int:
+    def fence(place: DatabaseLocation, wal: WalLog, claimed: Manifest, *, next_id: int) -> int:
         return original(place, wal, msgspec.structs.replace(claimed, replay_after_wal_id=0), next_id=next_id)
 
     patch.setattr(claim_module, "_fence", fence)
@@ -354,7 +354,7 @@ def undo_look_after_listing_again(patch: pytest.MonkeyPatch) -> None:
     """Put the fence behind whatever the second listing shows, though it may be a newer owner's."""
     original = claim_module._fence
 
-    def fence(place: Place, wal: WalLog, claimed: Manifest, *, next_id: int) -> int:
+    def fence(place: DatabaseLocation, wal: WalLog, claimed: Manifest, *, next_id: int) -> int:
         if next_id <= claimed.replay_after_wal_id:
             next_id = wal.last_id(claimed.replay_after_wal_id) + 1
         return original(place, wal, msgspec.structs.replace(claimed, replay_after_wal_id=0), next_id=next_id)
@@ -439,11 +439,11 @@ def simulated(seed: int, *, is_new: bool = False) -> World:
     scheduler = Scheduler(seed, faults=FAULTS)
     inner = open_store(f"memory://{uuid.uuid4().hex}/db")
     world = World(inner)
-    calm = Place(inner, Environment(clock=ManualClock(), rng=random.Random(seed)), open_store)
+    calm = DatabaseLocation(inner, Environment(clock=ManualClock(), rng=random.Random(seed)), open_store)
     founder = Writer(world, "founder", calm)
     if not is_new:
         founder.step("open", "put", "flush", "put")
-    place = Place(scheduler.store(inner), scheduler.environment(), open_store)
+    place = DatabaseLocation(scheduler.store(inner), scheduler.environment(), open_store)
 
     def act(writer: Writer, verbs: tuple[str, ...]) -> None:
         for verb in verbs:

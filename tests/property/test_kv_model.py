@@ -18,7 +18,7 @@ import pytest
 
 from lakebed.errors import Conflict
 from lakebed.kv import CollectorOptions, Database, DatabaseOptions, Snapshot, WriteBatch
-from lakebed.kv.place import Place
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock, seed_count
 
@@ -69,7 +69,7 @@ def visible(model: Model, now_ms: int) -> dict[bytes, bytes]:
 class History:
     """One history: a database, what it should hold, and what it should hold after a crash."""
 
-    place: Place
+    place: DatabaseLocation
     clock: ManualClock
     rng: random.Random
     options: DatabaseOptions
@@ -314,7 +314,7 @@ STEP_WEIGHTS: dict[Callable[[History], None], int] = {
 }
 
 
-def run(place: Place, clock: ManualClock, seed: int, met: Counter[str]) -> None:
+def run(place: DatabaseLocation, clock: ManualClock, seed: int, met: Counter[str]) -> None:
     """One history."""
     rng = random.Random(seed)
     options = DatabaseOptions(
@@ -355,7 +355,7 @@ def test_a_database_is_a_dictionary(tell: Callable[[str], None]) -> None:
     for seed in range(seed_count(SEEDS)):
         clock = ManualClock()
         environment = Environment(clock=clock, rng=random.Random(seed))
-        run(Place.at(f"memory://kv-model-{seed}", environment=environment), clock, seed, met)
+        run(DatabaseLocation.at(f"memory://kv-model-{seed}", environment=environment), clock, seed, met)
     for name in (
         "crashes that lost writes",
         "commits refused",
@@ -374,4 +374,4 @@ def test_in_a_local_folder_too(tmp_path: Path, seed: int) -> None:
     """The same, on disk."""
     clock = ManualClock()
     environment = Environment(clock=clock, rng=random.Random(seed))
-    run(Place.at(tmp_path / "db", environment=environment, durable=False), clock, seed, Counter())
+    run(DatabaseLocation.at(tmp_path / "db", environment=environment, durable=False), clock, seed, Counter())

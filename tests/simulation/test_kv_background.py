@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from lakebed.errors import Fenced, LakebedError
 from lakebed.kv import Database, DatabaseOptions
-from lakebed.kv.place import Place
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.objects import open_store
 from lakebed.testing import FaultRates, Scheduler, seed_count
 
@@ -28,7 +28,7 @@ class Play:
         self.environment = self.scheduler.environment()
         self.inner = open_store(f"memory://kv-background-{seed}")
         store = self.scheduler.store(self.inner)
-        self.place = Place(store, self.environment, lambda url: self.scheduler.store(open_store(url)))
+        self.place = DatabaseLocation(store, self.environment, lambda url: self.scheduler.store(open_store(url)))
         self.acknowledged: dict[bytes, bytes] = {}
         self.asked: dict[bytes, set[bytes]] = {}
 
@@ -116,7 +116,9 @@ class Play:
         if self.seed % 2:
             self.scheduler.spawn("usurper", self.usurp)
         self.scheduler.run(steps_max=400_000)
-        with Database.open(Place(self.inner, self.environment, open_store), options=BY_HAND, take_over=True) as db:
+        with Database.open(
+            DatabaseLocation(self.inner, self.environment, open_store), options=BY_HAND, take_over=True
+        ) as db:
             found = dict(db.scan())
         for key, value in self.acknowledged.items():
             assert found.get(key) == value, f"seed {self.seed}: {key!r} was acknowledged"

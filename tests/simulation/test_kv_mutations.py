@@ -18,12 +18,12 @@ from lakebed.errors import InvalidRequest, OutcomeUnknown
 from lakebed.kv import checkpoint as checkpoint_module
 from lakebed.kv import claim, clone, collect, database, destroy, footing, publisher, reclaim, recovery, restore
 from lakebed.kv import verbs as verbs_module
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.group_commit import LogGroups
 from lakebed.kv.holds import Holds
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Checkpoint, Manifest, Owner
 from lakebed.kv.pins import find_pin
-from lakebed.kv.place import Place
 from lakebed.kv.tail import LogTail
 from lakebed.kv.wal import WalLog
 from lakebed.lsm import compact as lsm_compact
@@ -131,7 +131,7 @@ def our_entry_goes_before_their_pin(patch: Patch) -> None:
                 )
             )
         for entry in entries:
-            collect.release_pin(self._place.other(entry.url), entry.pin)
+            collect.release_pin(self._location.other(entry.url), entry.pin)
         return (), []
 
     patch.setattr(collect._Round, "_detach", detach)
@@ -158,7 +158,7 @@ def no_second_look_at_the_log(patch: Patch) -> None:
     """Repair 3: the number that was listed before the epoch is taken, though files may cover it since."""
     fence = claim._fence
 
-    def blind(place: Place, wal: WalLog, claimed: Manifest, *, next_id: int) -> int:
+    def blind(place: DatabaseLocation, wal: WalLog, claimed: Manifest, *, next_id: int) -> int:
         return fence(place, wal, msgspec.structs.replace(claimed, replay_after_wal_id=0), next_id=next_id)
 
     patch.setattr(claim, "_fence", blind)
@@ -328,7 +328,7 @@ def what_ended_leaves_no_trace(patch: Patch) -> None:
 def the_log_is_not_listed(patch: Patch) -> None:
     """Repair 7: a checkpoint of the latest from outside takes the manifest's word for where the log ends."""
 
-    def known(place: Place, manifest: Manifest) -> int:
+    def known(place: DatabaseLocation, manifest: Manifest) -> int:
         return max(manifest.wal_id_last_seen, manifest.replay_after_wal_id)
 
     for module in (checkpoint_module, footing):
@@ -356,7 +356,7 @@ def unknown_checkpoints_are_fine(patch: Patch) -> None:
     """Repair 9: prolonging what is not there succeeds."""
     refresh = verbs_module.refresh_checkpoint
 
-    def lenient(place: Place, id_or_name: str, *args: Any, **facts: Any) -> Checkpoint:
+    def lenient(place: DatabaseLocation, id_or_name: str, *args: Any, **facts: Any) -> Checkpoint:
         try:
             return refresh(place, id_or_name, *args, **facts)
         except InvalidRequest:
@@ -398,13 +398,15 @@ def clones_pin_last(patch: Patch) -> None:
     def unpinned(self: Any) -> Any:
         base = pin(self)
         for entry in base.entries:
-            found = find_pin(ManifestLog(self._place.other(entry.url)).latest(), entry.pin)
+            found = find_pin(ManifestLog(self._location.other(entry.url)).latest(), entry.pin)
             if found is not None:
                 held[entry.pin] = found
         self._release(base.entries)
         return base
 
-    def keep_late(place: Place, pin: str, *, lifetime: timedelta | None, must_be_open: bool) -> Checkpoint | None:
+    def keep_late(
+        place: DatabaseLocation, pin: str, *, lifetime: timedelta | None, must_be_open: bool
+    ) -> Checkpoint | None:
         def change(manifest: Manifest) -> Manifest | None:
             if pin not in held or find_pin(manifest, pin) is not None:
                 return None

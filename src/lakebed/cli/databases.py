@@ -60,10 +60,11 @@ def create(
 
     admin = keys.database(lake, name, path)
     if admin.exists():
-        raise AlreadyExists(f"There is a database at {admin.place.url} already.", url=admin.place.url)
+        raise AlreadyExists(f"There is a database at {admin.location.url} already.", url=admin.location.url)
     with admin.open(options=DatabaseOptions(background=False), after_destroy=after_destroy):
         pass
-    say.result(json, {"url": admin.place.url}, f"Made the database {name or admin.place.url} at {admin.place.url}.")
+    url = admin.location.url
+    say.result(json, {"url": url}, f"Made the database {name or url} at {url}.")
 
 
 # ---- checkpoints
@@ -132,13 +133,13 @@ def drop_tag(
     if dry_run:
         from lakebed.kv.checkpoint import find_checkpoint
 
-        now_ms = admin.place.environment.clock.now_ms()
-        found = find_checkpoint(admin.show_manifest(), checkpoint, now_ms=now_ms, url=admin.place.url)
+        now_ms = admin.location.environment.clock.now_ms()
+        found = find_checkpoint(admin.show_manifest(), checkpoint, now_ms=now_ms, url=admin.location.url)
         version = admin.show_manifest(found.manifest_id).content_since
         text = f"Would delete the checkpoint {found.name or found.id} of version {version}."
         say.result(json, {**of_checkpoint(found), "dry_run": True}, text)
         return
-    say.ask(f"Delete the checkpoint {checkpoint} of {admin.place.url}?", yes=yes, json=json)
+    say.ask(f"Delete the checkpoint {checkpoint} of {admin.location.url}?", yes=yes, json=json)
     gone = admin.delete_checkpoint(checkpoint, force=force)
     say.result(json, of_checkpoint(gone), f"Deleted the checkpoint {gone.name or gone.id}.")
 
@@ -156,7 +157,7 @@ def tags(
 
     admin = keys.database(lake, name, path)
     found = admin.list_checkpoints(only)
-    versions = versions_of(admin.place, found)
+    versions = versions_of(admin.location, found)
     if json:
         say.document([{**of_checkpoint(one), "version": versions[one.id]} for one in found])
         return
@@ -199,15 +200,15 @@ def branch(
     json: Json = False,
 ) -> None:
     """Fork a database: make a clone, which shares its files and has writes of its own."""
-    parent = keys.database(lake, name, path).place.url
+    parent = keys.database(lake, name, path).location.url
     if lake is None and "/" not in new:
         raise InvalidRequest(f"With --path the clone is named by its URL: {new!r} has no folder.", kind="usage")
     admin = keys.database_at(new if lake is None or "/" in new else keys.url_of(lake, new))
     if admin.exists():  # `create_clone` finishes what a crash left, so it accepts a clone of the same parent
         raise AlreadyExists(
-            f"There is a database at {admin.place.url} already, and no branch of {parent} was made: name another.",
+            f"There is a database at {admin.location.url} already, and no branch of {parent} was made: name another.",
             kind="database_exists",
-            url=admin.place.url,
+            url=admin.location.url,
         )
     _clone(admin, parent, checkpoint=checkpoint, copy=copy, json=json)
 
@@ -228,8 +229,8 @@ def create_clone(
 
 def _clone(admin: DatabaseAdmin, parent: str, *, checkpoint: str | None, copy: bool, json: bool) -> None:
     admin.create_clone(parent, checkpoint, copy=copy)
-    text = f"{admin.place.url} is a clone of {parent}."
-    say.result(json, {"url": admin.place.url, "parent": parent, "checkpoint": checkpoint}, text)
+    text = f"{admin.location.url} is a clone of {parent}."
+    say.result(json, {"url": admin.location.url, "parent": parent, "checkpoint": checkpoint}, text)
 
 
 @app.command()
@@ -252,11 +253,11 @@ def restore(
 ) -> None:
     """Make an older state the newest one; the present stays pinned for a while."""
     admin = keys.database(lake, name, path)
-    say.ask(f"Restore {admin.place.url} to {checkpoint}? Its writer is fenced.", yes=yes, json=json)
+    say.ask(f"Restore {admin.location.url} to {checkpoint}? Its writer is fenced.", yes=yes, json=json)
     kept = _lifetime(keep_for)
     assert kept is not None
     made = admin.restore(checkpoint, keep_for=kept, take_over=take_over)
-    text = f"{admin.place.url} is {checkpoint} again, as version {made.id}; the state before stays for {keep_for}."
+    text = f"{admin.location.url} is {checkpoint} again, as version {made.id}; the state before stays for {keep_for}."
     say.result(json, facts.of_version(made), text)
 
 
@@ -276,14 +277,14 @@ def drop(
     """Destroy the database; refused while checkpoints pin it (--soft waits for them)."""
     admin = keys.database(lake, name, path)
     if not dry_run:
-        say.ask(f"Destroy {admin.place.url} {'now' if hard else 'softly'}?", yes=yes, json=json)
+        say.ask(f"Destroy {admin.location.url} {'now' if hard else 'softly'}?", yes=yes, json=json)
     with say.progress("destroying") as progress:
         report = admin.destroy(soft=not hard, take_over=take_over, dry_run=dry_run, progress=progress)
     if hard or json:
         facts.print_reports([report], json=json, single=True)
         return
     stamped = "would be marked as destroyed" if dry_run else "is marked as destroyed"
-    say.sentence(f"{admin.place.url} {stamped}: `lakebed kv collect` deletes its files when its grace is over.")
+    say.sentence(f"{admin.location.url} {stamped}: `lakebed kv collect` deletes its files when its grace is over.")
 
 
 # ---- collecting and compacting
@@ -315,7 +316,7 @@ def collect(
     from lakebed.kv.collect import Collector
     from lakebed.kv.options import CollectorOptions
 
-    places = [keys.database_at(url).place for url in _urls(lake, names, path, json=json)]
+    places = [keys.database_at(url).location for url in _urls(lake, names, path, json=json)]
     if not places:
         say.result(json, [], f"The lake {lake} has no database.")
         return
@@ -384,7 +385,7 @@ def compact(
     admin = keys.database(lake, name, path)
     if not watch:
         keys.flush_log(admin)
-    compactor = Compactor(admin.place)
+    compactor = Compactor(admin.location)
     pause_s = _span(interval).total_seconds()
     count = 0
     while True:
@@ -402,7 +403,7 @@ def compact(
                 count += 1
         if not watch:
             break
-        admin.place.environment.clock.sleep(pause_s)
+        admin.location.environment.clock.sleep(pause_s)
     files = admin.show_manifest().file_set
     summary = {"compactions": count, "l0": len(files.l0), "runs": len(files.runs), "bytes": files.size_bytes}
     done = say.count(count, "compaction") if count else "Nothing to compact"

@@ -141,9 +141,9 @@ def names_of(lake: str) -> list[str]:
 def database_at(url: str) -> DatabaseAdmin:
     """A database at a URL, not opened."""
     from lakebed.kv.admin import DatabaseAdmin
-    from lakebed.kv.place import Place
+    from lakebed.kv.database_location import DatabaseLocation
 
-    return DatabaseAdmin(Place.at(url, storage_options=args.storage_options()))
+    return DatabaseAdmin(DatabaseLocation.at(url, storage_options=args.storage_options()))
 
 
 def register(app: Group) -> None:
@@ -244,7 +244,7 @@ def delete(
         text = f"Would delete {_quoted(key)}." if there else f"There is no key {_quoted(key)}."
         say.result(json, {"key": key, "dry_run": True, "there": there}, text)
         return
-    say.ask(f"Delete the key {_quoted(key)} of {admin.place.url}?", yes=yes, json=json)
+    say.ask(f"Delete the key {_quoted(key)} of {admin.location.url}?", yes=yes, json=json)
     with admin.open(options=_brief(), take_over=take_over, create=False) as opened:
         opened.delete(found)
         level_0_count = opened.stats().l0_count
@@ -320,10 +320,10 @@ def stats(lake: KvLake, name: DatabaseName, path: OtherPath = None, json: Json =
 
     admin = database(lake, name, path)
     manifest = admin.show_manifest()
-    owner = read_lease(admin.place, process=this_process()).owner
-    files, log = manifest.file_set, WalLog(admin.place).entries(manifest.replay_after_wal_id)
+    owner = read_lease(admin.location, process=this_process()).owner
+    files, log = manifest.file_set, WalLog(admin.location).entries(manifest.replay_after_wal_id)
     found = {
-        "url": admin.place.url,
+        "url": admin.location.url,
         "version": manifest.content_since,
         "manifest": manifest.manifest_id,
         "changed_ms": manifest.created_at_ms,
@@ -339,7 +339,7 @@ def stats(lake: KvLake, name: DatabaseName, path: OtherPath = None, json: Json =
         "owner": None if owner is None else f"process {owner.pid} on {owner.host}",
         "writer_epoch": manifest.writer_epoch,
         "compactor_epoch": manifest.compactor_epoch,
-        "checkpoints": len(live_checkpoints(manifest, admin.place.environment.clock.now_ms())),
+        "checkpoints": len(live_checkpoints(manifest, admin.location.environment.clock.now_ms())),
         "ancestors": ", ".join(one.url for one in manifest.external_databases) or None,
         "merge_operator": manifest.merge_operator,
         "destroyed_ms": manifest.destroyed_at_ms,
@@ -383,7 +383,7 @@ def flush_log(admin: DatabaseAdmin) -> None:
     """Put the rows of the log into files, unless a writer owns the database: it does so itself."""
     from lakebed.kv.wal import WalLog
 
-    entries = WalLog(admin.place).entries(admin.show_manifest().replay_after_wal_id)
+    entries = WalLog(admin.location).entries(admin.show_manifest().replay_after_wal_id)
     if all(entry.is_fence for entry in entries):
         return
     try:

@@ -14,8 +14,8 @@ from lakebed.fsck.database import check_database
 from lakebed.fsck.model import CheckReport, Findings, Progress
 from lakebed.fsck.repository import check_repository
 from lakebed.fsck.table import check_table
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import MANIFEST_FOLDER, WAL_FOLDER
-from lakebed.kv.place import Place
 from lakebed.lake.lake import Lake
 from lakebed.lake.names import DATABASE_SUFFIX
 from lakebed.objects.port import ObjectStore
@@ -52,7 +52,7 @@ def check_url(
     Cost: a LIST of each store, every snapshot, tag and manifest once; with `deep` every data file once.
     """
     environment = environment or Environment()
-    place = Place.at(url, storage_options=storage_options, environment=environment, create=False)
+    place = DatabaseLocation.at(url, storage_options=storage_options, environment=environment, create=False)
     folder = place.store
     report = CheckReport(folder.root_url, deep)
     if store is None:
@@ -80,7 +80,7 @@ def check_lake(
     report = report or CheckReport(lake.url, deep)
     for found in lake.stores() if store is None else [lake.find(store)]:
         if found.kind == "database":
-            _check_database(lake.database(found.name).place, report, name=found.name, progress=progress)
+            _check_database(lake.database(found.name).location, report, name=found.name, progress=progress)
             continue
         if found.kind == "repository":
             _check_repository(lake, report, name=found.name, progress=progress)
@@ -95,7 +95,7 @@ def check_lake(
 
 
 def _check_database(
-    place: Place, report: CheckReport, *, name: str, progress: Callable[[Progress], None] | None
+    place: DatabaseLocation, report: CheckReport, *, name: str, progress: Callable[[Progress], None] | None
 ) -> None:
     findings = Findings(report, store=name, progress=progress)
     try:

@@ -21,11 +21,11 @@ import numpy as np
 
 from lakebed.errors import NotFound
 from lakebed.fsck.model import Findings, Severity
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import SST_FOLDER, manifest_path, parse_manifest, parse_sst, parse_wal, sst_path, wal_path
 from lakebed.kv.locations import Locations
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Checkpoint, Manifest
-from lakebed.kv.place import Place
 from lakebed.kv.reclaim import Found, is_taken_apart
 from lakebed.kv.wal import WalLog
 from lakebed.kv.wal_record import FENCE_BYTES
@@ -41,7 +41,7 @@ _CACHE_BYTES: Final = 8 << 20
 """Blocks are read once, so only tails are worth keeping."""
 
 
-def check_database(place: Place, findings: Findings) -> None:
+def check_database(place: DatabaseLocation, findings: Findings) -> None:
     """Check a database and report into `findings`.
 
     Cost: 1 LIST a thousand objects, 1 GET a pinned manifest and log record; deep: every file once.
@@ -50,7 +50,7 @@ def check_database(place: Place, findings: Findings) -> None:
 
 
 class _Check:
-    def __init__(self, place: Place, findings: Findings) -> None:
+    def __init__(self, place: DatabaseLocation, findings: Findings) -> None:
         self._place = place
         self._findings = findings
         self._now_ms = place.environment.clock.now_ms()

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from lakebed.errors import Corruption, InvalidRequest, LakebedError, NotFound, UnsupportedFormat
 from lakebed.fsck.model import Progress
-from lakebed.kv.place import Place
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.lake.lake import Lake
 from lakebed.runtime import Environment
 from lakebed.table.binary_row import decode_rows
@@ -128,7 +128,7 @@ def repair_url(
     Cost: reads every live data file without today's statistics once; one commit a branch that has such files.
     """
     environment = environment or Environment()
-    folder = Place.at(url, storage_options=storage_options, environment=environment, create=False).store
+    folder = DatabaseLocation.at(url, storage_options=storage_options, environment=environment, create=False).store
     report = RepairReport(folder.root_url, dry_run)
     tables: list[Table] = []
     if store is None and "schema" in folder.list_with_delimiter("").folders:

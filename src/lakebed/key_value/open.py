@@ -16,8 +16,8 @@ from lakebed.key_value.database import DATABASE_OPTIONS, DatabaseKeyValue
 from lakebed.key_value.port import KeyValue
 from lakebed.key_value.postgres import open_postgres
 from lakebed.kv import Database, DatabaseOptions
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.lease import this_process
-from lakebed.kv.place import Place
 from lakebed.objects.open import open_store
 from lakebed.objects.path import parse_url
 from lakebed.objects.port import ObjectStore
@@ -68,13 +68,13 @@ def open_key_value(
             )
         return open_postgres(url, environment=environment, create=create)
     if isinstance(url, str | os.PathLike):
-        place = Place.at(url, storage_options=storage_options, environment=environment, durable=durable)
+        place = DatabaseLocation.at(url, storage_options=storage_options, environment=environment, durable=durable)
     else:
         if storage_options:
             raise InvalidRequest(
                 "A store has its credentials already: give storage_options with a URL.", kind="two_credentials"
             )
-        place = Place(url, environment, partial(open_store, environment=environment, durable=durable))
+        place = DatabaseLocation(url, environment, partial(open_store, environment=environment, durable=durable))
     try:
         database = Database.open(
             place, options=options or DATABASE_OPTIONS, create=create, take_over=take_over, endpoint=endpoint

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from lakebed.errors import Closed, InvalidRequest
 from lakebed.key_value.port import PAIR_SCHEMA, check_key
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.options import ReaderOptions
-from lakebed.kv.place import Place
 from lakebed.kv.reader import DatabaseReader
 
 __all__ = ["ReadOnlyKeyValue"]
@@ -28,7 +28,7 @@ class ReadOnlyKeyValue:
     """As `KeyValue`; every write is an `InvalidRequest` of kind ``read_only``.
 
     Args:
-        place: the database's.
+        location: the database's.
 
     Raises:
         NotFound: there is no database.
@@ -37,7 +37,7 @@ class ReadOnlyKeyValue:
 
     is_local = False
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: DatabaseLocation) -> None:
         self._place = place
         self._is_closed = False
         self.snapshot().close()

@@ -12,9 +12,9 @@ from datetime import timedelta
 
 from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.kv.database import Database
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.model import Checkpoint, CheckpointCreateResult, Manifest
 from lakebed.kv.options import CheckpointOptions, CollectorOptions, DatabaseOptions
-from lakebed.kv.place import Place
 from lakebed.kv.restore import KEEP_FOR
 from lakebed.kv.verbs import DatabaseVerbs
 from lakebed.kv.versions import ManifestSummary
@@ -46,8 +46,8 @@ class DatabaseAdmin(DatabaseVerbs):
 
     Example:
         >>> from lakebed.kv.admin import DatabaseAdmin
-        >>> from lakebed.kv.place import Place
-        >>> orders = DatabaseAdmin(Place.at("memory://shop/orders"))
+        >>> from lakebed.kv.database_location import DatabaseLocation
+        >>> orders = DatabaseAdmin(DatabaseLocation.at("memory://shop/orders"))
         >>> with orders.open() as database:
         ...     database.put(b"17", b"tea")
         >>> yesterday = orders.pin("yesterday")
@@ -65,7 +65,7 @@ class DatabaseAdmin(DatabaseVerbs):
     ) -> Database:
         """Open it for writing; made when there is none and `create`. As `Database.open`."""
         return Database.open(
-            self.place,
+            self.location,
             options=options or DatabaseOptions(),
             create=create,
             take_over=take_over,
@@ -74,7 +74,7 @@ class DatabaseAdmin(DatabaseVerbs):
 
 
 def _at(url: Url, storage_options: Options, environment: Environment | None) -> DatabaseAdmin:
-    return DatabaseAdmin(Place.at(url, storage_options=storage_options, environment=environment))
+    return DatabaseAdmin(DatabaseLocation.at(url, storage_options=storage_options, environment=environment))
 
 
 def create_checkpoint(

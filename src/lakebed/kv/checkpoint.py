@@ -27,11 +27,11 @@ import msgspec
 from lakebed.duration import format_duration
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.ids import new_uuid
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.limits import check_type
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Checkpoint, CheckpointCreateResult, Manifest, Owner
 from lakebed.kv.options import CheckpointOptions
-from lakebed.kv.place import Place
 from lakebed.kv.wal import WalLog
 from lakebed.texts import did_you_mean
 
@@ -328,7 +328,7 @@ def describe_checkpoint(checkpoint: Checkpoint) -> str:
 # ---- verbs
 
 
-def last_durable_wal_id(place: Place, manifest: Manifest) -> int:
+def last_durable_wal_id(location: DatabaseLocation, manifest: Manifest) -> int:
     """The last id in the log now, or `wal_id_last_seen` when nothing came since.
 
     Cost: 1 LIST a thousand unflushed log objects; nothing for a database without a log.
@@ -336,11 +336,11 @@ def last_durable_wal_id(place: Place, manifest: Manifest) -> int:
     known = max(manifest.wal_id_last_seen, manifest.replay_after_wal_id)
     if not manifest.wal_enabled:
         return known
-    return max(known, WalLog(place).last_id(known))
+    return max(known, WalLog(location).last_id(known))
 
 
 def create_checkpoint(
-    place: Place,
+    location: DatabaseLocation,
     options: CheckpointOptions | None = None,
     *,
     owner: Owner = _USER,
@@ -365,12 +365,17 @@ def create_checkpoint(
     lost race the same again. Source: "Creating a Checkpoint".
     """
     wanted = CheckpointOptions() if options is None else check_type(options, CheckpointOptions)
-    made = make_checkpoint(place, wanted, owner=owner, version=version, id=id)
+    made = make_checkpoint(location, wanted, owner=owner, version=version, id=id)
     return CheckpointCreateResult(made.id, made.manifest_id)
 
 
 def make_checkpoint(
-    place: Place, options: CheckpointOptions, *, owner: Owner = _USER, version: int | None = None, id: str | None = None
+    location: DatabaseLocation,
+    options: CheckpointOptions,
+    *,
+    owner: Owner = _USER,
+    version: int | None = None,
+    id: str | None = None,
 ) -> Checkpoint:
     """As `create_checkpoint`, with the whole checkpoint as it was made."""
     if options.source is not None and version is not None:
@@ -380,17 +385,17 @@ def make_checkpoint(
     if options.name is not None:
         check_checkpoint_name(options.name)
     lifetime_ms = lifetime_in_ms(options.lifetime)
-    own_id = id or new_uuid(place.environment.rng)
-    log = ManifestLog(place)
+    own_id = id or new_uuid(location.environment.rng)
+    log = ManifestLog(location)
 
     def change(manifest: Manifest) -> Manifest | None:
         if any(checkpoint.id == own_id for checkpoint in manifest.checkpoints):
             return None
-        check_open(manifest, place.url)
-        now_ms = place.environment.clock.now_ms()
-        pinned = _pinned_manifest(manifest, log, options.source, version, now_ms=now_ms, url=place.url)
+        check_open(manifest, location.url)
+        now_ms = location.environment.clock.now_ms()
+        pinned = _pinned_manifest(manifest, log, options.source, version, now_ms=now_ms, url=location.url)
         if pinned is None:
-            last_wal_id = last_durable_wal_id(place, manifest)
+            last_wal_id = last_durable_wal_id(location, manifest)
             return with_latest(
                 manifest,
                 id=own_id,
@@ -426,7 +431,7 @@ def _pinned_manifest(
 
 
 def refresh_checkpoint(
-    place: Place, id_or_name: str, lifetime: timedelta | None = None, *, force: bool = False
+    location: DatabaseLocation, id_or_name: str, lifetime: timedelta | None = None, *, force: bool = False
 ) -> Checkpoint:
     """Give a checkpoint a new end: now plus `lifetime`, or none at all.
 
@@ -444,19 +449,19 @@ def refresh_checkpoint(
 
     def change(manifest: Manifest) -> Manifest:
         nonlocal found_id
-        check_open(manifest, place.url)
-        now_ms = place.environment.clock.now_ms()
-        found = find_checkpoint(manifest, found_id or id_or_name, now_ms=now_ms, url=place.url)
+        check_open(manifest, location.url)
+        now_ms = location.environment.clock.now_ms()
+        found = find_checkpoint(manifest, found_id or id_or_name, now_ms=now_ms, url=location.url)
         if lifetime_ms is not None and not force and found.owner.kind in ("clone", "writer"):
-            raise _owned(found, place.url, "give it an end")
+            raise _owned(found, location.url, "give it an end")
         found_id = found.id
         return with_refreshed(manifest, found.id, expires_at_ms=None if lifetime_ms is None else now_ms + lifetime_ms)
 
-    manifest = ManifestLog(place).update(change, fresh=True)
+    manifest = ManifestLog(location).update(change, fresh=True)
     return next(one for one in manifest.checkpoints if one.id == found_id)
 
 
-def delete_checkpoint(place: Place, id_or_name: str, *, force: bool = False) -> Checkpoint:
+def delete_checkpoint(location: DatabaseLocation, id_or_name: str, *, force: bool = False) -> Checkpoint:
     """Remove a checkpoint, expired or not. What only it held may go with the next collection.
 
     Works on destroyed databases too, which are waiting for it.
@@ -478,15 +483,15 @@ def delete_checkpoint(place: Place, id_or_name: str, *, force: bool = False) -> 
     def change(manifest: Manifest) -> Manifest | None:
         nonlocal deleted
         if deleted is None:  # else a lost race: this call is about what was found first, though its name moved on
-            deleted = _lookup(manifest, id_or_name, place.environment.clock.now_ms())
+            deleted = _lookup(manifest, id_or_name, location.environment.clock.now_ms())
         if deleted is None:
-            raise _unknown(id_or_name, place.url, manifest)
+            raise _unknown(id_or_name, location.url, manifest)
         if deleted.owner.kind != "user" and not force:
-            raise _owned(deleted, place.url, "delete it")
+            raise _owned(deleted, location.url, "delete it")
         changed = without_checkpoint(manifest, deleted.id)
         return None if changed is manifest else changed
 
-    ManifestLog(place).update(change, fresh=True)
+    ManifestLog(location).update(change, fresh=True)
     assert deleted is not None
     return deleted
 
@@ -509,7 +514,7 @@ def _owned(checkpoint: Checkpoint, url: str, verb: str) -> InvalidRequest:
     )
 
 
-def list_checkpoints(place: Place, name: str | None = None, *, expired: bool = False) -> list[Checkpoint]:
+def list_checkpoints(location: DatabaseLocation, name: str | None = None, *, expired: bool = False) -> list[Checkpoint]:
     """Checkpoints, oldest first, whoever owns them; the owner is told with each.
 
     Args:
@@ -518,8 +523,8 @@ def list_checkpoints(place: Place, name: str | None = None, *, expired: bool = F
 
     Raises `NotFound` when there is no database; a destroyed one is listed. Cost: 1 LIST + 1 GET.
     """
-    manifest = ManifestLog(place).latest()
-    now_ms = place.environment.clock.now_ms()
+    manifest = ManifestLog(location).latest()
+    now_ms = location.environment.clock.now_ms()
     shown = manifest.checkpoints if expired else live_checkpoints(manifest, now_ms)
     return sorted(
         (one for one in shown if name is None or one.name == name), key=lambda one: (one.created_at_ms, one.id)

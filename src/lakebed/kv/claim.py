@@ -23,6 +23,7 @@ import msgspec
 from lakebed.errors import AlreadyExists, Fenced, InvalidRequest, NotFound, Unavailable
 from lakebed.ids import new_uuid
 from lakebed.kv.checkpoint import check_open
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.lease import (
     LEASE_LIFETIME_MS_DEFAULT,
     Lease,
@@ -36,7 +37,6 @@ from lakebed.kv.lease import (
 from lakebed.kv.manifests import ManifestLog, describe_folder
 from lakebed.kv.model import Checkpoint, Manifest, Owner
 from lakebed.kv.options import DatabaseOptions
-from lakebed.kv.place import Place
 from lakebed.kv.wal import WalLog
 from lakebed.log import logger
 from lakebed.lsm.file_id import mint_file_id
@@ -89,7 +89,7 @@ class Claim:
 
 
 def claim_writer(
-    place: Place,
+    location: DatabaseLocation,
     *,
     options: DatabaseOptions | None = None,
     create: bool = True,
@@ -121,20 +121,20 @@ def claim_writer(
     """
     options = options or DatabaseOptions()
     check_lifetime(options.lease_lifetime_ms)
-    log = ManifestLog(place)
-    manifest, created = _open_or_create(place, log, options=options, create=create, after_destroy=after_destroy)
-    check_open(manifest, place.url)
-    _check_operator(manifest, options, place.url)
-    checkpoint_id = new_uuid(place.environment.rng)
+    log = ManifestLog(location)
+    manifest, created = _open_or_create(location, log, options=options, create=create, after_destroy=after_destroy)
+    check_open(manifest, location.url)
+    _check_operator(manifest, options, location.url)
+    checkpoint_id = new_uuid(location.environment.rng)
 
     def bump(manifest: Manifest, *, last_wal_id: int) -> Manifest:
-        check_open(manifest, place.url)
-        _check_operator(manifest, options, place.url)
-        changed = _with_new_epoch(manifest, place, compaction=options.compaction, last_wal_id=last_wal_id)
+        check_open(manifest, location.url)
+        _check_operator(manifest, options, location.url)
+        changed = _with_new_epoch(manifest, location, compaction=options.compaction, last_wal_id=last_wal_id)
         own = Checkpoint(
             id=checkpoint_id,
             manifest_id=manifest.manifest_id + 1,
-            created_at_ms=place.environment.clock.now_ms(),
+            created_at_ms=location.environment.clock.now_ms(),
             owner=Owner("writer", epoch=changed.writer_epoch),
         )
         return msgspec.structs.replace(
@@ -144,9 +144,9 @@ def claim_writer(
             wal_enabled=options.wal_enabled,
         )
 
-    _LOG.info("opening for writing", database=place.url, created=created, take_over=take_over)
+    _LOG.info("opening for writing", database=location.url, created=created, take_over=take_over)
     return _claim(
-        place,
+        location,
         log,
         manifest,
         bump=bump,
@@ -160,7 +160,7 @@ def claim_writer(
 
 
 def claim_all(
-    place: Place,
+    location: DatabaseLocation,
     *,
     take_over: bool = False,
     must_be_open: bool = True,
@@ -177,18 +177,18 @@ def claim_all(
     Raises as `claim_writer`. Cost: 4 LIST + 2 GET + 3 PUT, and 1 LIST of the boundary.
     """
     check_lifetime(lease_lifetime_ms)
-    log = ManifestLog(place)
+    log = ManifestLog(location)
     manifest = log.latest()
     if must_be_open:
-        check_open(manifest, place.url)
+        check_open(manifest, location.url)
 
     def bump(manifest: Manifest, *, last_wal_id: int) -> Manifest:
         if must_be_open:
-            check_open(manifest, place.url)
-        return _with_new_epoch(manifest, place, compaction=True, last_wal_id=last_wal_id)
+            check_open(manifest, location.url)
+        return _with_new_epoch(manifest, location, compaction=True, last_wal_id=last_wal_id)
 
     return _claim(
-        place,
+        location,
         log,
         manifest,
         bump=bump,
@@ -209,7 +209,7 @@ class _Bump(Protocol):
 
 
 def _claim(
-    place: Place,
+    location: DatabaseLocation,
     log: ManifestLog,
     manifest: Manifest,
     *,
@@ -222,18 +222,18 @@ def _claim(
     created: bool,
 ) -> Claim:
     """Lease, next id, epoch, fence, epoch again, lease: the order is the proof; see the design note."""
-    found = read_lease(place, process=process)
+    found = read_lease(location, process=process)
     if found.owner is not None and not take_over:
-        raise owned(found.owner, process=process, url=place.url, now_ms=place.environment.clock.now_ms())
-    wal = WalLog(place)
+        raise owned(found.owner, process=process, url=location.url, now_ms=location.environment.clock.now_ms())
+    wal = WalLog(location)
     # The log may be empty above what was seen, after a collection or in a clone: numbers go on all the same.
     last_wal_id = wal.last_id(max(manifest.replay_after_wal_id, manifest.wal_id_last_seen))
     claimed = log.update(lambda newest: bump(newest, last_wal_id=last_wal_id))
-    fence_id = _fence(place, wal, claimed, next_id=last_wal_id + 1)
+    fence_id = _fence(location, wal, claimed, next_id=last_wal_id + 1)
     newest = log.latest()
     if newest.writer_epoch != claimed.writer_epoch:
-        raise _overtaken(place, claimed, newest)
-    lease, unwritten = take_lease(place, process=process, epoch=claimed.writer_epoch, lifetime_ms=lifetime_ms)
+        raise _overtaken(location, claimed, newest)
+    lease, unwritten = take_lease(location, process=process, epoch=claimed.writer_epoch, lifetime_ms=lifetime_ms)
     return Claim(
         epoch=claimed.writer_epoch,
         compactor_epoch=claimed.compactor_epoch,
@@ -248,13 +248,13 @@ def _claim(
     )
 
 
-def _fence(place: Place, wal: WalLog, claimed: Manifest, *, next_id: int) -> int:
+def _fence(location: DatabaseLocation, wal: WalLog, claimed: Manifest, *, next_id: int) -> int:
     """The id of our fence: the first that no older writer took."""
     # Between our look at the log and our epoch another writer may have written, flushed and collected: a number that
     # its files cover already may be free again, and a fence there would keep nobody out.
     if next_id <= claimed.replay_after_wal_id:
-        next_id = _next_id(place, wal, claimed, after=max(claimed.replay_after_wal_id, claimed.wal_id_last_seen))
-    clock = place.environment.clock
+        next_id = _next_id(location, wal, claimed, after=max(claimed.replay_after_wal_id, claimed.wal_id_last_seen))
+    clock = location.environment.clock
     ends_s = clock.monotonic_s() + FENCE_PATIENCE_S
     tries = 0
     while tries < FENCE_TRIES_MAX or clock.monotonic_s() < ends_s:
@@ -262,52 +262,52 @@ def _fence(place: Place, wal: WalLog, claimed: Manifest, *, next_id: int) -> int
         if there is None:
             return next_id
         if there.epoch >= claimed.writer_epoch:
-            raise _overtaken_by(place, claimed, there.epoch)
+            raise _overtaken_by(location, claimed, there.epoch)
         tries += 1
         next_id += 1
         if tries % _TRIES_PER_LISTING == 0:
-            next_id = _next_id(place, wal, claimed, after=next_id - 1)
+            next_id = _next_id(location, wal, claimed, after=next_id - 1)
     raise Unavailable(
-        f"The writer of {place.url} could not be fenced: it appended faster than this process could follow, "
+        f"The writer of {location.url} could not be fenced: it appended faster than this process could follow, "
         f"{tries:,} times in {FENCE_PATIENCE_S} s. Stop that process, or try again.",
         kind="fence_starved",
-        url=place.url,
+        url=location.url,
     )
 
 
-def _next_id(place: Place, wal: WalLog, claimed: Manifest, *, after: int) -> int:
+def _next_id(location: DatabaseLocation, wal: WalLog, claimed: Manifest, *, after: int) -> int:
     """The number behind the last one of the log. Cost: 1 LIST a thousand numbers above `after`, and 1 LIST + 1 GET."""
     next_id = wal.last_id(after) + 1
     # What this look saw may be a newer owner's, who said so in a manifest before: a fence behind it would end that one.
-    newest = ManifestLog(place).latest()
+    newest = ManifestLog(location).latest()
     if newest.writer_epoch != claimed.writer_epoch:
-        raise _overtaken(place, claimed, newest)
+        raise _overtaken(location, claimed, newest)
     return next_id
 
 
-def _with_new_epoch(manifest: Manifest, place: Place, *, compaction: bool, last_wal_id: int) -> Manifest:
+def _with_new_epoch(manifest: Manifest, location: DatabaseLocation, *, compaction: bool, last_wal_id: int) -> Manifest:
     """The next epoch; what belonged to the one before goes: its checkpoint, its jobs, its right to smaller file ids."""
     return msgspec.structs.replace(
         manifest,
         writer_epoch=manifest.writer_epoch + 1,
         compactor_epoch=manifest.compactor_epoch + (1 if compaction else 0),
         wal_id_last_seen=max(manifest.wal_id_last_seen, last_wal_id),
-        newest_l0_id=mint_file_id(manifest.newest_l0_id, environment=place.environment),
+        newest_l0_id=mint_file_id(manifest.newest_l0_id, environment=location.environment),
         # A load is the writer's, a compaction the compactor's: who runs one is over, and publishes nothing any more.
         jobs=tuple(job for job in manifest.jobs if job.kind == "compaction" and not compaction),
         checkpoints=tuple(one for one in manifest.checkpoints if one.owner.kind != "writer"),
     )
 
 
-def _overtaken(place: Place, claimed: Manifest, newest: Manifest) -> Fenced:
-    return _overtaken_by(place, claimed, newest.writer_epoch)
+def _overtaken(location: DatabaseLocation, claimed: Manifest, newest: Manifest) -> Fenced:
+    return _overtaken_by(location, claimed, newest.writer_epoch)
 
 
-def _overtaken_by(place: Place, claimed: Manifest, epoch: int) -> Fenced:
+def _overtaken_by(location: DatabaseLocation, claimed: Manifest, epoch: int) -> Fenced:
     return Fenced(
-        f"While {place.url} was being opened for writing, another process took it (epoch {epoch}, ours was "
+        f"While {location.url} was being opened for writing, another process took it (epoch {epoch}, ours was "
         f"{claimed.writer_epoch}): open it again only if that one should end.",
-        url=place.url,
+        url=location.url,
         epoch=claimed.writer_epoch,
         new_epoch=epoch,
     )
@@ -330,7 +330,7 @@ def _check_operator(manifest: Manifest, options: DatabaseOptions, url: str) -> N
 # ---- making a database
 
 
-def first_manifest(place: Place, *, options: DatabaseOptions) -> Manifest:
+def first_manifest(location: DatabaseLocation, *, options: DatabaseOptions) -> Manifest:
     """The manifest of an empty database, before anybody claimed it."""
     return Manifest(
         manifest_id=0,
@@ -342,14 +342,14 @@ def first_manifest(place: Place, *, options: DatabaseOptions) -> Manifest:
         replay_after_wal_id=0,
         wal_id_last_seen=0,
         last_sequence=0,
-        newest_l0_id=mint_file_id(environment=place.environment),
+        newest_l0_id=mint_file_id(environment=location.environment),
         merge_operator=options.merge_operator,
         wal_enabled=options.wal_enabled,
     )
 
 
 def _open_or_create(
-    place: Place, log: ManifestLog, *, options: DatabaseOptions, create: bool, after_destroy: bool
+    location: DatabaseLocation, log: ManifestLog, *, options: DatabaseOptions, create: bool, after_destroy: bool
 ) -> tuple[Manifest, bool]:
     """The newest manifest, and whether this call made the database."""
     for _ in range(_OPENED_TRIES_MAX):
@@ -357,28 +357,30 @@ def _open_or_create(
         if manifest is not None:
             if manifest.destroyed_at_ms is None or not after_destroy:
                 return manifest, False
-            return _create_after_destroy(place, log, options=options)
-        there, words = describe_folder(place)
+            return _create_after_destroy(location, log, options=options)
+        there, words = describe_folder(location)
         if there == "database":
             continue  # its maker was faster
         if there != "nothing":
             raise InvalidRequest(
-                f"There is no database at {place.url}, and none can be made there: {words}. Name an empty folder.",
+                f"There is no database at {location.url}, and none can be made there: {words}. Name an empty folder.",
                 kind="not_a_database",
-                url=place.url,
+                url=location.url,
                 there=there,
             )
-        place.probe()
+        location.probe()
         try:
-            return log.create(first_manifest(place, options=options)), True
+            return log.create(first_manifest(location, options=options)), True
         except AlreadyExists:
             continue  # a rival was faster: its database is as good
     raise NotFound(
-        f"The folder of manifests at {place.url} holds no manifest.", kind="database_not_found", url=place.url
+        f"The folder of manifests at {location.url} holds no manifest.", kind="database_not_found", url=location.url
     )
 
 
-def _create_after_destroy(place: Place, log: ManifestLog, *, options: DatabaseOptions) -> tuple[Manifest, bool]:
+def _create_after_destroy(
+    location: DatabaseLocation, log: ManifestLog, *, options: DatabaseOptions
+) -> tuple[Manifest, bool]:
     """A new, empty database above the tombstone of a destroyed one.
 
     Checkpoints that still live stay, for what they pin is not collected yet, and with them the ancestors' files.
@@ -391,15 +393,15 @@ def _create_after_destroy(place: Place, log: ManifestLog, *, options: DatabaseOp
         made = manifest.destroyed_at_ms is not None
         if not made:
             return None  # a rival was faster
-        last_wal_id = WalLog(place).last_id(max(manifest.replay_after_wal_id, manifest.wal_id_last_seen))
+        last_wal_id = WalLog(location).last_id(max(manifest.replay_after_wal_id, manifest.wal_id_last_seen))
         return msgspec.structs.replace(
-            first_manifest(place, options=options),
+            first_manifest(location, options=options),
             writer_epoch=manifest.writer_epoch,
             compactor_epoch=manifest.compactor_epoch,
             replay_after_wal_id=last_wal_id,
             wal_id_last_seen=last_wal_id,
             last_sequence=manifest.last_sequence,
-            newest_l0_id=mint_file_id(manifest.newest_l0_id, environment=place.environment),
+            newest_l0_id=mint_file_id(manifest.newest_l0_id, environment=location.environment),
             readable_since=manifest.manifest_id + 1,
             checkpoints=tuple(one for one in manifest.checkpoints if one.owner.kind != "writer"),
             external_databases=manifest.external_databases,

@@ -28,12 +28,12 @@ import msgspec
 
 from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, LakebedError, NotFound
 from lakebed.kv.checkpoint import find_checkpoint, lifetime_in_ms
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import SST_FOLDER, parse_sst, wal_path
 from lakebed.kv.locations import Locations, file_ids, named_entries
 from lakebed.kv.manifests import ManifestLog, describe_folder
 from lakebed.kv.model import Checkpoint, CloneSource, ExternalDatabase, Manifest
 from lakebed.kv.pins import find_pin, keep_pin, pin_ancestor, pin_parent, release_pin
-from lakebed.kv.place import Place
 from lakebed.kv.wal import WalLog
 from lakebed.kv.wal_record import decode_record
 from lakebed.objects.create_once import create_once
@@ -56,7 +56,7 @@ _COPIES_MAX: Final = 8
 
 
 def create_clone(
-    place: Place,
+    location: DatabaseLocation,
     parent_url: str | os.PathLike[str],
     checkpoint: str | None = None,
     *,
@@ -68,7 +68,7 @@ def create_clone(
     Idempotent: after a crash at any step the same call finishes the clone; when it is finished, it returns at once.
 
     Args:
-        place: where the clone shall be: an empty folder, or this clone, unfinished.
+        location: where the clone shall be: an empty folder, or this clone, unfinished.
         parent_url: the database to start from.
         checkpoint: one of the parent's, by id or name; None: the latest, with all that is durable.
         copy: copy the files too, and depend on nothing: the only way onto another store.
@@ -87,26 +87,26 @@ def create_clone(
     Cost: about 17 requests, 8 more an ancestor further up that owns files, and 1 GET + 1 PUT an object of the log that
     is not in files yet; with `copy` also 1 GET + 1 PUT a file.
     """
-    parent = place.other(os.fspath(parent_url))
-    _check_places(place, parent, copy=copy)
+    parent = location.other(os.fspath(parent_url))
+    _check_places(location, parent, copy=copy)
     lifetime_in_ms(pin_lifetime)
-    return _Attempt(place, parent, checkpoint, copy=copy, lifetime=pin_lifetime).run()
+    return _Attempt(location, parent, checkpoint, copy=copy, lifetime=pin_lifetime).run()
 
 
-def _check_places(place: Place, parent: Place, *, copy: bool) -> None:
-    if place.url == parent.url or place.url.startswith(parent.url + "/"):
-        where = "onto itself" if place.url == parent.url else f"below itself, to {place.url}"
+def _check_places(location: DatabaseLocation, parent: DatabaseLocation, *, copy: bool) -> None:
+    if location.url == parent.url or location.url.startswith(parent.url + "/"):
+        where = "onto itself" if location.url == parent.url else f"below itself, to {location.url}"
         raise InvalidRequest(
             f"The database {parent.url} cannot be cloned {where}: name a folder outside of it.",
             kind="clone_onto_itself",
-            url=place.url,
+            url=location.url,
         )
-    if not copy and _store_of(place.url) != _store_of(parent.url):
+    if not copy and _store_of(location.url) != _store_of(parent.url):
         raise InvalidRequest(
-            f"A clone shares the files of its parent, and {place.url} is on another store than {parent.url}: name a "
+            f"A clone shares the files of its parent, and {location.url} is on another store than {parent.url}: name a "
             "place on the same store, or copy the files with copy=True (--copy).",
             kind="other_store",
-            url=place.url,
+            url=location.url,
             parent_url=parent.url,
         )
 
@@ -129,12 +129,20 @@ class _Start:
 class _Attempt:
     """One call of `create_clone`."""
 
-    def __init__(self, place: Place, parent: Place, checkpoint: str | None, *, copy: bool, lifetime: timedelta) -> None:
-        self._place = place
+    def __init__(
+        self,
+        location: DatabaseLocation,
+        parent: DatabaseLocation,
+        checkpoint: str | None,
+        *,
+        copy: bool,
+        lifetime: timedelta,
+    ) -> None:
+        self._location = location
         self._parent = parent
         self._copy = copy
         self._lifetime = lifetime
-        self._log = ManifestLog(place)
+        self._log = ManifestLog(location)
         self._asked = checkpoint
 
     def run(self) -> Manifest:
@@ -154,8 +162,8 @@ class _Attempt:
                 if finished is not None:
                     return finished
         raise Conflict(
-            f"The clone {self._place.url} is being made by others all the time: wait for them, then ask again.",
-            url=self._place.url,
+            f"The clone {self._location.url} is being made by others all the time: wait for them, then ask again.",
+            url=self._location.url,
         )
 
     # Whose clone it is
@@ -207,30 +215,32 @@ class _Attempt:
             version = "its latest version" if source.checkpoint is None else f"its checkpoint {source.checkpoint}"
             what = f"{'a clone' if there.initialized else 'an unfinished clone'} of {source.url} from {version}"
         raise AlreadyExists(
-            f"There is {what} at {self._place.url} already: choose another place for this clone of {self._parent.url}.",
+            f"There is {what} at {self._location.url} already: choose another place for this clone of "
+            f"{self._parent.url}.",
             kind="database_exists",
-            url=self._place.url,
+            url=self._location.url,
         )
 
     # Pins and the first manifest
 
     def _begin(self) -> Manifest | None:
         """Pin, then be the first to say so; None: somebody's manifest has appeared."""
-        there, words = describe_folder(self._place)
+        there, words = describe_folder(self._location)
         if there == "database":
             return None
         if there != "nothing":
             raise InvalidRequest(
-                f"No clone can be made at {self._place.url}: {words}. Name an empty folder.",
+                f"No clone can be made at {self._location.url}: {words}. Name an empty folder.",
                 kind="not_a_database",
-                url=self._place.url,
+                url=self._location.url,
                 there=there,
             )
         source = self._source()
         base = self._pin()
         try:
-            if _store_of(self._place.url) != _store_of(self._parent.url):  # else it was asked when the parent was made
-                self._place.probe()
+            # In the parent's store create-only puts were probed when the parent was made.
+            if _store_of(self._location.url) != _store_of(self._parent.url):
+                self._location.probe()
             return self._log.create(self._manifest_on(base, source))
         except (AlreadyExists, InvalidRequest):
             self._release(base.entries)
@@ -238,7 +248,7 @@ class _Attempt:
 
     def _pin(self) -> _Start:
         """Pins of our own: in the parent, then in every further ancestor that owns a file."""
-        made = pin_parent(self._parent, checkpoint=self._asked, clone_url=self._place.url, lifetime=self._lifetime)
+        made = pin_parent(self._parent, checkpoint=self._asked, clone_url=self._location.url, lifetime=self._lifetime)
         entries = [ExternalDatabase(self._parent.url, self._asked or made.id, made.id, ())]
         try:
             manifest = ManifestLog(self._parent).load(made.manifest_id)
@@ -256,13 +266,15 @@ class _Attempt:
         return _Start(manifest, tuple(entries))
 
     def _pin_in(self, url: str, *, source: str) -> str:
-        return pin_ancestor(self._place.other(url), source=source, clone_url=self._place.url, lifetime=self._lifetime)
+        return pin_ancestor(
+            self._location.other(url), source=source, clone_url=self._location.url, lifetime=self._lifetime
+        )
 
     def _release(self, entries: Sequence[ExternalDatabase]) -> None:
         """Take our pins out again. What cannot be reached now expires."""
         for entry in entries:
             with suppress(LakebedError):
-                release_pin(self._place.other(entry.url), entry.pin)
+                release_pin(self._location.other(entry.url), entry.pin)
 
     def _manifest_on(self, base: _Start, source: CloneSource) -> Manifest:
         """The unfinished clone's manifest."""
@@ -303,7 +315,7 @@ class _Attempt:
         """Let one of the manifest's pins live on, the parent's being the first; None: it is dead."""
         entry = manifest.external_databases[index]
         try:
-            return keep_pin(self._place.other(entry.url), entry.pin, lifetime=lifetime, must_be_open=index == 0)
+            return keep_pin(self._location.other(entry.url), entry.pin, lifetime=lifetime, must_be_open=index == 0)
         except InvalidRequest:  # the parent was destroyed before its pin was permanent, so none of the others is
             self._release(manifest.external_databases)
             raise
@@ -355,8 +367,8 @@ class _Attempt:
         """Copy several at once, and lengthen the pins on the way."""
         if not items:
             return
-        pool = self._place.environment.runtime.pool(_COPIES_MAX)
-        clock = self._place.environment.clock
+        pool = self._location.environment.runtime.pool(_COPIES_MAX)
+        clock = self._location.environment.clock
         half_life_s = (lifetime_in_ms(self._lifetime) or 0) / 2000
         renew_at_s = clock.monotonic_s() + half_life_s
         try:
@@ -375,14 +387,14 @@ class _Attempt:
         tail = range(manifest.replay_after_wal_id + 1, manifest.wal_id_last_seen + 1)
         if not tail:
             return []
-        there = set(WalLog(self._place).ids(manifest.replay_after_wal_id))
+        there = set(WalLog(self._location).ids(manifest.replay_after_wal_id))
         return [wal_id for wal_id in tail if wal_id not in there]
 
     def _copy_log(self, wal_id: int) -> None:
         path = wal_path(wal_id)
         body = self._parent.store.get(path)
         decode_record(body, path=path, id=wal_id)  # what is damaged is not passed on
-        create_once(self._place.store, path, body, environment=self._place.environment)
+        create_once(self._location.store, path, body, environment=self._location.environment)
 
     def _copy_files(self, manifest: Manifest) -> None:
         parent_log = ManifestLog(self._parent)
@@ -391,7 +403,7 @@ class _Attempt:
         if held is None:
             raise _PinsDied
         locations = Locations(self._parent, parent_log.load(held.manifest_id))
-        there = {parse_sst(meta.path) for meta in self._place.store.list(SST_FOLDER)}
+        there = {parse_sst(meta.path) for meta in self._location.store.list(SST_FOLDER)}
         files = [file for file in manifest.file_set.files() if file.id not in there]
 
         def copy_file(index: int) -> None:
@@ -404,7 +416,7 @@ class _Attempt:
                     path=path,
                     offset=min(body.nbytes, stated),
                 )
-            create_once(self._place.store, path, body, environment=self._place.environment)
+            create_once(self._location.store, path, body, environment=self._location.environment)
 
         self._each(copy_file, range(len(files)), manifest)
 

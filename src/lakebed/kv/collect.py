@@ -28,13 +28,13 @@ import msgspec
 
 from lakebed.errors import Corruption, LakebedError, NotFound
 from lakebed.kv.checkpoint import without_expired
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.destroy import ProgressCall, find_objects, store_name, take_apart
 from lakebed.kv.layout import MANIFEST_FOLDER, manifest_path, parse_manifest
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import ExternalDatabase, Manifest
 from lakebed.kv.options import CollectorOptions
 from lakebed.kv.pins import release_pin
-from lakebed.kv.place import Place
 from lakebed.kv.reclaim import (
     Found,
     Pinned,
@@ -70,7 +70,7 @@ class Collection:
 
 
 def collect_garbage(
-    place: Place,
+    location: DatabaseLocation,
     *,
     options: CollectorOptions | None = None,
     dry_run: bool = False,
@@ -94,37 +94,37 @@ def collect_garbage(
     Cost: 4 LIST (1 more a thousand objects), 1 GET of the newest manifest and 1 a pinned one; if anything goes, an
     update (1 PUT + 1 LIST), the boundary (1 PUT, 4 LIST, 1 GET a 64 manifests passed), and 1 DELETE a thousand objects.
     """
-    return collect_once(place, options=options, dry_run=dry_run, progress=progress).report
+    return collect_once(location, options=options, dry_run=dry_run, progress=progress).report
 
 
-def plan_garbage(place: Place, *, options: CollectorOptions | None = None) -> ReclaimPlan:
+def plan_garbage(location: DatabaseLocation, *, options: CollectorOptions | None = None) -> ReclaimPlan:
     """What `collect_garbage` would delete now. Deletes nothing. Raises and costs as its dry run."""
-    plan = collect_garbage(place, options=options, dry_run=True).plan
+    plan = collect_garbage(location, options=options, dry_run=True).plan
     assert plan is not None
     return plan
 
 
 @freeing_space()
 def collect_once(
-    place: Place,
+    location: DatabaseLocation,
     *,
     options: CollectorOptions | None = None,
     dry_run: bool = False,
     progress: ProgressCall | None = None,
 ) -> Collection:
     """One collection, as `collect_garbage`; also tells whether the database is gone. A step function."""
-    return _Round(place, options or CollectorOptions(), dry_run=dry_run, progress=progress).run()
+    return _Round(location, options or CollectorOptions(), dry_run=dry_run, progress=progress).run()
 
 
 class _Round:
     """One collection of one database."""
 
     def __init__(
-        self, place: Place, options: CollectorOptions, *, dry_run: bool, progress: ProgressCall | None
+        self, location: DatabaseLocation, options: CollectorOptions, *, dry_run: bool, progress: ProgressCall | None
     ) -> None:
-        self._place = place
-        self._name = store_name(place)
-        self._log = ManifestLog(place)
+        self._location = location
+        self._name = store_name(location)
+        self._log = ManifestLog(location)
         self._dry_run = dry_run
         self._progress = progress
         self._min_age_ms = options.min_age // timedelta(milliseconds=1)
@@ -133,7 +133,7 @@ class _Round:
         self._damaged: list[str] = []
 
     def run(self) -> Collection:
-        found = find_objects(self._place)
+        found = find_objects(self._location)
         manifest = self._log.latest()
         if not manifest.initialized and manifest.destroyed_at_ms is None:
             return self._left_alone(found)
@@ -146,7 +146,7 @@ class _Round:
             return Collection(report_of(plan, Sweep(), hidden_count=0, dry_run=True))
         if any(parse_manifest(one.path) is not None for one in plan.doomed):
             self._log.raise_boundary(manifest.manifest_id, manifest=manifest)
-        report = Sweeper(self._place.store, self._place.environment, self._progress).sweep(plan)
+        report = Sweeper(self._location.store, self._location.environment, self._progress).sweep(plan)
         detached, unreached = self._detach(detachable(manifest, pinned))
         report = replace(report, warnings=(*report.warnings, *unreached))
         return Collection(report, is_taken_apart(found, manifest, now_ms=ended_ms), detached)
@@ -159,7 +159,7 @@ class _Round:
         Whatever lies there tells that its own time has come. Only when something has ended by our clock, and nothing
         that lies there is as late, a manifest is written to see its time.
         """
-        now_ms = self._place.environment.clock.now_ms()
+        now_ms = self._location.environment.clock.now_ms()
         if self._dry_run:
             return now_ms, manifest
         ends = self._ends_ms(manifest, now_ms)
@@ -169,7 +169,7 @@ class _Round:
         if ends <= seen_ms:
             return min(now_ms, seen_ms), manifest
         manifest = self._log.update(lambda newest: settled(newest, now_ms=min(now_ms, seen_ms)))
-        for meta in self._place.store.list(MANIFEST_FOLDER, start_after=manifest_path(manifest.manifest_id - 1)):
+        for meta in self._location.store.list(MANIFEST_FOLDER, start_after=manifest_path(manifest.manifest_id - 1)):
             if parse_manifest(meta.path) == manifest.manifest_id:
                 seen_ms = max(seen_ms, meta.modified_ms)
         return min(now_ms, seen_ms), manifest
@@ -203,7 +203,7 @@ class _Round:
             found,
             manifest=manifest,
             pinned=pinned,
-            now_ms=self._place.environment.clock.now_ms(),
+            now_ms=self._location.environment.clock.now_ms(),
             min_age_ms=self._min_age_ms,
             store=self._name,
         )
@@ -215,7 +215,7 @@ class _Round:
         if len(missing) < 2:
             self._loaded.update(map(self._load, missing))
         else:
-            pool = self._place.environment.runtime.pool(_READS_MAX)
+            pool = self._location.environment.runtime.pool(_READS_MAX)
             try:
                 self._loaded.update(pool.map(self._load, missing))
             finally:
@@ -237,14 +237,14 @@ class _Round:
         """A clone that is not finished: its maker may be at work, and a retry of his uses what lies there."""
         count = len(found.files) + len(found.logs) + len(found.manifests)
         warning = (
-            f"{self._place.url} is a clone that is not finished, and was left alone: make the same clone again to "
+            f"{self._location.url} is a clone that is not finished, and was left alone: make the same clone again to "
             "finish it, or destroy it."
         )
         plan = ReclaimPlan(self._name, (), (), {"clone not finished": count}, (warning,))
         return Collection(report_of(plan, Sweep(), hidden_count=0, dry_run=self._dry_run))
 
     def _take_apart(self) -> Collection:
-        report = take_apart(self._place, dry_run=self._dry_run, progress=self._progress)
+        report = take_apart(self._location, dry_run=self._dry_run, progress=self._progress)
         complete = report.plan is not None and report.deleted_count == len(report.plan.doomed)
         return Collection(report, gone=complete and not self._dry_run)
 
@@ -258,7 +258,7 @@ class _Round:
         unreached: list[str] = []
         for entry in entries:
             try:
-                release_pin(self._place.other(entry.url), entry.pin)
+                release_pin(self._location.other(entry.url), entry.pin)
                 released[entry.pin] = entry.url
             except LakebedError as error:
                 unreached.append(f"The checkpoint {entry.pin} in {entry.url} is needed no more and stays: {error}")
@@ -286,13 +286,13 @@ class Collector:
 
     def __init__(
         self,
-        places: Iterable[Place],
+        locations: Iterable[DatabaseLocation],
         *,
         options: CollectorOptions | None = None,
         dry_run: bool = False,
         progress: ProgressCall | None = None,
     ) -> None:
-        self._places = {place.url: place for place in places}
+        self._locations = {location.url: location for location in locations}
         self._options = options or CollectorOptions()
         self._dry_run = dry_run
         self._progress = progress
@@ -300,7 +300,7 @@ class Collector:
     @property
     def urls(self) -> tuple[str, ...]:
         """Databases that still need a collector."""
-        return tuple(self._places)
+        return tuple(self._locations)
 
     def collect_once(self, progress: ProgressCall | None = None) -> dict[str, Collection]:
         """Collect each database once; those that are gone are not asked again.
@@ -314,16 +314,16 @@ class Collector:
         """
         progress = progress or self._progress
         done: dict[str, Collection] = {}
-        for url, place in list(self._places.items()):
+        for url, location in list(self._locations.items()):
             try:
-                done[url] = collect_once(place, options=self._options, dry_run=self._dry_run, progress=progress)
+                done[url] = collect_once(location, options=self._options, dry_run=self._dry_run, progress=progress)
             except LakebedError as error:
                 is_gone = isinstance(error, NotFound) and error.kind == "database_not_found"
-                plan = ReclaimPlan(store_name(place), (), (), {}, (f"{url} was not collected: {error}",))
+                plan = ReclaimPlan(store_name(location), (), (), {}, (f"{url} was not collected: {error}",))
                 report = report_of(plan, Sweep(), hidden_count=0, dry_run=self._dry_run)
                 done[url] = Collection(report, gone=is_gone, error=error)
             if done[url].gone:
-                del self._places[url]
+                del self._locations[url]
         return done
 
     def run(
@@ -339,10 +339,10 @@ class Collector:
             every: pause between two rounds.
             tell: called after each round with what `collect_once` returned.
         """
-        clock = next((place.environment.clock for place in self._places.values()), None)
-        while clock is not None and self._places and not until():
+        clock = next((location.environment.clock for location in self._locations.values()), None)
+        while clock is not None and self._locations and not until():
             done = self.collect_once()
             if tell is not None:
                 tell(done)
-            if self._places:
+            if self._locations:
                 clock.sleep(every.total_seconds())

@@ -17,12 +17,12 @@ from typing import Final
 
 from lakebed.errors import Conflict, Corruption, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
 from lakebed.kv.checkpoint import check_open
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import sst_path
 from lakebed.kv.locations import Locations
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Manifest
 from lakebed.kv.options import DatabaseOptions
-from lakebed.kv.place import Place
 from lakebed.kv.publisher import CompactorPublisher
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.compact import run_compaction
@@ -46,16 +46,16 @@ class Compactor:
     """Compacts one database. Not for several threads at once.
 
     Args:
-        place: the database.
+        location: the database.
         options: sizes and counts, as the writer's; the rest is not looked at.
     """
 
-    def __init__(self, place: Place, *, options: DatabaseOptions | None = None) -> None:
-        self._place = place
+    def __init__(self, location: DatabaseLocation, *, options: DatabaseOptions | None = None) -> None:
+        self._location = location
         self._options = options or DatabaseOptions()
-        self._log = ManifestLog(place)
-        self._publisher = CompactorPublisher(place, log=self._log)
-        self._cache = BlockCache(_CACHE_BYTES, runtime=place.environment.runtime)
+        self._log = ManifestLog(location)
+        self._publisher = CompactorPublisher(location, log=self._log)
+        self._cache = BlockCache(_CACHE_BYTES, runtime=location.environment.runtime)
 
     def compact_once(self, progress: Progress | None = None) -> bool:
         """Claim the role at the first call, then plan one compaction, run it and publish it.
@@ -118,7 +118,7 @@ class Compactor:
             except (Unavailable, OutcomeUnknown):
                 has_merged = False
             if not has_merged and not is_stopped():
-                self._place.environment.clock.sleep(interval_ms / 1000)
+                self._location.environment.clock.sleep(interval_ms / 1000)
 
     def _compact(
         self, plan: Callable[[FileSet], CompactionTask | None], progress: Progress | None
@@ -149,7 +149,7 @@ class Compactor:
                 file_set=file_set,
                 next_file_id=job.next_file_id,
                 run_file_bytes=self._options.run_file_bytes,
-                now_ms=self._place.environment.clock.now_ms(),
+                now_ms=self._location.environment.clock.now_ms(),
                 operator=_operator(manifest),
                 retain_since_sequence=None,
                 progress=progress,
@@ -160,7 +160,7 @@ class Compactor:
             if task.applied(self._newest().file_set, None) is None:
                 raise Conflict(f"An input was taken away: {error}", kind="inputs_gone") from error
             raise Corruption(
-                f"A file of the newest version of {self._place.url} is gone: {error}",
+                f"A file of the newest version of {self._location.url} is gone: {error}",
                 kind="file_missing",
                 **error.facts,
             ) from error
@@ -171,18 +171,18 @@ class Compactor:
 
     def _newest(self) -> Manifest:
         """The newest manifest. Raises `Fenced` when it names another compactor."""
-        manifest = check_open(self._log.latest(), self._place.url)
+        manifest = check_open(self._log.latest(), self._location.url)
         self._publisher.check_epoch(manifest)
         return manifest
 
     def _files(self, manifest: Manifest) -> FileStore:
         return FileStore(
-            self._place.store,
+            self._location.store,
             path_of=sst_path,
-            locate=Locations(self._place, manifest).locate,
+            locate=Locations(self._location, manifest).locate,
             cache=self._cache,
             options=FileOptions(block_bytes=self._options.block_bytes, bits_per_key=self._options.filter_bits_per_key),
-            environment=self._place.environment,
+            environment=self._location.environment,
         )
 
 

@@ -23,6 +23,7 @@ from lakebed.kv.background import Background, Stopped
 from lakebed.kv.checkpoint import create_checkpoint, lifetime_in_ms
 from lakebed.kv.claim import Claim, claim_writer
 from lakebed.kv.clone import create_clone
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.engine import start_engine
 from lakebed.kv.forked import close_in_forks
 from lakebed.kv.group_commit import said_again
@@ -31,7 +32,6 @@ from lakebed.kv.lease import this_process
 from lakebed.kv.limits import check_database_options, check_type
 from lakebed.kv.model import CheckpointCreateResult, CheckpointScope, Manifest
 from lakebed.kv.options import CheckpointOptions, DatabaseOptions
-from lakebed.kv.place import Place
 from lakebed.kv.restore import KEEP_FOR
 from lakebed.kv.snapshot import Snapshot
 from lakebed.kv.stats import DatabaseStats
@@ -59,7 +59,7 @@ class Database(Writing):
     @classmethod
     def open(
         cls,
-        place: Place,
+        location: DatabaseLocation,
         *,
         options: DatabaseOptions | None = None,
         create: bool = True,
@@ -73,7 +73,7 @@ class Database(Writing):
         if options.merge_operator is not None:
             find_operator(options.merge_operator)
         claim = claim_writer(
-            place,
+            location,
             options=options,
             create=create,
             take_over=take_over,
@@ -81,22 +81,22 @@ class Database(Writing):
             process=this_process(endpoint=endpoint),
         )
         try:
-            return cls(place, claim, options=options)
+            return cls(location, claim, options=options)
         except Exception:
             with suppress(LakebedError):
                 claim.lease.give_up()  # or the next try would find ourselves in the way
             raise
 
-    def __init__(self, place: Place, claim: Claim, *, options: DatabaseOptions) -> None:
-        environment = place.environment
-        engine = start_engine(place, claim, options=options)
+    def __init__(self, location: DatabaseLocation, claim: Claim, *, options: DatabaseOptions) -> None:
+        environment = location.environment
+        engine = start_engine(location, claim, options=options)
         self._operator = engine.operator
         self._cache = engine.cache
         self._publisher = engine.publisher
         self._holds = engine.holds
-        self._place = place
+        self._location = location
         super().__init__(
-            url=place.url,
+            url=location.url,
             tree=engine.tree,
             claim=claim,
             groups=engine.groups,
@@ -291,13 +291,13 @@ class Database(Writing):
         Cost: as `close`, `lakebed.kv.restore.restore` and opening.
         """
         self._check_owned()
-        find_version(self._place, self._claim.log.latest(), version)
+        find_version(self._location, self._claim.log.latest(), version)
         lifetime_in_ms(keep_for)
         self.close()
         self._why_closed = "was closed by restore: use the database that restore returned"
         self.admin.restore(version, keep_for=keep_for)
         endpoint = self._claim.lease.endpoint
-        return type(self).open(self._place, options=self._options, create=False, endpoint=endpoint)
+        return type(self).open(self._location, options=self._options, create=False, endpoint=endpoint)
 
     def create_checkpoint(
         self, options: CheckpointOptions | None = None, *, scope: CheckpointScope = CheckpointScope.ALL
@@ -319,7 +319,7 @@ class Database(Writing):
         options = CheckpointOptions() if options is None else check_type(options, CheckpointOptions)
         if options.source is None:
             self._settle(scope)
-        return create_checkpoint(self._place, options)
+        return create_checkpoint(self._location, options)
 
     def _settle(self, scope: CheckpointScope) -> None:
         """Wait until what a checkpoint of this scope includes is durable, and still ours."""
@@ -343,7 +343,7 @@ class Database(Writing):
         self._check_owned()
         if checkpoint is None:
             self._settle(CheckpointScope.ALL)
-        create_clone(self._place.other(os.fspath(url)), self._place.url, checkpoint)
+        create_clone(self._location.other(os.fspath(url)), self._location.url, checkpoint)
 
     # ---- in the background
 
@@ -491,7 +491,7 @@ class Database(Writing):
     @property
     def admin(self) -> DatabaseVerbs:
         """Every verb that needs no open database, for this one: checkpoints, clones, restore, collection, versions."""
-        return DatabaseVerbs(self._place)
+        return DatabaseVerbs(self._location)
 
     @property
     def url(self) -> str:

@@ -24,6 +24,7 @@ import msgspec
 from lakebed.errors import InvalidRequest
 from lakebed.kv.checkpoint import describe_checkpoint, live_checkpoints, without_expired
 from lakebed.kv.claim import claim_all
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import (
     BOUNDARY_FOLDER,
     LEASE_PATH,
@@ -35,7 +36,6 @@ from lakebed.kv.layout import (
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Checkpoint, Manifest
 from lakebed.kv.pins import release_pin
-from lakebed.kv.place import Place
 from lakebed.kv.reclaim import Found, plan_taking_apart
 from lakebed.kv.restore import giving_up
 from lakebed.objects.path import parse_url
@@ -55,7 +55,7 @@ _OWN_FOLDERS = {MANIFEST_FOLDER, WAL_FOLDER, SST_FOLDER, BOUNDARY_FOLDER}
 
 @freeing_space()
 def destroy(
-    place: Place,
+    location: DatabaseLocation,
     *,
     soft: bool,
     take_over: bool = False,
@@ -80,47 +80,47 @@ def destroy(
         NotFound: there is no database.
     Cost: a claim and 1 update; hard also 4 LIST, the boundary, 1 update an ancestor, and 1 DELETE a thousand objects.
     """
-    log = ManifestLog(place)
+    log = ManifestLog(location)
     manifest = log.latest()
     if not soft:
-        _check_unpinned(manifest, place)
+        _check_unpinned(manifest, location)
     if dry_run:
-        return _preview(place, manifest, soft=soft)
+        return _preview(location, manifest, soft=soft)
     while manifest.destroyed_at_ms is None:
         if manifest.initialized:
-            claim = claim_all(place, take_over=take_over, must_be_open=False)
+            claim = claim_all(location, take_over=take_over, must_be_open=False)
             with giving_up(claim):
-                manifest = _stamp(place, claim.log, soft=soft, epoch=claim.epoch)
+                manifest = _stamp(location, claim.log, soft=soft, epoch=claim.epoch)
         else:  # a clone that was never finished has no writer; one that is finished meanwhile may have
-            manifest = _stamp(place, log, soft=soft, epoch=None)
+            manifest = _stamp(location, log, soft=soft, epoch=None)
     if soft:
-        return report_of(ReclaimPlan(store_name(place), (), ()), Sweep(), hidden_count=0, dry_run=False)
-    return take_apart(place, progress=progress)
+        return report_of(ReclaimPlan(store_name(location), (), ()), Sweep(), hidden_count=0, dry_run=False)
+    return take_apart(location, progress=progress)
 
 
-def _check_unpinned(manifest: Manifest, place: Place) -> None:
+def _check_unpinned(manifest: Manifest, location: DatabaseLocation) -> None:
     """Raise for checkpoints that live and are not those of the roles that are claimed."""
-    live = _pinning(manifest, place)
+    live = _pinning(manifest, location)
     if not live:
         return
     shown = "; ".join(describe_checkpoint(one) for one in live)
     count = "a live checkpoint" if len(live) == 1 else f"{len(live)} live checkpoints"
     raise InvalidRequest(
-        f"The database {place.url} cannot be destroyed at once, for it has {count}: {shown}. Delete them or let them "
-        "expire, or destroy it softly (--soft).",
+        f"The database {location.url} cannot be destroyed at once, for it has {count}: {shown}. Delete them or let "
+        "them expire, or destroy it softly (--soft).",
         kind="invalid_deletion",
-        url=place.url,
+        url=location.url,
         checkpoints=[one.id for one in live],
         owners=[str(one.owner) for one in live],
     )
 
 
-def _pinning(manifest: Manifest, place: Place) -> list[Checkpoint]:
-    live = live_checkpoints(manifest, place.environment.clock.now_ms())
+def _pinning(manifest: Manifest, location: DatabaseLocation) -> list[Checkpoint]:
+    live = live_checkpoints(manifest, location.environment.clock.now_ms())
     return [one for one in live if one.owner.kind not in _ROLES]
 
 
-def _stamp(place: Place, log: ManifestLog, *, soft: bool, epoch: int | None) -> Manifest:
+def _stamp(location: DatabaseLocation, log: ManifestLog, *, soft: bool, epoch: int | None) -> Manifest:
     """Say that it is destroyed, unless somebody changed what that rests on: then return that manifest, unstamped.
 
     Args:
@@ -132,8 +132,8 @@ def _stamp(place: Place, log: ManifestLog, *, soft: bool, epoch: int | None) -> 
         if manifest.destroyed_at_ms is not None or not is_ours:
             return None
         if not soft:
-            _check_unpinned(manifest, place)
-        now_ms = place.environment.clock.now_ms()
+            _check_unpinned(manifest, location)
+        now_ms = location.environment.clock.now_ms()
         # Dead pins go in the same update, so that nobody whose clock is behind can still use one.
         kept = without_expired(manifest, now_ms)
         return msgspec.structs.replace(
@@ -146,20 +146,22 @@ def _stamp(place: Place, log: ManifestLog, *, soft: bool, epoch: int | None) -> 
     return log.update(change)
 
 
-def _preview(place: Place, manifest: Manifest, *, soft: bool) -> ReclaimReport:
+def _preview(location: DatabaseLocation, manifest: Manifest, *, soft: bool) -> ReclaimReport:
     """The report of a dry run. The newest manifest is replaced by a tombstone, so one more object will go."""
     if soft:
-        plan = ReclaimPlan(store_name(place), (), ())
+        plan = ReclaimPlan(store_name(location), (), ())
     else:
-        found = find_objects(place)
+        found = find_objects(location)
         next_id = manifest.manifest_id + (manifest.destroyed_at_ms is None)
         tombstone = msgspec.structs.replace(manifest, manifest_id=next_id)
-        plan = plan_taking_apart(found, manifest=tombstone, store=store_name(place), strangers=_strangers(place))
+        plan = plan_taking_apart(found, manifest=tombstone, store=store_name(location), strangers=_strangers(location))
     return report_of(plan, Sweep(), hidden_count=0, dry_run=True)
 
 
 @freeing_space()
-def take_apart(place: Place, *, dry_run: bool = False, progress: ProgressCall | None = None) -> ReclaimReport:
+def take_apart(
+    location: DatabaseLocation, *, dry_run: bool = False, progress: ProgressCall | None = None
+) -> ReclaimReport:
     """Delete what a destroyed database owns, but for its tombstone; fine when that happened before.
 
     Args:
@@ -170,31 +172,31 @@ def take_apart(place: Place, *, dry_run: bool = False, progress: ProgressCall | 
         InvalidRequest: kind ``invalid_deletion``; a checkpoint lives.
     Cost: 4 LIST + 1 GET, 1 update an ancestor, the boundary, 1 DELETE a thousand objects.
     """
-    found = find_objects(place)
-    log = ManifestLog(place)
+    found = find_objects(location)
+    log = ManifestLog(location)
     manifest = log.latest()
     if manifest.destroyed_at_ms is not None:
-        _check_unpinned(manifest, place)
+        _check_unpinned(manifest, location)
         if not dry_run:
-            manifest = _leave_ancestors(place, log, manifest)
-    name = store_name(place)
+            manifest = _leave_ancestors(location, log, manifest)
+    name = store_name(location)
     if manifest.destroyed_at_ms is None:
-        warning = f"{place.url} was made anew meanwhile: nothing of it was deleted."
+        warning = f"{location.url} was made anew meanwhile: nothing of it was deleted."
         return report_of(ReclaimPlan(name, (), (), {}, (warning,)), Sweep(), hidden_count=0, dry_run=dry_run)
-    plan = plan_taking_apart(found, manifest=manifest, store=name, strangers=_strangers(place))
+    plan = plan_taking_apart(found, manifest=manifest, store=name, strangers=_strangers(location))
     if dry_run:
         return report_of(plan, Sweep(), hidden_count=0, dry_run=True)
     if any(parse_manifest(one.path) is not None for one in plan.doomed):
         log.raise_boundary(manifest.manifest_id, manifest=manifest)
-    return Sweeper(place.store, place.environment, progress).sweep(plan)
+    return Sweeper(location.store, location.environment, progress).sweep(plan)
 
 
-def _leave_ancestors(place: Place, log: ManifestLog, manifest: Manifest) -> Manifest:
+def _leave_ancestors(location: DatabaseLocation, log: ManifestLog, manifest: Manifest) -> Manifest:
     """Remove our pins from all ancestors, then forget those; returns the newest manifest, whatever it says by now."""
     if not manifest.external_databases:
         return manifest
     for entry in manifest.external_databases:
-        release_pin(place.other(entry.url), entry.pin)
+        release_pin(location.other(entry.url), entry.pin)
 
     def change(newest: Manifest) -> Manifest | None:
         if newest.destroyed_at_ms is None or not newest.external_databases:
@@ -204,9 +206,9 @@ def _leave_ancestors(place: Place, log: ManifestLog, manifest: Manifest) -> Mani
     return log.update(change)
 
 
-def find_objects(place: Place) -> Found:
+def find_objects(location: DatabaseLocation) -> Found:
     """What lies in the folders of a database now. Cost: 3 LIST, 1 more a thousand objects."""
-    store = place.store
+    store = location.store
     return Found(
         files=tuple(store.list(SST_FOLDER)),
         logs=tuple(store.list(WAL_FOLDER)),
@@ -214,14 +216,14 @@ def find_objects(place: Place) -> Found:
     )
 
 
-def _strangers(place: Place) -> list[str]:
+def _strangers(location: DatabaseLocation) -> list[str]:
     """What lies beside the database's own folders. Cost: 1 LIST."""
-    top = place.store.list_with_delimiter("")
+    top = location.store.list_with_delimiter("")
     folders = [f"{folder}/" for folder in top.folders if folder not in _OWN_FOLDERS]
     return folders + [meta.path for meta in top.objects if meta.path != LEASE_PATH]
 
 
-def store_name(place: Place) -> str:
+def store_name(location: DatabaseLocation) -> str:
     """How reports name a database: the last part of its URL."""
-    url = parse_url(place.url)
+    url = parse_url(location.url)
     return url.prefix.rpartition("/")[2] or url.place

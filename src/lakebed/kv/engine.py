@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 from lakebed.errors import Fenced, NotFound
 from lakebed.kv.claim import Claim
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.group_commit import LogGroups
 from lakebed.kv.holds import Holds
 from lakebed.kv.layout import sst_path
 from lakebed.kv.locations import Locations
 from lakebed.kv.model import Manifest
 from lakebed.kv.options import DatabaseOptions
-from lakebed.kv.place import Place
 from lakebed.kv.publisher import CompactorPublisher, WriterPublisher
 from lakebed.kv.recovery import replay
 from lakebed.kv.wal import WalLog
@@ -41,7 +41,7 @@ class Engine(NamedTuple):
     operator: MergeOperator | None
 
 
-def start_engine(place: Place, claim: Claim, *, options: DatabaseOptions) -> Engine:
+def start_engine(location: DatabaseLocation, claim: Claim, *, options: DatabaseOptions) -> Engine:
     """Read what the log holds beyond the files of the claim's manifest, and set the engine up over both.
 
     Raises:
@@ -50,8 +50,10 @@ def start_engine(place: Place, claim: Claim, *, options: DatabaseOptions) -> Eng
         Fenced, Conflict: another claim was faster.
     Cost: 1 LIST of the log and 1 GET an object of it that is not in files yet.
     """
-    manifest, environment = claim.manifest, place.environment
-    recovered = replay(place, manifest, through=claim.fence_id, table_bytes_max=options.l0_sst_bytes, epoch=claim.epoch)
+    manifest, environment = claim.manifest, location.environment
+    recovered = replay(
+        location, manifest, through=claim.fence_id, table_bytes_max=options.l0_sst_bytes, epoch=claim.epoch
+    )
     # What a crash interrupted goes on: these rows are in the log, so nothing has to be flushed for them.
     newest = recovered.pop() if recovered and recovered[-1].size_bytes < options.l0_sst_bytes else None
     cache = shared_cache()
@@ -60,7 +62,7 @@ def start_engine(place: Place, claim: Claim, *, options: DatabaseOptions) -> Eng
     holds = Holds(shown=lambda: tree.file_set, runtime=environment.runtime)
     pinned = _pinned(claim)
     publisher = WriterPublisher(
-        place,
+        location,
         log=claim.log,
         epoch=claim.epoch,
         manifest=pinned,
@@ -68,15 +70,15 @@ def start_engine(place: Place, claim: Claim, *, options: DatabaseOptions) -> Eng
         holds=holds,
         file_count_max=options.file_count_max,
         compactor=CompactorPublisher(
-            place, log=claim.log, epoch=claim.compactor_epoch if claim.owns_compaction else None
+            location, log=claim.log, epoch=claim.compactor_epoch if claim.owns_compaction else None
         ),
     )
     operator = None if manifest.merge_operator is None else find_operator(manifest.merge_operator)
     tree = Tree(
         FileStore(
-            place.store,
+            location.store,
             path_of=sst_path,
-            locate=Locations(place, manifest).locate,
+            locate=Locations(location, manifest).locate,
             cache=cache,
             options=FileOptions(block_bytes=options.block_bytes, bits_per_key=options.filter_bits_per_key),
             environment=environment,
@@ -93,19 +95,19 @@ def start_engine(place: Place, claim: Claim, *, options: DatabaseOptions) -> Eng
         tree.active = newest
     if pinned is not manifest:
         tree.poll_once()  # a compactor published while we opened: stand on that version, not on the one before
-    groups = _log_groups(place, claim, tree, options=options) if options.wal_enabled else None
+    groups = _log_groups(location, claim, tree, options=options) if options.wal_enabled else None
     return Engine(tree, publisher, holds, groups, cache, operator)
 
 
-def _log_groups(place: Place, claim: Claim, tree: Tree, *, options: DatabaseOptions) -> LogGroups:
+def _log_groups(location: DatabaseLocation, claim: Claim, tree: Tree, *, options: DatabaseOptions) -> LogGroups:
     return LogGroups(
-        WalLog(place),
+        WalLog(location),
         epoch=claim.epoch,
         last_wal_id=claim.fence_id,
         memtable=tree.active,
         lock=tree.lock,
         spacing_ms=options.wal_flush_spacing_ms,
-        environment=place.environment,
+        environment=location.environment,
     )
 
 

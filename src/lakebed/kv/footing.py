@@ -35,10 +35,10 @@ from lakebed.kv.checkpoint import (
     with_refreshed,
     without_checkpoint,
 )
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Checkpoint, Manifest, Owner
 from lakebed.kv.options import ReaderOptions
-from lakebed.kv.place import Place
 
 __all__ = ["Footing", "Ground", "Latest", "OnCheckpoint", "OnVersion", "OwnCheckpoint", "Stand"]
 
@@ -90,16 +90,16 @@ class OnCheckpoint:
 
     moves = False
 
-    def __init__(self, place: Place, checkpoint: str) -> None:
-        self._place = place
+    def __init__(self, location: DatabaseLocation, checkpoint: str) -> None:
+        self._location = location
         self._wanted = checkpoint
-        self._log = ManifestLog(place)
+        self._log = ManifestLog(location)
 
     def settle(self) -> Ground:
         """The checkpoint's version, for as long as it lives; of a destroyed database too. Cost: 1 LIST + 1 or 2 GET."""
         newest = self._log.latest()
-        now_ms = self._place.environment.clock.now_ms()
-        found = find_checkpoint(newest, self._wanted, now_ms=now_ms, url=self._place.url)
+        now_ms = self._location.environment.clock.now_ms()
+        found = find_checkpoint(newest, self._wanted, now_ms=now_ms, url=self._location.url)
         self._wanted = found.id  # a name may pass to another checkpoint; a reader stays where it is
         pinned = self._log.load(found.manifest_id)
         return Ground(pinned, pinned, pinned.wal_id_last_seen, found)
@@ -113,16 +113,16 @@ class OnVersion:
 
     moves = False
 
-    def __init__(self, place: Place, version: int) -> None:
-        self._place = place
+    def __init__(self, location: DatabaseLocation, version: int) -> None:
+        self._location = location
         self._version = version
-        self._log = ManifestLog(place)
+        self._log = ManifestLog(location)
 
     def settle(self) -> Ground:
         """The version. Raises `NotFound` when it is not readable any more. Cost: 1 LIST + 2 GET."""
-        newest = check_open(self._log.latest(), self._place.url)
-        now_ms = self._place.environment.clock.now_ms()
-        check_readable(newest, self._version, now_ms=now_ms, url=self._place.url)
+        newest = check_open(self._log.latest(), self._location.url)
+        now_ms = self._location.environment.clock.now_ms()
+        check_readable(newest, self._version, now_ms=now_ms, url=self._location.url)
         manifest = self._log.load(self._version)
         return Ground(manifest, manifest, manifest.wal_id_last_seen, None)
 
@@ -135,13 +135,13 @@ class Latest:
 
     moves = True
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._log = ManifestLog(place)
+    def __init__(self, location: DatabaseLocation) -> None:
+        self._location = location
+        self._log = ManifestLog(location)
 
     def settle(self) -> Ground:
         """The newest version. Cost: 1 LIST, and 1 GET when it is new."""
-        newest = check_open(self._log.latest(), self._place.url)
+        newest = check_open(self._log.latest(), self._location.url)
         return Ground(newest, newest, None, None)
 
     def leave(self) -> None:
@@ -153,16 +153,16 @@ class OwnCheckpoint:
 
     moves = True
 
-    def __init__(self, place: Place, options: ReaderOptions) -> None:
-        self._place = place
-        self._log = ManifestLog(place)
+    def __init__(self, location: DatabaseLocation, options: ReaderOptions) -> None:
+        self._location = location
+        self._log = ManifestLog(location)
         self._lifetime_ms = lifetime_in_ms(options.checkpoint_lifetime)
         self._owner = Owner("reader", host=socket.gethostname(), pid=os.getpid())
         self._stand: Stand | None = None
         self._manifest: Manifest | None = None
         """The one that the checkpoint of `_stand` pins."""
         self._older: list[tuple[str, weakref.ref[Stand]]] = []
-        self._refreshed_s = place.environment.clock.monotonic_s()
+        self._refreshed_s = location.environment.clock.monotonic_s()
         """When our checkpoints last got a whole lifetime, by the monotonic clock: the wall clock may be set back."""
         self._asked_id: str | None = None
         """Of a checkpoint whose making was not answered: the next try is about the same one."""
@@ -173,8 +173,8 @@ class OwnCheckpoint:
         Cost: 1 LIST, and 1 GET when the manifest is new; an update (1 PUT + 1 LIST, and 1 LIST of the log for a new
         checkpoint) when files have changed, half of a lifetime has passed, or an older checkpoint can go.
         """
-        newest = check_open(self._log.latest(), self._place.url)
-        now_ms = self._place.environment.clock.now_ms()
+        newest = check_open(self._log.latest(), self._location.url)
+        now_ms = self._location.environment.clock.now_ms()
         own = self._own(newest, now_ms)
         if own is None or self._has_moved(newest):
             newest = self._establish()
@@ -196,10 +196,10 @@ class OwnCheckpoint:
 
     def _lost(self) -> InvalidRequest:
         return InvalidRequest(
-            f"The reader's checkpoint in {self._place.url} is gone as soon as it was made: its lifetime of "
+            f"The reader's checkpoint in {self._location.url} is gone as soon as it was made: its lifetime of "
             f"{self._lifetime_ms} ms is too short, or somebody deletes it.",
             kind="invalid_db_state",
-            url=self._place.url,
+            url=self._location.url,
         )
 
     def _has_moved(self, newest: Manifest) -> bool:
@@ -214,7 +214,7 @@ class OwnCheckpoint:
     def _is_half_over(self, own: Checkpoint, now_ms: int) -> bool:
         if own.expires_at_ms is None or self._lifetime_ms is None:
             return False
-        since_s = self._place.environment.clock.monotonic_s() - self._refreshed_s
+        since_s = self._location.environment.clock.monotonic_s() - self._refreshed_s
         return own.expires_at_ms - now_ms < self._lifetime_ms / 2 or since_s > self._lifetime_ms / 2000
 
     def _free_ids(self) -> list[str]:
@@ -222,25 +222,25 @@ class OwnCheckpoint:
         return [one for one, stand in self._older if stand() is None]
 
     def _establish(self) -> Manifest:
-        own_id = self._asked_id or new_uuid(self._place.environment.rng)
+        own_id = self._asked_id or new_uuid(self._location.environment.rng)
         self._asked_id = own_id
         free = self._free_ids()
 
         def change(manifest: Manifest) -> Manifest | None:
-            check_open(manifest, self._place.url)
-            now_ms = self._place.environment.clock.now_ms()
+            check_open(manifest, self._location.url)
+            now_ms = self._location.environment.clock.now_ms()
             if any(one.id == own_id for one in live_checkpoints(manifest, now_ms)):
                 return None
             return with_latest(
                 self._kept_up(without_checkpoint(manifest, own_id), free, now_ms),
                 id=own_id,
-                last_wal_id=last_durable_wal_id(self._place, manifest),
+                last_wal_id=last_durable_wal_id(self._location, manifest),
                 now_ms=now_ms,
                 owner=self._owner,
                 lifetime_ms=self._lifetime_ms,
             )
 
-        begun_s = self._place.environment.clock.monotonic_s()
+        begun_s = self._location.environment.clock.monotonic_s()
         newest = self._log.update(change)
         self._refreshed_s = begun_s
         pinned = next(one.manifest_id for one in newest.checkpoints if one.id == own_id)
@@ -255,12 +255,12 @@ class OwnCheckpoint:
         free = self._free_ids()
 
         def change(manifest: Manifest) -> Manifest | None:
-            check_open(manifest, self._place.url)
-            now_ms = self._place.environment.clock.now_ms()
+            check_open(manifest, self._location.url)
+            now_ms = self._location.environment.clock.now_ms()
             kept = self._kept_up(manifest, free, now_ms)
             return None if kept == manifest else kept
 
-        begun_s = self._place.environment.clock.monotonic_s()
+        begun_s = self._location.environment.clock.monotonic_s()
         newest = self._log.update(change)
         self._refreshed_s = begun_s
         self._forget(free)

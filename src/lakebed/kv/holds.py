@@ -70,9 +70,9 @@ class Holds:
         """
         shown = self._shown()
         with self._lock:
-            place = max((i for i, hold in enumerate(self._recent) if hold.file_set is shown), default=0)
-            self._older += [weakref.ref(hold) for hold in self._recent[:place]]
-            del self._recent[:place]
+            position = max((i for i, hold in enumerate(self._recent) if hold.file_set is shown), default=0)
+            self._older += [weakref.ref(hold) for hold in self._recent[:position]]
+            del self._recent[:position]
             alive = [hold for hold in (reference() for reference in self._older) if hold is not None]
             self._older = [weakref.ref(hold) for hold in alive]
             return frozenset(hold.checkpoint_id for hold in (*alive, *self._recent))

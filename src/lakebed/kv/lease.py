@@ -27,8 +27,8 @@ from typing_extensions import Buffer
 
 from lakebed.duration import format_duration
 from lakebed.errors import Conflict, Fenced, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import LEASE_PATH
-from lakebed.kv.place import Place
 
 __all__ = [
     "LEASE_LIFETIME_MS_DEFAULT",
@@ -114,7 +114,7 @@ class FoundLease(NamedTuple):
     """Why a lease that is there does not count, when that is not its plain end."""
 
 
-def read_lease(place: Place, *, process: Process) -> FoundLease:
+def read_lease(location: DatabaseLocation, *, process: Process) -> FoundLease:
     """Whether somebody owns the database.
 
     Args:
@@ -123,10 +123,10 @@ def read_lease(place: Place, *, process: Process) -> FoundLease:
     Raises `Unavailable`. Cost: 1 GET.
     """
     try:
-        body = place.store.get(LEASE_PATH)
+        body = location.store.get(LEASE_PATH)
     except NotFound:
         return FoundLease(None, None)
-    return _judge(body, process=process, now_ms=place.environment.clock.now_ms(), url=place.url)
+    return _judge(body, process=process, now_ms=location.environment.clock.now_ms(), url=location.url)
 
 
 def _judge(body: Buffer, *, process: Process, now_ms: int, url: str) -> FoundLease:
@@ -185,7 +185,9 @@ def owned(lease: _LeaseJson, *, process: Process, url: str, now_ms: int) -> Conf
     )
 
 
-def take_lease(place: Place, *, process: Process, epoch: int, lifetime_ms: int) -> tuple[Lease, str | None]:
+def take_lease(
+    location: DatabaseLocation, *, process: Process, epoch: int, lifetime_ms: int
+) -> tuple[Lease, str | None]:
     """Write our lease over whatever is there. For a writer that has made its fence.
 
     Returns:
@@ -197,11 +199,11 @@ def take_lease(place: Place, *, process: Process, epoch: int, lifetime_ms: int) 
     Cost: 1 PUT.
     """
     check_lifetime(lifetime_ms)
-    lease = Lease(place, process=process, epoch=epoch, lifetime_ms=lifetime_ms)
+    lease = Lease(location, process=process, epoch=epoch, lifetime_ms=lifetime_ms)
     try:
         lease._write(expires_at_ms=lease.taken_at_ms + lifetime_ms)
     except (Unavailable, OutcomeUnknown) as unanswered:
-        return lease, f"The lease of {place.url} could not be written yet: {unanswered}"
+        return lease, f"The lease of {location.url} could not be written yet: {unanswered}"
     return lease, None
 
 
@@ -217,12 +219,12 @@ def check_lifetime(lifetime_ms: int) -> None:
 class Lease:
     """The lease of one writer, from `take_lease`."""
 
-    def __init__(self, place: Place, *, process: Process, epoch: int, lifetime_ms: int) -> None:
-        self._place = place
+    def __init__(self, location: DatabaseLocation, *, process: Process, epoch: int, lifetime_ms: int) -> None:
+        self._location = location
         self._process = process
         self._lifetime_ms = lifetime_ms
         self.epoch = epoch
-        self.taken_at_ms = place.environment.clock.now_ms()
+        self.taken_at_ms = location.environment.clock.now_ms()
         self.expires_at_ms = self.taken_at_ms
         self._written_s = -math.inf
 
@@ -237,7 +239,7 @@ class Lease:
 
         By the monotonic clock: a wall clock that is set back does not put the renewal off.
         """
-        return self._written_s + self._lifetime_ms / 3000 - self._place.environment.clock.monotonic_s()
+        return self._written_s + self._lifetime_ms / 3000 - self._location.environment.clock.monotonic_s()
 
     def renew_once(self) -> bool:
         """Write it again with a new end, if that is due; a step function.
@@ -255,15 +257,15 @@ class Lease:
         there = self._there()
         if there is not None and there.epoch > self.epoch:
             raise Fenced(
-                f"The database {self._place.url} was taken over by process {there.pid} on {there.host} (epoch "
+                f"The database {self._location.url} was taken over by process {there.pid} on {there.host} (epoch "
                 f"{there.epoch}), and this one (epoch {self.epoch}) may not write any more: open it again to write.",
-                url=self._place.url,
+                url=self._location.url,
                 epoch=self.epoch,
                 new_epoch=there.epoch,
                 host=there.host,
                 pid=there.pid,
             )
-        self._write(expires_at_ms=self._place.environment.clock.now_ms() + self._lifetime_ms)
+        self._write(expires_at_ms=self._location.environment.clock.now_ms() + self._lifetime_ms)
         return True
 
     def give_up(self) -> None:
@@ -277,7 +279,7 @@ class Lease:
 
     def _there(self) -> _LeaseJson | None:
         try:
-            return _decode(self._place.store.get(LEASE_PATH))
+            return _decode(self._location.store.get(LEASE_PATH))
         except NotFound:
             return None
 
@@ -293,7 +295,7 @@ class Lease:
             self.taken_at_ms,
             expires_at_ms,
         )
-        written_s = self._place.environment.clock.monotonic_s()
-        self._place.store.put(LEASE_PATH, msgspec.json.encode(body) + b"\n", durable=False)
+        written_s = self._location.environment.clock.monotonic_s()
+        self._location.store.put(LEASE_PATH, msgspec.json.encode(body) + b"\n", durable=False)
         self._written_s = written_s
         self.expires_at_ms = expires_at_ms

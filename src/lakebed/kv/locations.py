@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Set
 
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import sst_path
 from lakebed.kv.model import ExternalDatabase, Manifest
-from lakebed.kv.place import Place
 from lakebed.objects.port import ObjectStore
 
 __all__ = ["Locations", "file_ids", "named_entries"]
@@ -25,27 +25,27 @@ class Locations:
     """The files of one database. Thread-safe.
 
     Args:
-        place: the database.
+        location: the database.
         manifest: one of its versions; later ones name no other ancestors.
     """
 
-    def __init__(self, place: Place, manifest: Manifest) -> None:
-        self._place = place
+    def __init__(self, location: DatabaseLocation, manifest: Manifest) -> None:
+        self._location = location
         self._url_of = {id: entry.url for entry in manifest.external_databases for id in entry.file_ids}
         self._stores: dict[str, ObjectStore] = {}
 
     def owner(self, file_id: str) -> str:
         """URL of the database whose folder holds a file."""
-        return self._url_of.get(file_id, self._place.url)
+        return self._url_of.get(file_id, self._location.url)
 
     def locate(self, file_id: str) -> tuple[ObjectStore, str]:
         """The store and the path where a file is read. Cost: no request."""
         url = self._url_of.get(file_id)
         if url is None:
-            return self._place.store, sst_path(file_id)
+            return self._location.store, sst_path(file_id)
         store = self._stores.get(url)
         if store is None:
-            store = self._stores.setdefault(url, self._place.open_url(url))
+            store = self._stores.setdefault(url, self._location.open_url(url))
         return store, sst_path(file_id)
 
 

@@ -22,6 +22,7 @@ import msgspec
 
 from lakebed.errors import AlreadyExists, Conflict, Corruption, NotFound, UnsupportedFormat
 from lakebed.ids import new_uuid
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import (
     BOUNDARY_FOLDER,
     MANIFEST_FOLDER,
@@ -31,7 +32,6 @@ from lakebed.kv.layout import (
 )
 from lakebed.kv.manifest import FORMAT, DecodedManifest, decode_manifest, encode_manifest, find_write_id
 from lakebed.kv.model import Manifest
-from lakebed.kv.place import Place
 from lakebed.objects.numbered_log import NumberedLog
 from lakebed.objects.probe import is_probe
 
@@ -49,24 +49,24 @@ class ManifestLog:
     """The manifests of one database. Thread-safe; remembers the newest one it saw.
 
     Args:
-        place: the database's folder. Cost: no request.
+        location: the database's folder. Cost: no request.
     """
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._environment = place.environment
+    def __init__(self, location: DatabaseLocation) -> None:
+        self._location = location
+        self._environment = location.environment
         self._log = NumberedLog(
-            place.store,
+            location.store,
             MANIFEST_FOLDER,
             name_of=manifest_name,
             id_of=parse_manifest_name,
             write_id_of=find_write_id,
             boundary_folder=BOUNDARY_FOLDER,
-            environment=place.environment,
+            environment=location.environment,
         )
         self._seen: DecodedManifest | None = None
         # Changes of one process stand in line here, where waiting is cheaper than losing the race to one another.
-        self._changing = place.environment.runtime.lock()
+        self._changing = location.environment.runtime.lock()
 
     @property
     def seen(self) -> Manifest | None:
@@ -85,7 +85,7 @@ class ManifestLog:
         """
         found = self.find_latest()
         if found is None:
-            raise _no_database(self._place)
+            raise _no_database(self._location)
         return found
 
     def find_latest(self) -> Manifest | None:
@@ -125,7 +125,8 @@ class ManifestLog:
             body = self._log.read(manifest_id)
         except NotFound as missing:
             raise NotFound(
-                f"The database {self._place.url} has no version {manifest_id}: it was never made, or it was collected.",
+                f"The database {self._location.url} has no version {manifest_id}: it was never made, or it was "
+                "collected.",
                 kind="manifest_not_found",
                 path=path,
                 manifest_id=manifest_id,
@@ -160,9 +161,9 @@ class ManifestLog:
             return self._append(first, after=None).manifest
         except Conflict as lost:
             raise AlreadyExists(
-                f"There is a database at {self._place.url} already: open it, or choose another place.",
+                f"There is a database at {self._location.url} already: open it, or choose another place.",
                 kind="database_exists",
-                url=self._place.url,
+                url=self._location.url,
             ) from lost
 
     def update(self, change: Callable[[Manifest], Manifest | None], *, fresh: bool = False) -> Manifest:
@@ -191,7 +192,7 @@ class ManifestLog:
                 if base is None:
                     base = self._find_newest()
                     if base is None:
-                        raise _no_database(self._place)
+                        raise _no_database(self._location)
                 changed = change(base.manifest)
                 if changed is None:
                     return base.manifest
@@ -200,10 +201,10 @@ class ManifestLog:
                 except Conflict:
                     base = None
             raise Conflict(
-                f"A change of the database {self._place.url} lost {_TRIES_MAX:,} races. Nothing "
+                f"A change of the database {self._location.url} lost {_TRIES_MAX:,} races. Nothing "
                 "was changed: look which processes have it open, then try again.",
                 kind="manifest_contention",
-                url=self._place.url,
+                url=self._location.url,
             )
 
     def _append(self, manifest: Manifest, *, after: DecodedManifest | None) -> DecodedManifest:
@@ -216,8 +217,8 @@ class ManifestLog:
             content_since = below.content_since if manifest.has_content_of(below) else manifest_id
             if after.min_writer > FORMAT:
                 raise UnsupportedFormat(
-                    f"The database {self._place.url} was written by a newer lakebed (min_writer {after.min_writer}): "
-                    "this one can read it; to write, upgrade lakebed.",
+                    f"The database {self._location.url} was written by a newer lakebed (min_writer "
+                    f"{after.min_writer}): this one can read it; to write, upgrade lakebed.",
                     path=manifest_path(below.manifest_id),
                     min_writer=after.min_writer,
                 )
@@ -254,8 +255,8 @@ class ManifestLog:
         known: dict[int, str | None] = {}
         while True:
             known[manifest.manifest_id] = manifest.write_id
-            for place, write_id in enumerate(manifest.previous_write_ids, start=1):
-                known[manifest.manifest_id - place] = write_id
+            for age, write_id in enumerate(manifest.previous_write_ids, start=1):
+                known[manifest.manifest_id - age] = write_id
             lowest = manifest.manifest_id - len(manifest.previous_write_ids)
             if lowest <= max(down_to, _FIRST_ID):
                 return known
@@ -280,14 +281,14 @@ _ADVICE: Final = {
 }
 
 
-def describe_folder(place: Place) -> tuple[str, str]:
+def describe_folder(location: DatabaseLocation) -> tuple[str, str]:
     """What lies at a place that is no database: a kind, and how a sentence says it.
 
     Returns:
         Kind ``nothing``, ``database`` (its manifests have appeared since), ``table``, ``lake`` or ``other``.
     Cost: 1 LIST.
     """
-    top = place.store.list_with_delimiter("")
+    top = location.store.list_with_delimiter("")
     names = sorted(
         [*(f"{folder}/" for folder in top.folders), *(one.path for one in top.objects)], key=lambda name: name.lower()
     )
@@ -304,11 +305,11 @@ def describe_folder(place: Place) -> tuple[str, str]:
     return "other", f"the folder holds {shown}"
 
 
-def _no_database(place: Place) -> NotFound:
-    there, words = describe_folder(place)
+def _no_database(location: DatabaseLocation) -> NotFound:
+    there, words = describe_folder(location)
     return NotFound(
-        f"There is no database at {place.url}: {words}. {_ADVICE.get(there, _ADVICE['other'])}",
+        f"There is no database at {location.url}: {words}. {_ADVICE.get(there, _ADVICE['other'])}",
         kind="database_not_found",
-        url=place.url,
+        url=location.url,
         there=there,
     )

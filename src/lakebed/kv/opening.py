@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 from lakebed.kv.clone import create_clone
 from lakebed.kv.database import Database
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.options import DatabaseOptions, ReaderOptions
-from lakebed.kv.place import Place
 from lakebed.kv.reader import DatabaseReader
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
@@ -55,9 +55,9 @@ def open_database(
         Unavailable, OutcomeUnknown: the store failed; try again.
     Cost: about 12 requests, and 1 GET an object of the log that is not in files yet; no matter how many rows there are.
     """
-    place = Place.at(url, storage_options=storage_options, environment=environment, durable=durable)
+    location = DatabaseLocation.at(url, storage_options=storage_options, environment=environment, durable=durable)
     return Database.open(
-        place, options=options, create=create, take_over=take_over, after_destroy=after_destroy, endpoint=endpoint
+        location, options=options, create=create, take_over=take_over, after_destroy=after_destroy, endpoint=endpoint
     )
 
 
@@ -76,9 +76,9 @@ def open_from_checkpoint(
 
     Raises as `lakebed.kv.clone.create_clone` and `open_database`. Source: the seed's first edition.
     """
-    place = Place.at(url, storage_options=storage_options, environment=environment, durable=durable)
-    create_clone(place, parent_url, parent_checkpoint)
-    return Database.open(place, options=options, create=False, take_over=take_over)
+    location = DatabaseLocation.at(url, storage_options=storage_options, environment=environment, durable=durable)
+    create_clone(location, parent_url, parent_checkpoint)
+    return Database.open(location, options=options, create=False, take_over=take_over)
 
 
 def open_reader(
@@ -100,5 +100,5 @@ def open_reader(
 
     Raises, cost: as `DatabaseReader.open`. Source: "Readers".
     """
-    place = Place.at(url, storage_options=storage_options, environment=environment, durable=durable)
-    return DatabaseReader.open(place, checkpoint, options=options, version=version)
+    location = DatabaseLocation.at(url, storage_options=storage_options, environment=environment, durable=durable)
+    return DatabaseReader.open(location, checkpoint, options=options, version=version)

@@ -26,10 +26,10 @@ from lakebed.kv.checkpoint import (
     with_refreshed,
     without_checkpoint,
 )
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Checkpoint, CheckpointCreateResult, Manifest, Owner
 from lakebed.kv.options import CheckpointOptions
-from lakebed.kv.place import Place
 
 __all__ = ["find_pin", "keep_pin", "pin_ancestor", "pin_parent", "release_pin"]
 
@@ -39,7 +39,9 @@ def find_pin(manifest: Manifest, pin: str) -> Checkpoint | None:
     return next((one for one in manifest.checkpoints if one.id == pin), None)
 
 
-def pin_parent(parent: Place, *, checkpoint: str | None, clone_url: str, lifetime: timedelta) -> CheckpointCreateResult:
+def pin_parent(
+    parent: DatabaseLocation, *, checkpoint: str | None, clone_url: str, lifetime: timedelta
+) -> CheckpointCreateResult:
     """Pin a checkpoint's version of the parent for its clone, or the latest with all that is durable.
 
     Raises and costs as `create_checkpoint`.
@@ -48,7 +50,7 @@ def pin_parent(parent: Place, *, checkpoint: str | None, clone_url: str, lifetim
     return create_checkpoint(parent, options, owner=Owner("clone", url=clone_url))
 
 
-def pin_ancestor(ancestor: Place, *, source: str, clone_url: str, lifetime: timedelta) -> str:
+def pin_ancestor(ancestor: DatabaseLocation, *, source: str, clone_url: str, lifetime: timedelta) -> str:
     """Pin in an ancestor what the parent's own pin there holds.
 
     Args:
@@ -85,7 +87,9 @@ def pin_ancestor(ancestor: Place, *, source: str, clone_url: str, lifetime: time
     return own_id
 
 
-def keep_pin(place: Place, pin: str, *, lifetime: timedelta | None, must_be_open: bool) -> Checkpoint | None:
+def keep_pin(
+    location: DatabaseLocation, pin: str, *, lifetime: timedelta | None, must_be_open: bool
+) -> Checkpoint | None:
     """Let a pin of ours live for another `lifetime` from now, or for ever; a permanent one stays so.
 
     Args:
@@ -104,7 +108,7 @@ def keep_pin(place: Place, pin: str, *, lifetime: timedelta | None, must_be_open
 
     def change(manifest: Manifest) -> Manifest | None:
         nonlocal refused
-        now_ms = place.environment.clock.now_ms()
+        now_ms = location.environment.clock.now_ms()
         held = find_pin(manifest, pin)
         refused = False
         if held is None or held.expires_at_ms is None:
@@ -116,13 +120,13 @@ def keep_pin(place: Place, pin: str, *, lifetime: timedelta | None, must_be_open
             return without_checkpoint(manifest, pin)
         return with_refreshed(manifest, pin, expires_at_ms=None if lifetime_ms is None else now_ms + lifetime_ms)
 
-    manifest = ManifestLog(place).update(change, fresh=True)
+    manifest = ManifestLog(location).update(change, fresh=True)
     if refused:
-        check_open(manifest, place.url)
+        check_open(manifest, location.url)
     return find_pin(manifest, pin)
 
 
-def release_pin(place: Place, pin: str) -> bool:
+def release_pin(location: DatabaseLocation, pin: str) -> bool:
     """Remove a pin of ours from an ancestor, dead or alive; fine when it, or the ancestor, is gone.
 
     Returns:
@@ -140,7 +144,7 @@ def release_pin(place: Place, pin: str) -> bool:
         return changed
 
     try:
-        ManifestLog(place).update(change, fresh=True)
+        ManifestLog(location).update(change, fresh=True)
     except NotFound:
         return False
     return found

@@ -26,10 +26,10 @@ import msgspec
 from lakebed.errors import Conflict, Fenced, InternalError, InvalidRequest, OutcomeUnknown, Unavailable
 from lakebed.ids import new_uuid
 from lakebed.kv.checkpoint import check_open
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.holds import Holds
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Checkpoint, Job, Manifest, Owner
-from lakebed.kv.place import Place
 from lakebed.log import logger
 from lakebed.lsm.file_id import mint_file_id
 from lakebed.lsm.model import FileMeta, FileSet, Run
@@ -63,16 +63,16 @@ def _ids(manifest: Manifest) -> Iterator[str]:
 class _Job:
     """A compaction that stands in the manifest."""
 
-    __slots__ = ("_last_id", "_place", "id")
+    __slots__ = ("_last_id", "_location", "id")
 
-    def __init__(self, place: Place, *, id: str, start_id: str) -> None:
-        self._place = place
+    def __init__(self, location: DatabaseLocation, *, id: str, start_id: str) -> None:
+        self._location = location
         self.id = id
         self._last_id = start_id
 
     def next_file_id(self) -> str:
         """The next id behind `start_id` and all ids given out before."""
-        self._last_id = mint_file_id(self._last_id, environment=self._place.environment)
+        self._last_id = mint_file_id(self._last_id, environment=self._location.environment)
         return self._last_id
 
 
@@ -80,13 +80,13 @@ class CompactorPublisher:
     """The compactor's changes of the manifest. One compaction at a time.
 
     Args:
-        place: the database.
+        location: the database.
         log: its manifests; others may use it too.
         epoch: the compactor's, when it is claimed already; None: `claim` or the first job claims it.
     """
 
-    def __init__(self, place: Place, *, log: ManifestLog, epoch: int | None = None) -> None:
-        self._place = place
+    def __init__(self, location: DatabaseLocation, *, log: ManifestLog, epoch: int | None = None) -> None:
+        self._location = location
         self._log = log
         self._epoch = epoch
 
@@ -105,7 +105,7 @@ class CompactorPublisher:
         """
 
         def change(manifest: Manifest) -> Manifest:
-            check_open(manifest, self._place.url)
+            check_open(manifest, self._location.url)
             jobs = tuple(job for job in manifest.jobs if job.kind != _JOB_KIND)
             return msgspec.structs.replace(manifest, compactor_epoch=manifest.compactor_epoch + 1, jobs=jobs)
 
@@ -119,27 +119,27 @@ class CompactorPublisher:
         """
         if self._epoch is None:
             self.claim()
-        job_id = new_uuid(self._place.environment.rng)
+        job_id = new_uuid(self._location.environment.rng)
         start_id = ""
 
         def change(manifest: Manifest) -> Manifest:
             nonlocal start_id
             self.check_epoch(manifest)
             if task.applied(manifest.file_set, None) is None:
-                raise _inputs_gone(self._place.url)
-            start_id = mint_file_id(newest_file_id(manifest), environment=self._place.environment)
+                raise _inputs_gone(self._location.url)
+            start_id = mint_file_id(newest_file_id(manifest), environment=self._location.environment)
             job = Job(
                 id=job_id,
                 kind=_JOB_KIND,
                 start_id=start_id,
                 epoch=manifest.compactor_epoch,
-                started_at_ms=self._place.environment.clock.now_ms(),
+                started_at_ms=self._location.environment.clock.now_ms(),
             )
             others = tuple(one for one in manifest.jobs if one.kind != _JOB_KIND)
             return msgspec.structs.replace(manifest, jobs=(*others, job))
 
         self._log.update(change)
-        return _Job(self._place, id=job_id, start_id=start_id)
+        return _Job(self._location, id=job_id, start_id=start_id)
 
     def replaced(
         self, manifest: Manifest, job: CompactionJob, task: CompactionTask, run: Run | None
@@ -160,13 +160,13 @@ class CompactorPublisher:
             if run is None and file_set is None:
                 return None  # inputs and job went together: that was us
             raise Conflict(
-                f"The compaction of {self._place.url} was struck off the manifest, so its files may be collected: "
+                f"The compaction of {self._location.url} was struck off the manifest, so its files may be collected: "
                 "plan it again.",
                 kind="job_gone",
-                url=self._place.url,
+                url=self._location.url,
             )
         if file_set is None:
-            raise _inputs_gone(self._place.url)
+            raise _inputs_gone(self._location.url)
         jobs = tuple(one for one in manifest.jobs if one.id != job.id)
         return msgspec.structs.replace(manifest, l0=file_set.l0, runs=file_set.runs, jobs=jobs)
 
@@ -193,10 +193,10 @@ class CompactorPublisher:
         """Raise `Fenced` when a manifest names another compactor."""
         if manifest.compactor_epoch != self._epoch:
             raise Fenced(
-                f"Another compactor of {self._place.url} has taken over (epoch {manifest.compactor_epoch}, ours was "
+                f"Another compactor of {self._location.url} has taken over (epoch {manifest.compactor_epoch}, ours was "
                 f"{self._epoch}): stop compacting here, or stop the other one and begin again.",
                 kind="compactor_fenced",
-                url=self._place.url,
+                url=self._location.url,
                 epoch=manifest.compactor_epoch,
                 own_epoch=self._epoch,
             )
@@ -214,7 +214,7 @@ class WriterPublisher:
     """A writer's `VersionPublisher`. A token is the last log id of its memtable; None where there is no log.
 
     Args:
-        place: the database.
+        location: the database.
         log: its manifests, as `claim_writer` left them.
         epoch: the writer's.
         manifest: the claim's: its files are what is shown first.
@@ -226,7 +226,7 @@ class WriterPublisher:
 
     def __init__(
         self,
-        place: Place,
+        location: DatabaseLocation,
         *,
         log: ManifestLog,
         epoch: int,
@@ -236,7 +236,7 @@ class WriterPublisher:
         file_count_max: int,
         compactor: CompactorPublisher,
     ) -> None:
-        self._place = place
+        self._location = location
         self._log = log
         self._epoch = epoch
         self._owner = Owner("writer", epoch=epoch)
@@ -256,7 +256,7 @@ class WriterPublisher:
         """An id greater than all of the newest manifest seen, and than all given out before. Cost: no request."""
         seen = self._log.seen
         newest = "" if seen is None else newest_file_id(seen)
-        self._last_id = mint_file_id(max(self._last_id, newest) or None, environment=self._place.environment)
+        self._last_id = mint_file_id(max(self._last_id, newest) or None, environment=self._location.environment)
         return self._last_id
 
     def flushed(self, file: FileMeta | None, *, last_sequence: int, token: object) -> FileSet:
@@ -336,7 +336,7 @@ class WriterPublisher:
     def _publish(self, change: Callable[[Manifest], Manifest | None]) -> FileSet:
         """Make an update, and tell the holds of the set under its checkpoint before anybody is shown it."""
         manifest = self._log.update(change)
-        _LOG.info("published", database=self._place.url, version=manifest.manifest_id)
+        _LOG.info("published", database=self._location.url, version=manifest.manifest_id)
         own = self._own_checkpoint(manifest)
         assert own is not None, "every change that is published leaves the writer a checkpoint"
         if self._published[1] != own.id:
@@ -359,9 +359,9 @@ class WriterPublisher:
     def _moved(self, manifest: Manifest) -> Manifest:
         """With a checkpoint of ours on the version that this becomes, in the place of those that nobody stands on."""
         own = Checkpoint(
-            id=new_uuid(self._place.environment.rng),
+            id=new_uuid(self._location.environment.rng),
             manifest_id=manifest.manifest_id + 1,
-            created_at_ms=self._place.environment.clock.now_ms(),
+            created_at_ms=self._location.environment.clock.now_ms(),
             owner=self._owner,
         )
         return msgspec.structs.replace(manifest, checkpoints=(*self._kept_checkpoints(manifest), own))
@@ -375,20 +375,20 @@ class WriterPublisher:
         count = len(manifest.l0) + sum(len(run.files) for run in manifest.runs)
         if count >= self._file_count_max:
             raise InvalidRequest(
-                f"The database {self._place.url} has {count:,} files, and file_count_max allows "
+                f"The database {self._location.url} has {count:,} files, and file_count_max allows "
                 f"{self._file_count_max:,}: compact it, raise run_file_bytes, or spread the data over more databases.",
                 kind="too_many_files",
-                url=self._place.url,
+                url=self._location.url,
                 file_count=count,
             )
 
     def _check_epoch(self, manifest: Manifest) -> None:
         if manifest.writer_epoch != self._epoch:
             raise Fenced(
-                f"Another writer of {self._place.url} has taken over (epoch {manifest.writer_epoch}, ours was "
+                f"Another writer of {self._location.url} has taken over (epoch {manifest.writer_epoch}, ours was "
                 f"{self._epoch}): open the database again if it should be written from here.",
                 kind="fenced",
-                url=self._place.url,
+                url=self._location.url,
                 epoch=manifest.writer_epoch,
                 own_epoch=self._epoch,
             )

@@ -34,12 +34,12 @@ from lakebed.errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.footing import Footing, Ground, Latest, OnCheckpoint, OnVersion, OwnCheckpoint
 from lakebed.kv.layout import sst_path
 from lakebed.kv.locations import Locations
 from lakebed.kv.model import Checkpoint, ExternalDatabase, Manifest
 from lakebed.kv.options import ReaderOptions
-from lakebed.kv.place import Place
 from lakebed.kv.reading import Reading
 from lakebed.kv.tail import LOG_MOVED, LogTail
 from lakebed.lsm.cache import BlockCache, shared_cache
@@ -102,16 +102,16 @@ class _Shown:
 class DatabaseReader(Reading):
     """A database, to read. Made by `open`; closed by `close` or ``with``, so that its checkpoint goes. Thread-safe."""
 
-    def __init__(self, place: Place, footing: Footing, *, options: ReaderOptions) -> None:
-        self._place = place
+    def __init__(self, location: DatabaseLocation, footing: Footing, *, options: ReaderOptions) -> None:
+        self._location = location
         self._footing = footing
         self._options = options
-        self._clock = place.environment.clock
-        runtime = place.environment.runtime
+        self._clock = location.environment.clock
+        runtime = location.environment.runtime
         self._cache = (
             shared_cache() if options.cache_bytes is None else BlockCache(options.cache_bytes, runtime=runtime)
         )
-        self._tail = LogTail(place, table_bytes_max=options.max_memtable_bytes)
+        self._tail = LogTail(location, table_bytes_max=options.max_memtable_bytes)
         self._polling = runtime.lock()
         self._woken = runtime.condition()
         self._is_closed = False
@@ -123,7 +123,7 @@ class DatabaseReader(Reading):
     @classmethod
     def open(
         cls,
-        place: Place,
+        location: DatabaseLocation,
         checkpoint: str | None = None,
         *,
         options: ReaderOptions | None = None,
@@ -156,14 +156,14 @@ class DatabaseReader(Reading):
         if checkpoint is not None and version is not None:
             raise InvalidRequest("A reader reads a checkpoint or a version, and both were given.", kind="two_versions")
         if checkpoint is not None:
-            footing = OnCheckpoint(place, checkpoint)
+            footing = OnCheckpoint(location, checkpoint)
         elif version is not None:
-            footing = OnVersion(place, version)
+            footing = OnVersion(location, version)
         elif options.follow_latest:
-            footing = Latest(place)
+            footing = Latest(location)
         else:
-            footing = OwnCheckpoint(place, options)
-        reader = cls(place, footing, options=options)
+            footing = OwnCheckpoint(location, options)
+        reader = cls(location, footing, options=options)
         try:
             reader._advance()
         except LakebedError:
@@ -171,7 +171,7 @@ class DatabaseReader(Reading):
                 reader.close()
             raise
         if footing.moves and options.background:
-            reader._join = place.environment.runtime.spawn(reader._run, name=f"lakebed reader of {place.url}")
+            reader._join = location.environment.runtime.spawn(reader._run, name=f"lakebed reader of {location.url}")
         return reader
 
     # ---- what is shown
@@ -179,7 +179,7 @@ class DatabaseReader(Reading):
     @property
     def url(self) -> str:
         """The database's."""
-        return self._place.url
+        return self._location.url
 
     @property
     def manifest(self) -> Manifest:
@@ -378,7 +378,7 @@ class DatabaseReader(Reading):
         return came or not manifest.has_content_of(before.ground.manifest)
 
     def _view(self, ground: Ground) -> View:
-        environment = self._place.environment
+        environment = self._location.environment
         operator_name = ground.newest.merge_operator
         return View(
             memtables=self._tail.memtables,
@@ -393,12 +393,12 @@ class DatabaseReader(Reading):
         """Handles of files, kept from version to version while the ancestors that own some of them are the same."""
         if self._files is None or self._files[0] != manifest.external_databases:
             files = FileStore(
-                self._place.store,
+                self._location.store,
                 path_of=sst_path,
-                locate=Locations(self._place, manifest).locate,
+                locate=Locations(self._location, manifest).locate,
                 cache=self._cache,
                 options=FileOptions(),
-                environment=self._place.environment,
+                environment=self._location.environment,
             )
             self._files = (manifest.external_databases, files)
         return self._files[1]

@@ -21,10 +21,10 @@ from typing import Final
 import pyarrow as pa
 
 from lakebed.errors import Conflict, Corruption, Fenced, NotFound
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import wal_path
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Manifest
-from lakebed.kv.place import Place
 from lakebed.kv.wal import WalEntry, WalLog
 from lakebed.kv.wal_record import WalRecord
 from lakebed.lsm.block import keys_of
@@ -40,7 +40,7 @@ _READERS_MAX: Final = 8
 
 
 def replay(
-    place: Place,
+    location: DatabaseLocation,
     manifest: Manifest,
     *,
     through: int,
@@ -72,7 +72,7 @@ def replay(
     """
     after = manifest.replay_after_wal_id if after is None else after
     tables = [] if into is None else [into]
-    for record in read_records(place, manifest, after=after, through=through, epoch=epoch):
+    for record in read_records(location, manifest, after=after, through=through, epoch=epoch):
         assert record.rows is not None
         _check_order(tables, record)
         table = tables[-1] if tables else None
@@ -113,33 +113,33 @@ def _has_other_kinds(kinds: pa.Array) -> bool:
 
 
 def read_records(
-    place: Place, manifest: Manifest, *, after: int, through: int | None, epoch: int | None = None
+    location: DatabaseLocation, manifest: Manifest, *, after: int, through: int | None, epoch: int | None = None
 ) -> Iterator[WalRecord]:
     """Records with rows in ``(after, through]``, in order, read ahead. Arguments, errors and cost as `replay`.
 
     Args:
         through: None: as far as the log goes now.
     """
-    wal = WalLog(place)
+    wal = WalLog(location)
     entries = wal.entries(after, through=through) if through is None or after < through else []
     if through is None:
         through = max(entries[-1].id if entries else after, manifest.wal_id_last_seen)
     expected = after + 1
     for entry in entries:
         if entry.id != expected:
-            raise _missing(place, manifest, expected, epoch=epoch)
+            raise _missing(location, manifest, expected, epoch=epoch)
         expected += 1
     if expected <= through:
-        raise _missing(place, manifest, expected, epoch=epoch)
+        raise _missing(location, manifest, expected, epoch=epoch)
     with_rows = [entry for entry in entries if not entry.is_fence]
     if len(with_rows) <= 1:  # the usual case of a poll: no pool for it
         for entry in with_rows:
-            yield _read(place, wal, manifest, entry, epoch=epoch)
+            yield _read(location, wal, manifest, entry, epoch=epoch)
         return
-    pool = place.environment.runtime.pool(_READERS_MAX)
+    pool = location.environment.runtime.pool(_READERS_MAX)
     try:
         for window in _windows(with_rows):
-            yield from pool.map(lambda entry: _read(place, wal, manifest, entry, epoch=epoch), window)
+            yield from pool.map(lambda entry: _read(location, wal, manifest, entry, epoch=epoch), window)
     finally:
         pool.close()
 
@@ -157,33 +157,37 @@ def _windows(entries: Sequence[WalEntry]) -> Iterator[list[WalEntry]]:
         yield window
 
 
-def _read(place: Place, wal: WalLog, manifest: Manifest, entry: WalEntry, *, epoch: int | None) -> WalRecord:
+def _read(
+    location: DatabaseLocation, wal: WalLog, manifest: Manifest, entry: WalEntry, *, epoch: int | None
+) -> WalRecord:
     try:
         return wal.read(entry.id)
     except NotFound as missing:
-        raise _missing(place, manifest, entry.id, epoch=epoch) from missing
+        raise _missing(location, manifest, entry.id, epoch=epoch) from missing
 
 
-def _missing(place: Place, manifest: Manifest, wal_id: int, *, epoch: int | None) -> Corruption | Conflict | Fenced:
+def _missing(
+    location: DatabaseLocation, manifest: Manifest, wal_id: int, *, epoch: int | None
+) -> Corruption | Conflict | Fenced:
     """What it means that a record is not there: look whether anybody may still count on it."""
     path = wal_path(wal_id)
-    newest = ManifestLog(place).latest()
-    now_ms = place.environment.clock.now_ms()
+    newest = ManifestLog(location).latest()
+    now_ms = location.environment.clock.now_ms()
     pinned = wal_id <= manifest.wal_id_last_seen and any(
         one.manifest_id == manifest.manifest_id and one.is_live(now_ms) for one in newest.checkpoints
     )
     if wal_id <= newest.replay_after_wal_id and not pinned:
         if epoch is not None and newest.writer_epoch > epoch:
             return Fenced(
-                f"While {place.url} was being opened for writing, another process took it (epoch "
+                f"While {location.url} was being opened for writing, another process took it (epoch "
                 f"{newest.writer_epoch}, ours was {epoch}): open it again only if that one should end.",
-                url=place.url,
+                url=location.url,
                 epoch=epoch,
                 new_epoch=newest.writer_epoch,
             )
         return Conflict(
-            f"{path} was collected, for version {newest.manifest_id} of {place.url} has its rows in files: read that "
-            f"one instead of {manifest.manifest_id}.",
+            f"{path} was collected, for version {newest.manifest_id} of {location.url} has its rows in files: read "
+            f"that one instead of {manifest.manifest_id}.",
             kind="log_collected",
             path=path,
             wal_id=wal_id,
@@ -191,7 +195,7 @@ def _missing(place: Place, manifest: Manifest, wal_id: int, *, epoch: int | None
             epoch=newest.writer_epoch,
         )
     return Corruption(
-        f"{path} is missing, and version {manifest.manifest_id} of {place.url} needs it: its rows are lost.",
+        f"{path} is missing, and version {manifest.manifest_id} of {location.url} needs it: its rows are lost.",
         path=path,
         wal_id=wal_id,
     )

@@ -34,11 +34,11 @@ from lakebed.kv.checkpoint import (
     without_checkpoint,
 )
 from lakebed.kv.claim import Claim, claim_all
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import sst_path
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import CheckpointCreateResult, Manifest, Owner
 from lakebed.kv.options import DatabaseOptions
-from lakebed.kv.place import Place
 from lakebed.kv.recovery import replay
 from lakebed.kv.wal import WalLog
 from lakebed.lsm.cache import BlockCache
@@ -65,7 +65,7 @@ class Restored:
 
 
 def restore(
-    place: Place,
+    location: DatabaseLocation,
     checkpoint: str,
     *,
     keep_for: timedelta | None = KEEP_FOR,
@@ -91,17 +91,17 @@ def restore(
     """
     keep_ms = lifetime_in_ms(keep_for)
     options = options or DatabaseOptions()
-    newest = check_open(ManifestLog(place).latest(), place.url)
-    wanted_id = find_checkpoint(newest, checkpoint, now_ms=place.environment.clock.now_ms(), url=place.url).id
-    claim = claim_all(place, take_over=take_over)
+    newest = check_open(ManifestLog(location).latest(), location.url)
+    wanted_id = find_checkpoint(newest, checkpoint, now_ms=location.environment.clock.now_ms(), url=location.url).id
+    claim = claim_all(location, take_over=take_over)
     with giving_up(claim):
-        present_id, hold_id = (new_uuid(place.environment.rng) for _ in range(2))
-        pinned = _pin_both(place, claim, wanted_id, present_id=present_id, hold_id=hold_id, keep_ms=keep_ms)
+        present_id, hold_id = (new_uuid(location.environment.rng) for _ in range(2))
+        pinned = _pin_both(location, claim, wanted_id, present_id=present_id, hold_id=hold_id, keep_ms=keep_ms)
         wanted = _load_wanted(claim.log, pinned, hold_id)
-        sequence = _last_sequence(place, claim.manifest, claim.fence_id)
-        files, last_sequence = _flush_tail(place, claim, wanted, after_id=pinned.newest_l0_id, options=options)
+        sequence = _last_sequence(location, claim.manifest, claim.fence_id)
+        files, last_sequence = _flush_tail(location, claim, wanted, after_id=pinned.newest_l0_id, options=options)
         sequence = max(sequence, wanted.last_sequence, last_sequence)
-        restored = _publish(place, claim, wanted, files, sequence=sequence, hold_id=hold_id)
+        restored = _publish(location, claim, wanted, files, sequence=sequence, hold_id=hold_id)
     present = next(one for one in pinned.checkpoints if one.id == present_id)
     return Restored(restored.manifest_id, CheckpointCreateResult(present.id, present.manifest_id))
 
@@ -128,14 +128,14 @@ def _check_ours(manifest: Manifest, claim: Claim, url: str) -> None:
 
 
 def _pin_both(
-    place: Place, claim: Claim, wanted_id: str, *, present_id: str, hold_id: str, keep_ms: int | None
+    location: DatabaseLocation, claim: Claim, wanted_id: str, *, present_id: str, hold_id: str, keep_ms: int | None
 ) -> Manifest:
     """Checkpoint the present, and hold the wanted version."""
 
     def change(manifest: Manifest) -> Manifest:
-        _check_ours(manifest, claim, place.url)
-        now_ms = place.environment.clock.now_ms()
-        wanted = find_checkpoint(manifest, wanted_id, now_ms=now_ms, url=place.url)
+        _check_ours(manifest, claim, location.url)
+        now_ms = location.environment.clock.now_ms()
+        wanted = find_checkpoint(manifest, wanted_id, now_ms=now_ms, url=location.url)
         present = new_checkpoint(manifest.manifest_id + 1, id=present_id, now_ms=now_ms, lifetime_ms=keep_ms)
         hold = new_checkpoint(wanted.manifest_id, id=hold_id, now_ms=now_ms, owner=Owner("writer", epoch=claim.epoch))
         seen = max(manifest.wal_id_last_seen, claim.fence_id)
@@ -156,11 +156,11 @@ def _load_wanted(log: ManifestLog, pinned: Manifest, hold_id: str) -> Manifest:
         ) from missing
 
 
-def _last_sequence(place: Place, manifest: Manifest, fence_id: int) -> int:
+def _last_sequence(location: DatabaseLocation, manifest: Manifest, fence_id: int) -> int:
     """The largest sequence of the present, its log included. Cost: 1 LIST, and 1 GET when the log has a tail."""
     if fence_id <= manifest.replay_after_wal_id:
         return manifest.last_sequence
-    wal = WalLog(place)
+    wal = WalLog(location)
     for entry in reversed(wal.entries(manifest.replay_after_wal_id)):
         if not entry.is_fence and entry.id <= fence_id:
             return max(manifest.last_sequence, wal.read(entry.id).last_sequence)
@@ -168,29 +168,29 @@ def _last_sequence(place: Place, manifest: Manifest, fence_id: int) -> int:
 
 
 def _flush_tail(
-    place: Place, claim: Claim, wanted: Manifest, *, after_id: str, options: DatabaseOptions
+    location: DatabaseLocation, claim: Claim, wanted: Manifest, *, after_id: str, options: DatabaseOptions
 ) -> tuple[list[FileMeta], int]:
     """The rows of the wanted version's log, as files, newest first; and the last sequence among them."""
     if wanted.wal_id_last_seen <= wanted.replay_after_wal_id:
         return [], 0
-    tables = replay(place, wanted, through=wanted.wal_id_last_seen, table_bytes_max=options.l0_sst_bytes)
+    tables = replay(location, wanted, through=wanted.wal_id_last_seen, table_bytes_max=options.l0_sst_bytes)
     files = FileStore(
-        place.store,
+        location.store,
         path_of=sst_path,
         cache=BlockCache(0),
         options=FileOptions(block_bytes=options.block_bytes, bits_per_key=options.filter_bits_per_key),
-        environment=place.environment,
+        environment=location.environment,
     )
     made: list[FileMeta] = []
     for table in tables:
         claim.lease.renew_once()
-        after_id = mint_file_id(after_id, environment=place.environment)
+        after_id = mint_file_id(after_id, environment=location.environment)
         # Operands stay as they are: their operator need not be registered here.
         writer = encode_memtable(
             table,
             files=files,
             file_id=after_id,
-            now_ms=place.environment.clock.now_ms(),
+            now_ms=location.environment.clock.now_ms(),
             operator=None,
             retain_since_sequence=None,
         )
@@ -200,13 +200,13 @@ def _flush_tail(
 
 
 def _publish(
-    place: Place, claim: Claim, wanted: Manifest, files: list[FileMeta], *, sequence: int, hold_id: str
+    location: DatabaseLocation, claim: Claim, wanted: Manifest, files: list[FileMeta], *, sequence: int, hold_id: str
 ) -> Manifest:
     """The update that restores. The wanted version's ancestors are all there still: its pin has kept their entries."""
 
     def change(manifest: Manifest) -> Manifest:
-        _check_ours(manifest, claim, place.url)
-        find_checkpoint(manifest, hold_id, now_ms=place.environment.clock.now_ms(), url=place.url)
+        _check_ours(manifest, claim, location.url)
+        find_checkpoint(manifest, hold_id, now_ms=location.environment.clock.now_ms(), url=location.url)
         return msgspec.structs.replace(
             without_checkpoint(manifest, hold_id),
             replay_after_wal_id=claim.fence_id,

@@ -21,8 +21,8 @@ from typing import Final
 import pyarrow as pa
 
 from lakebed.errors import Conflict
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.model import Manifest
-from lakebed.kv.place import Place
 from lakebed.kv.recovery import fill, read_records
 from lakebed.kv.wal_record import WalRecord
 from lakebed.lsm.memtable import Memtable
@@ -46,12 +46,12 @@ class LogTail:
     """The rows of the log behind one version. Changed by one thread at a time; its memtables are read by any.
 
     Args:
-        place: the database.
+        location: the database.
         table_bytes_max: size of one table; a record that does not fit begins a new one.
     """
 
-    def __init__(self, place: Place, *, table_bytes_max: int) -> None:
-        self._place = place
+    def __init__(self, location: DatabaseLocation, *, table_bytes_max: int) -> None:
+        self._location = location
         self._table_bytes_max = table_bytes_max
         self._tables: list[_Table] = []
         self._read_through = 0
@@ -84,7 +84,9 @@ class LogTail:
         """
         self._drop_through(replay_after)
         came = False
-        for record in read_records(self._place, newest, after=max(self._read_through, replay_after), through=through):
+        for record in read_records(
+            self._location, newest, after=max(self._read_through, replay_after), through=through
+        ):
             if record.epoch > newest.writer_epoch:
                 raise self._moved(record, newest)
             assert record.rows is not None
@@ -95,10 +97,10 @@ class LogTail:
 
     def _moved(self, record: WalRecord, newest: Manifest) -> Conflict:
         return Conflict(
-            f"The log of {self._place.url} has a record of epoch {record.epoch}, and the manifest in hand is of epoch "
-            f"{newest.writer_epoch}: read the newest version and try again.",
+            f"The log of {self._location.url} has a record of epoch {record.epoch}, and the manifest in hand is of "
+            f"epoch {newest.writer_epoch}: read the newest version and try again.",
             kind=LOG_MOVED,
-            url=self._place.url,
+            url=self._location.url,
         )
 
     def _apply(self, wal_id: int, rows: pa.RecordBatch) -> None:

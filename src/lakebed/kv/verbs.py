@@ -26,11 +26,11 @@ from lakebed.kv.checkpoint import (
 from lakebed.kv.clone import create_clone
 from lakebed.kv.collect import collect_garbage, plan_garbage
 from lakebed.kv.compactor import Compactor
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.destroy import destroy, store_name
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Checkpoint, CheckpointCreateResult, Manifest
 from lakebed.kv.options import CheckpointOptions, CollectorOptions, ReaderOptions
-from lakebed.kv.place import Place
 from lakebed.kv.reader import DatabaseReader
 from lakebed.kv.restore import KEEP_FOR, restore
 from lakebed.kv.versions import (
@@ -57,37 +57,37 @@ class DatabaseVerbs:
     """A database by its place, open or not. Thread-safe.
 
     Attributes:
-        place: its folder.
+        location: its folder.
 
     Args:
         name: the store's name inside its lake; by default the last part of its URL.
     """
 
-    def __init__(self, place: Place, *, name: str | None = None) -> None:
-        self.place = place
+    def __init__(self, location: DatabaseLocation, *, name: str | None = None) -> None:
+        self.location = location
         self._name = name
 
     @property
     def name(self) -> str:
         """The store's name inside its lake."""
-        return self._name or store_name(self.place)
+        return self._name or store_name(self.location)
 
     @property
     def url(self) -> str:
         """The database's."""
-        return self.place.url
+        return self.location.url
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
 
     def exists(self) -> bool:
         """Whether a finished database is here that was not destroyed. Cost: 1 LIST + 1 GET; 1 LIST when it is not."""
-        manifest = ManifestLog(self.place).find_latest()
+        manifest = ManifestLog(self.location).find_latest()
         return manifest is not None and manifest.initialized and manifest.destroyed_at_ms is None
 
     def reader(self, checkpoint: str | None = None, *, options: ReaderOptions | None = None) -> DatabaseReader:
         """Open it to read: the latest, or what a checkpoint pins. As `DatabaseReader.open`."""
-        return DatabaseReader.open(self.place, checkpoint, options=options)
+        return DatabaseReader.open(self.location, checkpoint, options=options)
 
     # ---- checkpoints
 
@@ -97,19 +97,19 @@ class DatabaseVerbs:
         As `lakebed.kv.checkpoint.create_checkpoint`. What an open writer has not made durable yet is not in it; for
         that, ask the writer: `Database.create_checkpoint`.
         """
-        return create_checkpoint(self.place, options)
+        return create_checkpoint(self.location, options)
 
     def refresh_checkpoint(self, id: str, lifetime: timedelta | None = None, *, force: bool = False) -> Checkpoint:
         """Give a checkpoint a new end, or none. As `lakebed.kv.checkpoint.refresh_checkpoint`."""
-        return refresh_checkpoint(self.place, id, lifetime, force=force)
+        return refresh_checkpoint(self.location, id, lifetime, force=force)
 
     def delete_checkpoint(self, id: str, *, force: bool = False) -> Checkpoint:
         """Remove a checkpoint. As `lakebed.kv.checkpoint.delete_checkpoint`."""
-        return delete_checkpoint(self.place, id, force=force)
+        return delete_checkpoint(self.location, id, force=force)
 
     def list_checkpoints(self, name: str | None = None, *, expired: bool = False) -> list[Checkpoint]:
         """Checkpoints, oldest first. As `lakebed.kv.checkpoint.list_checkpoints`."""
-        return list_checkpoints(self.place, name, expired=expired)
+        return list_checkpoints(self.location, name, expired=expired)
 
     # ---- the whole database
 
@@ -117,7 +117,7 @@ class DatabaseVerbs:
         self, parent_url: str | os.PathLike[str], checkpoint: str | None = None, *, copy: bool = False
     ) -> Manifest:
         """Make the database here as a clone of another. As `lakebed.kv.clone.create_clone`."""
-        return create_clone(self.place, parent_url, checkpoint, copy=copy)
+        return create_clone(self.location, parent_url, checkpoint, copy=copy)
 
     def destroy(
         self,
@@ -128,7 +128,7 @@ class DatabaseVerbs:
         progress: Callable[[Progress], None] | None = None,
     ) -> ReclaimReport:
         """Destroy it: softly, or at once. As `lakebed.kv.destroy.destroy`."""
-        return destroy(self.place, soft=soft, take_over=take_over, dry_run=dry_run, progress=progress)
+        return destroy(self.location, soft=soft, take_over=take_over, dry_run=dry_run, progress=progress)
 
     def collect_garbage(
         self,
@@ -138,7 +138,7 @@ class DatabaseVerbs:
         progress: Callable[[Progress], None] | None = None,
     ) -> ReclaimReport:
         """Delete what nothing needs. As `lakebed.kv.collect.collect_garbage`."""
-        return collect_garbage(self.place, options=options or CollectorOptions(), dry_run=dry_run, progress=progress)
+        return collect_garbage(self.location, options=options or CollectorOptions(), dry_run=dry_run, progress=progress)
 
     def compact(self, *, full: bool = False, progress: Callable[[int, int], None] | None = None) -> bool:
         """Merge files until nothing needs to be merged; `full`: all of them into one run, written anew.
@@ -150,7 +150,7 @@ class DatabaseVerbs:
 
         Raises as `lakebed.kv.compactor.Compactor.compact_once`.
         """
-        compactor = Compactor(self.place)
+        compactor = Compactor(self.location)
         if full:
             return compactor.compact_full(progress)
         came = False
@@ -160,18 +160,18 @@ class DatabaseVerbs:
 
     def show_manifest(self, id: int | None = None) -> Manifest:
         """A manifest, the newest by default. Raises `NotFound`. Cost: 1 GET, and 1 LIST for the newest."""
-        log = ManifestLog(self.place)
+        log = ManifestLog(self.location)
         return log.latest() if id is None else log.load(id)
 
     def list_manifests(self) -> list[ManifestSummary]:
         """Every manifest that is there, with its size and what pins it, oldest first. Cost: 2 LIST + 1 GET."""
-        return list_manifests(self.place)
+        return list_manifests(self.location)
 
     # ---- the contract of all stores
 
     def versions(self) -> Iterator[Version]:
         """Readable versions, oldest first, pinned ones included. Cost: 2 LIST + 1 GET a readable manifest."""
-        return list_versions(self.place, store=self.name)
+        return list_versions(self.location, store=self.name)
 
     def at(self, version: str) -> DatabaseReader:
         """A read-only view of one version: a checkpoint's name or id, or a version's number.
@@ -179,10 +179,10 @@ class DatabaseVerbs:
         Nothing is written: a number that nothing pins may be taken apart by a collection while it is read, and then
         raises `NotFound`. Raises `NotFound`. Cost: as `DatabaseReader.open`, and 1 LIST + 1 GET.
         """
-        found = find_version(self.place, ManifestLog(self.place).latest(), version)
+        found = find_version(self.location, ManifestLog(self.location).latest(), version)
         if isinstance(found, Checkpoint):
-            return DatabaseReader.open(self.place, found.id)
-        return DatabaseReader.open(self.place, version=found)
+            return DatabaseReader.open(self.location, found.id)
+        return DatabaseReader.open(self.location, version=found)
 
     def pin(self, name: str, *, version: str | None = None, lifetime_ms: int | None = None) -> Pin:
         """Keep a version alive under a name, as a checkpoint; the latest by default.
@@ -201,13 +201,13 @@ class DatabaseVerbs:
         options = CheckpointOptions(name=name, lifetime=lifetime)
         number = None
         if version is not None:
-            found = find_version(self.place, ManifestLog(self.place).latest(), version)
+            found = find_version(self.location, ManifestLog(self.location).latest(), version)
             if isinstance(found, Checkpoint):
                 options = replace(options, source=found.id)
             else:
                 number = found
-        made = make_checkpoint(self.place, options, version=number)
-        return pin_of(made, ManifestLog(self.place).load(made.manifest_id), store=self.name)
+        made = make_checkpoint(self.location, options, version=number)
+        return pin_of(made, ManifestLog(self.location).load(made.manifest_id), store=self.name)
 
     def pins(self) -> list[Pin]:
         """Everything that keeps a version alive now: checkpoints of users, clones, readers and the writer.
@@ -216,12 +216,12 @@ class DatabaseVerbs:
 
         Cost: 1 LIST + 1 GET, and 1 GET a pinned manifest.
         """
-        return list_pins(self.place, store=self.name)
+        return list_pins(self.location, store=self.name)
 
     def unpin(self, name: str) -> None:
         """Remove a checkpoint by name or id. Raises `NotFound`, and `InvalidRequest` for one that is not a user's."""
         try:
-            delete_checkpoint(self.place, name)
+            delete_checkpoint(self.location, name)
         except InvalidRequest as error:
             if error.kind != "invalid_db_state":
                 raise
@@ -238,7 +238,7 @@ class DatabaseVerbs:
             InvalidRequest: a name that cannot be, or something else is there.
         Cost: as `lakebed.kv.clone.create_clone`; with a version's number 2 updates more.
         """
-        target = self.place.other(f"{self._folder_above()}/{self._fork_name(name)}")
+        target = self.location.other(f"{self._folder_above()}/{self._fork_name(name)}")
         there = ManifestLog(target).find_latest()
         if there is not None and there.initialized:
             raise AlreadyExists(
@@ -276,15 +276,15 @@ class DatabaseVerbs:
         Args:
             begun: a checkpoint that an unfinished attempt started from: taken again when it is of this version.
         """
-        newest = ManifestLog(self.place).latest()
-        found = find_version(self.place, newest, version)
+        newest = ManifestLog(self.location).latest()
+        found = find_version(self.location, newest, version)
         if isinstance(found, Checkpoint):
             yield found.id
             return
-        live = live_checkpoints(newest, self.place.environment.clock.now_ms())
+        live = live_checkpoints(newest, self.location.environment.clock.now_ms())
         again = next((one for one in live if one.id == begun and one.manifest_id == found), None)
         passing = CheckpointOptions(lifetime=_PASSING_LIFETIME)
-        held_id = create_checkpoint(self.place, passing, version=found).id if again is None else again.id
+        held_id = create_checkpoint(self.location, passing, version=found).id if again is None else again.id
         try:
             yield held_id
         except LakebedError as error:
@@ -297,7 +297,7 @@ class DatabaseVerbs:
 
     def _let_go(self, held_id: str) -> None:
         with suppress(LakebedError):  # else it expires
-            delete_checkpoint(self.place, held_id)
+            delete_checkpoint(self.location, held_id)
 
     def restore(self, version: str, *, keep_for: timedelta | None = KEEP_FOR, take_over: bool = False) -> Version:
         """Make an older version the newest; what was there stays under a checkpoint for `keep_for`.
@@ -312,13 +312,13 @@ class DatabaseVerbs:
             Conflict, InvalidRequest, Fenced, Corruption: as `lakebed.kv.restore.restore`.
         """
         with self._held(version) as checkpoint:
-            restored = restore(self.place, checkpoint, keep_for=keep_for, take_over=take_over)
-        return version_of(ManifestLog(self.place).load(restored.manifest_id), store=self.name)
+            restored = restore(self.location, checkpoint, keep_for=keep_for, take_over=take_over)
+        return version_of(ManifestLog(self.location).load(restored.manifest_id), store=self.name)
 
     def plan_reclaim(self) -> ReclaimPlan:
         """What a collection would delete now, with `CollectorOptions` as they are by default. Deletes nothing."""
-        return plan_garbage(self.place, options=CollectorOptions())
+        return plan_garbage(self.location, options=CollectorOptions())
 
     def why(self, path: str) -> Explanation:
         """Who needs an object, or when it may go. `path` is relative to the database's folder. As `lakebed.kv.why`."""
-        return why(self.place, path, store=self.name)
+        return why(self.location, path, store=self.name)

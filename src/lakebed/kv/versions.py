@@ -20,10 +20,10 @@ from typing import Final
 
 from lakebed.errors import NotFound
 from lakebed.kv.checkpoint import live_checkpoints, readable_versions
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import MANIFEST_FOLDER, parse_manifest
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Checkpoint, Manifest
-from lakebed.kv.place import Place
 from lakebed.kv.wal import WalLog
 from lakebed.reclaim.model import Pin, Version
 
@@ -81,7 +81,7 @@ def version_of(manifest: Manifest, *, store: str) -> Version:
     )
 
 
-def load_several(place: Place, log: ManifestLog, ids: Iterable[int]) -> dict[int, Manifest | None]:
+def load_several(location: DatabaseLocation, log: ManifestLog, ids: Iterable[int]) -> dict[int, Manifest | None]:
     """Manifests by id, several at once; None for one that is missing. Cost: 1 GET each."""
 
     def load(manifest_id: int) -> Manifest | None:
@@ -93,24 +93,24 @@ def load_several(place: Place, log: ManifestLog, ids: Iterable[int]) -> dict[int
     wanted = sorted(set(ids))
     if len(wanted) < 2:
         return {one: load(one) for one in wanted}
-    pool = place.environment.runtime.pool(_LOADED_AT_ONCE_COUNT)
+    pool = location.environment.runtime.pool(_LOADED_AT_ONCE_COUNT)
     try:
         return dict(zip(wanted, pool.map(load, wanted), strict=True))
     finally:
         pool.close()
 
 
-def list_versions(place: Place, *, store: str) -> Iterator[Version]:
+def list_versions(location: DatabaseLocation, *, store: str) -> Iterator[Version]:
     """Readable versions, oldest first, pinned ones included.
 
     Raises as `ManifestLog.latest`. Cost: 2 LIST + 1 GET a readable manifest.
     """
-    log = ManifestLog(place)
+    log = ManifestLog(location)
     newest = log.latest()
-    pinned = {one.manifest_id for one in live_checkpoints(newest, place.environment.clock.now_ms())}
+    pinned = {one.manifest_id for one in live_checkpoints(newest, location.environment.clock.now_ms())}
     ids = [one for one in log.ids() if one in pinned or newest.readable_since <= one <= newest.manifest_id]
     shown: int | None = None
-    for manifest in load_several(place, log, ids).values():
+    for manifest in load_several(location, log, ids).values():
         if manifest is None or not manifest.initialized or manifest.destroyed_at_ms is not None:
             continue
         if manifest.content_since != shown:
@@ -118,12 +118,12 @@ def list_versions(place: Place, *, store: str) -> Iterator[Version]:
             yield version_of(manifest, store=store)
 
 
-def find_version(place: Place, newest: Manifest, version: str) -> Checkpoint | int:
+def find_version(location: DatabaseLocation, newest: Manifest, version: str) -> Checkpoint | int:
     """What a version's text means: a live checkpoint by name or id, or a manifest that can be read for it.
 
     Raises `NotFound`. Cost: nothing, or 1 GET for a version whose first manifest was collected.
     """
-    now_ms = place.environment.clock.now_ms()
+    now_ms = location.environment.clock.now_ms()
     live = live_checkpoints(newest, now_ms)
     for checkpoint in live:
         if version in (checkpoint.name, checkpoint.id):
@@ -135,26 +135,26 @@ def find_version(place: Place, newest: Manifest, version: str) -> Checkpoint | i
             return number
         # Manifests of one version stand in a row: if any of its row is left, the next one that is readable is.
         above = min((one for one in readable | {newest.readable_since} if one > number), default=None)
-        stand_in = None if above is None else load_several(place, ManifestLog(place), [above])[above]
+        stand_in = None if above is None else load_several(location, ManifestLog(location), [above])[above]
         if stand_in is not None and stand_in.content_since <= number:
             return stand_in.manifest_id
     names = ", ".join(repr(one.name) for one in live if one.name is not None) or "none with a name"
     raise NotFound(
-        f"The database {place.url} has no version {version!r}: {readable_versions(newest)} can be read without a "
+        f"The database {location.url} has no version {version!r}: {readable_versions(newest)} can be read without a "
         f"checkpoint, and its checkpoints are {names}.",
         kind="version_not_found",
-        url=place.url,
+        url=location.url,
         version=version,
     )
 
 
-def versions_of(place: Place, checkpoints: Iterable[Checkpoint]) -> dict[str, str]:
+def versions_of(location: DatabaseLocation, checkpoints: Iterable[Checkpoint]) -> dict[str, str]:
     """The versions that checkpoints pin, as `list_versions` and `list_pins` name them, by the checkpoint's id.
 
     Cost: 1 GET a pinned manifest; a checkpoint whose manifest is missing is named by the manifest's number.
     """
     found = list(checkpoints)
-    loaded = load_several(place, ManifestLog(place), [one.manifest_id for one in found])
+    loaded = load_several(location, ManifestLog(location), [one.manifest_id for one in found])
     return {one.id: pin_of(one, loaded[one.manifest_id], store="").version for one in found}
 
 
@@ -172,7 +172,7 @@ def pin_of(checkpoint: Checkpoint, manifest: Manifest | None, *, store: str, byt
     )
 
 
-def list_pins(place: Place, *, store: str) -> list[Pin]:
+def list_pins(location: DatabaseLocation, *, store: str) -> list[Pin]:
     """Live checkpoints, whoever holds them, with the bytes that each alone holds; oldest first.
 
     `Pin.bytes_alone` counts sorted files and log objects in this database's folder that neither the newest version nor
@@ -181,17 +181,17 @@ def list_pins(place: Place, *, store: str) -> list[Pin]:
     Raises as `ManifestLog.latest`. Cost: 1 LIST + 1 GET, 1 GET a pinned manifest, and 1 LIST a thousand log objects
     where a pinned version needs some that the newest does not.
     """
-    log = ManifestLog(place)
+    log = ManifestLog(location)
     newest = log.latest()
-    live = live_checkpoints(newest, place.environment.clock.now_ms())
-    pinned = load_several(place, log, [one.manifest_id for one in live])
-    alone = _bytes_alone(live, _needed_sizes(place, newest, pinned), newest)
+    live = live_checkpoints(newest, location.environment.clock.now_ms())
+    pinned = load_several(location, log, [one.manifest_id for one in live])
+    alone = _bytes_alone(live, _needed_sizes(location, newest, pinned), newest)
     ordered = sorted(live, key=lambda one: (one.created_at_ms, one.id))
     return [pin_of(one, pinned[one.manifest_id], store=store, bytes_alone=alone[one.id]) for one in ordered]
 
 
 def _needed_sizes(
-    place: Place, newest: Manifest, pinned: dict[int, Manifest | None]
+    location: DatabaseLocation, newest: Manifest, pinned: dict[int, Manifest | None]
 ) -> dict[int, dict[str | int, int]]:
     """What each pinned manifest needs in this database's folder: bytes by file id and log id, fences left out.
 
@@ -204,7 +204,7 @@ def _needed_sizes(
         for number, one in there.items()
     }
     tails = {number: (after, through) for number, (after, through) in tails.items() if after < through}
-    log = WalLog(place).entries(min(after for after, _ in tails.values()), through=last) if tails else []
+    log = WalLog(location).entries(min(after for after, _ in tails.values()), through=last) if tails else []
     sizes: dict[int, dict[str | int, int]] = {}
     for number, manifest in there.items():
         others = {one for entry in manifest.external_databases for one in entry.file_ids}
@@ -235,17 +235,17 @@ def _bytes_alone(
     return found
 
 
-def list_manifests(place: Place) -> list[ManifestSummary]:
+def list_manifests(location: DatabaseLocation) -> list[ManifestSummary]:
     """Every manifest that is there, oldest first, and what pins it.
 
     Raises as `ManifestLog.latest`. Cost: 2 LIST + 1 GET.
     """
-    newest = ManifestLog(place).latest()
+    newest = ManifestLog(location).latest()
     pinned_by: dict[int, list[str]] = {}
-    for checkpoint in live_checkpoints(newest, place.environment.clock.now_ms()):
+    for checkpoint in live_checkpoints(newest, location.environment.clock.now_ms()):
         pinned_by.setdefault(checkpoint.manifest_id, []).append(checkpoint.name or checkpoint.id)
     found = []
-    for meta in place.store.list(MANIFEST_FOLDER):
+    for meta in location.store.list(MANIFEST_FOLDER):
         manifest_id = parse_manifest(meta.path)
         if manifest_id is None or manifest_id > newest.manifest_id:
             continue

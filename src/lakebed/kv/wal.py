@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from lakebed.errors import Conflict, Fenced, InternalError, NotFound, OutcomeUnknown
 from lakebed.ids import new_uuid
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import WAL_FOLDER, parse_wal, parse_wal_name, wal_name, wal_path
-from lakebed.kv.place import Place
 from lakebed.kv.wal_record import FENCE_BYTES, WalRecord, decode_record, encode_fence, encode_record, find_write_id
 from lakebed.objects.numbered_log import NumberedLog
 
@@ -46,18 +46,18 @@ class WalLog:
     """The log of one database. Thread-safe, without state.
 
     Args:
-        place: the database's folder. Cost: no request.
+        location: the database's folder. Cost: no request.
     """
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, location: DatabaseLocation) -> None:
+        self._location = location
         self._log = NumberedLog(
-            place.store,
+            location.store,
             WAL_FOLDER,
             name_of=wal_name,
             id_of=parse_wal_name,
             write_id_of=find_write_id,
-            environment=place.environment,
+            environment=location.environment,
         )
 
     # Looking
@@ -66,7 +66,7 @@ class WalLog:
         """What is there in ``(after, through]``, ascending, fences too; None: to the end. Cost: 1 LIST a thousand."""
         start_after = wal_path(after) if after > 0 else None
         found = []
-        for meta in self._place.store.list(WAL_FOLDER, start_after=start_after):
+        for meta in self._location.store.list(WAL_FOLDER, start_after=start_after):
             id = parse_wal(meta.path)
             if id is None:
                 continue
@@ -107,11 +107,11 @@ class WalLog:
         Args:
             rows: at least one, `ROW_SCHEMA`, sequences without gaps.
         """
-        return encode_record(rows, id=id, epoch=epoch, write_id=new_uuid(self._place.environment.rng))
+        return encode_record(rows, id=id, epoch=epoch, write_id=new_uuid(self._location.environment.rng))
 
     def encode_empty(self, *, id: int, epoch: int) -> bytes:
         """The bytes for `append` of a record without rows, which only takes its id. Cost: no request."""
-        return encode_fence(id=id, epoch=epoch, write_id=new_uuid(self._place.environment.rng))
+        return encode_fence(id=id, epoch=epoch, write_id=new_uuid(self._location.environment.rng))
 
     def append(self, id: int, body: bytes) -> None:
         """Create a record. When this returns, its rows are durable, and no older writer's can come behind them.
@@ -152,7 +152,7 @@ class WalLog:
 
         Raises `OutcomeUnknown`. Cost: 1 PUT; 2 GET more when something was there.
         """
-        write_id = new_uuid(self._place.environment.rng)
+        write_id = new_uuid(self._location.environment.rng)
         body = encode_fence(id=id, epoch=epoch, write_id=write_id)
         for _ in range(_FENCE_TRIES_MAX):
             try:
@@ -178,9 +178,9 @@ class WalLog:
     def _fenced(self, id: int, there: WalRecord | None, *, epoch: int) -> Fenced:
         who = "another writer" if there is None else f"the writer of epoch {there.epoch}"
         return Fenced(
-            f"The database {self._place.url} was taken over by {who}, and this one (epoch {epoch}) may not write any "
-            "more: open it again to write.",
-            url=self._place.url,
+            f"The database {self._location.url} was taken over by {who}, and this one (epoch {epoch}) may not write "
+            "any more: open it again to write.",
+            url=self._location.url,
             epoch=epoch,
             new_epoch=None if there is None else there.epoch,
             path=wal_path(id),

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lakebed.kv.checkpoint import describe_checkpoint, live_checkpoints
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import LEASE_PATH, is_own, parse_boundary, parse_manifest, parse_sst, parse_wal
 from lakebed.kv.locations import file_ids
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Checkpoint, Manifest
-from lakebed.kv.place import Place
 from lakebed.kv.versions import load_several, pin_of
 from lakebed.kv.wal_record import FENCE_BYTES
 from lakebed.objects.path import check_path
@@ -25,7 +25,7 @@ __all__ = ["why"]
 _SHOWN_MAX = 4
 
 
-def why(place: Place, path: str, *, store: str) -> Explanation:
+def why(location: DatabaseLocation, path: str, *, store: str) -> Explanation:
     """Who needs an object of the database, or when it may go.
 
     Args:
@@ -39,11 +39,11 @@ def why(place: Place, path: str, *, store: str) -> Explanation:
     Cost: 1 LIST + 1 GET, 1 HEAD, and for a sorted file or log object 1 GET a pinned manifest.
     """
     check_path(path)
-    log = ManifestLog(place)
+    log = ManifestLog(location)
     newest = log.latest()
-    live = live_checkpoints(newest, place.environment.clock.now_ms())
-    pinned = load_several(place, log, [one.manifest_id for one in live])
-    question = _Question(place, path, newest, live, pinned, store)
+    live = live_checkpoints(newest, location.environment.clock.now_ms())
+    pinned = load_several(location, log, [one.manifest_id for one in live])
+    question = _Question(location, path, newest, live, pinned, store)
     file_id, wal_id, manifest_id = parse_sst(path), parse_wal(path), parse_manifest(path)
     if file_id is not None:
         return question.file(file_id)
@@ -51,20 +51,20 @@ def why(place: Place, path: str, *, store: str) -> Explanation:
         return question.log(wal_id)
     if manifest_id is not None:
         return question.manifest(manifest_id)
-    place.store.head(path)
+    location.store.head(path)
     if parse_boundary(path) is not None:
         return question.kept("it is a mark of which versions' numbers were used, and stays")
     if path == LEASE_PATH:
         return question.kept("it says who writes; only its owner changes it, and it stays")
     assert not is_own(path)
-    return Explanation(path, (), f"{path} is not part of the database {place.url}: no collection touches it.")
+    return Explanation(path, (), f"{path} is not part of the database {location.url}: no collection touches it.")
 
 
 @dataclass(frozen=True, slots=True)
 class _Question:
     """One object, and all that may need it."""
 
-    place: Place
+    location: DatabaseLocation
     path: str
     newest: Manifest
     live: tuple[Checkpoint, ...]
@@ -82,7 +82,7 @@ class _Question:
         needing = [one for one in self.live if self._names(one, file_id)]
         if is_current or needing:
             return self._needed(is_current, needing)
-        self.place.store.head(self.path)
+        self.location.store.head(self.path)
         first_unpublished = min((job.start_id for job in newest.jobs), default=None)
         if file_id > newest.newest_l0_id:
             return self._free("its writer may publish it yet; if not, it goes when a newer file was published")
@@ -96,7 +96,7 @@ class _Question:
         needing = [one for one in self.live if self._replays(one, wal_id)]
         if is_current or needing:
             return self._needed(is_current, needing)
-        if self.place.store.head(self.path).size_bytes == FENCE_BYTES:
+        if self.location.store.head(self.path).size_bytes == FENCE_BYTES:
             return self.kept("it is a fence, which keeps an older writer out for ever")
         return self._free(f"its rows are in files since version {self.newest.manifest_id} at the latest")
 
@@ -106,7 +106,7 @@ class _Question:
         needing = [one for one in self.live if one.manifest_id == manifest_id]
         if is_current or needing:
             return self._needed(is_current, needing)
-        self.place.store.head(self.path)
+        self.location.store.head(self.path)
         if manifest_id >= self.newest.readable_since:
             return self._free("no checkpoint pins it, though it can be read and pinned until then")
         return self._free("no checkpoint pins it")

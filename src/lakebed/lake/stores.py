@@ -32,7 +32,7 @@ from lakebed.runtime import Environment
 if TYPE_CHECKING:  # a kind of stores is loaded when a lake has one
     from lakebed.key_value.port import KeyValue
     from lakebed.kv.admin import DatabaseAdmin
-    from lakebed.kv.place import Place
+    from lakebed.kv.database_location import DatabaseLocation
     from lakebed.repo.options import RepositoryOptions
     from lakebed.repo.repositories import Repositories
     from lakebed.repo.repository import Repository
@@ -147,9 +147,9 @@ class Stores:
             if folder.endswith(DATABASE_SUFFIX) and folder != DATABASE_SUFFIX
         )
 
-    def _place(self, folder: str) -> Place:
+    def _place(self, folder: str) -> DatabaseLocation:
         """A database's place; its clones may lie beside it, or wherever this lake's credentials reach."""
-        from lakebed.kv.place import Place
+        from lakebed.kv.database_location import DatabaseLocation
 
         root = f"{self.url}/"
 
@@ -158,7 +158,7 @@ class Stores:
                 return self.store.sub(url.removeprefix(root))
             return open_store(url, storage_options=self.storage_options, environment=self.environment)
 
-        return Place(self.store.sub(folder), self.environment, open_url, is_probed=self.is_probed)
+        return DatabaseLocation(self.store.sub(folder), self.environment, open_url, is_probed=self.is_probed)
 
     # ---- repositories
 

@@ -18,7 +18,7 @@ from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError
 from lakebed.key_value.open import open_key_value
 from lakebed.key_value.port import KeyValue
 from lakebed.key_value.reader import ReadOnlyKeyValue
-from lakebed.kv.place import Place
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.objects.open import open_store
 from lakebed.objects.path import StoreUrl, parse_url
 from lakebed.repo.foreign import ForeignStores
@@ -95,7 +95,7 @@ def open_repositories(
         key_value: KeyValue
         if read_only:
             key_value = ReadOnlyKeyValue(
-                Place.at(place, storage_options=credentials, environment=environment, durable=durable)
+                DatabaseLocation.at(place, storage_options=credentials, environment=environment, durable=durable)
             )
         else:
             key_value = _owned(

@@ -14,11 +14,11 @@ import pytest
 from lakebed.fsck.database import check_database
 from lakebed.fsck.model import CheckReport, Findings
 from lakebed.kv import CheckpointOptions, CollectorOptions, Database, DatabaseAdmin, DatabaseOptions
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import sst_path
 from lakebed.kv.manifest import encode_manifest
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Manifest
-from lakebed.kv.place import Place
 from lakebed.objects import open_store
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
@@ -27,7 +27,7 @@ OPTIONS = DatabaseOptions(background=False, compaction=False)
 
 
 @pytest.fixture
-def place() -> Place:
+def place() -> DatabaseLocation:
     """Where the parent lies; clones lie beside it."""
     environment = Environment(clock=ManualClock(), rng=random.Random(1))
     world = open_store(f"memory://{uuid.uuid4()}", environment=environment)
@@ -35,11 +35,11 @@ def place() -> Place:
     def open_url(url: str) -> Any:
         return world.sub(url.removeprefix(world.root_url + "/"))
 
-    return Place(world.sub("parent"), environment, open_url)
+    return DatabaseLocation(world.sub("parent"), environment, open_url)
 
 
 @pytest.fixture
-def database(place: Place) -> Place:
+def database(place: DatabaseLocation) -> DatabaseLocation:
     """Two files of level 0, a run, a checkpoint, and a tail of the log."""
     with Database.open(place, options=OPTIONS) as opened:
         for part in range(3):
@@ -55,19 +55,19 @@ def database(place: Place) -> Place:
     return place
 
 
-def checked(place: Place, *, deep: bool = True) -> CheckReport:
+def checked(place: DatabaseLocation, *, deep: bool = True) -> CheckReport:
     """The report of a check."""
     report = CheckReport(place.url, deep)
     check_database(place, Findings(report, store="orders"))
     return report
 
 
-def kinds(place: Place, *, deep: bool = True) -> set[str]:
+def kinds(place: DatabaseLocation, *, deep: bool = True) -> set[str]:
     """What is wrong, by name."""
     return {finding.kind for finding in checked(place, deep=deep).findings if finding.severity != "info"}
 
 
-def test_a_sound_database(database: Place) -> None:
+def test_a_sound_database(database: DatabaseLocation) -> None:
     """Nothing is found, and everything is counted."""
     report = checked(database)
     assert report.findings == []
@@ -75,7 +75,7 @@ def test_a_sound_database(database: Place) -> None:
     assert report.size_bytes > 0
 
 
-def test_a_sound_family(database: Place) -> None:
+def test_a_sound_family(database: DatabaseLocation) -> None:
     """Clones, restored and compacted databases are sound too, and so are their parents."""
     clone = database.other(database.url.replace("parent", "clone"))
     DatabaseAdmin(clone).create_clone(database.url, "kept")
@@ -92,19 +92,19 @@ def test_a_sound_family(database: Place) -> None:
     assert kinds(clone) == set()
 
 
-def first_file(place: Place) -> str:
+def first_file(place: DatabaseLocation) -> str:
     """Path of some sorted file that the newest version needs."""
     return f"sst/{ManifestLog(place).latest().file_set.files()[0].id}.sst"
 
 
-def cut(place: Place) -> str:
+def cut(place: DatabaseLocation) -> str:
     """Cut a file short."""
     path = first_file(place)
     place.store.put(path, bytes(place.store.get(path))[:-1])
     return path
 
 
-def flip(place: Place) -> str:
+def flip(place: DatabaseLocation) -> str:
     """Change one byte in the middle of a file."""
     path = first_file(place)
     body = bytearray(place.store.get(path))
@@ -113,14 +113,14 @@ def flip(place: Place) -> str:
     return path
 
 
-def lose_file(place: Place) -> str:
+def lose_file(place: DatabaseLocation) -> str:
     """Lose a file."""
     path = first_file(place)
     place.store.delete([path])
     return path
 
 
-def lose_log(place: Place) -> str:
+def lose_log(place: DatabaseLocation) -> str:
     """Lose a record of the log."""
     manifest = ManifestLog(place).latest()
     paths = [meta.path for meta in place.store.list("wal")]
@@ -129,7 +129,7 @@ def lose_log(place: Place) -> str:
     return path
 
 
-def lose_pinned(place: Place) -> str:
+def lose_pinned(place: DatabaseLocation) -> str:
     """Lose the manifest that a checkpoint pins."""
     checkpoint = ManifestLog(place).latest().checkpoint("kept")
     assert checkpoint is not None
@@ -138,7 +138,7 @@ def lose_pinned(place: Place) -> str:
     return path
 
 
-def spoil_manifest(place: Place) -> str:
+def spoil_manifest(place: DatabaseLocation) -> str:
     """Change one byte of the newest manifest."""
     path = [meta.path for meta in place.store.list("manifest")][-1]
     body = bytearray(place.store.get(path))
@@ -147,7 +147,7 @@ def spoil_manifest(place: Place) -> str:
     return path
 
 
-def rewrite(place: Place, change: Callable[[Manifest], Manifest]) -> str:
+def rewrite(place: DatabaseLocation, change: Callable[[Manifest], Manifest]) -> str:
     """Put a newest manifest that says something wrong, with a right checksum."""
     manifest = ManifestLog(place).latest()
     path = f"manifest/{manifest.manifest_id:020d}.manifest"
@@ -155,7 +155,7 @@ def rewrite(place: Place, change: Callable[[Manifest], Manifest]) -> str:
     return path
 
 
-def overlap(place: Place) -> str:
+def overlap(place: DatabaseLocation) -> str:
     """Let two files of one run overlap."""
 
     def change(manifest: Manifest) -> Manifest:
@@ -165,7 +165,7 @@ def overlap(place: Place) -> str:
     return rewrite(place, change)
 
 
-def miscount(place: Place) -> str:
+def miscount(place: DatabaseLocation) -> str:
     """Let the manifest end before a sequence that its files hold."""
     rewrite(place, lambda manifest: msgspec.structs.replace(manifest, last_sequence=1))
     return first_file(place)
@@ -184,21 +184,21 @@ def miscount(place: Place) -> str:
         (miscount, "wrong_sequence"),
     ],
 )
-def test_damage_is_named(database: Place, damage: Callable[[Place], str], kind: str) -> None:
+def test_damage_is_named(database: DatabaseLocation, damage: Callable[[DatabaseLocation], str], kind: str) -> None:
     """Each damage is an error of its kind, at its object."""
     path = damage(database)
     found = [(finding.kind, finding.path) for finding in checked(database).findings if finding.severity == "error"]
     assert (kind, path) in found
 
 
-def test_only_deep_reads_files(database: Place) -> None:
+def test_only_deep_reads_files(database: DatabaseLocation) -> None:
     """A changed byte inside a file is found by a deep check alone."""
     flip(database)
     assert kinds(database, deep=False) == set()
     assert kinds(database) == {"corruption"}
 
 
-def test_a_pin_that_was_forced_away(database: Place) -> None:
+def test_a_pin_that_was_forced_away(database: DatabaseLocation) -> None:
     """A clone whose parent holds no pin for it is in danger; a pin for a clone that is gone holds files for nobody."""
     clone = database.other(database.url.replace("parent", "clone"))
     DatabaseAdmin(clone).create_clone(database.url)
@@ -214,7 +214,7 @@ def test_a_pin_that_was_forced_away(database: Place) -> None:
     assert "pin_lost" in kinds(other)
 
 
-def test_orphans_are_told_apart(database: Place) -> None:
+def test_orphans_are_told_apart(database: DatabaseLocation) -> None:
     """A file that no version names is told, with its size, and is no fault."""
     stray = "sst/01K00000000000000000000000.sst"
     database.store.put(stray, b"x" * 10)
@@ -223,13 +223,13 @@ def test_orphans_are_told_apart(database: Place) -> None:
     assert (report.error_count, report.orphan_bytes) == (0, 10)
 
 
-def test_a_destroyed_database_is_no_fault(database: Place) -> None:
+def test_a_destroyed_database_is_no_fault(database: DatabaseLocation) -> None:
     """What is left of it waits for the collector."""
     DatabaseAdmin(database).destroy(soft=True)
     assert {finding.severity for finding in checked(database).findings} <= {"info"}
 
 
-def test_what_a_destroyed_database_still_pins_is_checked(database: Place) -> None:
+def test_what_a_destroyed_database_still_pins_is_checked(database: DatabaseLocation) -> None:
     """Its checkpoints can be read until they end: a file that one of them needs is missed."""
     DatabaseAdmin(database).destroy(soft=True)
     pinned = ManifestLog(database).latest().checkpoints[0].manifest_id

@@ -36,7 +36,7 @@ from lakebed.clock import SystemClock
 from lakebed.errors import Conflict, Corruption, Fenced, InternalError, LakebedError, NotFound
 from lakebed.kv import Database, DatabaseOptions, ReaderOptions, WriteBatch
 from lakebed.kv.admin import DatabaseAdmin
-from lakebed.kv.place import Place
+from lakebed.kv.database_location import DatabaseLocation
 
 ROWS_KEPT = 20
 VALUE_BYTES = 300
@@ -300,7 +300,7 @@ class Storm:
             urls = [self.main, *(one["url"] for one in self.heard("clone"))]
             for url in [self.main, *rng.sample(urls, min(3, len(urls)))]:
                 try:
-                    report = lakebed.kv.collect.collect_garbage(Place.at(url, create=False), options=options)
+                    report = lakebed.kv.collect.collect_garbage(DatabaseLocation.at(url, create=False), options=options)
                 except NotFound as error:
                     if error.kind != "database_not_found":
                         raise
@@ -317,7 +317,7 @@ class Storm:
                 continue
             one = rng.choice(kept)
             self.say("restoring.all", id=one["id"])
-            place = Place.at(self.main)
+            place = DatabaseLocation.at(self.main)
             acknowledged = self.acknowledged()
             try:
                 restored = lakebed.kv.restore.restore(place, one["id"], keep_for=timedelta(minutes=10), take_over=True)

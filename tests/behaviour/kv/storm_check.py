@@ -11,8 +11,8 @@ from lakebed.errors import LakebedError
 from lakebed.fsck.check import check_url
 from lakebed.kv import CollectorOptions
 from lakebed.kv.admin import DatabaseAdmin
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import BOUNDARY_FOLDER, LEASE_PATH, parse_manifest, parse_wal
-from lakebed.kv.place import Place
 from lakebed.kv.wal_record import FENCE_BYTES
 
 Numbers = dict[str, int]
@@ -44,7 +44,7 @@ class _Check:
             self.counts[f"ended {one['role']} {one['kind']}"] += 1
         if len(storm.heard("restoring")) != len(storm.heard("restored")):
             self.wrongs.append(f"a restore did not say how it ended: {storm.heard('ended')}")
-        with DatabaseAdmin(Place.at(storm.main)).open(take_over=True) as db:
+        with DatabaseAdmin(DatabaseLocation.at(storm.main)).open(take_over=True) as db:
             final = storm.numbers_of(db.scan())
         self.check_lanes("the database", final, self.restores[-1:], self.acknowledged)
         self.check_checkpoints()
@@ -112,7 +112,7 @@ class _Check:
     def collect(self, url: str) -> None:
         everything = CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0))
         for _ in range(5):  # what ends by time may end in between
-            report = DatabaseAdmin(Place.at(url)).collect_garbage(everything)
+            report = DatabaseAdmin(DatabaseLocation.at(url)).collect_garbage(everything)
             self.wrongs += [f"collecting {url}: {one}" for one in report.warnings if "not finished" not in one]
             if not report.deleted_count:
                 return
@@ -120,7 +120,7 @@ class _Check:
     def check_sound(self) -> None:
         """No error; and after a collection nothing that nobody names."""
         for url in [self.storm.main, *(one["url"] for one in self.storm.living_clones())]:
-            database = DatabaseAdmin(Place.at(url))
+            database = DatabaseAdmin(DatabaseLocation.at(url))
             for one in database.list_checkpoints():
                 if one.owner.kind == "reader":
                     database.delete_checkpoint(one.id, force=True)
@@ -131,7 +131,7 @@ class _Check:
                     self.wrongs.append(f"fsck of {url}: {finding.kind} {finding.path} {finding.sentence}")
             newest = database.show_manifest()
             pinned = {one.manifest_id for one in newest.checkpoints}
-            there = {parse_manifest(meta.path) for meta in database.place.store.list("manifest")}
+            there = {parse_manifest(meta.path) for meta in database.location.store.list("manifest")}
             if there - pinned - {newest.manifest_id}:
                 self.wrongs.append(f"{url} keeps the manifests {sorted(there - pinned)} for nobody")
 
@@ -139,7 +139,7 @@ class _Check:
         """When all is destroyed, tombstones are left and nothing else."""
         urls = [one["url"] for one in self.storm.heard("begun")]
         for url in urls:
-            database = DatabaseAdmin(Place.at(url))
+            database = DatabaseAdmin(DatabaseLocation.at(url))
             try:
                 database.destroy(soft=True)
             except LakebedError as error:
@@ -147,11 +147,11 @@ class _Check:
                     raise
         for _ in range(len(urls) + 1):  # a clone's clone lets its parent go
             for url in urls:
-                database = DatabaseAdmin(Place.at(url))
-                if database.place.store.list_with_delimiter("manifest").objects:
+                database = DatabaseAdmin(DatabaseLocation.at(url))
+                if database.location.store.list_with_delimiter("manifest").objects:
                     self.force(database)
                     self.collect(url)
-        main = DatabaseAdmin(Place.at(self.storm.main))
+        main = DatabaseAdmin(DatabaseLocation.at(self.storm.main))
         owners = [
             str(one.owner) for one in main.list_checkpoints() if one.owner.kind == "clone" and one.expires_at_ms is None
         ]
@@ -160,7 +160,7 @@ class _Check:
         self.force(main)
         main.destroy(soft=False)
         for url in [self.storm.main, *urls]:
-            left = [meta for meta in Place.at(url).store.list() if not self.is_tombstone(meta)]
+            left = [meta for meta in DatabaseLocation.at(url).store.list() if not self.is_tombstone(meta)]
             manifests = [meta for meta in left if parse_manifest(meta.path)]
             if len(manifests) > 1 or len(left) > len(manifests):
                 self.wrongs.append(f"destroyed, {url} still has {[meta.path for meta in left]}")

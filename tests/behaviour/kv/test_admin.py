@@ -12,9 +12,9 @@ import pytest
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
 from lakebed.kv import admin as verbs
 from lakebed.kv.admin import DatabaseAdmin
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import BOUNDARY_FOLDER, LEASE_PATH, manifest_path, sst_path, wal_path
 from lakebed.kv.options import CheckpointOptions, CollectorOptions, DatabaseOptions, ReaderOptions
-from lakebed.kv.place import Place
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
 from worlds.kv.manual_database import Shop, key_of, value_of
@@ -152,7 +152,7 @@ def test_a_fork_from_a_version_leaves_no_pin_but_its_own(shop: Shop) -> None:
 def test_no_fork_beside_a_bucket() -> None:
     """Where there is no folder above, a clone needs a URL of its own."""
     environment = Environment(clock=ManualClock(), rng=random.Random(uuid.uuid4().int))
-    database = DatabaseAdmin(Place.at(f"memory://{uuid.uuid4()}", environment=environment))
+    database = DatabaseAdmin(DatabaseLocation.at(f"memory://{uuid.uuid4()}", environment=environment))
     with database.open(options=DatabaseOptions(background=False)) as opened:
         opened.put(b"k", b"v")
     with pytest.raises(InvalidRequest, match="URL of its own"):
@@ -301,7 +301,7 @@ def test_manifests_are_listed_with_what_pins_them(shop: Shop) -> None:
 def test_every_verb_by_url(tmp_path: Path) -> None:
     """The functions of the module do on a folder what the methods do, with the names of the proposal."""
     url, clone_url = tmp_path / "shop", tmp_path / "clone"
-    place = Place.at(url)
+    place = DatabaseLocation.at(url)
     with DatabaseAdmin(place).open(options=DatabaseOptions(background=False)) as database:
         database.put(key_of(1), value_of(1))
         made = verbs.create_checkpoint(url, CheckpointOptions(name="one", lifetime=HOUR))
@@ -354,7 +354,7 @@ def test_one_failing_database_does_not_keep_the_others(tmp_path: Path) -> None:
     """A collection of several goes through all of them, then raises what went wrong."""
     url = tmp_path / "shop"
     for _ in range(2):
-        with DatabaseAdmin(Place.at(url)).open(options=DatabaseOptions(background=False)) as database:
+        with DatabaseAdmin(DatabaseLocation.at(url)).open(options=DatabaseOptions(background=False)) as database:
             database.put(b"k", b"v")
             database.flush(memtable=True)
     before = len(verbs.list_manifests(url))

@@ -33,9 +33,9 @@ from lakebed.errors import (
 )
 from lakebed.kv import CheckpointOptions, CollectorOptions, DatabaseOptions, ReaderOptions, admin
 from lakebed.kv.claim import first_manifest
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import CloneSource
-from lakebed.kv.place import Place
 from lakebed.lsm.model import KEY_BYTES_MAX
 from worlds.kv.manual_database import Shop
 
@@ -86,10 +86,12 @@ def world(tmp_path: Path) -> World:
     expired = admin.create_checkpoint(made.at("orders"), CheckpointOptions(lifetime=timedelta(milliseconds=1))).id
     admin.create_clone(made.at("fork"), made.at("orders"))
     admin.destroy(made.at("gone"), soft=True)
-    half = Place.at(made.at("half"))
+    half = DatabaseLocation.at(made.at("half"))
     begun = first_manifest(half, options=BY_HAND)
     ManifestLog(half).create(
-        msgspec.structs.replace(begun, initialized=False, source=CloneSource(Place.at(made.at("orders")).url, None))
+        msgspec.structs.replace(
+            begun, initialized=False, source=CloneSource(DatabaseLocation.at(made.at("orders")).url, None)
+        )
     )
     newest = max((folder / "newer" / "manifest").iterdir())
     newest.write_bytes(raised_format(newest.read_bytes()))

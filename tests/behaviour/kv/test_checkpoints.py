@@ -19,10 +19,10 @@ from lakebed.kv.checkpoint import (
     refresh_checkpoint,
     with_checkpoint,
 )
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import CheckpointScope, Owner
 from lakebed.kv.options import CheckpointOptions
-from lakebed.kv.place import Place
 from lakebed.testing import Call, Crashed, Fault, FaultyStore, RecordingStore
 from worlds.kv.manual_database import Shop
 
@@ -356,7 +356,9 @@ def test_a_pin_of_an_old_version_races_a_collection(shop: Shop) -> None:
 # ---- faults
 
 
-def attempts(shop: Shop, verb: Callable[[Place], object]) -> Iterator[tuple[Shop, Fault, int, Place, FaultyStore]]:
+def attempts(
+    shop: Shop, verb: Callable[[DatabaseLocation], object]
+) -> Iterator[tuple[Shop, Fault, int, DatabaseLocation, FaultyStore]]:
     """The verb's store calls, each with each fault, each on a copy of the database."""
     other = shop.copy()
     recorded = RecordingStore(other.store)
@@ -383,7 +385,7 @@ def test_making_one_survives_every_fault(shop: Shop, source: str) -> None:
     version = shop.admin.show_manifest().manifest_id
     shop.write(3, files=False)
 
-    def verb(place: Place) -> Any:
+    def verb(place: DatabaseLocation) -> Any:
         if source == "version":
             return create_checkpoint(place, CheckpointOptions(name="new", lifetime=HOUR), version=version)
         wanted = base.id if source == "checkpoint" else None
@@ -420,7 +422,7 @@ def test_refresh_and_delete_survive_every_fault(shop: Shop, verb: str) -> None:
     kept = shop.admin.create_checkpoint(CheckpointOptions(name="kept"))
     shop.write(2)
 
-    def act(place: Place) -> object:
+    def act(place: DatabaseLocation) -> object:
         return refresh_checkpoint(place, made.id) if verb == "refresh" else delete_checkpoint(place, made.id)
 
     acknowledged = 0

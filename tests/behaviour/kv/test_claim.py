@@ -17,12 +17,12 @@ import pytest
 from lakebed.errors import Conflict, Fenced, InvalidRequest, LakebedError, NotFound, Unavailable
 from lakebed.kv import claim as claim_module
 from lakebed.kv.claim import Claim, claim_all, claim_writer
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import manifest_path, wal_path
 from lakebed.kv.lease import Process
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Checkpoint, CloneSource, Job, Manifest, Owner
 from lakebed.kv.options import DatabaseOptions
-from lakebed.kv.place import Place
 from lakebed.kv.wal import WalLog
 from lakebed.lsm.memtable import Memtable
 from lakebed.objects import open_store
@@ -35,24 +35,26 @@ START_ID = "01M7Z0AX9JD0889MTSQGP4ADK0"
 SEEDS = itertools.count()
 
 
-def place_on(store: Any, clock: ManualClock | None = None) -> Place:
+def place_on(store: Any, clock: ManualClock | None = None) -> DatabaseLocation:
     """A place with a manual clock and randomness of its own."""
-    return Place(store, Environment(clock=clock or ManualClock(), rng=random.Random(next(SEEDS))), open_store)
+    return DatabaseLocation(
+        store, Environment(clock=clock or ManualClock(), rng=random.Random(next(SEEDS))), open_store
+    )
 
 
-def fresh(clock: ManualClock | None = None) -> Place:
+def fresh(clock: ManualClock | None = None) -> DatabaseLocation:
     """An empty place."""
     return place_on(open_store(f"memory://{uuid.uuid4().hex}/db"), clock)
 
 
-def claimed(place: Place, **settings: Any) -> Claim:
+def claimed(place: DatabaseLocation, **settings: Any) -> Claim:
     """A claim whose lease is given up at once."""
     claim = claim_writer(place, process=HERE, **settings)
     claim.lease.give_up()
     return claim
 
 
-def append(place: Place, claim: Claim, id: int) -> None:
+def append(place: DatabaseLocation, claim: Claim, id: int) -> None:
     """One row, as the claimed writer."""
     rows = Memtable(id)
     rows.put(b"k", b"v")
@@ -60,7 +62,7 @@ def append(place: Place, claim: Claim, id: int) -> None:
     wal.append(id, wal.encode(rows.log(0, 1), id=id, epoch=claim.epoch))
 
 
-def objects(place: Place) -> dict[str, bytes]:
+def objects(place: DatabaseLocation) -> dict[str, bytes]:
     """Everything that is stored."""
     return {meta.path: bytes(place.store.get(meta.path)) for meta in place.store.list()}
 

@@ -15,11 +15,11 @@ from lakebed.kv.checkpoint import create_checkpoint, delete_checkpoint
 from lakebed.kv.clone import PIN_LIFETIME, create_clone
 from lakebed.kv.collect import collect_once
 from lakebed.kv.database import Database
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.destroy import destroy
 from lakebed.kv.locations import Locations, file_ids
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.options import CheckpointOptions, DatabaseOptions, ReaderOptions
-from lakebed.kv.place import Place
 from lakebed.kv.reader import DatabaseReader
 from lakebed.objects import open_store
 from lakebed.runtime import Environment
@@ -273,7 +273,7 @@ def test_another_store_needs_a_copy_which_depends_on_nothing(farm: Farm, tmp_pat
     clone(farm, "b", "a")
     rows |= fill(farm, "b", prefix="b")
     elsewhere = farm.place("b")
-    target = Place(open_store(str(tmp_path / "copy"), durable=False), farm.environment, elsewhere.open_url)
+    target = DatabaseLocation(open_store(str(tmp_path / "copy"), durable=False), farm.environment, elsewhere.open_url)
     with pytest.raises(InvalidRequest, match="--copy") as error:
         create_clone(target, farm.url("b"))
     assert error.value.kind == "other_store"
@@ -451,7 +451,7 @@ def test_every_fault_at_every_call_of_a_clone(farm: Farm, copy: bool) -> None:
             assert {pin for pin, url in farm.clone_pins(name).items() if url == farm.url("c")} == needed
         assert [farm.unreferenced(name) for name in ("a", "b", "c")] == [[], [], []]
 
-    def verb(place: Place) -> object:
+    def verb(place: DatabaseLocation) -> object:
         return create_clone(place, farm.url("b"), copy=copy)
 
     def retry() -> object:
@@ -497,7 +497,7 @@ def test_a_lifetime_must_be_one(farm: Farm) -> None:
 def test_many_at_once_in_threads(tmp_path: Path) -> None:
     """Clones of one parent to many places all succeed; to one place, one is made and nobody leaks a pin."""
     environment = Environment()
-    parent = Place.at(tmp_path / "parent", environment=environment, durable=False)
+    parent = DatabaseLocation.at(tmp_path / "parent", environment=environment, durable=False)
     with Database.open(parent, options=DatabaseOptions(background=False)) as db:
         for number in range(12):
             db.put(b"%d" % number, b"1")

@@ -17,11 +17,11 @@ from lakebed.kv.clone import create_clone
 from lakebed.kv.collect import Collector, collect_garbage, collect_once, plan_garbage
 from lakebed.kv.compactor import Compactor
 from lakebed.kv.database import Database
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.destroy import destroy
 from lakebed.kv.layout import manifest_path, parse_sst
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.options import CheckpointOptions, CollectorOptions, DatabaseOptions, ReaderOptions
-from lakebed.kv.place import Place
 from lakebed.kv.reader import DatabaseReader
 from lakebed.lsm.file_id import file_id_time_ms
 from lakebed.testing import Crashed, FaultyStore, RecordingStore
@@ -413,7 +413,7 @@ def test_every_fault_at_every_call_of_a_collection(farm: Farm) -> None:
         assert farm.rows("db", checkpoint) == pinned
         assert farm.unreferenced("db") == []
 
-    def verb(place: Place) -> object:
+    def verb(place: DatabaseLocation) -> object:
         return collect_garbage(place, options=AT_ONCE)
 
     assert strike_everywhere(farm, verb, lambda: verb(farm.place("db")), check, name="db") > 40
@@ -437,7 +437,7 @@ def test_every_fault_at_every_call_of_detaching(farm: Farm) -> None:
         assert farm.rows("clone") == rows
         assert [farm.unreferenced(name) for name in ("db", "clone")] == [[], []]
 
-    def verb(place: Place) -> object:
+    def verb(place: DatabaseLocation) -> object:
         return collect_once(place, options=AT_ONCE)
 
     assert strike_everywhere(farm, verb, lambda: verb(farm.place("clone")), check, name="clone") > 40
@@ -558,7 +558,7 @@ def test_every_kind_of_store(farm: Farm, kind: str, tmp_path: Path, request: pyt
     if kind == "s3":
         server = request.getfixturevalue("s3_server")
         url, options = f"{server.url()}/db", server.options
-    place = Place.at(url, storage_options=options, environment=farm.environment, durable=False)
+    place = DatabaseLocation.at(url, storage_options=options, environment=farm.environment, durable=False)
     clone = place.other(f"{url}-clone")
     by_hand = DatabaseOptions(background=False)
     with Database.open(place, options=by_hand) as db:

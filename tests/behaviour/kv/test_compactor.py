@@ -19,10 +19,10 @@ from lakebed.errors import Fenced, InvalidRequest, LakebedError, NotFound, Outco
 from lakebed.kv.admin import DatabaseAdmin
 from lakebed.kv.compactor import Compactor
 from lakebed.kv.database import Database
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Manifest
 from lakebed.kv.options import CollectorOptions, DatabaseOptions
-from lakebed.kv.place import Place
 from lakebed.kv.publisher import newest_file_id
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
@@ -45,9 +45,9 @@ class World:
         self.environment = Environment(clock=self.clock, rng=random.Random("compactor"))
         self.inner = open_store(f"memory://compactor-{next(NUMBERS)}", environment=self.environment)
 
-    def place(self, store: ObjectStore | None = None) -> Place:
+    def place(self, store: ObjectStore | None = None) -> DatabaseLocation:
         """A process's way to the database."""
-        return Place(store or self.inner, self.environment, open_store)
+        return DatabaseLocation(store or self.inner, self.environment, open_store)
 
     def admin(self) -> DatabaseAdmin:
         """The verbs, past all faults."""
@@ -110,7 +110,7 @@ def fresh() -> tuple[World, Model]:
 # ---- the verbs: prepared through a store without faults, then run
 
 
-def flush(world: World, place: Place, model: Model) -> Callable[[], object]:
+def flush(world: World, place: DatabaseLocation, model: Model) -> Callable[[], object]:
     """A memtable of acknowledged rows becomes a file."""
     database = Database.open(place, options=OPTIONS)
     for key in KEYS[::3]:
@@ -121,19 +121,19 @@ def flush(world: World, place: Place, model: Model) -> Callable[[], object]:
     return lambda: database.flush(memtable=True)
 
 
-def compact_inside(world: World, place: Place, model: Model) -> Callable[[], object]:
+def compact_inside(world: World, place: DatabaseLocation, model: Model) -> Callable[[], object]:
     """The writer's own compaction."""
     database = Database.open(place, options=IN_PROCESS)
     return lambda: database.compact_once()
 
 
-def compact_outside(world: World, place: Place, model: Model) -> Callable[[], object]:
+def compact_outside(world: World, place: DatabaseLocation, model: Model) -> Callable[[], object]:
     """A compaction by a process of its own, from its claim on."""
     compactor = Compactor(place, options=OPTIONS)
     return lambda: compactor.compact_once()
 
 
-def compact_everything(world: World, place: Place, model: Model) -> Callable[[], object]:
+def compact_everything(world: World, place: DatabaseLocation, model: Model) -> Callable[[], object]:
     """The same, everything into one run."""
     compactor = Compactor(place, options=OPTIONS)
     return lambda: compactor.compact_full()

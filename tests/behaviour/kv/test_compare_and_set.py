@@ -17,7 +17,7 @@ import pytest
 from lakebed import kv
 from lakebed.errors import Closed, Conflict, Fenced, OutcomeUnknown
 from lakebed.kv import Database, DatabaseOptions
-from lakebed.kv.place import Place
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.runtime import Environment
 from lakebed.testing import Fault, FaultyStore, ManualClock
 
@@ -63,19 +63,19 @@ with open(said, "ab", buffering=0) as log:
 """
 
 
-def open_at(place: Place, **settings: Any) -> Database:
+def open_at(place: DatabaseLocation, **settings: Any) -> Database:
     """A writer without threads, whoever owned the database before."""
     return Database.open(place, options=BY_HAND, take_over=True, **settings)
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path) -> DatabaseLocation:
     """A place for a database."""
-    return Place.at(tmp_path / "db", durable=False)
+    return DatabaseLocation.at(tmp_path / "db", durable=False)
 
 
 @pytest.mark.parametrize("wal_enabled", [True, False], ids=["log", "no log"])
-def test_a_fenced_writer_does_not_say_what_the_value_is(place: Place, wal_enabled: bool) -> None:
+def test_a_fenced_writer_does_not_say_what_the_value_is(place: DatabaseLocation, wal_enabled: bool) -> None:
     """set_if of a writer that was taken over, and does not know it yet, is Fenced, not a Conflict with an old value."""
     old = Database.open(place, options=DatabaseOptions(background=False, wal_enabled=wal_enabled))
     old.put(b"k", b"1")
@@ -91,7 +91,7 @@ def test_a_fenced_writer_does_not_say_what_the_value_is(place: Place, wal_enable
         new.set_if(b"k", b"3", expected=b"1")
 
 
-def test_a_conflict_costs_one_head(place: Place) -> None:
+def test_a_conflict_costs_one_head(place: DatabaseLocation) -> None:
     """The proof that we still own the database: 1 HEAD, and no append when what was seen is durable."""
     with open_at(place) as db:
         db.put(b"k", b"1")
@@ -106,12 +106,12 @@ def test_a_conflict_costs_one_head(place: Place) -> None:
 def test_a_conflict_rests_on_what_is_durable(tmp_path: Path) -> None:
     """The value that a Conflict speaks of was durable before it was raised; when it cannot be, that is said instead."""
     url = str(tmp_path / "db")
-    plain = Place.at(url, durable=False, environment=Environment(clock=ManualClock()))
+    plain = DatabaseLocation.at(url, durable=False, environment=Environment(clock=ManualClock()))
     failing = False
     store = FaultyStore(
         plain.store, faults=lambda index, call: Fault.LOST_REQUEST if failing and call.kind == "put" else None
     )
-    db = open_at(Place(store, plain.environment, plain.open_url))
+    db = open_at(DatabaseLocation(store, plain.environment, plain.open_url))
     db.put(b"k", b"1", await_durable=False)
     with pytest.raises(Conflict):
         db.set_if(b"k", b"3", expected=b"2")
@@ -125,7 +125,7 @@ def test_a_conflict_rests_on_what_is_durable(tmp_path: Path) -> None:
     db.close()
 
 
-def test_threads_count_exactly(place: Place) -> None:
+def test_threads_count_exactly(place: DatabaseLocation) -> None:
     """Compare-and-set of one key by eight threads: every acknowledged increment counts once."""
     with Database.open(place) as db:
 

@@ -13,9 +13,9 @@ from lakebed.kv.checkpoint import create_checkpoint, delete_checkpoint, refresh_
 from lakebed.kv.clone import create_clone
 from lakebed.kv.collect import collect_once
 from lakebed.kv.database import Database
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.destroy import destroy
 from lakebed.kv.options import CheckpointOptions, CollectorOptions, DatabaseOptions, ReaderOptions
-from lakebed.kv.place import Place
 from lakebed.kv.reader import DatabaseReader
 from lakebed.kv.wal_record import FENCE_BYTES
 from lakebed.testing import Crashed, Fault, FaultyStore, RecordingStore
@@ -306,7 +306,7 @@ def test_every_fault_at_every_call_of_destroying(farm: Farm, soft: bool) -> None
         assert farm.rows("parent") == rows
         assert farm.unreferenced("parent") == []
 
-    def verb(place: Place) -> object:
+    def verb(place: DatabaseLocation) -> object:
         return destroy(place, soft=soft)
 
     def retry() -> object:

@@ -11,8 +11,8 @@ import uuid
 import pytest
 
 from lakebed.errors import Fenced, InvalidRequest
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.lease import LEASE_LIFETIME_MS_MAX, Process, read_lease, take_lease, this_process
-from lakebed.kv.place import Place
 from lakebed.objects import open_store
 from lakebed.runtime import Environment
 from lakebed.testing import Fault, FaultyStore, ManualClock
@@ -22,11 +22,11 @@ HERE = Process("here", 7, "boot/1", "http://here:1", lambda pid: True)
 THERE = Process("there", 8, "boot/2", None, lambda pid: False)
 
 
-def fresh() -> tuple[Place, ManualClock]:
+def fresh() -> tuple[DatabaseLocation, ManualClock]:
     """An empty place and its clock."""
     clock = ManualClock()
     store = open_store(f"memory://{uuid.uuid4().hex}/db")
-    return Place(store, Environment(clock=clock, rng=random.Random(5)), open_store), clock
+    return DatabaseLocation(store, Environment(clock=clock, rng=random.Random(5)), open_store), clock
 
 
 def test_a_lease_says_who_owns_the_database() -> None:
@@ -175,7 +175,7 @@ def test_a_lease_that_cannot_be_written_stops_nobody() -> None:
     """It is advisory: the owner is told, goes on, and tries again with its next step."""
     place, _ = fresh()
     faulty = FaultyStore(place.store, faults={0: Fault.ERROR_BEFORE})
-    owner = Place(faulty, place.environment, open_store)
+    owner = DatabaseLocation(faulty, place.environment, open_store)
     lease, warning = take_lease(owner, process=HERE, epoch=1, lifetime_ms=LIFETIME_MS)
     assert "could not be written" in str(warning)
     assert read_lease(place, process=THERE).owner is None
@@ -205,7 +205,7 @@ def test_a_clock_that_is_set_back_does_not_end_a_lease() -> None:
     """The writer goes on renewing in time, so whoever looks by the corrected clock sees an owner."""
     clock = SetBack()
     store = open_store(f"memory://{uuid.uuid4().hex}/db")
-    place = Place(store, Environment(clock=clock, rng=random.Random(5)), open_store)
+    place = DatabaseLocation(store, Environment(clock=clock, rng=random.Random(5)), open_store)
     lease, _ = take_lease(place, process=HERE, epoch=1, lifetime_ms=LIFETIME_MS)
     clock.step_ms = -3_600_000
     for _ in range(5):

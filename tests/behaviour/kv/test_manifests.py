@@ -14,12 +14,12 @@ import xxhash
 
 from lakebed.errors import AlreadyExists, Corruption, InvalidRequest, NotFound, OutcomeUnknown, UnsupportedFormat
 from lakebed.kv.claim import first_manifest
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import manifest_path
 from lakebed.kv.manifest import encode_manifest
 from lakebed.kv.manifests import PREVIOUS_WRITE_IDS_MAX, ManifestLog
 from lakebed.kv.model import Manifest
 from lakebed.kv.options import DatabaseOptions
-from lakebed.kv.place import Place
 from lakebed.objects import open_store
 from lakebed.objects.boundary import MARKER_COUNT_KEPT
 from lakebed.runtime import Environment
@@ -28,22 +28,22 @@ from lakebed.testing import Fault, FaultyStore, ManualClock
 SEEDS = itertools.count()
 
 
-def place_on(store: Any) -> Place:
+def place_on(store: Any) -> DatabaseLocation:
     """A place with a manual clock and randomness of its own."""
-    return Place(store, Environment(clock=ManualClock(), rng=random.Random(next(SEEDS))), open_store)
+    return DatabaseLocation(store, Environment(clock=ManualClock(), rng=random.Random(next(SEEDS))), open_store)
 
 
-def fresh() -> Place:
+def fresh() -> DatabaseLocation:
     """An empty place."""
     return place_on(open_store(f"memory://{uuid.uuid4().hex}/db"))
 
 
-def first(place: Place) -> Manifest:
+def first(place: DatabaseLocation) -> Manifest:
     """The manifest of an empty database."""
     return first_manifest(place, options=DatabaseOptions())
 
 
-def made() -> Place:
+def made() -> DatabaseLocation:
     """A place with one manifest."""
     place = fresh()
     ManifestLog(place).create(first(place))

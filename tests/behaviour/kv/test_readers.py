@@ -14,9 +14,9 @@ from lakebed.errors import Closed, Conflict, Corruption, InvalidRequest, NotFoun
 from lakebed.kv.admin import DatabaseAdmin
 from lakebed.kv.batch import WriteBatch
 from lakebed.kv.database import Database
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import sst_path, wal_path
 from lakebed.kv.options import CheckpointOptions, CollectorOptions, DatabaseOptions, ReaderOptions
-from lakebed.kv.place import Place
 from lakebed.kv.reader import DatabaseReader
 from lakebed.objects.open import open_store
 from lakebed.testing import Scheduler
@@ -280,7 +280,7 @@ def test_it_polls_by_itself_and_ends_when_closed() -> None:
     environment = scheduler.environment()
     url = f"memory://{uuid.uuid4()}/shop"
     store = scheduler.store(open_store(url))
-    place = Place(store, environment, lambda other: scheduler.store(open_store(other)))
+    place = DatabaseLocation(store, environment, lambda other: scheduler.store(open_store(other)))
     seen: list[list[bytes]] = []
 
     def act() -> None:
@@ -310,7 +310,7 @@ def test_threads_share_a_reader(seed: int) -> None:
     environment = scheduler.environment()
     url = f"memory://{uuid.uuid4()}/shop"
     store = scheduler.store(open_store(url))
-    place = Place(store, environment, lambda other: scheduler.store(open_store(other)))
+    place = DatabaseLocation(store, environment, lambda other: scheduler.store(open_store(other)))
     options = DatabaseOptions(background=False, compaction=False, cache_bytes=0)
     Database.open(place, options=options).close()
     reader = DatabaseReader.open(place, options=ReaderOptions(background=False, cache_bytes=0))

@@ -12,10 +12,10 @@ import pytest
 from lakebed.errors import Conflict, Corruption, Fenced
 from lakebed.kv import recovery
 from lakebed.kv.claim import claim_writer
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import wal_path
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Checkpoint, Manifest, Owner
-from lakebed.kv.place import Place
 from lakebed.kv.recovery import replay
 from lakebed.kv.wal import WalLog
 from lakebed.lsm.memtable import Memtable
@@ -26,13 +26,13 @@ from lakebed.testing import ManualClock, RecordingStore
 LARGE = 1 << 30
 
 
-def fresh() -> Place:
+def fresh() -> DatabaseLocation:
     """An empty place."""
     store = open_store(f"memory://{uuid.uuid4().hex}/db")
-    return Place(store, Environment(clock=ManualClock(), rng=random.Random(5)), open_store)
+    return DatabaseLocation(store, Environment(clock=ManualClock(), rng=random.Random(5)), open_store)
 
 
-def write(place: Place, id: int, first_sequence: int, *keys: bytes, epoch: int = 1) -> int:
+def write(place: DatabaseLocation, id: int, first_sequence: int, *keys: bytes, epoch: int = 1) -> int:
     """Append a record with a put a key; the next sequence."""
     rows = Memtable(first_sequence)
     for key in keys:
@@ -42,7 +42,7 @@ def write(place: Place, id: int, first_sequence: int, *keys: bytes, epoch: int =
     return first_sequence + len(keys)
 
 
-def opened() -> tuple[Place, Manifest]:
+def opened() -> tuple[DatabaseLocation, Manifest]:
     """A database whose writer has its fence at 1."""
     place = fresh()
     return place, claim_writer(place).manifest
@@ -178,7 +178,7 @@ def test_a_record_that_goes_between_listing_and_reading() -> None:
                 place.store.delete([wal_path(2)])
             return super().intercept(call, perform)
 
-    reader = Place(Collected(place.store), place.environment, open_store)
+    reader = DatabaseLocation(Collected(place.store), place.environment, open_store)
     with pytest.raises(Conflict) as caught:
         replay(reader, manifest, through=2, table_bytes_max=LARGE)
     assert caught.value.kind == "log_collected"
@@ -202,7 +202,7 @@ def test_reading_ahead_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     size_bytes = WalLog(place).entries(1)[0].size_bytes
     monkeypatch.setattr(recovery, "READ_AHEAD_BYTES", 3 * size_bytes)
     recorded = RecordingStore(place.store)
-    reader = Place(recorded, place.environment, open_store)
+    reader = DatabaseLocation(recorded, place.environment, open_store)
     records = recovery.read_records(reader, manifest, after=0, through=21)
     assert next(records).id == 2
     assert sum(one.call.kind == "get" for one in recorded.trace) <= 3

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from lakebed.kv import Database, DatabaseAdmin, DatabaseOptions, DatabaseReader, ReaderOptions
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.options import CollectorOptions
-from lakebed.kv.place import Place
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
 
@@ -40,9 +40,9 @@ class Bucket:
     url: str
     clock: ManualClock = field(default_factory=ManualClock)
 
-    def place(self, name: str = "orders") -> Place:
+    def place(self, name: str = "orders") -> DatabaseLocation:
         """A database's place."""
-        return Place.at(
+        return DatabaseLocation.at(
             f"{self.url}/{name}", storage_options=self.server.options, environment=Environment(clock=self.clock)
         )
 
@@ -87,7 +87,7 @@ def bucket(s3_server: Any) -> Bucket:
 def test_a_durable_put(bucket: Bucket) -> None:
     """Exactly 1 PUT, by the server's count and by ours; nothing for a put that nobody waits for."""
     with bucket.open() as db:
-        store = db.admin.place.store
+        store = db.admin.location.store
         db.put(b"first", b"")
         for number in range(5):
             with bucket.counted() as at_server, store.count() as at_port:

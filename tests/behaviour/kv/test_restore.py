@@ -14,10 +14,10 @@ from lakebed.kv.claim import claim_writer
 from lakebed.kv.clone import create_clone
 from lakebed.kv.collect import collect_once
 from lakebed.kv.database import Database
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import manifest_path
 from lakebed.kv.lease import read_lease, this_process
 from lakebed.kv.options import CheckpointOptions, DatabaseOptions
-from lakebed.kv.place import Place
 from lakebed.kv.restore import KEEP_FOR, restore
 from lakebed.testing import Crashed, Fault, FaultyStore, RecordingStore
 from worlds.kv.faulty_databases import AT_ONCE, Farm, strike_everywhere
@@ -274,7 +274,7 @@ def test_every_fault_at_every_call_of_a_restore(farm: Farm) -> None:
         assert farm.rows("db") == before == farm.rows("db", checkpoint)
         assert farm.unreferenced("db") == []
 
-    def verb(place: Place) -> object:
+    def verb(place: DatabaseLocation) -> object:
         return restore(place, checkpoint)
 
     def retry() -> object:

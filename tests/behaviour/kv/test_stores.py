@@ -19,8 +19,8 @@ import pytest
 from lakebed import kv
 from lakebed.errors import AlreadyExists, Conflict, Fenced, InvalidRequest, LakebedError, NotFound
 from lakebed.kv import Database, DatabaseAdmin, DatabaseOptions, ReaderOptions, WriteBatch
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.options import CheckpointOptions, CollectorOptions
-from lakebed.kv.place import Place
 from lakebed.kv.wal import WalLog
 
 BY_HAND = DatabaseOptions(background=False, l0_compaction_count=2)
@@ -40,9 +40,9 @@ class Home:
         """A database's URL."""
         return f"{self.url}/{name}"
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> DatabaseLocation:
         """A database's place."""
-        return Place.at(self.at(name), storage_options=self.options, durable=False)
+        return DatabaseLocation.at(self.at(name), storage_options=self.options, durable=False)
 
     def admin(self, name: str) -> DatabaseAdmin:
         """Its verbs."""

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from lakebed.errors import Conflict, Corruption, Fenced, InternalError, NotFound, OutcomeUnknown
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import wal_path
-from lakebed.kv.place import Place
 from lakebed.kv.wal import WalLog
 from lakebed.lsm.memtable import Memtable
 from lakebed.objects import open_store
@@ -21,12 +21,12 @@ from lakebed.testing import Fault, FaultyStore, ManualClock
 SEEDS = itertools.count()
 
 
-def place_on(store: Any) -> Place:
+def place_on(store: Any) -> DatabaseLocation:
     """A place with a manual clock and randomness of its own."""
-    return Place(store, Environment(clock=ManualClock(), rng=random.Random(next(SEEDS))), open_store)
+    return DatabaseLocation(store, Environment(clock=ManualClock(), rng=random.Random(next(SEEDS))), open_store)
 
 
-def fresh() -> Place:
+def fresh() -> DatabaseLocation:
     """An empty place."""
     return place_on(open_store(f"memory://{uuid.uuid4().hex}/db"))
 

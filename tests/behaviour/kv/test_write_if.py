@@ -14,7 +14,7 @@ import pytest
 from lakebed import kv
 from lakebed.errors import Closed, Conflict, Fenced, InvalidRequest, OutcomeUnknown, Unavailable
 from lakebed.kv import Database, DatabaseOptions, WriteBatch
-from lakebed.kv.place import Place
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.runtime import Environment
 from lakebed.testing import Fault, FaultyStore, ManualClock
 from lakebed.testing.between import Between
@@ -34,14 +34,14 @@ def batch_of(puts: Mapping[bytes, bytes | None]) -> WriteBatch:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path) -> DatabaseLocation:
     """A place for a database."""
-    return Place.at(tmp_path / "db", durable=False)
+    return DatabaseLocation.at(tmp_path / "db", durable=False)
 
 
 @pytest.mark.parametrize("wal_enabled", [True, False], ids=["log", "no log"])
 @pytest.mark.parametrize("where", ["memory", "files", "files, read before"])
-def test_every_expected_key_must_hold(place: Place, where: str, wal_enabled: bool) -> None:
+def test_every_expected_key_must_hold(place: DatabaseLocation, where: str, wal_enabled: bool) -> None:
     """Values and absences are compared wherever they lie; one that differs is named, and nothing is written."""
     with Database.open(place, options=DatabaseOptions(background=False, wal_enabled=wal_enabled)) as db:
         db.write(batch_of({b"a": b"1", b"b": b"2", b"gone": b"0"}))
@@ -64,7 +64,7 @@ def test_every_expected_key_must_hold(place: Place, where: str, wal_enabled: boo
         assert dict(db.scan()) == {b"b": b"2", b"c": b"3"}
 
 
-def test_a_write_costs_one_request(place: Place) -> None:
+def test_a_write_costs_one_request(place: DatabaseLocation) -> None:
     """What memory knows of the expected keys is not asked for; a check of nothing to write is one HEAD."""
     with Database.open(place, options=BY_HAND) as db:
         db.write(batch_of({b"a": b"1", b"b": b"2"}))
@@ -83,7 +83,7 @@ def test_a_write_costs_one_request(place: Place) -> None:
         assert requests.put == 1
 
 
-def test_a_writer_that_was_taken_over_answers_nothing(place: Place) -> None:
+def test_a_writer_that_was_taken_over_answers_nothing(place: DatabaseLocation) -> None:
     """Success, Conflict and a mere check are `Fenced` once another writer has opened, whatever was expected."""
     old = Database.open(place, options=BY_HAND)
     old.write(batch_of({b"a": b"1", b"b": b"2"}))
@@ -112,7 +112,7 @@ def test_a_writer_that_was_taken_over_answers_nothing(place: Place) -> None:
 def test_a_value_that_has_ended_is_none(tmp_path: Path) -> None:
     """An expected value with an end of its own counts until that, in memory and in files, and not a moment longer."""
     clock = ManualClock()
-    place = Place.at(tmp_path / "db", durable=False, environment=Environment(clock=clock))
+    place = DatabaseLocation.at(tmp_path / "db", durable=False, environment=Environment(clock=clock))
     with Database.open(place, options=BY_HAND) as db:
         for flushed in (False, True):
             db.put(b"lease", b"me", ttl=timedelta(seconds=10))
@@ -129,7 +129,7 @@ def test_a_value_that_has_ended_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", [b"a", b"b", b"z"])
 def test_what_others_write_meanwhile_counts(tmp_path: Path, key: bytes, flush: bool) -> None:
     """A key that is written between look and write is looked at again, also when its memtable has gone already."""
-    plain = Place.at(tmp_path / "db", durable=False)
+    plain = DatabaseLocation.at(tmp_path / "db", durable=False)
     options = DatabaseOptions(background=False, transaction_history_bytes_max=0, cache_bytes=0, row_cache_bytes=0)
     with Database.open(plain, options=options) as db:
         db.write(batch_of({b"a": b"1", b"b": b"2"}))
@@ -142,7 +142,7 @@ def test_what_others_write_meanwhile_counts(tmp_path: Path, key: bytes, flush: b
 
     expected = {b"a": b"1", b"b": b"2", b"z": None}
     between = Between(plain.store, kind="get", prefix="sst/", happens=interfere)
-    with Database.open(Place(between, plain.environment, plain.open_url), options=options) as db:
+    with Database.open(DatabaseLocation(between, plain.environment, plain.open_url), options=options) as db:
         with pytest.raises(Conflict) as told:
             db.write_if(batch_of({b"c": b"3"}), expected=expected)
         assert between.struck
@@ -152,7 +152,7 @@ def test_what_others_write_meanwhile_counts(tmp_path: Path, key: bytes, flush: b
 
 
 @pytest.mark.parametrize("flushing", [False, True])
-def test_there_is_no_write_skew(place: Place, flushing: bool) -> None:
+def test_there_is_no_write_skew(place: DatabaseLocation, flushing: bool) -> None:
     """Two threads, each writing its key when the other's is still absent: one of them wins each turn."""
     barrier, turns = Barrier(2), 100
     with Database.open(place) as db:
@@ -176,7 +176,7 @@ def test_there_is_no_write_skew(place: Place, flushing: bool) -> None:
     assert all(a != b for a, b in zip(left, right, strict=True))
 
 
-def test_batches_that_cannot_be_are_refused(place: Place) -> None:
+def test_batches_that_cannot_be_are_refused(place: DatabaseLocation) -> None:
     """Something else than a batch, and keys or values that cannot be expected, change nothing."""
     with Database.open(place, options=BY_HAND) as db:
         for batch, expected in (
@@ -194,7 +194,7 @@ def test_batches_that_cannot_be_are_refused(place: Place) -> None:
 
 
 @pytest.mark.parametrize("wal_enabled", [True, False], ids=["log", "no log"])
-def test_a_proved_snapshot_shows_what_is_durable(place: Place, wal_enabled: bool) -> None:
+def test_a_proved_snapshot_shows_what_is_durable(place: DatabaseLocation, wal_enabled: bool) -> None:
     """Rows that nobody has waited for are not in it, older values of their keys are, and it forces no flush."""
     with Database.open(place, options=DatabaseOptions(background=False, wal_enabled=wal_enabled)) as db:
         db.write(batch_of({b"a": b"1", b"b": b"2"}))
@@ -215,13 +215,13 @@ def test_a_proved_snapshot_shows_what_is_durable(place: Place, wal_enabled: bool
 
 def test_a_proved_snapshot_settles_what_was_unclear(tmp_path: Path) -> None:
     """After a write without a clear answer the next proved snapshot says whether it happened, for good."""
-    plain = Place.at(tmp_path / "db", durable=False, environment=Environment(clock=ManualClock()))
+    plain = DatabaseLocation.at(tmp_path / "db", durable=False, environment=Environment(clock=ManualClock()))
     failing: Fault | None = None
     store = FaultyStore(
         plain.store,
         faults=lambda index, call: None if failing is None else failing if call.kind == "put" else Fault.ERROR_BEFORE,
     )
-    db = Database.open(Place(store, plain.environment, plain.open_url), options=BY_HAND)
+    db = Database.open(DatabaseLocation(store, plain.environment, plain.open_url), options=BY_HAND)
     db.put(b"k", b"1")
     for number, fault in enumerate((Fault.LOST_REPLY, Fault.LOST_REQUEST)):
         failing = fault
@@ -237,7 +237,7 @@ def test_a_proved_snapshot_settles_what_was_unclear(tmp_path: Path) -> None:
     db.close()
 
 
-def test_proved_snapshots_beside_writers(place: Place) -> None:
+def test_proved_snapshots_beside_writers(place: DatabaseLocation) -> None:
     """While threads write pairs and files come and go, snapshots have both of a pair, and what was acknowledged."""
     options = DatabaseOptions(l0_sst_bytes=20_000, l0_compaction_count=2)
     acknowledged = [0] * 4
@@ -272,7 +272,7 @@ def test_proved_snapshots_beside_writers(place: Place) -> None:
             assert all(one.result() for one in looking)
 
 
-def test_an_owner_says_where_it_serves(place: Place) -> None:
+def test_an_owner_says_where_it_serves(place: DatabaseLocation) -> None:
     """Whom the lease turns away is told the endpoint; without one, who the owner is."""
     for endpoint in ("http://127.0.0.1:8000", None):
         with Database.open(place, options=BY_HAND, endpoint=endpoint), pytest.raises(Conflict) as told:

@@ -14,9 +14,9 @@ import pytest
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.kv.admin import DatabaseAdmin
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import sst_path
 from lakebed.kv.options import DatabaseOptions, ReaderOptions
-from lakebed.kv.place import Place
 from lakebed.kv.reader import DatabaseReader
 from lakebed.objects import open_store
 from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, Version
@@ -84,7 +84,7 @@ def a_database() -> Subject:
             return items(reader)
 
     return Subject(
-        store=DatabaseAdmin(Place.at(f"memory://{uuid.uuid4()}/numbers", environment=environment)),
+        store=DatabaseAdmin(DatabaseLocation.at(f"memory://{uuid.uuid4()}/numbers", environment=environment)),
         write=write,
         items=items,
         an_object=lambda store: sst_path(store.show_manifest().l0[0].id),

@@ -10,9 +10,9 @@ from types import ModuleType
 
 import pytest
 
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.lease import Process, read_lease
 from lakebed.kv.manifest import decode_manifest, encode_manifest
-from lakebed.kv.place import Place
 from lakebed.kv.wal_record import FENCE_BYTES, decode_record
 from lakebed.objects import open_store
 from lakebed.runtime import Environment
@@ -56,7 +56,7 @@ def test_leases_of_format_1() -> None:
     """A lease of format 1 says whose the database is."""
     store = open_store(f"memory://{uuid.uuid4().hex}/db")
     store.put("lease.json", (FOLDER / "lease.json").read_bytes())
-    place = Place(store, Environment(clock=ManualClock(), rng=random.Random(1)), open_store)
+    place = DatabaseLocation(store, Environment(clock=ManualClock(), rng=random.Random(1)), open_store)
     owner = read_lease(place, process=Process("elsewhere", 1, None, None, lambda pid: True)).owner
     assert owner is not None
     assert (owner.host, owner.pid, owner.epoch, owner.endpoint) == ("host", 7, 3, "http://host:1")

@@ -17,12 +17,12 @@ from lakebed.errors import LakebedError, NotFound
 from lakebed.kv.checkpoint import live_checkpoints
 from lakebed.kv.collect import collect_once
 from lakebed.kv.database import Database
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import parse_boundary, parse_manifest, parse_sst, parse_wal
 from lakebed.kv.locations import file_ids
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Manifest
 from lakebed.kv.options import CollectorOptions, DatabaseOptions, ReaderOptions
-from lakebed.kv.place import Place
 from lakebed.kv.reader import DatabaseReader
 from lakebed.kv.wal_record import FENCE_BYTES
 from lakebed.objects import open_store
@@ -88,7 +88,7 @@ class Farm:
         """A database's URL."""
         return f"{self.root.root_url}/{name}"
 
-    def place(self, name: str, *, way: Any = None, clock: Any = None) -> Place:
+    def place(self, name: str, *, way: Any = None, clock: Any = None) -> DatabaseLocation:
         """A database's place, reached through `way` (a wrapper of the root), with its own clock if asked."""
         way = way or self.root
         environment = self.environment
@@ -99,7 +99,7 @@ class Farm:
             inside = url.removeprefix(self.root.root_url + "/")
             return way.sub(inside) if inside != url else open_store(url, environment=environment)
 
-        return Place(way.sub(name), environment, open_url)
+        return DatabaseLocation(way.sub(name), environment, open_url)
 
     def open(self, name: str, **settings: Any) -> Database:
         """Open for writing, over whatever lease there is, without background work."""
@@ -203,7 +203,7 @@ def strikes(trace: list[Call]) -> list[Strike]:
 
 def strike_everywhere(
     farm: Farm,
-    verb: Callable[[Place], object],
+    verb: Callable[[DatabaseLocation], object],
     retry: Callable[[], object],
     check: Callable[[], None],
     *,

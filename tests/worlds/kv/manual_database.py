@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from lakebed.kv.admin import DatabaseAdmin
 from lakebed.kv.database import Database
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.model import Checkpoint
 from lakebed.kv.options import CollectorOptions, DatabaseOptions, ReaderOptions
-from lakebed.kv.place import Place
 from lakebed.kv.reader import DatabaseReader
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
@@ -82,9 +82,9 @@ class Shop:
             other.store.put(meta.path, self.store.get(meta.path))
         return other
 
-    def place(self, wrap: Callable[[ObjectStore], ObjectStore] = lambda store: store) -> Place:
+    def place(self, wrap: Callable[[ObjectStore], ObjectStore] = lambda store: store) -> DatabaseLocation:
         """The database's place, perhaps behind a store that fails or counts."""
-        return Place(
+        return DatabaseLocation(
             wrap(self.store), self.environment, lambda url: wrap(open_store(url, environment=self.environment))
         )
 

@@ -31,9 +31,9 @@ from lakebed.errors import (
 )
 from lakebed.kv.admin import DatabaseAdmin
 from lakebed.kv.database import Database
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.model import Checkpoint
 from lakebed.kv.options import CollectorOptions, DatabaseOptions, ReaderOptions
-from lakebed.kv.place import Place
 from lakebed.kv.reader import DatabaseReader
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
@@ -140,9 +140,9 @@ class World:
 
     # ---- places and time
 
-    def place(self, folder: str) -> Place:
+    def place(self, folder: str) -> DatabaseLocation:
         """A database's place, as a process of its own sees it."""
-        return Place(self.store.sub(folder), self.environment, self._open_url)
+        return DatabaseLocation(self.store.sub(folder), self.environment, self._open_url)
 
     def _open_url(self, url: str) -> ObjectStore:
         return self.store.sub(url.removeprefix(self.memory.root_url).strip("/"))

@@ -24,7 +24,7 @@ class DatabaseAdapter:
             from lakebed.kv.destroy import find_objects
             from lakebed.kv.reclaim import is_taken_apart
 
-            found = find_objects(database.place)
+            found = find_objects(database.location)
             if is_taken_apart(found, manifest, now_ms=now_ms):
                 return None
             size_bytes = sum(meta.size_bytes for meta in (*found.files, *found.logs))
@@ -65,7 +65,7 @@ class DatabaseAdapter:
 
     def clean(self, lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:
         """What the collector of each finds, by default settings; a report says why one was not collected."""
-        places = [lake.database(name).place for name in lake.databases()]
+        places = [lake.database(name).location for name in lake.databases()]
         from lakebed.kv.collect import Collector
 
         collector = Collector(places, dry_run=cleaning.dry_run, progress=cleaning.progress)

@@ -12,7 +12,7 @@ import pytest
 
 from lakebed.errors import LakebedError
 from lakebed.kv import Database, DatabaseOptions
-from lakebed.kv.place import Place
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
 
@@ -38,11 +38,11 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture(params=["memory", "local"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> DatabaseLocation:
     """An empty place of each kind."""
     environment = Environment(clock=clock, rng=random.Random(7))
     url = f"memory://{uuid.uuid4().hex}/db" if request.param == "memory" else tmp_path / "db"
-    return Place.at(url, environment=environment, durable=False)
+    return DatabaseLocation.at(url, environment=environment, durable=False)
 
 
 @pytest.fixture
@@ -50,7 +50,9 @@ def open_at() -> Iterator[Callable[..., Database]]:
     """Open a database with small limits and no threads; what is still open at the end is closed."""
     opened: list[Database] = []
 
-    def open_small(place: Place, *, take_over: bool = False, after_destroy: bool = False, **options: Any) -> Database:
+    def open_small(
+        place: DatabaseLocation, *, take_over: bool = False, after_destroy: bool = False, **options: Any
+    ) -> Database:
         settings = DatabaseOptions(**{**SMALL, **options})
         database = Database.open(place, options=settings, take_over=take_over, after_destroy=after_destroy)
         opened.append(database)
@@ -65,6 +67,6 @@ def open_at() -> Iterator[Callable[..., Database]]:
 
 
 @pytest.fixture
-def db(place: Place, open_at: Callable[..., Database]) -> Database:
+def db(place: DatabaseLocation, open_at: Callable[..., Database]) -> Database:
     """A new database at each kind of place."""
     return open_at(place)

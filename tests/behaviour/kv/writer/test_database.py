@@ -14,8 +14,8 @@ import pytest
 from lakebed.errors import AlreadyExists, Closed, Fenced, InvalidRequest, NotFound
 from lakebed.kv import CheckpointOptions, CheckpointScope, CollectorOptions, Database, DatabaseOptions, WriteBatch
 from lakebed.kv.batch import BATCH_BYTES_MAX
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.manifests import ManifestLog
-from lakebed.kv.place import Place
 from lakebed.lsm.model import KEY_BYTES_MAX
 
 Rows = dict[bytes, bytes]
@@ -133,7 +133,7 @@ def test_set_if_changes_only_what_is_expected(db: Database) -> None:
     assert db.get(b"k") is None
 
 
-def test_a_snapshot_repeats_its_reads(db: Database, place: Place) -> None:
+def test_a_snapshot_repeats_its_reads(db: Database, place: DatabaseLocation) -> None:
     """Beside writes, flushes, compactions here and elsewhere, and collections that take everything they may."""
     rows = fill(db, count=600)
     with db.snapshot() as snapshot:
@@ -153,7 +153,7 @@ def test_a_snapshot_repeats_its_reads(db: Database, place: Place) -> None:
         snapshot.get(b"000")
 
 
-def test_checkpoints_stay_while_scans_stand_on_them(db: Database, place: Place) -> None:
+def test_checkpoints_stay_while_scans_stand_on_them(db: Database, place: DatabaseLocation) -> None:
     """One checkpoint a version that is stood on; it goes with the next update once the last scan is done or let go."""
 
     def pins() -> int:
@@ -178,7 +178,7 @@ def test_checkpoints_stay_while_scans_stand_on_them(db: Database, place: Place) 
     assert pins() == 1
 
 
-def test_a_separate_compactor_is_followed(place: Place, open_at: Callable[..., Database]) -> None:
+def test_a_separate_compactor_is_followed(place: DatabaseLocation, open_at: Callable[..., Database]) -> None:
     """What another process compacts is shown after a poll, under a checkpoint of the writer's own."""
     db = open_at(place, compaction=False, l0_count_max=100)
     rows = fill(db, count=600)
@@ -237,7 +237,9 @@ def test_checkpoint_scopes(db: Database) -> None:
         db.create_checkpoint(CheckpointOptions(name="all"))
 
 
-def test_a_clone_starts_from_everything_written(db: Database, place: Place, open_at: Callable[..., Database]) -> None:
+def test_a_clone_starts_from_everything_written(
+    db: Database, place: DatabaseLocation, open_at: Callable[..., Database]
+) -> None:
     """create_clone includes writes that nobody waited for, and goes its own way from there."""
     rows = fill(db, count=300)
     target = place.other(place.url + "-clone")
@@ -277,7 +279,7 @@ def test_a_clone_starts_from_everything_written(db: Database, place: Place, open
     ],
 )
 def test_a_wrong_call_is_told_in_one_sentence(
-    place: Place, open_at: Callable[..., Database], call: Callable[[Any], Any], kind: str, sentence: str
+    place: DatabaseLocation, open_at: Callable[..., Database], call: Callable[[Any], Any], kind: str, sentence: str
 ) -> None:
     """InvalidRequest with a kind and a sentence that says what to do; nothing is written."""
     db = open_at(place)
@@ -309,7 +311,7 @@ def test_a_batch_tells_its_rows_that_cannot_be() -> None:
         batch.check_size()
 
 
-def test_after_close_nothing_works_and_closing_again_is_fine(db: Database, place: Place) -> None:
+def test_after_close_nothing_works_and_closing_again_is_fine(db: Database, place: DatabaseLocation) -> None:
     """Closed for every verb; the lease, the checkpoint and the right to publish are gone."""
     db.put(b"a", b"1", await_durable=False)
     scan = db.scan()
@@ -352,7 +354,9 @@ def _one() -> WriteBatch:
     return batch
 
 
-def test_an_error_in_the_block_is_not_hidden_by_closing(place: Place, open_at: Callable[..., Database]) -> None:
+def test_an_error_in_the_block_is_not_hidden_by_closing(
+    place: DatabaseLocation, open_at: Callable[..., Database]
+) -> None:
     """`with` closes, passes the block's own error on, and adds what closing had to say."""
     db = open_at(place)
 
@@ -368,7 +372,7 @@ def test_an_error_in_the_block_is_not_hidden_by_closing(place: Place, open_at: C
     assert "taken over" in "".join(error.value.__notes__)
 
 
-def test_places_that_hold_no_database(place: Place, open_at: Callable[..., Database]) -> None:
+def test_places_that_hold_no_database(place: DatabaseLocation, open_at: Callable[..., Database]) -> None:
     """Nothing there and not to be made; something else there; a destroyed one, until a new one is wanted."""
     with pytest.raises(NotFound, match="no database"):
         Database.open(place, create=False)
@@ -409,7 +413,7 @@ def test_destroying_beneath_an_open_database_ends_it(db: Database) -> None:
         ({"merge_operator": "multiply"}, "multiply"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(place: Place, options: dict[str, Any], sentence: str) -> None:
+def test_settings_that_cannot_work_are_refused(place: DatabaseLocation, options: dict[str, Any], sentence: str) -> None:
     """InvalidRequest names the setting, and nothing is made."""
     with pytest.raises(InvalidRequest, match=sentence):
         Database.open(place, options=DatabaseOptions(**options))

@@ -21,8 +21,8 @@ from lakebed.errors import (
     Unavailable,
 )
 from lakebed.kv import Database, DatabaseOptions, DatabaseReader, ReaderOptions, WriteBatch, steps
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.lease import Process, read_lease, this_process
-from lakebed.kv.place import Place
 from lakebed.kv.wal import WalLog
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
@@ -31,13 +31,15 @@ from lakebed.testing.wrapper import StoreWrapper
 
 R = TypeVar("R")
 
+Opener = Callable[..., Database]
 
-def through(place: Place, store: ObjectStore, environment: Environment | None = None) -> Place:
+
+def through(place: DatabaseLocation, store: ObjectStore, environment: Environment | None = None) -> DatabaseLocation:
     """The same place by another way to its store."""
-    return Place(store, environment or place.environment, place.open_url)
+    return DatabaseLocation(store, environment or place.environment, place.open_url)
 
 
-def in_log(place: Place) -> list[tuple[int, list[bytes]]]:
+def in_log(place: DatabaseLocation) -> list[tuple[int, list[bytes]]]:
     """Keys in each log object with rows."""
     wal = WalLog(place)
     records = [wal.read(wal_id) for wal_id in wal.ids()]
@@ -97,7 +99,7 @@ def until(reached: Callable[[], bool]) -> None:
     pytest.fail("it never came")
 
 
-def test_a_durable_write_is_exactly_one_put(place: Place, open_at: Callable[..., Database]) -> None:
+def test_a_durable_write_is_exactly_one_put(place: DatabaseLocation, open_at: Opener) -> None:
     """One create of a log object, nothing else, for put, delete, batch and compare-and-set; none without waiting."""
     db = open_at(place, l0_sst_bytes=1 << 20, unflushed_bytes_max=1 << 20)
     batch = WriteBatch()
@@ -123,7 +125,7 @@ def test_a_durable_write_is_exactly_one_put(place: Place, open_at: Callable[...,
     assert (requests.put, requests.total) == (1, 1)
 
 
-def test_waiting_threads_share_one_put(place: Place) -> None:
+def test_waiting_threads_share_one_put(place: DatabaseLocation) -> None:
     """All that wait while an append is under way go into the next one, each with its own answer."""
     gate = Gate(place.store)
     with Database.open(through(place, gate), options=DatabaseOptions(background=False)) as db:
@@ -140,7 +142,7 @@ def test_waiting_threads_share_one_put(place: Place) -> None:
         assert sorted(groups[1]) == [b"%02d" % i for i in range(16)]
 
 
-def test_spacing_limits_log_objects(place: Place, open_at: Callable[..., Database], clock: ManualClock) -> None:
+def test_spacing_limits_log_objects(place: DatabaseLocation, open_at: Opener, clock: ManualClock) -> None:
     """With a spacing, a second durable write waits as long, by the injected clock."""
     db = open_at(place, wal_flush_spacing_ms=500)
     start = clock.now_ms()
@@ -149,7 +151,7 @@ def test_spacing_limits_log_objects(place: Place, open_at: Callable[..., Databas
     assert clock.now_ms() - start == 1500
 
 
-def test_a_lost_reply_is_no_failure(place: Place) -> None:
+def test_a_lost_reply_is_no_failure(place: DatabaseLocation) -> None:
     """The append whose reply was lost is found to be ours: the write returns, once in the log."""
     store = FaultyStore(place.store, faults=wal_faults(Fault.LOST_REPLY, 1, 3))
     with Database.open(through(place, store), options=DatabaseOptions(background=False)) as db:
@@ -160,7 +162,7 @@ def test_a_lost_reply_is_no_failure(place: Place) -> None:
 
 
 @pytest.mark.parametrize("lands", [False, True])
-def test_an_unclear_record_stays_first_with_its_id_and_bytes(place: Place, lands: bool) -> None:
+def test_an_unclear_record_stays_first_with_its_id_and_bytes(place: DatabaseLocation, lands: bool) -> None:
     """A write that raised OutcomeUnknown is tried again before anything else, and cannot be there twice."""
     store = FaultyStore(place.store, faults=wal_faults(Fault.LATE if lands else Fault.LOST_REQUEST, *range(1, 13)))
     with Database.open(through(place, store), options=DatabaseOptions(background=False)) as db:
@@ -174,7 +176,7 @@ def test_an_unclear_record_stays_first_with_its_id_and_bytes(place: Place, lands
     assert [wal_id for wal_id, _ in in_log(place)] == [2, 3]
 
 
-def test_followers_of_a_failing_leader_are_told(place: Place, clock: ManualClock) -> None:
+def test_followers_of_a_failing_leader_are_told(place: DatabaseLocation, clock: ManualClock) -> None:
     """Everybody whose rows were in the failed attempt gets its error; who came later leads, and brings all through."""
     faulty = FaultyStore(place.store, faults=wal_faults(Fault.LOST_REQUEST, *range(1, 13)))
     gate = Gate(faulty)
@@ -212,7 +214,7 @@ def write_badly(db: Database, *keys: bytes, wait: bool = True) -> None:
     db.append_rows(keys, [b"bad"] * count, [0] * count, [NO_TIME] * count, check=None, await_durable=wait)
 
 
-def test_rows_that_cannot_be_encoded_fail_their_own_writer(place: Place, open_at: Callable[..., Database]) -> None:
+def test_rows_that_cannot_be_encoded_fail_their_own_writer(place: DatabaseLocation, open_at: Opener) -> None:
     """Its writer gets the reason, the rows are gone, and everything before and after is there, here and elsewhere."""
     db = open_at(place)
     db.put(b"file", b"1")
@@ -239,9 +241,7 @@ def test_rows_that_cannot_be_encoded_fail_their_own_writer(place: Place, open_at
     assert dict(open_at(place).scan()) == {**rows, b"t": b"1", b"memory": b"2"}
 
 
-def test_after_rows_that_cannot_be_encoded_a_crash_loses_nothing(
-    place: Place, open_at: Callable[..., Database]
-) -> None:
+def test_after_rows_that_cannot_be_encoded_a_crash_loses_nothing(place: DatabaseLocation, open_at: Opener) -> None:
     """The log has no gap: an empty record stands where those rows would have been."""
     db = open_at(place)
     db.put(b"a", b"1")
@@ -255,7 +255,7 @@ def test_after_rows_that_cannot_be_encoded_a_crash_loses_nothing(
     assert dict(again.scan()) == {b"a": b"1", b"b": b"2"}
 
 
-def test_writers_behind_rows_that_cannot_be_encoded_go_on(place: Place, open_at: Callable[..., Database]) -> None:
+def test_writers_behind_rows_that_cannot_be_encoded_go_on(place: DatabaseLocation, open_at: Opener) -> None:
     """Groups behind it become durable; who did not wait for the lost rows learns of them from the next flush, once."""
     db = open_at(place, l0_sst_bytes=2_000)
     write_badly(db, b"k", wait=False)
@@ -271,7 +271,7 @@ def test_writers_behind_rows_that_cannot_be_encoded_go_on(place: Place, open_at:
     assert dict(open_at(place).scan()) == {b"behind": b"1"}
 
 
-def test_a_condition_does_not_rest_on_rows_that_were_taken_back(place: Place, open_at: Callable[..., Database]) -> None:
+def test_a_condition_does_not_rest_on_rows_that_were_taken_back(place: DatabaseLocation, open_at: Opener) -> None:
     """A conditional write behind lost rows, and a transaction that may have read them, are refused as conflicts."""
     db = open_at(place, l0_sst_bytes=2_000)
     db.put(b"k", b"old")
@@ -293,7 +293,7 @@ def test_a_condition_does_not_rest_on_rows_that_were_taken_back(place: Place, op
     assert dict(db.scan()) == {b"k": b"new", b"copied": b"new"}
 
 
-def test_threads_beside_rows_that_cannot_be_encoded(place: Place, open_at: Callable[..., Database]) -> None:
+def test_threads_beside_rows_that_cannot_be_encoded(place: DatabaseLocation, open_at: Opener) -> None:
     """Each thread finds what it was told was written, and nothing of what it was told was not."""
     db = open_at(place, background=True, l0_sst_bytes=20_000)
     told: list[dict[bytes, bytes]] = [{} for _ in range(4)]
@@ -329,7 +329,7 @@ def test_threads_beside_rows_that_cannot_be_encoded(place: Place, open_at: Calla
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST, Fault.LATE])
-def test_the_record_in_place_of_lost_rows_survives_faults(place: Place, fault: Fault) -> None:
+def test_the_record_in_place_of_lost_rows_survives_faults(place: DatabaseLocation, fault: Fault) -> None:
     """Whatever becomes of its request, the log goes on without a gap and without those rows."""
     store = FaultyStore(place.store, faults=wal_faults(fault, *range(2, 14)))
     with Database.open(through(place, store), options=DatabaseOptions(background=False)) as db:
@@ -343,7 +343,7 @@ def test_the_record_in_place_of_lost_rows_survives_faults(place: Place, fault: F
         assert dict(db.scan()) == {b"a": b"1", b"b": b"2"}
 
 
-def test_a_new_owner_ends_the_old_one(place: Place, open_at: Callable[..., Database]) -> None:
+def test_a_new_owner_ends_the_old_one(place: DatabaseLocation, open_at: Opener) -> None:
     """Every write of the old one raises Fenced with the new epoch; only plain reads go on, out of date."""
     old = open_at(place)
     old.put(b"k", b"old")
@@ -375,7 +375,7 @@ def test_a_new_owner_ends_the_old_one(place: Place, open_at: Callable[..., Datab
     assert dict(new.scan()) == {b"k": b"new"}
 
 
-def test_a_fenced_write_finds_out_by_itself(place: Place, open_at: Callable[..., Database]) -> None:
+def test_a_fenced_write_finds_out_by_itself(place: DatabaseLocation, open_at: Opener) -> None:
     """The first to notice is the append: the write that meets the fence is not acknowledged, nor found later."""
     old = open_at(place)
     new = open_at(place, take_over=True)
@@ -386,7 +386,7 @@ def test_a_fenced_write_finds_out_by_itself(place: Place, open_at: Callable[...,
     assert open_at(place).get(b"k") is None
 
 
-def test_a_linearizable_get_costs_one_head(place: Place, open_at: Callable[..., Database]) -> None:
+def test_a_linearizable_get_costs_one_head(place: DatabaseLocation, open_at: Opener) -> None:
     """1 HEAD of the next log id, and the append of what it saw; without a log 1 LIST."""
     db = open_at(place)
     db.put(b"a", b"1")
@@ -405,7 +405,7 @@ def test_a_linearizable_get_costs_one_head(place: Place, open_at: Callable[..., 
     assert (requests.list, requests.total) == (1, 1)
 
 
-def test_a_linearizable_get_beside_an_append(place: Place) -> None:
+def test_a_linearizable_get_beside_an_append(place: DatabaseLocation) -> None:
     """What is under way is no stranger, before and after it has landed."""
     gate = Gate(place.store)
     with Database.open(through(place, gate), options=DatabaseOptions(background=False)) as db:
@@ -419,7 +419,7 @@ def test_a_linearizable_get_beside_an_append(place: Place) -> None:
         assert db.get(b"other", linearizable=True) == b"2"
 
 
-def test_without_a_log_files_make_writes_durable(place: Place, open_at: Callable[..., Database]) -> None:
+def test_without_a_log_files_make_writes_durable(place: DatabaseLocation, open_at: Opener) -> None:
     """await_durable forces a file, close flushes, and no log object is written after the fence."""
     db = open_at(place, wal_enabled=False)
     db.put(b"a", b"1")
@@ -439,7 +439,7 @@ def test_without_a_log_files_make_writes_durable(place: Place, open_at: Callable
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_LATE])
 def test_a_crash_at_any_store_call_loses_nothing_acknowledged(
     clock: ManualClock,
-    open_at: Callable[..., Database],
+    open_at: Opener,
     fault: Fault,
     wal_enabled: bool,
     left_max: int,
@@ -472,20 +472,24 @@ def test_a_crash_at_any_store_call_loses_nothing_acknowledged(
                 db.compact_once()
         db.close()
 
-    def run(store: ObjectStore, healthy: Place) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
+    def run(store: ObjectStore, healthy: DatabaseLocation) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
         asked: dict[bytes, bytes] = {}
         told: dict[bytes, bytes] = {}
         with suppress(Crashed):
             scenario(Database.open(through(healthy, store), options=options), asked, told)
         return asked, told
 
-    recorded = Place.at(f"memory://crash-record-{fault.name}-{wal_enabled}-{left_max}", environment=environment)
+    recorded = DatabaseLocation.at(
+        f"memory://crash-record-{fault.name}-{wal_enabled}-{left_max}", environment=environment
+    )
     recording = RecordingStore(recorded.store)
     run(recording, recorded)
     call_count = len(recording.trace)
     assert call_count > 20
     for index in range(call_count):
-        place = Place.at(f"memory://crash-{fault.name}-{wal_enabled}-{left_max}-{index}", environment=environment)
+        place = DatabaseLocation.at(
+            f"memory://crash-{fault.name}-{wal_enabled}-{left_max}-{index}", environment=environment
+        )
         store = FaultyStore(place.store, faults={index: fault})
         asked, told = run(store, place)
         # A call whose answer is an error (the probe's) passes it on, and the run goes on.
@@ -520,19 +524,19 @@ class Failing(StoreWrapper):
         return perform()
 
 
-def lease_end(place: Place) -> int:
+def lease_end(place: DatabaseLocation) -> int:
     """When the owner's lease ends, as another machine sees it; 0 without an owner."""
     owner = read_lease(place, process=Process("elsewhere", 1, None, None, this_process().runs)).owner
     return 0 if owner is None else owner.expires_at_ms
 
 
 @pytest.fixture
-def real(place: Place) -> Place:
+def real(place: DatabaseLocation) -> DatabaseLocation:
     """The place with the machine's clock, for threads that wait."""
     return through(place, place.store, Environment())
 
 
-def test_what_nobody_waits_for_becomes_durable_by_itself(real: Place) -> None:
+def test_what_nobody_waits_for_becomes_durable_by_itself(real: DatabaseLocation) -> None:
     """The log thread flushes after the interval, and again after a pause."""
     with Database.open(real, options=DatabaseOptions(wal_flush_interval_ms=5)) as db:
         for i in range(3):
@@ -540,7 +544,7 @@ def test_what_nobody_waits_for_becomes_durable_by_itself(real: Place) -> None:
             until(lambda i=i: db.stats().durable_sequence == i + 1)  # type: ignore[misc]
 
 
-def test_threads_flush_compact_and_renew(real: Place) -> None:
+def test_threads_flush_compact_and_renew(real: DatabaseLocation) -> None:
     """With small limits, files are written and merged, and the lease is renewed, without any call."""
     options = DatabaseOptions(
         l0_sst_bytes=20_000, unflushed_bytes_max=60_000, l0_compaction_count=2, l0_count_max=4, lease_lifetime_ms=300
@@ -554,7 +558,7 @@ def test_threads_flush_compact_and_renew(real: Place) -> None:
         assert sum(1 for _ in db.scan()) == 3000
 
 
-def test_a_store_that_comes_back_is_tried_again(real: Place) -> None:
+def test_a_store_that_comes_back_is_tried_again(real: DatabaseLocation) -> None:
     """Unavailable is no error for the writer: the flush happens when the store answers again."""
     store = Failing(real.store, [Unavailable("not now") for _ in range(3)])
     with Database.open(through(real, store), options=DatabaseOptions(l0_sst_bytes=5_000)) as db:
@@ -564,7 +568,7 @@ def test_a_store_that_comes_back_is_tried_again(real: Place) -> None:
         assert store.errors == []
 
 
-def test_an_error_in_the_background_reaches_the_next_writer(real: Place) -> None:
+def test_an_error_in_the_background_reaches_the_next_writer(real: DatabaseLocation) -> None:
     """What no retry mends is raised by a write, and the step is tried again afterwards."""
     store = Failing(real.store, [InvalidRequest("the disk is full", kind="disk_full") for _ in range(1)])
     with Database.open(through(real, store), options=DatabaseOptions(l0_sst_bytes=5_000)) as db:
@@ -581,7 +585,7 @@ def test_an_error_in_the_background_reaches_the_next_writer(real: Place) -> None
         assert db.get(b"k") == b"y"
 
 
-def test_a_fenced_database_stops_its_threads(real: Place) -> None:
+def test_a_fenced_database_stops_its_threads(real: DatabaseLocation) -> None:
     """A take-over is noticed without a write, close waits for nothing, and the new owner is left alone."""
     options = DatabaseOptions(manifest_poll_interval_ms=5)
     old = Database.open(real, options=options)

@@ -10,9 +10,9 @@ import pytest
 
 from lakebed.errors import Conflict, Fenced, InvalidRequest, OutcomeUnknown, Unavailable
 from lakebed.kv import CollectorOptions, Database, DatabaseOptions, steps
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.lease import Process, read_lease, this_process
 from lakebed.kv.manifests import ManifestLog
-from lakebed.kv.place import Place
 from lakebed.kv.steps import LOG_OBJECTS_LEFT_MAX
 from lakebed.kv.wal import WalLog
 from lakebed.lsm.operators import OPERATORS, MergeOperator, register_operator
@@ -23,7 +23,7 @@ ROOMY = {"l0_sst_bytes": 1 << 20, "unflushed_bytes_max": 1 << 21, "l0_count_max"
 AT_ONCE = CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0))
 
 
-def test_what_was_closed_opens_with_everything(place: Place, open_at: Opener) -> None:
+def test_what_was_closed_opens_with_everything(place: DatabaseLocation, open_at: Opener) -> None:
     """Log, files of every level and sequences go on, over many openings; each opening is a new epoch."""
     rng, rows = random.Random(1), {}
     for epoch in range(1, 13):
@@ -40,7 +40,7 @@ def test_what_was_closed_opens_with_everything(place: Place, open_at: Opener) ->
     assert open_at(place).stats().file_count > 0
 
 
-def test_closing_leaves_no_fences_to_look_through(place: Place, open_at: Opener) -> None:
+def test_closing_leaves_no_fences_to_look_through(place: DatabaseLocation, open_at: Opener) -> None:
     """Where files have every row, the fences of earlier openings are settled; rows in the log are not."""
     db = open_at(place)
     db.put(b"a", b"1")
@@ -57,14 +57,14 @@ def test_closing_leaves_no_fences_to_look_through(place: Place, open_at: Opener)
 
 
 @pytest.mark.parametrize("fails", ["sst/", "manifest/"])
-def test_closing_after_a_failed_flush_keeps_the_log(place: Place, open_at: Opener, fails: str) -> None:
+def test_closing_after_a_failed_flush_keeps_the_log(place: DatabaseLocation, open_at: Opener, fails: str) -> None:
     """An acknowledged row that is in no file yet is still read from the log: closing does not settle past it."""
     failing: list[Fault] = []
     store = FaultyStore(
         place.store,
         faults=lambda _, call: failing[0] if failing and call.kind == "put" and call.path.startswith(fails) else None,
     )
-    db = open_at(Place(store, place.environment, lambda url: store))
+    db = open_at(DatabaseLocation(store, place.environment, lambda url: store))
     db.put(b"acknowledged", b"1")
     failing.append(Fault.ERROR_BEFORE)
     with pytest.raises((Unavailable, OutcomeUnknown)):
@@ -75,7 +75,7 @@ def test_closing_after_a_failed_flush_keeps_the_log(place: Place, open_at: Opene
     assert dict(open_at(place).scan()) == {b"acknowledged": b"1"}
 
 
-def test_short_lived_writers_keep_the_log_short(place: Place, open_at: Opener) -> None:
+def test_short_lived_writers_keep_the_log_short(place: DatabaseLocation, open_at: Opener) -> None:
     """Open, put, close, hundreds of times: an opening never has more than the stated number of objects to read."""
     longest = 0
     for number in range(200):
@@ -89,7 +89,7 @@ def test_short_lived_writers_keep_the_log_short(place: Place, open_at: Opener) -
     assert db.stats().file_count > 0
 
 
-def test_a_short_log_costs_a_close_no_request(place: Place, open_at: Opener) -> None:
+def test_a_short_log_costs_a_close_no_request(place: DatabaseLocation, open_at: Opener) -> None:
     """A file is written for a long log only."""
     db = open_at(place, **ROOMY)
     for number in range(LOG_OBJECTS_LEFT_MAX - 1):  # and the fence
@@ -102,14 +102,14 @@ def test_a_short_log_costs_a_close_no_request(place: Place, open_at: Opener) -> 
 
 
 def test_closing_succeeds_though_the_log_cannot_be_shortened(
-    place: Place, open_at: Opener, monkeypatch: pytest.MonkeyPatch
+    place: DatabaseLocation, open_at: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was acknowledged is in the log; the next close puts it into files."""
     monkeypatch.setattr(steps, "LOG_OBJECTS_LEFT_MAX", 2)
     store = FaultyStore(
         place.store, faults=lambda _, call: Fault.ERROR_BEFORE if call.path.startswith("sst/") else None
     )
-    db = open_at(Place(store, place.environment, lambda url: store))
+    db = open_at(DatabaseLocation(store, place.environment, lambda url: store))
     for number in range(5):
         db.put(b"%d" % number, b"x")
     db.close()
@@ -120,7 +120,7 @@ def test_closing_succeeds_though_the_log_cannot_be_shortened(
     assert len(list(place.store.list("sst"))) == 1
 
 
-def test_level_0_stays_below_its_limit_where_another_process_compacts(place: Place, open_at: Opener) -> None:
+def test_level_0_stays_below_its_limit_where_another_process_compacts(place: DatabaseLocation, open_at: Opener) -> None:
     """A compactor that is behind makes the log longer, and no writer is refused."""
     for number in range(200):
         db = open_at(place, compaction=False, **ROOMY)
@@ -130,7 +130,7 @@ def test_level_0_stays_below_its_limit_where_another_process_compacts(place: Pla
     assert (db.stats().l0_count, len(dict(db.scan()))) == (2, 200)
 
 
-def test_a_crash_keeps_what_was_durable_and_drops_the_rest(place: Place, open_at: Opener) -> None:
+def test_a_crash_keeps_what_was_durable_and_drops_the_rest(place: DatabaseLocation, open_at: Opener) -> None:
     """The log is replayed; what nobody waited for and no flush took is gone; new writes come after the old."""
     db = open_at(place)
     db.put(b"a", b"1")
@@ -145,7 +145,7 @@ def test_a_crash_keeps_what_was_durable_and_drops_the_rest(place: Place, open_at
     assert dict(third.scan()) == {b"a": b"3", b"b": b"2"}
 
 
-def test_small_recoveries_write_nothing(place: Place, open_at: Opener) -> None:
+def test_small_recoveries_write_nothing(place: DatabaseLocation, open_at: Opener) -> None:
     """What a crash left in the log goes on in memory: opening flushes no file, and the log need not be read twice."""
     open_at(place).put(b"a", b"1")
     for i in range(5):
@@ -158,7 +158,7 @@ def test_small_recoveries_write_nothing(place: Place, open_at: Opener) -> None:
     assert len(dict(open_at(place, take_over=True).scan())) == 6
 
 
-def test_recovery_larger_than_a_memtable(place: Place, open_at: Opener) -> None:
+def test_recovery_larger_than_a_memtable(place: DatabaseLocation, open_at: Opener) -> None:
     """Replayed tables keep to the limit, wait for their files, and are all readable meanwhile."""
     db = open_at(place, l0_sst_bytes=1 << 20, unflushed_bytes_max=1 << 20)
     for i in range(200):
@@ -172,7 +172,7 @@ def test_recovery_larger_than_a_memtable(place: Place, open_at: Opener) -> None:
     assert again.stats().memtables_waiting == 0
 
 
-def test_a_living_owner_is_not_robbed(place: Place, open_at: Opener, clock: ManualClock) -> None:
+def test_a_living_owner_is_not_robbed(place: DatabaseLocation, open_at: Opener, clock: ManualClock) -> None:
     """Conflict names the owner and changes nothing; take_over, close, or the lease's end let the next one in."""
     first = open_at(place)
     with pytest.raises(Conflict, match="owned by process") as told:
@@ -197,7 +197,7 @@ def test_a_living_owner_is_not_robbed(place: Place, open_at: Opener, clock: Manu
         third.renew_once()
 
 
-def test_a_closed_zombie_leaves_the_new_owner_alone(place: Place, open_at: Opener) -> None:
+def test_a_closed_zombie_leaves_the_new_owner_alone(place: DatabaseLocation, open_at: Opener) -> None:
     """A close that comes after a take-over removes neither the new owner's checkpoint nor its lease."""
     old = open_at(place)
     for number in range(LOG_OBJECTS_LEFT_MAX + 1):
@@ -211,7 +211,7 @@ def test_a_closed_zombie_leaves_the_new_owner_alone(place: Place, open_at: Opene
     new.put(b"a", b"1")
 
 
-def test_a_zombie_meets_the_fence_wherever_it_wakes(place: Place, open_at: Opener) -> None:
+def test_a_zombie_meets_the_fence_wherever_it_wakes(place: DatabaseLocation, open_at: Opener) -> None:
     """However long it slept, through flushes, compactions and collections: Fenced, and nothing of it is ever read."""
     for wake in (
         lambda db: db.put(b"z", b"zombie"),
@@ -241,7 +241,7 @@ def test_a_zombie_meets_the_fence_wherever_it_wakes(place: Place, open_at: Opene
         assert old.stats().fenced
 
 
-def test_the_log_can_be_switched_off_and_on(place: Place, open_at: Opener) -> None:
+def test_the_log_can_be_switched_off_and_on(place: DatabaseLocation, open_at: Opener) -> None:
     """Each opening says whether there is a log; what the other kind left is recovered."""
     rows = {}
     for i, wal_enabled in enumerate([True, False, True, False, False, True]):
@@ -252,7 +252,7 @@ def test_the_log_can_be_switched_off_and_on(place: Place, open_at: Opener) -> No
         db.put(b"lost", b"x", await_durable=False)
 
 
-def test_a_failed_opening_is_in_nobodys_way(place: Place, open_at: Opener) -> None:
+def test_a_failed_opening_is_in_nobodys_way(place: DatabaseLocation, open_at: Opener) -> None:
     """An operator that is not registered is refused before anything changes; a damaged log gives the lease back."""
     newest = MergeOperator("for one test", lambda key, base, operands: operands[-1])
     register_operator(newest)
@@ -276,7 +276,7 @@ def test_a_failed_opening_is_in_nobodys_way(place: Place, open_at: Opener) -> No
     del OPERATORS["for one test"]
 
 
-def test_opening_costs_the_same_however_much_there_is(place: Place, open_at: Opener) -> None:
+def test_opening_costs_the_same_however_much_there_is(place: DatabaseLocation, open_at: Opener) -> None:
     """Requests of an opening do not depend on rows or files."""
     costs = []
     for rows in (10, 3000):

@@ -12,7 +12,7 @@ import pytest
 
 from lakebed.errors import Conflict
 from lakebed.kv import Database, DatabaseOptions
-from lakebed.kv.place import Place
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.runtime import Environment
 
 ACCOUNTS = [b"account %02d" % i for i in range(20)]
@@ -130,7 +130,7 @@ def test_transfers_keep_the_sum(tmp_path: Path, wal_enabled: bool, tell: Callabl
         run_file_bytes=50_000,
         manifest_poll_interval_ms=20,
     )
-    place = Place.at(tmp_path / "bank", environment=Environment(), durable=False)
+    place = DatabaseLocation.at(tmp_path / "bank", environment=Environment(), durable=False)
     with Database.open(place, options=options) as db:
         bank = Bank(db)
         bank.run(durable=0.2 if wal_enabled else 0.0)

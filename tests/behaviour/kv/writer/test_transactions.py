@@ -12,7 +12,7 @@ import pytest
 
 from lakebed.errors import Closed, Conflict, InvalidRequest
 from lakebed.kv import Database, batch
-from lakebed.kv.place import Place
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.transaction import Transaction
 from lakebed.lsm.memtable import Memtable
 from lakebed.testing import ManualClock
@@ -43,7 +43,7 @@ def test_a_transaction_reads_its_version_and_its_own_writes(db: Database) -> Non
     assert dict(db.scan()) == {b"b": b"later", b"c": b"1", b"d": b"1"}
 
 
-def test_a_commit_is_one_durable_write(db: Database, place: Place) -> None:
+def test_a_commit_is_one_durable_write(db: Database, place: DatabaseLocation) -> None:
     """All writes of a transaction lie in one log object, so a crash keeps all of them or none."""
     with place.store.count() as requests, db.transaction() as t:
         for i in range(10):
@@ -162,7 +162,7 @@ def test_deletes_and_own_reads_count_as_writes(db: Database) -> None:
 
 
 def test_merges_and_lifetimes_in_transactions(
-    place: Place, open_at: Callable[..., Database], clock: ManualClock
+    place: DatabaseLocation, open_at: Callable[..., Database], clock: ManualClock
 ) -> None:
     """Operands stack on what is below and on own puts; lifetimes count from the commit; a wrong operand is refused."""
     db = open_at(place, merge_operator="append")
@@ -183,7 +183,9 @@ def test_merges_and_lifetimes_in_transactions(
     assert db.get(b"short") is None
 
 
-def test_a_transaction_that_outlives_its_history_is_refused(place: Place, open_at: Callable[..., Database]) -> None:
+def test_a_transaction_that_outlives_its_history_is_refused(
+    place: DatabaseLocation, open_at: Callable[..., Database]
+) -> None:
     """When what was written since is no longer in memory, nobody can say that there is no conflict."""
     db = open_at(place, transaction_history_bytes_max=5_000)
     t = db.transaction()
@@ -196,7 +198,7 @@ def test_a_transaction_that_outlives_its_history_is_refused(place: Place, open_a
     assert db.get(b"k") is None
 
 
-def test_forgotten_transactions_hold_no_history(place: Place, open_at: Callable[..., Database]) -> None:
+def test_forgotten_transactions_hold_no_history(place: DatabaseLocation, open_at: Callable[..., Database]) -> None:
     """Flushed memtables stay in memory for an open transaction, and go when it has ended or was let go."""
     db = open_at(place)
 
@@ -306,7 +308,7 @@ def test_threads_that_transact_lose_no_increment(db: Database) -> None:
 
 
 def test_an_oversized_transaction_is_refused_before_it_is_written(
-    db: Database, place: Place, monkeypatch: pytest.MonkeyPatch
+    db: Database, place: DatabaseLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What no record of the log could hold fails its own writer only: nothing is written, later writes are durable."""
     monkeypatch.setattr(batch, "BATCH_BYTES_MAX", 10_000)

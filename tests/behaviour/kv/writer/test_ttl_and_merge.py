@@ -9,7 +9,7 @@ import pytest
 
 from lakebed.errors import Conflict, InvalidRequest
 from lakebed.kv import Database, WriteBatch
-from lakebed.kv.place import Place
+from lakebed.kv.database_location import DatabaseLocation
 from lakebed.lsm.operators import MergeOperator, register_operator
 from lakebed.testing import ManualClock
 
@@ -82,7 +82,7 @@ def number(value: int) -> bytes:
     ],
 )
 def test_the_built_in_operators_at_every_level(
-    place: Place, open_at: Callable[..., Database], operator: str, operands: list[bytes], result: bytes
+    place: DatabaseLocation, open_at: Callable[..., Database], operator: str, operands: list[bytes], result: bytes
 ) -> None:
     """Operands without a base combine the same in memory, across files, after compaction and after reopening."""
     db = open_at(place, merge_operator=operator)
@@ -99,7 +99,7 @@ def test_the_built_in_operators_at_every_level(
     assert open_at(place).get(b"k") == result, "the operator's name is stored"
 
 
-def test_operands_meet_puts_and_deletes(place: Place, open_at: Callable[..., Database]) -> None:
+def test_operands_meet_puts_and_deletes(place: DatabaseLocation, open_at: Callable[..., Database]) -> None:
     """A put or delete above operands hides them, one below is their base; in a batch too."""
     db = open_at(place, merge_operator="append")
     db.merge(b"k", b"hidden")
@@ -118,7 +118,9 @@ def test_operands_meet_puts_and_deletes(place: Place, open_at: Callable[..., Dat
     assert dict(db.scan()) == {b"k": b"anew", b"other": b"x"}
 
 
-def test_operands_above_a_value_that_ends(place: Place, open_at: Callable[..., Database], clock: ManualClock) -> None:
+def test_operands_above_a_value_that_ends(
+    place: DatabaseLocation, open_at: Callable[..., Database], clock: ManualClock
+) -> None:
     """When the base has ended, the operands stand alone, before and after compaction."""
     db = open_at(place, merge_operator="append")
     db.put(b"k", b"base ", ttl=MINUTE)
@@ -131,7 +133,7 @@ def test_operands_above_a_value_that_ends(place: Place, open_at: Callable[..., D
     assert db.get(b"k") == b"tail"
 
 
-def test_operators_that_do_not_fit(place: Place, open_at: Callable[..., Database]) -> None:
+def test_operators_that_do_not_fit(place: DatabaseLocation, open_at: Callable[..., Database]) -> None:
     """No operator, another than the stored one, one nobody registered, and an operand it cannot use."""
     db = open_at(place)
     batch = WriteBatch()
@@ -154,7 +156,7 @@ def test_operators_that_do_not_fit(place: Place, open_at: Callable[..., Database
         open_at(place, merge_operator="nobody")
 
 
-def test_an_operator_of_ones_own(place: Place, open_at: Callable[..., Database]) -> None:
+def test_an_operator_of_ones_own(place: DatabaseLocation, open_at: Callable[..., Database]) -> None:
     """A registered operator that is not associative reads the same before and after compaction."""
     register_operator(COUNT_UP)
     db = open_at(place, merge_operator="count_up")

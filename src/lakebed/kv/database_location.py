@@ -15,11 +15,11 @@ from lakebed.objects.port import ObjectStore
 from lakebed.objects.probe import probe_create_only
 from lakebed.runtime import Environment
 
-__all__ = ["Place"]
+__all__ = ["DatabaseLocation"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DatabaseLocation:
     """One database's folder.
 
     Attributes:
@@ -43,7 +43,7 @@ class Place:
         environment: Environment | None = None,
         durable: bool = True,
         create: bool = True,
-    ) -> Place:
+    ) -> DatabaseLocation:
         """The place at a URL, or in an open store, such as a branch of a repository. Arguments as `open_store`.
 
         Cost: no request.
@@ -70,6 +70,6 @@ class Place:
         if not self.is_probed:
             probe_create_only(self.store, environment=self.environment)
 
-    def other(self, url: str) -> Place:
+    def other(self, url: str) -> DatabaseLocation:
         """Another database's place, in the same environment."""
-        return Place(self.open_url(url), self.environment, self.open_url)
+        return DatabaseLocation(self.open_url(url), self.environment, self.open_url)
