@@ -37,8 +37,8 @@ from lakebed.lsm.files import FileStore
 from lakebed.lsm.model import ROW_SCHEMA
 from lakebed.objects import open_store
 from lakebed.repo import Branch, Entry, Repositories, Repository, RepositoryOptions
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.entry import encode_entries
-from lakebed.repo.home import Home
 from lakebed.runtime import Environment
 
 WORKLOADS = ("stage", "read", "commit", "diff", "memory", "server")
@@ -442,9 +442,9 @@ def rows_of(paths: list[str], entries: list[Entry]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=ROW_SCHEMA)
 
 
-def home_of(repository: Repository) -> Home:
+def home_of(repository: Repository) -> RepositoryContext:
     """What the repository stands on, for its counts of ranges."""
-    return repository.home
+    return repository.context
 
 
 def timed(run: Callable[[], object]) -> float:

@@ -139,7 +139,7 @@ def test_a_collection_is_that_of_one_machine(spark: SparkSession, repo: Reposito
         main.upload(b"never staged %d" % number)
     main.put("staged", b"staged")
     main.put("staged", b"staged again")
-    while repo.home.now_ms() <= main.stat("staged").modified_ms:
+    while repo.context.now_ms() <= main.stat("staged").modified_ms:
         pass  # the age of everything is more than zero, for both
     wanted = repo.collect_garbage(at_once, dry_run=True)
     planned = jobs.collect_repository(spark, repo, at_once, dry_run=True)

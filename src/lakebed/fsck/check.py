@@ -114,7 +114,7 @@ def _check_repository(
     with lake.reading_repositories() as home:
         assert home is not None, "it was found in the records"
         try:
-            check_repository(home.repository(name).home, findings)
+            check_repository(home.repository(name).context, findings)
         except LakebedError as problem:
             if problem.kind == "unavailable":
                 raise

@@ -33,9 +33,9 @@ from lakebed.objects.port import ObjectMeta
 from lakebed.repo.commits import SHOWN_CHARACTERS
 from lakebed.repo.committed.content_hash import range_hash
 from lakebed.repo.committed.store import Committed
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.entry import address_ulid, decode_entry
 from lakebed.repo.foreign import is_foreign
-from lakebed.repo.home import Home
 from lakebed.repo.intact import check_source, stream_object
 from lakebed.repo.layout import DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDER, metarange_path, range_path
 from lakebed.repo.model import TOMBSTONE, Branch, Commit, Entry, MetarangeRef, RangeMeta, Tag
@@ -55,7 +55,7 @@ _MD5: Final = re.compile("[0-9a-f]{32}")
 """What an upload through lakebed has as its checksum. Others are what a client or a store has said."""
 
 
-def check_repository(home: Home, findings: Findings) -> None:
+def check_repository(home: RepositoryContext, findings: Findings) -> None:
     """Check a repository and report into `findings`.
 
     Cost: 1 snapshot of the records, 1 LIST a thousand objects, 1 GET a metarange; deep: every range and every object of
@@ -72,7 +72,9 @@ def check_repository(home: Home, findings: Findings) -> None:
 
 
 class _Check:
-    def __init__(self, home: Home, findings: Findings, snapshot: KeyValueSnapshot, committed: Committed) -> None:
+    def __init__(
+        self, home: RepositoryContext, findings: Findings, snapshot: KeyValueSnapshot, committed: Committed
+    ) -> None:
         self._home = home
         self._committed = committed
         self._findings = findings

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from lakebed.errors import NotFound
 from lakebed.repo.commits import load_commit
 from lakebed.repo.committed.diff import diff_metaranges
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import Commit, MetarangeRef
 from lakebed.repo.names import check_path
 from lakebed.repo.refs import resolve_commit
@@ -24,7 +24,7 @@ from lakebed.repo.refs import resolve_commit
 __all__ = ["blame"]
 
 
-def blame(home: Home, ref: str, *, paths: Sequence[str]) -> dict[str, tuple[str, Commit]]:
+def blame(context: RepositoryContext, ref: str, *, paths: Sequence[str]) -> dict[str, tuple[str, Commit]]:
     """For each path the commit, its id and record, that made it what it is at a reference.
 
     What is staged does not matter.
@@ -44,9 +44,9 @@ def blame(home: Home, ref: str, *, paths: Sequence[str]) -> dict[str, tuple[str,
     """
     keys = {check_path(path): path for path in paths}
     found: dict[bytes, tuple[str, Commit]] = {}
-    with home.key_value.snapshot() as snapshot:
-        start, head = resolve_commit(home, ref, snapshot=snapshot)
-        _check_there(home, head.metarange, keys, ref=ref)
+    with context.key_value.snapshot() as snapshot:
+        start, head = resolve_commit(context, ref, snapshot=snapshot)
+        _check_there(context, head.metarange, keys, ref=ref)
         pending = {start: set(keys)}
         known = {start: head}
         waiting = [(-head.generation, start)] if keys else []
@@ -56,8 +56,8 @@ def blame(home: Home, ref: str, *, paths: Sequence[str]) -> dict[str, tuple[str,
             for parent_id in commit.parents:
                 if not left:
                     break
-                parent = known.get(parent_id) or load_commit(home, parent_id, snapshot=snapshot)
-                changed = _changed(home, parent.metarange, commit.metarange, left)
+                parent = known.get(parent_id) or load_commit(context, parent_id, snapshot=snapshot)
+                changed = _changed(context, parent.metarange, commit.metarange, left)
                 unchanged = left - changed
                 if unchanged:
                     if parent_id not in known:
@@ -69,25 +69,25 @@ def blame(home: Home, ref: str, *, paths: Sequence[str]) -> dict[str, tuple[str,
     return {path: found[key] for key, path in keys.items()}
 
 
-def _check_there(home: Home, metarange: MetarangeRef, keys: dict[bytes, str], *, ref: str) -> None:
+def _check_there(context: RepositoryContext, metarange: MetarangeRef, keys: dict[bytes, str], *, ref: str) -> None:
     ordered = sorted(keys)
-    for key, value in zip(ordered, home.committed.open(metarange).get_many(ordered), strict=True):
+    for key, value in zip(ordered, context.committed.open(metarange).get_many(ordered), strict=True):
         if value is None:
             raise NotFound(
-                f"There is no {keys[key]!r} in the commit at {ref!r} of repository {home.name}.",
+                f"There is no {keys[key]!r} in the commit at {ref!r} of repository {context.name}.",
                 kind="path_not_found",
                 path=keys[key],
             )
 
 
-def _changed(home: Home, before: MetarangeRef, after: MetarangeRef, keys: set[bytes]) -> set[bytes]:
+def _changed(context: RepositoryContext, before: MetarangeRef, after: MetarangeRef, keys: set[bytes]) -> set[bytes]:
     """Which of some paths differ between two metaranges."""
     if before.id == after.id:
         return set()
     wanted = pa.array(sorted(keys), pa.binary())
     start, end = wanted[0].as_py(), wanted[-1].as_py() + b"\0"
     changed: set[bytes] = set()
-    for batch in diff_metaranges(home.committed, before, after, start=start, end=end):
+    for batch in diff_metaranges(context.committed, before, after, start=start, end=end):
         paths = batch.column(0)
         changed.update(paths.filter(pc.is_in(paths, value_set=wanted)).to_pylist())
     return changed

@@ -36,7 +36,7 @@ from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, Listing, ObjectM
 from lakebed.objects.streaming import byte_view
 from lakebed.repo import data
 from lakebed.repo.branches import load_branch
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import Entry, MetarangeRef
 from lakebed.repo.names import check_path as check_branch_path
 from lakebed.repo.protection import check_writable
@@ -65,7 +65,7 @@ _PASSING: Final = ("branch_moved", "upload_expired")
 class _Shared:
     """What a store and all views of its folders have in common."""
 
-    home: Home
+    context: RepositoryContext
     reference: str
     branch: str | None
     """None: only to be read."""
@@ -78,7 +78,7 @@ class BranchStore:
     """`ObjectStore` over a branch, or over what any other reference means.
 
     Args:
-        home: the repository.
+        context: the repository.
         reference: a branch's name, to read and write it; a tag, a commit, ``main@``, ``main~2``, to read the commit
             that it means now.
         prefix: a folder of the branch: what is outside is not seen.
@@ -88,11 +88,11 @@ class BranchStore:
         InvalidRequest: the reference or the folder cannot be.
     """
 
-    def __init__(self, home: Home, reference: str, prefix: str = "") -> None:
-        resolved = resolve(home, reference)
+    def __init__(self, context: RepositoryContext, reference: str, prefix: str = "") -> None:
+        resolved = resolve(context, reference)
         branch = resolved.name if resolved.branch is not None else None
         metarange = None if branch is not None else resolved.commit.metarange
-        self._shared = _Shared(home, reference, branch, metarange, RequestCounter("branch"))
+        self._shared = _Shared(context, reference, branch, metarange, RequestCounter("branch"))
         self._folder = check_folder(prefix)
 
     def __repr__(self) -> str:
@@ -108,7 +108,7 @@ class BranchStore:
     @property
     def root_url(self) -> str:
         """``lakefs://repository/reference/folder``: how the repository's clients name it."""
-        root = f"lakefs://{self._shared.home.name}/{self._shared.reference}"
+        root = f"lakefs://{self._shared.context.name}/{self._shared.reference}"
         return f"{root}/{self._folder}" if self._folder else root
 
     @property
@@ -120,18 +120,18 @@ class BranchStore:
 
     def get(self, path: str, *, byte_range: ByteRange | None = None) -> Buffer:
         """See `ObjectStore.get`."""
-        full, home = self._full(path), self._shared.home
+        full, context = self._full(path), self._shared.context
 
         def read() -> Buffer:
             entry = self._entry(full, path)
             _check_range(byte_range, entry, path)
-            return data.read(home, entry, byte_range=byte_range)
+            return data.read(context, entry, byte_range=byte_range)
 
         return self._counted("get", read, read_bytes=_size_of)
 
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         """See `ObjectStore.get_ranges`."""
-        full, home = self._full(path), self._shared.home
+        full, context = self._full(path), self._shared.context
         if not ranges:
             return []
 
@@ -139,7 +139,7 @@ class BranchStore:
             entry = self._entry(full, path)
             for byte_range in ranges:
                 _check_range(byte_range, entry, path)
-            return data.read_ranges(home, entry, ranges=ranges)
+            return data.read_ranges(context, entry, ranges=ranges)
 
         requests = len(coalesce(ranges, gap_bytes_max=_GAP_BYTES_MAX))
         return self._counted("get", read, requests=requests, read_bytes=lambda bodies: sum(map(_size_of, bodies)))
@@ -148,12 +148,12 @@ class BranchStore:
         self, path: str, *, byte_range: ByteRange | None = None, chunk_bytes: int = STREAM_CHUNK_BYTES
     ) -> Iterator[Buffer]:
         """See `ObjectStore.get_stream`. All chunks are of the object that is there at the call."""
-        full, home = self._full(path), self._shared.home
+        full, context = self._full(path), self._shared.context
 
         def begin() -> Iterator[Buffer]:
             entry = self._entry(full, path)
             _check_range(byte_range, entry, path)
-            return data.stream(home, entry, byte_range=byte_range, chunk_bytes=chunk_bytes)
+            return data.stream(context, entry, byte_range=byte_range, chunk_bytes=chunk_bytes)
 
         chunks = self._counted("get", begin)
         if byte_range is None:
@@ -211,12 +211,12 @@ class BranchStore:
     def put(self, path: str, body: Buffer, *, create_only: bool = False, durable: bool = True) -> None:
         """See `ObjectStore.put`. Always durable. A create-only put that loses uploads nothing where it can see that."""
         full, view = self._full(path), byte_view(body)
-        branch, home = self._writable(full), self._shared.home
+        branch, context = self._writable(full), self._shared.context
 
         def write() -> None:
             if create_only:
                 self._check_free(full, path)
-            self._stage(branch, full, path, data.upload(home, view), create_only=create_only)
+            self._stage(branch, full, path, data.upload(context, view), create_only=create_only)
 
         self._counted("put", write, written_bytes=lambda _: len(view))
 
@@ -224,7 +224,7 @@ class BranchStore:
         self, path: str, chunks: Iterable[Buffer], *, create_only: bool = False, durable: bool = True
     ) -> int:
         """See `ObjectStore.put_stream`. Always durable."""
-        full, home = self._full(path), self._shared.home
+        full, context = self._full(path), self._shared.context
         branch = self._writable(full)
         if isinstance(chunks, bytes | bytearray | memoryview):
             raise InvalidRequest(
@@ -233,7 +233,7 @@ class BranchStore:
             )
 
         def write() -> int:
-            entry = data.upload(home, chunks)
+            entry = data.upload(context, chunks)
             self._stage(branch, full, path, entry, create_only=create_only)
             return entry.size_bytes
 
@@ -241,21 +241,21 @@ class BranchStore:
 
     def delete(self, paths: Iterable[str]) -> None:
         """See `ObjectStore.delete`. Nothing is freed: see `is_versioned`."""
-        branch, home = self._writable(), self._shared.home
+        branch, context = self._writable(), self._shared.context
         remaining = iter(paths)
         while batch := [self._full(path) for path in islice(remaining, PAGE_COUNT)]:
-            self._counted("delete", partial(self._patient, partial(delete_many, home, branch=branch, paths=batch)))
+            self._counted("delete", partial(self._patient, partial(delete_many, context, branch=branch, paths=batch)))
 
     def copy(self, source: str, target: str, *, create_only: bool = False) -> None:
         """See `ObjectStore.copy`. Content type and metadata are copied too."""
         full_source, full_target = self._full(source), self._full(target)
-        branch, home = self._writable(full_target), self._shared.home
+        branch, context = self._writable(full_target), self._shared.context
 
         def write() -> None:
             entry = self._entry(full_source, source)
             if create_only:
                 self._check_free(full_target, target)
-            self._stage(branch, full_target, target, data.copy(home, entry), create_only=create_only)
+            self._stage(branch, full_target, target, data.copy(context, entry), create_only=create_only)
 
         self._counted("copy", write)
 
@@ -274,7 +274,7 @@ class BranchStore:
 
     def url(self, path: str) -> str:
         """The URL of the object's bytes, which another engine can read. Raises `NotFound`. Cost: as `head`."""
-        return data.physical_url(self._shared.home, self._entry(self._full(path), path))
+        return data.physical_url(self._shared.context, self._entry(self._full(path), path))
 
     def signed_url(self, path: str, *, expires_in_s: int, method: str = "GET") -> str:
         """See `ObjectStore.signed_url`, to read only. Raises `NotFound`."""
@@ -288,7 +288,7 @@ class BranchStore:
             )
         if expires_in_s < 1:
             raise InvalidRequest(f"expires_in_s is {expires_in_s}: a signed URL must live for at least a second")
-        return data.signed_get(self._shared.home, self._entry(full, path), expires_in_s=expires_in_s)
+        return data.signed_get(self._shared.context, self._entry(full, path), expires_in_s=expires_in_s)
 
     # ---- for jobs (`lakebed.repo.task_store.EntryStore`)
 
@@ -308,21 +308,21 @@ class BranchStore:
 
     def stage_entries(self, entries: Sequence[tuple[str, Entry]]) -> None:
         """See `EntryStore.stage_entries`."""
-        branch, home = self._writable(), self._shared.home
+        branch, context = self._writable(), self._shared.context
         pairs = [(self._full(path), entry) for path, entry in entries]
         if pairs:
-            self._counted("put", lambda: self._patient(lambda: stage_many(home, branch=branch, entries=pairs)))
+            self._counted("put", lambda: self._patient(lambda: stage_many(context, branch=branch, entries=pairs)))
 
     def for_tasks(self, *, writes: bool = False) -> TaskStore:
         """See `EntryStore.for_tasks`."""
         if writes:
             self._writable()
-        home = self._shared.home
-        return TaskStore(StorageBytes(home.store, home.foreign), root_url=self.root_url)
+        context = self._shared.context
+        return TaskStore(StorageBytes(context.store, context.foreign), root_url=self.root_url)
 
     def inside_url(self) -> str:
         """See `EntryStore.inside_url`."""
-        return self._shared.home.store.root_url
+        return self._shared.context.store.root_url
 
     def sub(self, prefix: str) -> BranchStore:
         """See `ObjectStore.sub`."""
@@ -353,21 +353,21 @@ class BranchStore:
                 kind="read_only",
                 reference=self._shared.reference,
             )
-        check_writable(self._shared.home, branch)
+        check_writable(self._shared.context, branch)
         if full is not None:
             check_branch_path(full, writing=True)
         return branch
 
     @contextmanager
     def _view(self) -> Iterator[View]:
-        home, branch, metarange = self._shared.home, self._shared.branch, self._shared.metarange
-        with home.key_value.snapshot() as snapshot:
+        context, branch, metarange = self._shared.context, self._shared.branch, self._shared.metarange
+        with context.key_value.snapshot() as snapshot:
             if branch is None:
                 assert metarange is not None
-                yield View(home, snapshot=snapshot, base=metarange)
+                yield View(context, snapshot=snapshot, base=metarange)
                 return
-            record, _ = load_branch(home, branch, snapshot=snapshot)
-            yield branch_view(home, record, snapshot=snapshot)
+            record, _ = load_branch(context, branch, snapshot=snapshot)
+            yield branch_view(context, record, snapshot=snapshot)
 
     def _entry(self, full: str, path: str) -> Entry:
         with self._view() as view:
@@ -382,18 +382,18 @@ class BranchStore:
                 raise occupied(path, self.root_url)
 
     def _stage(self, branch: str, full: str, path: str, entry: Entry, *, create_only: bool) -> None:
-        home = self._shared.home
+        context = self._shared.context
         if not create_only:
-            self._patient(lambda: stage(home, branch=branch, path=full, entry=entry))
+            self._patient(lambda: stage(context, branch=branch, path=full, entry=entry))
             return
         try:
-            self._patient(lambda: stage_if_absent(home, branch=branch, path=full, entry=entry))
+            self._patient(lambda: stage_if_absent(context, branch=branch, path=full, entry=entry))
         except AlreadyExists as error:
             raise occupied(path, self.root_url) from error
 
     def _patient(self, request: Callable[[], R]) -> R:
         """Make a change of the branch that had no effect whenever it was in conflict."""
-        environment = self._shared.home.environment
+        environment = self._shared.context.environment
         for tries in range(_TRIES_MAX):
             if tries:
                 environment.clock.sleep(environment.rng.random() * (_WAIT_FIRST_MS << tries) / 1000)
@@ -416,7 +416,7 @@ class BranchStore:
         read_bytes: Callable[[R], int] | None = None,
         written_bytes: Callable[[R], int] | None = None,
     ) -> R:
-        clock, counter = self._shared.home.environment.clock, self._shared.counter
+        clock, counter = self._shared.context.environment.clock, self._shared.counter
         started_s = clock.monotonic_s()
         try:
             result = request()

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.repo.commits import is_commit_id, load_commit
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import Branch
 from lakebed.repo.names import check_branch_name, parse_reference
 from lakebed.repo.options import DAY_MS
@@ -35,14 +35,18 @@ __all__ = [
 ]
 
 
-def find_branch(home: Home, name: str, *, snapshot: KeyValueSnapshot | None = None) -> tuple[Branch, bytes] | None:
+def find_branch(
+    context: RepositoryContext, name: str, *, snapshot: KeyValueSnapshot | None = None
+) -> tuple[Branch, bytes] | None:
     """A branch's record and its bytes; None when there is none. Raises `Corruption`. Cost: 1 linearizable read."""
-    key = home.keys.branch(name)
-    raw = (home.key_value if snapshot is None else snapshot).get(key)
+    key = context.keys.branch(name)
+    raw = (context.key_value if snapshot is None else snapshot).get(key)
     return None if raw is None else (decode_record(raw, Branch, key=key), raw)
 
 
-def load_branch(home: Home, name: str, *, snapshot: KeyValueSnapshot | None = None) -> tuple[Branch, bytes]:
+def load_branch(
+    context: RepositoryContext, name: str, *, snapshot: KeyValueSnapshot | None = None
+) -> tuple[Branch, bytes]:
     """A branch's record, and its bytes to compare it by.
 
     Raises:
@@ -51,32 +55,34 @@ def load_branch(home: Home, name: str, *, snapshot: KeyValueSnapshot | None = No
         Corruption: the record is damaged.
     Cost: 1 linearizable read of the key-value store, none with a snapshot.
     """
-    found = find_branch(home, check_branch_name(name), snapshot=snapshot)
+    found = find_branch(context, check_branch_name(name), snapshot=snapshot)
     if found is None:
         if snapshot is not None:
-            raise no_such_branch(home, name, snapshot=snapshot)
-        with home.key_value.snapshot() as own:
-            raise no_such_branch(home, name, snapshot=own)
+            raise no_such_branch(context, name, snapshot=snapshot)
+        with context.key_value.snapshot() as own:
+            raise no_such_branch(context, name, snapshot=own)
     return found
 
 
-def known_branch(home: Home, name: str) -> tuple[Branch, bytes]:
+def known_branch(context: RepositoryContext, name: str) -> tuple[Branch, bytes]:
     """The same as this process knows it, for what a conditional write proves later. Raises as `load_branch`.
 
     That there is none is true, not only what this process knows. Cost: 1 peek.
     """
-    key = home.keys.branch(check_branch_name(name))
-    raw = home.key_value.peek(key)
-    return load_branch(home, name) if raw is None else (decode_record(raw, Branch, key=key), raw)
+    key = context.keys.branch(check_branch_name(name))
+    raw = context.key_value.peek(key)
+    return load_branch(context, name) if raw is None else (decode_record(raw, Branch, key=key), raw)
 
 
-def branch_moved(home: Home, branch: str, operation: str) -> Conflict:
+def branch_moved(context: RepositoryContext, branch: str, operation: str) -> Conflict:
     """The error of an operation that lost every race for a branch."""
-    of = f"branch {branch} of repository {home.name}"
-    return lost_race(operation, of=of, kind="branch_moved", repository=home.name, branch=branch)
+    of = f"branch {branch} of repository {context.name}"
+    return lost_race(operation, of=of, kind="branch_moved", repository=context.name, branch=branch)
 
 
-def create_branch(home: Home, name: str, *, source: str, hidden: bool = False, committer: str = "") -> Branch:
+def create_branch(
+    context: RepositoryContext, name: str, *, source: str, hidden: bool = False, committer: str = ""
+) -> Branch:
     """Make a branch whose head is the commit that a reference leads to.
 
     What is staged on a source branch is not in it: the new branch begins with the commit.
@@ -94,7 +100,7 @@ def create_branch(home: Home, name: str, *, source: str, hidden: bool = False, c
         OutcomeUnknown: look before you retry.
     Cost: about 5 reads and 1 write of the key-value store.
     """
-    check_not_read_only(home)
+    check_not_read_only(context)
     if is_commit_id(check_branch_name(name)):
         raise InvalidRequest(
             f"The branch {name!r} would look like a commit's id: choose another name.", kind="invalid_branch_name"
@@ -105,38 +111,40 @@ def create_branch(home: Home, name: str, *, source: str, hidden: bool = False, c
             kind="invalid_source",
             reference=source,
         )
-    commit_id = resolve(home, source).commit_id
-    return _create(home, name, commit_id=commit_id, hidden=hidden, what="create", committer=committer)
+    commit_id = resolve(context, source).commit_id
+    return _create(context, name, commit_id=commit_id, hidden=hidden, what="create", committer=committer)
 
 
-def _create(home: Home, name: str, *, commit_id: str, hidden: bool, what: str, committer: str) -> Branch:
+def _create(
+    context: RepositoryContext, name: str, *, commit_id: str, hidden: bool, what: str, committer: str
+) -> Branch:
     """Put record and line at once, where no branch or tag has the name and the commit has not expired."""
-    branch = Branch(commit_id, new_token(home.environment), hidden=hidden, created_at_ms=home.now_ms())
-    key = home.keys.branch(name)
-    line = reflog_line(home, name, before=None, after=commit_id, what=what, committer=committer)
-    tag_key = home.keys.tag(name)
-    _refuse_taken(home, name)
-    expired_tag = home.key_value.get(tag_key)  # one that lives was refused
+    branch = Branch(commit_id, new_token(context.environment), hidden=hidden, created_at_ms=context.now_ms())
+    key = context.keys.branch(name)
+    line = reflog_line(context, name, before=None, after=commit_id, what=what, committer=committer)
+    tag_key = context.keys.tag(name)
+    _refuse_taken(context, name)
+    expired_tag = context.key_value.get(tag_key)  # one that lives was refused
     try:
         write_unique(
-            home.key_value,
+            context.key_value,
             [line, (key, encode_record(branch))],
-            expected={key: None, tag_key: expired_tag, home.keys.expired(commit_id): None},
+            expected={key: None, tag_key: expired_tag, context.keys.expired(commit_id): None},
         )
     except Conflict:
-        refuse_expired(home, commit_id)
-        _refuse_taken(home, name)
-        raise branch_moved(home, name, "creation") from None
+        refuse_expired(context, commit_id)
+        _refuse_taken(context, name)
+        raise branch_moved(context, name, "creation") from None
     return branch
 
 
-def _refuse_taken(home: Home, name: str) -> None:
-    is_branch = find_branch(home, name) is not None
-    if is_branch or find_tag(home, name) is not None:
-        raise name_taken(home, name, "branch" if is_branch else "tag")
+def _refuse_taken(context: RepositoryContext, name: str) -> None:
+    is_branch = find_branch(context, name) is not None
+    if is_branch or find_tag(context, name) is not None:
+        raise name_taken(context, name, "branch" if is_branch else "tag")
 
 
-def delete_branch(home: Home, name: str, *, committer: str = "") -> Branch:
+def delete_branch(context: RepositoryContext, name: str, *, committer: str = "") -> Branch:
     """Delete a branch with what is staged on it; the commit at its head can be brought back (`undelete_branch`).
 
     Returns:
@@ -149,32 +157,32 @@ def delete_branch(home: Home, name: str, *, committer: str = "") -> Branch:
         OutcomeUnknown: look before you retry.
     Cost: 1 read and 1 write of the key-value store; what was staged is removed later, in the background.
     """
-    load_branch(home, name)
-    if name == home.record.default_branch:
+    load_branch(context, name)
+    if name == context.record.default_branch:
         raise InvalidRequest(
-            f"{name} is the default branch of repository {home.name} and cannot be deleted.",
+            f"{name} is the default branch of repository {context.name} and cannot be deleted.",
             kind="default_branch",
             branch=name,
         )
-    check_deletable(home, name)
+    check_deletable(context, name)
     tries = 0
     while True:
         tries += 1
-        branch, raw = load_branch(home, name)
-        dropped = str(home.now_ms()).encode()
-        puts = [reflog_line(home, name, before=branch.commit_id, after=None, what="delete", committer=committer)]
-        puts += [(home.keys.cleanup(token.id), dropped) for token in (branch.staging, *branch.sealed)]
-        key = home.keys.branch(name)
+        branch, raw = load_branch(context, name)
+        dropped = str(context.now_ms()).encode()
+        puts = [reflog_line(context, name, before=branch.commit_id, after=None, what="delete", committer=committer)]
+        puts += [(context.keys.cleanup(token.id), dropped) for token in (branch.staging, *branch.sealed)]
+        key = context.keys.branch(name)
         try:
-            write_unique(home.key_value, puts, [key], expected={key: raw})
+            write_unique(context.key_value, puts, [key], expected={key: raw})
         except Conflict:
-            if tries == home.options.publish_tries_max:
-                raise branch_moved(home, name, "deletion") from None
+            if tries == context.options.publish_tries_max:
+                raise branch_moved(context, name, "deletion") from None
         else:
             return branch
 
 
-def undelete_branch(home: Home, name: str, *, committer: str = "") -> Branch:
+def undelete_branch(context: RepositoryContext, name: str, *, committer: str = "") -> Branch:
     """Bring a deleted branch back, with the head it had; what was staged on it is gone.
 
     Raises:
@@ -185,24 +193,24 @@ def undelete_branch(home: Home, name: str, *, committer: str = "") -> Branch:
         OutcomeUnknown: look before you retry.
     Cost: 1 scan, 3 reads and 1 write of the key-value store.
     """
-    check_not_read_only(home)
-    _refuse_taken(home, check_branch_name(name))
-    days = home.options.undelete_days
-    lines = list(reflog(home, branch=name, since_ms=home.now_ms() - days * DAY_MS))
+    check_not_read_only(context)
+    _refuse_taken(context, check_branch_name(name))
+    days = context.options.undelete_days
+    lines = list(reflog(context, branch=name, since_ms=context.now_ms() - days * DAY_MS))
     head = next((line.before for line in reversed(lines) if line.after is None and line.before is not None), None)
     if head is None:
         raise NotFound(
-            f"No branch {name!r} of repository {home.name} was deleted in the last {days} days. Its commits may still "
-            "be there: make a branch from one of them.",
+            f"No branch {name!r} of repository {context.name} was deleted in the last {days} days. Its commits may "
+            "still be there: make a branch from one of them.",
             kind="branch_not_deleted",
             branch=name,
         )
-    load_commit(home, head)
-    return _create(home, name, commit_id=head, hidden=False, what="undelete", committer=committer)
+    load_commit(context, head)
+    return _create(context, name, commit_id=head, hidden=False, what="undelete", committer=committer)
 
 
 def list_branches(
-    home: Home,
+    context: RepositoryContext,
     *,
     prefix: str = "",
     after: str | None = None,
@@ -222,9 +230,9 @@ def list_branches(
     Cost: 1 scan.
     """
     if snapshot is None:
-        with home.key_value.snapshot() as own:
-            yield from list_branches(home, prefix=prefix, after=after, hidden=hidden, snapshot=own)
+        with context.key_value.snapshot() as own:
+            yield from list_branches(context, prefix=prefix, after=after, hidden=hidden, snapshot=own)
         return
-    for name, branch in read_records(snapshot, home.keys.branch(), Branch, begins_with=prefix, after=after):
+    for name, branch in read_records(snapshot, context.keys.branch(), Branch, begins_with=prefix, after=after):
         if hidden or not branch.hidden:
             yield name, branch

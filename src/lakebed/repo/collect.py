@@ -37,8 +37,8 @@ from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweep, Sweeper, report_of
 from lakebed.repo.addresses import ADDRESS_SCHEMA, LISTED_SCHEMA, addresses_of, addresses_of_ranges, unnamed
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.entry import ulid_at
-from lakebed.repo.home import Home
 from lakebed.repo.layout import (
     CLOCK_PATH,
     DATA_FOLDER,
@@ -67,7 +67,12 @@ class Subtraction(Protocol):
     """Which listed objects no range and nothing staged names. One process does it here; Spark by the same columns."""
 
     def __call__(
-        self, home: Home, listed: pa.Table, *, ranges: Sequence[tuple[MetarangeRef, RangeMeta]], staged: pa.ChunkedArray
+        self,
+        context: RepositoryContext,
+        listed: pa.Table,
+        *,
+        ranges: Sequence[tuple[MetarangeRef, RangeMeta]],
+        staged: pa.ChunkedArray,
     ) -> pa.Table:
         """The garbage.
 
@@ -80,21 +85,25 @@ class Subtraction(Protocol):
 
 
 def subtract_here(
-    home: Home, listed: pa.Table, *, ranges: Sequence[tuple[MetarangeRef, RangeMeta]], staged: pa.ChunkedArray
+    context: RepositoryContext,
+    listed: pa.Table,
+    *,
+    ranges: Sequence[tuple[MetarangeRef, RangeMeta]],
+    staged: pa.ChunkedArray,
 ) -> pa.Table:
     """`Subtraction` in this process. Cost: 1 GET a range; memory for what is listed and what one range names."""
     left = unnamed(listed, staged)
     for ref, one in ranges:
         if not left.num_rows:
             break
-        named = list(addresses_of_ranges(home.committed.open(ref), [one]))
+        named = list(addresses_of_ranges(context.committed.open(ref), [one]))
         left = unnamed(left, pa.Table.from_batches(named, schema=ADDRESS_SCHEMA).column("ulid"))
     return left
 
 
 @freeing_space()
 def collect_garbage(
-    home: Home,
+    context: RepositoryContext,
     *,
     options: CollectionOptions | None = None,
     dry_run: bool = False,
@@ -115,21 +124,21 @@ def collect_garbage(
     Cost: 1 LIST a thousand objects, 2 snapshots, 1 GET a range of kept commits, 1 DELETE a thousand. Source: lakeFS
     garbage collection, committed and uncommitted; docs/design/0018-collection.md.
     """
-    collection = _Collection(home, options or CollectionOptions(), subtract=subtract)
+    collection = _Collection(context, options or CollectionOptions(), subtract=subtract)
     if dry_run:
         return report_of(collection.plan(), Sweep(), hidden_count=0, dry_run=True)
     plan = collection.prepare()
-    report = Sweeper(home.store, home.environment, progress).sweep(plan)
+    report = Sweeper(context.store, context.environment, progress).sweep(plan)
     if len(report.warnings) == len(plan.warnings):
-        collection.settle()
-    while not clean_orphans_once(home).is_done:
+        collection.finalize_marks()
+    while not clean_orphans_once(context).is_done:
         pass  # rows of records are garbage too, where no background looks for them
     return report
 
 
-def plan_collection(home: Home, *, options: CollectionOptions | None = None) -> ReclaimPlan:
+def plan_collection(context: RepositoryContext, *, options: CollectionOptions | None = None) -> ReclaimPlan:
     """What a collection would delete now; writes nothing. Cost: as `collect_garbage`, without what it writes."""
-    return _Collection(home, options or CollectionOptions(), subtract=subtract_here).plan()
+    return _Collection(context, options or CollectionOptions(), subtract=subtract_here).plan()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,24 +154,24 @@ class _Listed:
 class _Collection:
     """One run."""
 
-    def __init__(self, home: Home, options: CollectionOptions, *, subtract: Subtraction) -> None:
+    def __init__(self, context: RepositoryContext, options: CollectionOptions, *, subtract: Subtraction) -> None:
         if options.min_age.total_seconds() < 0:
             raise InvalidRequest(
                 f"A minimum age of {options.min_age} lies in the future: give zero or more.", kind="invalid_min_age"
             )
-        self._home = home
+        self._context = context
         self._min_age_ms = round(options.min_age.total_seconds() * 1000)
         self._subtract = subtract
-        self._run_id = mint_file_id(environment=home.environment).encode()
+        self._run_id = mint_file_id(environment=context.environment).encode()
         self._marked: list[str] = []
         self._gone: list[str] = []
 
     def plan(self) -> ReclaimPlan:
         """As if the boundary were raised and nothing happened meanwhile."""
-        now_ms = self._home.now_ms()
+        now_ms = self._context.now_ms()
         listed = self._list(self._boundary(now_ms))
-        with self._home.key_value.snapshot() as snapshot:
-            return self._guarded(lambda: self._doomed(listed, mark(self._home, snapshot, now_ms=now_ms), snapshot))
+        with self._context.key_value.snapshot() as snapshot:
+            return self._guarded(lambda: self._doomed(listed, mark(self._context, snapshot, now_ms=now_ms), snapshot))
 
     def prepare(self) -> ReclaimPlan:
         """Steps 1 to 4."""
@@ -171,9 +180,9 @@ class _Collection:
         listed = self._list(boundary)
         return self._guarded(lambda: self._judge(listed, now_ms=now_ms))
 
-    def settle(self) -> None:
+    def finalize_marks(self) -> None:
         """Make the marks final, and forget commits that nothing can reach; the marks stay, for who still has an id."""
-        keys, key_value = self._home.keys, self._home.key_value
+        keys, key_value = self._context.keys, self._context.key_value
         for one in self._marked:
             self._change_mark(one, b"")
         for first in range(0, len(self._gone), _WRITE_COUNT_MAX):
@@ -184,22 +193,22 @@ class _Collection:
         try:
             return judge()
         except (Corruption, NotFound, UnsupportedFormat) as problem:
-            return ReclaimPlan(self._home.name, (), (), warnings=(f"Nothing is deleted: {problem.message}",))
+            return ReclaimPlan(self._context.name, (), (), warnings=(f"Nothing is deleted: {problem.message}",))
 
     # ---- the boundary
 
     def _now_ms(self) -> int:
         """The earlier of our time and the store's."""
-        self._home.store.put(CLOCK_PATH, b"", durable=False)
-        return min(self._home.now_ms(), self._home.store.head(CLOCK_PATH).modified_ms)
+        self._context.store.put(CLOCK_PATH, b"", durable=False)
+        return min(self._context.now_ms(), self._context.store.head(CLOCK_PATH).modified_ms)
 
     def _boundary(self, now_ms: int) -> str:
-        raw = self._home.key_value.get(self._home.keys.boundary)
+        raw = self._context.key_value.get(self._context.keys.boundary)
         return max(ulid_at(max(0, now_ms - self._min_age_ms)), "" if raw is None else raw.decode())
 
     def _raise_boundary(self, wanted: str) -> str:
         """Never backwards, whoever else collects."""
-        key_value, key = self._home.key_value, self._home.keys.boundary
+        key_value, key = self._context.key_value, self._context.keys.boundary
         for _ in range(_TRIES_MAX):
             raw = key_value.get(key)
             if raw is not None and raw.decode() >= wanted:
@@ -210,7 +219,7 @@ class _Collection:
                 continue
             return wanted
         raise Conflict(
-            f"Other collections of repository {self._home.name} raised its boundary {_TRIES_MAX} times meanwhile. "
+            f"Other collections of repository {self._context.name} raised its boundary {_TRIES_MAX} times meanwhile. "
             "Nothing was deleted: try again.",
             kind="boundary_contention",
         )
@@ -218,7 +227,7 @@ class _Collection:
     # ---- the listing
 
     def _list(self, boundary: str) -> _Listed:
-        store = self._home.store
+        store = self._context.store
         files = [
             meta
             for folder in (RANGE_FOLDER, METARANGE_FOLDER, UPLOAD_FOLDER)
@@ -230,7 +239,7 @@ class _Collection:
     def _objects(self, boundary: str) -> Iterator[pa.RecordBatch]:
         ulids: list[str] = []
         sizes: list[int] = []
-        for meta in self._home.store.list(DATA_FOLDER):
+        for meta in self._context.store.list(DATA_FOLDER):
             ulid = meta.path[len(DATA_FOLDER) + 1 :]
             if ulid >= boundary:
                 break  # names are in the order of their times
@@ -245,14 +254,14 @@ class _Collection:
     # ---- the judgement
 
     def _judge(self, listed: _Listed, *, now_ms: int) -> ReclaimPlan:
-        home = self._home
-        with home.key_value.snapshot() as snapshot:
-            first = mark(home, snapshot, now_ms=now_ms)
-            final = _final_marks(home, snapshot)
+        context = self._context
+        with context.key_value.snapshot() as snapshot:
+            first = mark(context, snapshot, now_ms=now_ms)
+            final = _final_marks(context, snapshot)
         self._marked = sorted(first.expired - final)
         self._write_marks()
-        with home.key_value.snapshot() as snapshot:
-            second = mark(home, snapshot, now_ms=now_ms)
+        with context.key_value.snapshot() as snapshot:
+            second = mark(context, snapshot, now_ms=now_ms)
             for one in self._marked:
                 if one in second.active:
                     self._change_mark(one, None)  # named before it was marked, and its objects are there still
@@ -264,7 +273,7 @@ class _Collection:
 
     def _write_marks(self) -> None:
         """Ours, also over those of a collection that died, or that runs too."""
-        keys, key_value = self._home.keys, self._home.key_value
+        keys, key_value = self._context.keys, self._context.key_value
         for first in range(0, len(self._marked), _WRITE_COUNT_MAX):
             some = self._marked[first : first + _WRITE_COUNT_MAX]
             key_value.write([(keys.expired(one), self._run_id) for one in some])
@@ -272,21 +281,21 @@ class _Collection:
     def _change_mark(self, commit_id: str, value: bytes | None) -> None:
         """Take a mark of ours away, or make it final; another collection's is its own concern."""
         with suppress(Conflict):
-            self._home.key_value.set_if(self._home.keys.expired(commit_id), value, expected=self._run_id)
+            self._context.key_value.set_if(self._context.keys.expired(commit_id), value, expected=self._run_id)
 
     def _doomed(self, listed: _Listed, marked: Marked, snapshot: KeyValueSnapshot) -> ReclaimPlan:
         """Listed minus needed."""
-        home = self._home
+        context = self._context
         files: set[str] = set()
         for ref in marked.kept_metaranges():
             if ref.file is not None:
                 files.add(metarange_path(ref.file.id))
-                files.update(range_path(one.file.id) for one in home.committed.open(ref).ranges())
+                files.update(range_path(one.file.id) for one in context.committed.open(ref).ranges())
         needed: dict[str, tuple[MetarangeRef, RangeMeta]] = {}
         for ref in marked.metaranges_with_objects():
-            needed.update((one.file.id, (ref, one)) for one in home.committed.open(ref).ranges())
+            needed.update((one.file.id, (ref, one)) for one in context.committed.open(ref).ranges())
         garbage = self._subtract(
-            home, listed.objects, ranges=list(needed.values()), staged=_staged(home, marked, snapshot)
+            context, listed.objects, ranges=list(needed.values()), staged=_staged(context, marked, snapshot)
         )
         doomed = [
             Deletable(f"{DATA_FOLDER}/{ulid}", size_bytes, "no kept commit and nothing staged names it")
@@ -300,7 +309,7 @@ class _Collection:
             if meta.path not in files
         ]
         kept = {"named": listed.objects.num_rows - garbage.num_rows}
-        plan = ReclaimPlan(home.name, (), tuple(doomed), {reason: count for reason, count in kept.items() if count})
+        plan = ReclaimPlan(context.name, (), tuple(doomed), {reason: count for reason, count in kept.items() if count})
         lost = len(marked.expired & marked.remembered)
         if not lost:
             return plan
@@ -318,16 +327,16 @@ def _listed_batch(ulids: list[str], sizes: list[int]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(ulids, pa.string()), pa.array(sizes, pa.int64())], schema=LISTED_SCHEMA)
 
 
-def _final_marks(home: Home, snapshot: KeyValueSnapshot) -> set[str]:
-    prefix = home.keys.expired()
+def _final_marks(context: RepositoryContext, snapshot: KeyValueSnapshot) -> set[str]:
+    prefix = context.keys.expired()
     return {key[len(prefix) :].decode() for key, value in snapshot.scan(*prefix_range(prefix)) if not value}
 
 
-def _staged(home: Home, marked: Marked, snapshot: KeyValueSnapshot) -> pa.ChunkedArray:
+def _staged(context: RepositoryContext, marked: Marked, snapshot: KeyValueSnapshot) -> pa.ChunkedArray:
     """What entries under the branches' tokens name."""
     found: list[pa.Array] = [pa.array([], pa.string())]
     for token in marked.tokens:
-        prefix = home.keys.token(token.id)
+        prefix = context.keys.token(token.id)
         for batch in snapshot.scan_arrow(*prefix_range(prefix)):
             found.append(addresses_of(batch.column(1), where=f"the staging token {token.id}").column(0))
     return pa.chunked_array(found, pa.string())

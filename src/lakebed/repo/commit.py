@@ -21,18 +21,18 @@ from lakebed.log import logger
 from lakebed.repo.commits import commit_id
 from lakebed.repo.committed.apply import Changes, apply_changes
 from lakebed.repo.committed.diff import diff_metaranges
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.heads import (
     CommitWithId,
     Move,
     Plan,
     SealedBranch,
     applied_state,
+    equals_head,
     keep_applied,
     move_branch,
     same_state,
-    says_as_head,
 )
-from lakebed.repo.home import Home
 from lakebed.repo.hooks import HookCall, HookEvent
 from lakebed.repo.model import ROWS_SCHEMA, TOMBSTONE, Commit, MetarangeRef
 from lakebed.repo.names import check_path, check_prefix
@@ -65,7 +65,7 @@ METADATA_COUNT_MAX: Final = 1_000
 
 
 def commit(
-    home: Home,
+    context: RepositoryContext,
     branch: str,
     *,
     message: str,
@@ -99,23 +99,23 @@ def commit(
         Conflict: ``branch_moved``: it lost too many races.
     Cost: 2 durable writes of the key-value store; reads and writes the ranges that changed, 1 metarange.
     """
-    check_committable(home, branch)
+    check_committable(context, branch)
     check_says(message, metadata, allow_empty_message=allow_empty_message)
     is_partial = paths is not None or prefixes is not None
     chosen = chosen_intervals(paths or (), prefixes or ())
 
     def plan(sealed: SealedBranch) -> Move:
-        state = applied_state(home, sealed)
+        state = applied_state(context, sealed)
         before = sealed.head.metarange
         if is_partial:
-            target = with_paths_of(home, before, source=state, chosen=chosen) if chosen else before
+            target = with_paths_of(context, before, source=state, chosen=chosen) if chosen else before
         else:
-            target = before if says_as_head(home, sealed, state) else state
+            target = before if equals_head(context, sealed, state) else state
         if target.id == before.id and not allow_empty:
-            keep_applied(home, sealed, state=state, operation="commit")
-            raise no_changes(home, branch, "The commit")
+            keep_applied(context, sealed, state=state, operation="commit")
+            raise no_changes(context, branch, "The commit")
         new = new_commit(
-            home,
+            context,
             parents=[(sealed.record.commit_id, sealed.head)],
             metarange=target,
             message=message,
@@ -124,21 +124,21 @@ def commit(
             created_at_ms=created_at_ms,
         )
         try:
-            home.hooks.run_before(hook_call(home, "pre-commit", branch, new))
+            context.hooks.run_before(hook_call(context, "pre-commit", branch, new))
         except Rejected:
-            keep_applied(home, sealed, state=state, operation="commit")
+            keep_applied(context, sealed, state=state, operation="commit")
             raise
         return Move(
-            new.id, compacted=None if not is_partial or same_state(home, target, state) else state, commits=[new]
+            new.id, compacted=None if not is_partial or same_state(context, target, state) else state, commits=[new]
         )
 
-    [new] = move_branch(home, branch, operation="commit", plan=plan).commits
-    home.hooks.run_after(hook_call(home, "post-commit", branch, new))
+    [new] = move_branch(context, branch, operation="commit", plan=plan).commits
+    context.hooks.run_after(hook_call(context, "post-commit", branch, new))
     return new
 
 
 def new_commit(
-    home: Home,
+    context: RepositoryContext,
     *,
     parents: Sequence[tuple[str, Commit]],
     metarange: MetarangeRef,
@@ -148,12 +148,12 @@ def new_commit(
     created_at_ms: int | None = None,
 ) -> CommitWithId:
     """A commit that says this, stored nowhere yet. Arguments as `commit`; parents in order, with their ids."""
-    now_ms = home.now_ms()
+    now_ms = context.now_ms()
     made = Commit(
         parents=tuple(id for id, _ in parents),
         metarange=metarange,
         message=message,
-        committer=committer or home.options.committer or _user(),
+        committer=committer or context.options.committer or _user(),
         created_at_ms=now_ms if created_at_ms is None else created_at_ms,
         generation=1 + max((parent.generation for _, parent in parents), default=0),
         metadata=dict(metadata or {}),
@@ -214,7 +214,7 @@ def _bytes_of(text: str) -> int:
 
 
 def move_by_commits(
-    home: Home,
+    context: RepositoryContext,
     branch: str,
     *,
     operation: str,
@@ -239,31 +239,33 @@ def move_by_commits(
     def agreed(sealed: SealedBranch) -> Move:
         move = plan(sealed)
         for new in move.commits:
-            home.hooks.run_before(hook_call(home, events[0], branch, new, source=source))
+            context.hooks.run_before(hook_call(context, events[0], branch, new, source=source))
         return move
 
-    made = move_branch(home, branch, operation=operation, plan=agreed).commits
+    made = move_branch(context, branch, operation=operation, plan=agreed).commits
     for new in made:
         _LOG.info(operation, branch=branch, commit=new.id, objects=new.commit.metarange.entry_count)
-        home.hooks.run_after(hook_call(home, events[1], branch, new, source=source))
+        context.hooks.run_after(hook_call(context, events[1], branch, new, source=source))
     return made
 
 
-def no_changes(home: Home, branch: str, what: str) -> InvalidRequest:
+def no_changes(context: RepositoryContext, branch: str, what: str) -> InvalidRequest:
     """The error of an operation that would make an empty commit."""
     return InvalidRequest(
-        f"{what} has no changes: branch {branch} of repository {home.name} would stay as it is.",
+        f"{what} has no changes: branch {branch} of repository {context.name} would stay as it is.",
         kind="no_changes",
-        repository=home.name,
+        repository=context.name,
         branch=branch,
     )
 
 
-def hook_call(home: Home, event: HookEvent, branch: str, new: CommitWithId, *, source: str = "") -> HookCall:
+def hook_call(
+    context: RepositoryContext, event: HookEvent, branch: str, new: CommitWithId, *, source: str = ""
+) -> HookCall:
     """What a hook is told of a commit."""
     return HookCall(
         event=event,
-        repository=home.name,
+        repository=context.name,
         branch=branch,
         commit_id=new.id,
         parents=new.commit.parents,
@@ -288,7 +290,9 @@ def chosen_intervals(paths: Iterable[str], prefixes: Iterable[str]) -> tuple[Int
     return joined([*((key, key + b"\0") for key in keys), *(prefix_range(check_prefix(one)) for one in prefixes)])
 
 
-def with_paths_of(home: Home, onto: MetarangeRef, *, source: MetarangeRef, chosen: Sequence[Interval]) -> MetarangeRef:
+def with_paths_of(
+    context: RepositoryContext, onto: MetarangeRef, *, source: MetarangeRef, chosen: Sequence[Interval]
+) -> MetarangeRef:
     """A metarange whose chosen paths are as another one has them.
 
     Args:
@@ -303,8 +307,8 @@ def with_paths_of(home: Home, onto: MetarangeRef, *, source: MetarangeRef, chose
 
     def rows() -> Iterator[pa.RecordBatch]:
         for start, end in chosen:
-            for batch in diff_metaranges(home.committed, onto, source, start=start, end=end):
+            for batch in diff_metaranges(context.committed, onto, source, start=start, end=end):
                 values = pc.fill_null(batch.column("right"), TOMBSTONE)
                 yield pa.RecordBatch.from_arrays([batch.column("path"), values], schema=ROWS_SCHEMA)
 
-    return apply_changes(home.committed, onto, Changes(clears=(), rows=rows)).ref
+    return apply_changes(context.committed, onto, Changes(clears=(), rows=rows)).ref

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import msgspec
 
 from lakebed.errors import Corruption, InvalidRequest, NotFound
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import Commit
 from lakebed.repo.records import decode_record
 
@@ -82,24 +82,24 @@ def is_commit_id(text: str) -> bool:
     return len(text) == COMMIT_ID_CHARACTERS and HEXADECIMAL.issuperset(text)
 
 
-def find_commit(home: Home, id: str, *, snapshot: Records | None = None) -> Commit | None:
+def find_commit(context: RepositoryContext, id: str, *, snapshot: Records | None = None) -> Commit | None:
     """A commit by its whole id; None when there is none.
 
     Raises:
         Corruption: its record is damaged.
     Cost: 1 read of the key-value store; without `snapshot` what this process knows is enough, for commits never change.
     """
-    key = home.keys.commit(id)
+    key = context.keys.commit(id)
     if snapshot is not None:
         raw = snapshot.get(key)
     else:
-        raw = home.key_value.peek(key)
+        raw = context.key_value.peek(key)
         if raw is None:
-            raw = home.key_value.get(key)
+            raw = context.key_value.get(key)
     return None if raw is None else decode_record(raw, Commit, key=key)
 
 
-def load_commit(home: Home, id: str, *, snapshot: Records | None = None) -> Commit:
+def load_commit(context: RepositoryContext, id: str, *, snapshot: Records | None = None) -> Commit:
     """A commit by its whole id.
 
     Raises:
@@ -107,32 +107,34 @@ def load_commit(home: Home, id: str, *, snapshot: Records | None = None) -> Comm
         Corruption: its record is damaged.
     Cost: 1 read of the key-value store.
     """
-    commit = find_commit(home, id, snapshot=snapshot)
+    commit = find_commit(context, id, snapshot=snapshot)
     if commit is None:
         raise NotFound(
-            f"There is no commit {id!r} in repository {home.name}.",
+            f"There is no commit {id!r} in repository {context.name}.",
             kind="commit_not_found",
-            repository=home.name,
+            repository=context.name,
             commit=id,
         )
     return commit
 
 
-def _load_parent(home: Home, id: str, *, child: str, snapshot: Records | None) -> Commit:
+def _load_parent(context: RepositoryContext, id: str, *, child: str, snapshot: Records | None) -> Commit:
     """A commit that another one names: it is there, or something is lost."""
-    commit = find_commit(home, id, snapshot=snapshot)
+    commit = find_commit(context, id, snapshot=snapshot)
     if commit is None:
         raise Corruption(
-            f"Commit {child} of repository {home.name} names a parent {id} that is not there: restore the database of "
-            "records.",
-            path=home.keys.commit(id).decode(),
+            f"Commit {child} of repository {context.name} names a parent {id} that is not there: restore the database "
+            "of records.",
+            path=context.keys.commit(id).decode(),
         )
     return commit
 
 
-def ancestors(home: Home, id: str, *, first_parent: bool = False, snapshot: Records | None = None) -> Walk:
+def ancestors(
+    context: RepositoryContext, id: str, *, first_parent: bool = False, snapshot: Records | None = None
+) -> Walk:
     """A commit and everything it descends from, lazily, each once; see `Walk`."""
-    return Walk(home, [id], first_parent=first_parent, snapshot=snapshot)
+    return Walk(context, [id], first_parent=first_parent, snapshot=snapshot)
 
 
 class Walk(Iterator[tuple[str, Commit]]):
@@ -152,15 +154,20 @@ class Walk(Iterator[tuple[str, Commit]]):
     """
 
     def __init__(
-        self, home: Home, starts: Iterable[str], *, first_parent: bool = False, snapshot: Records | None = None
+        self,
+        context: RepositoryContext,
+        starts: Iterable[str],
+        *,
+        first_parent: bool = False,
+        snapshot: Records | None = None,
     ) -> None:
-        self._home = home
+        self._context = context
         self._first_parent = first_parent
         self._snapshot = snapshot
         self._seen = set(starts)
         self._heap: list[tuple[int, int, str, Commit]] = []
         for id in self._seen:
-            self._push(id, load_commit(home, id, snapshot=snapshot))
+            self._push(id, load_commit(context, id, snapshot=snapshot))
 
     def __next__(self) -> tuple[str, Commit]:
         if not self._heap:
@@ -169,7 +176,7 @@ class Walk(Iterator[tuple[str, Commit]]):
         for parent_id in commit.parents[:1] if self._first_parent else commit.parents:
             if parent_id not in self._seen:
                 self._seen.add(parent_id)
-                self._push(parent_id, _load_parent(self._home, parent_id, child=here, snapshot=self._snapshot))
+                self._push(parent_id, _load_parent(self._context, parent_id, child=here, snapshot=self._snapshot))
         return here, commit
 
     @property
@@ -185,7 +192,7 @@ _LEFT: Final = 1
 _RIGHT: Final = 2
 
 
-def merge_base(home: Home, left: str, right: str, *, snapshot: Records | None = None) -> str | None:
+def merge_base(context: RepositoryContext, left: str, right: str, *, snapshot: Records | None = None) -> str | None:
     """The best common ancestor of two commits; one that descends from no other.
 
     Of several as good (after merges crosswise) that of the greatest generation, then the later, then the smaller id:
@@ -197,10 +204,10 @@ def merge_base(home: Home, left: str, right: str, *, snapshot: Records | None = 
     Raises as `ancestors`. Cost: 1 read of the key-value store for each commit that is newer than the answer.
     """
     if left == right:
-        load_commit(home, left, snapshot=snapshot)
+        load_commit(context, left, snapshot=snapshot)
         return left
     sides = {left: _LEFT, right: _RIGHT}
-    known = {id: load_commit(home, id, snapshot=snapshot) for id in (left, right)}
+    known = {id: load_commit(context, id, snapshot=snapshot) for id in (left, right)}
     waiting = [(-commit.generation, -commit.created_at_ms, id) for id, commit in known.items()]
     heapq.heapify(waiting)
     while waiting:
@@ -209,20 +216,20 @@ def merge_base(home: Home, left: str, right: str, *, snapshot: Records | None = 
             return here  # everything that descends from it was met before: none of that is common
         for parent_id in known[here].parents:
             if parent_id not in known:
-                parent = known[parent_id] = _load_parent(home, parent_id, child=here, snapshot=snapshot)
+                parent = known[parent_id] = _load_parent(context, parent_id, child=here, snapshot=snapshot)
                 heapq.heappush(waiting, (-parent.generation, -parent.created_at_ms, parent_id))
             sides[parent_id] = sides.get(parent_id, 0) | sides[here]
     return None
 
 
-def difference(home: Home, head: str, onto: str) -> Iterator[tuple[str, Commit]]:
+def difference(context: RepositoryContext, head: str, onto: str) -> Iterator[tuple[str, Commit]]:
     """Commits that `head` descends from and `onto` does not, both included; in the order of `ancestors`.
 
     Raises as `ancestors`. Cost: 1 read of the key-value store for each commit that is newer than the common ones.
     """
     sides = {head: _LEFT}
     sides[onto] = sides.get(onto, 0) | _RIGHT
-    known = {id: load_commit(home, id) for id in sides}
+    known = {id: load_commit(context, id) for id in sides}
     waiting = [(-commit.generation, -commit.created_at_ms, id) for id, commit in known.items()]
     heapq.heapify(waiting)
     wanted_count = sum(side == _LEFT for side in sides.values())
@@ -235,7 +242,7 @@ def difference(home: Home, head: str, onto: str) -> Iterator[tuple[str, Commit]]
         for parent_id in known[here].parents:
             before = sides.get(parent_id, 0)
             if parent_id not in known:
-                parent = known[parent_id] = _load_parent(home, parent_id, child=here, snapshot=None)
+                parent = known[parent_id] = _load_parent(context, parent_id, child=here, snapshot=None)
                 heapq.heappush(waiting, (-parent.generation, -parent.created_at_ms, parent_id))
             after = sides[parent_id] = before | side
             wanted_count += (after == _LEFT) - (before == _LEFT)

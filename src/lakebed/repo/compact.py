@@ -23,8 +23,8 @@ from lakebed.errors import LakebedError, NotFound
 from lakebed.lsm.block import offsets_of
 from lakebed.metrics import default_registry
 from lakebed.repo.committed.apply import Changes, apply_changes
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.heads import Overtaken, SealedBranch, applied_move, publish, seal_for_compaction, sealed_rows
-from lakebed.repo.home import Home
 from lakebed.repo.model import MetarangeRef
 from lakebed.repo.protection import check_not_read_only
 from lakebed.repo.staging.changes import changes_of
@@ -68,7 +68,7 @@ class Compaction:
     """Staged tombstones that were."""
 
 
-def compact_once(home: Home, branch: str, *, force: bool = False) -> Compaction:
+def compact_once(context: RepositoryContext, branch: str, *, force: bool = False) -> Compaction:
     """Apply what is staged on a branch to its compacted metarange, or its head's, and publish that.
 
     Args:
@@ -79,37 +79,37 @@ def compact_once(home: Home, branch: str, *, force: bool = False) -> Compaction:
         InvalidRequest: ``read_only_repository``.
     Cost: 2 durable writes of the key-value store; reads and writes the ranges that changed.
     """
-    check_not_read_only(home)
-    begun_s = home.environment.clock.monotonic_s()
+    check_not_read_only(context)
+    begun_s = context.environment.clock.monotonic_s()
     outcome = "failed"
     try:
-        done = _compact(home, branch, cooldown_ms=0 if force else home.options.compaction_cooldown_ms)
+        done = _compact(context, branch, cooldown_ms=0 if force else context.options.compaction_cooldown_ms)
         outcome = done.outcome
     finally:
-        DURATION.observe(home.environment.clock.monotonic_s() - begun_s, outcome)
+        DURATION.observe(context.environment.clock.monotonic_s() - begun_s, outcome)
     ROWS.add(done.entry_count, "entry")
     ROWS.add(done.tombstone_count, "tombstone")
     return done
 
 
-def _compact(home: Home, branch: str, *, cooldown_ms: int) -> Compaction:
-    sealed = seal_for_compaction(home, branch, cooldown_ms=cooldown_ms)
+def _compact(context: RepositoryContext, branch: str, *, cooldown_ms: int) -> Compaction:
+    sealed = seal_for_compaction(context, branch, cooldown_ms=cooldown_ms)
     if sealed is None:
         return Compaction(branch, "idle")
     try:
-        state, entry_count, tombstone_count = _applied(home, sealed)
+        state, entry_count, tombstone_count = _applied(context, sealed)
     except Overtaken:
         return Compaction(branch, "gave_up")
-    if not publish(home, sealed, move=applied_move(home, sealed, state), operation="compaction"):
+    if not publish(context, sealed, move=applied_move(context, sealed, state), operation="compaction"):
         return Compaction(branch, "gave_up")
     return Compaction(branch, "published", entry_count, tombstone_count)
 
 
-def _applied(home: Home, sealed: SealedBranch) -> tuple[MetarangeRef, int, int]:
+def _applied(context: RepositoryContext, sealed: SealedBranch) -> tuple[MetarangeRef, int, int]:
     """What the sealed tokens make of what lies below them; how many entries and tombstones they hold."""
     counts = [0, 0]
-    with sealed_rows(home, sealed) as snapshot:
-        changes = changes_of(home, snapshot, sealed.record.sealed)
+    with sealed_rows(context, sealed) as snapshot:
+        changes = changes_of(context, snapshot, sealed.record.sealed)
 
         def counted() -> Iterator[pa.RecordBatch]:
             counts[:] = [0, 0]
@@ -119,11 +119,11 @@ def _applied(home: Home, sealed: SealedBranch) -> tuple[MetarangeRef, int, int]:
                 counts[1] += batch.num_rows - entry_count
                 yield batch
 
-        applied = apply_changes(home.committed, sealed.base, Changes(clears=changes.clears, rows=counted))
+        applied = apply_changes(context.committed, sealed.base, Changes(clears=changes.clears, rows=counted))
     return applied.ref, counts[0], counts[1]
 
 
-def run_compactor_once(home: Home) -> list[Compaction]:
+def run_compactor_once(context: RepositoryContext) -> list[Compaction]:
     """Compact every branch of a repository that wants it; the step of the background.
 
     A branch that fails, because it was deleted or its store does not answer, does not keep the others waiting; it is
@@ -136,18 +136,18 @@ def run_compactor_once(home: Home) -> list[Compaction]:
         What the first branch that failed raised, after all others were tried.
     Cost: 1 scan of the branches' records, and a compaction for each that wants one and is not cooling down.
     """
-    if home.record.read_only:
+    if context.record.read_only:
         return []
     done: list[Compaction] = []
     failure: LakebedError | None = None
-    for branch, _ in wanted_compactions(home):
+    for branch, _ in wanted_compactions(context):
         try:
-            done.append(compact_once(home, branch))
+            done.append(compact_once(context, branch))
         except NotFound:
-            home.counters.forget(branch)
+            context.counters.forget(branch)
         except LakebedError as error:
             failure = failure or error
-    show_counts(home)
+    show_counts(context)
     if failure is not None:
         raise failure
     return done
@@ -157,9 +157,9 @@ _shown: dict[str, set[str]] = {}
 """By repository, the branches that have gauges; as the metrics, it is the process's."""
 
 
-def show_counts(home: Home) -> None:
+def show_counts(context: RepositoryContext) -> None:
     """Set the gauges of the branches with the most staged, and remove those of all others."""
-    counted = home.counters.all_counts().items()
+    counted = context.counters.all_counts().items()
     most = nlargest(
         SHOWN_BRANCHES_MAX,
         counted,
@@ -168,9 +168,9 @@ def show_counts(home: Home) -> None:
     for branch, counts in most:
         numbers = (counts.staged_entries, counts.tombstones, counts.sealed_tokens)
         for gauge, number in zip(GAUGES, numbers, strict=True):
-            gauge.set(number, home.name, branch)
+            gauge.set(number, context.name, branch)
     shown = {branch for branch, _ in most}
-    for branch in _shown.get(home.name, set()) - shown:
+    for branch in _shown.get(context.name, set()) - shown:
         for gauge in GAUGES:
-            gauge.remove(home.name, branch)
-    _shown[home.name] = shown
+            gauge.remove(context.name, branch)
+    _shown[context.name] = shown

@@ -23,9 +23,9 @@ from lakebed.objects.memory import occupied
 from lakebed.objects.path import parse_url
 from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, ObjectStore
 from lakebed.objects.streaming import byte_view
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.entry import address_ulid, is_upload, new_address, new_upload
 from lakebed.repo.foreign import is_foreign
-from lakebed.repo.home import Home
 from lakebed.repo.intact import read_object, read_object_ranges, stream_object
 from lakebed.repo.model import Entry
 from lakebed.runtime import Environment
@@ -62,7 +62,7 @@ READ_AHEAD_BYTES: Final = 1 << 20
 
 
 def upload(
-    home: Home,
+    context: RepositoryContext,
     content: Buffer | Iterable[Buffer],
     *,
     content_type: str = CONTENT_TYPE,
@@ -84,7 +84,9 @@ def upload(
         Unavailable: the store failed; nothing is left but perhaps bytes that a collection finds.
     Cost: 1 PUT; of chunks that are larger than a part, as `ObjectStore.put_stream`. Memory: about two parts.
     """
-    return upload_to(home.store, content, content_type=content_type, metadata=metadata, environment=home.environment)
+    return upload_to(
+        context.store, content, content_type=content_type, metadata=metadata, environment=context.environment
+    )
 
 
 def upload_to(
@@ -150,7 +152,7 @@ def check_metadata(metadata: Mapping[str, str] | None, *, content_type: str = CO
     return kept
 
 
-def read(home: Home, entry: Entry, *, byte_range: ByteRange | None = None) -> Buffer:
+def read(context: RepositoryContext, entry: Entry, *, byte_range: ByteRange | None = None) -> Buffer:
     """The bytes of an entry, or a part of them: read-only, as `ObjectStore.get`.
 
     Raises:
@@ -160,23 +162,27 @@ def read(home: Home, entry: Entry, *, byte_range: ByteRange | None = None) -> Bu
             object has another size or etag than at the import.
     Cost: 1 GET; of an imported object 1 HEAD more.
     """
-    store, path = _locate(home, entry)
-    with _explained(home, entry):
+    store, path = _locate(context, entry)
+    with _explained(context, entry):
         return read_object(store, path, entry, byte_range=byte_range)
 
 
-def read_ranges(home: Home, entry: Entry, *, ranges: Sequence[ByteRange]) -> list[Buffer]:
+def read_ranges(context: RepositoryContext, entry: Entry, *, ranges: Sequence[ByteRange]) -> list[Buffer]:
     """Several parts of an entry's bytes, in the order asked; near ones are read together. Raises as `read`.
 
     Cost: 1 GET a joined range; of an imported object 1 HEAD more.
     """
-    store, path = _locate(home, entry)
-    with _explained(home, entry):
+    store, path = _locate(context, entry)
+    with _explained(context, entry):
         return read_object_ranges(store, path, entry, ranges)
 
 
 def stream(
-    home: Home, entry: Entry, *, byte_range: ByteRange | None = None, chunk_bytes: int = STREAM_CHUNK_BYTES
+    context: RepositoryContext,
+    entry: Entry,
+    *,
+    byte_range: ByteRange | None = None,
+    chunk_bytes: int = STREAM_CHUNK_BYTES,
 ) -> Iterator[Buffer]:
     """The bytes of an entry in chunks; the first is read by the call, so that its errors come first.
 
@@ -184,12 +190,14 @@ def stream(
         As `read`.
     Cost: 1 GET a chunk, each when it is asked for; of an imported object 1 or 2 HEADs more. Memory: 1 chunk.
     """
-    store, path = _locate(home, entry)
-    with _explained(home, entry):
+    store, path = _locate(context, entry)
+    with _explained(context, entry):
         return stream_object(store, path, entry, byte_range=byte_range, chunk_bytes=chunk_bytes)
 
 
-def open_file(home: Home, entry: Entry, *, read_ahead_bytes: int = READ_AHEAD_BYTES) -> io.BufferedReader:
+def open_file(
+    context: RepositoryContext, entry: Entry, *, read_ahead_bytes: int = READ_AHEAD_BYTES
+) -> io.BufferedReader:
     """The bytes of an entry as a file that can be read and sought, for libraries that want one.
 
     Args:
@@ -198,7 +206,7 @@ def open_file(home: Home, entry: Entry, *, read_ahead_bytes: int = READ_AHEAD_BY
     Cost: 1 GET for every `read_ahead_bytes` read in order, and 1 a larger read; nothing to open it.
     """
     return ranges_file(
-        lambda byte_range: read(home, entry, byte_range=byte_range),
+        lambda byte_range: read(context, entry, byte_range=byte_range),
         size_bytes=entry.size_bytes,
         read_ahead_bytes=read_ahead_bytes,
     )
@@ -253,7 +261,7 @@ class _RangesFile(io.RawIOBase):
         return body
 
 
-def copy(home: Home, entry: Entry) -> Entry:
+def copy(context: RepositoryContext, entry: Entry) -> Entry:
     """A copy of the bytes under an address of its own, and its entry: all else is as it was, but for the time.
 
     Raises:
@@ -262,11 +270,11 @@ def copy(home: Home, entry: Entry) -> Entry:
     upload, as streams.
     """
     if is_foreign(entry.address):
-        return upload(home, stream(home, entry), content_type=entry.content_type, metadata=entry.metadata)
-    address = new_address(home.environment)
-    with _explained(home, entry):
-        _copy_new(home.store, entry.address, address)
-    return msgspec.structs.replace(entry, address=address, modified_ms=home.now_ms())
+        return upload(context, stream(context, entry), content_type=entry.content_type, metadata=entry.metadata)
+    address = new_address(context.environment)
+    with _explained(context, entry):
+        _copy_new(context.store, entry.address, address)
+    return msgspec.structs.replace(entry, address=address, modified_ms=context.now_ms())
 
 
 def _copy_new(store: ObjectStore, source: str, address: str) -> None:
@@ -285,28 +293,28 @@ def _copy_new(store: ObjectStore, source: str, address: str) -> None:
         raise occupied(address, store.root_url)
 
 
-def physical_url(home: Home, entry: Entry) -> str:
+def physical_url(context: RepositoryContext, entry: Entry) -> str:
     """Where the bytes are, for another engine; it holds no credential."""
-    return entry.address if is_foreign(entry.address) else home.store.url(entry.address)
+    return entry.address if is_foreign(entry.address) else context.store.url(entry.address)
 
 
-def signed_get(home: Home, entry: Entry, *, expires_in_s: int) -> str:
+def signed_get(context: RepositoryContext, entry: Entry, *, expires_in_s: int) -> str:
     """A URL that lets whoever has it read the bytes for a while. Raises `InvalidRequest` where the store has none."""
-    store, path = _locate(home, entry)
+    store, path = _locate(context, entry)
     return store.signed_url(path, expires_in_s=expires_in_s)
 
 
-def signed_put(home: Home, *, expires_in_s: int) -> tuple[str, str]:
+def signed_put(context: RepositoryContext, *, expires_in_s: int) -> tuple[str, str]:
     """A new address, and a URL that lets whoever has it put the bytes there, which `linked` makes an entry of.
 
     Until the URL ends its holder may put other bytes there, so the address is never an entry's: `linked` copies.
     Raises `InvalidRequest` where the store has no signed URLs.
     """
-    address = new_upload(home.environment)
-    return address, home.store.signed_url(address, expires_in_s=expires_in_s, method="PUT")
+    address = new_upload(context.environment)
+    return address, context.store.signed_url(address, expires_in_s=expires_in_s, method="PUT")
 
 
-def address_of(home: Home, url: str) -> str:
+def address_of(context: RepositoryContext, url: str) -> str:
     """The address of an entry whose bytes are at a URL: of ours the path in the namespace, else the URL itself.
 
     Raises:
@@ -314,14 +322,14 @@ def address_of(home: Home, url: str) -> str:
             ``import_not_allowed``.
     Cost: none.
     """
-    inside = url.removeprefix(home.store.root_url + "/")
+    inside = url.removeprefix(context.store.root_url + "/")
     if is_foreign(inside):
-        home.foreign.check([inside])
+        context.foreign.check([inside])
         return inside
     if address_ulid(inside) is None and not is_upload(inside):
         raise InvalidRequest(
-            f"{url!r} is no address of an object of repository {home.name}: link what was uploaded to an address that "
-            "it gave, or import from outside of its namespace.",
+            f"{url!r} is no address of an object of repository {context.name}: link what was uploaded to an address "
+            "that it gave, or import from outside of its namespace.",
             kind="invalid_address",
             address=url,
         )
@@ -329,7 +337,7 @@ def address_of(home: Home, url: str) -> str:
 
 
 def linked(
-    home: Home,
+    context: RepositoryContext,
     url: str,
     *,
     checksum: str | None = None,
@@ -351,12 +359,12 @@ def linked(
     Cost: 1 HEAD; on a local folder its fsync; of what was put to a signed URL 1 HEAD and 1 COPY more.
     """
     kept = check_metadata(metadata, content_type=content_type)
-    address = address_of(home, url)
+    address = address_of(context, url)
     if is_upload(address):
-        address = _taken_over(home, address)
-    entry = Entry(address, 0, checksum or "", home.now_ms(), content_type, kept)
-    store, path = _locate(home, entry)
-    with _explained(home, entry):
+        address = _taken_over(context, address)
+    entry = Entry(address, 0, checksum or "", context.now_ms(), content_type, kept)
+    store, path = _locate(context, entry)
+    with _explained(context, entry):
         meta = store.head(path)
         if not is_foreign(address):
             store.sync([path])
@@ -364,20 +372,20 @@ def linked(
     return msgspec.structs.replace(entry, size_bytes=meta.size_bytes, checksum=checksum or etag)
 
 
-def _taken_over(home: Home, upload: str) -> str:
+def _taken_over(context: RepositoryContext, upload: str) -> str:
     """A copy of what was put to a signed URL, at an address that nobody else may put to; the first is garbage then."""
-    address = new_address(home.environment)
-    with _explained(home, Entry(upload, 0, "", 0)):
-        _copy_new(home.store, upload, address)
+    address = new_address(context.environment)
+    with _explained(context, Entry(upload, 0, "", 0)):
+        _copy_new(context.store, upload, address)
     return address
 
 
-def _locate(home: Home, entry: Entry) -> tuple[ObjectStore, str]:
-    return home.foreign.locate(entry.address) if is_foreign(entry.address) else (home.store, entry.address)
+def _locate(context: RepositoryContext, entry: Entry) -> tuple[ObjectStore, str]:
+    return context.foreign.locate(entry.address) if is_foreign(entry.address) else (context.store, entry.address)
 
 
 @contextmanager
-def _explained(home: Home, entry: Entry) -> Iterator[None]:
+def _explained(context: RepositoryContext, entry: Entry) -> Iterator[None]:
     """Say of missing bytes what became of them."""
     try:
         yield
@@ -390,8 +398,8 @@ def _explained(home: Home, entry: Entry) -> Iterator[None]:
                 address=entry.address,
             ) from missing
         raise NotFound(
-            f"The bytes at {entry.address} of repository {home.name} are not in its storage: a collection takes those "
-            "of expired commits, and of uploads that were never staged.",
+            f"The bytes at {entry.address} of repository {context.name} are not in its storage: a collection takes "
+            "those of expired commits, and of uploads that were never staged.",
             kind="object_gone",
             address=entry.address,
         ) from missing

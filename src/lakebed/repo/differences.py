@@ -18,8 +18,8 @@ from lakebed.repo.branches import load_branch
 from lakebed.repo.commits import load_commit, merge_base
 from lakebed.repo.committed.diff import diff_metaranges
 from lakebed.repo.committed.windows import match_paths, same
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.entry import decode_entry, identities
-from lakebed.repo.home import Home
 from lakebed.repo.model import DIFF_SCHEMA, Difference, DiffKind, Entry, MetarangeRef
 from lakebed.repo.names import check_branch_name, check_prefix
 from lakebed.repo.refs import resolve_commit
@@ -38,7 +38,7 @@ _CHUNK_ROW_COUNT: Final = 256
 
 
 def diff_refs(
-    home: Home,
+    context: RepositoryContext,
     left: str,
     right: str,
     *,
@@ -70,24 +70,28 @@ def diff_refs(
             f"A difference is three_dot or two_dot, and {kind!r} was asked for.", kind="invalid_diff_kind"
         )
     page = page_of(check_prefix(prefix), after=after, delimiter=delimiter, amount=amount)
-    with home.key_value.snapshot() as snapshot:
-        left_id, left_commit = resolve_commit(home, left, snapshot=snapshot)
-        right_id, right_commit = resolve_commit(home, right, snapshot=snapshot)
+    with context.key_value.snapshot() as snapshot:
+        left_id, left_commit = resolve_commit(context, left, snapshot=snapshot)
+        right_id, right_commit = resolve_commit(context, right, snapshot=snapshot)
         base = theirs = left_commit.metarange
         if kind == "three_dot":
-            base_id = merge_base(home, left_id, right_id, snapshot=snapshot)
-            base = home.committed.empty if base_id is None else load_commit(home, base_id, snapshot=snapshot).metarange
+            base_id = merge_base(context, left_id, right_id, snapshot=snapshot)
+            base = (
+                context.committed.empty
+                if base_id is None
+                else load_commit(context, base_id, snapshot=snapshot).metarange
+            )
     ours = right_commit.metarange
 
     def rows(first: bytes | None, last: bytes | None) -> Iterator[pa.RecordBatch]:
-        found = diff_metaranges(home.committed, base, ours, start=first, end=last)
-        return found if base.id == theirs.id else _against_left(home, found, base=base, left=theirs)
+        found = diff_metaranges(context.committed, base, ours, start=first, end=last)
+        return found if base.id == theirs.id else _against_left(context, found, base=base, left=theirs)
 
     return _listed(rows, page, prefix=prefix, amount=amount)
 
 
 def _against_left(
-    home: Home, found: Iterator[pa.RecordBatch], *, base: MetarangeRef, left: MetarangeRef
+    context: RepositoryContext, found: Iterator[pa.RecordBatch], *, base: MetarangeRef, left: MetarangeRef
 ) -> Iterator[pa.RecordBatch]:
     """Of differences from the base to the right side, those that the left side has not made in the same way.
 
@@ -100,7 +104,7 @@ def _against_left(
         start, end = paths[0].as_py(), paths[-1].as_py() + b"\0"
         kept = np.ones(batch.num_rows, np.bool_)
         clashing = np.zeros(batch.num_rows, np.bool_)
-        for other in diff_metaranges(home.committed, base, left, start=start, end=end):
+        for other in diff_metaranges(context.committed, base, left, start=start, end=end):
             at = match_paths(paths, other.column("path"))
             mine, theirs = (identities(rows.column("right"), where="a difference") for rows in (batch, other))
             equal = same(mine, theirs, at)
@@ -114,7 +118,13 @@ def _against_left(
 
 
 def diff_uncommitted(
-    home: Home, branch: str, *, prefix: str = "", after: str = "", delimiter: str = "", amount: int | None = None
+    context: RepositoryContext,
+    branch: str,
+    *,
+    prefix: str = "",
+    after: str = "",
+    delimiter: str = "",
+    amount: int | None = None,
 ) -> Iterator[Difference]:
     """How what a branch shows differs from its head, in the order of paths' bytes, lazily.
 
@@ -132,11 +142,11 @@ def diff_uncommitted(
     page = page_of(check_prefix(prefix), after=after, delimiter=delimiter, amount=amount)
 
     def differences() -> Iterator[Difference]:
-        with home.key_value.snapshot() as snapshot:
-            record, _ = load_branch(home, branch, snapshot=snapshot)
+        with context.key_value.snapshot() as snapshot:
+            record, _ = load_branch(context, branch, snapshot=snapshot)
 
             def rows(first: bytes | None, last: bytes | None) -> Iterator[pa.RecordBatch]:
-                return uncommitted(home, snapshot, record, start=first, end=last)
+                return uncommitted(context, snapshot, record, start=first, end=last)
 
             yield from _listed(rows, page, prefix=prefix, amount=amount)
 

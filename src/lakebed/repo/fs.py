@@ -47,7 +47,7 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
     Args:
         lake: a folder, the URL of a bucket or a server, as `lakebed.repo.open_all`; by default the environment variable
             ``LAKEBED_LAKE``. It is opened when it is first needed, and this process owns it until it ends or `close`.
-        home: repositories, or one, that are open already; instead of `lake`.
+        source: open repositories, or one open repository, in place of `lake`.
         options: of `lakebed.repo.open_all`, such as ``read_only=True``, ``storage_options``, ``metadata``.
 
     Example:
@@ -62,12 +62,12 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
     protocol = _PROTOCOL
     root_marker = ""
 
-    def __init__(self, lake: str | None = None, *, home: Any = None, **options: Any) -> None:
+    def __init__(self, lake: str | None = None, *, source: Any = None, **options: Any) -> None:
         own = {name: options.pop(name) for name in tuple(options) if name in _FSSPEC_OPTIONS}
         super().__init__(**own)
         self._lake = lake or os.environ.get("LAKEBED_LAKE")
         self._options = options
-        self._home = home
+        self._source = source
         self._closing: Any = None
 
     # ---- the lake
@@ -76,27 +76,27 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
         """Close what this file system has opened itself."""
         if self._closing is not None:
             self._closing()
-            self._closing = self._home = None
+            self._closing = self._source = None
 
     def _repository(self, name: str) -> Any:
-        home = self._opened()
-        if not hasattr(home, "repository"):  # one repository
-            if name != home.name:
-                raise FileNotFoundError(f"This file system is of the repository {home.name}, not of {name}.")
-            return home
-        return home.repository(name)
+        source = self._opened()
+        if not hasattr(source, "repository"):  # one repository
+            if name != source.name:
+                raise FileNotFoundError(f"This file system is of the repository {source.name}, not of {name}.")
+            return source
+        return source.repository(name)
 
     def _opened(self) -> Any:
-        if self._home is None:
+        if self._source is None:
             if not self._lake:
                 raise ValueError(
                     "Of which lake? Give storage_options={'lake': './lake'}, or set the environment variable "
                     "LAKEBED_LAKE."
                 )
             with _as_os_errors(self._lake):
-                self._home = _open(self._lake, self._options)
-            self._closing = weakref.finalize(self, self._home.close)
-        return self._home
+                self._source = _open(self._lake, self._options)
+            self._closing = weakref.finalize(self, self._source.close)
+        return self._source
 
     def _place(self, path: str, *, is_file: bool = True) -> tuple[Any, str, str]:
         """The repository, the reference and the path inside it; the latter two are empty where the path is short."""
@@ -114,8 +114,8 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
         repository, ref, inside = self._place(path, is_file=False)
         with _as_os_errors(path):
             if repository is None:
-                home = self._opened()
-                names = [one.name for one in home.list()] if hasattr(home, "repository") else [home.name]
+                source = self._opened()
+                names = [one.name for one in source.list()] if hasattr(source, "repository") else [source.name]
                 found = [_directory(name) for name in names]
             elif not ref:
                 named = [*repository.branches(), *repository.tags()]

@@ -31,9 +31,9 @@ from lakebed.repo.branches import branch_moved, load_branch
 from lakebed.repo.commits import load_commit
 from lakebed.repo.committed.apply import apply_changes
 from lakebed.repo.committed.diff import has_difference
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import Branch, Commit, MetarangeRef
-from lakebed.repo.records import encode_record, new_token, replace_record, settling
+from lakebed.repo.records import encode_record, new_token, replace_record, resolving_outcome
 from lakebed.repo.reflog import reflog_line
 from lakebed.repo.rows import prefix_range
 from lakebed.repo.staging.changes import changes_of
@@ -51,12 +51,12 @@ __all__ = [
     "applied_move",
     "applied_state",
     "check_clean",
+    "equals_head",
     "fold",
     "keep_applied",
     "move_branch",
     "publish",
     "same_state",
-    "says_as_head",
     "seal",
     "seal_for_compaction",
     "sealed_rows",
@@ -149,7 +149,13 @@ Plan = Callable[[SealedBranch], Move]
 
 
 def move_branch(
-    home: Home, branch: str, *, operation: str, plan: Plan, fresh_token: bool = False, gives_up: bool = False
+    context: RepositoryContext,
+    branch: str,
+    *,
+    operation: str,
+    plan: Plan,
+    fresh_token: bool = False,
+    gives_up: bool = False,
 ) -> Move:
     """Seal a branch, make a plan and publish it, as often as it takes.
 
@@ -169,41 +175,41 @@ def move_branch(
         InvalidRequest: ``commit_expired``: a commit it relies on has lost its objects.
     Cost: 1 snapshot and 2 durable writes of the key-value store beside what the plan costs.
     """
-    for _ in range(home.options.publish_tries_max):
-        sealed = seal(home, branch, fresh_token=fresh_token, gives_up=gives_up)
+    for _ in range(context.options.publish_tries_max):
+        sealed = seal(context, branch, fresh_token=fresh_token, gives_up=gives_up)
         with suppress(Overtaken):
             move = plan(sealed)
-            if publish(home, sealed, move=move, operation=operation):
+            if publish(context, sealed, move=move, operation=operation):
                 return move
         RETRIES.add(1, operation)
-    raise branch_moved(home, branch, operation)
+    raise branch_moved(context, branch, operation)
 
 
-def seal(home: Home, branch: str, *, fresh_token: bool = False, gives_up: bool = False) -> SealedBranch:
+def seal(context: RepositoryContext, branch: str, *, fresh_token: bool = False, gives_up: bool = False) -> SealedBranch:
     """Seal what is staged: from now on it can only be read, and new writes go to a fresh token.
 
     A token without rows is left in place: the snapshot that shows it empty is as good a moment as its sealing would
     be, and an operation that fails again and again seals nothing. A branch with too many sealed tokens is compacted
     first. Arguments and errors as `move_branch`.
     """
-    for _ in range(home.options.publish_tries_max):
-        boundary, record, raw, is_empty = _look(home, branch)
-        is_long = len(record.sealed) >= home.options.sealed_tokens_max and not gives_up
-        if is_long and fold(home, branch, operation="seal"):
+    for _ in range(context.options.publish_tries_max):
+        boundary, record, raw, is_empty = _look(context, branch)
+        is_long = len(record.sealed) >= context.options.sealed_tokens_max and not gives_up
+        if is_long and fold(context, branch, operation="seal"):
             continue
         if is_empty and not fresh_token:
-            head = load_commit(home, record.commit_id)
+            head = load_commit(context, record.commit_id)
             return SealedBranch(branch, record, raw, boundary, head)
-        after = _with_fresh_token(home, record)
-        if _set(home, branch, raw, after):
-            home.counters.count_seal(branch)
-            head = load_commit(home, record.commit_id)
+        after = _with_fresh_token(context, record)
+        if _set(context, branch, raw, after):
+            context.counters.count_seal(branch)
+            head = load_commit(context, record.commit_id)
             return SealedBranch(branch, after, encode_record(after), boundary, head)
         RETRIES.add(1, "seal")
-    raise branch_moved(home, branch, "seal")
+    raise branch_moved(context, branch, "seal")
 
 
-def seal_for_compaction(home: Home, branch: str, *, cooldown_ms: int) -> SealedBranch | None:
+def seal_for_compaction(context: RepositoryContext, branch: str, *, cooldown_ms: int) -> SealedBranch | None:
     """The same in one step with the stamp of a compaction's start.
 
     Args:
@@ -212,44 +218,44 @@ def seal_for_compaction(home: Home, branch: str, *, cooldown_ms: int) -> SealedB
     Returns:
         None: nothing is to be compacted, a compaction began less than `cooldown_ms` ago, or the record changed.
     """
-    boundary, record, raw, is_empty = _look(home, branch)
+    boundary, record, raw, is_empty = _look(context, branch)
     started = record.compaction_started_at_ms
-    now_ms = home.now_ms()
+    now_ms = context.now_ms()
     if is_empty and not record.sealed:
         return None
     if started is not None and 0 <= now_ms - started < cooldown_ms:
         return None
-    after = record if is_empty else _with_fresh_token(home, record)
+    after = record if is_empty else _with_fresh_token(context, record)
     after = msgspec.structs.replace(after, compaction_started_at_ms=now_ms)
-    if not _set(home, branch, raw, after):
+    if not _set(context, branch, raw, after):
         return None
     if not is_empty:
-        home.counters.count_seal(branch)
-    return SealedBranch(branch, after, encode_record(after), boundary, load_commit(home, after.commit_id))
+        context.counters.count_seal(branch)
+    return SealedBranch(branch, after, encode_record(after), boundary, load_commit(context, after.commit_id))
 
 
-def _look(home: Home, branch: str) -> tuple[bytes | None, Branch, bytes, bool]:
+def _look(context: RepositoryContext, branch: str) -> tuple[bytes | None, Branch, bytes, bool]:
     """Boundary, record, its bytes, and whether its staging token says nothing, all of one moment."""
-    with home.key_value.snapshot() as snapshot:
-        record, raw = load_branch(home, branch, snapshot=snapshot)
+    with context.key_value.snapshot() as snapshot:
+        record, raw = load_branch(context, branch, snapshot=snapshot)
         is_empty = record.staging.clears is None
         if is_empty:
-            rows = snapshot.scan(*prefix_range(home.keys.token(record.staging.id)))
+            rows = snapshot.scan(*prefix_range(context.keys.token(record.staging.id)))
             is_empty = next(iter(rows), None) is None
-        return snapshot.get(home.keys.boundary), record, raw, is_empty
+        return snapshot.get(context.keys.boundary), record, raw, is_empty
 
 
-def _with_fresh_token(home: Home, record: Branch) -> Branch:
-    token = new_token(home.environment)
+def _with_fresh_token(context: RepositoryContext, record: Branch) -> Branch:
+    token = new_token(context.environment)
     return msgspec.structs.replace(record, staging=token, sealed=(record.staging, *record.sealed))
 
 
-def _set(home: Home, branch: str, raw: bytes, after: Branch) -> bool:
+def _set(context: RepositoryContext, branch: str, raw: bytes, after: Branch) -> bool:
     """Set the record if it is still `raw`; its fresh token, or its stamp, is nobody else's."""
-    return replace_record(home.key_value, home.keys.branch(branch), encode_record(after), expected=raw)
+    return replace_record(context.key_value, context.keys.branch(branch), encode_record(after), expected=raw)
 
 
-def publish(home: Home, sealed: SealedBranch, *, move: Move, operation: str) -> bool:
+def publish(context: RepositoryContext, sealed: SealedBranch, *, move: Move, operation: str) -> bool:
     """Make a move, in one atomic write.
 
     When the record has only gained tokens meanwhile, the move is made upon it: those tokens lie above all that the
@@ -262,31 +268,31 @@ def publish(home: Home, sealed: SealedBranch, *, move: Move, operation: str) -> 
         NotFound: the branch was deleted.
         InvalidRequest: ``commit_expired``.
     """
-    key = home.keys.branch(sealed.name)
+    key = context.keys.branch(sealed.name)
     record, raw = sealed.record, sealed.raw
-    beside, witness = _beside(home, sealed, move, operation)
-    guards = _guards(home, sealed, move)
-    for _ in range(home.options.publish_tries_max):
+    beside, witness = _beside(context, sealed, move, operation)
+    guards = _guards(context, sealed, move)
+    for _ in range(context.options.publish_tries_max):
         unclear: OutcomeUnknown | None = None
         after = _moved(record, sealed, move)
         encoded = encode_record(after)
         try:
-            home.key_value.write([(key, encoded), *beside], expected={**guards, key: raw})
+            context.key_value.write([(key, encoded), *beside], expected={**guards, key: raw})
         except Conflict:
             pass
         except OutcomeUnknown as problem:
             unclear = problem
         else:
-            return _published(home, sealed, after)
-        with nullcontext() if unclear is None else settling(unclear):
-            if unclear is not None and witness is not None and home.key_value.get(witness) is not None:
-                return _published(home, sealed, after)
-            record, seen = load_branch(home, sealed.name)
+            return _published(context, sealed, after)
+        with nullcontext() if unclear is None else resolving_outcome(unclear):
+            if unclear is not None and witness is not None and context.key_value.get(witness) is not None:
+                return _published(context, sealed, after)
+            record, seen = load_branch(context, sealed.name)
         if unclear is not None and seen == encoded:
-            return _published(home, sealed, after)
+            return _published(context, sealed, after)
         if seen == raw and unclear is None:  # not the record, but something beside it: a collection, or the plan's own
             for id in (move.commit_id, *(commit.id for commit in move.commits), *move.relies_on):
-                refuse_expired(home, id)
+                refuse_expired(context, id)
             return False
         if not _only_gained(record, sealed.record):
             return False
@@ -295,27 +301,27 @@ def publish(home: Home, sealed: SealedBranch, *, move: Move, operation: str) -> 
 
 
 def _beside(
-    home: Home, sealed: SealedBranch, move: Move, operation: str
+    context: RepositoryContext, sealed: SealedBranch, move: Move, operation: str
 ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
     """What is written beside the record, and the key that nobody else writes."""
-    now = str(home.now_ms()).encode()
-    puts = [(home.keys.commit(commit.id), encode_record(commit.commit)) for commit in move.commits]
-    puts += [(home.keys.cleanup(token.id), now) for token in sealed.record.sealed]
+    now = str(context.now_ms()).encode()
+    puts = [(context.keys.commit(commit.id), encode_record(commit.commit)) for commit in move.commits]
+    puts += [(context.keys.cleanup(token.id), now) for token in sealed.record.sealed]
     puts += move.puts
     if move.commit_id == sealed.record.commit_id:
         return puts, None
     committer = move.commits[-1].commit.committer if move.commits else ""
     before = sealed.record.commit_id
-    line = reflog_line(home, sealed.name, before=before, after=move.commit_id, what=operation, committer=committer)
+    line = reflog_line(context, sealed.name, before=before, after=move.commit_id, what=operation, committer=committer)
     return [*puts, line], line[0]
 
 
-def _guards(home: Home, sealed: SealedBranch, move: Move) -> dict[bytes, bytes | None]:
+def _guards(context: RepositoryContext, sealed: SealedBranch, move: Move) -> dict[bytes, bytes | None]:
     """What must be as it was, beside the record."""
     guards: dict[bytes, bytes | None] = dict(move.expected)
-    guards[home.keys.boundary] = sealed.boundary
+    guards[context.keys.boundary] = sealed.boundary
     for id in (move.commit_id, *(commit.id for commit in move.commits), *move.relies_on):
-        guards[home.keys.expired(id)] = None
+        guards[context.keys.expired(id)] = None
     return guards
 
 
@@ -331,9 +337,9 @@ def _only_gained(record: Branch, before: Branch) -> bool:
     return record.commit_id == before.commit_id and record.compacted == before.compacted and tail == before.sealed
 
 
-def _published(home: Home, sealed: SealedBranch, after: Branch) -> bool:
+def _published(context: RepositoryContext, sealed: SealedBranch, after: Branch) -> bool:
     tokens = [token.id for token in (after.staging, *after.sealed)]
-    home.counters.reset(sealed.name, sealed_count=len(after.sealed), tokens=tokens)
+    context.counters.reset(sealed.name, sealed_count=len(after.sealed), tokens=tokens)
     return True
 
 
@@ -342,7 +348,7 @@ class Overtaken(Exception):
 
 
 @contextmanager
-def sealed_rows(home: Home, sealed: SealedBranch) -> Iterator[KeyValueSnapshot]:
+def sealed_rows(context: RepositoryContext, sealed: SealedBranch) -> Iterator[KeyValueSnapshot]:
     """A snapshot in which the sealed tokens have all their rows.
 
     A cleanup takes the rows of tokens that a publish has dropped. Who reads them only then sees a branch that never
@@ -353,14 +359,14 @@ def sealed_rows(home: Home, sealed: SealedBranch) -> Iterator[KeyValueSnapshot]:
         NotFound: the branch was deleted.
     Cost: 1 snapshot, 1 read.
     """
-    with home.key_value.snapshot() as snapshot:
-        record, _ = load_branch(home, sealed.name, snapshot=snapshot)
+    with context.key_value.snapshot() as snapshot:
+        record, _ = load_branch(context, sealed.name, snapshot=snapshot)
         if not _only_gained(record, sealed.record):
             raise Overtaken
         yield snapshot
 
 
-def applied_state(home: Home, sealed: SealedBranch) -> MetarangeRef:
+def applied_state(context: RepositoryContext, sealed: SealedBranch) -> MetarangeRef:
     """The metarange of everything a branch shows: its sealed tokens applied to what they lie upon.
 
     Raises:
@@ -369,35 +375,35 @@ def applied_state(home: Home, sealed: SealedBranch) -> MetarangeRef:
     """
     if not sealed.record.sealed:
         return sealed.base
-    with sealed_rows(home, sealed) as snapshot:
-        changes = changes_of(home, snapshot, sealed.record.sealed)
-        return apply_changes(home.committed, sealed.base, changes).ref
+    with sealed_rows(context, sealed) as snapshot:
+        changes = changes_of(context, snapshot, sealed.record.sealed)
+        return apply_changes(context.committed, sealed.base, changes).ref
 
 
-def same_state(home: Home, left: MetarangeRef, right: MetarangeRef) -> bool:
+def same_state(context: RepositoryContext, left: MetarangeRef, right: MetarangeRef) -> bool:
     """Whether two metaranges hold the same entries at the same paths; where their bytes are does not matter.
 
     Equal ids are equal states, but not the other way round: what was changed and changed back has another address.
     """
-    return left.id == right.id or not has_difference(home.committed, left, right)
+    return left.id == right.id or not has_difference(context.committed, left, right)
 
 
-def says_as_head(home: Home, sealed: SealedBranch, state: MetarangeRef) -> bool:
+def equals_head(context: RepositoryContext, sealed: SealedBranch, state: MetarangeRef) -> bool:
     """Whether `applied_state` has come to what the head says.
 
     Cost: nothing when it stands on the head itself, which is then returned as it is; else as `same_state`.
     """
     if sealed.record.compacted is None:
         return state.id == sealed.head.metarange.id
-    return same_state(home, sealed.head.metarange, state)
+    return same_state(context, sealed.head.metarange, state)
 
 
-def applied_move(home: Home, sealed: SealedBranch, state: MetarangeRef) -> Move:
+def applied_move(context: RepositoryContext, sealed: SealedBranch, state: MetarangeRef) -> Move:
     """The move by which what is sealed, `applied_state`, becomes the compacted metarange, and nothing else changes."""
-    return Move(sealed.record.commit_id, compacted=None if says_as_head(home, sealed, state) else state)
+    return Move(sealed.record.commit_id, compacted=None if equals_head(context, sealed, state) else state)
 
 
-def check_clean(home: Home, sealed: SealedBranch, *, operation: str) -> None:
+def check_clean(context: RepositoryContext, sealed: SealedBranch, *, operation: str) -> None:
     """Whether everything sealed amounts to nothing.
 
     Raises:
@@ -407,33 +413,33 @@ def check_clean(home: Home, sealed: SealedBranch, *, operation: str) -> None:
     """
     if not sealed.has_changes:
         return
-    with sealed_rows(home, sealed) as snapshot:
-        if not is_dirty(home, snapshot, sealed.record, tokens=sealed.record.sealed):
+    with sealed_rows(context, sealed) as snapshot:
+        if not is_dirty(context, snapshot, sealed.record, tokens=sealed.record.sealed):
             return
     raise InvalidRequest(
-        f"Branch {sealed.name} of repository {home.name} has uncommitted changes, in the way of this {operation}: "
+        f"Branch {sealed.name} of repository {context.name} has uncommitted changes, in the way of this {operation}: "
         "commit or reset them first.",
         kind="dirty_branch",
-        repository=home.name,
+        repository=context.name,
         branch=sealed.name,
     )
 
 
-def fold(home: Home, branch: str, *, operation: str) -> bool:
+def fold(context: RepositoryContext, branch: str, *, operation: str) -> bool:
     """Apply what is sealed, and keep it as the branch's compacted metarange, so that the list of tokens is short.
 
     Returns:
         Whether it was published; no matter when not, for nothing is lost.
     """
-    boundary, record, raw, _ = _look(home, branch)
-    sealed = SealedBranch(branch, record, raw, boundary, load_commit(home, record.commit_id))
+    boundary, record, raw, _ = _look(context, branch)
+    sealed = SealedBranch(branch, record, raw, boundary, load_commit(context, record.commit_id))
     with suppress(Overtaken):
-        state = applied_state(home, sealed)
-        return publish(home, sealed, move=applied_move(home, sealed, state), operation=operation)
+        state = applied_state(context, sealed)
+        return publish(context, sealed, move=applied_move(context, sealed, state), operation=operation)
     return False
 
 
-def keep_applied(home: Home, sealed: SealedBranch, *, state: MetarangeRef, operation: str) -> None:
+def keep_applied(context: RepositoryContext, sealed: SealedBranch, *, state: MetarangeRef, operation: str) -> None:
     """Of an operation that ends in an error, keep what was applied for it: its tokens are dropped, no read changes.
 
     The error is what the caller has to hear, so a failure here is left to the next operation.
@@ -441,6 +447,6 @@ def keep_applied(home: Home, sealed: SealedBranch, *, state: MetarangeRef, opera
     if not sealed.record.sealed:
         return
     try:
-        publish(home, sealed, move=applied_move(home, sealed, state), operation=operation)
+        publish(context, sealed, move=applied_move(context, sealed, state), operation=operation)
     except (NotFound, Unavailable, OutcomeUnknown):
         RETRIES.add(1, operation)

@@ -26,9 +26,9 @@ from lakebed.objects.port import ObjectMeta, ObjectStore
 from lakebed.repo.branches import load_branch
 from lakebed.repo.commit import check_says, chosen_intervals, move_by_commits, new_commit
 from lakebed.repo.committed.apply import Changes, apply_changes
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.entry import encode_entries, encode_entry
 from lakebed.repo.heads import Move, SealedBranch, check_clean
-from lakebed.repo.home import Home
 from lakebed.repo.import_places import real_url
 from lakebed.repo.layout import DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDER, UPLOAD_FOLDER
 from lakebed.repo.model import Entry
@@ -91,7 +91,7 @@ class Import(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def start_import(
-    home: Home,
+    context: RepositoryContext,
     branch: str,
     *,
     sources: Sequence[ImportSource],
@@ -118,9 +118,9 @@ def start_import(
         OutcomeUnknown: it may have been written down; `unfinished_imports` tells.
     Cost: 1 durable write of the key-value store.
     """
-    check_committable(home.forced() if force else home, branch)
+    check_committable(context.forced() if force else context, branch)
     check_says(message, metadata)
-    load_branch(home, branch)
+    load_branch(context, branch)
     if not 0 < len(sources) <= SOURCE_COUNT_MAX:
         raise InvalidRequest(
             f"An import has 1 to {SOURCE_COUNT_MAX:,} sources, and {len(sources):,} were given.", kind="no_sources"
@@ -129,14 +129,14 @@ def start_import(
         if source.kind == "object":
             check_path(source.destination, writing=True)
             _folder_and_name(source.url)
-            _refuse_own(home, source.url)
-            home.foreign.check([source.url])
+            _refuse_own(context, source.url)
+            context.foreign.check([source.url])
         else:
-            _refuse_own(home, source.url)
-            home.foreign.folder(source.url)
+            _refuse_own(context, source.url)
+            context.foreign.folder(source.url)
             # Some name below it must be possible, or the import would fail later, behind its reply.
             check_path(_folder(source.destination) + "-", writing=True)
-    id = new_uuid(home.environment.rng)
+    id = new_uuid(context.environment.rng)
     record = Import(
         id,
         branch,
@@ -145,27 +145,27 @@ def start_import(
         committer,
         dict(metadata or {}),
         replace,
-        updated_at_ms=home.now_ms(),
+        updated_at_ms=context.now_ms(),
         force=force,
     )
-    key = home.keys.imported(id)
-    write_unique(home.key_value, [(key, encode_record(record))], expected={key: None})
+    key = context.keys.imported(id)
+    write_unique(context.key_value, [(key, encode_record(record))], expected={key: None})
     return id
 
 
-def import_status(home: Home, id: str) -> Import:
+def import_status(context: RepositoryContext, id: str) -> Import:
     """How far an import is. Raises `NotFound` (``import_not_found``). Cost: 1 read of the key-value store."""
-    return _load(home, id)[0]
+    return _load(context, id)[0]
 
 
-def unfinished_imports(home: Home) -> list[Import]:
+def unfinished_imports(context: RepositoryContext) -> list[Import]:
     """Imports that are running, or were when their process ended: run them again. Cost: 1 scan."""
-    with home.key_value.snapshot() as snapshot:
-        found = read_records(snapshot, home.keys.imported(), Import)
+    with context.key_value.snapshot() as snapshot:
+        found = read_records(snapshot, context.keys.imported(), Import)
         return [record for _, record in found if record.state == "running"]
 
 
-def cancel_import(home: Home, id: str) -> Import:
+def cancel_import(context: RepositoryContext, id: str) -> Import:
     """Stop an import; the branch stays as it is.
 
     Returns:
@@ -176,29 +176,29 @@ def cancel_import(home: Home, id: str) -> Import:
         Conflict: ``import_ended``: it has completed, failed or was cancelled already.
     Cost: 1 durable write of the key-value store, more while it goes on.
     """
-    for _ in range(home.options.publish_tries_max):
-        record, raw = _load(home, id)
+    for _ in range(context.options.publish_tries_max):
+        record, raw = _load(context, id)
         if record.state != "running":
             raise Conflict(
                 f"Import {id} is {record.state} already and cannot be cancelled.", kind="import_ended", id=id
             )
-        cancelled = msgspec.structs.replace(record, state="cancelled", updated_at_ms=home.now_ms())
-        if _set(home, raw, cancelled):
+        cancelled = msgspec.structs.replace(record, state="cancelled", updated_at_ms=context.now_ms())
+        if _set(context, raw, cancelled):
             return cancelled
     raise Conflict(f"Import {id} goes on too fast to be cancelled: try again.", kind="import_busy", id=id)
 
 
-def trim_imports(home: Home) -> int:
+def trim_imports(context: RepositoryContext) -> int:
     """Remove the records of imports that nothing has happened to for `KEPT_DAYS`, ended or left behind.
 
     Returns:
         How many went; at most 1,000 a call.
     Cost: 1 scan, and 1 write when there are some.
     """
-    before_ms = home.now_ms() - KEPT_DAYS * DAY_MS
+    before_ms = context.now_ms() - KEPT_DAYS * DAY_MS
     old: dict[bytes, bytes | None] = {}
-    with home.key_value.snapshot() as snapshot:
-        for key, raw in snapshot.scan(*prefix_range(home.keys.imported())):
+    with context.key_value.snapshot() as snapshot:
+        for key, raw in snapshot.scan(*prefix_range(context.keys.imported())):
             if decode_record(raw, Import, key=key).updated_at_ms < before_ms:
                 old[key] = raw
                 if len(old) == _TRIM_COUNT_MAX:
@@ -206,17 +206,18 @@ def trim_imports(home: Home) -> int:
     if not old:
         return 0
     try:
-        home.key_value.write(deletes=old, expected=old)
+        context.key_value.write(deletes=old, expected=old)
     except Conflict:
         return 0  # somebody takes one of them up: the others go with the next step
     return len(old)
 
 
-def run_import(home: Home, id: str, *, storage_options: Mapping[str, str] | None = None) -> Import:
+def run_import(context: RepositoryContext, id: str, *, storage_options: Mapping[str, str] | None = None) -> Import:
     """Do an import, or do it again after a crash. Of two that run at once one completes it.
 
     Args:
-        storage_options: settings and credentials of the places that are imported; None: those of `Home.foreign`.
+        storage_options: settings and credentials of the stores to import from; None: those of
+            `RepositoryContext.foreign`.
 
     Returns:
         Its record: completed, or what somebody else made of it meanwhile.
@@ -227,12 +228,16 @@ def run_import(home: Home, id: str, *, storage_options: Mapping[str, str] | None
     Cost: 1 LIST a 1000 objects, 1 HEAD a single object; reads and writes the ranges that change.
     """
     try:
-        return _Run(home, id, storage_options).complete()
+        return _Run(context, id, storage_options).complete()
     except LakebedError as error:
-        record, raw = _load(home, id)
+        record, raw = _load(context, id)
         if record.state != "running":
             return record  # it was cancelled, or another run completed it: that is how it ended
-        _set(home, raw, msgspec.structs.replace(record, state="failed", error=str(error), updated_at_ms=home.now_ms()))
+        _set(
+            context,
+            raw,
+            msgspec.structs.replace(record, state="failed", error=str(error), updated_at_ms=context.now_ms()),
+        )
         raise
 
 
@@ -247,9 +252,9 @@ class _NothingChanged(Exception):
 class _Run:
     """One run of an import: what it reads, and how far it is."""
 
-    def __init__(self, home: Home, id: str, storage_options: Mapping[str, str] | None) -> None:
-        self._record, self._raw = _load(home, id)
-        self._home = home.forced() if self._record.force else home
+    def __init__(self, context: RepositoryContext, id: str, storage_options: Mapping[str, str] | None) -> None:
+        self._record, self._raw = _load(context, id)
+        self._context = context.forced() if self._record.force else context
         self._storage_options = storage_options
         self._done = self._record
 
@@ -258,7 +263,7 @@ class _Run:
         if record.state != "running":
             return record
         try:
-            move_by_commits(self._home, record.branch, operation="import", plan=self._plan)
+            move_by_commits(self._context, record.branch, operation="import", plan=self._plan)
         except _NothingChanged as unchanged:
             return self._end(unchanged.commit_id)
         return self._done
@@ -266,23 +271,23 @@ class _Run:
     def _end(self, commit_id: str) -> Import:
         """Write that it is completed by a commit that is there already."""
         done = msgspec.structs.replace(
-            self._record, state="completed", commit_id=commit_id, updated_at_ms=self._home.now_ms()
+            self._record, state="completed", commit_id=commit_id, updated_at_ms=self._context.now_ms()
         )
-        return done if _set(self._home, self._raw, done) else import_status(self._home, done.id)
+        return done if _set(self._context, self._raw, done) else import_status(self._context, done.id)
 
     def _plan(self, sealed: SealedBranch) -> Move:
-        home, record = self._home, self._record
-        check_committable(home, record.branch)
-        check_clean(home, sealed, operation="import")
+        context, record = self._context, self._record
+        check_committable(context, record.branch)
+        check_clean(context, sealed, operation="import")
         folders = [source for source in record.sources if source.kind == "prefix"]
         cleared = chosen_intervals((), [_folder(source.destination) for source in folders]) if record.replace else ()
         # By value: the same bytes at another place have the same identity, and must be read from there.
         changes = Changes(clears=cleared, rows=self._rows, by_value=True)
-        applied = apply_changes(home.committed, sealed.head.metarange, changes)
+        applied = apply_changes(context.committed, sealed.head.metarange, changes)
         if applied.ref.id == sealed.head.metarange.id:  # the same entries at the same addresses
             raise _NothingChanged(sealed.record.commit_id)
         new = new_commit(
-            home,
+            context,
             parents=[(sealed.record.commit_id, sealed.head)],
             metarange=applied.ref,
             message=record.message,
@@ -290,9 +295,9 @@ class _Run:
             committer=record.committer,
         )
         self._done = msgspec.structs.replace(
-            self._record, state="completed", commit_id=new.id, updated_at_ms=home.now_ms()
+            self._record, state="completed", commit_id=new.id, updated_at_ms=context.now_ms()
         )
-        key = home.keys.imported(record.id)
+        key = context.keys.imported(record.id)
         return Move(new.id, commits=[new], puts=[(key, encode_record(self._done))], expected={key: self._raw})
 
     def _rows(self) -> Iterator[pa.RecordBatch]:
@@ -312,13 +317,13 @@ class _Run:
 
     def _go_on(self, count: int) -> None:
         """Write how far it is. Raises `Conflict` when the import has ended meanwhile."""
-        home = self._home
-        for _ in range(home.options.publish_tries_max):
-            after = msgspec.structs.replace(self._record, ingested_count=count, updated_at_ms=home.now_ms())
-            if _set(home, self._raw, after):
+        context = self._context
+        for _ in range(context.options.publish_tries_max):
+            after = msgspec.structs.replace(self._record, ingested_count=count, updated_at_ms=context.now_ms())
+            if _set(context, self._raw, after):
                 self._record, self._raw = after, encode_record(after)
                 return
-            self._record, self._raw = _load(home, after.id)
+            self._record, self._raw = _load(context, after.id)
             if self._record.state != "running":
                 break
         raise Conflict(f"Import {self._record.id} is {self._record.state}.", kind="import_ended", id=self._record.id)
@@ -328,7 +333,7 @@ class _Run:
         rows: dict[bytes, bytes] = {}
         for source in sources:
             folder, name = _folder_and_name(source.url)
-            self._home.foreign.check([source.url])
+            self._context.foreign.check([source.url])
             store = self._open(real_url(parse_url(folder)))
             entry = _entry(store.root_url, store.head(name))
             rows[check_path(source.destination, writing=True)] = encode_entry(entry)
@@ -337,7 +342,7 @@ class _Run:
 
     def _folder(self, source: ImportSource) -> Iterator[pa.RecordBatch]:
         """The objects of a folder, in the order of their paths, which is that of the listing."""
-        store = self._open(real_url(self._home.foreign.folder(source.url)))
+        store = self._open(real_url(self._context.foreign.folder(source.url)))
         found: Iterable[ObjectMeta] = store.list()
         destination = _folder(source.destination)
         for metas in _batched(found, _BATCH_ROW_COUNT):
@@ -346,22 +351,22 @@ class _Run:
 
     def _open(self, url: StoreUrl) -> ObjectStore:
         """A folder that may be imported from, where it really is."""
-        environment = self._home.environment
+        environment = self._context.environment
         if url.scheme in ("file", "memory"):
             return open_store(str(url), environment=environment, create=False)  # a missing folder is no empty one
         if self._storage_options is None:
-            return self._home.foreign.store(url)
+            return self._context.foreign.store(url)
         return open_store(str(url), storage_options=self._storage_options, environment=environment)
 
 
-def _refuse_own(home: Home, url: str) -> None:
+def _refuse_own(context: RepositoryContext, url: str) -> None:
     """Raise when a source has objects of this repository: a collection deletes those, whoever has imported them."""
-    given, root = str(real_url(parse_url(url))), str(real_url(parse_url(home.store.root_url)))
+    given, root = str(real_url(parse_url(url))), str(real_url(parse_url(context.store.root_url)))
     own = [f"{root}/{folder}/" for folder in (DATA_FOLDER, RANGE_FOLDER, METARANGE_FOLDER, UPLOAD_FOLDER)]
     place = given.removesuffix("/") + "/"
     if any(place.startswith(folder) or folder.startswith(place) for folder in own):
         raise InvalidRequest(
-            f"{given} has the objects of repository {home.name} itself, which a collection may delete: copy them on "
+            f"{given} has the objects of repository {context.name} itself, which a collection may delete: copy them on "
             "the branch instead of importing them.",
             kind="own_objects",
         )
@@ -398,14 +403,14 @@ def _folder_and_name(url: str) -> tuple[str, str]:
     return folder, name
 
 
-def _load(home: Home, id: str) -> tuple[Import, bytes]:
-    key = home.keys.imported(id)
-    raw = home.key_value.get(key)
+def _load(context: RepositoryContext, id: str) -> tuple[Import, bytes]:
+    key = context.keys.imported(id)
+    raw = context.key_value.get(key)
     if raw is None:
-        raise NotFound(f"Repository {home.name} has no import {id!r}.", kind="import_not_found", id=id)
+        raise NotFound(f"Repository {context.name} has no import {id!r}.", kind="import_not_found", id=id)
     return decode_record(raw, Import, key=key), raw
 
 
-def _set(home: Home, raw: bytes, record: Import) -> bool:
+def _set(context: RepositoryContext, raw: bytes, record: Import) -> bool:
     """Set the record if it is still `raw`."""
-    return replace_record(home.key_value, home.keys.imported(record.id), encode_record(record), expected=raw)
+    return replace_record(context.key_value, context.keys.imported(record.id), encode_record(record), expected=raw)

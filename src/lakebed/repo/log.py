@@ -18,7 +18,7 @@ from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.repo.commit import chosen_intervals
 from lakebed.repo.commits import Walk, load_commit
 from lakebed.repo.committed.diff import has_difference
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import Commit
 from lakebed.repo.positions import format_position, parse_position
 from lakebed.repo.refs import resolve_commit
@@ -28,7 +28,7 @@ __all__ = ["LogPage", "log", "log_page"]
 
 
 def log(
-    home: Home,
+    context: RepositoryContext,
     ref: str,
     *,
     after: str | None = None,
@@ -63,8 +63,8 @@ def log(
     filters = _Filters(since_ms, stop_at, first_parent, chosen_intervals(paths, prefixes))
     if amount is not None and amount < 1:
         raise InvalidRequest(f"A log has at least 1 commit, and {amount} were asked for.", kind="invalid_amount")
-    with home.key_value.snapshot() as snapshot:
-        reading = _Reading(home, ref, filters, after=after, snapshot=snapshot)
+    with context.key_value.snapshot() as snapshot:
+        reading = _Reading(context, ref, filters, after=after, snapshot=snapshot)
         for count, row in enumerate(reading.rows(), 1):
             if count == amount:
                 reading.keep_position(row[0])
@@ -87,7 +87,7 @@ class LogPage:
 
 
 def log_page(
-    home: Home,
+    context: RepositoryContext,
     ref: str,
     *,
     amount: int,
@@ -108,8 +108,8 @@ def log_page(
     """
     filters = _Filters(since_ms, stop_at, first_parent, chosen_intervals(paths, prefixes))
     rows: list[tuple[str, Commit]] = []
-    with home.key_value.snapshot() as snapshot:
-        reading = _Reading(home, ref, filters, after=after, snapshot=snapshot)
+    with context.key_value.snapshot() as snapshot:
+        reading = _Reading(context, ref, filters, after=after, snapshot=snapshot)
         following = ""
         for row in reading.rows():
             if len(rows) == amount:
@@ -135,24 +135,24 @@ class _Reading:
     """A walk through a log, from its head or from a position on."""
 
     def __init__(
-        self, home: Home, ref: str, filters: _Filters, *, after: str | None, snapshot: KeyValueSnapshot
+        self, context: RepositoryContext, ref: str, filters: _Filters, *, after: str | None, snapshot: KeyValueSnapshot
     ) -> None:
-        self._home = home
+        self._context = context
         self._filters = filters
         self._snapshot = snapshot
-        self._start, _ = resolve_commit(home, ref, snapshot=snapshot)
+        self._start, _ = resolve_commit(context, ref, snapshot=snapshot)
         stop_at = filters.stop_at
-        self._last = None if stop_at is None else resolve_commit(home, stop_at, snapshot=snapshot)[0]
+        self._last = None if stop_at is None else resolve_commit(context, stop_at, snapshot=snapshot)[0]
         starts: Sequence[str] = [self._start]
         self._behind: str | None = None
         if after is not None:
             id, waiting = parse_position(after)
-            waiting = waiting or home.positions.get(self._start, first_parent=filters.first_parent, after=id)
+            waiting = waiting or context.positions.get(self._start, first_parent=filters.first_parent, after=id)
             if waiting:
                 starts = waiting
             else:
                 self._behind = id
-        self._walk = Walk(home, starts, first_parent=filters.first_parent, snapshot=snapshot)
+        self._walk = Walk(context, starts, first_parent=filters.first_parent, snapshot=snapshot)
 
     @property
     def waiting(self) -> list[str]:
@@ -161,7 +161,7 @@ class _Reading:
 
     def keep_position(self, id: str) -> None:
         """Remember where the walk stands, behind this commit."""
-        self._home.positions.put(
+        self._context.positions.put(
             self._start, first_parent=self._filters.first_parent, after=id, waiting=self._walk.waiting
         )
 
@@ -186,10 +186,10 @@ class _Reading:
         """Whether a commit changed something in one of the stretches, against its first parent."""
         if len(commit.parents) > 1 and not self._filters.first_parent:
             return False
-        committed = self._home.committed
+        committed = self._context.committed
         before = committed.empty
         if commit.parents:
-            before = load_commit(self._home, commit.parents[0], snapshot=self._snapshot).metarange
+            before = load_commit(self._context, commit.parents[0], snapshot=self._snapshot).metarange
         if before.id == commit.metarange.id:
             return False
         return any(

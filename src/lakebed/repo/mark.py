@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from lakebed.errors import Corruption
 from lakebed.key_value.port import KeyValueSnapshot
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import Branch, Commit, MetarangeRef, StagingToken, Tag
 from lakebed.repo.options import DAY_MS
 from lakebed.repo.records import read_records
@@ -63,7 +63,7 @@ class Marked:
         return [self.commits[one].metarange for one in sorted(self.active)] + self.compacted
 
 
-def mark(home: Home, snapshot: KeyValueSnapshot, *, now_ms: int) -> Marked:
+def mark(context: RepositoryContext, snapshot: KeyValueSnapshot, *, now_ms: int) -> Marked:
     """What is needed at the moment of a snapshot.
 
     Args:
@@ -73,25 +73,25 @@ def mark(home: Home, snapshot: KeyValueSnapshot, *, now_ms: int) -> Marked:
         Corruption: a record is damaged, or a commit that something names is not there: then nothing may be deleted.
     Cost: 1 scan of branches, tags, reference log and commits; 2 us a commit.
     """
-    marked = Marked(commits=dict(read_records(snapshot, home.keys.commit(), Commit)))
-    rules = load_retention(home, snapshot=snapshot)
-    undelete_ms = now_ms - home.options.undelete_days * DAY_MS
+    marked = Marked(commits=dict(read_records(snapshot, context.keys.commit(), Commit)))
+    rules = load_retention(context, snapshot=snapshot)
+    undelete_ms = now_ms - context.options.undelete_days * DAY_MS
     heads: list[str] = []
     horizons: dict[str, int | None] = {}  # by head: until when commits behind it are kept; None: for ever
-    for name, branch in read_records(snapshot, home.keys.branch(), Branch):
+    for name, branch in read_records(snapshot, context.keys.branch(), Branch):
         heads.append(branch.commit_id)
         marked.tokens += [branch.staging, *branch.sealed]
         if branch.compacted is not None:
             marked.compacted.append(branch.compacted)
         until_ms = None if rules is None else now_ms - rules.days_of(name) * DAY_MS
         _keep_longest(horizons, branch.commit_id, until_ms)
-    for _, tag in read_records(snapshot, home.keys.tag(), Tag):
+    for _, tag in read_records(snapshot, context.keys.tag(), Tag):
         if not is_live(tag, now_ms):
             continue
         heads.append(tag.commit_id)
         if rules is None:
             _keep_longest(horizons, tag.commit_id, None)
-    for line in reflog(home, since_ms=undelete_ms, snapshot=snapshot):
+    for line in reflog(context, since_ms=undelete_ms, snapshot=snapshot):
         heads += [one for one in (line.before, line.after) if one is not None]
     marked.remembered.update(one for one, _ in _reached(marked, heads))
     # A commit without a time of its own has its date here: what moved a branch lately is in the reference log anyway.

@@ -18,9 +18,9 @@ from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.repo.commit import check_says, move_by_commits, new_commit, no_changes
 from lakebed.repo.commits import load_commit, merge_base
 from lakebed.repo.committed.merge import Strategy, merge_metaranges
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.differences import diff_uncommitted
 from lakebed.repo.heads import CommitWithId, Move, SealedBranch, check_clean, same_state
-from lakebed.repo.home import Home
 from lakebed.repo.hooks import HookEvent
 from lakebed.repo.model import MetarangeRef
 from lakebed.repo.names import check_prefix
@@ -39,7 +39,7 @@ PREFIX_KEY: Final = ".lakebed.merge.prefix"
 
 
 def merge(
-    home: Home,
+    context: RepositoryContext,
     source: str,
     *,
     into: str,
@@ -73,12 +73,12 @@ def merge(
         Rejected: ``hook_rejected``.
     Cost: 1 to 2 durable writes of the key-value store; ranges that are equal on two sides are not read.
     """
-    check_not_read_only(home)
+    check_not_read_only(context)
     message = message or f"Merge '{source}' into '{into}'"
     check_says(message, metadata)
     check_strategy(strategy)
     check_prefix(prefix)
-    source_id, source_commit = resolve_commit(home, source)
+    source_id, source_commit = resolve_commit(context, source)
     is_whole = not squash and not prefix
     said = {**(metadata or {}), STRATEGY_KEY: strategy or "default"}
     if not is_whole:
@@ -87,36 +87,36 @@ def merge(
         said[PREFIX_KEY] = prefix
 
     def plan(sealed: SealedBranch) -> Move:
-        check_clean(home, sealed, operation="merge")
+        check_clean(context, sealed, operation="merge")
         head_id, head = sealed.record.commit_id, sealed.head
-        base_id = merge_base(home, source_id, head_id)
+        base_id = merge_base(context, source_id, head_id)
         if base_id == source_id and not allow_empty:
-            raise _nothing_to_merge(home, source, into)
+            raise _nothing_to_merge(context, source, into)
         state = merged(
-            home,
-            base=home.committed.empty if base_id is None else load_commit(home, base_id).metarange,
+            context,
+            base=context.committed.empty if base_id is None else load_commit(context, base_id).metarange,
             source=source_commit.metarange,
             destination=head.metarange,
             strategy=strategy,
             prefix=prefix,
             what=f"merge of {source} into {into}",
         )
-        if not is_whole and not allow_empty and same_state(home, state, head.metarange):
-            raise _nothing_to_merge(home, source, into)
+        if not is_whole and not allow_empty and same_state(context, state, head.metarange):
+            raise _nothing_to_merge(context, source, into)
         parents = [(head_id, head), (source_id, source_commit)] if is_whole else [(head_id, head)]
-        new = new_commit(home, parents=parents, metarange=state, message=message, metadata=said, committer=committer)
+        new = new_commit(context, parents=parents, metarange=state, message=message, metadata=said, committer=committer)
         return Move(new.id, commits=[new], relies_on=[source_id])
 
     events: tuple[HookEvent, HookEvent] = ("pre-merge", "post-merge")
-    [new] = move_by_commits(home, into, operation="merge", plan=plan, events=events, source=source)
+    [new] = move_by_commits(context, into, operation="merge", plan=plan, events=events, source=source)
     return new
 
 
-def _nothing_to_merge(home: Home, source: str, into: str) -> InvalidRequest:
+def _nothing_to_merge(context: RepositoryContext, source: str, into: str) -> InvalidRequest:
     """The error of a merge without changes; it says when the source has some that are not committed."""
-    error = no_changes(home, into, f"The merge of {source}")
+    error = no_changes(context, into, f"The merge of {source}")
     try:
-        has_uncommitted = any(True for _ in diff_uncommitted(home, source, amount=1))
+        has_uncommitted = any(True for _ in diff_uncommitted(context, source, amount=1))
     except (InvalidRequest, NotFound):  # the source is no branch
         return error
     if not has_uncommitted:
@@ -139,7 +139,7 @@ def check_strategy(strategy: str | None) -> None:
 
 
 def merged(
-    home: Home,
+    context: RepositoryContext,
     *,
     base: MetarangeRef,
     source: MetarangeRef,
@@ -160,7 +160,7 @@ def merged(
     least two of the three differ, and writes what changes.
     """
     outcome = merge_metaranges(
-        home.committed,
+        context.committed,
         base=base,
         source=source,
         destination=destination,
@@ -168,19 +168,19 @@ def merged(
         prefix=prefix.encode(),
     )
     if outcome.ref is None:
-        raise _conflict(home, what, outcome.conflicts, outcome.conflict_count)
+        raise _conflict(context, what, outcome.conflicts, outcome.conflict_count)
     return outcome.ref
 
 
-def _conflict(home: Home, what: str, paths: list[str], count: int) -> Conflict:
+def _conflict(context: RepositoryContext, what: str, paths: list[str], count: int) -> Conflict:
     shown = ", ".join(paths[:CONFLICT_COUNT_SHOWN])
     more = f" and {count - CONFLICT_COUNT_SHOWN:,} more" if count > CONFLICT_COUNT_SHOWN else ""
     return Conflict(
-        f"The {what} in repository {home.name} has {count:,} conflict{'s' if count > 1 else ''}, where both sides "
+        f"The {what} in repository {context.name} has {count:,} conflict{'s' if count > 1 else ''}, where both sides "
         f"changed the same path differently: {shown}{more}. Nothing was changed; change one side, or "
         "give a strategy: source-wins or dest-wins.",
         kind="merge_conflict",
-        repository=home.name,
+        repository=context.name,
         paths=paths,
         count=count,
     )

@@ -16,8 +16,8 @@ from lakebed.errors import InvalidRequest
 from lakebed.repo.commit import check_says, move_by_commits, new_commit, no_changes
 from lakebed.repo.commits import load_commit
 from lakebed.repo.committed.merge import Strategy
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.heads import CommitWithId, Move, SealedBranch, check_clean, same_state
-from lakebed.repo.home import Home
 from lakebed.repo.merge import check_strategy, merged
 from lakebed.repo.model import Commit, MetarangeRef
 from lakebed.repo.protection import check_committable
@@ -31,7 +31,7 @@ COMMITTER_KEY: Final = "cherry-pick-committer"
 
 
 def revert(
-    home: Home,
+    context: RepositoryContext,
     branch: str,
     *,
     ref: str,
@@ -60,10 +60,10 @@ def revert(
         NotFound: ``branch_not_found``, ``reference_not_found``.
     Cost: as a merge.
     """
-    id, commit = resolve_commit(home, ref)
-    parent_id, parent = _parent(home, id, commit, parent_number)
+    id, commit = resolve_commit(context, ref)
+    parent_id, parent = _parent(context, id, commit, parent_number)
     return _pick(
-        home,
+        context,
         branch,
         base=commit.metarange,
         source=parent,
@@ -78,7 +78,7 @@ def revert(
 
 
 def cherry_pick(
-    home: Home,
+    context: RepositoryContext,
     branch: str,
     *,
     ref: str,
@@ -99,11 +99,11 @@ def cherry_pick(
 
     Returns, raises and costs as `revert`.
     """
-    id, commit = resolve_commit(home, ref)
-    _, parent = _parent(home, id, commit, parent_number)
+    id, commit = resolve_commit(context, ref)
+    _, parent = _parent(context, id, commit, parent_number)
     origin = {ORIGIN_KEY: id, COMMITTER_KEY: commit.committer}
     return _pick(
-        home,
+        context,
         branch,
         base=parent,
         source=commit.metarange,
@@ -117,31 +117,31 @@ def cherry_pick(
     )
 
 
-def _parent(home: Home, id: str, commit: Commit, number: int | None) -> tuple[str | None, MetarangeRef]:
+def _parent(context: RepositoryContext, id: str, commit: Commit, number: int | None) -> tuple[str | None, MetarangeRef]:
     """The parent that is meant, and what it holds; of a first commit nothing at all."""
     count = len(commit.parents)
     if not number and count > 1:
         raise InvalidRequest(
-            f"Commit {id} of repository {home.name} is a merge of {count} parents: say which of them its changes are "
-            "meant against, by its number; 1 is the branch that was merged into.",
+            f"Commit {id} of repository {context.name} is a merge of {count} parents: say which of them its changes "
+            "are meant against, by its number; 1 is the branch that was merged into.",
             kind="parent_number_needed",
             commit=id,
         )
     if number and not 1 <= number <= count:
         raise InvalidRequest(
-            f"Commit {id} of repository {home.name} has {count} parent{'' if count == 1 else 's'}, and parent "
+            f"Commit {id} of repository {context.name} has {count} parent{'' if count == 1 else 's'}, and parent "
             f"{number} was asked for.",
             kind="invalid_parent_number",
             commit=id,
         )
     if not count:
-        return None, home.committed.empty
+        return None, context.committed.empty
     parent_id = commit.parents[(number or 1) - 1]
-    return parent_id, load_commit(home, parent_id).metarange
+    return parent_id, load_commit(context, parent_id).metarange
 
 
 def _pick(
-    home: Home,
+    context: RepositoryContext,
     branch: str,
     *,
     base: MetarangeRef,
@@ -155,25 +155,25 @@ def _pick(
     what: str,
 ) -> CommitWithId:
     """Merge from base to source onto the branch, with one parent."""
-    check_committable(home, branch)
+    check_committable(context, branch)
     check_strategy(strategy)
     check_says(message, metadata, allow_empty_message=True)
 
     def plan(sealed: SealedBranch) -> Move:
-        check_clean(home, sealed, operation=what)
+        check_clean(context, sealed, operation=what)
         head = sealed.head
         state = merged(
-            home,
+            context,
             base=base,
             source=source,
             destination=head.metarange,
             strategy=strategy,
             what=f"{what} on {branch}",
         )
-        if not allow_empty and same_state(home, state, head.metarange):
-            raise no_changes(home, branch, f"The {what}")
+        if not allow_empty and same_state(context, state, head.metarange):
+            raise no_changes(context, branch, f"The {what}")
         new = new_commit(
-            home,
+            context,
             parents=[(sealed.record.commit_id, head)],
             metarange=state,
             message=message,
@@ -182,5 +182,5 @@ def _pick(
         )
         return Move(new.id, commits=[new], relies_on=() if relies_on is None else [relies_on])
 
-    [new] = move_by_commits(home, branch, operation=what, plan=plan)
+    [new] = move_by_commits(context, branch, operation=what, plan=plan)
     return new

@@ -17,7 +17,7 @@ import msgspec
 
 from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.key_value.port import KeyValueSnapshot
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.names import NAME_CHARACTERS_MAX
 from lakebed.repo.records import decode_record, encode_record, lost_race
 
@@ -59,42 +59,42 @@ class _Rules(msgspec.Struct, frozen=True):
     rules: tuple[ProtectionRule, ...] = ()
 
 
-def check_writable(home: Home, branch: str) -> None:
+def check_writable(context: RepositoryContext, branch: str) -> None:
     """Raise `InvalidRequest` when nothing may be staged on a branch (``protected_branch``, ``read_only_repository``).
 
     Cost: what this process knows is looked at; no request.
     """
-    _check(home, branch, "staging_write")
+    _check(context, branch, "staging_write")
 
 
-def check_committable(home: Home, branch: str) -> None:
+def check_committable(context: RepositoryContext, branch: str) -> None:
     """Raise `InvalidRequest` when a branch takes no direct commits. As `check_writable`."""
-    _check(home, branch, "commit")
+    _check(context, branch, "commit")
 
 
-def check_deletable(home: Home, branch: str) -> None:
+def check_deletable(context: RepositoryContext, branch: str) -> None:
     """Raise `InvalidRequest` when a branch may not be deleted. As `check_writable`."""
-    _check(home, branch, "delete")
+    _check(context, branch, "delete")
 
 
-def check_not_read_only(home: Home) -> None:
+def check_not_read_only(context: RepositoryContext) -> None:
     """Raise `InvalidRequest` (``read_only_repository``) when nothing in the repository may change. Cost: no request."""
-    if home.record.read_only:
+    if context.record.read_only:
         raise InvalidRequest(
-            f"Repository {home.name} is read-only: nothing in it can be changed.",
+            f"Repository {context.name} is read-only: nothing in it can be changed.",
             kind="read_only_repository",
-            repository=home.name,
+            repository=context.name,
         )
 
 
-def _check(home: Home, branch: str, what: Blocked) -> None:
-    check_not_read_only(home)
-    key = home.keys.setting(_SETTING)
-    for rule in _decoded(home.key_value.peek(key), key).rules:
+def _check(context: RepositoryContext, branch: str, what: Blocked) -> None:
+    check_not_read_only(context)
+    key = context.keys.setting(_SETTING)
+    for rule in _decoded(context.key_value.peek(key), key).rules:
         if what in rule.blocked and fnmatchcase(branch, rule.pattern):
             raise InvalidRequest(
-                f"Branch {branch} of repository {home.name} is protected (by the pattern {rule.pattern!r}) and cannot "
-                f"be {_VERBS[what]}: work on another branch and merge it.",
+                f"Branch {branch} of repository {context.name} is protected (by the pattern {rule.pattern!r}) and "
+                f"cannot be {_VERBS[what]}: work on another branch and merge it.",
                 kind="protected_branch",
                 branch=branch,
                 pattern=rule.pattern,
@@ -106,16 +106,16 @@ def _decoded(raw: bytes | None, key: bytes) -> _Rules:
     return _Rules() if raw is None else decode_record(raw, _Rules, key=key)
 
 
-def protected(home: Home, *, snapshot: KeyValueSnapshot | None = None) -> tuple[ProtectionRule, ...]:
+def protected(context: RepositoryContext, *, snapshot: KeyValueSnapshot | None = None) -> tuple[ProtectionRule, ...]:
     """The rules, sorted by pattern. Raises `Corruption`. Cost: 1 read of the key-value store."""
-    key = home.keys.setting(_SETTING)
-    return _decoded((home.key_value if snapshot is None else snapshot).get(key), key).rules
+    key = context.keys.setting(_SETTING)
+    return _decoded((context.key_value if snapshot is None else snapshot).get(key), key).rules
 
 
-def protected_with_tag(home: Home) -> tuple[tuple[ProtectionRule, ...], str]:
+def protected_with_tag(context: RepositoryContext) -> tuple[tuple[ProtectionRule, ...], str]:
     """The rules, and a text that changes with them, for `set_protected`. Raises `Corruption`. Cost: 1 read."""
-    key = home.keys.setting(_SETTING)
-    raw = home.key_value.get(key)
+    key = context.keys.setting(_SETTING)
+    raw = context.key_value.get(key)
     return _decoded(raw, key).rules, _tag(raw)
 
 
@@ -124,7 +124,7 @@ def _tag(raw: bytes | None) -> str:
 
 
 def set_protected(
-    home: Home, rules: tuple[ProtectionRule, ...], *, expected: Collection[str] | None = None
+    context: RepositoryContext, rules: tuple[ProtectionRule, ...], *, expected: Collection[str] | None = None
 ) -> tuple[ProtectionRule, ...]:
     """Replace all rules.
 
@@ -142,29 +142,31 @@ def set_protected(
     Cost: 1 write of the key-value store; with `expected` also 1 read.
     """
     checked = _checked(rules)
-    key = home.keys.setting(_SETTING)
+    key = context.keys.setting(_SETTING)
     if expected is None:
-        home.key_value.set(key, encode_record(_Rules(checked)))
+        context.key_value.set(key, encode_record(_Rules(checked)))
         return checked
-    raw = home.key_value.get(key)
+    raw = context.key_value.get(key)
     try:
         if _tag(raw) not in expected and not (raw is None and "" in expected):
-            raise _rules_moved(home)
-        home.key_value.set_if(key, encode_record(_Rules(checked)), expected=raw)
+            raise _rules_moved(context)
+        context.key_value.set_if(key, encode_record(_Rules(checked)), expected=raw)
     except Conflict:
-        raise _rules_moved(home) from None
+        raise _rules_moved(context) from None
     return checked
 
 
-def _rules_moved(home: Home) -> Conflict:
+def _rules_moved(context: RepositoryContext) -> Conflict:
     return Conflict(
-        f"The protected branches of repository {home.name} were changed since they were read: read them again.",
+        f"The protected branches of repository {context.name} were changed since they were read: read them again.",
         kind="protection_moved",
-        repository=home.name,
+        repository=context.name,
     )
 
 
-def protect(home: Home, pattern: str, *, blocked: tuple[Blocked, ...] = get_args(Blocked)) -> ProtectionRule:
+def protect(
+    context: RepositoryContext, pattern: str, *, blocked: tuple[Blocked, ...] = get_args(Blocked)
+) -> ProtectionRule:
     """Protect the branches that a pattern matches; a rule of the same pattern is replaced.
 
     Raises:
@@ -173,11 +175,11 @@ def protect(home: Home, pattern: str, *, blocked: tuple[Blocked, ...] = get_args
     Cost: 1 read and 1 write of the key-value store.
     """
     rule = ProtectionRule(pattern, blocked)
-    _change(home, lambda rules: (*(one for one in rules if one.pattern != pattern), rule))
+    _change(context, lambda rules: (*(one for one in rules if one.pattern != pattern), rule))
     return rule
 
 
-def unprotect(home: Home, pattern: str) -> None:
+def unprotect(context: RepositoryContext, pattern: str) -> None:
     """Remove the rule of a pattern.
 
     Raises:
@@ -191,27 +193,29 @@ def unprotect(home: Home, pattern: str) -> None:
         if len(kept) == len(rules):
             there = ", ".join(one.pattern for one in rules) or "there are none"
             raise NotFound(
-                f"Repository {home.name} protects no branches by the pattern {pattern!r}; its patterns: {there}.",
+                f"Repository {context.name} protects no branches by the pattern {pattern!r}; its patterns: {there}.",
                 kind="protection_not_found",
                 pattern=pattern,
             )
         return kept
 
-    _change(home, without)
+    _change(context, without)
 
 
-def _change(home: Home, change: Callable[[tuple[ProtectionRule, ...]], tuple[ProtectionRule, ...]]) -> None:
+def _change(
+    context: RepositoryContext, change: Callable[[tuple[ProtectionRule, ...]], tuple[ProtectionRule, ...]]
+) -> None:
     """Read, change, compare and set."""
-    key = home.keys.setting(_SETTING)
+    key = context.keys.setting(_SETTING)
     for tries in range(1, _TRIES_MAX + 1):
-        raw = home.key_value.get(key)
+        raw = context.key_value.get(key)
         changed = encode_record(_Rules(_checked(change(_decoded(raw, key).rules))))
         try:
-            home.key_value.set_if(key, changed, expected=raw)
+            context.key_value.set_if(key, changed, expected=raw)
         except Conflict:
             if tries == _TRIES_MAX:
-                of = f"the protected branches of repository {home.name}"
-                raise lost_race("change", of=of, kind="protection_moved", repository=home.name) from None
+                of = f"the protected branches of repository {context.name}"
+                raise lost_race("change", of=of, kind="protection_moved", repository=context.name) from None
         else:
             return
 

@@ -12,8 +12,8 @@ from lakebed.errors import InvalidRequest
 from lakebed.repo.commit import move_by_commits, new_commit, no_changes
 from lakebed.repo.commits import difference, load_commit, merge_base
 from lakebed.repo.committed.merge import Strategy
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.heads import CommitWithId, Move, SealedBranch, check_clean, same_state
-from lakebed.repo.home import Home
 from lakebed.repo.merge import check_strategy, merged
 from lakebed.repo.protection import check_committable
 from lakebed.repo.refs import resolve_commit
@@ -25,7 +25,7 @@ REBASE_COMMIT_COUNT_MAX = 1_000
 
 
 def rebase(
-    home: Home,
+    context: RepositoryContext,
     branch: str,
     *,
     onto: str,
@@ -49,29 +49,29 @@ def rebase(
         NotFound: ``branch_not_found``, ``reference_not_found``.
     Cost: a merge for each commit, and 1 durable write for all.
     """
-    check_committable(home, branch)
+    check_committable(context, branch)
     check_strategy(strategy)
-    onto_id, onto_commit = resolve_commit(home, onto)
+    onto_id, onto_commit = resolve_commit(context, onto)
 
     def plan(sealed: SealedBranch) -> Move:
-        check_clean(home, sealed, operation="rebase")
-        own = _own_commits(home, sealed, onto_id)
+        check_clean(context, sealed, operation="rebase")
+        own = _own_commits(context, sealed, onto_id)
         made: list[CommitWithId] = []
         last = CommitWithId(onto_id, onto_commit)
         for id, commit in own:
-            before = load_commit(home, commit.parents[0]).metarange if commit.parents else home.committed.empty
+            before = load_commit(context, commit.parents[0]).metarange if commit.parents else context.committed.empty
             state = merged(
-                home,
+                context,
                 base=before,
                 source=commit.metarange,
                 destination=last.commit.metarange,
                 strategy=strategy,
                 what=f"rebase of {branch} onto {onto}, at commit {id},",
             )
-            if same_state(home, state, last.commit.metarange):
+            if same_state(context, state, last.commit.metarange):
                 continue
             last = new_commit(
-                home,
+                context,
                 parents=[last],
                 metarange=state,
                 message=commit.message,
@@ -81,30 +81,30 @@ def rebase(
             made.append(last)
         return Move(last.id, commits=made, relies_on=[onto_id, *(id for id, _ in own)])
 
-    made = move_by_commits(home, branch, operation="rebase", plan=plan)
+    made = move_by_commits(context, branch, operation="rebase", plan=plan)
     return made[-1] if made else CommitWithId(onto_id, onto_commit)
 
 
-def _own_commits(home: Home, sealed: SealedBranch, onto_id: str) -> list[CommitWithId]:
+def _own_commits(context: RepositoryContext, sealed: SealedBranch, onto_id: str) -> list[CommitWithId]:
     """The commits of a branch that `onto` does not descend from, without merges, oldest first."""
     head_id = sealed.record.commit_id
-    base_id = merge_base(home, head_id, onto_id)
+    base_id = merge_base(context, head_id, onto_id)
     if base_id is None:
         raise InvalidRequest(
-            f"Branch {sealed.name} of repository {home.name} and commit {onto_id} have no commit in common: nothing "
+            f"Branch {sealed.name} of repository {context.name} and commit {onto_id} have no commit in common: nothing "
             "can be rebased; merge instead.",
             kind="unrelated_histories",
         )
     if base_id == onto_id:
-        raise no_changes(home, sealed.name, "The rebase")
+        raise no_changes(context, sealed.name, "The rebase")
     own: list[CommitWithId] = []
-    for id, commit in difference(home, head_id, onto_id):
+    for id, commit in difference(context, head_id, onto_id):
         if len(commit.parents) > 1:
             continue
         if len(own) == REBASE_COMMIT_COUNT_MAX:
             raise InvalidRequest(
-                f"Branch {sealed.name} of repository {home.name} has more than {REBASE_COMMIT_COUNT_MAX:,} commits of "
-                "its own: merge instead.",
+                f"Branch {sealed.name} of repository {context.name} has more than {REBASE_COMMIT_COUNT_MAX:,} commits "
+                "of its own: merge instead.",
                 kind="too_many_commits",
             )
         own.append(CommitWithId(id, commit))

@@ -1,11 +1,10 @@
 """Records of the key-value store, written and read: one JSON object each.
 
 Owns: their encoding, `read_records` (of one kind, in the order of keys), new tokens, the ULIDs of records that are read
-in order (`OrderedIds`), the two writes that say by themselves whether they happened (`write_unique`, `replace_record`),
-and what an unclear write is when it cannot be settled (`settling`). Invariants: equal records have equal bytes, so that
-a record can be compared whole; fields that are unknown are ignored, for a newer lakebed adds them at the end with a
-default; stored bytes that are not a record are `Corruption`. Does not know: which key holds what
-(`lakebed.repo.layout`).
+in order (`OrderedIds`), the two writes that detect by themselves whether they happened (`write_unique`,
+`replace_record`), and the outcome of a write whose reply was lost (`resolving_outcome`). Invariants: equal records have
+equal bytes, so that a record can be compared whole; unknown fields are ignored, for a newer lakebed adds them at the
+end with a default; stored bytes that are not a record are `Corruption`. Does not know: which key holds what.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ __all__ = [
     "new_token",
     "read_records",
     "replace_record",
-    "settling",
+    "resolving_outcome",
     "write_unique",
 ]
 
@@ -135,7 +134,7 @@ def replace_record(key_value: KeyValue, key: bytes, value: bytes, *, expected: b
     except Conflict:
         return False
     except OutcomeUnknown as unclear:
-        with settling(unclear):
+        with resolving_outcome(unclear):
             return key_value.get(key) == value
     return True
 
@@ -162,7 +161,7 @@ def write_unique(
         key_value.write(puts, deletes, expected=expected)
     except (Conflict, OutcomeUnknown) as problem:
         key, value = puts[0]
-        with settling(problem):
+        with resolving_outcome(problem):
             happened = key_value.get(key) == value
         if not happened:
             raise
@@ -181,11 +180,11 @@ def lost_race(operation: str, *, of: str, kind: str, **facts: object) -> Conflic
 
 
 @contextmanager
-def settling(problem: LakebedError) -> Iterator[None]:
-    """Inside, what became of a write is looked up.
+def resolving_outcome(problem: LakebedError) -> Iterator[None]:
+    """A block that reads whether a write has happened.
 
-    When nobody answers that either, the outcome is as unknown as it was: `Unavailable` would mean that nothing had
-    happened, and whoever tries again because of it may overwrite what others wrote meanwhile.
+    If that read fails too, the outcome stays unknown: `Unavailable` would mean that nothing happened, and a caller that
+    retries because of it could overwrite what others wrote meanwhile.
 
     Raises:
         OutcomeUnknown: `problem` itself, if that is one.

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 from lakebed.objects.port import ByteRange, ObjectStore
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.data import ranges_file
 from lakebed.repo.differences import DiffScope
 from lakebed.repo.directories import CopyProgress, CopyReport, download_directory
 from lakebed.repo.heads import CommitWithId
-from lakebed.repo.home import Home
 from lakebed.repo.model import Difference, Entry
 from lakebed.repo.names import parse_reference
 from lakebed.repo.staging.listing import Listed
@@ -62,7 +62,7 @@ class Reference:
         return self._transport
 
     @property
-    def home(self) -> Home:
+    def context(self) -> RepositoryContext:
         """What the functions of `lakebed.repo` stand on, for those that have no method here.
 
         Raises `InvalidRequest` (``not_over_http``) for a repository behind a server.

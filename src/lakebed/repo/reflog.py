@@ -15,7 +15,7 @@ import msgspec
 
 from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.lsm.file_id import FILE_ID_CHARACTERS, file_id_at, file_id_time_ms, is_file_id
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.options import DAY_MS
 from lakebed.repo.records import decode_record, encode_record
 from lakebed.repo.rows import prefix_range
@@ -41,15 +41,19 @@ class ReflogLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def reflog_line(
-    home: Home, branch: str, *, before: str | None, after: str | None, what: str, committer: str = ""
+    context: RepositoryContext, branch: str, *, before: str | None, after: str | None, what: str, committer: str = ""
 ) -> tuple[bytes, bytes]:
     """Key and value of a new line, to be put in the same write as the branch record. Cost: no request."""
-    line = ReflogLine(branch, before, after, what, home.now_ms(), committer)
-    return home.keys.reflog(branch, home.moves.mint()), encode_record(line)
+    line = ReflogLine(branch, before, after, what, context.now_ms(), committer)
+    return context.keys.reflog(branch, context.moves.mint()), encode_record(line)
 
 
 def reflog(
-    home: Home, *, branch: str | None = None, since_ms: int | None = None, snapshot: KeyValueSnapshot | None = None
+    context: RepositoryContext,
+    *,
+    branch: str | None = None,
+    since_ms: int | None = None,
+    snapshot: KeyValueSnapshot | None = None,
 ) -> Iterator[ReflogLine]:
     """Lines, oldest first for each branch.
 
@@ -63,23 +67,25 @@ def reflog(
     Cost: 1 scan.
     """
     if snapshot is None:
-        with home.key_value.snapshot() as own:
-            yield from _lines(home, own, branch=branch, since_ms=since_ms)
+        with context.key_value.snapshot() as own:
+            yield from _lines(context, own, branch=branch, since_ms=since_ms)
     else:
-        yield from _lines(home, snapshot, branch=branch, since_ms=since_ms)
+        yield from _lines(context, snapshot, branch=branch, since_ms=since_ms)
 
 
-def _lines(home: Home, snapshot: KeyValueSnapshot, *, branch: str | None, since_ms: int | None) -> Iterator[ReflogLine]:
-    start, end = prefix_range(home.keys.reflog() if branch is None else home.keys.reflog(branch))
+def _lines(
+    context: RepositoryContext, snapshot: KeyValueSnapshot, *, branch: str | None, since_ms: int | None
+) -> Iterator[ReflogLine]:
+    start, end = prefix_range(context.keys.reflog() if branch is None else context.keys.reflog(branch))
     if branch is not None and since_ms is not None:
-        start = home.keys.reflog(branch, file_id_at(since_ms))
+        start = context.keys.reflog(branch, file_id_at(since_ms))
     for key, raw in snapshot.scan(start, end):
         line = decode_record(raw, ReflogLine, key=key)
         if since_ms is None or line.at_ms >= since_ms:
             yield line
 
 
-def trim_reflog(home: Home, *, older_than_days: int | None = None) -> int:
+def trim_reflog(context: RepositoryContext, *, older_than_days: int | None = None) -> int:
     """Remove lines that are too old to bring anything back; a step of the background.
 
     Args:
@@ -89,16 +95,16 @@ def trim_reflog(home: Home, *, older_than_days: int | None = None) -> int:
         How many went; at most 10,000 a call.
     Cost: 1 scan, and 1 write when there are some.
     """
-    days = home.options.undelete_days if older_than_days is None else older_than_days
-    before_ms = home.now_ms() - days * DAY_MS
+    days = context.options.undelete_days if older_than_days is None else older_than_days
+    before_ms = context.now_ms() - days * DAY_MS
     old: list[bytes] = []
-    with home.key_value.snapshot() as snapshot:
-        for key, _ in snapshot.scan(*prefix_range(home.keys.reflog())):
+    with context.key_value.snapshot() as snapshot:
+        for key, _ in snapshot.scan(*prefix_range(context.keys.reflog())):
             id = key[-FILE_ID_CHARACTERS:].decode(errors="replace")
             if is_file_id(id) and file_id_time_ms(id) < before_ms:
                 old.append(key)
                 if len(old) == _TRIM_COUNT_MAX:
                     break
     if old:
-        home.key_value.write(deletes=old)
+        context.key_value.write(deletes=old)
     return len(old)

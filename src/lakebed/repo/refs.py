@@ -15,7 +15,7 @@ from typing import Final, Literal
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.repo.commits import COMMIT_ID_CHARACTERS, HEXADECIMAL, find_commit, is_commit_id, load_commit
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import Branch, Commit, Tag
 from lakebed.repo.names import ReferenceStep, parse_reference
 from lakebed.repo.records import decode_record
@@ -53,7 +53,7 @@ class ResolvedReference:
     branch: Branch | None = None
 
 
-def resolve(home: Home, text: str, *, snapshot: KeyValueSnapshot | None = None) -> ResolvedReference:
+def resolve(context: RepositoryContext, text: str, *, snapshot: KeyValueSnapshot | None = None) -> ResolvedReference:
     """What a reference means.
 
     A branch alone, or with ``$``, means its head with what is staged; with ``@`` or any step only what is committed.
@@ -69,25 +69,27 @@ def resolve(home: Home, text: str, *, snapshot: KeyValueSnapshot | None = None) 
     Cost: 2 to 4 reads of the key-value store, and 1 a step; 1 snapshot when none is given.
     """
     if snapshot is None:
-        with home.key_value.snapshot() as own:
-            return resolve(home, text, snapshot=own)
+        with context.key_value.snapshot() as own:
+            return resolve(context, text, snapshot=own)
     parsed = parse_reference(text)
-    kind, name, commit_id, branch = _named(home, parsed.name, text=text, snapshot=snapshot)
+    kind, name, commit_id, branch = _named(context, parsed.name, text=text, snapshot=snapshot)
     if parsed.mode == "$" and (branch is None or parsed.steps):
         raise InvalidRequest(
             f"{text!r} asks for what is staged, and only a branch itself has that: leave out the $.",
             kind="invalid_reference",
             reference=text,
         )
-    commit = load_commit(home, commit_id, snapshot=snapshot)
+    commit = load_commit(context, commit_id, snapshot=snapshot)
     for step in parsed.steps:
-        commit_id, commit = _step(home, commit_id, commit, step=step, text=text, snapshot=snapshot)
+        commit_id, commit = _step(context, commit_id, commit, step=step, text=text, snapshot=snapshot)
     if parsed.steps or parsed.mode == "@":
         branch = None
     return ResolvedReference(text, kind, name, commit_id, commit, branch)
 
 
-def resolve_commit(home: Home, text: str, *, snapshot: KeyValueSnapshot | None = None) -> tuple[str, Commit]:
+def resolve_commit(
+    context: RepositoryContext, text: str, *, snapshot: KeyValueSnapshot | None = None
+) -> tuple[str, Commit]:
     """Id and record of the commit that a reference leads to.
 
     Raises as `resolve`, and `InvalidRequest` (``invalid_reference``) of ``branch$``: what is staged is not a commit.
@@ -98,44 +100,44 @@ def resolve_commit(home: Home, text: str, *, snapshot: KeyValueSnapshot | None =
             kind="invalid_reference",
             reference=text,
         )
-    resolved = resolve(home, text, snapshot=snapshot)
+    resolved = resolve(context, text, snapshot=snapshot)
     return resolved.commit_id, resolved.commit
 
 
 def _named(
-    home: Home, name: str, *, text: str, snapshot: KeyValueSnapshot
+    context: RepositoryContext, name: str, *, text: str, snapshot: KeyValueSnapshot
 ) -> tuple[Literal["branch", "tag", "commit"], str, str, Branch | None]:
     """Kind, whole name, commit id and branch record of a name."""
-    key = home.keys.branch(name)
+    key = context.keys.branch(name)
     raw = snapshot.get(key)
     if raw is not None:
         branch = decode_record(raw, Branch, key=key)
         return "branch", name, branch.commit_id, branch
-    key = home.keys.tag(name)
+    key = context.keys.tag(name)
     raw = snapshot.get(key)
     if raw is not None:
         tag = decode_record(raw, Tag, key=key)
-        if is_live(tag, home.now_ms()):
+        if is_live(tag, context.now_ms()):
             return "tag", name, tag.commit_id, None
     if is_commit_id(name):
-        if find_commit(home, name, snapshot=snapshot) is not None:
+        if find_commit(context, name, snapshot=snapshot) is not None:
             return "commit", name, name, None
     elif HEXADECIMAL.issuperset(name) and ABBREVIATION_CHARACTERS_MIN <= len(name) < COMMIT_ID_CHARACTERS:
-        found = _abbreviated(home, name, snapshot=snapshot)
+        found = _abbreviated(context, name, snapshot=snapshot)
         if found is not None:
             return "commit", found, found, None
-    raise _not_found(home, name, text=text, snapshot=snapshot)
+    raise _not_found(context, name, text=text, snapshot=snapshot)
 
 
-def _abbreviated(home: Home, beginning: str, *, snapshot: KeyValueSnapshot) -> str | None:
+def _abbreviated(context: RepositoryContext, beginning: str, *, snapshot: KeyValueSnapshot) -> str | None:
     """The one commit whose id begins so; None: there is none."""
-    start = home.keys.commit(beginning)
-    begin = len(home.keys.commit())
+    start = context.keys.commit(beginning)
+    begin = len(context.keys.commit())
     found = [key[begin:].decode() for key, _ in islice(snapshot.scan(*prefix_range(start)), _SHOWN_MAX + 1)]
     if len(found) > 1:
         shown = ", ".join(id[: len(beginning) + 6] for id in found[:_SHOWN_MAX])
         raise InvalidRequest(
-            f"Several commits of repository {home.name} begin with {beginning!r}: {shown}"
+            f"Several commits of repository {context.name} begin with {beginning!r}: {shown}"
             f"{', ...' if len(found) > _SHOWN_MAX else ''}. Give more characters.",
             kind="ambiguous_reference",
             reference=beginning,
@@ -145,7 +147,7 @@ def _abbreviated(home: Home, beginning: str, *, snapshot: KeyValueSnapshot) -> s
 
 
 def _step(
-    home: Home, id: str, commit: Commit, *, step: ReferenceStep, text: str, snapshot: KeyValueSnapshot
+    context: RepositoryContext, id: str, commit: Commit, *, step: ReferenceStep, text: str, snapshot: KeyValueSnapshot
 ) -> tuple[str, Commit]:
     """The commit one step of a reference leads to."""
     if step.kind == "^":
@@ -153,54 +155,54 @@ def _step(
             return id, commit
         if step.count > len(commit.parents):
             has = {0: "no parent", 1: "one parent"}.get(len(commit.parents), f"{len(commit.parents)} parents")
-            raise _no_such_commit(home, f"{text!r}: commit {id} has {has}, and number {step.count} was asked for.")
+            raise _no_such_commit(context, f"{text!r}: commit {id} has {has}, and number {step.count} was asked for.")
         parent = commit.parents[step.count - 1]
-        return parent, load_commit(home, parent, snapshot=snapshot)
+        return parent, load_commit(context, parent, snapshot=snapshot)
     for _ in range(step.count):
         if not commit.parents:
-            raise _no_such_commit(home, f"{text!r} goes back behind the first commit of repository {home.name}.")
+            raise _no_such_commit(context, f"{text!r} goes back behind the first commit of repository {context.name}.")
         id = commit.parents[0]
-        commit = load_commit(home, id, snapshot=snapshot)
+        commit = load_commit(context, id, snapshot=snapshot)
     return id, commit
 
 
-def _no_such_commit(home: Home, sentence: str) -> NotFound:
-    return NotFound(sentence, kind="reference_not_found", repository=home.name)
+def _no_such_commit(context: RepositoryContext, sentence: str) -> NotFound:
+    return NotFound(sentence, kind="reference_not_found", repository=context.name)
 
 
-def _not_found(home: Home, name: str, *, text: str, snapshot: KeyValueSnapshot) -> NotFound:
+def _not_found(context: RepositoryContext, name: str, *, text: str, snapshot: KeyValueSnapshot) -> NotFound:
     """The error of a name that nothing has, with the nearest that something has."""
-    branches, tags = _names(home.keys.branch(), snapshot=snapshot), _names(home.keys.tag(), snapshot=snapshot)
+    branches, tags = _names(context.keys.branch(), snapshot=snapshot), _names(context.keys.tag(), snapshot=snapshot)
     near = difflib.get_close_matches(name, dict.fromkeys([*branches, *tags]), n=3)
     hint = f" Did you mean {' or '.join(near)}?" if near else f" It has {_some('branch', 'branches', branches)}"
     if not near:
         hint += f" and {_some('tag', 'tags', tags)}." if tags else "."
     return NotFound(
-        f"Repository {home.name} has no branch, tag or commit {name!r}.{hint}",
+        f"Repository {context.name} has no branch, tag or commit {name!r}.{hint}",
         kind="reference_not_found",
-        repository=home.name,
+        repository=context.name,
         reference=text,
         near=near,
     )
 
 
-def no_such_branch(home: Home, name: str, *, snapshot: KeyValueSnapshot) -> NotFound:
+def no_such_branch(context: RepositoryContext, name: str, *, snapshot: KeyValueSnapshot) -> NotFound:
     """The error of a branch that is not there: whether a tag has the name, the nearest names, or some that there are.
 
     Cost: 1 scan of up to 1,000 names, 1 read.
     """
-    names = _names(home.keys.branch(), snapshot=snapshot)
+    names = _names(context.keys.branch(), snapshot=snapshot)
     near = difflib.get_close_matches(name, names, n=3)
-    if snapshot.get(home.keys.tag(name)) is not None:
+    if snapshot.get(context.keys.tag(name)) is not None:
         hint = " That is a tag, and this needs a branch."
     elif near:
         hint = f" Did you mean {' or '.join(near)}?"
     else:
         hint = f" It has {_some('branch', 'branches', names)}."
     return NotFound(
-        f"Repository {home.name} has no branch {name!r}.{hint}",
+        f"Repository {context.name} has no branch {name!r}.{hint}",
         kind="branch_not_found",
-        repository=home.name,
+        repository=context.name,
         branch=name,
     )
 

@@ -28,8 +28,8 @@ from lakebed.lsm.file_id import mint_file_id
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.commit import check_commit_metadata, new_commit
 from lakebed.repo.committed.store import EMPTY_METARANGE
+from lakebed.repo.context import RepositoryContext, make_context
 from lakebed.repo.foreign import ForeignStores
-from lakebed.repo.home import Home, make_home
 from lakebed.repo.layout import DELETED_PREFIX, HOME_KEY, REPOSITORY_PREFIX, deleted_key, repository_key
 from lakebed.repo.model import Branch, DeletedRepository, HomeRecord, RepositoryRecord
 from lakebed.repo.names import check_amount, check_branch_name, check_repository_name, missing_repository
@@ -97,10 +97,10 @@ class Repositories:
         self._cache = None
         if options.cache_bytes is not None:
             self._cache = BlockCache(options.cache_bytes, runtime=environment.runtime)
-        self._homes: dict[str, Home] = {}
+        self._homes: dict[str, RepositoryContext] = {}
         self._is_closed = False
         self._upkeep = Upkeep(
-            key_value, open_homes=self._open_homes, all_homes=self._all_homes, environment=environment
+            key_value, open_contexts=self._open_contexts, all_contexts=self._all_contexts, environment=environment
         )
         if options.background:
             self._upkeep.start(store.root_url)
@@ -241,7 +241,7 @@ class Repositories:
         self, name: str, record: RepositoryRecord, *, home_record: HomeRecord, committer: str | None
     ) -> Repository:
         """The one write that makes a repository."""
-        home = self._make_home(name, record)
+        home = self._make_context(name, record)
         commit = new_commit(
             home,
             parents=(),
@@ -389,21 +389,21 @@ class Repositories:
 
     # ---- homes
 
-    def _home(self, name: str, record: RepositoryRecord) -> Home:
+    def _home(self, name: str, record: RepositoryRecord) -> RepositoryContext:
         """The one open home of a repository, whose counters all its users share."""
         with self._lock:
             home = self._homes.get(record.uid)
         if home is not None and home.record == record:
             return home
-        made = self._make_home(name, record) if home is None else replace(home, record=record)
+        made = self._make_context(name, record) if home is None else replace(home, record=record)
         with self._lock:
             if home is None:
                 return self._homes.setdefault(record.uid, made)
             self._homes[record.uid] = made
         return made
 
-    def _make_home(self, name: str, record: RepositoryRecord) -> Home:
-        return make_home(
+    def _make_context(self, name: str, record: RepositoryRecord) -> RepositoryContext:
+        return make_context(
             name,
             record,
             store=self._store.sub(namespace_folder(record.namespace, root_url=self.url)),
@@ -437,13 +437,13 @@ class Repositories:
         """What went wrong last in the background; None: nothing yet. A step that failed is tried again."""
         return self._upkeep.last_failure
 
-    def _open_homes(self) -> tuple[Home, ...]:
+    def _open_contexts(self) -> tuple[RepositoryContext, ...]:
         with self._lock:
             return tuple(self._homes.values())
 
-    def _all_homes(self) -> tuple[Home, ...]:
+    def _all_contexts(self) -> tuple[RepositoryContext, ...]:
         """Of every repository there is; the snapshot that tells is closed by then."""
-        return tuple(repository.home for repository in self.list())
+        return tuple(repository.context for repository in self.list())
 
     # ---- the end
 

@@ -1,6 +1,6 @@
 """`Repository`: the facade of one repository.
 
-Owns: nothing; each verb is in a room of its own, which it names. Invariants: it holds no state but its home, so any
+Owns: nothing; each verb is in a room of its own, which it names. Invariants: it holds no state but its context, so any
 number of them may be open in a process. It answers the contract of versioned stores
 (`lakebed.reclaim.versioned.Versioned`): a version is a commit of the default branch.
 """
@@ -15,9 +15,9 @@ from typing import Any, get_args
 from lakebed.errors import LakebedError
 from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, ReclaimReport, Version
 from lakebed.repo.branch import Branch
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.differences import DiffScope
 from lakebed.repo.heads import CommitWithId
-from lakebed.repo.home import Home
 from lakebed.repo.hooks import Hooks, Webhook
 from lakebed.repo.model import Difference, Tag
 from lakebed.repo.options import CollectionOptions
@@ -82,7 +82,7 @@ class Repository:
         return self._transport
 
     @property
-    def home(self) -> Home:
+    def context(self) -> RepositoryContext:
         """What the functions of `lakebed.repo` stand on, for those that have no method here.
 
         Raises `InvalidRequest` (``not_over_http``) for a repository behind a server.
@@ -91,7 +91,7 @@ class Repository:
 
     @property
     def name(self) -> str:
-        """Its name inside its home."""
+        """Its name inside its context."""
         return self._transport.facts.name
 
     @property
@@ -197,7 +197,7 @@ class Repository:
         """
         # By name: the file system is a face above repositories, and loaded only by those who use it.
         module = importlib.import_module("lakebed.repo.fs")
-        return module.RepositoryFileSystem(home=self, skip_instance_cache=True)
+        return module.RepositoryFileSystem(source=self, skip_instance_cache=True)
 
     # ---- history
 
@@ -336,7 +336,7 @@ class Repository:
     # ---- the end
 
     def close(self) -> None:
-        """Close the home of repositories that `lakebed.repo.open` opened with it; else nothing. Again is fine."""
+        """Close the context of repositories that `lakebed.repo.open` opened with it; else nothing. Again is fine."""
         if self._close is not None:
             self._close()
 

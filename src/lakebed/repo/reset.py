@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lakebed.repo.commit import chosen_intervals, with_paths_of
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.heads import (
     CommitWithId,
     Move,
@@ -21,7 +22,6 @@ from lakebed.repo.heads import (
     move_branch,
     same_state,
 )
-from lakebed.repo.home import Home
 from lakebed.repo.model import Commit
 from lakebed.repo.protection import check_committable, check_writable
 from lakebed.repo.refs import resolve_commit
@@ -30,7 +30,7 @@ from lakebed.repo.rows import Interval
 __all__ = ["hard_reset", "reset", "reset_path", "reset_prefix"]
 
 
-def reset(home: Home, branch: str) -> CommitWithId:
+def reset(context: RepositoryContext, branch: str) -> CommitWithId:
     """Give up everything that is uncommitted on a branch: staged, sealed and compacted.
 
     Returns:
@@ -42,39 +42,39 @@ def reset(home: Home, branch: str) -> CommitWithId:
         Conflict: ``branch_moved``.
     Cost: 2 durable writes of the key-value store; no range is read. Its tokens are removed in the background.
     """
-    check_writable(home, branch)
-    return _moved(home, branch, lambda sealed: Move(sealed.record.commit_id), gives_up=True)
+    check_writable(context, branch)
+    return _moved(context, branch, lambda sealed: Move(sealed.record.commit_id), gives_up=True)
 
 
-def reset_path(home: Home, branch: str, *, path: str) -> CommitWithId:
+def reset_path(context: RepositoryContext, branch: str, *, path: str) -> CommitWithId:
     """Give up what is uncommitted at one path: it is as the head has it. As `reset_prefix`."""
-    return _reset_chosen(home, branch, chosen_intervals([path], ()))
+    return _reset_chosen(context, branch, chosen_intervals([path], ()))
 
 
-def reset_prefix(home: Home, branch: str, *, prefix: str) -> CommitWithId:
+def reset_prefix(context: RepositoryContext, branch: str, *, prefix: str) -> CommitWithId:
     """Give up what is uncommitted below a prefix: those paths are as the head has them.
 
     Returns and raises as `reset`; `InvalidRequest` also for what cannot be a path.
     Cost: that of a compaction: all that is sealed is applied, and the branch's compacted metarange is written anew.
     """
-    return _reset_chosen(home, branch, chosen_intervals((), [prefix]))
+    return _reset_chosen(context, branch, chosen_intervals((), [prefix]))
 
 
-def _reset_chosen(home: Home, branch: str, chosen: Sequence[Interval]) -> CommitWithId:
-    check_writable(home, branch)
+def _reset_chosen(context: RepositoryContext, branch: str, chosen: Sequence[Interval]) -> CommitWithId:
+    check_writable(context, branch)
 
     def plan(sealed: SealedBranch) -> Move:
         if not sealed.has_changes:
             return Move(sealed.record.commit_id)
-        state = applied_state(home, sealed)
+        state = applied_state(context, sealed)
         head = sealed.head.metarange
-        kept = with_paths_of(home, state, source=head, chosen=chosen)
-        return Move(sealed.record.commit_id, compacted=None if same_state(home, head, kept) else kept)
+        kept = with_paths_of(context, state, source=head, chosen=chosen)
+        return Move(sealed.record.commit_id, compacted=None if same_state(context, head, kept) else kept)
 
-    return _moved(home, branch, plan)
+    return _moved(context, branch, plan)
 
 
-def hard_reset(home: Home, branch: str, *, ref: str, force: bool = False) -> CommitWithId:
+def hard_reset(context: RepositoryContext, branch: str, *, ref: str, force: bool = False) -> CommitWithId:
     """Let a branch go to another commit.
 
     Args:
@@ -90,25 +90,25 @@ def hard_reset(home: Home, branch: str, *, ref: str, force: bool = False) -> Com
         Conflict: ``branch_moved``.
     Cost: 2 durable writes of the key-value store.
     """
-    check_committable(home, branch)
-    id, commit = resolve_commit(home, ref)
+    check_committable(context, branch)
+    id, commit = resolve_commit(context, ref)
 
     def plan(sealed: SealedBranch) -> Move:
         if not force:
-            check_clean(home, sealed, operation="hard reset")
+            check_clean(context, sealed, operation="hard reset")
         return Move(id, relies_on=[id])
 
     # A token of its own: a head that comes back to where it was must not make a record that was there before.
-    move_branch(home, branch, operation="hard reset", plan=plan, fresh_token=True, gives_up=force)
+    move_branch(context, branch, operation="hard reset", plan=plan, fresh_token=True, gives_up=force)
     return CommitWithId(id, commit)
 
 
-def _moved(home: Home, branch: str, plan: Plan, *, gives_up: bool = False) -> CommitWithId:
+def _moved(context: RepositoryContext, branch: str, plan: Plan, *, gives_up: bool = False) -> CommitWithId:
     heads: dict[str, Commit] = {}
 
     def noting(sealed: SealedBranch) -> Move:
         heads[sealed.record.commit_id] = sealed.head  # once it is published nothing may fail any more
         return plan(sealed)
 
-    move = move_branch(home, branch, operation="reset", plan=noting, gives_up=gives_up)
+    move = move_branch(context, branch, operation="reset", plan=noting, gives_up=gives_up)
     return CommitWithId(move.commit_id, heads[move.commit_id])

@@ -14,7 +14,7 @@ import msgspec
 
 from lakebed.errors import InvalidRequest
 from lakebed.key_value.port import KeyValueSnapshot
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.names import NAME_CHARACTERS_MAX
 from lakebed.repo.records import decode_record, encode_record
 
@@ -42,14 +42,16 @@ class RetentionRules(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.branch_days[max(matching, key=lambda one: (len(one), one))] if matching else self.default_days
 
 
-def load_retention(home: Home, *, snapshot: KeyValueSnapshot | None = None) -> RetentionRules | None:
+def load_retention(context: RepositoryContext, *, snapshot: KeyValueSnapshot | None = None) -> RetentionRules | None:
     """The rules; None: there are none, and nothing expires. Raises `Corruption`. Cost: 1 read."""
-    key = home.keys.setting(_SETTING)
-    raw = (home.key_value if snapshot is None else snapshot).get(key)
+    key = context.keys.setting(_SETTING)
+    raw = (context.key_value if snapshot is None else snapshot).get(key)
     return None if raw is None else decode_record(raw, RetentionRules, key=key)
 
 
-def store_retention(home: Home, *, default_days: int, branch_days: Mapping[str, int] = {}) -> RetentionRules:
+def store_retention(
+    context: RepositoryContext, *, default_days: int, branch_days: Mapping[str, int] = {}
+) -> RetentionRules:
     """Set the rules, all at once.
 
     Args:
@@ -75,10 +77,10 @@ def store_retention(home: Home, *, default_days: int, branch_days: Mapping[str, 
                 kind="invalid_retention",
             )
     rules = RetentionRules(default_days, dict(sorted(branch_days.items())))
-    home.key_value.set(home.keys.setting(_SETTING), encode_record(rules))
+    context.key_value.set(context.keys.setting(_SETTING), encode_record(rules))
     return rules
 
 
-def delete_retention(home: Home) -> None:
+def delete_retention(context: RepositoryContext) -> None:
     """Remove the rules: nothing expires any more. Again is fine. Cost: 1 write of the key-value store."""
-    home.key_value.delete(home.keys.setting(_SETTING))
+    context.key_value.delete(context.keys.setting(_SETTING))

@@ -14,7 +14,7 @@ from typing import Final
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
 from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.repo.commits import is_commit_id, load_commit
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import Tag
 from lakebed.repo.names import check_tag_name
 from lakebed.repo.protection import check_not_read_only
@@ -32,15 +32,15 @@ def is_live(tag: Tag, now_ms: int) -> bool:
     return tag.expires_at_ms is None or now_ms < tag.expires_at_ms
 
 
-def find_tag(home: Home, name: str, *, snapshot: KeyValueSnapshot | None = None) -> Tag | None:
+def find_tag(context: RepositoryContext, name: str, *, snapshot: KeyValueSnapshot | None = None) -> Tag | None:
     """A tag, or None when there is none or its lifetime is over. Raises `Corruption`. Cost: 1 read."""
-    key = home.keys.tag(name)
-    raw = (home.key_value if snapshot is None else snapshot).get(key)
+    key = context.keys.tag(name)
+    raw = (context.key_value if snapshot is None else snapshot).get(key)
     tag = None if raw is None else decode_record(raw, Tag, key=key)
-    return tag if tag is not None and is_live(tag, home.now_ms()) else None
+    return tag if tag is not None and is_live(tag, context.now_ms()) else None
 
 
-def load_tag(home: Home, name: str, *, snapshot: KeyValueSnapshot | None = None) -> Tag:
+def load_tag(context: RepositoryContext, name: str, *, snapshot: KeyValueSnapshot | None = None) -> Tag:
     """A tag.
 
     Raises:
@@ -48,13 +48,15 @@ def load_tag(home: Home, name: str, *, snapshot: KeyValueSnapshot | None = None)
         InvalidRequest: no tag can have that name.
     Cost: 1 read of the key-value store.
     """
-    tag = find_tag(home, check_tag_name(name), snapshot=snapshot)
+    tag = find_tag(context, check_tag_name(name), snapshot=snapshot)
     if tag is None:
-        raise _missing(home, name)
+        raise _missing(context, name)
     return tag
 
 
-def create_tag(home: Home, name: str, *, commit_id: str, owner: str = "", lifetime_ms: int | None = None) -> Tag:
+def create_tag(
+    context: RepositoryContext, name: str, *, commit_id: str, owner: str = "", lifetime_ms: int | None = None
+) -> Tag:
     """Give a commit a name.
 
     Args:
@@ -71,7 +73,7 @@ def create_tag(home: Home, name: str, *, commit_id: str, owner: str = "", lifeti
         OutcomeUnknown: look before you retry.
     Cost: 2 reads and 1 write of the key-value store.
     """
-    check_not_read_only(home)
+    check_not_read_only(context)
     if is_commit_id(check_tag_name(name)):
         raise InvalidRequest(
             f"The tag {name!r} would look like a commit's id: choose another name.", kind="invalid_tag_name"
@@ -80,30 +82,30 @@ def create_tag(home: Home, name: str, *, commit_id: str, owner: str = "", lifeti
         raise InvalidRequest(
             f"The lifetime of a tag is more than 0 ms, and {lifetime_ms} was asked for.", kind="invalid_lifetime"
         )
-    load_commit(home, commit_id)
-    now_ms = home.now_ms()
+    load_commit(context, commit_id)
+    now_ms = context.now_ms()
     tag = Tag(commit_id, now_ms, owner, None if lifetime_ms is None else now_ms + lifetime_ms)
-    key = home.keys.tag(name)
-    before = home.key_value.get(key)
+    key = context.keys.tag(name)
+    before = context.key_value.get(key)
     if before is not None and is_live(decode_record(before, Tag, key=key), now_ms):
-        raise name_taken(home, name, "tag")
-    if home.key_value.get(home.keys.branch(name)) is not None:
-        raise name_taken(home, name, "branch")
-    expected = {key: before, home.keys.branch(name): None, home.keys.expired(commit_id): None}
+        raise name_taken(context, name, "tag")
+    if context.key_value.get(context.keys.branch(name)) is not None:
+        raise name_taken(context, name, "branch")
+    expected = {key: before, context.keys.branch(name): None, context.keys.expired(commit_id): None}
     try:
-        home.key_value.write([(key, encode_record(tag))], expected=expected)
+        context.key_value.write([(key, encode_record(tag))], expected=expected)
     except Conflict:
-        refuse_expired(home, commit_id)
-        if find_tag(home, name) is not None:
-            raise name_taken(home, name, "tag") from None
-        if home.key_value.get(home.keys.branch(name)) is not None:
-            raise name_taken(home, name, "branch") from None
-        of = f"the tag {name!r} of repository {home.name}"
-        raise lost_race("creation", of=of, kind="tag_moved", repository=home.name, tag=name) from None
+        refuse_expired(context, commit_id)
+        if find_tag(context, name) is not None:
+            raise name_taken(context, name, "tag") from None
+        if context.key_value.get(context.keys.branch(name)) is not None:
+            raise name_taken(context, name, "branch") from None
+        of = f"the tag {name!r} of repository {context.name}"
+        raise lost_race("creation", of=of, kind="tag_moved", repository=context.name, tag=name) from None
     return tag
 
 
-def delete_tag(home: Home, name: str) -> Tag:
+def delete_tag(context: RepositoryContext, name: str) -> Tag:
     """Remove a tag; what only it kept may be collected.
 
     Returns:
@@ -115,21 +117,21 @@ def delete_tag(home: Home, name: str) -> Tag:
         OutcomeUnknown: look before you retry.
     Cost: 1 read and 1 write of the key-value store.
     """
-    check_not_read_only(home)
-    key = home.keys.tag(check_tag_name(name))
-    raw = home.key_value.get(key)
+    check_not_read_only(context)
+    key = context.keys.tag(check_tag_name(name))
+    raw = context.key_value.get(key)
     tag = None if raw is None else decode_record(raw, Tag, key=key)
-    if tag is None or not is_live(tag, home.now_ms()):
-        raise _missing(home, name)
+    if tag is None or not is_live(tag, context.now_ms()):
+        raise _missing(context, name)
     try:
-        home.key_value.write(deletes=[key], expected={key: raw})
+        context.key_value.write(deletes=[key], expected={key: raw})
     except Conflict:
-        raise _missing(home, name) from None  # another one deleted it first
+        raise _missing(context, name) from None  # another one deleted it first
     return tag
 
 
 def list_tags(
-    home: Home,
+    context: RepositoryContext,
     *,
     prefix: str = "",
     after: str | None = None,
@@ -147,36 +149,36 @@ def list_tags(
     Cost: 1 scan.
     """
     if snapshot is None:
-        with home.key_value.snapshot() as own:
-            yield from list_tags(home, prefix=prefix, after=after, snapshot=own)
+        with context.key_value.snapshot() as own:
+            yield from list_tags(context, prefix=prefix, after=after, snapshot=own)
         return
-    now_ms = home.now_ms()
-    for name, tag in read_records(snapshot, home.keys.tag(), Tag, begins_with=prefix, after=after):
+    now_ms = context.now_ms()
+    for name, tag in read_records(snapshot, context.keys.tag(), Tag, begins_with=prefix, after=after):
         if is_live(tag, now_ms):
             yield name, tag
 
 
-def refuse_expired(home: Home, commit_id: str) -> None:
+def refuse_expired(context: RepositoryContext, commit_id: str) -> None:
     """Raise `InvalidRequest` (``commit_expired``) when a commit's objects may be gone. Cost: 1 read."""
-    if home.key_value.get(home.keys.expired(commit_id)) is not None:
+    if context.key_value.get(context.keys.expired(commit_id)) is not None:
         raise InvalidRequest(
-            f"Commit {commit_id} of repository {home.name} was expired by the rules of retention, and its objects may "
-            "be gone: nothing new can refer to it. Choose a younger commit.",
+            f"Commit {commit_id} of repository {context.name} was expired by the rules of retention, and its objects "
+            "may be gone: nothing new can refer to it. Choose a younger commit.",
             kind="commit_expired",
             commit=commit_id,
         )
 
 
-def name_taken(home: Home, name: str, what: str) -> AlreadyExists:
+def name_taken(context: RepositoryContext, name: str, what: str) -> AlreadyExists:
     """The error of a name that a branch or a tag, as `what` says, has already."""
     return AlreadyExists(
-        f"Repository {home.name} has a {what} {name!r} already: choose another name, or delete that one first.",
+        f"Repository {context.name} has a {what} {name!r} already: choose another name, or delete that one first.",
         kind=f"{what}_exists",
-        repository=home.name,
+        repository=context.name,
         name=name,
     )
 
 
-def _missing(home: Home, name: str) -> NotFound:
-    hint = did_you_mean(name, (tag for tag, _ in islice(list_tags(home), _COMPARED_MAX)))
-    return NotFound(f"Repository {home.name} has no tag {name!r}.{hint}", kind="tag_not_found", tag=name)
+def _missing(context: RepositoryContext, name: str) -> NotFound:
+    hint = did_you_mean(name, (tag for tag, _ in islice(list_tags(context), _COMPARED_MAX)))
+    return NotFound(f"Repository {context.name} has no tag {name!r}.{hint}", kind="tag_not_found", tag=name)

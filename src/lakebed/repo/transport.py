@@ -18,7 +18,7 @@ from lakebed.objects.port import ByteRange, ObjectStore
 from lakebed.repo import data
 from lakebed.repo.branch_store import BranchStore
 from lakebed.repo.branches import known_branch, load_branch
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import Entry
 from lakebed.repo.names import check_path
 from lakebed.repo.protection import check_writable
@@ -50,7 +50,7 @@ class Transport(Protocol):
         ...
 
     @property
-    def context(self) -> Home:
+    def context(self) -> RepositoryContext:
         """What verbs run on. Raises `InvalidRequest` (``not_over_http``) when a server has it."""
         ...
 
@@ -123,7 +123,7 @@ class LocalTransport:
         context: the repository's.
     """
 
-    def __init__(self, context: Home) -> None:
+    def __init__(self, context: RepositoryContext) -> None:
         self._context = context
 
     def __repr__(self) -> str:
@@ -147,7 +147,7 @@ class LocalTransport:
         return self._context.store.root_url
 
     @property
-    def context(self) -> Home:
+    def context(self) -> RepositoryContext:
         """See `Transport.context`."""
         return self._context
 

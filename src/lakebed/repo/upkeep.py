@@ -2,7 +2,7 @@
 
 Owns: which step runs how often. Two threads, for a maintenance of the records takes seconds and must not hold up a
 compaction. Invariants: a repository where a step fails keeps no other waiting, and its step is tried again; a step ends
-between its parts when the home is closed; no lock is held during a step. Does not know: what a step does.
+between its parts when the context is closed; no lock is held during a step. Does not know: what a step does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lakebed.errors import LakebedError
 from lakebed.key_value.port import KeyValue
 from lakebed.kv.background import Background, Stopped
 from lakebed.repo.compact import run_compactor_once
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.importing import trim_imports
 from lakebed.repo.reflog import trim_reflog
 from lakebed.repo.staging.cleanup import clean_once, clean_orphans_once
@@ -32,7 +32,7 @@ _MAINTENANCE_PAUSE_S: Final = 3600.0
 _FIRST_MAINTENANCE_S: Final = 300.0
 """So soon after opening: a process that restarts every half hour must give back what it wrote too."""
 
-Homes = Callable[[], Sequence[Home]]
+Homes = Callable[[], Sequence[RepositoryContext]]
 
 
 class Upkeep:
@@ -40,18 +40,20 @@ class Upkeep:
 
     Args:
         key_value: the records of all of them.
-        open_homes: those that this process has used: only they can want to be compacted.
-        all_homes: all there are.
+        open_contexts: those that this process has used: only they can want to be compacted.
+        all_contexts: all there are.
         environment: clock and concurrency.
 
     Attributes:
         last_failure: of a thread; None: nothing went wrong yet. A step that failed is tried again.
     """
 
-    def __init__(self, key_value: KeyValue, *, open_homes: Homes, all_homes: Homes, environment: Environment) -> None:
+    def __init__(
+        self, key_value: KeyValue, *, open_contexts: Homes, all_contexts: Homes, environment: Environment
+    ) -> None:
         self._key_value = key_value
-        self._open_homes = open_homes
-        self._all_homes = all_homes
+        self._open_contexts = open_contexts
+        self._all_contexts = all_contexts
         self._clock = environment.clock
         self.last_failure: LakebedError | None = None
         self._compacted_s = self._cleaned_s = self._swept_s = environment.clock.monotonic_s()
@@ -79,7 +81,7 @@ class Upkeep:
 
     def step_once(self) -> None:
         """Every step once, here. Raises what the first repository that failed raised, when all were tried."""
-        self._each(self._open_homes(), run_compactor_once)
+        self._each(self._open_contexts(), run_compactor_once)
         self._clean()
         self._sweep()
         self._maintain()
@@ -91,44 +93,44 @@ class Upkeep:
         server asks its store for next to nothing.
         """
         try:
-            homes = self._open_homes()
-            open_ids = {home.record.uid for home in homes}
+            contexts = self._open_contexts()
+            open_ids = {context.record.uid for context in contexts}
             self._quiet = {uid: found for uid, found in self._quiet.items() if uid in open_ids}
-            self._each(homes, self._compact_one)
+            self._each(contexts, self._compact_one)
         finally:
             self._compacted_s = self._clock.monotonic_s()
 
-    def _compact_one(self, home: Home) -> None:
-        changes, now_s = home.counters.changes, self._clock.monotonic_s()
-        known, until_s = self._quiet.pop(home.record.uid, (-1, 0.0))
+    def _compact_one(self, context: RepositoryContext) -> None:
+        changes, now_s = context.counters.changes, self._clock.monotonic_s()
+        known, until_s = self._quiet.pop(context.record.uid, (-1, 0.0))
         if changes == known and now_s < until_s:
-            self._quiet[home.record.uid] = (known, until_s)
+            self._quiet[context.record.uid] = (known, until_s)
             return
-        if not run_compactor_once(home):  # what wants to be compacted, and cools down, is looked at again
-            self._quiet[home.record.uid] = (changes, now_s + _QUIET_LOOK_S)
+        if not run_compactor_once(context):  # what wants to be compacted, and cools down, is looked at again
+            self._quiet[context.record.uid] = (changes, now_s + _QUIET_LOOK_S)
 
     def _clean(self) -> None:
         try:
-            self._each(self._all_homes(), self._clean_one)
+            self._each(self._all_contexts(), self._clean_one)
         finally:
             self._cleaned_s = self._clock.monotonic_s()
 
-    def _clean_one(self, home: Home) -> None:
+    def _clean_one(self, context: RepositoryContext) -> None:
         """What nobody needs of a repository's records: rows of dropped tokens, old reference log lines and imports."""
-        while not clean_once(home).is_done:
+        while not clean_once(context).is_done:
             self._stop_if_closing()
-        trim_reflog(home)
-        trim_imports(home)
+        trim_reflog(context)
+        trim_imports(context)
 
     def _sweep(self) -> None:
         try:
-            self._each(self._all_homes(), self._sweep_one)
+            self._each(self._all_contexts(), self._sweep_one)
         finally:
             self._swept_s = self._clock.monotonic_s()
 
-    def _sweep_one(self, home: Home) -> None:
+    def _sweep_one(self, context: RepositoryContext) -> None:
         """Rows that nobody names and nobody has marked."""
-        while not clean_orphans_once(home).is_done:
+        while not clean_orphans_once(context).is_done:
             self._stop_if_closing()
 
     def _maintain(self) -> None:
@@ -137,12 +139,12 @@ class Upkeep:
         finally:
             self._maintenance_s = self._clock.monotonic_s() + _MAINTENANCE_PAUSE_S
 
-    def _each(self, homes: Sequence[Home], step: Callable[[Home], object]) -> None:
+    def _each(self, contexts: Sequence[RepositoryContext], step: Callable[[RepositoryContext], object]) -> None:
         failure: LakebedError | None = None
-        for home in homes:
+        for context in contexts:
             self._stop_if_closing()
             try:
-                step(home)
+                step(context)
             except LakebedError as error:
                 failure = failure or error
         if failure is not None:

@@ -17,8 +17,8 @@ from lakebed.reclaim.model import Pin, Version
 from lakebed.repo.branches import list_branches, load_branch
 from lakebed.repo.commit import move_by_commits, new_commit
 from lakebed.repo.commits import ancestors, merge_base
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.heads import Move, SealedBranch, check_clean
-from lakebed.repo.home import Home
 from lakebed.repo.model import Commit, Tag
 from lakebed.repo.protection import check_committable
 from lakebed.repo.refs import resolve_commit
@@ -30,10 +30,10 @@ __all__ = ["list_pins", "list_versions", "pin_version", "restore_version", "unpi
 _DIGITS: Final = re.compile(r"[0-9]+")
 
 
-def version_of(home: Home, id: str, commit: Commit) -> Version:
+def version_of(context: RepositoryContext, id: str, commit: Commit) -> Version:
     """A commit as a version."""
     return Version(
-        store=home.name,
+        store=context.name,
         id=id,
         created_ms=commit.created_at_ms,
         summary=commit.message,
@@ -46,20 +46,22 @@ def version_of(home: Home, id: str, commit: Commit) -> Version:
     )
 
 
-def list_versions(home: Home) -> Iterator[Version]:
+def list_versions(context: RepositoryContext) -> Iterator[Version]:
     """Commits of the default branch along first parents, oldest first; without those whose objects were collected.
 
     Raises `Corruption`. Cost: 1 snapshot and 1 read of the key-value store a commit; all are held.
     """
-    with home.key_value.snapshot() as snapshot:
-        prefix = home.keys.expired()
+    with context.key_value.snapshot() as snapshot:
+        prefix = context.keys.expired()
         expired = {key[len(prefix) :].decode() for key, _ in snapshot.scan(*prefix_range(prefix))}
-        head = load_branch(home, home.record.default_branch, snapshot=snapshot)[0].commit_id
-        found = [(id, commit) for id, commit in ancestors(home, head, first_parent=True, snapshot=snapshot)]
-    return (version_of(home, id, commit) for id, commit in reversed(found) if id not in expired)
+        head = load_branch(context, context.record.default_branch, snapshot=snapshot)[0].commit_id
+        found = [(id, commit) for id, commit in ancestors(context, head, first_parent=True, snapshot=snapshot)]
+    return (version_of(context, id, commit) for id, commit in reversed(found) if id not in expired)
 
 
-def pin_version(home: Home, name: str, *, version: str | None, lifetime_ms: int | None, owner: str = "") -> Pin:
+def pin_version(
+    context: RepositoryContext, name: str, *, version: str | None, lifetime_ms: int | None, owner: str = ""
+) -> Pin:
     """Keep a version alive by a tag.
 
     Args:
@@ -78,32 +80,32 @@ def pin_version(home: Home, name: str, *, version: str | None, lifetime_ms: int 
             f"The pin name {name!r} would be taken for a version's number: use a name with letters.",
             kind="invalid_tag_name",
         )
-    commit_id, _ = resolve_commit(home, version or home.record.default_branch)
-    return _tag_pin(home, name, create_tag(home, name, commit_id=commit_id, owner=owner, lifetime_ms=lifetime_ms))
+    commit_id, _ = resolve_commit(context, version or context.record.default_branch)
+    return _tag_pin(context, name, create_tag(context, name, commit_id=commit_id, owner=owner, lifetime_ms=lifetime_ms))
 
 
-def _tag_pin(home: Home, name: str, tag: Tag) -> Pin:
-    return Pin(home.name, "tag", name, tag.commit_id, tag.owner, tag.created_at_ms, tag.expires_at_ms)
+def _tag_pin(context: RepositoryContext, name: str, tag: Tag) -> Pin:
+    return Pin(context.name, "tag", name, tag.commit_id, tag.owner, tag.created_at_ms, tag.expires_at_ms)
 
 
-def list_pins(home: Home, *, snapshot: KeyValueSnapshot | None = None) -> list[Pin]:
+def list_pins(context: RepositoryContext, *, snapshot: KeyValueSnapshot | None = None) -> list[Pin]:
     """Everything that keeps a version alive: tags, then branches other than the default one, each sorted by name.
 
     Raises `Corruption`. Cost: 2 scans, and of each branch the commits back to where it left the default branch.
     """
     if snapshot is None:
-        with home.key_value.snapshot() as own:
-            return list_pins(home, snapshot=own)
-    pins = [_tag_pin(home, name, tag) for name, tag in list_tags(home, snapshot=snapshot)]
-    main = load_branch(home, home.record.default_branch, snapshot=snapshot)[0].commit_id
-    for name, branch in list_branches(home, hidden=True, snapshot=snapshot):
-        if name != home.record.default_branch:
-            left_at = merge_base(home, main, branch.commit_id, snapshot=snapshot) or branch.commit_id
-            pins.append(Pin(home.name, "branch", name, left_at, "", branch.created_at_ms, None))
+        with context.key_value.snapshot() as own:
+            return list_pins(context, snapshot=own)
+    pins = [_tag_pin(context, name, tag) for name, tag in list_tags(context, snapshot=snapshot)]
+    main = load_branch(context, context.record.default_branch, snapshot=snapshot)[0].commit_id
+    for name, branch in list_branches(context, hidden=True, snapshot=snapshot):
+        if name != context.record.default_branch:
+            left_at = merge_base(context, main, branch.commit_id, snapshot=snapshot) or branch.commit_id
+            pins.append(Pin(context.name, "branch", name, left_at, "", branch.created_at_ms, None))
     return pins
 
 
-def unpin(home: Home, name: str) -> None:
+def unpin(context: RepositoryContext, name: str) -> None:
     """Remove a tag.
 
     Raises:
@@ -111,16 +113,16 @@ def unpin(home: Home, name: str) -> None:
         InvalidRequest: kind ``pin_is_a_branch``: deleting a branch loses what is only there, so it has to be said.
     Cost: 2 reads and 1 write of the key-value store.
     """
-    if find_tag(home, name) is None and home.key_value.get(home.keys.branch(name)) is not None:
+    if find_tag(context, name) is None and context.key_value.get(context.keys.branch(name)) is not None:
         raise InvalidRequest(
             f"What {name!r} pins is held by a branch: delete the branch (delete_branch) if nothing on it is needed.",
             kind="pin_is_a_branch",
             branch=name,
         )
-    delete_tag(home, name)
+    delete_tag(context, name)
 
 
-def restore_version(home: Home, version: str, *, committer: str | None = None) -> Version:
+def restore_version(context: RepositoryContext, version: str, *, committer: str | None = None) -> Version:
     """A new commit on the default branch with an older commit's contents; history is kept.
 
     Args:
@@ -133,14 +135,14 @@ def restore_version(home: Home, version: str, *, committer: str | None = None) -
         Conflict: kind ``branch_moved``.
     Cost: 2 durable writes of the key-value store; no range is read or written.
     """
-    name = home.record.default_branch
-    check_committable(home, name)
-    id, old = resolve_commit(home, version)
+    name = context.record.default_branch
+    check_committable(context, name)
+    id, old = resolve_commit(context, version)
 
     def plan(sealed: SealedBranch) -> Move:
-        check_clean(home, sealed, operation="restore")
+        check_clean(context, sealed, operation="restore")
         new = new_commit(
-            home,
+            context,
             parents=[(sealed.record.commit_id, sealed.head)],
             metarange=old.metarange,
             message=f"Restore {id}",
@@ -149,5 +151,5 @@ def restore_version(home: Home, version: str, *, committer: str | None = None) -
         )
         return Move(new.id, commits=[new], relies_on=[id])
 
-    [new] = move_by_commits(home, name, operation="restore", plan=plan)
-    return version_of(home, new.id, new.commit)
+    [new] = move_by_commits(context, name, operation="restore", plan=plan)
+    return version_of(context, new.id, new.commit)

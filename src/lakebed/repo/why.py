@@ -17,8 +17,8 @@ from lakebed.lsm.file_id import FILE_ID_CHARACTERS, is_file_id
 from lakebed.reclaim.model import Explanation, Pin
 from lakebed.repo.addresses import addresses_of, addresses_of_ranges
 from lakebed.repo.commits import SHOWN_CHARACTERS
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.entry import address_ulid
-from lakebed.repo.home import Home
 from lakebed.repo.layout import (
     CLOCK_PATH,
     MARKER_PATH,
@@ -40,7 +40,7 @@ _NAMED_MAX: Final = 3
 """Holders named in a sentence."""
 
 
-def why(home: Home, path: str) -> Explanation:
+def why(context: RepositoryContext, path: str) -> Explanation:
     """Who needs an object, or when it may go.
 
     Args:
@@ -52,7 +52,7 @@ def why(home: Home, path: str) -> Explanation:
     """
     if path == MARKER_PATH:
         return Explanation(
-            path, (), f"This is the marker of the repository {home.name}: it stays as long as that does."
+            path, (), f"This is the marker of the repository {context.name}: it stays as long as that does."
         )
     if path == CLOCK_PATH:
         return Explanation(path, (), "Each collection puts this anew, to be told the store's time.")
@@ -61,10 +61,10 @@ def why(home: Home, path: str) -> Explanation:
     is_file = path.startswith(folders) and is_file_id(path[-FILE_ID_CHARACTERS:])
     if ulid is None and not is_file:
         return Explanation(
-            path, (), f"The repository {home.name} made no such object, so it neither needs nor deletes it."
+            path, (), f"The repository {context.name} made no such object, so it neither needs nor deletes it."
         )
-    with home.key_value.snapshot() as snapshot:
-        search = _Search(home, snapshot)
+    with context.key_value.snapshot() as snapshot:
+        search = _Search(context, snapshot)
         pins = tuple(search.holders_of_object(ulid) if ulid is not None else search.holders_of_file(path))
     if not pins:
         return Explanation(
@@ -80,11 +80,11 @@ def why(home: Home, path: str) -> Explanation:
 
 
 class _Search:
-    def __init__(self, home: Home, snapshot: KeyValueSnapshot) -> None:
-        self._home = home
+    def __init__(self, context: RepositoryContext, snapshot: KeyValueSnapshot) -> None:
+        self._home = context
         self._snapshot = snapshot
-        self._marked: Marked = mark(home, snapshot, now_ms=home.now_ms())
-        self._branches = dict(read_records(snapshot, home.keys.branch(), Branch))
+        self._marked: Marked = mark(context, snapshot, now_ms=context.now_ms())
+        self._branches = dict(read_records(snapshot, context.keys.branch(), Branch))
 
     def holders_of_object(self, ulid: str) -> list[Pin]:
         """Branches with it staged, and commits that keep their objects, as who names those."""

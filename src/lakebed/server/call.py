@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from lakebed.errors import InvalidRequest
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.server.keys import Principal
 from lakebed.server.pages import AMOUNT_DEFAULT, AMOUNT_MAX, PageRequest
 from lakebed.server.pools import run_in
@@ -218,7 +218,7 @@ class Call:
         header = next((value for name, value in self.scope["headers"] if name == b"authorization"), None)
         return None if header is None else await self.site.principal_of(header)
 
-    async def home(self, *, force: bool = False) -> Home:
+    async def home(self, *, force: bool = False) -> RepositoryContext:
         """The repository that the path names, as who asks may use it; with `force` changeable although it is read-only.
 
         Raises `NotFound`.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from lakebed.errors import Closed, LakebedError
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.importing import run_import, unfinished_imports
 from lakebed.runtime import Environment
 
@@ -34,10 +34,10 @@ class ImportRunner:
         self.storage_options = storage_options
         self._complain = complain
         self._lock = environment.runtime.lock()
-        self._waiting: deque[tuple[Home, str]] = deque()
+        self._waiting: deque[tuple[RepositoryContext, str]] = deque()
         self._running = 0
 
-    def start(self, home: Home, import_id: str) -> None:
+    def start(self, home: RepositoryContext, import_id: str) -> None:
         """Run an import as soon as there is room."""
         with self._lock:
             self._waiting.append((home, import_id))
@@ -46,7 +46,7 @@ class ImportRunner:
             self._running += 1
         self._environment.runtime.spawn(self._run, name="lakebed-import")
 
-    def resume(self, homes: Iterable[Home]) -> None:
+    def resume(self, homes: Iterable[RepositoryContext]) -> None:
         """Take up what was running when its process ended."""
         for home in homes:
             for record in unfinished_imports(home):

@@ -66,7 +66,7 @@ def open_site(settings: ServerSettings, repositories: Repositories) -> Site:
     access_log = open_access_log(settings.access_log)
     imports = ImportRunner(environment=environment, storage_options=settings.storage_options, complain=_complain)
     if settings.resume_imports:
-        imports.resume(repository.home for repository in repositories.list())
+        imports.resume(repository.context for repository in repositories.list())
     return Site(
         repositories=repositories,
         keys=AccessKeys(repositories.key_value, environment=environment, options=settings.options),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lakebed.objects.path import parse_url
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.repositories import Repositories
 from lakebed.runtime import Environment
 from lakebed.server.access_log import AccessLog
@@ -72,11 +72,11 @@ class Site:
         self.is_local = on_disk and self.repositories.key_value.is_local
         self.signs = not on_disk
 
-    async def home(self, name: str) -> Home:
+    async def home(self, name: str) -> RepositoryContext:
         """A repository by name. Raises `NotFound`."""
         if self.repositories.key_value.is_local:
-            return self.repositories.repository(name).home
-        return (await run_in(self.pools.quick, self.repositories.repository, name)).home
+            return self.repositories.repository(name).context
+        return (await run_in(self.pools.quick, self.repositories.repository, name)).context
 
     async def principal_of(self, header: bytes | None) -> Principal:
         """Who sends an ``Authorization`` header. Raises `InvalidRequest` (``unauthorized``).

@@ -27,8 +27,8 @@ from lakebed.repo.branch import Branch
 from lakebed.repo.collect import collect_garbage
 from lakebed.repo.columns import columns_of
 from lakebed.repo.committed.store import Committed
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.data import CONTENT_TYPE, upload_to
-from lakebed.repo.home import Home
 from lakebed.repo.model import Entry, MetarangeRef, RangeMeta
 from lakebed.repo.options import CollectionOptions
 from lakebed.repo.refs import resolve
@@ -103,7 +103,7 @@ def _uploader(branch: Branch) -> Upload:
     """How a task uploads: into the storage, or through the server."""
     if isinstance(branch.transport, HttpTransport):
         return partial(_upload_through, pickle.dumps(branch))
-    return partial(_upload_into, ship(branch.home.store))
+    return partial(_upload_into, ship(branch.context.store))
 
 
 def _upload_through(branch: bytes, content: Any, content_type: str) -> Entry:
@@ -197,10 +197,10 @@ def collect_repository(
             kind="not_over_http",
         )
     return collect_garbage(
-        repository.home,
+        repository.context,
         options=options,
         dry_run=dry_run,
-        subtract=partial(_subtract, spark, ship(repository.home.store)),
+        subtract=partial(_subtract, spark, ship(repository.context.store)),
         progress=progress,
     )
 
@@ -208,7 +208,7 @@ def collect_repository(
 def _subtract(
     spark: SparkSession,
     store: bytes,
-    home: Home,
+    home: RepositoryContext,
     listed: pa.Table,
     *,
     ranges: Sequence[RangeOf],
@@ -287,7 +287,7 @@ def list_repository(spark: SparkSession, repository: Repository, ref: str | None
     if isinstance(repository.transport, HttpTransport):
         listed = ((one.path, one.entry) for one in repository.ref(text).list() if one.entry is not None)
         return spark.createDataFrame(columns_of(listed), _ENTRIES)
-    home = repository.home
+    home = repository.context
     store = ship(home.store)
     with home.key_value.snapshot() as snapshot:
         resolved = resolve(home, text, snapshot=snapshot)

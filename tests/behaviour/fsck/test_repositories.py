@@ -141,7 +141,7 @@ def test_a_lost_commit_is_named(folder: Path) -> None:
     with lake.open_repositories(options=QUIET) as home:
         repository = home.repository("analytics")
         lost = repository.ref("v1").head().id
-        home.key_value.delete(repository.home.keys.commit(lost))
+        home.key_value.delete(repository.context.keys.commit(lost))
     report = check(folder)
     errors = [finding for finding in report.findings if finding.severity == "error"]
     assert [finding.path for finding in errors] == [f"commits/{lost}"]

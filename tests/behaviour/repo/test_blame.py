@@ -12,25 +12,25 @@ from lakebed.repo.blame import blame
 from lakebed.repo.branches import create_branch
 from lakebed.repo.commit import commit
 from lakebed.repo.commits import load_commit
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.merge import merge
 from lakebed.repo.refs import resolve_commit
 from worlds.repo.memory_repository import Place, committed_contents, open_home, put, remove
 
 
 @pytest.fixture
-def home() -> Iterator[Home]:
+def home() -> Iterator[RepositoryContext]:
     """A repository with one empty commit."""
     with open_home(Place()) as opened:
         yield opened
 
 
-def blamed(home: Home, ref: str, *paths: str) -> dict[str, str]:
+def blamed(home: RepositoryContext, ref: str, *paths: str) -> dict[str, str]:
     """The messages of the commits that made paths what they are."""
     return {path: found.message for path, (_, found) in blame(home, ref, paths=paths).items()}
 
 
-def test_the_last_commit_that_changed_a_path_is_named(home: Home) -> None:
+def test_the_last_commit_that_changed_a_path_is_named(home: RepositoryContext) -> None:
     """Through changes elsewhere, a delete and a return, and a merge, which is not blamed for what it brought."""
     for message, path, text in (("one", "a", "1"), ("two", "b", "1"), ("three", "a", "2"), ("four", "c", "1")):
         put(home, "main", path, text)
@@ -51,7 +51,7 @@ def test_the_last_commit_that_changed_a_path_is_named(home: Home) -> None:
     assert blamed(home, "main") == {}
 
 
-def test_a_path_that_is_not_there_is_not_found(home: Home) -> None:
+def test_a_path_that_is_not_there_is_not_found(home: RepositoryContext) -> None:
     """Neither a missing path, nor one that is only staged, nor a wrong one gets an answer."""
     put(home, "main", "a", "1")
     for error, kind, ref, path in (
@@ -64,7 +64,7 @@ def test_a_path_that_is_not_there_is_not_found(home: Home) -> None:
         assert caught.value.kind == kind
 
 
-def test_blame_agrees_with_a_model(home: Home) -> None:
+def test_blame_agrees_with_a_model(home: RepositoryContext) -> None:
     """Random histories with merges: every path is blamed as by comparing whole states, along equal entries."""
     rng = random.Random(3)
     paths = [f"{number:02}" for number in range(12)]

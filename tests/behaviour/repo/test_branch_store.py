@@ -23,8 +23,8 @@ from lakebed.repo.branch_store import BranchStore
 from lakebed.repo.branches import create_branch
 from lakebed.repo.commit import commit
 from lakebed.repo.compact import compact_once
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.heads import seal
-from lakebed.repo.home import Home
 from lakebed.repo.merge import merge
 from lakebed.repo.protection import protect
 from lakebed.repo.refs import resolve
@@ -62,14 +62,14 @@ globals().update(contract("test_streaming"))
 
 
 @pytest.fixture
-def home() -> Iterator[Home]:
+def home() -> Iterator[RepositoryContext]:
     """A repository in memory, with a branch ``main``."""
     with open_home(Place()) as opened:
         yield opened
 
 
 @pytest.fixture(params=["staged", "committed", "compacted"])
-def opened(request: pytest.FixtureRequest, home: Home) -> Callable[..., Any]:
+def opened(request: pytest.FixtureRequest, home: RepositoryContext) -> Callable[..., Any]:
     """Opens one folder of a branch again and again; what was there before is gone, staged or in a range below."""
     outside = BranchStore(home, "main", "some")
     outside.put("prefix-beside", b"not seen")
@@ -82,7 +82,7 @@ def opened(request: pytest.FixtureRequest, home: Home) -> Callable[..., Any]:
     return lambda **_: BranchStore(home, "main", "some/prefix")
 
 
-def test_is_a_store(home: Home) -> None:
+def test_is_a_store(home: RepositoryContext) -> None:
     """A branch is an `ObjectStore` that says that it is versioned, and names itself as clients do."""
     store = BranchStore(home, "main", "a/")
     assert isinstance(store, ObjectStore)
@@ -150,7 +150,7 @@ def test_a_create_is_true_at_every_call(mode: Any) -> None:
     raise AssertionError("the trap never stopped springing")
 
 
-def test_a_listing_shows_one_moment(home: Home) -> None:
+def test_a_listing_shows_one_moment(home: RepositoryContext) -> None:
     """What is written, deleted, committed or compacted while a listing is read changes nothing in it."""
     store = BranchStore(home, "main")
     names = [f"a/{number:04d}" for number in range(1500)]
@@ -166,7 +166,7 @@ def test_a_listing_shows_one_moment(home: Home) -> None:
     assert [meta.path for meta in store.list("a")] == ["a/0000", "a/0000-new", *names[1:700]]
 
 
-def test_what_is_known_of_an_object(home: Home) -> None:
+def test_what_is_known_of_an_object(home: RepositoryContext) -> None:
     """Head and list tell size, time and checksum; a copy keeps content type and metadata."""
     store = BranchStore(home, "main", "f")
     entry = data.upload(home, b"12345", content_type="text/csv", metadata={"who": "me"})
@@ -184,7 +184,7 @@ def test_what_is_known_of_an_object(home: Home) -> None:
     assert (copied.content_type, copied.metadata, copied.checksum) == ("text/csv", {"who": "me"}, entry.checksum)
 
 
-def test_the_url_is_where_the_bytes_are(home: Home) -> None:
+def test_the_url_is_where_the_bytes_are(home: RepositoryContext) -> None:
     """Another engine reads an object by its URL; signed ones are the vendor's, and only to read."""
     store = BranchStore(home, "main")
     store.put("a", b"12345")
@@ -202,7 +202,7 @@ def test_the_url_is_where_the_bytes_are(home: Home) -> None:
         store.signed_url("a", expires_in_s=60, method="PUT")
 
 
-def test_a_commit_is_read_and_not_written(home: Home) -> None:
+def test_a_commit_is_read_and_not_written(home: RepositoryContext) -> None:
     """Over a tag, a commit, ``main@`` or ``main~1`` a store shows that commit for ever, and refuses every write."""
     branch = BranchStore(home, "main")
     branch.put("a/b", b"1")
@@ -233,7 +233,7 @@ def test_a_commit_is_read_and_not_written(home: Home) -> None:
     assert missing.value.kind == "reference_not_found"
 
 
-def test_paths_that_a_branch_does_not_take(home: Home) -> None:
+def test_paths_that_a_branch_does_not_take(home: RepositoryContext) -> None:
     """A reserved or too long path, which other stores take, is one clear sentence, and uploads nothing."""
     store = BranchStore(home, "main")
     for path, kind in (("_lakebed/x", "reserved_path"), ("_lakefs/x", "reserved_path"), ("ü" * 600, "invalid_path")):
@@ -243,7 +243,7 @@ def test_paths_that_a_branch_does_not_take(home: Home) -> None:
             assert (caught.value.kind, requests.put) == (kind, 0)
 
 
-def test_paths_that_only_a_branch_takes_are_not_seen(home: Home) -> None:
+def test_paths_that_only_a_branch_takes_are_not_seen(home: RepositoryContext) -> None:
     """What other clients have put under paths that no store could have is passed over, in every listing."""
     for path in ("/a", "a//b", "folder/", "./x", "ok/y", "ok//z"):
         stage(home, branch="main", path=path, entry=entry_of(home, path))
@@ -255,7 +255,7 @@ def test_paths_that_only_a_branch_takes_are_not_seen(home: Home) -> None:
     assert store.list_with_delimiter("ok").folders == ()
 
 
-def test_a_protected_branch_is_not_written(home: Home) -> None:
+def test_a_protected_branch_is_not_written(home: RepositoryContext) -> None:
     """What a branch refuses, its store refuses: with the branch's own sentence, and nothing is stored."""
     protect(home, "main")
     store = BranchStore(home, "main")
@@ -267,7 +267,7 @@ def test_a_protected_branch_is_not_written(home: Home) -> None:
     assert requests.put == 0
 
 
-def test_bytes_that_are_gone_are_not_a_missing_path(home: Home) -> None:
+def test_bytes_that_are_gone_are_not_a_missing_path(home: RepositoryContext) -> None:
     """An object whose bytes a collection took is told apart from a path that is not there."""
     store = BranchStore(home, "main")
     store.put("a", b"1")
@@ -284,7 +284,7 @@ class Sealing:
     def __init__(self, inner: Any, count: int) -> None:
         self._inner = inner
         self.count = count
-        self.home: Home | None = None
+        self.home: RepositoryContext | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -317,7 +317,7 @@ def test_a_branch_that_moves_all_the_time(count: int, kind: str | None) -> None:
         assert list(store.list()) == []
 
 
-def test_two_branches_are_two_stores(home: Home) -> None:
+def test_two_branches_are_two_stores(home: RepositoryContext) -> None:
     """What one branch's store does, another's does not see, until they are merged."""
     commit(home, "main", message="base", allow_empty=True)
     create_branch(home, "dev", source="main")
@@ -333,13 +333,13 @@ def test_two_branches_are_two_stores(home: Home) -> None:
     assert [meta.path for meta in main.list()] == ["a", "a/b", "b"]
 
 
-def test_it_stays_in_its_process(home: Home) -> None:
+def test_it_stays_in_its_process(home: RepositoryContext) -> None:
     """A branch's store is not pickled: the sentence says what to do instead."""
     with pytest.raises(InvalidRequest, match="server"):
         pickle.dumps(BranchStore(home, "main"))
 
 
-def test_requests_below(home: Home) -> None:
+def test_requests_below(home: RepositoryContext) -> None:
     """A put is one PUT of the repository's store and a get one GET; a create that loses uploads nothing."""
     store = BranchStore(home, "main")
     with home.store.count() as requests:

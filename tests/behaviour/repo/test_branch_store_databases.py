@@ -12,7 +12,7 @@ from lakebed.kv import Database, DatabaseOptions
 from lakebed.repo.branch_store import BranchStore
 from lakebed.repo.branches import create_branch
 from lakebed.repo.commit import commit
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.merge import merge
 from worlds.repo.memory_repository import Place, open_home
 
@@ -20,7 +20,7 @@ QUIET = DatabaseOptions(background=False)
 
 
 @pytest.fixture
-def home() -> Iterator[Home]:
+def home() -> Iterator[RepositoryContext]:
     """A repository whose ``main`` holds a database of fifty rows, closed."""
     with open_home(Place()) as opened:
         with database(opened, "main") as made:
@@ -31,12 +31,12 @@ def home() -> Iterator[Home]:
         yield opened
 
 
-def database(home: Home, reference: str, *, take_over: bool = False) -> Database:
+def database(home: RepositoryContext, reference: str, *, take_over: bool = False) -> Database:
     """The database as a reference has it."""
     return lakebed.kv.open(BranchStore(home, reference, "db"), options=QUIET, take_over=take_over)
 
 
-def test_it_opens_writes_closes_and_opens_again(home: Home) -> None:
+def test_it_opens_writes_closes_and_opens_again(home: RepositoryContext) -> None:
     """What was put is there after closing, with one owner at a time, as on any store."""
     with database(home, "main") as opened:
         assert opened.get(b"k007") == b"7"
@@ -58,7 +58,7 @@ def test_it_opens_writes_closes_and_opens_again(home: Home) -> None:
         assert [opened.get(key) for key in (b"again", b"second", b"first")] == [b"opened", b"owner", None]
 
 
-def test_a_commit_holds_what_was_acknowledged(home: Home) -> None:
+def test_a_commit_holds_what_was_acknowledged(home: RepositoryContext) -> None:
     """A branch made of a commit that was taken under a running writer has its rows, and goes its own way."""
     with database(home, "main") as writer:
         writer.put(b"before", b"1")
@@ -74,7 +74,7 @@ def test_a_commit_holds_what_was_acknowledged(home: Home) -> None:
         assert (again.get(b"after"), again.get(b"still"), again.get(b"only")) == (b"1", b"mine", None)
 
 
-def test_it_is_merged_whole(home: Home) -> None:
+def test_it_is_merged_whole(home: RepositoryContext) -> None:
     """Two sides that wrote are one conflict; a strategy takes the database of one side, and it opens."""
     commit(home, "main", message="base")
     create_branch(home, "dev", source="main")
@@ -90,7 +90,7 @@ def test_it_is_merged_whole(home: Home) -> None:
         assert (merged.get(b"dev"), merged.get(b"main"), merged.get(b"k049")) == (b"1", None, b"49")
 
 
-def test_a_commit_is_not_opened(home: Home) -> None:
+def test_a_commit_is_not_opened(home: RepositoryContext) -> None:
     """Opening is writing, also for a reader, which pins what it reads: over a commit a sentence says where to."""
     commit(home, "main", message="base")
     for ask in (

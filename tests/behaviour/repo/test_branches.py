@@ -13,8 +13,8 @@ from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, Ou
 from lakebed.kv.reading import prefix_end
 from lakebed.repo.branches import create_branch, delete_branch, list_branches, load_branch, undelete_branch
 from lakebed.repo.commit import commit
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.heads import seal
-from lakebed.repo.home import Home
 from lakebed.repo.protection import (
     ProtectionRule,
     check_committable,
@@ -50,13 +50,13 @@ def place(clock: ManualClock) -> Place:
 
 
 @pytest.fixture
-def home(place: Place) -> Iterator[Home]:
+def home(place: Place) -> Iterator[RepositoryContext]:
     """A repository with one empty commit."""
     with open_home(place) as opened:
         yield opened
 
 
-def staged_rows(home: Home) -> list[bytes]:
+def staged_rows(home: RepositoryContext) -> list[bytes]:
     """Keys of everything that is staged, under whatever token."""
     with home.key_value.snapshot() as snapshot:
         return [key for key, _ in snapshot.scan(home.keys.staging(), prefix_end(home.keys.staging()))]
@@ -70,7 +70,7 @@ def refused(error: type[Exception], kind: str, act: Any, *args: Any, **named: An
     return str(caught.value)
 
 
-def test_a_branch_begins_with_the_commit_of_its_source(home: Home) -> None:
+def test_a_branch_begins_with_the_commit_of_its_source(home: RepositoryContext) -> None:
     """What is staged on the source is not in the new branch, and afterwards the two do not meet."""
     put(home, "main", "a", "1")
     made = commit(home, "main", message="first")
@@ -85,7 +85,7 @@ def test_a_branch_begins_with_the_commit_of_its_source(home: Home) -> None:
     assert create_branch(home, "same", source="dev@").commit_id == made.id
 
 
-def test_what_cannot_be_a_branch_is_refused(home: Home) -> None:
+def test_what_cannot_be_a_branch_is_refused(home: RepositoryContext) -> None:
     """Taken names, names of tags, wrong names, staged sources and missing sources: each has its kind."""
     create_tag(home, "v1", commit_id=load_branch(home, "main")[0].commit_id)
     assert "already" in refused(AlreadyExists, "branch_exists", create_branch, home, "main", source="main")
@@ -98,7 +98,7 @@ def test_what_cannot_be_a_branch_is_refused(home: Home) -> None:
     assert [name for name, _ in list_branches(home, hidden=True)] == ["main"]
 
 
-def test_an_expired_commit_is_not_referred_to_again(home: Home) -> None:
+def test_an_expired_commit_is_not_referred_to_again(home: RepositoryContext) -> None:
     """Once a commit's objects may be gone, neither branch, tag nor undelete brings it back."""
     head = load_branch(home, "main")[0].commit_id
     create_branch(home, "gone", source="main")
@@ -109,7 +109,7 @@ def test_an_expired_commit_is_not_referred_to_again(home: Home) -> None:
     refused(InvalidRequest, "commit_expired", undelete_branch, home, "gone")
 
 
-def test_branches_are_listed_in_pages(home: Home) -> None:
+def test_branches_are_listed_in_pages(home: RepositoryContext) -> None:
     """By prefix, behind a name, hidden ones only on request, and those of one moment."""
     for name in ("dev-1", "dev-2", "other"):
         create_branch(home, name, source="main")
@@ -130,7 +130,7 @@ def test_branches_are_listed_in_pages(home: Home) -> None:
     assert [name for name, _ in reading] == ["dev-2", "main", "other"]
 
 
-def test_a_deleted_branch_leaves_nothing_behind(home: Home) -> None:
+def test_a_deleted_branch_leaves_nothing_behind(home: RepositoryContext) -> None:
     """Its tokens, sealed ones too, are marked in the same write, and cleaning removes their rows."""
     create_branch(home, "dev", source="main")
     put(home, "dev", "a", "1")
@@ -146,7 +146,7 @@ def test_a_deleted_branch_leaves_nothing_behind(home: Home) -> None:
     assert staged_rows(home) == []
 
 
-def test_default_and_protected_branches_stay(home: Home) -> None:
+def test_default_and_protected_branches_stay(home: RepositoryContext) -> None:
     """They are not deleted, whoever asks."""
     create_branch(home, "release-1", source="main")
     protect(home, "release-*")
@@ -173,7 +173,7 @@ class Rival:
         self._inner.write(*args, **named)
 
 
-def test_a_delete_that_races_a_seal_leaks_nothing(home: Home) -> None:
+def test_a_delete_that_races_a_seal_leaks_nothing(home: RepositoryContext) -> None:
     """A seal between the delete's read and its write is seen: the new token is marked too."""
     create_branch(home, "dev", source="main")
     put(home, "dev", "a", "1")
@@ -189,7 +189,7 @@ def test_a_delete_that_races_a_seal_leaks_nothing(home: Home) -> None:
     assert staged_rows(home) == []
 
 
-def test_a_commit_that_races_a_delete_fails(home: Home) -> None:
+def test_a_commit_that_races_a_delete_fails(home: RepositoryContext) -> None:
     """The branch is gone before the commit is published: nothing comes back."""
     create_branch(home, "dev", source="main")
     put(home, "dev", "a", "1")
@@ -199,7 +199,7 @@ def test_a_commit_that_races_a_delete_fails(home: Home) -> None:
     refused(NotFound, "branch_not_found", load_branch, home, "dev")
 
 
-def test_two_that_make_one_branch_do_not_both_succeed(home: Home) -> None:
+def test_two_that_make_one_branch_do_not_both_succeed(home: RepositoryContext) -> None:
     """A name is taken once, also between the look and the write; so with a tag of that name."""
     main = load_branch(home, "main")[0].commit_id
     racing = replace(home, key_value=Rival(home.key_value, lambda: create_branch(home, "dev", source="main")))
@@ -223,7 +223,7 @@ def test_a_fault_at_any_call_leaves_a_branch_or_none(verb: str, mode: Any) -> No
             if verb == "undelete":
                 delete_branch(before, "dev")
         trap = Trap(at, mode)
-        acts: dict[str, Callable[[Home], object]] = {
+        acts: dict[str, Callable[[RepositoryContext], object]] = {
             "create": lambda home: create_branch(home, "dev", source="main"),
             "delete": lambda home: delete_branch(home, "dev"),
             "undelete": lambda home: undelete_branch(home, "dev"),
@@ -250,7 +250,7 @@ def test_a_fault_at_any_call_leaves_a_branch_or_none(verb: str, mode: Any) -> No
     raise AssertionError("the operation makes more calls than were tried")
 
 
-def test_undelete_brings_the_last_head_back(home: Home, clock: ManualClock) -> None:
+def test_undelete_brings_the_last_head_back(home: RepositoryContext, clock: ManualClock) -> None:
     """The commit at the head returns, what was staged does not; after some days, or twice, it is refused."""
     create_branch(home, "dev", source="main")
     put(home, "dev", "a", "1")
@@ -271,7 +271,7 @@ def test_undelete_brings_the_last_head_back(home: Home, clock: ManualClock) -> N
     refused(NotFound, "branch_not_deleted", undelete_branch, home, "dev")
 
 
-def test_lines_of_one_millisecond_keep_their_order(home: Home) -> None:
+def test_lines_of_one_millisecond_keep_their_order(home: RepositoryContext) -> None:
     """A branch that is deleted again and again while the clock stands comes back as it was the last time."""
     for number in range(8):
         create_branch(home, "dev", source="main")
@@ -282,7 +282,7 @@ def test_lines_of_one_millisecond_keep_their_order(home: Home) -> None:
     assert undelete_branch(home, "dev").commit_id == last.id
 
 
-def test_old_lines_of_the_log_go(home: Home, clock: ManualClock) -> None:
+def test_old_lines_of_the_log_go(home: RepositoryContext, clock: ManualClock) -> None:
     """What is too old to bring anything back is trimmed, of every branch; the rest stays."""
     create_branch(home, "dev", source="main")
     clock.advance(8 * DAY_S)
@@ -295,7 +295,7 @@ def test_old_lines_of_the_log_go(home: Home, clock: ManualClock) -> None:
     assert trim_reflog(home) == 0
 
 
-def test_protection_blocks_what_its_rules_say(home: Home) -> None:
+def test_protection_blocks_what_its_rules_say(home: RepositoryContext) -> None:
     """Patterns match whole names; each rule blocks what it names; rules are sorted and replaced by pattern."""
     assert protected(home) == ()
     protect(home, "release-*", blocked=("staging_write",))
@@ -328,13 +328,13 @@ def test_protection_blocks_what_its_rules_say(home: Home) -> None:
         (ProtectionRule("a"), ProtectionRule("a")),
     ],
 )
-def test_wrong_rules_of_protection_are_refused(home: Home, rules: tuple[ProtectionRule, ...]) -> None:
+def test_wrong_rules_of_protection_are_refused(home: RepositoryContext, rules: tuple[ProtectionRule, ...]) -> None:
     """Nothing of them is stored."""
     refused(InvalidRequest, "invalid_protection", set_protected, home, rules)
     assert protected(home) == ()
 
 
-def test_a_read_only_repository_stays_as_it_is(home: Home) -> None:
+def test_a_read_only_repository_stays_as_it_is(home: RepositoryContext) -> None:
     """Nothing is made, written or deleted in it."""
     record = msgspec.structs.replace(home.record, read_only=True)
     closed = replace(home, record=record)
@@ -348,7 +348,7 @@ def test_a_read_only_repository_stays_as_it_is(home: Home) -> None:
     refused(InvalidRequest, "read_only_repository", check_writable, closed, "main")
 
 
-def test_rules_of_retention_are_kept_and_matched(home: Home) -> None:
+def test_rules_of_retention_are_kept_and_matched(home: RepositoryContext) -> None:
     """A name counts before a pattern, a longer pattern before a shorter one, and the default for the rest."""
     assert load_retention(home) is None
     rules = store_retention(home, default_days=30, branch_days={"dev-*": 5, "dev-*-keep": 90, "dev-x": 1, "main": 365})
@@ -371,7 +371,7 @@ def test_rules_of_retention_are_kept_and_matched(home: Home) -> None:
         {"default_days": 1, "branch_days": {"": 1}},
     ],
 )
-def test_wrong_rules_of_retention_are_refused(home: Home, rules: dict[str, Any]) -> None:
+def test_wrong_rules_of_retention_are_refused(home: RepositoryContext, rules: dict[str, Any]) -> None:
     """Days are whole, not negative and fewer than a hundred years; nothing wrong is stored."""
     refused(InvalidRequest, "invalid_retention", lambda: store_retention(home, **rules))
     assert load_retention(home) is None

@@ -17,7 +17,7 @@ from lakebed.repo.branches import create_branch, delete_branch, list_branches, u
 from lakebed.repo.collect import collect_garbage, plan_collection
 from lakebed.repo.commit import commit
 from lakebed.repo.compact import compact_once
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.layout import DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDER
 from lakebed.repo.model import Entry
 from lakebed.repo.options import CollectionOptions
@@ -44,7 +44,7 @@ class Lab:
         self.clock = ManualClock()
         self.place = Place(environment=Environment(clock=self.clock, rng=random.Random(1)))
 
-    def put(self, home: Home, path: str, body: bytes, *, branch: str = "main") -> Entry:
+    def put(self, home: RepositoryContext, path: str, body: bytes, *, branch: str = "main") -> Entry:
         """Upload and stage."""
         self.clock.advance(1)
         entry = data.upload(home, body)
@@ -63,29 +63,29 @@ def lab() -> Lab:
 
 
 @pytest.fixture
-def home(lab: Lab) -> Iterator[Home]:
+def home(lab: Lab) -> Iterator[RepositoryContext]:
     """Its only process."""
     with open_home(lab.place) as opened:
         yield opened
 
 
-def objects(home: Home) -> set[str]:
+def objects(home: RepositoryContext) -> set[str]:
     """Addresses of all objects."""
     return {meta.path for meta in home.store.list(DATA_FOLDER)}
 
 
-def files(home: Home) -> set[str]:
+def files(home: RepositoryContext) -> set[str]:
     """Ranges and metaranges."""
     return {meta.path for folder in (RANGE_FOLDER, METARANGE_FOLDER) for meta in home.store.list(folder)}
 
 
-def readable(home: Home, reference: str) -> dict[str, bytes]:
+def readable(home: RepositoryContext, reference: str) -> dict[str, bytes]:
     """Every object at a reference, read."""
     with open_view(home, resolve(home, reference)) as view:
         return {one.path: bytes(data.read(home, one.entry)) for one in view.list() if one.entry is not None}
 
 
-def test_what_was_overwritten_before_a_commit_goes(lab: Lab, home: Home) -> None:
+def test_what_was_overwritten_before_a_commit_goes(lab: Lab, home: RepositoryContext) -> None:
     """Uncommitted garbage: an overwritten, a deleted and a never staged upload; what is staged and committed stays."""
     first = lab.put(home, "a", b"one")
     kept = lab.put(home, "a", b"two")
@@ -106,7 +106,7 @@ def test_what_was_overwritten_before_a_commit_goes(lab: Lab, home: Home) -> None
     assert collect_garbage(home).deleted_count == 0
 
 
-def test_a_dry_run_changes_nothing(lab: Lab, home: Home) -> None:
+def test_a_dry_run_changes_nothing(lab: Lab, home: RepositoryContext) -> None:
     """Neither an object nor a record is touched, and the plan is the real one."""
     lab.put(home, "a", b"one")
     lab.put(home, "a", b"two")
@@ -125,7 +125,7 @@ def test_a_dry_run_changes_nothing(lab: Lab, home: Home) -> None:
     assert [one.path for one in shown.plan.doomed] == [one.path for one in real.plan.doomed] != []
 
 
-def test_young_uploads_stay_and_late_ones_are_refused(lab: Lab, home: Home) -> None:
+def test_young_uploads_stay_and_late_ones_are_refused(lab: Lab, home: RepositoryContext) -> None:
     """An upload within the minimum age survives; one staged after the boundary passed it is a Conflict, not a hole."""
     slow = data.upload(home, b"slow")
     lab.days(0.9)
@@ -140,7 +140,7 @@ def test_young_uploads_stay_and_late_ones_are_refused(lab: Lab, home: Home) -> N
     assert readable(home, "main") == {}
 
 
-def test_retention_takes_objects_and_leaves_the_log(lab: Lab, home: Home) -> None:
+def test_retention_takes_objects_and_leaves_the_log(lab: Lab, home: RepositoryContext) -> None:
     """Behind the rule a commit loses its objects; head, tag and what was visible within the rule keep theirs."""
     old = lab.put(home, "a", b"old")
     first = commit(home, "main", message="1")
@@ -168,7 +168,7 @@ def test_retention_takes_objects_and_leaves_the_log(lab: Lab, home: Home) -> Non
     assert caught.value.kind == "object_gone"
 
 
-def test_nothing_new_refers_to_an_expired_commit(lab: Lab, home: Home) -> None:
+def test_nothing_new_refers_to_an_expired_commit(lab: Lab, home: RepositoryContext) -> None:
     """Tag, branch, reset and pick of a commit without objects are refused with a sentence."""
     lab.put(home, "a", b"old")
     first = commit(home, "main", message="1")
@@ -190,7 +190,7 @@ def test_nothing_new_refers_to_an_expired_commit(lab: Lab, home: Home) -> None:
         assert caught.value.kind == "commit_expired"
 
 
-def test_a_deleted_branch_can_come_back_for_days(lab: Lab, home: Home) -> None:
+def test_a_deleted_branch_can_come_back_for_days(lab: Lab, home: RepositoryContext) -> None:
     """The reference log keeps a deleted branch's commits; then they go, records and ranges too."""
     create_branch(home, "dev", source="main")
     only_there = lab.put(home, "d", b"dev", branch="dev")
@@ -210,7 +210,7 @@ def test_a_deleted_branch_can_come_back_for_days(lab: Lab, home: Home) -> None:
         create_tag(home, "late", commit_id=at.id)
 
 
-def test_compacted_and_superseded_metaranges(lab: Lab, home: Home) -> None:
+def test_compacted_and_superseded_metaranges(lab: Lab, home: RepositoryContext) -> None:
     """What a compaction made stays while a branch has it; what a later one or a reset replaced goes."""
     lab.put(home, "a", b"1")
     compact_once(home, "main", force=True)
@@ -229,7 +229,7 @@ def test_compacted_and_superseded_metaranges(lab: Lab, home: Home) -> None:
     assert objects(home) == set()
 
 
-def test_imported_objects_are_never_deleted(lab: Lab, home: Home) -> None:
+def test_imported_objects_are_never_deleted(lab: Lab, home: RepositoryContext) -> None:
     """An entry whose bytes lie elsewhere is no business of a collection."""
     stage(home, branch="main", path="far", entry=Entry("https://example.org/far", 4, "etag", 0))
     near = lab.put(home, "near", b"near")
@@ -240,7 +240,7 @@ def test_imported_objects_are_never_deleted(lab: Lab, home: Home) -> None:
     assert objects(home) == {near.address}
 
 
-def test_what_cannot_be_read_protects_everything(lab: Lab, home: Home) -> None:
+def test_what_cannot_be_read_protects_everything(lab: Lab, home: RepositoryContext) -> None:
     """A range that is gone: nothing is deleted, and the report says why."""
     lab.put(home, "a", b"1")
     commit(home, "main", message="1")
@@ -255,7 +255,7 @@ def test_what_cannot_be_read_protects_everything(lab: Lab, home: Home) -> None:
     assert garbage.address in objects(home)
 
 
-def test_why_says_who_needs_an_object(lab: Lab, home: Home) -> None:
+def test_why_says_who_needs_an_object(lab: Lab, home: RepositoryContext) -> None:
     """Head, tag and staging area are named; garbage is told as such."""
     kept = lab.put(home, "a", b"1")
     made = commit(home, "main", message="1")
@@ -272,7 +272,7 @@ def test_why_says_who_needs_an_object(lab: Lab, home: Home) -> None:
     assert "made no such object" in why(home, "data/readme").sentence
 
 
-def test_negative_ages_are_refused(home: Home) -> None:
+def test_negative_ages_are_refused(home: RepositoryContext) -> None:
     """A minimum age in the future is a mistake."""
     with pytest.raises(InvalidRequest):
         collect_garbage(home, options=CollectionOptions(min_age=timedelta(seconds=-1)))
@@ -330,7 +330,7 @@ class Interlude(Trap):
         return super().pass_by(perform, changes=changes)
 
 
-def acts(lab: Lab, home: Home, *, first_id: str, slow: Entry) -> dict[str, Callable[[], object]]:
+def acts(lab: Lab, home: RepositoryContext, *, first_id: str, slow: Entry) -> dict[str, Callable[[], object]]:
     """What others may do at any moment of a collection."""
     return {
         "tag an old commit": lambda: create_tag(home, "late", commit_id=first_id),
@@ -385,7 +385,7 @@ def test_whatever_happens_during_a_collection_what_is_named_can_be_read(name: st
     assert at > 15
 
 
-def test_a_clock_that_is_ahead_takes_no_tag(lab: Lab, home: Home) -> None:
+def test_a_clock_that_is_ahead_takes_no_tag(lab: Lab, home: RepositoryContext) -> None:
     """A tag with a lifetime holds its commit by the earlier of the collector's clock and the store's."""
     kept = lab.put(home, "a", b"kept")
     made = commit(home, "main", message="1")

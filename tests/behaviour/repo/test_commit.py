@@ -11,7 +11,7 @@ from lakebed.repo.branches import load_branch
 from lakebed.repo.commit import METADATA_BYTES_MAX, commit
 from lakebed.repo.commits import load_commit
 from lakebed.repo.compact import compact_once
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.hooks import HookCall
 from lakebed.repo.model import DiffKind
 from lakebed.repo.protection import protect
@@ -21,18 +21,18 @@ from worlds.repo.memory_repository import Place, contents, head_of, open_home, p
 
 
 @pytest.fixture
-def home() -> Iterator[Home]:
+def home() -> Iterator[RepositoryContext]:
     """A repository with one empty commit."""
     with open_home(Place()) as opened:
         yield opened
 
 
-def sealed_count(home: Home) -> int:
+def sealed_count(home: RepositoryContext) -> int:
     """Sealed tokens of the branch."""
     return len(load_branch(home, "main")[0].sealed)
 
 
-def refused(home: Home, kind: str, **arguments: object) -> str:
+def refused(home: RepositoryContext, kind: str, **arguments: object) -> str:
     """The sentence of a commit that must be refused with a kind."""
     before = load_branch(home, "main")[0].commit_id
     with pytest.raises((InvalidRequest, Rejected)) as caught:
@@ -42,7 +42,7 @@ def refused(home: Home, kind: str, **arguments: object) -> str:
     return str(caught.value)
 
 
-def test_a_commit_holds_what_was_staged(home: Home) -> None:
+def test_a_commit_holds_what_was_staged(home: RepositoryContext) -> None:
     """Puts, overwrites and deletes are in the commit; afterwards nothing is uncommitted."""
     put_many(home, "main", {f"a/{n}": f"{n}" for n in range(40)})
     first = commit(home, "main", message="first", metadata={"run": "7"}, committer="grace", created_at_ms=5)
@@ -66,7 +66,7 @@ def test_a_commit_holds_what_was_staged(home: Home) -> None:
     ]
 
 
-def test_only_changed_ranges_are_written(home: Home) -> None:
+def test_only_changed_ranges_are_written(home: RepositoryContext) -> None:
     """One changed path among many ranges: few ranges are read and written."""
     put_many(home, "main", {f"{n:05}": "x" for n in range(3000)})
     commit(home, "main", message="many")
@@ -77,7 +77,7 @@ def test_only_changed_ranges_are_written(home: Home) -> None:
     assert counts.ranges_written <= 2
 
 
-def test_without_changes_there_is_no_commit(home: Home) -> None:
+def test_without_changes_there_is_no_commit(home: RepositoryContext) -> None:
     """Nothing staged, a change undone, the same content again: no_changes, and no token is left sealed."""
     put(home, "main", "a", "1")
     commit(home, "main", message="a")
@@ -92,7 +92,7 @@ def test_without_changes_there_is_no_commit(home: Home) -> None:
     assert uncommitted_of(home, "main") == {}
 
 
-def test_an_empty_commit_can_be_asked_for(home: Home) -> None:
+def test_an_empty_commit_can_be_asked_for(home: RepositoryContext) -> None:
     """allow_empty makes a commit that holds what its parent holds."""
     put(home, "main", "a", "1")
     first = commit(home, "main", message="a")
@@ -101,7 +101,7 @@ def test_an_empty_commit_can_be_asked_for(home: Home) -> None:
     assert empty.commit.metarange.id == first.commit.metarange.id
 
 
-def test_what_a_commit_cannot_say_is_refused(home: Home) -> None:
+def test_what_a_commit_cannot_say_is_refused(home: RepositoryContext) -> None:
     """Messages and metadata have limits, and nothing is sealed for a commit beyond them."""
     put(home, "main", "a", "1")
     refused(home, "empty_message", message=" ")
@@ -114,14 +114,14 @@ def test_what_a_commit_cannot_say_is_refused(home: Home) -> None:
     assert commit(home, "main", message="", allow_empty_message=True).commit.message == ""
 
 
-def test_a_branch_that_is_not_there_takes_no_commit(home: Home) -> None:
+def test_a_branch_that_is_not_there_takes_no_commit(home: RepositoryContext) -> None:
     """The error names the branch."""
     with pytest.raises(NotFound) as caught:
         commit(home, "mian", message="m")
     assert caught.value.kind == "branch_not_found"
 
 
-def test_a_protected_branch_takes_no_commit(home: Home) -> None:
+def test_a_protected_branch_takes_no_commit(home: RepositoryContext) -> None:
     """A rule refuses it before anything is sealed."""
     put(home, "main", "a", "1")
     protect(home, "ma*", blocked=("commit",))
@@ -129,7 +129,7 @@ def test_a_protected_branch_takes_no_commit(home: Home) -> None:
     assert sealed_count(home) == 0
 
 
-def test_chosen_paths_are_committed_alone(home: Home) -> None:
+def test_chosen_paths_are_committed_alone(home: RepositoryContext) -> None:
     """The rest stays uncommitted, tombstones included, and the next commit takes it."""
     put_many(home, "main", {f"{n:02}": "old" for n in range(30)})
     commit(home, "main", message="base")
@@ -149,7 +149,7 @@ def test_chosen_paths_are_committed_alone(home: Home) -> None:
     assert uncommitted_of(home, "main") == {}
 
 
-def test_a_commit_stands_on_what_was_compacted(home: Home) -> None:
+def test_a_commit_stands_on_what_was_compacted(home: RepositoryContext) -> None:
     """What compaction has made of the staged rows is in the next commit, and the branch keeps nothing compacted."""
     put_many(home, "main", {"a": "1", "b": "2"})
     commit(home, "main", message="base")
@@ -162,7 +162,7 @@ def test_a_commit_stands_on_what_was_compacted(home: Home) -> None:
     assert load_branch(home, "main")[0].compacted is None
 
 
-def test_changed_and_changed_back_over_a_compaction_is_no_change(home: Home) -> None:
+def test_changed_and_changed_back_over_a_compaction_is_no_change(home: RepositoryContext) -> None:
     """The head's own content at another address, staged over a compacted change, makes no commit."""
     put_many(home, "main", {"a": "1", "b": "2"})
     commit(home, "main", message="base")
@@ -176,7 +176,7 @@ def test_changed_and_changed_back_over_a_compaction_is_no_change(home: Home) -> 
     assert record.compacted is None
 
 
-def test_a_prefix_deleted_and_filled_again_is_committed(home: Home) -> None:
+def test_a_prefix_deleted_and_filled_again_is_committed(home: RepositoryContext) -> None:
     """Range tombstones hide what is older, not what came later."""
     put_many(home, "main", {f"p/{n}": "old" for n in range(20)} | {"q": "1"})
     commit(home, "main", message="base")
@@ -186,7 +186,7 @@ def test_a_prefix_deleted_and_filled_again_is_committed(home: Home) -> None:
     assert head_of(home, "main") == {"p/7": "new", "q": "1"}
 
 
-def test_a_hook_can_refuse_and_nothing_piles_up(home: Home) -> None:
+def test_a_hook_can_refuse_and_nothing_piles_up(home: RepositoryContext) -> None:
     """A pre-commit hook that raises keeps the head where it is; again and again it leaves no sealed tokens."""
     seen: list[HookCall] = []
 
@@ -209,7 +209,7 @@ def test_a_hook_can_refuse_and_nothing_piles_up(home: Home) -> None:
     assert head_of(home, "main") == model
 
 
-def test_hooks_after_a_commit_cannot_undo_it(home: Home) -> None:
+def test_hooks_after_a_commit_cannot_undo_it(home: RepositoryContext) -> None:
     """A failing post-commit hook is reported with the commit it was told of."""
     home.hooks.register("post-commit", lambda call: 1 // 0, name="divider")
     put(home, "main", "a", "1")
@@ -219,7 +219,7 @@ def test_hooks_after_a_commit_cannot_undo_it(home: Home) -> None:
     assert load_commit(home, new.id) == new.commit
 
 
-def test_a_commit_of_no_path_is_not_one_of_everything(home: Home) -> None:
+def test_a_commit_of_no_path_is_not_one_of_everything(home: RepositoryContext) -> None:
     """An empty list that a program computed commits nothing, and what is staged stays so."""
     put(home, "main", "a", "1")
     for nothing in ({"paths": []}, {"prefixes": []}, {"paths": (), "prefixes": ()}):

@@ -18,7 +18,7 @@ from lakebed.repo.branches import load_branch
 from lakebed.repo.commit import commit
 from lakebed.repo.commits import ancestors
 from lakebed.repo.compact import compact_once
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.importing import ImportSource, import_status, run_import, start_import, unfinished_imports
 from lakebed.repo.merge import merge
 from lakebed.repo.pick import revert
@@ -49,8 +49,8 @@ Contents = dict[str, str]
 class Case:
     """An operation, and what is there before and after it."""
 
-    set_up: Callable[[Home], None]
-    run: Callable[[Home], object]
+    set_up: Callable[[RepositoryContext], None]
+    run: Callable[[RepositoryContext], object]
     shown: Contents
     """By the branch, when it was done."""
     head: Contents
@@ -63,7 +63,7 @@ BASE = {f"{n:02}": "old" for n in range(12)}
 STAGED = {**{path: text for path, text in BASE.items() if path not in {"02", "03"}}, "00": "new", "c": "1", "s": "2"}
 
 
-def staged(home: Home) -> None:
+def staged(home: RepositoryContext) -> None:
     """A committed base, a compacted layer, a sealed token that clears, a sealed one below it, and staged rows."""
     put_many(home, "main", BASE)
     commit(home, "main", message="base")
@@ -76,7 +76,7 @@ def staged(home: Home) -> None:
     remove(home, "main", "03")
 
 
-def forked(home: Home) -> None:
+def forked(home: RepositoryContext) -> None:
     """Two branches that changed different paths, nothing staged."""
     put_many(home, "main", BASE)
     base = commit(home, "main", message="base")
@@ -88,13 +88,13 @@ def forked(home: Home) -> None:
     commit(home, "main", message="main")
 
 
-def places(home: Home) -> None:
+def places(home: RepositoryContext) -> None:
     """A clean branch, and objects elsewhere."""
     put_many(home, "main", BASE)
     commit(home, "main", message="base")
 
 
-def imported(home: Home) -> None:
+def imported(home: RepositoryContext) -> None:
     """Start an import of the home's own ranges, or go on with one that is unfinished."""
     left = unfinished_imports(home)
     if left:
@@ -126,7 +126,7 @@ CASES = {
 }
 
 
-def commit_count(home: Home) -> int:
+def commit_count(home: RepositoryContext) -> int:
     """How long the history of the branch is."""
     return sum(1 for _ in ancestors(home, load_branch(home, "main")[0].commit_id))
 
@@ -138,7 +138,7 @@ def set_up(case: Case) -> tuple[Place, Contents, Contents, int]:
 
 
 @cache
-def prepared(begin: Callable[[Home], None]) -> tuple[Place, Contents, Contents, int]:
+def prepared(begin: Callable[[RepositoryContext], None]) -> tuple[Place, Contents, Contents, int]:
     """The same, of which everybody takes a copy."""
     place = Place()
     with open_home(place) as home:
@@ -158,7 +158,7 @@ def calls_of(case: Case, mode: TrapMode) -> Sequence[int]:
     return trap.calls(mode)
 
 
-def is_consistent(home: Home) -> bool:
+def is_consistent(home: RepositoryContext) -> bool:
     """Whether the uncommitted difference is that of what is shown and the head."""
     shown, head = contents(home, "main"), head_of(home, "main")
     different = {path for path in shown.keys() | head.keys() if shown.get(path) != head.get(path)}
@@ -239,7 +239,7 @@ def test_every_call_of_an_import_can_fail(mode: TrapMode) -> None:
             assert head.entry_count == len(BASE) + 5
 
 
-def import_status_of_all(home: Home) -> list[str]:
+def import_status_of_all(home: RepositoryContext) -> list[str]:
     """The states of all imports."""
     with home.key_value.snapshot() as snapshot:
         prefix = home.keys.imported()
@@ -247,7 +247,7 @@ def import_status_of_all(home: Home) -> list[str]:
     return [import_status(home, id).state for id in ids]
 
 
-def load_head(home: Home):  # type: ignore[no-untyped-def]
+def load_head(home: RepositoryContext):  # type: ignore[no-untyped-def]
     """What the head holds."""
     id = load_branch(home, "main")[0].commit_id
     return next(ancestors(home, id))[1].metarange

@@ -21,7 +21,7 @@ from lakebed.repo.branches import create_branch, load_branch
 from lakebed.repo.commit import commit
 from lakebed.repo.commits import load_commit
 from lakebed.repo.compact import compact_once
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.merge import merge
 from lakebed.repo.model import DiffKind
 from lakebed.repo.pick import revert
@@ -149,7 +149,7 @@ def revert_outcome(head: Made) -> Outcome:
     return ("no_changes", None) if before == head.texts else (None, Made((head,), before))
 
 
-def is_made_so(home: Home, commit_id: str, made: Made, ids: dict[Made, str]) -> bool:
+def is_made_so(home: RepositoryContext, commit_id: str, made: Made, ids: dict[Made, str]) -> bool:
     """Whether a commit, and those before it that are new, hold what the model's do; adds to `ids` what it looked at."""
     if made in ids:
         return ids[made] == commit_id
@@ -173,7 +173,7 @@ def without(held: Contents, prefix: str) -> Contents:
 class Walk:
     """One walk: each step does something to a branch and to the model."""
 
-    def __init__(self, home: Home, model: Model, rng: random.Random) -> None:
+    def __init__(self, home: RepositoryContext, model: Model, rng: random.Random) -> None:
         self.home, self.model, self.rng = home, model, rng
         self.branch = "main"
 

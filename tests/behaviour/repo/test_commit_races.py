@@ -19,7 +19,7 @@ from lakebed.repo.branches import load_branch
 from lakebed.repo.commit import commit
 from lakebed.repo.commits import ancestors
 from lakebed.repo.compact import compact_once
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.merge import merge
 from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.pick import revert
@@ -42,7 +42,7 @@ from worlds.repo.memory_repository import (
     uncommitted_of,
 )
 
-Verb = Callable[[Home], object]
+Verb = Callable[[RepositoryContext], object]
 
 MOVES: dict[str, Verb] = {
     "commit": lambda home: commit(home, "main", message="m"),
@@ -100,7 +100,7 @@ def prepared(is_dirty: bool) -> Place:
     return place
 
 
-def error_of(verb: Verb, home: Home) -> str | None:
+def error_of(verb: Verb, home: RepositoryContext) -> str | None:
     """The kind of the error that it raises."""
     try:
         verb(home)

@@ -15,7 +15,7 @@ from lakebed.repo import compact
 from lakebed.repo.branches import create_branch, delete_branch, load_branch
 from lakebed.repo.commit import commit
 from lakebed.repo.compact import compact_once, run_compactor_once
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.hooks import HookCall
 from lakebed.repo.model import Branch, DiffKind
 from lakebed.repo.reset import reset
@@ -32,7 +32,7 @@ def place() -> Place:
 
 
 @pytest.fixture
-def home(place: Place) -> Iterator[Home]:
+def home(place: Place) -> Iterator[RepositoryContext]:
     """A repository with twenty committed paths."""
     with open_home(place) as opened:
         put_many(opened, "main", {f"{n:02}": "old" for n in range(20)})
@@ -40,12 +40,12 @@ def home(place: Place) -> Iterator[Home]:
         yield opened
 
 
-def record_of(home: Home) -> Branch:
+def record_of(home: RepositoryContext) -> Branch:
     """The record of the branch."""
     return load_branch(home, "main")[0]
 
 
-def test_no_read_changes(home: Home) -> None:
+def test_no_read_changes(home: RepositoryContext) -> None:
     """Contents and differences are the same before and after, layer upon layer, and the head stays."""
     head = record_of(home).commit_id
     for turn in range(4):
@@ -64,7 +64,7 @@ def test_no_read_changes(home: Home) -> None:
     assert head_of(home, "main") == {f"{n:02}": "old" for n in range(20)}
 
 
-def test_staged_rows_are_counted(home: Home) -> None:
+def test_staged_rows_are_counted(home: RepositoryContext) -> None:
     """A compaction says how many entries and tombstones it applied, and the process's metrics say so too."""
     put_many(home, "main", {"a": "1", "b": "2", "c": "3"})
     remove(home, "main", "05")
@@ -75,7 +75,7 @@ def test_staged_rows_are_counted(home: Home) -> None:
     assert 'lakebed_repo_compaction_seconds_count{outcome="published"}' in render()
 
 
-def test_the_same_as_the_head_keeps_nothing(home: Home) -> None:
+def test_the_same_as_the_head_keeps_nothing(home: RepositoryContext) -> None:
     """What was added and deleted again, or written with the same content, leaves no compacted metarange."""
     put_many(home, "main", {"00": "old", "x": "1"})
     compact_once(home, "main", force=True)
@@ -88,7 +88,7 @@ def test_the_same_as_the_head_keeps_nothing(home: Home) -> None:
     assert uncommitted_of(home, "main") == {}
 
 
-def test_the_three_stale_differences(home: Home) -> None:
+def test_the_three_stale_differences(home: RepositoryContext) -> None:
     """Added then deleted, changed then changed back, removed then restored over a compaction are no difference."""
     put(home, "main", "added", "x")
     put(home, "main", "00", "changed")
@@ -104,7 +104,7 @@ def test_the_three_stale_differences(home: Home) -> None:
     assert record_of(home).compacted is None
 
 
-def test_two_begin_no_closer_than_the_cooldown(home: Home, place: Place) -> None:
+def test_two_begin_no_closer_than_the_cooldown(home: RepositoryContext, place: Place) -> None:
     """Whoever asks: another process too; a forced one may."""
     put(home, "main", "a", "1")
     assert compact_once(home, "main").outcome == "published"
@@ -134,7 +134,7 @@ class BetweenWrites(MemoryKeyValue):
         super().write(puts, deletes, **kwargs)
 
 
-def test_a_commit_in_between_makes_it_give_up(home: Home, place: Place) -> None:
+def test_a_commit_in_between_makes_it_give_up(home: RepositoryContext, place: Place) -> None:
     """The commit stands, nothing is compacted, and nothing is lost."""
     put(home, "main", "a", "1")
     between = BetweenWrites(place, before=2, act=lambda: commit(home, "main", message="faster"))
@@ -145,7 +145,7 @@ def test_a_commit_in_between_makes_it_give_up(home: Home, place: Place) -> None:
     assert uncommitted_of(home, "main") == {}
 
 
-def test_a_reset_in_between_makes_it_give_up(home: Home, place: Place) -> None:
+def test_a_reset_in_between_makes_it_give_up(home: RepositoryContext, place: Place) -> None:
     """What was reset does not come back."""
     put(home, "main", "a", "1")
     between = BetweenWrites(place, before=2, act=lambda: reset(home, "main"))
@@ -154,7 +154,7 @@ def test_a_reset_in_between_makes_it_give_up(home: Home, place: Place) -> None:
     assert "a" not in contents(home, "main")
 
 
-def test_tokens_gained_in_between_stay(home: Home, place: Place) -> None:
+def test_tokens_gained_in_between_stay(home: RepositoryContext, place: Place) -> None:
     """A prefix that is deleted while a compaction runs, and what is put below it after, are as they were."""
     put_many(home, "main", {"p/1": "1", "p/2": "2", "q": "3"})
 
@@ -169,7 +169,7 @@ def test_tokens_gained_in_between_stay(home: Home, place: Place) -> None:
     assert len(record_of(home).sealed) == 1  # the one that the deletion sealed
 
 
-def test_a_write_in_between_stays_staged(home: Home, place: Place) -> None:
+def test_a_write_in_between_stays_staged(home: RepositoryContext, place: Place) -> None:
     """What is acknowledged after the seal lies over what was compacted."""
     put(home, "main", "a", "1")
     between = BetweenWrites(place, before=2, act=lambda: put(home, "main", "a", "2"))
@@ -178,7 +178,7 @@ def test_a_write_in_between_stays_staged(home: Home, place: Place) -> None:
     assert contents(home, "main")["a"] == "2"
 
 
-def test_a_delete_that_races_brings_nothing_back(home: Home, place: Place) -> None:
+def test_a_delete_that_races_brings_nothing_back(home: RepositoryContext, place: Place) -> None:
     """An entry that only the token has is taken away without a tombstone, unless it was sealed meanwhile."""
     put(home, "main", "a", "1")
     for before in (1, 2):
@@ -189,7 +189,7 @@ def test_a_delete_that_races_brings_nothing_back(home: Home, place: Place) -> No
         put(home, "main", "a", "1")
 
 
-def test_a_commit_that_meets_a_compaction_begins_again(home: Home, place: Place) -> None:
+def test_a_commit_that_meets_a_compaction_begins_again(home: RepositoryContext, place: Place) -> None:
     """It commits the same, on what was compacted."""
     put(home, "main", "a", "1")
     between = BetweenWrites(place, before=2, act=lambda: compact_once(home, "main", force=True))
@@ -243,7 +243,7 @@ def test_one_branch_that_fails_keeps_no_other_waiting(place: Place, monkeypatch:
             put_many(home, name, {f"{n}": "x" for n in range(5)})
         real = compact.compact_once
 
-        def failing(home: Home, branch: str) -> compact.Compaction:
+        def failing(home: RepositoryContext, branch: str) -> compact.Compaction:
             if branch == "a":
                 raise Unavailable("the store does not answer")
             return real(home, branch)
@@ -265,7 +265,7 @@ def test_nothing_is_compacted_in_a_read_only_repository(place: Place) -> None:
         assert len(run_compactor_once(home)) == 1
 
 
-def test_gauges_have_a_bound(home: Home) -> None:
+def test_gauges_have_a_bound(home: RepositoryContext) -> None:
     """Of many branches those with the most staged are shown."""
     for number in range(compact.SHOWN_BRANCHES_MAX + 5):
         home.counters.reset(f"b{number}", sealed_count=number)
@@ -298,7 +298,7 @@ def test_the_list_of_sealed_tokens_is_bounded(place: Place) -> None:
         assert contents(home, "main") == {f"k/{turn}": "x" for turn in range(12)}
 
 
-def test_a_branch_that_is_gone_cannot_be_compacted(home: Home) -> None:
+def test_a_branch_that_is_gone_cannot_be_compacted(home: RepositoryContext) -> None:
     """The error names what is missing."""
     with pytest.raises(NotFound):
         compact_once(home, "nowhere")

@@ -22,9 +22,9 @@ from lakebed.errors import InvalidRequest, NotFound, OutcomeUnknown
 from lakebed.objects import open_store
 from lakebed.repo import data
 from lakebed.repo.collect import collect_garbage
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.entry import address_ulid, new_upload
 from lakebed.repo.foreign import STORE_COUNT_MAX, ForeignStores
-from lakebed.repo.home import Home
 from lakebed.repo.model import Entry
 from lakebed.repo.options import CollectionOptions
 from lakebed.repo.staging.write import stage
@@ -38,21 +38,21 @@ from worlds.repo.memory_repository import Place, open_home
 BODY = bytes(range(256)) * 5_000
 
 
-def with_store(home: Home, store: Any, **settings: Any) -> Home:
+def with_store(home: RepositoryContext, store: Any, **settings: Any) -> RepositoryContext:
     """The home over another object store."""
-    fields = {name: getattr(home, name) for name in Home.__slots__}
-    return Home(**{**fields, "store": store, **settings})
+    fields = {name: getattr(home, name) for name in RepositoryContext.__slots__}
+    return RepositoryContext(**{**fields, "store": store, **settings})
 
 
 @pytest.fixture
-def home() -> Iterator[Home]:
+def home() -> Iterator[RepositoryContext]:
     """A repository in memory."""
     with open_home(Place()) as opened:
         yield opened
 
 
 @pytest.fixture(params=["local", "s3", "azure"])
-def stored(request: pytest.FixtureRequest, home: Home, tmp_path: Path) -> Home:
+def stored(request: pytest.FixtureRequest, home: RepositoryContext, tmp_path: Path) -> RepositoryContext:
     """A repository on a folder, on S3, on Azure."""
     if request.param == "local":
         return with_store(home, open_store(tmp_path / "objects"))
@@ -68,7 +68,7 @@ def foreign_entry(url: str, body: bytes) -> Entry:
 
 
 @pytest.mark.parametrize("make", [bytes, bytearray, memoryview, pa.py_buffer, lambda body: iter([body[:7], body[7:]])])
-def test_an_upload_is_what_was_given(home: Home, make: Any) -> None:
+def test_an_upload_is_what_was_given(home: RepositoryContext, make: Any) -> None:
     """Whole or in chunks: one PUT, a new address of ours, size, MD5, time, type and metadata."""
     with home.store.count() as requests:
         entry = data.upload(home, make(BODY), content_type="text/csv", metadata={"a": "b"})
@@ -80,7 +80,7 @@ def test_an_upload_is_what_was_given(home: Home, make: Any) -> None:
     assert data.upload(home, b"").address != data.upload(home, b"").address
 
 
-def test_reading(stored: Home) -> None:
+def test_reading(stored: RepositoryContext) -> None:
     """Ranges, streams and files give the bytes they name; what cannot be is one sentence, without a request."""
     entry = data.upload(stored, BODY)
     assert bytes(data.read(stored, entry, byte_range=(10, 20))) == BODY[10:20]
@@ -103,7 +103,7 @@ def test_reading(stored: Home) -> None:
     assert data.open_file(stored, empty).read() == b""
 
 
-def test_a_file_is_read_and_sought(stored: Home) -> None:
+def test_a_file_is_read_and_sought(stored: RepositoryContext) -> None:
     """A file reads ahead: small reads in order share requests; pyarrow reads a Parquet file through it."""
     entry = data.upload(stored, BODY)
     with stored.store.count() as requests, data.open_file(stored, entry, read_ahead_bytes=1 << 20) as file:
@@ -132,7 +132,7 @@ def test_a_file_is_read_and_sought(stored: Home) -> None:
     assert pq.read_table(data.open_file(stored, data.upload(stored, sink.getvalue()))).equals(table)
 
 
-def test_copies_are_copies_of_the_bytes(stored: Home) -> None:
+def test_copies_are_copies_of_the_bytes(stored: RepositoryContext) -> None:
     """A copy has an address of its own and all else of the original; it outlives it."""
     entry = data.upload(stored, BODY, content_type="text/csv", metadata={"a": "b"})
     with stored.store.count() as requests:
@@ -149,7 +149,7 @@ def test_copies_are_copies_of_the_bytes(stored: Home) -> None:
     assert caught.value.kind == "object_gone"
 
 
-def test_imported_objects_are_read_where_they_are(stored: Home) -> None:
+def test_imported_objects_are_read_where_they_are(stored: RepositoryContext) -> None:
     """An entry with a URL is read from there, never written; a copy of it is ours; a missing one says what it was."""
     elsewhere = stored.store.sub("raw data/ü")
     elsewhere.put("b.csv", BODY)
@@ -171,7 +171,7 @@ def test_imported_objects_are_read_where_they_are(stored: Home) -> None:
     assert memoryview(data.read(stored, copied)) == BODY
 
 
-def test_only_allowed_places_are_read(home: Home, tmp_path: Path) -> None:
+def test_only_allowed_places_are_read(home: RepositoryContext, tmp_path: Path) -> None:
     """A server names what may be imported from; nothing else is read, however it is written."""
     (tmp_path / "allowed").mkdir()
     (tmp_path / "allowed-not").mkdir()
@@ -208,7 +208,7 @@ def test_few_foreign_stores_are_open(tmp_path: Path) -> None:
     assert repr(foreign) == f"ForeignStores({STORE_COUNT_MAX} open)"
 
 
-def test_uploads_by_others_are_linked(stored: Home) -> None:
+def test_uploads_by_others_are_linked(stored: RepositoryContext) -> None:
     """What somebody put at an address of ours becomes an entry, with the size that is there; nothing else does."""
     address = data.upload(stored, BODY).address
     for url in (address, stored.store.url(address)):
@@ -224,7 +224,7 @@ def test_uploads_by_others_are_linked(stored: Home) -> None:
         assert caught.value.kind == "invalid_address"
 
 
-def test_linked_bytes_survive_a_power_loss(home: Home) -> None:
+def test_linked_bytes_survive_a_power_loss(home: RepositoryContext) -> None:
     """Somebody else's upload need not be on the disk yet: it is before an entry names it."""
     power = PowerLossStore(open_store(f"memory://{uuid.uuid4()}/objects"))
     address = data.new_address(home.environment)
@@ -234,7 +234,7 @@ def test_linked_bytes_survive_a_power_loss(home: Home) -> None:
     assert bytes(power.get(entry.address)) == BODY
 
 
-def test_signed_urls(home: Home, s3_server: Any, tmp_path: Path) -> None:
+def test_signed_urls(home: RepositoryContext, s3_server: Any, tmp_path: Path) -> None:
     """Whoever has a signed URL reads, or puts to a new address that is linked then; a folder has none."""
     s3 = with_store(home, open_store(s3_server.url(), storage_options=s3_server.options))
     address, url = data.signed_put(s3, expires_in_s=60)
@@ -282,7 +282,7 @@ def test_what_was_put_to_a_signed_url_is_copied_when_it_is_linked() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"a": 1}, {1: "a"}, {"a": "x" * 70_000}, {"\ud800": "a"}])
-def test_metadata_that_cannot_be(home: Home, wrong: Any) -> None:
+def test_metadata_that_cannot_be(home: RepositoryContext, wrong: Any) -> None:
     """Metadata is text and not too much of it; a mistake is told before anything is uploaded."""
     with home.store.count() as requests, pytest.raises(InvalidRequest) as caught:
         data.upload(home, b"1", metadata=wrong)
@@ -290,7 +290,7 @@ def test_metadata_that_cannot_be(home: Home, wrong: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["text", 5, [1, 2], ["text"]])
-def test_bodies_that_cannot_be(home: Home, wrong: Any) -> None:
+def test_bodies_that_cannot_be(home: RepositoryContext, wrong: Any) -> None:
     """What is neither bytes nor chunks of bytes is refused, and leaves nothing."""
     with pytest.raises(InvalidRequest) as caught:
         data.upload(home, wrong)
@@ -298,7 +298,7 @@ def test_bodies_that_cannot_be(home: Home, wrong: Any) -> None:
     assert list(home.store.list()) == []
 
 
-def test_an_upload_that_fails_leaves_no_entry(home: Home) -> None:
+def test_an_upload_that_fails_leaves_no_entry(home: RepositoryContext) -> None:
     """A broken iterator, a store that fails: no entry is returned. A lost reply: the same bytes are put again."""
 
     def breaking() -> Iterator[bytes]:
@@ -321,11 +321,11 @@ LARGE = """
 import resource, sys
 from lakebed.objects import open_store
 from lakebed.repo import data
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from worlds.repo.memory_repository import Place, open_home
 with open_home(Place()) as opened:
-    fields = {name: getattr(opened, name) for name in Home.__slots__}
-    home = Home(**{**fields, "store": open_store(sys.argv[1])})
+    fields = {name: getattr(opened, name) for name in RepositoryContext.__slots__}
+    home = RepositoryContext(**{**fields, "store": open_store(sys.argv[1])})
     data.upload(home, (bytes(1 << 20) for _ in range(20)))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     entry = data.upload(home, (bytes(1 << 20) for _ in range(300)))

@@ -9,13 +9,13 @@ import pytest
 from lakebed.errors import Conflict
 from lakebed.repo.branches import create_branch
 from lakebed.repo.commit import commit
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.differences import diff_refs
-from lakebed.repo.home import Home
 from lakebed.repo.merge import merge
 from worlds.repo.memory_repository import Place, contents, open_home, put, put_many, remove
 
 
-def change(home: Home, branch: str, rng: random.Random, *, count: int) -> dict[str, str]:
+def change(home: RepositoryContext, branch: str, rng: random.Random, *, count: int) -> dict[str, str]:
     """Change, add and delete random files, and commit; what the branch holds then."""
     shown = contents(home, branch)
     for path in rng.sample([f"{folder}/{number:02}" for folder in "abcd" for number in range(20)], count):

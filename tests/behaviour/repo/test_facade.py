@@ -143,7 +143,7 @@ def test_what_is_refused_uploads_nothing(local: Repository) -> None:
     main.put("a", b"first")
     local.create_branch("release")
     local.protect("release")
-    with local.home.store.count() as requests:
+    with local.context.store.count() as requests:
         refused(NotFound, "branch_not_found", local.branch("nobody").put, "a", b"x")
         refused(InvalidRequest, "protected_branch", local.branch("release").put, "a", b"x")
         refused(AlreadyExists, "path_exists", main.put, "a", b"x", only_if_absent=True)

@@ -14,7 +14,7 @@ import pytest
 from lakebed.errors import InvalidRequest, Rejected
 from lakebed.repo.branches import create_branch, load_branch
 from lakebed.repo.commit import commit
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.hooks import HookCall, HookEvent, Webhook, set_webhooks, webhooks
 from lakebed.repo.merge import merge
 from lakebed.repo.options import RepositoryOptions
@@ -80,19 +80,19 @@ ALLOWED = RepositoryOptions(committer="ada", webhook_hosts=("127.0.0.0/8",))
 
 
 @pytest.fixture
-def home() -> Iterator[Home]:
+def home() -> Iterator[RepositoryContext]:
     """A repository with one staged path, whose webhooks may reach this machine."""
     with open_home(Place(options=ALLOWED)) as opened:
         put(opened, "main", "a", "1")
         yield opened
 
 
-def register(home: Home, *hooks: Webhook) -> None:
+def register(home: RepositoryContext, *hooks: Webhook) -> None:
     """Set the webhooks of the repository."""
     set_webhooks(home.key_value, keys=home.keys, hooks=hooks)
 
 
-def refusal(home: Home) -> str:
+def refusal(home: RepositoryContext) -> str:
     """The sentence of a commit that a webhook refuses."""
     before = load_branch(home, "main")[0].commit_id
     with pytest.raises(Rejected) as caught:
@@ -104,7 +104,7 @@ def refusal(home: Home) -> str:
     return str(caught.value)
 
 
-def test_a_webhook_is_told_of_a_commit(home: Home, receiver: Receiver) -> None:
+def test_a_webhook_is_told_of_a_commit(home: RepositoryContext, receiver: Receiver) -> None:
     """Before and after, as JSON, with the commit's id; other processes see the setting too."""
     register(home, Webhook("audit", receiver.url(), ("pre-commit", "post-commit")))
     new = commit(home, "main", message="m", metadata={"k": "v"})
@@ -117,7 +117,7 @@ def test_a_webhook_is_told_of_a_commit(home: Home, receiver: Receiver) -> None:
 
 
 @pytest.mark.parametrize("status", [300, 302, 303, 307, 308, 400, 404, 500])
-def test_an_answer_that_is_not_2xx_refuses(home: Home, receiver: Receiver, status: int) -> None:
+def test_an_answer_that_is_not_2xx_refuses(home: RepositoryContext, receiver: Receiver, status: int) -> None:
     """The sentence says which status was answered and nothing of the reply; a redirect is not followed."""
     receiver.status, receiver.answer = status, b"what an inner service says" + b"!" * 1000
     receiver.headers = {"Location": receiver.url("/elsewhere"), "X-Inner": "what a header says"}
@@ -128,7 +128,7 @@ def test_an_answer_that_is_not_2xx_refuses(home: Home, receiver: Receiver, statu
     assert [path for path, _ in receiver.calls] == ["/hook?token=secret-2"]
 
 
-def test_every_verb_that_makes_a_commit_asks_and_tells(home: Home) -> None:
+def test_every_verb_that_makes_a_commit_asks_and_tells(home: RepositoryContext) -> None:
     """Merge, revert, cherry-pick, rebase and restore: each commit may be refused, and is told of when it is there."""
     seen: list[tuple[str, str]] = []
     for event in get_args(HookEvent):
@@ -163,7 +163,7 @@ def test_every_verb_that_makes_a_commit_asks_and_tells(home: Home) -> None:
     assert load_branch(home, "main")[0].commit_id == restored.id
 
 
-def test_a_webhook_that_does_not_answer_refuses(home: Home, receiver: Receiver) -> None:
+def test_a_webhook_that_does_not_answer_refuses(home: RepositoryContext, receiver: Receiver) -> None:
     """In time, and also when nobody listens at all."""
     receiver.silent.clear()
     register(home, Webhook("slow", receiver.url(), ("pre-commit",), timeout_ms=50))
@@ -173,7 +173,7 @@ def test_a_webhook_that_does_not_answer_refuses(home: Home, receiver: Receiver) 
     assert "did not answer" in refusal(home)
 
 
-def test_a_failing_webhook_after_a_commit_is_reported(home: Home, receiver: Receiver) -> None:
+def test_a_failing_webhook_after_a_commit_is_reported(home: RepositoryContext, receiver: Receiver) -> None:
     """The commit stands; the failure says which hook it was and holds no secret."""
     receiver.status = 500
     register(home, Webhook("audit", receiver.url(), ("post-commit",)))
@@ -184,7 +184,7 @@ def test_a_failing_webhook_after_a_commit_is_reported(home: Home, receiver: Rece
     assert "secret" not in failure.reason
 
 
-def test_all_hooks_before_have_to_agree(home: Home, receiver: Receiver) -> None:
+def test_all_hooks_before_have_to_agree(home: RepositoryContext, receiver: Receiver) -> None:
     """Callables are asked first, in order; after a refusal nobody else is."""
     asked: list[str] = []
 
@@ -217,7 +217,7 @@ def test_all_hooks_before_have_to_agree(home: Home, receiver: Receiver) -> None:
         Webhook("x", "http://host/", ("pre-commit",), timeout_ms=3_600_000),
     ],
 )
-def test_what_is_no_webhook_is_refused(home: Home, hook: Webhook) -> None:
+def test_what_is_no_webhook_is_refused(home: RepositoryContext, hook: Webhook) -> None:
     """When it is set, not when it is needed."""
     with pytest.raises(InvalidRequest) as caught:
         register(home, hook)
@@ -225,7 +225,7 @@ def test_what_is_no_webhook_is_refused(home: Home, hook: Webhook) -> None:
     assert webhooks(home.key_value, keys=home.keys) == ()
 
 
-def test_there_are_not_too_many_webhooks(home: Home) -> None:
+def test_there_are_not_too_many_webhooks(home: RepositoryContext) -> None:
     """Nor two of one name; and no event that there is not can be registered for."""
     one = Webhook("x", "http://host/", ("pre-commit",))
     for hooks in ([one] * 2, [Webhook(f"{n}", "http://host/", ("pre-commit",)) for n in range(33)]):

@@ -14,8 +14,8 @@ from lakebed.objects.port import ObjectStore
 from lakebed.repo import importing
 from lakebed.repo.branches import load_branch
 from lakebed.repo.commit import commit
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.entry import address_ulid
-from lakebed.repo.home import Home
 from lakebed.repo.importing import (
     ImportSource,
     cancel_import,
@@ -33,7 +33,7 @@ from worlds.repo.memory_repository import Place, open_home, put, put_many
 
 
 @pytest.fixture
-def home() -> Iterator[Home]:
+def home() -> Iterator[RepositoryContext]:
     """A repository with a few committed paths."""
     with open_home(Place()) as opened:
         put_many(opened, "main", {"kept": "1", "in/old": "1", "in/1": "1"})
@@ -52,23 +52,23 @@ def elsewhere(tmp_path: Path) -> ObjectStore:
     return store
 
 
-def sizes(home: Home, branch: str = "main") -> dict[str, int]:
+def sizes(home: RepositoryContext, branch: str = "main") -> dict[str, int]:
     """What a branch shows: sizes by path."""
     with open_view(home, resolve(home, branch)) as view:
         return {one.path: one.entry.size_bytes for one in view.list() if one.entry is not None}
 
 
-def head(home: Home) -> str:
+def head(home: RepositoryContext) -> str:
     """The id of the branch's head."""
     return load_branch(home, "main")[0].commit_id
 
 
-def started(home: Home, *sources: ImportSource, **arguments: object) -> str:
+def started(home: RepositoryContext, *sources: ImportSource, **arguments: object) -> str:
     """The id of a new import."""
     return start_import(home, "main", sources=sources, **arguments)  # type: ignore[arg-type]
 
 
-def test_folders_and_objects_come_in_one_commit(home: Home, elsewhere: ObjectStore) -> None:
+def test_folders_and_objects_come_in_one_commit(home: RepositoryContext, elsewhere: ObjectStore) -> None:
     """They are named where they are, nothing is copied, and what was there stays."""
     folder = ImportSource(f"{elsewhere.root_url}/lake", "in")
     single = ImportSource(f"{elsewhere.root_url}/other/single", "one/object", "object")
@@ -98,14 +98,14 @@ def test_folders_and_objects_come_in_one_commit(home: Home, elsewhere: ObjectSto
     assert unfinished_imports(home) == []
 
 
-def test_what_is_below_the_destination_can_be_replaced(home: Home, elsewhere: ObjectStore) -> None:
+def test_what_is_below_the_destination_can_be_replaced(home: RepositoryContext, elsewhere: ObjectStore) -> None:
     """With replace it is as the folder is; the rest of the branch stays."""
     run_import(home, started(home, ImportSource(f"{elsewhere.root_url}/lake", "in/"), replace=True))
     assert "in/old" not in sizes(home)
     assert {"kept", "in/1"} < set(sizes(home))
 
 
-def test_later_folders_and_objects_win(home: Home, elsewhere: ObjectStore) -> None:
+def test_later_folders_and_objects_win(home: RepositoryContext, elsewhere: ObjectStore) -> None:
     """Of one destination the later folder is taken, and an object before all folders."""
     elsewhere.put("new/1", b"later")
     sources = [
@@ -117,13 +117,13 @@ def test_later_folders_and_objects_win(home: Home, elsewhere: ObjectStore) -> No
     assert (sizes(home)["in/1"], sizes(home)["in/2"], sizes(home)["in/3"]) == (5, 5, 3)
 
 
-def test_the_root_of_a_branch_is_a_destination(home: Home, elsewhere: ObjectStore) -> None:
+def test_the_root_of_a_branch_is_a_destination(home: RepositoryContext, elsewhere: ObjectStore) -> None:
     """An empty prefix puts the folder's objects at the top."""
     run_import(home, started(home, ImportSource(f"{elsewhere.root_url}/other", "")))
     assert sizes(home)["single"] == 5
 
 
-def test_a_dirty_branch_is_refused(home: Home, elsewhere: ObjectStore) -> None:
+def test_a_dirty_branch_is_refused(home: RepositoryContext, elsewhere: ObjectStore) -> None:
     """The import has failed, and its record says why."""
     put(home, "main", "x", "1")
     before = head(home)
@@ -136,7 +136,7 @@ def test_a_dirty_branch_is_refused(home: Home, elsewhere: ObjectStore) -> None:
     assert head(home) == before
 
 
-def test_a_source_that_is_not_there_fails(home: Home, elsewhere: ObjectStore) -> None:
+def test_a_source_that_is_not_there_fails(home: RepositoryContext, elsewhere: ObjectStore) -> None:
     """A missing folder or object is an error, not an empty import."""
     before = head(home)
     for source in (
@@ -161,7 +161,7 @@ def test_a_source_that_is_not_there_fails(home: Home, elsewhere: ObjectStore) ->
         (ImportSource("memory://x/y", "_lakefs/x", "object"), "reserved_path"),
     ],
 )
-def test_what_cannot_be_imported_is_refused_at_once(home: Home, source: ImportSource, kind: str) -> None:
+def test_what_cannot_be_imported_is_refused_at_once(home: RepositoryContext, source: ImportSource, kind: str) -> None:
     """Nothing is written down for it."""
     with pytest.raises(InvalidRequest) as caught:
         started(home, source)
@@ -171,7 +171,7 @@ def test_what_cannot_be_imported_is_refused_at_once(home: Home, source: ImportSo
     assert unfinished_imports(home) == []
 
 
-def test_own_objects_are_not_imported(home: Home) -> None:
+def test_own_objects_are_not_imported(home: RepositoryContext) -> None:
     """What a collection may delete is refused: the repository's data, a folder in it, and every folder above it."""
     root = home.store.root_url
     for url in (root, f"{root}/data", f"{root}/data/01/x", f"{root}/ranges", f"{root}/metaranges/x", f"{root}/uploads"):
@@ -181,7 +181,9 @@ def test_own_objects_are_not_imported(home: Home) -> None:
     started(home, ImportSource(f"{root}/database", "in"))
 
 
-def test_a_cancelled_import_moves_nothing(home: Home, elsewhere: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancelled_import_moves_nothing(
+    home: RepositoryContext, elsewhere: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before it runs, or in the middle of it; and what has ended cannot be cancelled."""
     before = head(home)
     id = started(home, ImportSource(f"{elsewhere.root_url}/lake", "in"))
@@ -203,7 +205,7 @@ def test_a_cancelled_import_moves_nothing(home: Home, elsewhere: ObjectStore, mo
     third = started(home, ImportSource(f"{elsewhere.root_url}/other", ""), ImportSource(elsewhere.root_url, "in"))
     seen = []
 
-    def watched(home: Home, id: str) -> tuple[importing.Import, bytes]:
+    def watched(home: RepositoryContext, id: str) -> tuple[importing.Import, bytes]:
         found = load(home, id)
         seen.append(found[0].ingested_count)
         return found
@@ -233,7 +235,7 @@ def test_records_of_imports_are_forgotten_in_time(elsewhere: ObjectStore) -> Non
         assert run_import(home, running).state == "completed"
 
 
-def test_two_runs_complete_it_once(home: Home, elsewhere: ObjectStore) -> None:
+def test_two_runs_complete_it_once(home: RepositoryContext, elsewhere: ObjectStore) -> None:
     """Another process that runs the same import in the middle of ours: one commit, one answer."""
     id = started(home, ImportSource(f"{elsewhere.root_url}/lake", "in"))
     before = head(home)
@@ -250,7 +252,7 @@ def test_two_runs_complete_it_once(home: Home, elsewhere: ObjectStore) -> None:
     assert resolve(home, "main").commit.parents == (before,)
 
 
-def test_what_moved_to_another_place_is_read_there(home: Home) -> None:
+def test_what_moved_to_another_place_is_read_there(home: RepositoryContext) -> None:
     """The same bytes imported from a second place: the entry names that one, though its content is the same."""
     old, new = (open_store(f"memory://{uuid.uuid4().hex}/{name}") for name in ("old", "new"))
     for store in (old, new):
@@ -263,7 +265,7 @@ def test_what_moved_to_another_place_is_read_there(home: Home) -> None:
     assert addresses == [f"{new.root_url}/a"]
 
 
-def test_a_commit_in_between_is_kept(home: Home, elsewhere: ObjectStore) -> None:
+def test_a_commit_in_between_is_kept(home: RepositoryContext, elsewhere: ObjectStore) -> None:
     """The import is applied anew, upon the commit that was faster."""
     id = started(home, ImportSource(f"{elsewhere.root_url}/lake", "in"))
     faster = []

@@ -15,7 +15,7 @@ from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.repo.branches import create_branch, load_branch
 from lakebed.repo.commit import commit
 from lakebed.repo.commits import load_commit
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.log import log, log_page
 from lakebed.repo.merge import merge
 from lakebed.runtime import Environment
@@ -30,19 +30,19 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def home(clock: ManualClock) -> Iterator[Home]:
+def home(clock: ManualClock) -> Iterator[RepositoryContext]:
     """A repository with one empty commit."""
     with open_home(Place(environment=Environment(clock=clock))) as opened:
         yield opened
 
 
-def messages(home: Home, ref: str, **filters: object) -> list[str]:
+def messages(home: RepositoryContext, ref: str, **filters: object) -> list[str]:
     """What the commits of a log say."""
     return [found.message for _, found in log(home, ref, **filters)]  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def history(home: Home, clock: ManualClock) -> Home:
+def history(home: RepositoryContext, clock: ManualClock) -> RepositoryContext:
     """Two branches that were merged."""
     for name, branch, path in (("one", "main", "a/1"), ("two", "main", "b/1"), ("three", "main", "a/1")):
         put(home, branch, path, name)
@@ -56,7 +56,7 @@ def history(home: Home, clock: ManualClock) -> Home:
     return home
 
 
-def test_a_log_goes_from_new_to_old(history: Home) -> None:
+def test_a_log_goes_from_new_to_old(history: RepositoryContext) -> None:
     """Every commit once, each before its parents; first parents on request."""
     first = load_commit(history, next(reversed([id for id, _ in log(history, "main")]))).message
     assert messages(history, "main") == ["merged", "four", "three", "two", "one", first]
@@ -65,7 +65,7 @@ def test_a_log_goes_from_new_to_old(history: Home) -> None:
     assert messages(history, "main~1") == ["three", "two", "one", first]
 
 
-def test_pages_of_a_log_make_the_log(history: Home) -> None:
+def test_pages_of_a_log_make_the_log(history: RepositoryContext) -> None:
     """Whatever the amount, going on behind the last commit of a page misses and repeats nothing."""
     whole = [id for id, _ in log(history, "main")]
     for amount in (1, 2, 5):
@@ -154,14 +154,14 @@ def test_pages_of_a_log_do_not_read_it_again(long_place: Place, way: str) -> Non
         assert counting.read_count - once <= once + 12 * count
 
 
-def test_a_log_can_end_early(history: Home, clock: ManualClock) -> None:
+def test_a_log_can_end_early(history: RepositoryContext, clock: ManualClock) -> None:
     """At a commit, which is the last one shown; or it leaves out what is older than a time."""
     assert messages(history, "main", stop_at="main~2") == ["merged", "four", "three", "two"]
     assert messages(history, "main", since_ms=clock.now_ms() - 20_000) == ["merged", "four", "three"]
     assert messages(history, "main", since_ms=clock.now_ms() - 20_000, stop_at="main~1") == ["merged", "four", "three"]
 
 
-def test_a_log_by_path_shows_what_changed_it(history: Home) -> None:
+def test_a_log_by_path_shows_what_changed_it(history: RepositoryContext) -> None:
     """Only commits in which a path, or something below a prefix, differs from the parent; merges change nothing."""
     assert messages(history, "main", paths=["a/1"]) == ["three", "one"]
     assert messages(history, "main", prefixes=["a/"]) == ["four", "three", "one"]
@@ -171,7 +171,7 @@ def test_a_log_by_path_shows_what_changed_it(history: Home) -> None:
     assert messages(history, "main", paths=["a/1"], amount=1) == ["three"]
 
 
-def test_wrong_questions_are_refused(history: Home) -> None:
+def test_wrong_questions_are_refused(history: RepositoryContext) -> None:
     """Missing references, amounts below one, a text where a list is meant."""
     for error, kind, filters in (
         (InvalidRequest, "invalid_amount", {"amount": 0}),
@@ -184,7 +184,7 @@ def test_wrong_questions_are_refused(history: Home) -> None:
         assert caught.value.kind == kind
 
 
-def test_a_log_by_path_agrees_with_a_model(home: Home) -> None:
+def test_a_log_by_path_agrees_with_a_model(home: RepositoryContext) -> None:
     """Random histories: the log of every path is what comparing whole states says, and unchanged ranges stay unread."""
     rng = random.Random(5)
     paths = [f"{folder}/{number}" for folder in "abc" for number in range(20)]

@@ -11,7 +11,7 @@ from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound, Rej
 from lakebed.repo.branches import create_branch, load_branch
 from lakebed.repo.commit import commit
 from lakebed.repo.compact import compact_once
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.hooks import HookCall
 from lakebed.repo.merge import merge
 from lakebed.repo.protection import protect
@@ -21,7 +21,7 @@ BASE = {f"{n:02}": "old" for n in range(30)}
 
 
 @pytest.fixture
-def home() -> Iterator[Home]:
+def home() -> Iterator[RepositoryContext]:
     """A repository with a committed base and a branch ``dev`` that begins there."""
     with open_home(Place()) as opened:
         put_many(opened, "main", BASE)
@@ -30,7 +30,7 @@ def home() -> Iterator[Home]:
         yield opened
 
 
-def changed(home: Home, branch: str, **texts: str | None) -> str:
+def changed(home: RepositoryContext, branch: str, **texts: str | None) -> str:
     """Commit changes on a branch, None deletes; the commit's id."""
     for path, text in texts.items():
         name = path.removeprefix("p")
@@ -42,7 +42,7 @@ def changed(home: Home, branch: str, **texts: str | None) -> str:
 
 
 def refused(
-    home: Home, error: type[LakebedError], kind: str, *, source: str = "dev", **arguments: object
+    home: RepositoryContext, error: type[LakebedError], kind: str, *, source: str = "dev", **arguments: object
 ) -> LakebedError:
     """The error of a merge into main that must be refused; the head stays."""
     before = load_branch(home, "main")[0].commit_id
@@ -53,7 +53,7 @@ def refused(
     return caught.value
 
 
-def test_both_sides_are_in_a_merge(home: Home) -> None:
+def test_both_sides_are_in_a_merge(home: RepositoryContext) -> None:
     """Changes of different paths come together in a commit with two parents, and merging again has nothing to do."""
     on_dev = changed(home, "dev", p00="dev", p01=None, new="dev")
     on_main = changed(home, "main", p10="main", p11=None)
@@ -70,7 +70,7 @@ def test_both_sides_are_in_a_merge(home: Home) -> None:
     assert contents(home, "main")["05"] == "again"
 
 
-def test_a_destination_that_did_not_move_takes_the_source_as_it_is(home: Home) -> None:
+def test_a_destination_that_did_not_move_takes_the_source_as_it_is(home: RepositoryContext) -> None:
     """No range is read or written, and the merge is a commit all the same."""
     on_dev = changed(home, "dev", p00="dev")
     with home.committed.count() as counts:
@@ -80,7 +80,7 @@ def test_a_destination_that_did_not_move_takes_the_source_as_it_is(home: Home) -
     assert head_of(home, "main") == head_of(home, "dev")
 
 
-def test_conflicts_are_listed_and_nothing_moves(home: Home) -> None:
+def test_conflicts_are_listed_and_nothing_moves(home: RepositoryContext) -> None:
     """Changed and changed, changed and deleted: each path is named, the first of them in the sentence."""
     texts = {f"p{n:02}": "dev" for n in range(7)}
     changed(home, "dev", **texts)
@@ -92,7 +92,7 @@ def test_conflicts_are_listed_and_nothing_moves(home: Home) -> None:
 
 
 @pytest.mark.parametrize(("strategy", "winner"), [("source-wins", "dev"), ("dest-wins", "main")])
-def test_a_strategy_decides_conflicts(home: Home, strategy: str, winner: str) -> None:
+def test_a_strategy_decides_conflicts(home: RepositoryContext, strategy: str, winner: str) -> None:
     """The side that wins is taken where both changed, and the commit says which strategy it was."""
     changed(home, "dev", p00="dev", p01="dev")
     changed(home, "main", p00="main", p02="main")
@@ -101,13 +101,13 @@ def test_a_strategy_decides_conflicts(home: Home, strategy: str, winner: str) ->
     assert merged.commit.metadata[".lakefs.merge.strategy"] == strategy
 
 
-def test_a_strategy_that_is_unknown_is_refused(home: Home) -> None:
+def test_a_strategy_that_is_unknown_is_refused(home: RepositoryContext) -> None:
     """The error lists those there are."""
     changed(home, "dev", p00="dev")
     assert "source-wins" in str(refused(home, InvalidRequest, "unknown_strategy", strategy="ours"))
 
 
-def test_equal_entries_at_other_paths_are_no_base(home: Home) -> None:
+def test_equal_entries_at_other_paths_are_no_base(home: RepositoryContext) -> None:
     """Many identical markers: one that is added and one that is deleted are not taken for one another."""
     changed(home, "main", **{"a/_SUCCESS": "", "b/_SUCCESS": ""})
     create_branch(home, "jobs", source="main")
@@ -117,7 +117,7 @@ def test_equal_entries_at_other_paths_are_no_base(home: Home) -> None:
     assert {path for path in contents(home, "main") if "_SUCCESS" in path} == {f"{one}/_SUCCESS" for one in "bcd"}
 
 
-def test_a_squashed_merge_has_one_parent(home: Home) -> None:
+def test_a_squashed_merge_has_one_parent(home: RepositoryContext) -> None:
     """It holds the same as a merge, and says where it came from."""
     changed(home, "dev", p00="one")
     on_dev = changed(home, "dev", p01="two")
@@ -128,7 +128,7 @@ def test_a_squashed_merge_has_one_parent(home: Home) -> None:
     refused(home, InvalidRequest, "no_changes", squash=True)
 
 
-def test_a_partial_merge_takes_a_prefix(home: Home) -> None:
+def test_a_partial_merge_takes_a_prefix(home: RepositoryContext) -> None:
     """Only paths below it come over; the rest can be merged later, for the merge base stays."""
     changed(home, "dev", **{"a/1": "dev", "b/1": "dev", "p00": "dev"})
     changed(home, "main", p00="main")
@@ -142,7 +142,7 @@ def test_a_partial_merge_takes_a_prefix(home: Home) -> None:
     assert contents(home, "main") == BASE | {"00": "main", "a/1": "dev", "b/1": "dev"}
 
 
-def test_a_dirty_destination_is_refused(home: Home) -> None:
+def test_a_dirty_destination_is_refused(home: RepositoryContext) -> None:
     """Staged, sealed or compacted: a merge needs a branch without; what amounts to nothing is none."""
     changed(home, "dev", p00="dev")
     put(home, "main", "x", "1")
@@ -157,7 +157,7 @@ def test_a_dirty_destination_is_refused(home: Home) -> None:
     assert record.sealed == ()
 
 
-def test_what_is_staged_on_the_source_is_not_merged(home: Home) -> None:
+def test_what_is_staged_on_the_source_is_not_merged(home: RepositoryContext) -> None:
     """Of a source branch its head counts, and it stays dirty."""
     changed(home, "dev", p00="dev")
     put(home, "dev", "staged", "1")
@@ -166,7 +166,7 @@ def test_what_is_staged_on_the_source_is_not_merged(home: Home) -> None:
     assert list(uncommitted_of(home, "dev")) == ["staged"]
 
 
-def test_failed_merges_leave_nothing_behind(home: Home) -> None:
+def test_failed_merges_leave_nothing_behind(home: RepositoryContext) -> None:
     """Again and again, with writes in between that are taken back: the list of sealed tokens does not grow."""
     changed(home, "dev", p00="dev")
     changed(home, "main", p00="main")
@@ -180,7 +180,7 @@ def test_failed_merges_leave_nothing_behind(home: Home) -> None:
     assert load_branch(home, "main")[0].sealed == ()
 
 
-def test_any_commit_can_be_merged(home: Home) -> None:
+def test_any_commit_can_be_merged(home: RepositoryContext) -> None:
     """A tag's, an ancestor's, one by its id; and what is an ancestor already has nothing to merge."""
     first = changed(home, "dev", p00="one")
     changed(home, "dev", p01="two")
@@ -192,7 +192,7 @@ def test_any_commit_can_be_merged(home: Home) -> None:
     refused(home, NotFound, "reference_not_found", source="nowhere")
 
 
-def test_hooks_see_a_merge(home: Home) -> None:
+def test_hooks_see_a_merge(home: RepositoryContext) -> None:
     """One before may refuse it; one after is told of it."""
     seen: list[HookCall] = []
 
@@ -209,7 +209,7 @@ def test_hooks_see_a_merge(home: Home) -> None:
     assert (call.commit_id, call.source, call.branch) == (merged.id, "dev", "main")
 
 
-def test_a_protected_branch_can_be_merged_into(home: Home) -> None:
+def test_a_protected_branch_can_be_merged_into(home: RepositoryContext) -> None:
     """Protection refuses direct commits: merges are the way around them."""
     changed(home, "dev", p00="dev")
     protect(home, "main")
@@ -217,7 +217,7 @@ def test_a_protected_branch_can_be_merged_into(home: Home) -> None:
     assert contents(home, "main")["00"] == "dev"
 
 
-def test_merges_crosswise_are_as_a_dictionary_says(home: Home) -> None:
+def test_merges_crosswise_are_as_a_dictionary_says(home: RepositoryContext) -> None:
     """Random rounds of commits and merges both ways: every merge is the three-way merge of its base, path by path."""
     rng = random.Random(7)
     for turn in range(12):

@@ -11,7 +11,7 @@ from lakebed.errors import Conflict, InvalidRequest, LakebedError
 from lakebed.repo.branches import create_branch, load_branch
 from lakebed.repo.commit import commit
 from lakebed.repo.commits import ancestors
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.merge import merge
 from lakebed.repo.pick import cherry_pick, revert
 from lakebed.repo.rebase import rebase
@@ -23,7 +23,7 @@ BASE = {f"{n:02}": "old" for n in range(30)}
 
 
 @pytest.fixture
-def home() -> Iterator[Home]:
+def home() -> Iterator[RepositoryContext]:
     """A repository with a committed base and a branch ``dev`` that begins there."""
     with open_home(Place()) as opened:
         put_many(opened, "main", BASE)
@@ -32,7 +32,7 @@ def home() -> Iterator[Home]:
         yield opened
 
 
-def changed(home: Home, branch: str, texts: dict[str, str | None], message: str = "change") -> str:
+def changed(home: RepositoryContext, branch: str, texts: dict[str, str | None], message: str = "change") -> str:
     """Commit changes on a branch, None deletes; the commit's id."""
     for path, text in texts.items():
         if text is None:
@@ -42,12 +42,12 @@ def changed(home: Home, branch: str, texts: dict[str, str | None], message: str 
     return commit(home, branch, message=message, metadata={"of": message}, committer="grace").id
 
 
-def head(home: Home, branch: str) -> str:
+def head(home: RepositoryContext, branch: str) -> str:
     """The id of a branch's head."""
     return load_branch(home, branch)[0].commit_id
 
 
-def test_a_revert_undoes_one_commit(home: Home) -> None:
+def test_a_revert_undoes_one_commit(home: RepositoryContext) -> None:
     """Added goes, changed goes back, deleted comes back; what came later stays."""
     wrong = changed(home, "main", {"00": "wrong", "01": None, "new": "wrong"})
     changed(home, "main", {"05": "later"})
@@ -60,7 +60,7 @@ def test_a_revert_undoes_one_commit(home: Home) -> None:
     assert caught.value.kind == "no_changes"
 
 
-def test_a_revert_of_what_was_changed_again_is_a_conflict(home: Home) -> None:
+def test_a_revert_of_what_was_changed_again_is_a_conflict(home: RepositoryContext) -> None:
     """Nothing moves; with a strategy one side wins."""
     wrong = changed(home, "main", {"00": "wrong", "01": "wrong"})
     changed(home, "main", {"00": "right"})
@@ -74,7 +74,7 @@ def test_a_revert_of_what_was_changed_again_is_a_conflict(home: Home) -> None:
     assert contents(home, "main") == BASE | {"00": "right"}
 
 
-def test_a_merge_needs_a_parent_number(home: Home) -> None:
+def test_a_merge_needs_a_parent_number(home: RepositoryContext) -> None:
     """To revert or pick a merge somebody has to say against which parent."""
     changed(home, "dev", {"00": "dev"})
     changed(home, "main", {"10": "main"})
@@ -91,7 +91,7 @@ def test_a_merge_needs_a_parent_number(home: Home) -> None:
     assert contents(home, "main") == BASE | {"10": "main"}
 
 
-def test_a_cherry_pick_makes_one_commit_again(home: Home) -> None:
+def test_a_cherry_pick_makes_one_commit_again(home: RepositoryContext) -> None:
     """Its message and metadata come with it, and where it came from is said as clients look for it."""
     changed(home, "dev", {"00": "not this"})
     wanted = changed(home, "dev", {"01": "this", "02": None}, message="wanted")
@@ -107,7 +107,7 @@ def test_a_cherry_pick_makes_one_commit_again(home: Home) -> None:
     assert caught.value.kind == "no_changes"
 
 
-def test_the_first_commit_can_be_picked_and_reverted(home: Home) -> None:
+def test_the_first_commit_can_be_picked_and_reverted(home: RepositoryContext) -> None:
     """It has no parent: its changes are all that it holds."""
     first = [id for id, _ in ancestors(home, "main" and head(home, "main"))][-2]
     revert(home, "dev", ref=first)
@@ -117,7 +117,7 @@ def test_the_first_commit_can_be_picked_and_reverted(home: Home) -> None:
 
 
 @pytest.mark.parametrize("verb", [revert, cherry_pick])
-def test_a_dirty_branch_takes_neither(home: Home, verb: object) -> None:
+def test_a_dirty_branch_takes_neither(home: RepositoryContext, verb: object) -> None:
     """What is staged has to be committed or reset first."""
     wanted = changed(home, "dev", {"00": "dev"})
     put(home, "main", "x", "1")
@@ -127,7 +127,7 @@ def test_a_dirty_branch_takes_neither(home: Home, verb: object) -> None:
     assert contents(home, "main")["x"] == "1"
 
 
-def test_a_rebase_makes_own_commits_again(home: Home) -> None:
+def test_a_rebase_makes_own_commits_again(home: RepositoryContext) -> None:
     """In their order, with their messages and committers, upon the other branch; what is there already is left out."""
     changed(home, "dev", {"00": "dev"}, message="one")
     changed(home, "dev", {"05": "same"}, message="also there")
@@ -146,14 +146,14 @@ def test_a_rebase_makes_own_commits_again(home: Home) -> None:
     assert caught.value.kind == "no_changes"
 
 
-def test_a_rebase_without_own_commits_goes_forward(home: Home) -> None:
+def test_a_rebase_without_own_commits_goes_forward(home: RepositoryContext) -> None:
     """The branch is where the other one is."""
     onto = changed(home, "main", {"05": "new"})
     assert rebase(home, "dev", onto="main").id == onto
     assert head(home, "dev") == onto
 
 
-def test_a_conflict_in_a_rebase_moves_nothing(home: Home) -> None:
+def test_a_conflict_in_a_rebase_moves_nothing(home: RepositoryContext) -> None:
     """The error names the commit that does not fit; also when others before it did."""
     changed(home, "dev", {"00": "dev"})
     second = changed(home, "dev", {"01": "dev"})

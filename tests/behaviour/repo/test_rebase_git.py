@@ -17,7 +17,7 @@ from lakebed.repo.branches import create_branch, load_branch
 from lakebed.repo.commit import commit
 from lakebed.repo.commits import ancestors
 from lakebed.repo.compact import compact_once
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.log import log
 from lakebed.repo.merge import merge
 from lakebed.repo.pick import cherry_pick, revert
@@ -96,7 +96,7 @@ class Git:
             raise
 
 
-def change(home: Home, git: Git, branch: str, texts: dict[str, str | None], message: str) -> None:
+def change(home: RepositoryContext, git: Git, branch: str, texts: dict[str, str | None], message: str) -> None:
     """The same commit in both."""
     for path, text in texts.items():
         if text is None:
@@ -115,7 +115,7 @@ def git(tmp_path: Path) -> Git:
     return Git(folder)
 
 
-def messages(home: Home, branch: str) -> list[str]:
+def messages(home: RepositoryContext, branch: str) -> list[str]:
     """Of the commits along first parents, newest first."""
     head_id = load_branch(home, branch)[0].commit_id
     return [made.message for _, made in ancestors(home, head_id, first_parent=True)]
@@ -149,7 +149,7 @@ FILES = {f"{number:02}": "old" for number in range(30)}
 
 
 @pytest.fixture
-def reworked(git: Git) -> Iterator[Home]:
+def reworked(git: Git) -> Iterator[RepositoryContext]:
     """30 files on main; on dev the file 03 was changed and changed back, so its bytes have another address there."""
     with open_home(Place()) as home:
         change(home, git, "main", dict(FILES), "base")
@@ -160,7 +160,7 @@ def reworked(git: Git) -> Iterator[Home]:
         yield home
 
 
-def refused_by_both(home: Home, git: Git, ours: Callable[[], object], *words: str) -> None:
+def refused_by_both(home: RepositoryContext, git: Git, ours: Callable[[], object], *words: str) -> None:
     """No commit is made by us, with the kind ``no_changes``; git has nothing to commit after its command either."""
     before, commits = load_branch(home, "main")[0].commit_id, git("rev-parse", "main")
     with pytest.raises(InvalidRequest) as caught:
@@ -175,7 +175,7 @@ def refused_by_both(home: Home, git: Git, ours: Callable[[], object], *words: st
     assert git("rev-parse", "main") == commits
 
 
-def test_equal_contents_at_other_addresses_are_not_merged(reworked: Home, git: Git) -> None:
+def test_equal_contents_at_other_addresses_are_not_merged(reworked: RepositoryContext, git: Git) -> None:
     """A squashed or partial merge of files that were changed and changed back has no changes, as in git."""
     refused_by_both(
         reworked, git, lambda: merge(reworked, "dev", into="main", squash=True), "merge", "-q", "--squash", "dev"
@@ -187,7 +187,7 @@ def test_equal_contents_at_other_addresses_are_not_merged(reworked: Home, git: G
     assert made.commit.message == "Merge 'dev' into 'main'"
 
 
-def test_equal_contents_at_other_addresses_are_not_picked(reworked: Home, git: Git) -> None:
+def test_equal_contents_at_other_addresses_are_not_picked(reworked: RepositoryContext, git: Git) -> None:
     """A cherry-pick or revert of a merge that changed no content has no changes, as in git."""
     home = reworked
     base = load_branch(home, "main")[0].commit_id
@@ -225,7 +225,7 @@ def test_a_rebase_leaves_out_what_only_moved_bytes(git: Git) -> None:
 class Both:
     """One random history in lakebed and in git."""
 
-    def __init__(self, home: Home, git: Git, rng: random.Random) -> None:
+    def __init__(self, home: RepositoryContext, git: Git, rng: random.Random) -> None:
         self.home, self.git, self.rng = home, git, rng
         self.count = 0
         self.done: Counter[str] = Counter()

@@ -20,7 +20,7 @@ from lakebed.repo.commits import (
     load_commit,
     merge_base,
 )
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import Branch, Commit, MetarangeRef
 from lakebed.repo.records import decode_record, encode_record
 from lakebed.repo.refs import resolve
@@ -29,13 +29,13 @@ from worlds.repo.memory_repository import Place, make_branch, open_home, put
 
 
 @pytest.fixture
-def home() -> Iterator[Home]:
+def home() -> Iterator[RepositoryContext]:
     """A repository with one empty commit."""
     with open_home(Place()) as opened:
         yield opened
 
 
-def add_commit(home: Home, message: str, *parents: str, created_at_ms: int = 0) -> str:
+def add_commit(home: RepositoryContext, message: str, *parents: str, created_at_ms: int = 0) -> str:
     """A commit's record, without any branch."""
     generation = 1 + max((load_commit(home, parent).generation for parent in parents), default=0)
     commit = Commit(parents, home.committed.empty, message, "ada", created_at_ms, generation)
@@ -43,7 +43,7 @@ def add_commit(home: Home, message: str, *parents: str, created_at_ms: int = 0) 
     return commit_id(commit)
 
 
-def test_every_form_of_a_reference_finds_its_commit(home: Home) -> None:
+def test_every_form_of_a_reference_finds_its_commit(home: RepositoryContext) -> None:
     """Branch, tag, id, abbreviation, ~n, ^n and their chains lead where they say; only a bare branch shows staging."""
     first = add_commit(home, "first")
     left, right = add_commit(home, "left", first), add_commit(home, "right", first)
@@ -95,7 +95,7 @@ def test_every_form_of_a_reference_finds_its_commit(home: Home) -> None:
         ("work~1$", "invalid_reference", "only a branch"),
     ],
 )
-def test_a_wrong_reference_is_named(home: Home, text: str, kind: str, says: str) -> None:
+def test_a_wrong_reference_is_named(home: RepositoryContext, text: str, kind: str, says: str) -> None:
     """What cannot be read or found is said in a sentence, with what is near."""
     first = add_commit(home, "first")
     make_branch(home, "work", add_commit(home, "second", first))
@@ -106,7 +106,7 @@ def test_a_wrong_reference_is_named(home: Home, text: str, kind: str, says: str)
     assert says in str(caught.value)
 
 
-def test_an_ambiguous_abbreviation_is_refused(home: Home) -> None:
+def test_an_ambiguous_abbreviation_is_refused(home: RepositoryContext) -> None:
     """The beginning of two ids is neither of them; one more character is enough; five are never."""
     commit = load_commit(home, load_branch(home, "main")[0].commit_id)
     for ending in ("a", "b"):
@@ -120,7 +120,7 @@ def test_an_ambiguous_abbreviation_is_refused(home: Home) -> None:
         resolve(home, "c0ffe")
 
 
-def test_names_go_before_ids(home: Home) -> None:
+def test_names_go_before_ids(home: RepositoryContext) -> None:
     """A branch that is called like the beginning of an id is the branch; a whole id cannot be a name."""
     head = load_branch(home, "main")[0].commit_id
     other = add_commit(home, "other")
@@ -135,7 +135,7 @@ def test_names_go_before_ids(home: Home) -> None:
     assert refused.value.kind == "invalid_tag_name"
 
 
-def test_one_snapshot_gives_one_answer(home: Home) -> None:
+def test_one_snapshot_gives_one_answer(home: RepositoryContext) -> None:
     """A reference resolved in a snapshot means what it meant then, whatever happens meanwhile."""
     before = load_branch(home, "main")[0].commit_id
     with home.key_value.snapshot() as snapshot:
@@ -145,7 +145,7 @@ def test_one_snapshot_gives_one_answer(home: Home) -> None:
     assert resolve(home, "main").commit_id != before
 
 
-def test_a_commit_id_is_what_the_commit_says(home: Home) -> None:
+def test_a_commit_id_is_what_the_commit_says(home: RepositoryContext) -> None:
     """Every field that says something changes the id; the metarange's file, and the order of metadata, do not."""
     said = Commit(("p",), MetarangeRef("m"), "message", "ada", 5, 2, {"a": "1", "b": "2"})
     same = msgspec.structs.replace(said, metarange=MetarangeRef("m", None, 3), metadata={"b": "2", "a": "1"})
@@ -179,7 +179,7 @@ def test_half_a_character_in_a_commit_is_refused() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"{}", b"\xff", b'{"commit_id": 1}', b"[" * 5000, b'"\\ud800"'])
-def test_a_damaged_record_is_corruption(home: Home, raw: bytes) -> None:
+def test_a_damaged_record_is_corruption(home: RepositoryContext, raw: bytes) -> None:
     """Stored bytes that are no record are never a wrong answer."""
     with pytest.raises(Corruption) as caught:
         decode_record(raw, Branch, key=b"r/1/branches/main")
@@ -189,7 +189,7 @@ def test_a_damaged_record_is_corruption(home: Home, raw: bytes) -> None:
         resolve(home, "main")
 
 
-def test_a_missing_parent_is_corruption(home: Home) -> None:
+def test_a_missing_parent_is_corruption(home: RepositoryContext) -> None:
     """A commit whose parent is not there means that records were lost: that is said, not skipped."""
     lost = add_commit(home, "lost")
     orphan = add_commit(home, "orphan", lost)
@@ -201,7 +201,7 @@ def test_a_missing_parent_is_corruption(home: Home) -> None:
     assert find_commit(home, lost) is None
 
 
-def test_ancestors_stand_behind_what_descends_from_them(home: Home) -> None:
+def test_ancestors_stand_behind_what_descends_from_them(home: RepositoryContext) -> None:
     """Whatever the clocks said, a commit comes before its parents, and each comes once; first parents on request."""
     first = add_commit(home, "first", created_at_ms=100)
     left = add_commit(home, "left", first, created_at_ms=1)
@@ -211,7 +211,7 @@ def test_ancestors_stand_behind_what_descends_from_them(home: Home) -> None:
     assert [id for id, _ in ancestors(home, merge, first_parent=True)] == [merge, left, first]
 
 
-def test_the_merge_base_is_a_best_common_ancestor(home: Home) -> None:
+def test_the_merge_base_is_a_best_common_ancestor(home: RepositoryContext) -> None:
     """On random histories: the answer is common, no other common ancestor descends from it, and it has no sides."""
     rng = random.Random(11)
     commits: list[str] = []
@@ -235,7 +235,7 @@ def test_the_merge_base_is_a_best_common_ancestor(home: Home) -> None:
     assert none  # two of the histories had nothing in common
 
 
-def test_a_criss_cross_has_one_base(home: Home) -> None:
+def test_a_criss_cross_has_one_base(home: RepositoryContext) -> None:
     """Where two commits are as good, everybody chooses the same."""
     first = add_commit(home, "first")
     a, b = add_commit(home, "a", first, created_at_ms=7), add_commit(home, "b", first, created_at_ms=8)

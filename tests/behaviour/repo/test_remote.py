@@ -99,8 +99,8 @@ def test_what_needs_the_storage_is_refused(home: RemoteRepositories, repo: Repos
     main = repo.branch()
     acts: list[Callable[[], Any]] = [
         lambda: repo.hooks,
-        lambda: repo.home,
-        lambda: main.home,
+        lambda: repo.context,
+        lambda: main.context,
         lambda: main.view(),
         lambda: home.store,
         lambda: home.key_value,

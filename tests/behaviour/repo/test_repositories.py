@@ -87,7 +87,7 @@ def test_a_new_repository_has_a_first_commit(home: Repositories) -> None:
     assert list(repo.branch().list()) == []
     again = home.repository("analytics")
     assert (again.id, again.created_at_ms) == (repo.id, repo.created_at_ms)
-    assert again.home is repo.home  # what the sensor counts is counted once
+    assert again.context is repo.context  # what the sensor counts is counted once
     assert home.exists("analytics")
     assert not home.exists("analysis")
 
@@ -318,7 +318,7 @@ def test_a_step_of_the_background_compacts_and_cleans(storage: Storage) -> None:
         main.commit("five")
         main.delete_many([f"{number}" for number in range(4)])
         home.step_once()
-        record = load_branch(repo.home, "main")[0]
+        record = load_branch(repo.context, "main")[0]
         assert record.compacted is not None
         assert record.sealed == ()
         assert [listed.path for listed in main.list()] == ["4"]
@@ -365,10 +365,10 @@ def test_a_repository_that_cannot_be_served_keeps_no_other_waiting(storage: Stor
             main.put(path, b"x")
         main.commit("two")
         main.delete_many(["a", "b"])
-        home.key_value.set(damaged.home.keys.branch("main"), b"{")
+        home.key_value.set(damaged.context.keys.branch("main"), b"{")
         with pytest.raises(Corruption):
             home.step_once()
-        assert load_branch(sound.home, "main")[0].compacted is not None
+        assert load_branch(sound.context, "main")[0].compacted is not None
 
 
 def test_closed_repositories_say_so(home: Repositories) -> None:

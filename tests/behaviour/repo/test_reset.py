@@ -10,7 +10,7 @@ from lakebed.errors import InvalidRequest, NotFound
 from lakebed.repo.branches import create_branch, load_branch
 from lakebed.repo.commit import commit
 from lakebed.repo.compact import compact_once
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.layout import Keys, metarange_path
 from lakebed.repo.merge import merge
 from lakebed.repo.pick import cherry_pick, revert
@@ -24,7 +24,7 @@ BASE = {f"{folder}/{n}": "old" for folder in "abc" for n in range(8)}
 
 
 @pytest.fixture
-def home() -> Iterator[Home]:
+def home() -> Iterator[RepositoryContext]:
     """A repository with three folders committed."""
     with open_home(Place()) as opened:
         put_many(opened, "main", BASE)
@@ -32,7 +32,7 @@ def home() -> Iterator[Home]:
         yield opened
 
 
-def stage_layers(home: Home) -> None:
+def stage_layers(home: RepositoryContext) -> None:
     """Changes in every folder, in a compacted layer, a sealed token and the staging token."""
     put_many(home, "main", {"a/0": "1", "b/0": "1", "b/new": "1", "d/0": "1"})
     remove(home, "main", "c/0")
@@ -43,7 +43,7 @@ def stage_layers(home: Home) -> None:
     put_many(home, "main", {"a/2": "3", "b/new": "3", "c/5": "3"})
 
 
-def test_a_reset_gives_up_everything(home: Home) -> None:
+def test_a_reset_gives_up_everything(home: RepositoryContext) -> None:
     """Every layer goes, and the rows of dropped tokens are cleaned up; the head stays."""
     stage_layers(home)
     head = load_branch(home, "main")[0].commit_id
@@ -58,7 +58,7 @@ def test_a_reset_gives_up_everything(home: Home) -> None:
         assert list(snapshot.scan(staging, staging + b"\xff")) == []
 
 
-def test_a_reset_reads_nothing_of_what_it_gives_up(home: Home) -> None:
+def test_a_reset_reads_nothing_of_what_it_gives_up(home: RepositoryContext) -> None:
     """However long the list of tokens is, and even when the compacted metarange is lost."""
     put_many(home, "main", {f"x/{n}": "1" for n in range(50)})
     compact_once(home, "main", force=True)
@@ -75,7 +75,7 @@ def test_a_reset_reads_nothing_of_what_it_gives_up(home: Home) -> None:
     assert contents(home, "main") == BASE
 
 
-def test_a_reset_of_a_prefix_is_computed_against_the_commit(home: Home) -> None:
+def test_a_reset_of_a_prefix_is_computed_against_the_commit(home: RepositoryContext) -> None:
     """Paths below it come back as they were committed, compacted or not; all others stay as they are shown."""
     stage_layers(home)
     before = contents(home, "main")
@@ -92,7 +92,7 @@ def test_a_reset_of_a_prefix_is_computed_against_the_commit(home: Home) -> None:
 
 
 @pytest.mark.parametrize("path", ["a/0", "a/1", "a/2", "b/new", "b/2", "c/0", "c/5", "c/6", "d/0", "a/7", "nothing"])
-def test_a_reset_of_a_path_leaves_all_others(home: Home, path: str) -> None:
+def test_a_reset_of_a_path_leaves_all_others(home: RepositoryContext, path: str) -> None:
     """Whichever layer changed it, added, changed or deleted."""
     stage_layers(home)
     expected = contents(home, "main")
@@ -105,7 +105,7 @@ def test_a_reset_of_a_path_leaves_all_others(home: Home, path: str) -> None:
     assert head_of(home, "main") == expected
 
 
-def test_the_last_path_reset_leaves_a_clean_branch(home: Home) -> None:
+def test_the_last_path_reset_leaves_a_clean_branch(home: RepositoryContext) -> None:
     """Nothing compacted is kept when it says what the head says."""
     put(home, "main", "a/0", "1")
     compact_once(home, "main", force=True)
@@ -114,7 +114,7 @@ def test_the_last_path_reset_leaves_a_clean_branch(home: Home) -> None:
     assert (record.sealed, record.compacted) == ((), None)
 
 
-def test_a_clean_branch_can_be_reset(home: Home) -> None:
+def test_a_clean_branch_can_be_reset(home: RepositoryContext) -> None:
     """Nothing happens, and no token is left sealed."""
     for _ in range(3):
         reset(home, "main")
@@ -124,7 +124,7 @@ def test_a_clean_branch_can_be_reset(home: Home) -> None:
     assert load_branch(home, "main")[0].sealed == ()
 
 
-def test_a_hard_reset_moves_the_head(home: Home) -> None:
+def test_a_hard_reset_moves_the_head(home: RepositoryContext) -> None:
     """Back and forth again; what was staged has to go first, or is given up by force."""
     put(home, "main", "a/0", "1")
     second = commit(home, "main", message="second")
@@ -147,7 +147,7 @@ def test_a_hard_reset_moves_the_head(home: Home) -> None:
         hard_reset(home, "main", ref="nowhere")
 
 
-def test_a_protected_branch_is_not_reset(home: Home) -> None:
+def test_a_protected_branch_is_not_reset(home: RepositoryContext) -> None:
     """Neither its staging area nor its head."""
     put(home, "main", "x", "1")
     protect(home, "main")
@@ -162,7 +162,7 @@ def test_a_protected_branch_is_not_reset(home: Home) -> None:
     assert contents(home, "main")["x"] == "1"
 
 
-def test_expired_commits_are_not_referred_to_again(home: Home) -> None:
+def test_expired_commits_are_not_referred_to_again(home: RepositoryContext) -> None:
     """Whatever would bring their entries back is refused, and nothing moves."""
     put(home, "main", "a/0", "1")
     old = commit(home, "main", message="old")
@@ -186,7 +186,7 @@ def test_expired_commits_are_not_referred_to_again(home: Home) -> None:
     assert load_branch(home, "main")[0].commit_id == before.commit_id == old.id
 
 
-def test_a_collection_that_begins_makes_an_operation_begin_again(home: Home) -> None:
+def test_a_collection_that_begins_makes_an_operation_begin_again(home: RepositoryContext) -> None:
     """A boundary that moved between plan and publish: the plan is made anew, once more, and the commit is there."""
     tries = []
 

@@ -14,8 +14,8 @@ from lakebed.repo.branches import create_branch, list_branches
 from lakebed.repo.collect import collect_garbage
 from lakebed.repo.commit import commit
 from lakebed.repo.commits import load_commit
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.heads import seal
-from lakebed.repo.home import Home
 from lakebed.repo.layout import DATA_FOLDER
 from lakebed.repo.model import Commit
 from lakebed.repo.options import CollectionOptions, RepositoryOptions
@@ -55,32 +55,32 @@ def clock() -> WallClock:
 
 
 @pytest.fixture
-def home(clock: WallClock) -> Iterator[Home]:
+def home(clock: WallClock) -> Iterator[RepositoryContext]:
     """A repository whose clock is moved by hand."""
     environment = Environment(clock=clock, rng=random.Random(1))
     with open_home(Place(environment=environment, options=OPTIONS)) as opened:
         yield opened
 
 
-def put(home: Home, path: str, body: bytes, *, branch: str = "main") -> str:
+def put(home: RepositoryContext, path: str, body: bytes, *, branch: str = "main") -> str:
     """Upload and stage; the address."""
     entry = data.upload(home, body)
     stage(home, branch=branch, path=path, entry=entry)
     return entry.address
 
 
-def stored(home: Home) -> set[str]:
+def stored(home: RepositoryContext) -> set[str]:
     """Addresses of the objects that are there."""
     return {meta.path for meta in home.store.list(DATA_FOLDER)}
 
 
-def readable(home: Home, reference: str) -> dict[str, bytes]:
+def readable(home: RepositoryContext, reference: str) -> dict[str, bytes]:
     """Every object at a reference, read."""
     with open_view(home, resolve(home, reference)) as view:
         return {one.path: bytes(data.read(home, one.entry)) for one in view.list() if one.entry is not None}
 
 
-def forget_time(home: Home, commit_id: str) -> None:
+def forget_time(home: RepositoryContext, commit_id: str) -> None:
     """Make the record of a commit what an older version wrote."""
     key = home.keys.commit(commit_id)
     raw = home.key_value.get(key)
@@ -91,7 +91,7 @@ def forget_time(home: Home, commit_id: str) -> None:
 
 
 @pytest.mark.parametrize("date_ms", [0, LONG_AGO_MS, -62_135_596_800_000])
-def test_a_backfilled_date_does_not_age_a_commit(home: Home, clock: WallClock, date_ms: int) -> None:
+def test_a_backfilled_date_does_not_age_a_commit(home: RepositoryContext, clock: WallClock, date_ms: int) -> None:
     """A commit with a date of long ago keeps what it follows as long as any other commit does."""
     put(home, "a", b"one")
     first = commit(home, "main", message="1")
@@ -113,7 +113,7 @@ def test_a_backfilled_date_does_not_age_a_commit(home: Home, clock: WallClock, d
     assert len(stored(home)) == 2
 
 
-def test_a_future_date_does_not_keep_a_commit(home: Home, clock: WallClock) -> None:
+def test_a_future_date_does_not_keep_a_commit(home: RepositoryContext, clock: WallClock) -> None:
     """A date that is ahead is a label too: what the commit follows expires by the rule."""
     old = put(home, "a", b"one")
     commit(home, "main", message="1")
@@ -128,7 +128,7 @@ def test_a_future_date_does_not_keep_a_commit(home: Home, clock: WallClock) -> N
     assert stored(home) == {new}
 
 
-def test_commits_of_older_versions_are_kept(home: Home, clock: WallClock) -> None:
+def test_commits_of_older_versions_are_kept(home: RepositoryContext, clock: WallClock) -> None:
     """A record without its own time keeps what it follows, until a record with one that follows it is too old."""
     old = put(home, "a", b"one")
     first = commit(home, "main", message="1", created_at_ms=LONG_AGO_MS)
@@ -151,7 +151,7 @@ def test_commits_of_older_versions_are_kept(home: Home, clock: WallClock) -> Non
     assert stored(home) == set()
 
 
-def test_a_clock_that_was_set_back_ages_no_commit(home: Home, clock: WallClock) -> None:
+def test_a_clock_that_was_set_back_ages_no_commit(home: RepositoryContext, clock: WallClock) -> None:
     """A commit that is made while the clock is years behind counts as young as the commit it follows."""
     clock.advance(1000 * DAY_S)
     old = put(home, "a", b"one")
@@ -168,7 +168,7 @@ def test_a_clock_that_was_set_back_ages_no_commit(home: Home, clock: WallClock) 
 
 
 @pytest.mark.parametrize("longer", ["main", "zebra"])
-def test_of_two_rules_for_one_commit_the_longer_wins(home: Home, clock: WallClock, longer: str) -> None:
+def test_of_two_rules_for_one_commit_the_longer_wins(home: RepositoryContext, clock: WallClock, longer: str) -> None:
     """Two branches at one commit: what it follows is kept for the longer of their rules, whichever branch has it."""
     old = put(home, "a", b"one")
     commit(home, "main", message="1")
@@ -185,7 +185,7 @@ def test_of_two_rules_for_one_commit_the_longer_wins(home: Home, clock: WallCloc
     assert stored(home) == {new}
 
 
-def test_hidden_branches_keep_their_objects(home: Home, clock: WallClock) -> None:
+def test_hidden_branches_keep_their_objects(home: RepositoryContext, clock: WallClock) -> None:
     """A hidden branch, as a transaction makes one, keeps what is staged on it and what only it has committed."""
     create_branch(home, "transaction", source="main", hidden=True)
     committed = put(home, "a", b"one", branch="transaction")
@@ -198,7 +198,7 @@ def test_hidden_branches_keep_their_objects(home: Home, clock: WallClock) -> Non
     assert readable(home, "transaction") == {"a": b"one", "b": b"two"}
 
 
-def test_sealed_tokens_keep_their_objects(home: Home, clock: WallClock) -> None:
+def test_sealed_tokens_keep_their_objects(home: RepositoryContext, clock: WallClock) -> None:
     """What was staged before a branch was sealed is kept, and committed afterwards."""
     first = put(home, "a", b"one")
     seal(home, "main")

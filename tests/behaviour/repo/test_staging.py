@@ -12,8 +12,8 @@ import pytest
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
 from lakebed.key_value.open import open_key_value
 from lakebed.repo.branches import load_branch
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.entry import ulid_at
-from lakebed.repo.home import Home
 from lakebed.repo.model import Entry
 from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.protection import protect
@@ -133,7 +133,7 @@ def test_a_conditional_put_looks_through_all_layers() -> None:
             stage_if_absent(scene.home, branch=BRANCH, path="a", entry=scene.entry("2"))
 
 
-def stage_over_any(home: Home, *, branch: str, path: str, entry: Entry) -> None:
+def stage_over_any(home: RepositoryContext, *, branch: str, path: str, entry: Entry) -> None:
     """Stage over anything and nothing: a condition that always holds."""
     stage_if_match(home, branch=branch, path=path, entry=entry, matches=lambda visible: True)
 

@@ -20,7 +20,7 @@ def everything(home: Repositories) -> dict[str, bytes]:
     with home.key_value.snapshot() as snapshot:
         found = {key.decode(errors="replace"): hashlib.sha256(value).digest() for key, value in snapshot.scan()}
     for repository in home.list():
-        for meta in repository.home.store.list():
+        for meta in repository.context.store.list():
             found[f"{repository.url}/{meta.path}"] = b"%d" % meta.size_bytes
     return found
 

@@ -13,14 +13,14 @@ from lakebed.errors import LakebedError
 from lakebed.repo.branches import create_branch
 from lakebed.repo.commit import commit
 from lakebed.repo.compact import compact_once
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.merge import merge
 from lakebed.repo.pick import revert
 from lakebed.repo.reset import hard_reset, reset_prefix
 from lakebed.repo.staging.cleanup import clean_once
 from worlds.repo.memory_repository import Pause, Place, contents, open_home, put
 
-CASES: dict[str, tuple[Callable[[Home], object], str | None]] = {
+CASES: dict[str, tuple[Callable[[RepositoryContext], object], str | None]] = {
     "commit": (lambda home: commit(home, "main", message="m"), None),
     "commit of a prefix": (lambda home: commit(home, "main", message="m", prefixes=["a"]), None),
     "reset of a prefix": (lambda home: reset_prefix(home, "main", prefix="b"), None),

@@ -14,7 +14,7 @@ import pytest
 
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.branch_store import BranchStore
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.runtime import Environment
 from lakebed.table.manifest_cache import PROCESS_CACHE
 from lakebed.table.tag_files import TAG_CACHE
@@ -56,7 +56,7 @@ class Repositories:
 
     def __init__(self) -> None:
         self._exits = ExitStack()
-        self._homes: dict[str, Home] = {}
+        self._homes: dict[str, RepositoryContext] = {}
 
     def open_store(self, url: str, *, environment: Environment | None = None, **_: Any) -> ObjectStore:
         """In place of `lakebed.objects.open_store`: the same URL is the same folder of the same branch."""

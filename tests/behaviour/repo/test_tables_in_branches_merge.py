@@ -17,7 +17,7 @@ from lakebed.repo.branch_store import BranchStore
 from lakebed.repo.branches import create_branch
 from lakebed.repo.commit import commit
 from lakebed.repo.compact import compact_once
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.merge import merge
 from lakebed.runtime import Environment
 from lakebed.table.table import Table
@@ -30,7 +30,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 
 
 @pytest.fixture
-def home(request: pytest.FixtureRequest) -> Iterator[Home]:
+def home(request: pytest.FixtureRequest) -> Iterator[RepositoryContext]:
     """A repository whose ``main`` holds a table of ten rows and a file beside it, committed.
 
     Each test has a seed of its own: names of files are unique in the world, and caches of the process rely on that.
@@ -43,7 +43,7 @@ def home(request: pytest.FixtureRequest) -> Iterator[Home]:
         yield opened
 
 
-def table_of(home: Home, reference: str, root: str = ROOT) -> Table:
+def table_of(home: RepositoryContext, reference: str, root: str = ROOT) -> Table:
     """The table as a reference has it."""
     return Table.open(BranchStore(home, reference, root), name="t", environment=home.environment)
 
@@ -53,7 +53,7 @@ def append(table: Table, ids: range) -> None:
     table.append(pa.table({"id": list(ids), "v": [one * 7 for one in ids]}, schema=SCHEMA))
 
 
-def rows(home: Home, reference: str, root: str = ROOT) -> dict[int, int]:
+def rows(home: RepositoryContext, reference: str, root: str = ROOT) -> dict[int, int]:
     """What the table holds, each row once."""
     read = table_of(home, reference, root).read()
     pairs = dict(zip(read["id"].to_pylist(), read["v"].to_pylist(), strict=True))
@@ -66,7 +66,7 @@ def model(*ids: range) -> dict[int, int]:
     return {one: one * 7 for some in ids for one in some}
 
 
-def check(home: Home, reference: str) -> None:
+def check(home: RepositoryContext, reference: str) -> None:
     """Every file that the table names is there and has what it says."""
     report = CheckReport(url="", deep=True)
     check_table(table_of(home, reference), Findings(report, store="t"))
@@ -79,7 +79,7 @@ def check(home: Home, reference: str) -> None:
 )
 @pytest.mark.parametrize("commits", [1, 3])
 def test_two_branches_append_to_one_table(
-    home: Home, strategy: str | None, left: dict[int, int] | None, commits: int
+    home: RepositoryContext, strategy: str | None, left: dict[int, int] | None, commits: int
 ) -> None:
     """Merged without a strategy it is one conflict, the table's root; with one it is that side's table, row for row."""
     create_branch(home, "dev", source="main")
@@ -108,7 +108,7 @@ def test_two_branches_append_to_one_table(
 
 
 @pytest.mark.parametrize("strategy", [None, "source-wins", "dest-wins"])
-def test_one_branch_appends(home: Home, strategy: str | None) -> None:
+def test_one_branch_appends(home: RepositoryContext, strategy: str | None) -> None:
     """When only one side changed the table, the merge has its rows, whatever the other side did beside it."""
     create_branch(home, "dev", source="main")
     append(table_of(home, "dev"), range(100, 110))
@@ -121,7 +121,7 @@ def test_one_branch_appends(home: Home, strategy: str | None) -> None:
 
 
 @pytest.mark.parametrize("strategy", [None, "source-wins", "dest-wins"])
-def test_two_tables_are_two_units(home: Home, strategy: str | None) -> None:
+def test_two_tables_are_two_units(home: RepositoryContext, strategy: str | None) -> None:
     """Each branch appends to a table of its own: both have all their rows after the merge."""
     second = "warehouse/u"
     made = Table.create(BranchStore(home, "main", second), name="t", schema=SCHEMA, environment=home.environment)
@@ -183,7 +183,7 @@ def test_random_histories_of_two_branches() -> None:
     assert all(found == (None, [f"{ROOT}/"], True) for found in conflicts)
 
 
-def test_no_hints_are_written(home: Home) -> None:
+def test_no_hints_are_written(home: RepositoryContext) -> None:
     """A table in a branch writes neither Paimon's hints nor an index of tags; hints that are there do no harm."""
     store = BranchStore(home, "main", ROOT)
     table = table_of(home, "main")
@@ -200,7 +200,7 @@ def test_no_hints_are_written(home: Home) -> None:
     assert bytes(store.get("snapshot/LATEST")) == b"1"
 
 
-def test_reports_say_when_the_bytes_come_back(home: Home) -> None:
+def test_reports_say_when_the_bytes_come_back(home: RepositoryContext) -> None:
     """Expiry, rollback and cleaning say that bytes come back by the repository's collection, and so it is."""
     table = table_of(home, "main")
     before = set(names_below(home.store))

@@ -10,7 +10,7 @@ import pytest
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.repo.branches import create_branch, load_branch
 from lakebed.repo.commit import commit
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.refs import resolve
 from lakebed.repo.tags import create_tag, delete_tag, find_tag, list_tags, load_tag
 from lakebed.repo.versions import list_pins, list_versions, pin_version, restore_version, unpin
@@ -26,7 +26,7 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def home(clock: ManualClock) -> Iterator[Home]:
+def home(clock: ManualClock) -> Iterator[RepositoryContext]:
     """A repository with one empty commit."""
     with open_home(Place(environment=Environment(clock=clock))) as opened:
         yield opened
@@ -39,7 +39,7 @@ def refused(error: type[Exception], kind: str, act: Any, *args: Any, **named: An
     assert caught.value.kind == kind  # type: ignore[attr-defined]
 
 
-def test_a_tag_stays_where_it_is(home: Home) -> None:
+def test_a_tag_stays_where_it_is(home: RepositoryContext) -> None:
     """Whatever the branch does, a tag names the commit it was given; taken away, the name is free."""
     put(home, "main", "a", "1")
     made = commit(home, "main", message="first")
@@ -55,7 +55,7 @@ def test_a_tag_stays_where_it_is(home: Home) -> None:
     create_tag(home, "v1.0/rc", commit_id=load_branch(home, "main")[0].commit_id)
 
 
-def test_what_cannot_be_a_tag_is_refused(home: Home) -> None:
+def test_what_cannot_be_a_tag_is_refused(home: RepositoryContext) -> None:
     """Taken names, names of branches, wrong names, missing commits, no lifetime: each has its kind."""
     head = load_branch(home, "main")[0].commit_id
     create_tag(home, "v1", commit_id=head)
@@ -67,7 +67,7 @@ def test_what_cannot_be_a_tag_is_refused(home: Home) -> None:
     assert [name for name, _ in list_tags(home)] == ["v1"]
 
 
-def test_a_lifetime_ends(home: Home, clock: ManualClock) -> None:
+def test_a_lifetime_ends(home: RepositoryContext, clock: ManualClock) -> None:
     """Afterwards the tag is not there for anybody, and its name can be given again, also to a branch."""
     head = load_branch(home, "main")[0].commit_id
     create_tag(home, "soon", commit_id=head, lifetime_ms=1000)
@@ -84,7 +84,7 @@ def test_a_lifetime_ends(home: Home, clock: ManualClock) -> None:
     assert resolve(home, "later").kind == "branch"
 
 
-def test_tags_are_listed_in_pages(home: Home) -> None:
+def test_tags_are_listed_in_pages(home: RepositoryContext) -> None:
     """By prefix and behind a name, in the order of names."""
     head = load_branch(home, "main")[0].commit_id
     for name in ("v2", "v1", "other", "v10"):
@@ -94,7 +94,7 @@ def test_tags_are_listed_in_pages(home: Home) -> None:
     assert [name for name, _ in list_tags(home, prefix="v", after="v1")] == ["v10", "v2"]
 
 
-def test_pins_are_tags_and_branches(home: Home) -> None:
+def test_pins_are_tags_and_branches(home: RepositoryContext) -> None:
     """A branch pins the version it left the default branch at; only tags are taken away by unpin."""
     put(home, "main", "a", "1")
     made = commit(home, "main", message="first")
@@ -115,7 +115,7 @@ def test_pins_are_tags_and_branches(home: Home) -> None:
     assert [one.name for one in list_pins(home)] == ["dev"]
 
 
-def test_versions_are_what_the_default_branch_was(home: Home) -> None:
+def test_versions_are_what_the_default_branch_was(home: RepositoryContext) -> None:
     """Oldest first, along first parents; those whose objects were collected are left out."""
     ids = [load_branch(home, "main")[0].commit_id]
     for number in range(3):
@@ -126,7 +126,7 @@ def test_versions_are_what_the_default_branch_was(home: Home) -> None:
     assert [version.id for version in list_versions(home)] == [ids[0], *ids[2:]]
 
 
-def test_a_restore_needs_a_clean_branch(home: Home) -> None:
+def test_a_restore_needs_a_clean_branch(home: RepositoryContext) -> None:
     """Nothing uncommitted is lost by it; an expired version does not come back."""
     put(home, "main", "a", "1")
     first = commit(home, "main", message="first")

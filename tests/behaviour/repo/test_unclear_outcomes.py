@@ -13,14 +13,14 @@ import pytest
 from lakebed.errors import LakebedError, OutcomeUnknown, Unavailable
 from lakebed.repo.branches import create_branch, delete_branch, load_branch
 from lakebed.repo.commit import commit
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.merge import merge
 from lakebed.repo.reset import hard_reset, reset, reset_prefix
 from lakebed.repo.staging.write import delete_prefix, stage_if_absent
 from worlds.repo.memory_repository import Place, Trap, contents, entry_of, head_of, open_home, put, put_many, remove
 
 R = TypeVar("R")
-Verb = Callable[[Home], object]
+Verb = Callable[[RepositoryContext], object]
 
 VERBS: dict[str, Verb] = {
     "put": lambda home: put(home, "main", "a", "new"),

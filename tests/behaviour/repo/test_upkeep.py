@@ -49,7 +49,9 @@ def test_an_idle_repository_costs_a_look_a_minute(home: Repositories, environmen
     repo = home.create("analytics")
     records = home.key_value
     assert isinstance(records, Asked)
-    upkeep = Upkeep(records, open_homes=lambda: [repo.home], all_homes=lambda: [repo.home], environment=environment)
+    upkeep = Upkeep(
+        records, open_contexts=lambda: [repo.context], all_contexts=lambda: [repo.context], environment=environment
+    )
 
     def seconds(count: int) -> int:
         before = records.looks
@@ -67,7 +69,7 @@ def test_an_idle_repository_costs_a_look_a_minute(home: Repositories, environmen
     main.commit("five")
     main.delete_many([f"{number}" for number in range(4)])
     seconds(1)
-    record = load_branch(repo.home, "main")[0]
+    record = load_branch(repo.context, "main")[0]
     assert record.compacted is not None
     assert record.sealed == ()
     main.put("5", b"x")
@@ -79,16 +81,16 @@ def test_an_idle_repository_costs_a_look_a_minute(home: Repositories, environmen
         main.put(f"7{number}", b"x")
     main.commit("three")
     main.delete_many([f"7{number}" for number in range(3)])
-    assert load_branch(repo.home, "main")[0].compacted is None
+    assert load_branch(repo.context, "main")[0].compacted is None
     seconds(70)  # it is looked at until the cooldown is over, though nothing is written meanwhile
-    assert load_branch(repo.home, "main")[0].compacted is not None
+    assert load_branch(repo.context, "main")[0].compacted is not None
 
 
 def test_a_repository_that_goes_is_forgotten(home: Repositories, environment: Environment) -> None:
     """What is known of repositories that nobody has open any more is not kept."""
     repo = home.create("analytics")
-    open_homes = [repo.home]
-    upkeep = Upkeep(home.key_value, open_homes=lambda: open_homes, all_homes=lambda: [], environment=environment)
+    open_homes = [repo.context]
+    upkeep = Upkeep(home.key_value, open_contexts=lambda: open_homes, all_contexts=lambda: [], environment=environment)
     upkeep.compact_changed()
     open_homes.clear()
     upkeep.compact_changed()

@@ -61,7 +61,7 @@ def test_a_late_put_to_a_signed_address_is_refused(client: Any, server: Any, chu
     assert client.get("a").body == second
     assert client.pool.request("PUT", place["presigned_url"], body=first).status == 409
     assert client.get("a").body == second
-    [stored] = server.site.repositories.repository("analytics").home.store.list("data")
+    [stored] = server.site.repositories.repository("analytics").context.store.list("data")
     assert stored.size_bytes == size  # nothing is left of the late one
 
 

@@ -209,7 +209,7 @@ def test_it_serves_an_s3_bucket(s3_server: Any) -> None:
         assert pool.request("GET", stat["physical_address"]).data == b"12345"
         assert stat["physical_address_expiry"] > stat["mtime"]
         # An entry that names what may not be read, as an older version let in, is listed and not signed.
-        home = running.site.repositories.repository("analytics").home
+        home = running.site.repositories.repository("analytics").context
         elsewhere = Entry(f"{config['default_namespace_prefix']}/_repositories/x", 5, "", 0)
         stage(replace(home, foreign=ForeignStores()), branch="main", path="b", entry=elsewhere)
         rows = ask("GET", "/repositories/analytics/refs/main/objects/ls", presign="true").json()["results"]

@@ -198,7 +198,7 @@ def test_what_is_allowed_is_imported_and_linked(ground: Ground) -> None:
 
 def test_an_entry_that_names_what_is_not_allowed_is_not_read(ground: Ground) -> None:
     """However it came into a repository, as by an older version: its bytes are neither read nor copied nor signed."""
-    home = ground.running.site.repositories.repository("mine").home
+    home = ground.running.site.repositories.repository("mine").context
     unguarded = replace(home, foreign=ForeignStores())
     client = replace(ground.admin, repository="mine")
     client.ask("POST", ":/branches", {"name": "poisoned", "source": "main"})
@@ -255,7 +255,7 @@ def test_names_of_stores_are_those_of_the_lake() -> None:
 
 def test_many_objects_are_checked_by_folder(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred thousand addresses of one folder cost one look at it; one wrong among them refuses all."""
-    home = ground.running.site.repositories.repository("mine").home
+    home = ground.running.site.repositories.repository("mine").context
     looks = 0
     real = os.path.realpath
 
@@ -319,7 +319,7 @@ def test_metrics_name_nothing_without_a_key(ground: Ground) -> None:
     client = replace(ground.admin, repository="mine")
     client.ask("POST", ":/branches", {"name": "a-private-branch", "source": "main"})
     client.put("x", branch="a-private-branch")
-    run_compactor_once(ground.running.site.repositories.repository("mine").home)
+    run_compactor_once(ground.running.site.repositories.repository("mine").context)
     default_registry.counter("lakebed_test_total", help_text="A test.", label_names=("store",)).add(1, "s3://a-bucket")
 
     def page(headers: dict[str, str]) -> Any:

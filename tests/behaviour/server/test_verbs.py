@@ -109,7 +109,7 @@ def test_a_collection_runs_beside_other_requests(client: Any, server: Any) -> No
     """However long it takes, other requests are answered meanwhile; then it tells what went."""
     client.put("a", b"first")
     client.put("a", b"second")
-    home = server.site.repositories.repository("analytics").home
+    home = server.site.repositories.repository("analytics").context
     inside, go_on = threading.Event(), threading.Event()
     listing = home.store.list
 

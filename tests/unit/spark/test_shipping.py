@@ -49,7 +49,7 @@ def test_a_branch_is_shipped_as_its_bytes(tmp_path: Path) -> None:
         with pytest.raises(NotFound):
             tasks.located(store, [["a", "missing"]], files=at)
         assert sorted(tasks.located(store, [["a"]], files=lambda name: [("elsewhere", name)])[0]) == ["a"]
-        with repo.home.store.count() as asked:
+        with repo.context.store.count() as asked:
             tasks.located(store, [["a"], ["b"], ["c"]], files=at)
         assert asked.get == asked.list == asked.head == 0
         with pytest.raises(InvalidRequest) as refused:

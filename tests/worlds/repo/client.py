@@ -188,7 +188,7 @@ class Library:
         """See `Way`."""
         with told():
             one = self.repository.branch(branch)
-            one.stage_many([(path, upload(self.repository.home, body)) for path, body in bodies.items()])
+            one.stage_many([(path, upload(self.repository.context, body)) for path, body in bodies.items()])
 
     def delete(self, branch: str, paths: list[str]) -> None:
         """See `Way`."""
@@ -273,7 +273,7 @@ def check_sound(repository: Repository, *, tidy: bool = True) -> int:
 
     Nobody else may work on it, not even its own compactor (`QUIET`). Raises `Wrong`.
     """
-    home = repository.home
+    home = repository.context
     repository.delete_retention()
     if tidy:
         while not clean_once(home).is_done:

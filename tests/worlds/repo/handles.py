@@ -23,9 +23,9 @@ from lakebed.repo.collect import collect_garbage
 from lakebed.repo.commit import commit
 from lakebed.repo.committed.merge import Strategy
 from lakebed.repo.compact import compact_once, run_compactor_once
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.differences import diff_refs, diff_uncommitted
 from lakebed.repo.entry import IDENTITY_BYTES, encode_entry
-from lakebed.repo.home import Home
 from lakebed.repo.importing import (
     Import,
     ImportSource,
@@ -84,11 +84,11 @@ class Process:
         self.name = name
         self.branches = branches
         self._key_value = WitnessedKeyValue(world.witness)
-        self._home = world.make_home(world.handle(self._key_value))
+        self._home = world.make_context(world.handle(self._key_value))
 
     # ---- the one way to call a verb
 
-    def perform(self, verb: Verb, call: Callable[[Home], R], *, goes_on: bool = False) -> R | None:
+    def perform(self, verb: Verb, call: Callable[[RepositoryContext], R], *, goes_on: bool = False) -> R | None:
         """Announce a verb, call it, and judge what it says. None: it was refused, or its outcome is unknown.
 
         Args:
@@ -224,7 +224,7 @@ class Process:
         branch, path = self._branch(rng), self._path(rng)
         verb = self._verb("get", branch)
 
-        def read(home: Home) -> list[Entry | None]:
+        def read(home: RepositoryContext) -> list[Entry | None]:
             with open_view(home, resolve(home, branch)) as view:
                 return [view.get(path)]
 
@@ -257,7 +257,7 @@ class Process:
         amount = rng.choice((None, None, 2))
         verb = self._verb("list", branch)
 
-        def read(home: Home) -> list[Line]:
+        def read(home: RepositoryContext) -> list[Line]:
             with open_view(home, resolve(home, branch)) as view:
                 lines = view.list(prefix, after=after, delimiter=delimiter, amount=amount)
                 return [
@@ -280,7 +280,7 @@ class Process:
         branch = self._branch(rng)
         verb = self._verb("uncommitted", branch)
 
-        def read(home: Home) -> dict[bytes, Any]:
+        def read(home: RepositoryContext) -> dict[bytes, Any]:
             return {one.path.encode(): one.kind for one in diff_uncommitted(home, branch)}
 
         found = self.perform(verb, read)
@@ -299,7 +299,7 @@ class Process:
         left, right = self._commit_id(rng), self._commit_id(rng)
         ledger = self.world.witness.ledger
 
-        def read(home: Home) -> dict[bytes, bytes]:
+        def read(home: RepositoryContext) -> dict[bytes, bytes]:
             with open_view(home, resolve(home, left)) as view:
                 return {
                     one.path.encode(): encode_entry(one.entry)[:IDENTITY_BYTES]
@@ -311,7 +311,7 @@ class Process:
         if found is not None and found != identified(ledger.content(left)):
             raise Violation(f"the commit {left} reads {found}")
 
-        def compare(home: Home) -> dict[bytes, Any]:
+        def compare(home: RepositoryContext) -> dict[bytes, Any]:
             return {one.path.encode(): one.kind for one in diff_refs(home, left, right, kind="two_dot")}
 
         differs = self.perform(self._verb("diff of commits"), compare)

@@ -30,8 +30,8 @@ from lakebed.repo.branches import load_branch
 from lakebed.repo.commit import new_commit
 from lakebed.repo.commits import load_commit
 from lakebed.repo.committed.store import EMPTY_METARANGE
+from lakebed.repo.context import RepositoryContext, make_context
 from lakebed.repo.entry import decode_entry, new_address
-from lakebed.repo.home import Home, make_home
 from lakebed.repo.model import Branch, DiffKind, Entry, MetarangeRef, RepositoryRecord
 from lakebed.repo.options import RangeOptions, RepositoryOptions
 from lakebed.repo.records import encode_record, new_token
@@ -274,7 +274,9 @@ def copy_of(place: Place) -> Place:
 
 
 @contextmanager
-def open_home(place: Place, *, trap: Trap | None = None, key_value: KeyValue | None = None) -> Iterator[Home]:
+def open_home(
+    place: Place, *, trap: Trap | None = None, key_value: KeyValue | None = None
+) -> Iterator[RepositoryContext]:
     """A home of a place, as a process of its own; `key_value` instead of the place's."""
     store: Any = open_store(place.url, environment=place.environment)
     inner: Any = key_value
@@ -282,7 +284,7 @@ def open_home(place: Place, *, trap: Trap | None = None, key_value: KeyValue | N
         inner = open_key_value(place.records_url, environment=place.environment)
     elif inner is None:
         inner = MemoryKeyValue(place.space)
-    home = make_home(
+    home = make_context(
         "analytics",
         place.record,
         store=store if trap is None else TrappedStore(store, trap),
@@ -299,39 +301,39 @@ def open_home(place: Place, *, trap: Trap | None = None, key_value: KeyValue | N
             inner.close()
 
 
-def make_branch(home: Home, name: str, commit_id: str) -> None:
+def make_branch(home: RepositoryContext, name: str, commit_id: str) -> None:
     """A branch at a commit."""
     home.key_value.set(home.keys.branch(name), encode_record(Branch(commit_id, new_token(home.environment))))
 
 
-def entry_of(home: Home, text: str) -> Entry:
+def entry_of(home: RepositoryContext, text: str) -> Entry:
     """An entry of a new object that holds a text: entries of equal texts are the same."""
     checksum = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
     return Entry(new_address(home.environment), len(text), checksum, home.now_ms(), metadata={"text": text})
 
 
-def put(home: Home, branch: str, path: str, text: str) -> None:
+def put(home: RepositoryContext, branch: str, path: str, text: str) -> None:
     """Stage a text."""
     stage(home, branch=branch, path=path, entry=entry_of(home, text))
 
 
-def put_many(home: Home, branch: str, texts: Mapping[str, str]) -> None:
+def put_many(home: RepositoryContext, branch: str, texts: Mapping[str, str]) -> None:
     """Stage texts by path, in one write."""
     stage_many(home, branch=branch, entries=[(path, entry_of(home, text)) for path, text in texts.items()])
 
 
-def remove(home: Home, branch: str, path: str) -> None:
+def remove(home: RepositoryContext, branch: str, path: str) -> None:
     """Delete a path."""
     delete(home, branch=branch, path=path)
 
 
-def contents(home: Home, reference: str) -> dict[str, str]:
+def contents(home: RepositoryContext, reference: str) -> dict[str, str]:
     """What a reference shows: texts by path."""
     with open_view(home, resolve(home, reference)) as view:
         return _texts(view.rows(None, None))
 
 
-def committed_contents(home: Home, ref: MetarangeRef) -> dict[str, str]:
+def committed_contents(home: RepositoryContext, ref: MetarangeRef) -> dict[str, str]:
     """What a metarange holds."""
     return _texts(home.committed.open(ref).rows())
 
@@ -344,7 +346,7 @@ def _texts(batches: Iterable[pa.RecordBatch]) -> dict[str, str]:
     }
 
 
-def uncommitted_of(home: Home, branch: str) -> dict[str, DiffKind]:
+def uncommitted_of(home: RepositoryContext, branch: str) -> dict[str, DiffKind]:
     """What differs between a branch and its head."""
     with home.key_value.snapshot() as snapshot:
         record, _ = load_branch(home, branch, snapshot=snapshot)
@@ -355,7 +357,7 @@ def uncommitted_of(home: Home, branch: str) -> dict[str, DiffKind]:
         }
 
 
-def head_of(home: Home, branch: str) -> dict[str, str]:
+def head_of(home: RepositoryContext, branch: str) -> dict[str, str]:
     """What a branch's head holds."""
     record, _ = load_branch(home, branch)
     return committed_contents(home, load_commit(home, record.commit_id).metarange)

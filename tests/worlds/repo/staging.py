@@ -21,8 +21,8 @@ from lakebed.repo.branches import load_branch
 from lakebed.repo.commits import commit_id, load_commit
 from lakebed.repo.committed.apply import apply_changes
 from lakebed.repo.committed.store import EMPTY_METARANGE
+from lakebed.repo.context import RepositoryContext, make_context
 from lakebed.repo.entry import encode_entry, new_address
-from lakebed.repo.home import Home, make_home
 from lakebed.repo.model import Branch, Commit, DiffKind, Entry, MetarangeRef, RepositoryRecord
 from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.records import decode_record, encode_record, new_token
@@ -64,7 +64,7 @@ class StagingScene:
         environment: Environment | None = None,
     ) -> None:
         self.environment = environment or Environment()
-        self.home: Home = make_home(
+        self.home: RepositoryContext = make_context(
             "a-repository",
             RepositoryRecord("01HFAKE0000000000000000000", "a-repository.repo", BRANCH, 0),
             store=open_store(f"memory://{uuid.uuid4().hex}", environment=self.environment),

@@ -376,7 +376,7 @@ class Gardener(Lane):
         kinds: dict[str, Callable[[], object]] = {
             "compact": lambda: repository.branch(branch).compact(),
             "collect": collect,
-            "clean": lambda: clean_once(repository.home),
+            "clean": lambda: clean_once(repository.context),
             "expire": lambda: repository.set_retention(default_days=0),
             "keep": repository.delete_retention,
         }

@@ -30,9 +30,9 @@ from lakebed.repo import data
 from lakebed.repo.collect import collect_garbage
 from lakebed.repo.commit import new_commit
 from lakebed.repo.committed.store import EMPTY_METARANGE, Committed
+from lakebed.repo.context import RepositoryContext, make_context
 from lakebed.repo.differences import diff_uncommitted
 from lakebed.repo.entry import decode_entry, encode_entry
-from lakebed.repo.home import Home, make_home
 from lakebed.repo.layout import Keys
 from lakebed.repo.model import Branch, Entry, RepositoryRecord
 from lakebed.repo.options import CollectionOptions, RangeOptions, RepositoryOptions
@@ -176,9 +176,9 @@ class World:
 
     # ---- homes and time
 
-    def make_home(self, key_value: KeyValue) -> Home:
+    def make_context(self, key_value: KeyValue) -> RepositoryContext:
         """A process's home, over its own handle of the records."""
-        return make_home(
+        return make_context(
             "sim",
             self.record,
             store=self.scheduler.store(self.store, faults=self.faults, page_count=3),
@@ -188,9 +188,9 @@ class World:
             cache=BlockCache(1 << 14, runtime=self.environment.runtime),
         )
 
-    def quiet_home(self) -> Home:
+    def quiet_home(self) -> RepositoryContext:
         """A home of the world itself: nothing fails, nothing switches, nothing is cached from before."""
-        return make_home(
+        return make_context(
             "sim",
             self.record,
             store=self.store,
@@ -308,7 +308,7 @@ class World:
             raise Violation(f"after the last collection {strays[:3]} are left, and nothing needs them")
         self.counts["worlds judged"] += 1
 
-    def _clean(self, home: Home) -> None:
+    def _clean(self, home: RepositoryContext) -> None:
         """Nothing is left of dropped tokens, once their marks are followed."""
         while not clean_once(home).is_done:
             continue
@@ -319,7 +319,7 @@ class World:
         if self.witness.marks - named:
             raise Violation(f"the marks {sorted(self.witness.marks - named)[:3]} are left")
 
-    def _clean_orphans(self, home: Home) -> None:
+    def _clean_orphans(self, home: RepositoryContext) -> None:
         before = {token: dict(rows) for token, rows in self.witness.rows.items() if rows}
         while not clean_orphans_once(home).is_done:
             continue
@@ -327,7 +327,7 @@ class World:
         if before != after:
             raise Violation("the cleanup of orphans took rows of live tokens")
 
-    def _collect(self, home: Home) -> None:
+    def _collect(self, home: RepositoryContext) -> None:
         report = collect_garbage(home, options=CollectionOptions(min_age=timedelta(0)))
         self.counts["collected at rest"] += report.deleted_count
         failed = [warning for warning in report.warnings if "older than the rules" not in warning]
@@ -356,11 +356,11 @@ class World:
                 raise Violation(f"the commit {id} reads {shown(found)} instead of {shown(expected)}")
             self.counts["commits read again"] += 1
 
-    def _read(self, home: Home, reference: str) -> State:
+    def _read(self, home: RepositoryContext, reference: str) -> State:
         with open_view(home, resolve(home, reference)) as view:
             return {line.path.encode(): encode_entry(line.entry) for line in view.list() if line.entry is not None}
 
-    def _check_bytes(self, home: Home, state: State) -> None:
+    def _check_bytes(self, home: RepositoryContext, state: State) -> None:
         for path, value in state.items():
             entry = decode_entry(value, where="the model")
             if "://" not in entry.address:

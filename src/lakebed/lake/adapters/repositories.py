@@ -49,7 +49,7 @@ class RepositoryAdapter:
         with lake.reading_repositories() as home:
             if home is None:
                 return 0
-            return sum(meta.size_bytes for meta in home.repository(name).home.store.list(""))
+            return sum(meta.size_bytes for meta in home.repository(name).context.store.list(""))
 
     def versions(self, lake: Stores, name: str) -> list[Version]:
         """Cost: 1 read a commit."""

@@ -210,7 +210,7 @@ class _Merge:
             merged = MergedRows(base, source, destination)
             for start, end, side in self._forced(*_bounds(base, source, destination), merged):
                 merged.force(start, end, side)
-            self._report(merged.settle(self._strategy))
+            self._report(merged.resolve_clashes(self._strategy))
             if self._writer is not None:
                 self._counts += merged.counts()
                 self._writer.write_rows(merged.rows())
@@ -311,7 +311,7 @@ class MergedRows:
         self._clashing[mine] = False
         self._clashing_gone[other] = False
 
-    def settle(self, strategy: Strategy | None) -> list[pa.BinaryArray]:
+    def resolve_clashes(self, strategy: Strategy | None) -> list[pa.BinaryArray]:
         """Give clashing paths to the winner.
 
         Returns:

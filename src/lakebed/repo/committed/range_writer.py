@@ -126,7 +126,7 @@ class MetarangeWriter:
         if self._held:
             self._end_range(ends_open=True)
         while self._waiting:
-            self._settle_oldest()
+            self._await_oldest()
         ranges = [one for one in self._ranges if one is not None]
         metarange_id = metarange_hash(ranges)
         if metarange_id == self._base.ref.id:
@@ -203,7 +203,7 @@ class MetarangeWriter:
         while self._waiting and (
             len(self._waiting) >= _WAITING_COUNT_MAX or self._waiting_bytes + writer.size_bytes > _WAITING_BYTES_MAX
         ):
-            self._settle_oldest()
+            self._await_oldest()
         waiting = _Waiting(
             place=len(self._ranges),
             range_id=range_id,
@@ -216,7 +216,7 @@ class MetarangeWriter:
         self._waiting_bytes += waiting.file_bytes
         self._ranges.append(None)
 
-    def _settle_oldest(self) -> None:
+    def _await_oldest(self) -> None:
         """Wait until the oldest of the ranges that are being put is durable."""
         oldest = self._waiting.popleft()
         self._waiting_bytes -= oldest.file_bytes

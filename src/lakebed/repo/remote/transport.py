@@ -134,7 +134,7 @@ class HttpTransport:
     @property
     def context(self) -> NoReturn:
         """Not here: the server has it. Raises `InvalidRequest` (``not_over_http``)."""
-        only_local("A repository's home")
+        only_local("A repository's context")
 
     def call(self, verb: Verb[R], **local: Any) -> R:
         """See `Transport.call`. ``progress`` is not called, and credentials are refused. Cost: 1 request."""

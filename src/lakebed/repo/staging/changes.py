@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from lakebed.key_value.port import KEY_BYTES_MAX, KeyValueSnapshot
 from lakebed.repo.committed.apply import Changes
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import ROWS_SCHEMA, StagingToken
 from lakebed.repo.rows import Interval, gathered, joined, overlay, prefix_range
 
@@ -64,13 +64,18 @@ def is_cleared(path: bytes, cleared: Sequence[Interval]) -> bool:
 
 
 def staged_rows(
-    home: Home, snapshot: KeyValueSnapshot, token: StagingToken, *, start: bytes | None = None, end: bytes | None = None
+    context: RepositoryContext,
+    snapshot: KeyValueSnapshot,
+    token: StagingToken,
+    *,
+    start: bytes | None = None,
+    end: bytes | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one token with paths in ``[start, end)``, tombstones among them; batches of `ROWS_SCHEMA`.
 
     Cost: 1 scan of the key-value store, about 15 ns a row.
     """
-    first, last = prefix_range(home.keys.token(token.id))
+    first, last = prefix_range(context.keys.token(token.id))
     for batch in gathered(snapshot.scan_arrow(first + (start or b""), last if end is None else first + end)):
         # Without a stop, pyarrow 26 computes a negative size for columns whose values are little more than the prefix.
         paths = pc.binary_slice(batch.column(0), len(first), KEY_BYTES_MAX)
@@ -78,7 +83,7 @@ def staged_rows(
 
 
 def token_sources(
-    home: Home,
+    context: RepositoryContext,
     snapshot: KeyValueSnapshot,
     tokens: Sequence[StagingToken],
     *,
@@ -97,7 +102,7 @@ def token_sources(
     """
 
     def of_token(token: StagingToken) -> Rows:
-        return lambda low, high: staged_rows(home, snapshot, token, start=low, end=high)
+        return lambda low, high: staged_rows(context, snapshot, token, start=low, end=high)
 
     sources: list[Iterator[pa.RecordBatch]] = []
     clearing: list[StagingToken] = []
@@ -117,7 +122,7 @@ def _of_ranges(rows: Rows, ranges: Sequence[Bounds]) -> Iterator[pa.RecordBatch]
         yield from rows(start, end)
 
 
-def changes_of(home: Home, snapshot: KeyValueSnapshot, tokens: Sequence[StagingToken]) -> Changes:
+def changes_of(context: RepositoryContext, snapshot: KeyValueSnapshot, tokens: Sequence[StagingToken]) -> Changes:
     """What tokens do together to whatever lies below them.
 
     Args:
@@ -128,5 +133,5 @@ def changes_of(home: Home, snapshot: KeyValueSnapshot, tokens: Sequence[StagingT
     """
     return Changes(
         clears=cleared_by(tokens),
-        rows=lambda: overlay(token_sources(home, snapshot, tokens)),
+        rows=lambda: overlay(token_sources(context, snapshot, tokens)),
     )

@@ -24,7 +24,7 @@ from typing import Final
 from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.lsm.file_id import FILE_ID_CHARACTERS, file_id_at, is_file_id
 from lakebed.metrics import default_registry
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import Branch
 from lakebed.repo.records import read_records
 from lakebed.repo.rows import prefix_range
@@ -54,7 +54,7 @@ class Cleaned:
     """False: there was more than one step may take."""
 
 
-def clean_once(home: Home, *, row_count_max: int = 100_000) -> Cleaned:
+def clean_once(context: RepositoryContext, *, row_count_max: int = 100_000) -> Cleaned:
     """Remove the rows of tokens that were marked as dropped, and their marks.
 
     Args:
@@ -63,37 +63,37 @@ def clean_once(home: Home, *, row_count_max: int = 100_000) -> Cleaned:
     Cost: 1 snapshot, 1 scan of the branches and of the marks, and the rows; 1 write for every 4,096. When it is stopped
         at any point, the next step goes on.
     """
-    marks = home.keys.cleanup()
-    with home.key_value.snapshot() as snapshot:
-        named = _named_tokens(home, snapshot)
+    marks = context.keys.cleanup()
+    with context.key_value.snapshot() as snapshot:
+        named = _named_tokens(context, snapshot)
         dropped = (key[len(marks) :].decode(errors="replace") for key, _ in snapshot.scan(*prefix_range(marks)))
-        return _remove(home, snapshot, (token for token in dropped if token not in named), row_count_max)
+        return _remove(context, snapshot, (token for token in dropped if token not in named), row_count_max)
 
 
-def clean_orphans_once(home: Home, *, row_count_max: int = 100_000) -> Cleaned:
+def clean_orphans_once(context: RepositoryContext, *, row_count_max: int = 100_000) -> Cleaned:
     """Remove the rows of tokens that no branch names and nobody has marked, but for fresh ones (`FRESH_MS`).
 
     Cost: as `clean_once`, and 1 seek a token that has rows.
     """
-    fresh_from = file_id_at(home.now_ms() - FRESH_MS)
-    with home.key_value.snapshot() as snapshot:
-        named = _named_tokens(home, snapshot)
-        orphans = (token for token in _tokens_with_rows(home, snapshot) if token not in named and token < fresh_from)
-        return _remove(home, snapshot, orphans, row_count_max)
+    fresh_from = file_id_at(context.now_ms() - FRESH_MS)
+    with context.key_value.snapshot() as snapshot:
+        named = _named_tokens(context, snapshot)
+        orphans = (token for token in _tokens_with_rows(context, snapshot) if token not in named and token < fresh_from)
+        return _remove(context, snapshot, orphans, row_count_max)
 
 
-def _named_tokens(home: Home, snapshot: KeyValueSnapshot) -> set[str]:
+def _named_tokens(context: RepositoryContext, snapshot: KeyValueSnapshot) -> set[str]:
     """Every token of every branch."""
     return {
         token.id
-        for _, record in read_records(snapshot, home.keys.branch(), Branch)
+        for _, record in read_records(snapshot, context.keys.branch(), Branch)
         for token in (record.staging, *record.sealed)
     }
 
 
-def _tokens_with_rows(home: Home, snapshot: KeyValueSnapshot) -> Iterator[str]:
+def _tokens_with_rows(context: RepositoryContext, snapshot: KeyValueSnapshot) -> Iterator[str]:
     """Every token that has rows; names that are no ULIDs are nobody's tokens, and are left alone."""
-    start, end = prefix_range(home.keys.staging())
+    start, end = prefix_range(context.keys.staging())
     begin: bytes | None = start
     while begin is not None:
         first = next(iter(snapshot.scan(begin, end)), None)
@@ -102,22 +102,24 @@ def _tokens_with_rows(home: Home, snapshot: KeyValueSnapshot) -> Iterator[str]:
         token = first[0][len(start) : len(start) + FILE_ID_CHARACTERS].decode(errors="replace")
         if is_file_id(token):
             yield token
-            begin = prefix_range(home.keys.token(token))[1]
+            begin = prefix_range(context.keys.token(token))[1]
         else:
             begin = first[0] + b"\0"
 
 
-def _remove(home: Home, snapshot: KeyValueSnapshot, tokens: Iterable[str], row_count_max: int) -> Cleaned:
+def _remove(
+    context: RepositoryContext, snapshot: KeyValueSnapshot, tokens: Iterable[str], row_count_max: int
+) -> Cleaned:
     """Remove the rows of tokens, and their marks when all rows are gone."""
     row_count = token_count = 0
     for token in tokens:
-        keys = (key for key, _ in snapshot.scan(*prefix_range(home.keys.token(token))))
+        keys = (key for key, _ in snapshot.scan(*prefix_range(context.keys.token(token))))
         while batch := list(islice(keys, min(DELETE_ROW_COUNT, row_count_max - row_count))):
-            home.key_value.write(deletes=batch)
+            context.key_value.write(deletes=batch)
             row_count += len(batch)
             _CLEANED.add(len(batch))
         if row_count >= row_count_max and next(keys, None) is not None:
             return Cleaned(token_count, row_count, is_done=False)
-        home.key_value.delete(home.keys.cleanup(token))
+        context.key_value.delete(context.keys.cleanup(token))
         token_count += 1
     return Cleaned(token_count, row_count, is_done=True)

@@ -22,13 +22,13 @@ from lakebed.errors import Conflict, OutcomeUnknown
 from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.metrics import default_registry
 from lakebed.repo.branches import branch_moved, known_branch, load_branch
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import Branch
 from lakebed.repo.names import check_branch_name
 from lakebed.repo.protection import check_writable
-from lakebed.repo.records import settling
+from lakebed.repo.records import resolving_outcome
 
-__all__ = ["RETRIES", "Standing", "Tries", "check_only_unexpected", "replace_rows", "write_rows"]
+__all__ = ["RETRIES", "WriteAttempts", "WritePrecondition", "check_only_unexpected", "replace_rows", "write_rows"]
 
 RETRIES: Final = default_registry.counter(
     "lakebed_repo_retries_total",
@@ -39,7 +39,7 @@ RETRIES: Final = default_registry.counter(
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class WritePrecondition:
     """What a try rests on.
 
     Attributes:
@@ -57,7 +57,7 @@ class Standing:
     token_prefix: bytes
 
 
-class Tries:
+class WriteAttempts:
     """The tries of one write to a branch; the first `look` begins the first.
 
     `RepositoryOptions.write_tries_max` is about tokens: a record that changed and kept its token, as by a commit that
@@ -71,50 +71,54 @@ class Tries:
         InvalidRequest: kind ``invalid_branch_name``, ``protected_branch``, ``read_only_repository``.
     """
 
-    def __init__(self, home: Home, branch: str, *, operation: str) -> None:
-        check_writable(home, check_branch_name(branch))
-        self._home = home
+    def __init__(self, context: RepositoryContext, branch: str, *, operation: str) -> None:
+        check_writable(context, check_branch_name(branch))
+        self._context = context
         self._branch = branch
-        self._key = home.keys.branch(branch)
+        self._key = context.keys.branch(branch)
         self._operation = operation
         self._tokens: set[str] = set()
         self._count = 0
 
-    def look(self) -> Standing:
+    def look(self) -> WritePrecondition:
         """Begin a try that overwrites: from what this process knows, which the write will prove.
 
         Raises:
             NotFound: kind ``branch_not_found``; that is true, not only what this process knows.
             Conflict: kind ``branch_moved``: there were enough tries.
         """
-        record, raw = known_branch(self._home, self._branch)
-        return self._standing(record, raw, self._home.key_value.peek(self._home.keys.boundary))
+        record, raw = known_branch(self._context, self._branch)
+        return self._precondition(record, raw, self._context.key_value.peek(self._context.keys.boundary))
 
     @contextmanager
-    def moment(self) -> Iterator[tuple[KeyValueSnapshot, Standing]]:
+    def moment(self) -> Iterator[tuple[KeyValueSnapshot, WritePrecondition]]:
         """Begin a try that decides by what is there: with a snapshot of its moment. Raises as `look`."""
-        with self._home.key_value.snapshot() as snapshot:
-            record, raw = load_branch(self._home, self._branch, snapshot=snapshot)
-            yield snapshot, self._standing(record, raw, snapshot.get(self._home.keys.boundary))
+        with self._context.key_value.snapshot() as snapshot:
+            record, raw = load_branch(self._context, self._branch, snapshot=snapshot)
+            yield snapshot, self._precondition(record, raw, snapshot.get(self._context.keys.boundary))
 
-    def _standing(self, record: Branch, raw: bytes, boundary: bytes | None) -> Standing:
+    def _precondition(self, record: Branch, raw: bytes, boundary: bytes | None) -> WritePrecondition:
         self._begin(record)
         on_branch: dict[bytes, bytes | None] = {self._key: raw}
-        on_both = {**on_branch, self._home.keys.boundary: boundary}
-        return Standing(record, on_branch, boundary, on_both, self._home.keys.token(record.staging.id))
+        on_both = {**on_branch, self._context.keys.boundary: boundary}
+        return WritePrecondition(record, on_branch, boundary, on_both, self._context.keys.token(record.staging.id))
 
     def _begin(self, record: Branch) -> None:
-        options = self._home.options
+        options = self._context.options
         self._tokens.add(record.staging.id)
         self._count += 1
         if self._count > 1:
             RETRIES.add(1, self._operation)
         if len(self._tokens) > options.write_tries_max or self._count > options.publish_tries_max:
-            raise branch_moved(self._home, self._branch, self._operation)
+            raise branch_moved(self._context, self._branch, self._operation)
 
 
 def write_rows(
-    home: Home, keys: Sequence[bytes], values: Sequence[bytes], *, expected: Mapping[bytes, bytes | None]
+    context: RepositoryContext,
+    keys: Sequence[bytes],
+    values: Sequence[bytes],
+    *,
+    expected: Mapping[bytes, bytes | None],
 ) -> bool:
     """Write rows, at least one, in one atomic change.
 
@@ -126,21 +130,21 @@ def write_rows(
     """
     try:
         if len(keys) == 1:
-            home.key_value.write([(keys[0], values[0])], expected=expected)
+            context.key_value.write([(keys[0], values[0])], expected=expected)
         else:
-            home.key_value.put_columns(keys, values, expected=expected)
+            context.key_value.put_columns(keys, values, expected=expected)
     except Conflict as error:
         check_only_unexpected(error)
         return False
     except OutcomeUnknown as unclear:
-        with settling(unclear), home.key_value.snapshot() as snapshot:
+        with resolving_outcome(unclear), context.key_value.snapshot() as snapshot:
             if snapshot.get_many(keys) != list(values):
                 raise
     return True
 
 
 def replace_rows(
-    home: Home,
+    context: RepositoryContext,
     puts: Sequence[tuple[bytes, bytes]],
     removed: Mapping[bytes, bytes | None],
     *,
@@ -152,13 +156,13 @@ def replace_rows(
         removed: with the values that they have, which are expected too.
     """
     try:
-        home.key_value.write(puts, list(removed), expected={**expected, **removed})
+        context.key_value.write(puts, list(removed), expected={**expected, **removed})
     except Conflict as error:
         check_only_unexpected(error)
         return False
     except OutcomeUnknown as unclear:
         # What is gone may have been cleaned up with its whole token: only what we rested on tells.
-        with settling(unclear), home.key_value.snapshot() as snapshot:
+        with resolving_outcome(unclear), context.key_value.snapshot() as snapshot:
             if any(snapshot.get(key) != value for key, value in (*expected.items(), *puts)):
                 raise
             if any(value is not None for value in snapshot.get_many(removed)):

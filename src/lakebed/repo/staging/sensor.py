@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Final
 
 from lakebed.key_value.port import KeyValueSnapshot
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import TOMBSTONE, Branch
 from lakebed.repo.records import read_records
 from lakebed.repo.rows import prefix_range
@@ -24,39 +24,41 @@ COUNTED_BRANCHES_MAX: Final = 64
 """Branches that one look counts from the store; the others wait for the next."""
 
 
-def count_branch(home: Home, branch: str, record: Branch, *, snapshot: KeyValueSnapshot) -> BranchCounts:
+def count_branch(
+    context: RepositoryContext, branch: str, record: Branch, *, snapshot: KeyValueSnapshot
+) -> BranchCounts:
     """Count a branch from the store, as far as it matters: up to the threshold of a compaction.
 
     Cost: 1 scan of at most `RepositoryOptions.compaction_staged_min` rows; nothing when it was counted before.
     """
-    known = home.counters.counts(branch)
+    known = context.counters.counts(branch)
     if known is not None:
         return replace(known, sealed_tokens=len(record.sealed))
-    left = home.options.compaction_staged_min
+    left = context.options.compaction_staged_min
     counted: dict[str, tuple[int, int]] = {}
     for token in (record.staging, *record.sealed):
-        rows = [value for _, value in islice(snapshot.scan(*prefix_range(home.keys.token(token.id))), left)]
+        rows = [value for _, value in islice(snapshot.scan(*prefix_range(context.keys.token(token.id))), left)]
         tombstones = rows.count(TOMBSTONE)
         counted[token.id] = (len(rows) - tombstones, tombstones + (token.clears is not None))
         left -= len(rows)
-    home.counters.set_counted(branch, counted, sealed_count=len(record.sealed))
-    return home.counters.counts(branch) or BranchCounts()
+    context.counters.set_counted(branch, counted, sealed_count=len(record.sealed))
+    return context.counters.counts(branch) or BranchCounts()
 
 
-def wanted_compactions(home: Home) -> list[tuple[str, str]]:
+def wanted_compactions(context: RepositoryContext) -> list[tuple[str, str]]:
     """The branches that want to be compacted, each with the reason (`BranchCounts.why`).
 
     Cost: 1 scan of the branches' records; a branch that was not counted since the start is, some a call.
     """
     wanted = []
     fresh = 0
-    with home.key_value.snapshot() as snapshot:
-        for branch, record in read_records(snapshot, home.keys.branch(), Branch):
-            if home.counters.counts(branch) is None:
+    with context.key_value.snapshot() as snapshot:
+        for branch, record in read_records(snapshot, context.keys.branch(), Branch):
+            if context.counters.counts(branch) is None:
                 fresh += 1
                 if fresh > COUNTED_BRANCHES_MAX:
                     continue
-            why = count_branch(home, branch, record, snapshot=snapshot).why(home.options)
+            why = count_branch(context, branch, record, snapshot=snapshot).why(context.options)
             if why is not None:
                 wanted.append((branch, why))
     return wanted

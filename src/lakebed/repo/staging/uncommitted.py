@@ -26,7 +26,7 @@ from lakebed.repo.commits import load_commit
 from lakebed.repo.committed.diff import diff_metaranges, diff_rows
 from lakebed.repo.committed.metarange import Metarange
 from lakebed.repo.committed.windows import match_paths, order_of, side_by_side
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import ROWS_SCHEMA, Branch, MetarangeRef, StagingToken
 from lakebed.repo.rows import Interval, overlay, rows_of, without_tombstones
 from lakebed.repo.staging.changes import Bounds, cleared_by, left_of, token_sources
@@ -38,7 +38,7 @@ DENSE: Final = 8
 
 
 def uncommitted(
-    home: Home,
+    context: RepositoryContext,
     snapshot: KeyValueSnapshot,
     record: Branch,
     *,
@@ -64,12 +64,12 @@ def uncommitted(
     """
     if tokens is None:
         tokens = (record.staging, *record.sealed)
-    head = load_commit(home, record.commit_id, snapshot=snapshot).metarange
+    head = load_commit(context, record.commit_id, snapshot=snapshot).metarange
     cleared = cleared_by(tokens)
-    metarange = home.committed.open(head)
-    between, again = tee(_compacted(home, head, record.compacted, left_of(start, end, cleared)))
+    metarange = context.committed.open(head)
+    between, again = tee(_compacted(context, head, record.compacted, left_of(start, end, cleared)))
     sources = (
-        overlay(token_sources(home, snapshot, tokens, start=start, end=end)),
+        overlay(token_sources(context, snapshot, tokens, start=start, end=end)),
         (_side(batch, "left") for batch in between),
         (_side(batch, "right") for batch in again),
         _below(metarange, cleared, start, end),
@@ -86,22 +86,26 @@ def uncommitted(
 
 
 def is_dirty(
-    home: Home, snapshot: KeyValueSnapshot, record: Branch, *, tokens: Sequence[StagingToken] | None = None
+    context: RepositoryContext,
+    snapshot: KeyValueSnapshot,
+    record: Branch,
+    *,
+    tokens: Sequence[StagingToken] | None = None,
 ) -> bool:
     """Whether there is any difference; arguments and errors as `uncommitted`.
 
     Cost: until the first one; nothing is read of a branch that has nothing staged, sealed or compacted but its tokens.
     """
-    return next(uncommitted(home, snapshot, record, tokens=tokens), None) is not None
+    return next(uncommitted(context, snapshot, record, tokens=tokens), None) is not None
 
 
 def _compacted(
-    home: Home, head: MetarangeRef, compacted: MetarangeRef | None, ranges: Sequence[Bounds]
+    context: RepositoryContext, head: MetarangeRef, compacted: MetarangeRef | None, ranges: Sequence[Bounds]
 ) -> Iterator[pa.RecordBatch]:
     """The difference of head and compacted metarange, where nothing hides it."""
     if compacted is not None:
         for start, end in ranges:
-            yield from diff_metaranges(home.committed, head, compacted, start=start, end=end)
+            yield from diff_metaranges(context.committed, head, compacted, start=start, end=end)
 
 
 def _side(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:

@@ -19,8 +19,8 @@ from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.metrics import default_registry
 from lakebed.repo.branches import load_branch
 from lakebed.repo.commits import load_commit
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.entry import decode_entry
-from lakebed.repo.home import Home
 from lakebed.repo.model import TOMBSTONE, Branch, Entry, MetarangeRef, StagingToken
 from lakebed.repo.names import check_path, check_prefix
 from lakebed.repo.refs import ResolvedReference, resolve
@@ -51,21 +51,21 @@ class View:
         owns_snapshot: close it with the view.
     """
 
-    __slots__ = ("_home", "_metarange", "_owns_snapshot", "_snapshot", "base", "tokens")
+    __slots__ = ("_context", "_metarange", "_owns_snapshot", "_snapshot", "base", "tokens")
 
     def __init__(
         self,
-        home: Home,
+        context: RepositoryContext,
         *,
         snapshot: KeyValueSnapshot,
         base: MetarangeRef,
         tokens: Sequence[StagingToken] = (),
         owns_snapshot: bool = False,
     ) -> None:
-        self._home = home
+        self._context = context
         self._snapshot = snapshot
         self._owns_snapshot = owns_snapshot
-        self._metarange = home.committed.open(base)
+        self._metarange = context.committed.open(base)
         self.base = base
         self.tokens = tuple(tokens)
 
@@ -104,11 +104,11 @@ class View:
         Cost: as `values`.
         """
         newest, older = self.tokens[0], self.tokens[1:]
-        prefix = self._home.keys.token(newest.id)
+        prefix = self._context.keys.token(newest.id)
         own = self._snapshot.get_many([prefix + path for path in paths])
         hidden = cleared_by([newest])
         open_paths = [path for path in paths if not is_cleared(path, hidden)] if hidden else paths
-        lower = View(self._home, snapshot=self._snapshot, base=self.base, tokens=older)
+        lower = View(self._context, snapshot=self._snapshot, base=self.base, tokens=older)
         below = dict(zip(open_paths, lower.values(open_paths), strict=True))
         return [(row, below.get(path)) for path, row in zip(paths, own, strict=True)]
 
@@ -117,7 +117,7 @@ class View:
         keys: list[bytes] = []
         is_hidden = False
         for token in tokens:
-            keys.append(self._home.keys.token(token.id) + path)
+            keys.append(self._context.keys.token(token.id) + path)
             is_hidden = token.clears is not None and path.startswith(token.clears.encode())
             if is_hidden:
                 break
@@ -152,7 +152,7 @@ class View:
             if not wanted:
                 break
             touched += 1
-            prefix = self._home.keys.token(token.id)
+            prefix = self._context.keys.token(token.id)
             rows = self._snapshot.get_many([prefix + path for path in wanted])
             found.update((path, row) for path, row in zip(wanted, rows, strict=True) if row is not None)
             if token.clears is not None:
@@ -181,7 +181,7 @@ class View:
         if not self.tokens:
             yield from (batch for batch in metarange.rows(start, end) if batch.num_rows)
             return
-        sources = token_sources(self._home, self._snapshot, self.tokens, below=metarange.rows, start=start, end=end)
+        sources = token_sources(self._context, self._snapshot, self.tokens, below=metarange.rows, start=start, end=end)
         for batch in overlay(sources):
             batch = without_tombstones(batch)
             if batch.num_rows:
@@ -219,15 +219,17 @@ class View:
         self.close()
 
 
-def branch_view(home: Home, record: Branch, *, snapshot: KeyValueSnapshot) -> View:
+def branch_view(context: RepositoryContext, record: Branch, *, snapshot: KeyValueSnapshot) -> View:
     """What a branch shows, staged rows included; record and snapshot are of one moment. The snapshot stays yours."""
     base = record.compacted
     if base is None:
-        base = load_commit(home, record.commit_id, snapshot=snapshot).metarange
-    return View(home, snapshot=snapshot, base=base, tokens=(record.staging, *record.sealed))
+        base = load_commit(context, record.commit_id, snapshot=snapshot).metarange
+    return View(context, snapshot=snapshot, base=base, tokens=(record.staging, *record.sealed))
 
 
-def open_view(home: Home, resolved: ResolvedReference, *, snapshot: KeyValueSnapshot | None = None) -> View:
+def open_view(
+    context: RepositoryContext, resolved: ResolvedReference, *, snapshot: KeyValueSnapshot | None = None
+) -> View:
     """What a reference shows.
 
     Args:
@@ -240,14 +242,14 @@ def open_view(home: Home, resolved: ResolvedReference, *, snapshot: KeyValueSnap
     """
     if snapshot is not None:
         if resolved.branch is not None:
-            return branch_view(home, resolved.branch, snapshot=snapshot)
-        return View(home, snapshot=snapshot, base=resolved.commit.metarange)
-    snapshot = home.key_value.snapshot()
+            return branch_view(context, resolved.branch, snapshot=snapshot)
+        return View(context, snapshot=snapshot, base=resolved.commit.metarange)
+    snapshot = context.key_value.snapshot()
     try:
         if resolved.branch is None:
-            return View(home, snapshot=snapshot, base=resolved.commit.metarange, owns_snapshot=True)
-        record, _ = load_branch(home, resolved.name, snapshot=snapshot)
-        view = branch_view(home, record, snapshot=snapshot)
+            return View(context, snapshot=snapshot, base=resolved.commit.metarange, owns_snapshot=True)
+        record, _ = load_branch(context, resolved.name, snapshot=snapshot)
+        view = branch_view(context, record, snapshot=snapshot)
         view._owns_snapshot = True
         return view
     except BaseException:
@@ -256,7 +258,7 @@ def open_view(home: Home, resolved: ResolvedReference, *, snapshot: KeyValueSnap
 
 
 @contextmanager
-def at_reference(home: Home, ref: str) -> Iterator[View]:
+def at_reference(context: RepositoryContext, ref: str) -> Iterator[View]:
     """What a reference shows at one moment, that of the call.
 
     Raises:
@@ -264,7 +266,7 @@ def at_reference(home: Home, ref: str) -> Iterator[View]:
         InvalidRequest: kind ``invalid_reference``.
     Cost: 1 snapshot and about 3 reads of the key-value store.
     """
-    with home.key_value.snapshot() as snapshot:
-        resolved = resolve(home, ref, snapshot=snapshot)
-        with open_view(home, resolved, snapshot=snapshot) as view:
+    with context.key_value.snapshot() as snapshot:
+        resolved = resolve(context, ref, snapshot=snapshot)
+        with open_view(context, resolved, snapshot=snapshot) as view:
             yield view

@@ -22,16 +22,16 @@ import msgspec
 import pyarrow as pa
 
 from lakebed.errors import AlreadyExists, Conflict
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.entry import decode_entry
 from lakebed.repo.foreign import is_foreign
 from lakebed.repo.heads import fold
-from lakebed.repo.home import Home
 from lakebed.repo.model import TOMBSTONE, Entry
 from lakebed.repo.names import check_path, check_prefix
 from lakebed.repo.records import encode_record, new_token, write_unique
 from lakebed.repo.rows import prefix_range
 from lakebed.repo.staging.entries import checked_columns, checked_entry, pairs_of
-from lakebed.repo.staging.protocol import Tries, check_only_unexpected, replace_rows, write_rows
+from lakebed.repo.staging.protocol import WriteAttempts, check_only_unexpected, replace_rows, write_rows
 from lakebed.repo.staging.view import branch_view
 
 __all__ = [
@@ -49,7 +49,7 @@ __all__ = [
 # ---- puts
 
 
-def stage(home: Home, *, branch: str, path: str, entry: Entry) -> None:
+def stage(context: RepositoryContext, *, branch: str, path: str, entry: Entry) -> None:
     """Give a path an entry, whatever was there.
 
     Raises:
@@ -62,17 +62,17 @@ def stage(home: Home, *, branch: str, path: str, entry: Entry) -> None:
     Cost: 2 peeks and 1 write of the key-value store.
     """
     key = check_path(path, writing=True)
-    value, ulid = _allowed(home, entry, path)
-    tries = Tries(home, branch, operation="stage")
+    value, ulid = _allowed(context, entry, path)
+    attempts = WriteAttempts(context, branch, operation="stage")
     while True:
-        standing = tries.look()
-        _check_age(ulid, standing.boundary)
-        if write_rows(home, [standing.token_prefix + key], [value], expected=standing.on_both):
-            home.counters.count(branch, standing.record.staging.id, entries=1)
+        precondition = attempts.look()
+        _check_age(ulid, precondition.boundary)
+        if write_rows(context, [precondition.token_prefix + key], [value], expected=precondition.on_both):
+            context.counters.count(branch, precondition.record.staging.id, entries=1)
             return
 
 
-def stage_if_absent(home: Home, *, branch: str, path: str, entry: Entry) -> None:
+def stage_if_absent(context: RepositoryContext, *, branch: str, path: str, entry: Entry) -> None:
     """Give a path an entry, if nothing is visible there.
 
     What is visible and has the same address was written by an earlier try of this call, or of its caller, whose reply
@@ -86,13 +86,13 @@ def stage_if_absent(home: Home, *, branch: str, path: str, entry: Entry) -> None
 
     def refuse(visible: Entry | None) -> None:
         if visible is not None:
-            raise path_exists(home, branch, path)
+            raise path_exists(context, branch, path)
 
-    _stage_unless(home, branch, path, entry, operation="stage_if_absent", refuse=refuse)
+    _stage_unless(context, branch, path, entry, operation="stage_if_absent", refuse=refuse)
 
 
 def stage_if_match(
-    home: Home, *, branch: str, path: str, entry: Entry, matches: Callable[[Entry | None], bool]
+    context: RepositoryContext, *, branch: str, path: str, entry: Entry, matches: Callable[[Entry | None], bool]
 ) -> None:
     """Give a path an entry, if what is visible there, None: nothing, is what the caller expects.
 
@@ -107,38 +107,47 @@ def stage_if_match(
     def refuse(visible: Entry | None) -> None:
         if not matches(visible):
             raise Conflict(
-                f"{path!r} on branch {branch} of repository {home.name} is not what was expected there: read it again.",
+                f"{path!r} on branch {branch} of repository {context.name} is not what was expected there: read it "
+                "again.",
                 kind="path_changed",
                 branch=branch,
                 path=path,
             )
 
-    _stage_unless(home, branch, path, entry, operation="stage_if_match", refuse=refuse)
+    _stage_unless(context, branch, path, entry, operation="stage_if_match", refuse=refuse)
 
 
 def _stage_unless(
-    home: Home, branch: str, path: str, entry: Entry, *, operation: str, refuse: Callable[[Entry | None], None]
+    context: RepositoryContext,
+    branch: str,
+    path: str,
+    entry: Entry,
+    *,
+    operation: str,
+    refuse: Callable[[Entry | None], None],
 ) -> None:
     """Stage an entry in the moment in which `refuse` accepts what is visible."""
     key = check_path(path, writing=True)
-    value, ulid = _allowed(home, entry, path)
-    tries = Tries(home, branch, operation=operation)
+    value, ulid = _allowed(context, entry, path)
+    attempts = WriteAttempts(context, branch, operation=operation)
     while True:
-        with tries.moment() as (snapshot, standing):
-            own, below = branch_view(home, standing.record, snapshot=snapshot).layers_of([key])[0]
+        with attempts.moment() as (snapshot, precondition):
+            own, below = branch_view(context, precondition.record, snapshot=snapshot).layers_of([key])[0]
         raw = below if own is None else own or None
         visible = None if raw is None else decode_entry(raw, where=path)
         if visible is not None and visible.address == entry.address:
             return
         refuse(visible)
-        _check_age(ulid, standing.boundary)
-        staged = standing.token_prefix + key
-        if write_rows(home, [staged], [value], expected={**standing.on_both, staged: own}):
-            home.counters.count(branch, standing.record.staging.id, entries=1)
+        _check_age(ulid, precondition.boundary)
+        staged = precondition.token_prefix + key
+        if write_rows(context, [staged], [value], expected={**precondition.on_both, staged: own}):
+            context.counters.count(branch, precondition.record.staging.id, entries=1)
             return
 
 
-def stage_many(home: Home, *, branch: str, entries: Iterable[tuple[str, Entry]] | pa.RecordBatch | pa.Table) -> int:
+def stage_many(
+    context: RepositoryContext, *, branch: str, entries: Iterable[tuple[str, Entry]] | pa.RecordBatch | pa.Table
+) -> int:
     """Give many paths entries, in one atomic change; of a path that repeats the last counts.
 
     Args:
@@ -155,24 +164,24 @@ def stage_many(home: Home, *, branch: str, entries: Iterable[tuple[str, Entry]] 
     """
     pairs = list(pairs_of(entries) if isinstance(entries, pa.RecordBatch | pa.Table) else entries)
     paths, column, oldest = checked_columns(pairs)
-    home.foreign.check(entry.address for _, entry in pairs if is_foreign(entry.address))
-    tries = Tries(home, branch, operation="stage_many")
+    context.foreign.check(entry.address for _, entry in pairs if is_foreign(entry.address))
+    attempts = WriteAttempts(context, branch, operation="stage_many")
     while True:
-        standing = tries.look()
-        _check_age(oldest, standing.boundary)
+        precondition = attempts.look()
+        _check_age(oldest, precondition.boundary)
         if not paths:
             return 0
-        prefix = standing.token_prefix
+        prefix = precondition.token_prefix
         keys = [prefix + path for path in paths]
-        if write_rows(home, keys, column, expected=standing.on_both):
-            home.counters.count(branch, standing.record.staging.id, entries=len(paths))
+        if write_rows(context, keys, column, expected=precondition.on_both):
+            context.counters.count(branch, precondition.record.staging.id, entries=len(paths))
             return len(paths)
 
 
 # ---- deletes
 
 
-def delete(home: Home, *, branch: str, path: str) -> bool:
+def delete(context: RepositoryContext, *, branch: str, path: str) -> bool:
     """Take a path away.
 
     Returns:
@@ -182,10 +191,10 @@ def delete(home: Home, *, branch: str, path: str) -> bool:
         NotFound, InvalidRequest, Conflict, OutcomeUnknown: as `stage`.
     Cost: 1 snapshot, 1 read a token and 1 of the committed data, 1 write.
     """
-    return delete_many(home, branch=branch, paths=[path]) == 1
+    return delete_many(context, branch=branch, paths=[path]) == 1
 
 
-def delete_many(home: Home, *, branch: str, paths: Iterable[str]) -> int:
+def delete_many(context: RepositoryContext, *, branch: str, paths: Iterable[str]) -> int:
     """Take many paths away, in one atomic change.
 
     A tombstone is written where an older layer has the path, or could not be seen to have none; an entry that only the
@@ -199,11 +208,11 @@ def delete_many(home: Home, *, branch: str, paths: Iterable[str]) -> int:
     Cost: 1 snapshot, 1 read a token for all paths together, the ranges that may have them, 1 write.
     """
     wanted = list(dict.fromkeys(check_path(path, writing=True) for path in paths))
-    tries = Tries(home, branch, operation="delete")
+    attempts = WriteAttempts(context, branch, operation="delete")
     while True:
-        with tries.moment() as (snapshot, standing):
-            layers = branch_view(home, standing.record, snapshot=snapshot).layers_of(wanted)
-        prefix = standing.token_prefix
+        with attempts.moment() as (snapshot, precondition):
+            layers = branch_view(context, precondition.record, snapshot=snapshot).layers_of(wanted)
+        prefix = precondition.token_prefix
         buried: list[bytes] = []
         removed: dict[bytes, bytes | None] = {}
         for path, (own, below) in zip(wanted, layers, strict=True):
@@ -217,15 +226,19 @@ def delete_many(home: Home, *, branch: str, paths: Iterable[str]) -> int:
             return 0
         # No address is named, so the boundary does not matter.
         if removed:
-            is_done = replace_rows(home, [(key, TOMBSTONE) for key in buried], removed, expected=standing.on_branch)
+            is_done = replace_rows(
+                context, [(key, TOMBSTONE) for key in buried], removed, expected=precondition.on_branch
+            )
         else:
-            is_done = write_rows(home, buried, [TOMBSTONE] * len(buried), expected=standing.on_branch)
+            is_done = write_rows(context, buried, [TOMBSTONE] * len(buried), expected=precondition.on_branch)
         if is_done:
-            home.counters.count(branch, standing.record.staging.id, entries=-len(removed), tombstones=len(buried))
+            context.counters.count(
+                branch, precondition.record.staging.id, entries=-len(removed), tombstones=len(buried)
+            )
             return len(buried) + len(removed)
 
 
-def delete_prefix(home: Home, *, branch: str, prefix: str) -> bool:
+def delete_prefix(context: RepositoryContext, *, branch: str, prefix: str) -> bool:
     """Take away everything below a prefix; ``""``: everything. What is written afterwards is not hidden.
 
     Returns:
@@ -238,48 +251,48 @@ def delete_prefix(home: Home, *, branch: str, prefix: str) -> bool:
     branch with too many sealed tokens is compacted first.
     """
     start, end = prefix_range(check_prefix(prefix, writing=True))
-    tries = Tries(home, branch, operation="delete_prefix")
+    attempts = WriteAttempts(context, branch, operation="delete_prefix")
     while True:
-        with tries.moment() as (snapshot, standing):
-            view = branch_view(home, standing.record, snapshot=snapshot)
+        with attempts.moment() as (snapshot, precondition):
+            view = branch_view(context, precondition.record, snapshot=snapshot)
             if next(view.rows(start or None, end), None) is None:
                 return False
-        record = standing.record
-        is_long = len(record.sealed) >= home.options.sealed_tokens_max
-        if is_long and fold(home, branch, operation="delete_prefix"):
+        record = precondition.record
+        is_long = len(record.sealed) >= context.options.sealed_tokens_max
+        if is_long and fold(context, branch, operation="delete_prefix"):
             continue
-        token = new_token(home.environment, clears=prefix)
+        token = new_token(context.environment, clears=prefix)
         after = msgspec.structs.replace(record, staging=token, sealed=(record.staging, *record.sealed))
         try:
-            puts = [(home.keys.branch(branch), encode_record(after))]
-            write_unique(home.key_value, puts, expected=standing.on_branch)
+            puts = [(context.keys.branch(branch), encode_record(after))]
+            write_unique(context.key_value, puts, expected=precondition.on_branch)
         except Conflict as error:
             check_only_unexpected(error)
             continue
-        home.counters.count(branch, token.id, tombstones=1)
-        home.counters.count_seal(branch)
+        context.counters.count(branch, token.id, tombstones=1)
+        context.counters.count_seal(branch)
         return True
 
 
 # ---- inside
 
 
-def path_exists(home: Home, branch: str, path: str) -> AlreadyExists:
+def path_exists(context: RepositoryContext, branch: str, path: str) -> AlreadyExists:
     """The error of a conditional put that came too late."""
     return AlreadyExists(
-        f"{path!r} is there already on branch {branch} of repository {home.name}, and was to be written only if it was "
-        "not.",
+        f"{path!r} is there already on branch {branch} of repository {context.name}, and was to be written only if "
+        "it was not.",
         kind="path_exists",
         branch=branch,
         path=path,
     )
 
 
-def _allowed(home: Home, entry: Entry, path: str) -> tuple[bytes, str | None]:
+def _allowed(context: RepositoryContext, entry: Entry, path: str) -> tuple[bytes, str | None]:
     """An entry as `checked_entry` has it, if its address may be named: a client says where the bytes are."""
     value, ulid = checked_entry(entry, path)
     if ulid is None:
-        home.foreign.check([entry.address])
+        context.foreign.check([entry.address])
     return value, ulid
 
 

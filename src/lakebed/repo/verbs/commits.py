@@ -9,8 +9,8 @@ from msgspec import Meta
 
 from lakebed.repo.commit import commit
 from lakebed.repo.committed.merge import Strategy
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.heads import CommitWithId
-from lakebed.repo.home import Home
 from lakebed.repo.importing import Import, ImportSource, run_import, start_import
 from lakebed.repo.merge import merge
 from lakebed.repo.pick import cherry_pick, revert
@@ -34,7 +34,7 @@ class Commit(Verb[CommitWithId], frozen=True, kw_only=True):
     allow_empty: bool = False
     created_at_ms: Milliseconds | None = None
 
-    def run(self, context: Home) -> CommitWithId:
+    def run(self, context: RepositoryContext) -> CommitWithId:
         return commit(
             context,
             self.branch,
@@ -62,7 +62,7 @@ class Merge(Verb[CommitWithId], frozen=True, kw_only=True):
     prefix: str = ""
     allow_empty: bool = False
 
-    def run(self, context: Home) -> CommitWithId:
+    def run(self, context: RepositoryContext) -> CommitWithId:
         return merge(
             context,
             self.source,
@@ -103,7 +103,7 @@ class _Pick(Verb[CommitWithId], frozen=True, kw_only=True):
 class Revert(_Pick, frozen=True, kw_only=True):
     """Undo one commit's changes in a new commit."""
 
-    def run(self, context: Home) -> CommitWithId:
+    def run(self, context: RepositoryContext) -> CommitWithId:
         return revert(context, self.branch, **self.arguments())
 
 
@@ -111,7 +111,7 @@ class Revert(_Pick, frozen=True, kw_only=True):
 class CherryPick(_Pick, frozen=True, kw_only=True):
     """Make one commit's changes again in a new commit."""
 
-    def run(self, context: Home) -> CommitWithId:
+    def run(self, context: RepositoryContext) -> CommitWithId:
         return cherry_pick(context, self.branch, **self.arguments())
 
 
@@ -124,7 +124,7 @@ class Rebase(Verb[CommitWithId], frozen=True, kw_only=True):
     committer: str | None = None
     strategy: str | None = None
 
-    def run(self, context: Home) -> CommitWithId:
+    def run(self, context: RepositoryContext) -> CommitWithId:
         return rebase(
             context, self.branch, onto=self.onto, committer=self.committer, strategy=as_strategy(self.strategy)
         )
@@ -138,7 +138,7 @@ class HardReset(Verb[CommitWithId], frozen=True, kw_only=True):
     ref: str
     force: bool = False
 
-    def run(self, context: Home) -> CommitWithId:
+    def run(self, context: RepositoryContext) -> CommitWithId:
         return hard_reset(context, self.branch, ref=self.ref, force=self.force)
 
 
@@ -155,7 +155,7 @@ class ImportObjects(Verb[Import], frozen=True, kw_only=True):
     committer: str | None = None
     replace: bool = False
 
-    def run(self, context: Home, *, storage_options: Mapping[str, str] | None = None) -> Import:
+    def run(self, context: RepositoryContext, *, storage_options: Mapping[str, str] | None = None) -> Import:
         id = start_import(
             context,
             self.branch,

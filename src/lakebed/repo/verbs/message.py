@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from lakebed.errors import InvalidRequest
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 
 __all__ = [
     "PAGE_COUNT_MAX",
@@ -80,7 +80,7 @@ class Described(msgspec.Struct, frozen=True, omit_defaults=True):
 class Verb(Described, Generic[R], frozen=True):
     """An operation on one repository."""
 
-    def run(self, context: Home) -> R:
+    def run(self, context: RepositoryContext) -> R:
         """Do it. Raises what the method of the facade documents."""
         raise NotImplementedError
 
@@ -90,11 +90,11 @@ class ListVerb(Verb[list[Row]], frozen=True):
 
     amount: Amount = PAGE_COUNT_MAX
 
-    def rows(self, context: Home, *, amount: int | None) -> Iterator[Row]:
+    def rows(self, context: RepositoryContext, *, amount: int | None) -> Iterator[Row]:
         """The rows, lazily, at most so many; None: all."""
         raise NotImplementedError
 
-    def run(self, context: Home) -> list[Row]:
+    def run(self, context: RepositoryContext) -> list[Row]:
         """One page."""
         return list(self.rows(context, amount=self.amount))
 
@@ -140,7 +140,7 @@ class RepositoryFacts(msgspec.Struct, frozen=True):
     is_read_only: bool
 
 
-def facts_of(context: Home) -> RepositoryFacts:
+def facts_of(context: RepositoryContext) -> RepositoryFacts:
     """What an open repository is. Cost: no request."""
     record = context.record
     return RepositoryFacts(

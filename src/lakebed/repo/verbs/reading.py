@@ -12,9 +12,9 @@ from lakebed.errors import NotFound
 from lakebed.repo import data
 from lakebed.repo.blame import blame
 from lakebed.repo.commits import merge_base
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.differences import DiffScope, diff_refs, diff_uncommitted
 from lakebed.repo.heads import CommitWithId
-from lakebed.repo.home import Home
 from lakebed.repo.log import log
 from lakebed.repo.model import Difference, Entry
 from lakebed.repo.reflog import ReflogLine, reflog
@@ -30,7 +30,7 @@ __all__ = ["VERBS"]
 class Describe(Verb[RepositoryFacts], frozen=True):
     """What a repository is."""
 
-    def run(self, context: Home) -> RepositoryFacts:
+    def run(self, context: RepositoryContext) -> RepositoryFacts:
         return facts_of(context)
 
 
@@ -41,7 +41,7 @@ class Stat(Verb[Entry], frozen=True, kw_only=True):
     ref: str
     path: str
 
-    def run(self, context: Home) -> Entry:
+    def run(self, context: RepositoryContext) -> Entry:
         with at_reference(context, self.ref) as view:
             entry = view.get(self.path)
         if entry is None:
@@ -64,7 +64,7 @@ class StatMany(Verb[dict[str, Entry]], frozen=True, kw_only=True):
     ref: str
     paths: Paths
 
-    def run(self, context: Home) -> dict[str, Entry]:
+    def run(self, context: RepositoryContext) -> dict[str, Entry]:
         with at_reference(context, self.ref) as view:
             found = zip(self.paths, view.get_many(self.paths), strict=True)
         return {path: entry for path, entry in found if entry is not None}
@@ -77,7 +77,7 @@ class Exists(Verb[bool], frozen=True, kw_only=True):
     ref: str
     path: str
 
-    def run(self, context: Home) -> bool:
+    def run(self, context: RepositoryContext) -> bool:
         with at_reference(context, self.ref) as view:
             return view.get(self.path) is not None
 
@@ -91,7 +91,7 @@ class ListObjects(ListVerb[Listed], frozen=True, kw_only=True):
     after: str = ""
     delimiter: str = ""
 
-    def rows(self, context: Home, *, amount: int | None) -> Iterator[Listed]:
+    def rows(self, context: RepositoryContext, *, amount: int | None) -> Iterator[Listed]:
         with at_reference(context, self.ref) as view:
             yield from view.list(self.prefix, after=self.after, delimiter=self.delimiter, amount=amount)
 
@@ -102,7 +102,7 @@ class Head(Verb[CommitWithId], frozen=True, kw_only=True):
 
     ref: str
 
-    def run(self, context: Home) -> CommitWithId:
+    def run(self, context: RepositoryContext) -> CommitWithId:
         resolved = resolve(context, self.ref)
         return CommitWithId(resolved.commit_id, resolved.commit)
 
@@ -119,7 +119,7 @@ class Log(ListVerb[CommitWithId], frozen=True, kw_only=True):
     paths: Paths = msgspec.field(default_factory=list)
     prefixes: Paths = msgspec.field(default_factory=list)
 
-    def rows(self, context: Home, *, amount: int | None) -> Iterator[CommitWithId]:
+    def rows(self, context: RepositoryContext, *, amount: int | None) -> Iterator[CommitWithId]:
         found = log(
             context,
             self.ref,
@@ -146,7 +146,7 @@ class BlameMany(Verb[dict[str, CommitWithId]], frozen=True, kw_only=True):
     ref: str
     paths: Paths
 
-    def run(self, context: Home) -> dict[str, CommitWithId]:
+    def run(self, context: RepositoryContext) -> dict[str, CommitWithId]:
         found = blame(context, self.ref, paths=self.paths)
         return {path: CommitWithId(*one) for path, one in found.items()}
 
@@ -159,7 +159,7 @@ class SignedUrl(Verb[str], frozen=True, kw_only=True):
     path: str
     expires_in_s: Annotated[int, Meta(ge=1, le=7 * 86_400)] = 3600
 
-    def run(self, context: Home) -> str:
+    def run(self, context: RepositoryContext) -> str:
         entry = Stat(ref=self.ref, path=self.path).run(context)
         return data.signed_get(context, entry, expires_in_s=self.expires_in_s)
 
@@ -175,7 +175,7 @@ class Diff(ListVerb[Difference], frozen=True, kw_only=True):
     after: str = ""
     delimiter: str = ""
 
-    def rows(self, context: Home, *, amount: int | None) -> Iterator[Difference]:
+    def rows(self, context: RepositoryContext, *, amount: int | None) -> Iterator[Difference]:
         return diff_refs(
             context,
             self.left,
@@ -197,7 +197,7 @@ class Status(ListVerb[Difference], frozen=True, kw_only=True):
     after: str = ""
     delimiter: str = ""
 
-    def rows(self, context: Home, *, amount: int | None) -> Iterator[Difference]:
+    def rows(self, context: RepositoryContext, *, amount: int | None) -> Iterator[Difference]:
         return diff_uncommitted(
             context, self.branch, prefix=self.prefix, after=self.after, delimiter=self.delimiter, amount=amount
         )
@@ -210,7 +210,7 @@ class CommonAncestor(Verb[str | None], frozen=True, kw_only=True):
     left: str
     right: str
 
-    def run(self, context: Home) -> str | None:
+    def run(self, context: RepositoryContext) -> str | None:
         with context.key_value.snapshot() as snapshot:
             one, _ = resolve_commit(context, self.left, snapshot=snapshot)
             other, _ = resolve_commit(context, self.right, snapshot=snapshot)
@@ -224,7 +224,7 @@ class Reflog(Verb[list[ReflogLine]], frozen=True, kw_only=True):
     branch: str | None = None
     since_ms: Milliseconds | None = None
 
-    def run(self, context: Home) -> list[ReflogLine]:
+    def run(self, context: RepositoryContext) -> list[ReflogLine]:
         return list(reflog(context, branch=self.branch, since_ms=self.since_ms))
 
 

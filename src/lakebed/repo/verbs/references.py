@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from lakebed.repo.branches import create_branch, delete_branch, list_branches, undelete_branch
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import Tag
 from lakebed.repo.refs import resolve_commit
 from lakebed.repo.tags import create_tag, delete_tag, list_tags
@@ -35,7 +35,7 @@ class Branches(ListVerb[NamedCommit], frozen=True, kw_only=True):
     after: str | None = None
     hidden: bool = False
 
-    def rows(self, context: Home, *, amount: int | None) -> Iterator[NamedCommit]:
+    def rows(self, context: RepositoryContext, *, amount: int | None) -> Iterator[NamedCommit]:
         found = list_branches(context, prefix=self.prefix, after=self.after, hidden=self.hidden)
         return _first((NamedCommit(name, record.commit_id) for name, record in found), amount)
 
@@ -49,7 +49,7 @@ class CreateBranch(Verb[None], frozen=True, kw_only=True):
     hidden: bool = False
     committer: str = ""
 
-    def run(self, context: Home) -> None:
+    def run(self, context: RepositoryContext) -> None:
         source = context.record.default_branch if self.source is None else self.source
         create_branch(context, self.name, source=source, hidden=self.hidden, committer=self.committer)
 
@@ -61,7 +61,7 @@ class DeleteBranch(Verb[None], frozen=True, kw_only=True):
     name: str
     committer: str = ""
 
-    def run(self, context: Home) -> None:
+    def run(self, context: RepositoryContext) -> None:
         delete_branch(context, self.name, committer=self.committer)
 
 
@@ -72,7 +72,7 @@ class UndeleteBranch(Verb[None], frozen=True, kw_only=True):
     name: str
     committer: str = ""
 
-    def run(self, context: Home) -> None:
+    def run(self, context: RepositoryContext) -> None:
         undelete_branch(context, self.name, committer=self.committer)
 
 
@@ -83,7 +83,7 @@ class Tags(ListVerb[NamedCommit], frozen=True, kw_only=True):
     prefix: str = ""
     after: str | None = None
 
-    def rows(self, context: Home, *, amount: int | None) -> Iterator[NamedCommit]:
+    def rows(self, context: RepositoryContext, *, amount: int | None) -> Iterator[NamedCommit]:
         found = list_tags(context, prefix=self.prefix, after=self.after)
         return _first((NamedCommit(name, tag.commit_id) for name, tag in found), amount)
 
@@ -97,7 +97,7 @@ class CreateTag(Verb[Tag], frozen=True, kw_only=True):
     owner: str = ""
     lifetime_ms: Milliseconds | None = None
 
-    def run(self, context: Home) -> Tag:
+    def run(self, context: RepositoryContext) -> Tag:
         commit_id, _ = resolve_commit(context, context.record.default_branch if self.ref is None else self.ref)
         return create_tag(context, self.name, commit_id=commit_id, owner=self.owner, lifetime_ms=self.lifetime_ms)
 
@@ -108,7 +108,7 @@ class DeleteTag(Verb[None], frozen=True, kw_only=True):
 
     name: str
 
-    def run(self, context: Home) -> None:
+    def run(self, context: RepositoryContext) -> None:
         delete_tag(context, self.name)
 
 

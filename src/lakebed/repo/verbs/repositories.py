@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import DeletedRepository
 from lakebed.repo.verbs.message import PAGE_COUNT_MAX, Amount, Described, RepositoryFacts, Texts, facts_of, verb
 
@@ -25,7 +25,7 @@ class Opened(Protocol):
     """An open repository."""
 
     @property
-    def home(self) -> Home:
+    def context(self) -> RepositoryContext:
         """What its verbs run on."""
         ...
 
@@ -86,7 +86,7 @@ class ListRepositories(HomeVerb[list[RepositoryFacts]], frozen=True, kw_only=Tru
 
     def run(self, owner: Owner, sees: Callable[[str], bool]) -> list[RepositoryFacts]:
         seen = (one for one in owner.list(prefix=self.prefix, after=self.after) if sees(one.name))
-        return [facts_of(one.home) for one in islice(seen, max(0, self.amount))]
+        return [facts_of(one.context) for one in islice(seen, max(0, self.amount))]
 
 
 @verb("create", role="write", effort="write", gives=RepositoryFacts)
@@ -109,7 +109,7 @@ class CreateRepository(HomeVerb[RepositoryFacts], frozen=True, kw_only=True):
             committer=self.committer,
             read_only=self.read_only,
         )
-        return facts_of(made.home)
+        return facts_of(made.context)
 
 
 @verb("set_metadata", role="admin", effort="write", gives=None)

@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.hooks import Webhook, set_webhooks, webhooks
 from lakebed.repo.protection import Blocked, ProtectionRule, protect, protected, unprotect
 from lakebed.repo.retention import RetentionRules, delete_retention, load_retention, store_retention
@@ -22,7 +22,7 @@ class Protect(Verb[ProtectionRule], frozen=True, kw_only=True):
     pattern: str
     blocked: list[str]
 
-    def run(self, context: Home) -> ProtectionRule:
+    def run(self, context: RepositoryContext) -> ProtectionRule:
         return protect(context, self.pattern, blocked=cast(tuple[Blocked, ...], tuple(self.blocked)))
 
 
@@ -32,7 +32,7 @@ class Unprotect(Verb[None], frozen=True, kw_only=True):
 
     pattern: str
 
-    def run(self, context: Home) -> None:
+    def run(self, context: RepositoryContext) -> None:
         unprotect(context, self.pattern)
 
 
@@ -40,7 +40,7 @@ class Unprotect(Verb[None], frozen=True, kw_only=True):
 class Protected(Verb[tuple[ProtectionRule, ...]], frozen=True):
     """The rules of protected branches, sorted by pattern."""
 
-    def run(self, context: Home) -> tuple[ProtectionRule, ...]:
+    def run(self, context: RepositoryContext) -> tuple[ProtectionRule, ...]:
         return protected(context)
 
 
@@ -48,7 +48,7 @@ class Protected(Verb[tuple[ProtectionRule, ...]], frozen=True):
 class Retention(Verb[RetentionRules | None], frozen=True):
     """The rules of retention."""
 
-    def run(self, context: Home) -> RetentionRules | None:
+    def run(self, context: RepositoryContext) -> RetentionRules | None:
         return load_retention(context)
 
 
@@ -59,7 +59,7 @@ class SetRetention(Verb[RetentionRules], frozen=True, kw_only=True):
     default_days: int
     branch_days: dict[str, int] = msgspec.field(default_factory=dict)
 
-    def run(self, context: Home) -> RetentionRules:
+    def run(self, context: RepositoryContext) -> RetentionRules:
         return store_retention(context, default_days=self.default_days, branch_days=self.branch_days)
 
 
@@ -67,7 +67,7 @@ class SetRetention(Verb[RetentionRules], frozen=True, kw_only=True):
 class DeleteRetention(Verb[None], frozen=True):
     """Remove the rules of retention, so that nothing expires any more."""
 
-    def run(self, context: Home) -> None:
+    def run(self, context: RepositoryContext) -> None:
         delete_retention(context)
 
 
@@ -75,7 +75,7 @@ class DeleteRetention(Verb[None], frozen=True):
 class Webhooks(Verb[tuple[Webhook, ...]], frozen=True):
     """The webhooks that run before and after commits and merges."""
 
-    def run(self, context: Home) -> tuple[Webhook, ...]:
+    def run(self, context: RepositoryContext) -> tuple[Webhook, ...]:
         return webhooks(context.key_value, keys=context.keys)
 
 
@@ -85,7 +85,7 @@ class SetWebhooks(Verb[None], frozen=True, kw_only=True):
 
     hooks: list[Webhook]
 
-    def run(self, context: Home) -> None:
+    def run(self, context: RepositoryContext) -> None:
         set_webhooks(context.key_value, keys=context.keys, hooks=self.hooks)
 
 

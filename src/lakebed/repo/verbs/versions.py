@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, ReclaimReport, Version
 from lakebed.repo.collect import collect_garbage, plan_collection
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.options import CollectionOptions
 from lakebed.repo.verbs.message import Milliseconds, Verb, verb
 from lakebed.repo.versions import list_pins, list_versions, pin_version, restore_version, unpin
@@ -25,7 +25,7 @@ Seconds = Annotated[float, Meta(ge=-(1 << 40), le=1 << 40)]
 class Versions(Verb[list[Version]], frozen=True):
     """Commits of the default branch, oldest first."""
 
-    def run(self, context: Home) -> list[Version]:
+    def run(self, context: RepositoryContext) -> list[Version]:
         return list(list_versions(context))
 
 
@@ -37,7 +37,7 @@ class PinVersion(Verb[Pin], frozen=True, kw_only=True):
     version: str | None = None
     lifetime_ms: Milliseconds | None = None
 
-    def run(self, context: Home) -> Pin:
+    def run(self, context: RepositoryContext) -> Pin:
         return pin_version(context, self.name, version=self.version, lifetime_ms=self.lifetime_ms)
 
 
@@ -45,7 +45,7 @@ class PinVersion(Verb[Pin], frozen=True, kw_only=True):
 class Pins(Verb[list[Pin]], frozen=True):
     """What keeps versions alive: tags, and branches other than the default one."""
 
-    def run(self, context: Home) -> list[Pin]:
+    def run(self, context: RepositoryContext) -> list[Pin]:
         return list_pins(context)
 
 
@@ -55,7 +55,7 @@ class Unpin(Verb[None], frozen=True, kw_only=True):
 
     name: str
 
-    def run(self, context: Home) -> None:
+    def run(self, context: RepositoryContext) -> None:
         unpin(context, self.name)
 
 
@@ -66,7 +66,7 @@ class Restore(Verb[Version], frozen=True, kw_only=True):
     version: str
     committer: str | None = None
 
-    def run(self, context: Home) -> Version:
+    def run(self, context: RepositoryContext) -> Version:
         return restore_version(context, self.version, committer=self.committer)
 
 
@@ -76,7 +76,7 @@ class Why(Verb[Explanation], frozen=True, kw_only=True):
 
     path: str
 
-    def run(self, context: Home) -> Explanation:
+    def run(self, context: RepositoryContext) -> Explanation:
         return why(context, self.path)
 
 
@@ -87,7 +87,7 @@ class PlanReclaim(Verb[ReclaimPlan], frozen=True, kw_only=True):
     min_age_s: Seconds | None = None
     """None: the default, a day."""
 
-    def run(self, context: Home) -> ReclaimPlan:
+    def run(self, context: RepositoryContext) -> ReclaimPlan:
         return plan_collection(context, options=_options(self.min_age_s))
 
 
@@ -99,7 +99,7 @@ class CollectGarbage(Verb[ReclaimReport], frozen=True, kw_only=True):
     """None: the default, a day."""
     dry_run: bool = False
 
-    def run(self, context: Home, *, progress: Callable[[Any], None] | None = None) -> ReclaimReport:
+    def run(self, context: RepositoryContext, *, progress: Callable[[Any], None] | None = None) -> ReclaimReport:
         return collect_garbage(context, options=_options(self.min_age_s), dry_run=self.dry_run, progress=progress)
 
 

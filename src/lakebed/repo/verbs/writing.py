@@ -8,8 +8,8 @@ from lakebed.errors import InvalidRequest
 from lakebed.repo import data
 from lakebed.repo.branches import known_branch
 from lakebed.repo.compact import Compaction, compact_once
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.heads import CommitWithId
-from lakebed.repo.home import Home
 from lakebed.repo.model import Entry
 from lakebed.repo.names import check_path
 from lakebed.repo.protection import check_writable
@@ -33,7 +33,7 @@ class Link(Verb[Entry], frozen=True, kw_only=True):
     metadata: Texts | None = None
     only_if_absent: bool = False
 
-    def run(self, context: Home) -> Entry:
+    def run(self, context: RepositoryContext) -> Entry:
         check_path(self.path, writing=True)
         entry = data.linked(
             context, self.url, checksum=self.checksum, content_type=self.content_type, metadata=self.metadata
@@ -50,7 +50,7 @@ class Delete(Verb[bool], frozen=True, kw_only=True):
     branch: str
     path: str
 
-    def run(self, context: Home) -> bool:
+    def run(self, context: RepositoryContext) -> bool:
         return write.delete(context, branch=self.branch, path=self.path)
 
 
@@ -63,7 +63,7 @@ class DeleteMany(Verb[int], frozen=True, kw_only=True):
     branch: str
     paths: Paths
 
-    def run(self, context: Home) -> int:
+    def run(self, context: RepositoryContext) -> int:
         return write.delete_many(context, branch=self.branch, paths=self.paths)
 
 
@@ -74,7 +74,7 @@ class DeletePrefix(Verb[bool], frozen=True, kw_only=True):
     branch: str
     prefix: str
 
-    def run(self, context: Home) -> bool:
+    def run(self, context: RepositoryContext) -> bool:
         return write.delete_prefix(context, branch=self.branch, prefix=self.prefix)
 
 
@@ -87,7 +87,7 @@ class Copy(Verb[Entry], frozen=True, kw_only=True):
     path: str
     ref: str | None = None
 
-    def run(self, context: Home) -> Entry:
+    def run(self, context: RepositoryContext) -> Entry:
         check_path(self.path, writing=True)
         check_writable(context, self.branch)
         known_branch(context, self.branch)
@@ -105,7 +105,7 @@ class Reset(Verb[CommitWithId], frozen=True, kw_only=True):
     path: str | None = None
     prefix: str | None = None
 
-    def run(self, context: Home) -> CommitWithId:
+    def run(self, context: RepositoryContext) -> CommitWithId:
         if self.path is not None and self.prefix is not None:
             raise InvalidRequest("A reset is of one path or of one prefix, and both were given.", kind="two_targets")
         if self.path is not None:
@@ -122,7 +122,7 @@ class Compact(Verb[Compaction], frozen=True, kw_only=True):
     branch: str
     force: bool = True
 
-    def run(self, context: Home) -> Compaction:
+    def run(self, context: RepositoryContext) -> Compaction:
         return compact_once(context, self.branch, force=self.force)
 
 

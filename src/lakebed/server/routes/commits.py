@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from lakebed.errors import InvalidRequest
 from lakebed.repo.commit import commit as make_commit
 from lakebed.repo.commits import merge_base
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.log import log_page
 from lakebed.repo.merge import merge as make_merge
 from lakebed.repo.pick import cherry_pick as make_pick
@@ -176,7 +176,7 @@ async def find_merge_base(call: Call) -> Reply:
     return json(await call.heavy(_merge_base, home, call.path["source"], call.path["branch"]))
 
 
-def _merge_base(home: Home, source: str, branch: str) -> MergeBaseResult:
+def _merge_base(home: RepositoryContext, source: str, branch: str) -> MergeBaseResult:
     source_id, _ = resolve_commit(home, source)
     destination_id, _ = resolve_commit(home, branch)
     return MergeBaseResult(source_id, destination_id, merge_base(home, source_id, destination_id) or "")

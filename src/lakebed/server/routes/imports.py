@@ -12,7 +12,7 @@ from typing import Final, Literal
 from msgspec import UNSET, UnsetType
 
 from lakebed.repo.commits import load_commit
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.importing import Import, ImportSource, cancel_import, import_status, start_import
 from lakebed.server.bodies import ImportCreation, ImportLocation, ImportStarted, ImportStatus, Message
 from lakebed.server.call import Call
@@ -79,7 +79,7 @@ async def status(call: Call) -> Reply:
     return json(await call.quick(_status, home, import_id, root_url=call.site.repositories.url))
 
 
-def _status(home: Home, import_id: str, *, root_url: str) -> ImportStatus:
+def _status(home: RepositoryContext, import_id: str, *, root_url: str) -> ImportStatus:
     found = import_status(home, import_id)
     commit = None if found.commit_id is None else load_commit(home, found.commit_id)
     updated = datetime.fromtimestamp(found.updated_at_ms / 1000, UTC).isoformat().replace("+00:00", "Z")

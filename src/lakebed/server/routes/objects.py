@@ -16,7 +16,7 @@ import msgspec
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound
 from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.repo import data
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import Entry
 from lakebed.repo.names import check_path
 from lakebed.repo.refs import resolve
@@ -83,7 +83,7 @@ _INLINE_TYPES: Final = frozenset(
 # ---- looking and reading
 
 
-def find_entry(home: Home, ref: str, path: str) -> Entry:
+def find_entry(home: RepositoryContext, ref: str, path: str) -> Entry:
     """What a reference has at a path. Raises `NotFound` (``path_not_found``)."""
     with home.key_value.snapshot() as snapshot, _view(home, ref, snapshot) as view:
         entry = view.get(path)
@@ -92,7 +92,7 @@ def find_entry(home: Home, ref: str, path: str) -> Entry:
     return entry
 
 
-def _view(home: Home, ref: str, snapshot: KeyValueSnapshot) -> View:
+def _view(home: RepositoryContext, ref: str, snapshot: KeyValueSnapshot) -> View:
     return open_view(home, resolve(home, ref, snapshot=snapshot), snapshot=snapshot)
 
 
@@ -117,7 +117,9 @@ async def stat_object(call: Call) -> Reply:
     return json(_stats(call, home, path, entry, with_metadata=with_metadata, presign=False))
 
 
-def _stats(call: Call, home: Home, path: str, entry: Entry, *, with_metadata: bool, presign: bool) -> ObjectStats:
+def _stats(
+    call: Call, home: RepositoryContext, path: str, entry: Entry, *, with_metadata: bool, presign: bool
+) -> ObjectStats:
     if not presign:
         return object_stats(path, entry, address=data.physical_url(home, entry), with_metadata=with_metadata)
     expires_in_s = call.site.options.presigned_lifetime_s
@@ -353,7 +355,7 @@ def condition_of(call: Call) -> Condition | None:
     return Condition(absent=True)
 
 
-def _refuse_early(home: Home, branch: str, path: str, condition: Condition) -> None:
+def _refuse_early(home: RepositoryContext, branch: str, path: str, condition: Condition) -> None:
     entry = None
     try:
         entry = find_entry(home, branch, path)
@@ -373,7 +375,9 @@ def _unmet(path: str, condition: Condition) -> InvalidRequest:
     return InvalidRequest(sentence, kind="precondition_failed", path=path)
 
 
-def stage_entry(home: Home, branch: str, path: str, entry: Entry, *, condition: Condition | None = None) -> None:
+def stage_entry(
+    home: RepositoryContext, branch: str, path: str, entry: Entry, *, condition: Condition | None = None
+) -> None:
     """Give a path of a branch an entry. Raises `InvalidRequest` (``precondition_failed``): the condition is not met."""
     try:
         if condition is None:
@@ -432,7 +436,7 @@ async def delete_objects(call: Call) -> Reply:
     return json(await call.quick(_delete_all, home, call.path["branch"], body.paths))
 
 
-def _delete_all(home: Home, branch: str, paths: list[str]) -> ObjectErrorList:
+def _delete_all(home: RepositoryContext, branch: str, paths: list[str]) -> ObjectErrorList:
     errors: list[ObjectError] = []
     good: list[str] = []
     for path in paths:
@@ -531,7 +535,14 @@ async def list_objects(call: Call) -> Reply:
 
 
 def _list(
-    call: Call, home: Home, ref: str, page: PageRequest, *, delimiter: str, with_metadata: bool, presign: bool
+    call: Call,
+    home: RepositoryContext,
+    ref: str,
+    page: PageRequest,
+    *,
+    delimiter: str,
+    with_metadata: bool,
+    presign: bool,
 ) -> Reply:
     with home.key_value.snapshot() as snapshot, _view(home, ref, snapshot) as view:
         rows = list(view.list(page.prefix, after=page.after, delimiter=delimiter, amount=page.probe))

@@ -46,7 +46,7 @@ async def list_repositories(call: Call) -> Reply:
         rows = []
         for repository in call.site.repositories.list(prefix=page.prefix, after=page.after or None):
             if principal.sees(repository.name) and search in repository.name:
-                rows.append(repository.home)
+                rows.append(repository.context)
                 if len(rows) == page.probe:
                     break
         url = call.site.repositories.url
@@ -95,7 +95,7 @@ async def create_repository(call: Call) -> Reply:
         committer=call.committer,
         read_only=bool(body.read_only),
     )
-    return json(repository_row(made.name, made.home.record, root_url=call.site.repositories.url), 201)
+    return json(repository_row(made.name, made.context.record, root_url=call.site.repositories.url), 201)
 
 
 def _check_namespace(namespace: str) -> None:

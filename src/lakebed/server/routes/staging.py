@@ -16,8 +16,8 @@ from typing_extensions import Buffer
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.repo import data
 from lakebed.repo.branches import load_branch
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.entry import new_address
-from lakebed.repo.home import Home
 from lakebed.repo.model import Entry
 from lakebed.repo.names import check_path
 from lakebed.server.bodies import ObjectStats, StagingLocation, StagingMetadata
@@ -140,7 +140,7 @@ async def upload_presigned(call: Call) -> Reply:
     return Reply(200, headers=headers_of({"etag": f'"{etag}"'}))
 
 
-def _refuse_second(home: Home, address: str) -> None:
+def _refuse_second(home: RepositoryContext, address: str) -> None:
     """Refuse a second upload before its bytes come in; what decides is that uploads are put create-only."""
     try:
         home.store.head(address)
@@ -153,7 +153,7 @@ def _second(address: str) -> AlreadyExists:
     return AlreadyExists(f"Bytes were put to {address} already: ask for a new URL.", kind="upload_exists")
 
 
-def _put(home: Home, address: str, pieces: Iterator[Buffer]) -> str:
+def _put(home: RepositoryContext, address: str, pieces: Iterator[Buffer]) -> str:
     digest = hashlib.md5(usedforsecurity=False)
 
     def digested() -> Iterator[Buffer]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 
 from lakebed.repo import tags
-from lakebed.repo.home import Home
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.refs import resolve_commit
 from lakebed.server.bodies import Page, Ref, TagCreation
 from lakebed.server.call import Call
@@ -47,7 +47,7 @@ async def create_tag(call: Call) -> Reply:
     return json(Ref(body.id, made), 201)
 
 
-def _create(home: Home, name: str, *, ref: str, owner: str) -> str:
+def _create(home: RepositoryContext, name: str, *, ref: str, owner: str) -> str:
     commit_id, _ = resolve_commit(home, ref)
     return tags.create_tag(home, name, commit_id=commit_id, owner=owner).commit_id
 

@@ -17,8 +17,8 @@ from lakebed.errors import Conflict, InvalidRequest
 from lakebed.repo import data
 from lakebed.repo.branch import Branch
 from lakebed.repo.columns import StageRow, table_of
+from lakebed.repo.context import RepositoryContext
 from lakebed.repo.entry import address_ulid
-from lakebed.repo.home import Home
 from lakebed.repo.model import Entry
 from lakebed.repo.transport import LocalTransport
 from lakebed.repo.verbs import HOME_VERBS, VERBS
@@ -277,7 +277,7 @@ async def read(call: Call) -> Reply | StreamedReply:
 _SIZE_MAX: Final = (1 << 53) - 1
 
 
-def _meant(home: Home, ref: str, path: str, address: str | None, size_bytes: int) -> Entry:
+def _meant(home: RepositoryContext, ref: str, path: str, address: str | None, size_bytes: int) -> Entry:
     """What a path has; or, when an address of ours is named, what lies there: a reader goes on with what it opened."""
     if address is not None and address_ulid(address) is not None:
         return Entry(address, size_bytes, "", 0)

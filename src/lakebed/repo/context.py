@@ -1,8 +1,7 @@
-"""Home: what every verb of one repository stands on.
+"""`RepositoryContext`: everything that the operations on one repository use.
 
-Owns: nothing but the bundle, and how it is put together. Every verb is a function whose first argument is a home; all
-else comes by keyword. Invariants: it never changes. What it holds (the committed data, the sensor's counters, the
-hooks) does not know it, so that imports stay without a cycle. Does not know: any verb.
+Owns: how the parts are put together. Invariants: a context is immutable. Its parts (the committed data, the counters of
+staging compaction, the hooks) do not import it, so that imports have no cycle. Does not know: any operation.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from lakebed.repo.records import OrderedIds
 from lakebed.repo.staging.counters import Counters
 from lakebed.runtime import Environment
 
-__all__ = ["Home", "make_home"]
+__all__ = ["RepositoryContext", "make_context"]
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class RepositoryContext:
     """One open repository.
 
     Attributes:
         name: the repository's.
         record: as it was when the repository was opened.
         keys: of its records.
-        key_value: where they are; shared by all repositories of a home, whose owner closes it.
+        key_value: where they are; shared by all repositories of a context, whose owner closes it.
         store: its storage namespace.
         committed: its ranges and metaranges.
         options: settings.
@@ -67,14 +66,14 @@ class Home:
         """Unix time in milliseconds, UTC."""
         return self.environment.clock.now_ms()
 
-    def forced(self) -> Home:
+    def forced(self) -> RepositoryContext:
         """The same repository for a caller who may change it although it is read-only. Cost: no request."""
         if not self.record.read_only:
             return self
         return replace(self, record=msgspec.structs.replace(self.record, read_only=False))
 
 
-def make_home(
+def make_context(
     name: str,
     record: RepositoryRecord,
     *,
@@ -84,8 +83,8 @@ def make_home(
     environment: Environment | None = None,
     cache: BlockCache | None = None,
     foreign: ForeignStores | None = None,
-) -> Home:
-    """A home of a repository, whether it is recorded or about to be.
+) -> RepositoryContext:
+    """A context of a repository, whether it is recorded or about to be.
 
     Args:
         name: the repository's.
@@ -102,7 +101,7 @@ def make_home(
     options = options or RepositoryOptions()
     environment = environment or Environment()
     keys = Keys(record.uid)
-    return Home(
+    return RepositoryContext(
         name=name,
         record=record,
         keys=keys,
