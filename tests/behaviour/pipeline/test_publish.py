@@ -217,4 +217,4 @@ def test_what_is_missing_is_said(lake: Path) -> None:
 @pytest.fixture(autouse=True)
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """None of these steps may start a session."""
-    monkeypatch.setattr("lakebed.spark.pipeline.run._starter", lambda spark, progress: lambda: pytest.fail("Spark"))
+    monkeypatch.setattr("lakebed.spark.pipeline.execute._spark_starter", lambda spark, progress: lambda: pytest.fail("Spark"))

@@ -15,9 +15,9 @@ from lakebed.lake.lake import open_lake
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.spark.pipeline import Pipeline, RunSummary, status
+from lakebed.spark.pipeline.execute import RunCall, execute
 from lakebed.spark.pipeline.ledger import Ledger
-from lakebed.spark.pipeline.progress import SilentProgress
-from lakebed.spark.pipeline.run import execute
+from lakebed.spark.pipeline.workspace import Workspace
 from lakebed.table.table import Table
 
 MONTH = 31
@@ -197,9 +197,7 @@ def execute_with(spark: SparkSession, root: Path, text: str, variables: Mapping[
     environment = Environment()
     lake = open_lake(plan.lake, environment=environment)
     ledger = MortalLedger(lake.store, run_id=plan.default_run_id, environment=environment, **mortal)  # type: ignore[arg-type]
-    execute(
-        plan, lake=lake, ledger=ledger, spark=spark, progress=SilentProgress(), environment=environment, takes_over=True
-    )
+    execute(RunCall(plan, Workspace(lake), ledger, environment, spark=spark, takes_over=True))
 
 
 def test_a_kill_anywhere_while_steps_are_taken_over(spark: SparkSession, tmp_path: Path) -> None:

@@ -16,10 +16,11 @@ from lakebed.errors import AlreadyExists, InvalidRequest, NotFound, Rejected
 from lakebed.lake.lake import Lake, open_lake
 from lakebed.runtime import Environment
 from lakebed.spark.pipeline import Check, Pipeline, RunSummary, console_progress, status, write_report
+from lakebed.spark.pipeline.execute import RunCall, execute
 from lakebed.spark.pipeline.ledger import Ledger
 from lakebed.spark.pipeline.model import Plan, PlannedStep, StepRecord
 from lakebed.spark.pipeline.progress import SilentProgress
-from lakebed.spark.pipeline.run import execute
+from lakebed.spark.pipeline.workspace import Workspace
 from lakebed.table.table import Table
 
 DAYS = {
@@ -183,9 +184,7 @@ def attempt(spark: SparkSession, lake: Lake, plan: Plan, *, unrecorded: int = 0,
     ledger = KilledLedger(lake.store, run_id="killed", environment=environment)
     ledger.ordinal = unrecorded
     try:
-        return execute(
-            plan, lake=lake, ledger=ledger, spark=spark, progress=KilledBefore(before), environment=environment
-        )
+        return execute(RunCall(plan, Workspace(lake), ledger, environment, spark=spark, progress=KilledBefore(before)))
     except Killed:
         return None
 

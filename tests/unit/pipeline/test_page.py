@@ -13,6 +13,7 @@ import pytest
 from lakebed.lake.lake import Lake, open_lake
 from lakebed.runtime import Environment
 from lakebed.spark.pipeline import Check, Pipeline
+from lakebed.spark.pipeline.execute import RunCall, execute
 from lakebed.spark.pipeline.facts import Fingerprint, ReportFacts, collect
 from lakebed.spark.pipeline.ledger import AttemptEnd, Ledger
 from lakebed.spark.pipeline.measure import commit_metrics
@@ -21,8 +22,7 @@ from lakebed.spark.pipeline.page import render, verdict
 from lakebed.spark.pipeline.page_parts import bytes_text, told_apart
 from lakebed.spark.pipeline.page_table import _group_ticks
 from lakebed.spark.pipeline.plots import Flag, Tick, timeline
-from lakebed.spark.pipeline.progress import SilentProgress
-from lakebed.spark.pipeline.run import execute
+from lakebed.spark.pipeline.workspace import Workspace
 
 AUDIT = AttemptEnd(60_000, "failed", step="merge 2024-01-02", error_kind="audit_failed", error="Two rows are wrong.")
 TYPE = AttemptEnd(61_000, "failed", step="merge 2024-01-02", error_kind="type_mismatch", error="A type does not fit.")
@@ -178,7 +178,7 @@ def test_a_table_that_was_dropped_does_not_stop_a_report(tmp_path: Path) -> None
     text = f"name: last\nlake: l\nsteps:\n  - {{step: report, to: {tmp_path}/report.html}}\n"
     plan = Pipeline.parse(text).plan()
     ledger = Ledger(lake.store, run_id="last-1", environment=Environment())
-    summary = execute(plan, lake=lake, ledger=ledger, spark=None, progress=SilentProgress(), environment=Environment())
+    summary = execute(RunCall(plan, Workspace(lake), ledger, Environment()))
     assert summary.records[-1].metrics["tags_read"] == []
 
 

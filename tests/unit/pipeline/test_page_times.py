@@ -13,13 +13,13 @@ import pytest
 from lakebed.lake.lake import Lake, open_lake
 from lakebed.runtime import Environment
 from lakebed.spark.pipeline import Pipeline
+from lakebed.spark.pipeline.execute import RunCall, execute
 from lakebed.spark.pipeline.facts import ReportFacts, collect
 from lakebed.spark.pipeline.ledger import AttemptEnd, Ledger
 from lakebed.spark.pipeline.measure import commit_metrics
 from lakebed.spark.pipeline.model import RunSummary, StepRecord
 from lakebed.spark.pipeline.page import render, verdict
-from lakebed.spark.pipeline.progress import SilentProgress
-from lakebed.spark.pipeline.run import execute
+from lakebed.spark.pipeline.workspace import Workspace
 from lakebed.table.table import Table
 from lakebed.testing import ManualClock
 
@@ -39,7 +39,7 @@ def run(lake: Lake, text: str, run_id: str) -> RunSummary:
     """One call of a pipeline that needs no Spark."""
     ledger = Ledger(lake.store, run_id=run_id, environment=Environment())
     plan = Pipeline.parse(text).plan()
-    return execute(plan, lake=lake, ledger=ledger, spark=None, progress=SilentProgress(), environment=Environment())
+    return execute(RunCall(plan, Workspace(lake), ledger, Environment()))
 
 
 def merge(lake: Lake, count: int, *, recorded: bool = True) -> Table:
@@ -186,14 +186,8 @@ def stopped_and_then(
     ledger = Ledger(lake.store, run_id=plan.default_run_id, environment=earlier)
     ledger.end(ledger.begin(plan), AttemptEnd(1, "failed", step="compact", error_kind=kind, error="It is wrong."))
     after = Pipeline.parse(text).plan(variables=variables)
-    execute(
-        after,
-        lake=lake,
-        ledger=Ledger(lake.store, run_id=run_id or after.default_run_id, environment=Environment()),
-        spark=None,
-        progress=SilentProgress(),
-        environment=Environment(),
-    )
+    ledger = Ledger(lake.store, run_id=run_id or after.default_run_id, environment=Environment())
+    execute(RunCall(after, Workspace(lake), ledger, Environment()))
     return facts_of(lake)
 
 

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.lake.lake import Lake
-from lakebed.repo.branch import Branch
-from lakebed.repo.repository import Repository
 from lakebed.runtime import Environment
 from lakebed.spark.pipeline.carry import matches
 from lakebed.spark.pipeline.increments import commit_identity
@@ -25,6 +23,7 @@ from lakebed.spark.pipeline.measure import committed_snapshot
 from lakebed.spark.pipeline.model import Plan, PlannedStep, StepIdentity, StepRecord, TableSpec
 from lakebed.spark.pipeline.nodes import SourceLocation, nearest
 from lakebed.spark.pipeline.rows import Rows
+from lakebed.spark.pipeline.workspace import Workspace
 from lakebed.table.model import DataField
 from lakebed.table.sequence import sequence_order
 from lakebed.table.table import Table
@@ -43,7 +42,7 @@ class RunContext:
 
     plan: Plan
     run_id: str
-    lake: Lake
+    workspace: Workspace
     environment: Environment
     scratch_folder: Path
     """A local folder that lives as long as this call."""
@@ -54,10 +53,6 @@ class RunContext:
     """Names and patterns of steps that a person asked to run again."""
     is_resumed: bool = False
     """The run was called before."""
-    repository: Repository | None = None
-    """With a plan that works in a branch."""
-    branch: Branch | None = None
-    """The branch that the lake is in."""
     records: list[StepRecord] = field(default_factory=list)
     """Steps done so far, of this call and those before, in order."""
     _recipes: dict[str, Callable[[], Rows]] = field(default_factory=dict)
@@ -65,6 +60,11 @@ class RunContext:
     _tables: dict[str, Table] = field(default_factory=dict)
     _engine: Engine | None = None
     _inputs: Inputs | None = None
+
+    @property
+    def lake(self) -> Lake:
+        """The lake that the pipeline works in."""
+        return self.workspace.lake
 
     def engine(self) -> Engine:
         """What talks to Spark; the session starts when Spark is first needed."""

@@ -25,7 +25,7 @@ __all__ = ["KIND"]
 
 def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
     """Commit and merge."""
-    repository, branch = context.repository, context.branch
+    repository, branch = context.workspace.repository, context.workspace.branch
     if repository is None or branch is None:
         raise context.location(step).error(
             "a 'publish' merges the branch that the pipeline works in, and this pipeline works in none: name it above "
