@@ -217,4 +217,6 @@ def test_what_is_missing_is_said(lake: Path) -> None:
 @pytest.fixture(autouse=True)
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """None of these steps may start a session."""
-    monkeypatch.setattr("lakebed.spark.pipeline.execute._spark_starter", lambda spark, progress: lambda: pytest.fail("Spark"))
+    monkeypatch.setattr(
+        "lakebed.spark.pipeline.execute._spark_starter", lambda spark, progress: lambda: pytest.fail("Spark")
+    )
