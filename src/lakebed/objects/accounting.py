@@ -261,7 +261,7 @@ class AccountedStore:
                 self._folder,
                 seconds=clock.monotonic_s() - started_s,
                 requests=upload.request_count,
-                bytes_written=size_bytes if is_whole else 0,
+                moved=(0, size_bytes if is_whole else 0),
                 failed=is_asking and not is_whole,
             )
         return size_bytes
@@ -445,14 +445,12 @@ class AccountedStore:
                     )
                     raise
             else:
-                bytes_read, bytes_written = bytes_of(result)
                 counter.add(
                     kind,
                     self._folder,
                     seconds=clock.monotonic_s() - started_s,
                     requests=(1 if requests_of is None else requests_of(result)) + retries,
-                    bytes_read=bytes_read,
-                    bytes_written=bytes_written,
+                    moved=bytes_of(result),
                     retries=retries,
                     path=path,
                 )

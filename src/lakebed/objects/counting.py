@@ -67,14 +67,20 @@ class RequestCounter:
         *,
         seconds: float,
         requests: int = 1,
-        bytes_read: int = 0,
-        bytes_written: int = 0,
+        moved: tuple[int, int] = (0, 0),
         retries: int = 0,
         failed: bool = False,
         path: str = "",
     ) -> None:
-        """Count one call made through a view of `folder`; `requests` includes its retries. `path` is for the log."""
+        """Count one call made through a view of `folder`.
+
+        Args:
+            requests: the call's retries included.
+            moved: bytes (read, written).
+            path: for the log.
+        """
         label = self._label
+        bytes_read, bytes_written = moved
         if _LOG.is_detailed:
             _LOG.debug(
                 kind,

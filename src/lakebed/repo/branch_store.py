@@ -163,7 +163,7 @@ class BranchStore:
     def _read_on(self, chunks: Iterator[Buffer]) -> Iterator[Buffer]:
         requests = 0  # the first chunk came with the call
         for chunk in chunks:
-            self._shared.counter.add("get", self._folder, seconds=0.0, requests=requests, bytes_read=_size_of(chunk))
+            self._shared.counter.add("get", self._folder, seconds=0.0, requests=requests, moved=(_size_of(chunk), 0))
             requests = 1
             yield chunk
 
@@ -430,8 +430,10 @@ class BranchStore:
             self._folder,
             seconds=clock.monotonic_s() - started_s,
             requests=requests,
-            bytes_read=read_bytes(result) if read_bytes is not None else 0,
-            bytes_written=written_bytes(result) if written_bytes is not None else 0,
+            moved=(
+                read_bytes(result) if read_bytes is not None else 0,
+                written_bytes(result) if written_bytes is not None else 0,
+            ),
         )
         return result
 

@@ -14,7 +14,7 @@ from lakebed.lake.lake import Lake, open_lake
 from lakebed.runtime import Environment
 from lakebed.spark.pipeline import Pipeline, Plan
 from lakebed.spark.pipeline.identity import identities
-from lakebed.spark.pipeline.increments import INCREMENTS_FOLDER, commit_identity
+from lakebed.spark.pipeline.increments import INCREMENTS_FOLDER, StepCommit, commit_identity
 from lakebed.spark.pipeline.ledger import AttemptEnd, Ledger
 from lakebed.spark.pipeline.model import StepRecord
 from lakebed.spark.pipeline.nodes import SourceLocation
@@ -61,19 +61,17 @@ def ask(
     **variables: str,
 ) -> dict[str, Any]:
     """Which commit a run's merge step makes."""
-    return commit_identity(
-        lake.store,
-        lake.table("t"),
+    commit = StepCommit(
+        table=lake.table("t"),
         name="t",
-        content=content,
         identity=identities(plan_of(**variables))[MERGE - 1],
         own={"commit_user": f"pipeline:{run_id}", "commit_identifier": MERGE},
         run_id=run_id,
+        location=SourceLocation("small.yaml", 7),
         is_resumed=resumed,
         is_replayed=replayed,
-        location=SourceLocation("small.yaml", 7),
-        ledger_of=lambda one: ledger_of(lake, one),
     )
+    return commit_identity(lake.store, commit, content=content, ledger_of=lambda one: ledger_of(lake, one))
 
 
 def record(lake: Lake, run_id: str, snapshot: int, *, rows: int = 2, content: str = "c") -> None:

@@ -419,8 +419,10 @@ class RemoteStore:
             kind,
             self._folder,
             seconds=clock.monotonic_s() - started_s,
-            bytes_read=read_bytes(result) if read_bytes is not None else 0,
-            bytes_written=written_bytes(result) if written_bytes is not None else 0,
+            moved=(
+                read_bytes(result) if read_bytes is not None else 0,
+                written_bytes(result) if written_bytes is not None else 0,
+            ),
         )
         return result
 

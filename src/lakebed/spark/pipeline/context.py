@@ -16,7 +16,7 @@ from lakebed.errors import InvalidRequest, NotFound
 from lakebed.lake.lake import Lake
 from lakebed.runtime import Environment
 from lakebed.spark.pipeline.carry import matches
-from lakebed.spark.pipeline.increments import commit_identity
+from lakebed.spark.pipeline.increments import StepCommit, commit_identity
 from lakebed.spark.pipeline.inputs import Inputs
 from lakebed.spark.pipeline.ledger import Ledger
 from lakebed.spark.pipeline.measure import committed_snapshot
@@ -114,17 +114,20 @@ class RunContext:
         own = self.identity(step)
         if sequence_order(table.schema) is not None:
             return own
-        return commit_identity(
-            self.lake.store,
-            table,
+        commit = StepCommit(
+            table=table,
             name=name,
-            content=content,
             identity=self.identities[step.ordinal],
             own=own,
             run_id=self.run_id,
+            location=self.location(step),
             is_resumed=self.is_resumed,
             is_replayed=matches(step.name, self.replay),
-            location=self.location(step),
+        )
+        return commit_identity(
+            self.lake.store,
+            commit,
+            content=content,
             ledger_of=lambda run_id: Ledger(self.lake.store, run_id=run_id, environment=self.environment),
         )
 
