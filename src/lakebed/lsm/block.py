@@ -154,6 +154,13 @@ class Block:
         block._first_row = self._first_row + start
         return block
 
+    def through(self, sequence: int) -> Block:
+        """The rows whose sequences are at most `sequence`; a copy if any is larger."""
+        if self.max_sequence <= sequence:
+            return self
+        kept = self.batch.filter(pa.array(self.batch.column(1).to_numpy() <= sequence))
+        return Block(kept, flags=self.flags, min_sequence=self.min_sequence, max_sequence=sequence)
+
     def find(self, key: bytes) -> int:
         """Position of the first row whose key is `key` or greater; the row count when there is none."""
         point = self._point or self._make_point()

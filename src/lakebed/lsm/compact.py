@@ -4,7 +4,8 @@ Owns: which parts of a task need no rewriting, the reading ahead, and where outp
 
 A file whose keys overlap with no other input is taken over as it is, when nothing would be gained by writing it anew:
 it is large enough, and it holds nothing that the output may drop. So a load in the order of keys is never rewritten.
-Files of a task that says `rewrite`, and all files while history is kept, are written anew.
+Files of a task that says `rewrite`, and all files while history is kept, are written anew. A file that is taken over
+keeps its ceiling (`FileMeta.through_sequence`); of one that is written anew only the rows below the ceiling go on.
 
 Invariants:
 - Outputs are cut between keys: all versions of a key are in one file.

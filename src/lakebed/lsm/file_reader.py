@@ -1,8 +1,11 @@
 """Reading a sorted file: single keys, many keys, and runs of blocks.
 
-Invariants: opening costs one ranged GET of the tail, when something is first asked that needs it; a key costs at most
-one GET of one block (a second one for a key whose versions go on in the next block), none when the filter says no;
-tail and blocks are kept in the cache alone, so its bound holds. Files are immutable: any number of threads may read.
+Invariants:
+- A row above the file's ceiling (`FileMeta.through_sequence`) is never returned.
+- Opening costs one ranged GET of the tail, when something is first asked that needs it. A key costs at most one GET of
+  one block (a second one for a key whose versions go on in the next block), none when the filter says no.
+- Tail and blocks are kept in the cache alone, so its bound holds.
+- Files are immutable: any number of threads may read.
 
 Does not know: other files; what is visible.
 """
@@ -46,10 +49,11 @@ class FileReader:
         meta: what the version that names the file remembers of it.
     """
 
-    __slots__ = ("_cache", "_name", "_path", "_store", "meta")
+    __slots__ = ("_cache", "_ceiling", "_name", "_path", "_store", "meta")
 
     def __init__(self, store: ObjectStore, path: str, *, meta: FileMeta, cache: BlockCache) -> None:
         self.meta = meta
+        self._ceiling = meta.ceiling
         self._store = store
         self._path = path
         self._cache = cache
@@ -103,6 +107,8 @@ class FileReader:
         Raises: as `tail`.
         Cost: nothing when the filter says no, or from the cache; 1 GET otherwise.
         """
+        if self._ceiling is not None:
+            sequence = self._ceiling if sequence is None else min(sequence, self._ceiling)
         tail: Tail = self._cache.get(self._name, _TAIL) or self.tail()
         if not tail.filter.may_contain(probe or probe_key(key)):
             return []
@@ -131,6 +137,8 @@ class FileReader:
         Raises: as `tail`.
         Cost: 1 GET a run of neighbouring blocks; about `AHEAD_BYTES_DEFAULT` are held at once.
         """
+        if self._ceiling is not None:
+            sequence = self._ceiling if sequence is None else min(sequence, self._ceiling)
         tail = self.tail()
         found: dict[bytes, list[Row]] = {}
         missing: dict[int, list[bytes]] = {}
@@ -208,7 +216,11 @@ class FileReader:
                 low = block.find(start) if start is not None and number == first else 0
                 high = block.find(end) if end is not None and number == last - 1 else block.row_count
                 if low < high:
-                    yield block.slice(low, high)
+                    kept = block.slice(low, high)
+                    if self._ceiling is not None:
+                        kept = kept.through(self._ceiling)
+                    if kept.row_count:
+                        yield kept
             keep = fill_cache
 
     # Reading

@@ -49,6 +49,8 @@ class FileStore:
         self.cache = cache
         self.environment = environment
         self._readers: dict[str, FileReader] = {}
+        self._readers_through: dict[tuple[str, int], FileReader] = {}
+        """Of files with a ceiling: versions that share a file may see different parts of it."""
 
     def writer(self, file_id: str) -> FileWriter:
         """Begin a new file of ours. Cost: no request."""
@@ -56,18 +58,34 @@ class FileStore:
 
     def reader(self, meta: FileMeta) -> FileReader:
         """A handle to read a file, kept for the next call. Cost: no request; the file is opened when it is asked."""
+        if meta.through_sequence is not None:
+            return self._reader_through(meta, meta.through_sequence)
         reader = self._readers.get(meta.id)
         if reader is None:
-            store, path = (self._store, self._path_of(meta.id)) if self._locate is None else self._locate(meta.id)
-            reader = FileReader(store, path, meta=meta, cache=self.cache)
+            reader = self._new_reader(meta)
             # One dictionary operation each, so that no lock is needed: two threads may both make the handle.
             if len(self._readers) >= _HANDLE_COUNT_MAX:
                 self._readers.clear()
             self._readers[meta.id] = reader
         return reader
 
+    def _reader_through(self, meta: FileMeta, ceiling: int) -> FileReader:
+        reader = self._readers_through.get((meta.id, ceiling))
+        if reader is None:
+            reader = self._new_reader(meta)
+            if len(self._readers_through) >= _HANDLE_COUNT_MAX:
+                self._readers_through.clear()
+            self._readers_through[meta.id, ceiling] = reader
+        return reader
+
+    def _new_reader(self, meta: FileMeta) -> FileReader:
+        store, path = (self._store, self._path_of(meta.id)) if self._locate is None else self._locate(meta.id)
+        return FileReader(store, path, meta=meta, cache=self.cache)
+
     def forget(self, file_id: str) -> None:
-        """Drop the handle of a file, and what the cache keeps of it: no version that is read has it any more."""
-        reader = self._readers.pop(file_id, None)
-        if reader is not None:
-            reader.forget()
+        """Drop the handles of a file, and what the cache keeps of it: no version that is read has it any more."""
+        readers = [self._readers.pop(file_id, None)]
+        readers += [self._readers_through.pop(key, None) for key in list(self._readers_through) if key[0] == file_id]
+        for reader in readers:
+            if reader is not None:
+                reader.forget()

@@ -90,7 +90,23 @@ class FileMeta(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     merge_count: int = 0
     """Rows of kind `Kind.MERGE`."""
     expiring_count: int = 0
-    """Rows with an end of their own."""
+    """Rows with a TTL."""
+    through_sequence: int | None = None
+    """The ceiling: rows with a larger sequence are in the file, but not in the version that names it. A branch names
+    the files of its parent with a ceiling. The other fields describe the whole file: under a ceiling, counts are upper
+    bounds and ranges may be too wide. None: no ceiling; then the field is not encoded."""
+
+    @property
+    def ceiling(self) -> int | None:
+        """The ceiling if it hides rows; None if the version has all rows of the file."""
+        through = self.through_sequence
+        return None if through is None or through >= self.max_sequence else through
+
+    def through(self, sequence: int) -> FileMeta:
+        """The file with a ceiling at `sequence`; the file itself if it has no row above."""
+        if self.max_sequence <= sequence or (self.ceiling is not None and self.ceiling <= sequence):
+            return self
+        return msgspec.structs.replace(self, through_sequence=sequence)
 
 
 class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -116,10 +132,24 @@ class FileSet(msgspec.Struct, frozen=True):
         """Every file, newest first."""
         return [*self.l0, *(file for run in self.runs for file in run.files)]
 
+    def through(self, sequence: int) -> FileSet:
+        """The set as a branch at `sequence` names it: a ceiling for files with newer rows, none with only newer rows.
+
+        The set must keep the history since `sequence` (`Tree.retain_since_sequence`); otherwise rows that the branch
+        needs may be gone.
+        """
+        l0 = _through(self.l0, sequence)
+        runs = ((run.id, _through(run.files, sequence)) for run in self.runs)
+        return FileSet(l0, tuple(Run(id, files) for id, files in runs if files))
+
     @property
     def size_bytes(self) -> int:
         """Sum over all files."""
         return sum(file.size_bytes for file in self.files())
+
+
+def _through(files: tuple[FileMeta, ...], sequence: int) -> tuple[FileMeta, ...]:
+    return tuple(file.through(sequence) for file in files if file.min_sequence <= sequence)
 
 
 def check_key(key: object) -> bytes:

@@ -128,7 +128,10 @@ def _alike(sizes: Sequence[int]) -> int:
 
 
 def _is_mostly_deleted(file_set: FileSet) -> bool:
-    """Whether the tombstones above the oldest run are at least half as many as its rows."""
+    """Whether the tombstones above the oldest run are at least half as many as its rows.
+
+    Of files with a ceiling the counts are upper bounds: then a merge may come early or late, and changes no read.
+    """
     if not file_set.runs:
         return False
     newer = [*file_set.l0, *(file for run in file_set.runs[:-1] for file in run.files)]

@@ -29,7 +29,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from lakebed.errors import Conflict, Corruption, InternalError, NotFound
+from lakebed.errors import Conflict, Corruption, InternalError, InvalidRequest, NotFound
 from lakebed.lsm.cache import RowCache
 from lakebed.lsm.compact import run_compaction
 from lakebed.lsm.file_writer import FileWriter
@@ -258,13 +258,34 @@ class Tree:
                 f"A file of the newest version is gone: {error}", kind="file_missing", **error.facts
             ) from error
 
-    def view(self) -> View:
-        """Everything written so far, to be read as often as one likes. Takes `lock`."""
+    def view(self, *, sequence: int | None = None) -> View:
+        """Everything written so far, or as of a sequence, to be read as often as one likes. Takes `lock`.
+
+        Args:
+            sequence: the newest that counts; at least `retain_since_sequence`, at most `last_sequence`. None: the last.
+
+        Raises:
+            InvalidRequest: kind ``sequence_out_of_range``; the tree has no such state yet, or does not keep it.
+        """
         with self.lock:
-            return self.view_locked()
+            if sequence is None:
+                return self.view_locked()
+            oldest = self.last_sequence if self.retain_since_sequence is None else self.retain_since_sequence
+            if not oldest <= sequence <= self.last_sequence:
+                raise InvalidRequest(
+                    f"A view as of sequence {sequence} was asked for, and states from {oldest} to {self.last_sequence} "
+                    "can be read: ask for one of these.",
+                    kind="sequence_out_of_range",
+                    sequence=sequence,
+                    oldest=oldest,
+                    newest=self.last_sequence,
+                )
+            shown = self._shown
+            memtables = (self.active, *shown.memtables)
+            return self._view_of(memtables, shown.file_set, sequence=sequence, levels=shown.files_view.levels)
 
     def view_locked(self, *, through: int | None = None) -> View:
-        """As `view`, for a caller that holds `lock`.
+        """As `view` without a sequence, for a caller that holds `lock`.
 
         Args:
             through: of the rows that are in no file yet, the newest sequence that counts; None: all.
