@@ -222,7 +222,7 @@ def test_every_damaged_byte_is_noticed(compression: Compression | None, tell: Ca
 
 @pytest.mark.parametrize("field", [name for name in FileMeta.__struct_fields__ if name != "through_sequence"])
 def test_a_file_is_checked_against_what_a_version_remembers(field: str) -> None:
-    """A meta that tells of another file is `Corruption`, in whatever field they differ; the ceiling is the version's own."""
+    """A meta that tells of another file is `Corruption`, in whatever field but the ceiling they differ."""
     store = new_store()
     meta = write(new_files(FileOptions(), store=store), ROWS)
     value = getattr(meta, field)
