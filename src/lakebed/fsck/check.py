@@ -1,15 +1,15 @@
 """`check_url`: the check of a lake, of one table's folder, or of one database's.
 
-Owns: which stores are checked, the lake's own marker, and remains of dropped tables. What a sound table, database or
-repository is stands in `table.py`, `database.py`, `repository.py`. Invariants: nothing is written or deleted; one
-broken store does not keep the others from being checked.
+Owns: which stores are checked, and the remains of dropped tables. When a table, a database or a repository is sound is
+defined in `table.py`, `database.py` and `repository.py`. Invariants: nothing is written or deleted; a broken store does
+not keep the other stores from being checked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from lakebed.errors import Corruption, LakebedError, NotFound, UnsupportedFormat
+from lakebed.errors import Corruption, NotFound, UnsupportedFormat
 from lakebed.fsck.database import check_database
 from lakebed.fsck.model import CheckReport, Findings, Progress
 from lakebed.fsck.repository import check_repository
@@ -59,10 +59,12 @@ def check_url(
         folders = set(folder.list_with_delimiter("").folders)
         name = folder.root_url.rpartition("/")[2]
         if "schema" in folders:
-            _check_table(folder, report, name=name, environment=environment, progress=progress)
+            _check_table(folder, Findings(report, store=name, progress=progress), environment=environment)
             return report
         if {MANIFEST_FOLDER, WAL_FOLDER} <= folders:
-            _check_database(place, report, name=name.removesuffix(DATABASE_SUFFIX), progress=progress)
+            findings = Findings(report, store=name.removesuffix(DATABASE_SUFFIX), progress=progress)
+            with findings.whole_store():
+                check_database(place, findings)
             return report
     lake = Lake.open(folder, create=False, environment=environment, storage_options=storage_options)
     return check_lake(lake, store=store, report=report, progress=progress)
@@ -79,66 +81,36 @@ def check_lake(
     """Check one store of a lake, or all of them and the remains of dropped ones. As `check_url`."""
     report = report or CheckReport(lake.url, deep)
     for found in lake.stores() if store is None else [lake.find(store)]:
+        findings = Findings(report, store=found.name, progress=progress)
         if found.kind == "database":
-            _check_database(lake.database(found.name).location, report, name=found.name, progress=progress)
-            continue
-        if found.kind == "repository":
-            _check_repository(lake, report, name=found.name, progress=progress)
-            continue
-        folder = lake.store.sub(lake.folder_of(found.name))
-        _check_table(folder, report, name=found.name, environment=lake.environment, progress=progress)
+            with findings.whole_store():
+                check_database(lake.database(found.name).location, findings)
+        elif found.kind == "repository":
+            _check_repository(lake, found.name, findings)
+        else:
+            folder = lake.store.sub(lake.folder_of(found.name))
+            _check_table(folder, findings, environment=lake.environment)
     for name in lake.dropped() if store is None else ():
         Findings(report, store=name).add(
-            "warning", "dropped", "", "was dropped, but not all of its files are gone: clean the lake."
+            "warning", "dropped", "", "was dropped, but some of its files are left: clean the lake."
         )
     return report
 
 
-def _check_database(
-    place: DatabaseLocation, report: CheckReport, *, name: str, progress: Callable[[Progress], None] | None
-) -> None:
-    findings = Findings(report, store=name, progress=progress)
-    try:
-        check_database(place, findings)
-    except LakebedError as problem:
-        if problem.kind == "unavailable":
-            raise
-        findings.error(problem.kind, str(problem.facts.get("path", "")), problem.message)
+def _check_repository(lake: Lake, name: str, findings: Findings) -> None:
+    findings.report.repository_count += 1
+    with lake.reading_repositories() as repositories:
+        assert repositories is not None, "it was found in the records"
+        with findings.whole_store():
+            check_repository(repositories.repository(name).context, findings)
 
 
-def _check_repository(
-    lake: Lake, report: CheckReport, *, name: str, progress: Callable[[Progress], None] | None
-) -> None:
-    findings = Findings(report, store=name, progress=progress)
-    report.repository_count += 1
-    with lake.reading_repositories() as home:
-        assert home is not None, "it was found in the records"
+def _check_table(folder: ObjectStore, findings: Findings, *, environment: Environment) -> None:
+    findings.report.table_count += 1
+    with findings.whole_store():
         try:
-            check_repository(home.repository(name).context, findings)
-        except LakebedError as problem:
-            if problem.kind == "unavailable":
-                raise
-            findings.error(problem.kind, str(problem.facts.get("path", "")), problem.message)
-
-
-def _check_table(
-    store: ObjectStore,
-    report: CheckReport,
-    *,
-    name: str,
-    environment: Environment,
-    progress: Callable[[Progress], None] | None,
-) -> None:
-    findings = Findings(report, store=name, progress=progress)
-    report.table_count += 1
-    try:
-        table = Table.open(store, name=name, environment=environment)
-    except (Corruption, UnsupportedFormat, NotFound) as problem:
-        findings.error(problem.kind, str(problem.facts.get("path", "schema")), problem.message)
-        return
-    try:
+            table = Table.open(folder, name=findings.store, environment=environment)
+        except (Corruption, UnsupportedFormat, NotFound) as problem:
+            findings.error(problem.kind, str(problem.facts.get("path", "schema")), problem.message)
+            return
         check_table(table, findings)
-    except LakebedError as problem:
-        if problem.kind == "unavailable":
-            raise
-        findings.error(problem.kind, str(problem.facts.get("path", "")), problem.message)

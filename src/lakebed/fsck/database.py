@@ -14,7 +14,6 @@ share is read once and reported once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -122,7 +121,7 @@ class _Check:
         ids = [entry.id for entry in self._wal.entries(manifest.replay_after_wal_id, through=through)]
         last = max([*ids, manifest.wal_id_last_seen, manifest.replay_after_wal_id])
         for missing in sorted(set(range(manifest.replay_after_wal_id + 1, last + 1)) - set(ids)):
-            self._findings.error("missing", wal_path(missing), f"is missing, but {called} needs it.", needed_by=called)
+            self._findings.missing(wal_path(missing), called)
         sequence = manifest.last_sequence
         for wal_id in ids:
             if wal_id in self._checked_wal:
@@ -164,13 +163,7 @@ class _Check:
                 shown,
                 f"holds sequence {file.max_sequence}, but {called} ends at {manifest.last_sequence}.",
             )
-        if there is None:
-            self._findings.error("missing", shown, f"is missing, but {called} needs it.", needed_by=called)
-        elif there.size_bytes != file.size_bytes:
-            self._findings.error(
-                "wrong_size", shown, f"has {there.size_bytes:,} bytes; {called} says {file.size_bytes:,}."
-            )
-        elif report.deep:
+        if self._findings.check_object(shown, there, size_bytes=file.size_bytes, needed_by=called) and report.deep:
             with self._findings.reading(shown, needed_by=called):
                 self._read_whole(file, locations, shown)
         self._findings.step(len(self._named))
@@ -259,19 +252,7 @@ class _Check:
             )
 
     def _report_orphans(self, newest: Manifest) -> None:
-        """Files that no version names: left by crashes, or replaced, and waiting for the collector."""
-        for path, meta in self._orphans(newest):
-            self._findings.report.orphan_bytes += meta.size_bytes
-            self._findings.add(
-                "info",
-                "orphan",
-                path,
-                "is named by no version.",
-                modified_ms=meta.modified_ms,
-                size_bytes=meta.size_bytes,
-            )
-
-    def _orphans(self, newest: Manifest) -> Iterable[tuple[str, ObjectMeta]]:
+        """Report files that no version names: crashes left them, or they were replaced and wait for the collector."""
         for path, meta in self._listed.items():
             file_id, wal_id = parse_sst(path), parse_wal(path)
             if (file_id is not None and file_id not in self._named) or (
@@ -280,4 +261,4 @@ class _Check:
                 and wal_id not in self._checked_wal
                 and meta.size_bytes != FENCE_BYTES  # fences stay for ever
             ):
-                yield path, meta
+                self._findings.orphan(meta)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from lakebed.errors import NotFound
 from lakebed.fsck.model import Findings
@@ -57,8 +58,9 @@ def report_unnamed(table: Table, outside: dict[str, ObjectMeta], used: Collectio
     is_ours = [False] * len(unnamed) if owner is None else is_marked(pa.array(unnamed), owner).tolist()
     for url in (url for url, ours in zip(unnamed, is_ours, strict=True) if ours):
         size_bytes = outside[url].size_bytes
-        findings.report.orphan_bytes += size_bytes
-        findings.add("info", "orphan", url, f"is named by no version ({size_bytes:,} bytes).", bytes=size_bytes)
+        findings.orphan(
+            replace(outside[url], path=url), f"is named by no version ({size_bytes:,} bytes).", bytes=size_bytes
+        )
     others = [url for url, ours in zip(unnamed, is_ours, strict=True) if not ours]
     if others:
         total = sum(outside[url].size_bytes for url in others)

@@ -1,4 +1,8 @@
-"""What a check finds: `Finding` and `CheckReport`. Pure data, but for `Findings`, which collects them."""
+"""The frame of every check: `Finding`, `CheckReport`, and `Findings`, which collects the findings of one store.
+
+A check reads; what it finds goes through `Findings`: a broken promise (`error`), an object that is missing or has
+another size (`check_object`), an object that cannot be read (`reading`), an object that nothing names (`orphan`).
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,19 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lakebed.errors import Corruption, LakebedError, NotFound, UnsupportedFormat
+from lakebed.objects.port import ObjectMeta
 from lakebed.reclaim.model import HTML_ROWS_MAX
 from lakebed.texts import html_table
 
 __all__ = ["CheckReport", "Finding", "Findings", "Progress", "Severity"]
 
 Severity = Literal["error", "warning", "info"]
-"""error: something promised is not so. warning: works, but look at it. info: for the curious, such as orphan files."""
+"""error: a promise is broken. warning: the store works, but look at it. info: no action needed (an orphan file)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that a check found."""
+    """One result of a check."""
 
     severity: Severity
     kind: str
@@ -33,7 +38,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a check is, in steps of unequal length."""
+    """How far a check has got, in steps of unequal length."""
 
     done_count: int
     total_count: int
@@ -41,7 +46,7 @@ class Progress:
 
 @dataclass(slots=True)
 class CheckReport:
-    """What was checked and what was found."""
+    """What was checked, and what was found."""
 
     url: str
     deep: bool
@@ -63,21 +68,21 @@ class CheckReport:
         )
 
     def _repr_html_(self) -> str:
-        """For a notebook: the findings."""
+        """Return the findings as a table for a notebook."""
         rows = [(one.severity, one.store, one.path, one.sentence) for one in self.findings[:HTML_ROWS_MAX]]
         return html_table(("severity", "store", "path", "finding"), rows, title=repr(self))
 
     def count(self, severity: Severity) -> int:
-        """How many findings are of a severity."""
+        """Return the number of findings of a severity."""
         return sum(finding.severity == severity for finding in self.findings)
 
     @property
     def error_count(self) -> int:
-        """How many promises are broken; zero means that the lake is sound."""
+        """The number of broken promises; zero means that the lake is sound."""
         return self.count("error")
 
     def facts(self) -> dict[str, Any]:
-        """The report for ``--json``."""
+        """Return the report for ``--json``."""
         return {
             "url": self.url,
             "deep": self.deep,
@@ -105,12 +110,12 @@ class CheckReport:
 
 
 class Findings:
-    """Collects what is found in one table. Each path is reported once for each kind of fault.
+    """Collects the findings of one store. Each path is reported once for each kind of fault.
 
     Args:
         report: where findings go.
-        store: the table's name.
-        progress: called as the check goes on.
+        store: the store's name.
+        progress: called as the check proceeds.
     """
 
     def __init__(self, report: CheckReport, *, store: str, progress: Callable[[Progress], None] | None = None) -> None:
@@ -121,7 +126,7 @@ class Findings:
         self._done_count = 0
 
     def add(self, severity: Severity, kind: str, path: str, sentence: str, **facts: Any) -> None:
-        """Report something, unless the same was said of the path before."""
+        """Report a finding, unless one of this kind was reported for the path before."""
         if (kind, path) not in self._seen:
             self._seen.add((kind, path))
             self.report.findings.append(Finding(severity, kind, self.store, path, sentence, facts))
@@ -130,23 +135,61 @@ class Findings:
         """Report a broken promise."""
         self.add("error", kind, path, sentence, **facts)
 
+    def check_object(self, path: str, there: ObjectMeta | None, *, size_bytes: int, needed_by: str) -> bool:
+        """Report an object that is missing, or whose size differs from the stated one. Return whether it is intact.
+
+        Args:
+            path: of the object.
+            there: the object as the store lists it; None: it is not there.
+            size_bytes: the size that `needed_by` states.
+            needed_by: what refers to the object, such as ``snapshot 3``.
+        """
+        if there is None:
+            self.missing(path, needed_by)
+            return False
+        if there.size_bytes != size_bytes:
+            sentence = f"has {there.size_bytes:,} bytes; {needed_by} says {size_bytes:,}."
+            self.error("wrong_size", path, sentence, needed_by=needed_by)
+            return False
+        return True
+
+    def orphan(self, meta: ObjectMeta, sentence: str = "is named by no version.", **facts: Any) -> None:
+        """Report an object that nothing refers to, and count its bytes."""
+        self.report.orphan_bytes += meta.size_bytes
+        facts = facts or {"modified_ms": meta.modified_ms, "size_bytes": meta.size_bytes}
+        self.add("info", "orphan", meta.path, sentence, **facts)
+
+    def missing(self, path: str, needed_by: str) -> None:
+        """Report an object that is not there."""
+        self.error("missing", path, f"is missing, but {needed_by} needs it.", needed_by=needed_by)
+
     @contextmanager
     def reading(self, path: str, *, needed_by: str) -> Iterator[None]:
-        """Turn an error of reading an object into a finding and go on behind the block."""
+        """Turn an error of reading an object into a finding, and continue after the block."""
         try:
             yield
         except NotFound:
-            self.error("missing", path, f"is missing, but {needed_by} needs it.", needed_by=needed_by)
+            self.missing(path, needed_by)
         except (Corruption, UnsupportedFormat) as problem:
             sentence = f"{problem.message.rstrip('.')} ({needed_by} needs it)."
             self.error(problem.kind, path, sentence, needed_by=needed_by)
         except LakebedError as problem:
             if problem.kind == "unavailable":
-                raise  # the store is at fault, not what lies in it
+                raise  # the store is at fault, not its contents
             self.error(problem.kind, path, problem.message, needed_by=needed_by)
 
+    @contextmanager
+    def whole_store(self) -> Iterator[None]:
+        """Turn an error that ends the check of a store into a finding, so that other stores are still checked."""
+        try:
+            yield
+        except LakebedError as problem:
+            if problem.kind == "unavailable":
+                raise
+            self.error(problem.kind, str(problem.facts.get("path", "")), problem.message)
+
     def step(self, total_count: int) -> None:
-        """Say that one more step is done, of about so many."""
+        """Report progress: one more step of about `total_count` is done."""
         self._done_count += 1
         if self._progress is not None:
             self._progress(Progress(self._done_count, max(total_count, self._done_count)))

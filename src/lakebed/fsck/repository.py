@@ -148,7 +148,7 @@ class _Check:
         shown = f"commits/{commit_id}"
         raw = self._snapshot.get(key)
         if raw is None:
-            self._findings.error("missing", shown, f"is missing, but {needed_by} needs it.", needed_by=needed_by)
+            self._findings.missing(shown, needed_by)
             return None
         with self._findings.reading(shown, needed_by=needed_by):
             return decode_record(raw, Commit, key=key)
@@ -177,11 +177,7 @@ class _Check:
         self._findings.report.file_count += 1
         self._findings.report.size_bytes += file.size_bytes
         self._findings.step(len(self._listed))
-        if there is None:
-            self._findings.error("missing", path, f"is missing, but {called} needs it.", needed_by=called)
-        elif there.size_bytes != file.size_bytes:
-            sentence = f"has {there.size_bytes:,} bytes; {called} says {file.size_bytes:,}."
-            self._findings.error("wrong_size", path, sentence)
+        self._findings.check_object(path, there, size_bytes=file.size_bytes, needed_by=called)
         return there is not None
 
     def _check_range(self, one: RangeMeta, ref: MetarangeRef, called: str, *, objects_there: bool) -> None:
@@ -224,18 +220,12 @@ class _Check:
         if is_foreign(entry.address):
             self._import_count += 1
             return True
-        there = self._listed.get(entry.address)
         self._findings.report.file_count += 1
         self._findings.report.size_bytes += entry.size_bytes
-        if there is None:
-            sentence = f"is missing, but it is {shown} of {called}."
-            self._findings.error("missing", entry.address, sentence, needed_by=called)
-        elif there.size_bytes != entry.size_bytes:
-            sentence = f"has {there.size_bytes:,} bytes; {shown} of {called} says {entry.size_bytes:,}."
-            self._findings.error("wrong_size", entry.address, sentence)
-        else:
-            return True
-        return False
+        there, size_bytes = self._listed.get(entry.address), entry.size_bytes
+        return self._findings.check_object(
+            entry.address, there, size_bytes=size_bytes, needed_by=f"{shown} of {called}"
+        )
 
     def _fault_of(self, shown: str, entry: Entry, called: str) -> tuple[str, str, str] | None:
         """What is wrong with an object's bytes: kind, path and sentence of a finding."""
@@ -250,7 +240,7 @@ class _Check:
                 digest.update(chunk)
         except NotFound:
             kind = "import_gone" if is_foreign(entry.address) else "missing"
-            return kind, entry.address, f"is missing, but it is {shown} of {called}."
+            return kind, entry.address, f"is missing, but {shown} of {called} needs it."
         except LakebedError as problem:
             if problem.kind == "unavailable" and not is_foreign(entry.address):
                 raise
@@ -287,15 +277,7 @@ class _Check:
             )
 
     def _report_orphans(self) -> None:
-        """Left by crashes, resets and dropped branches, or of commits whose objects retention takes."""
+        """Report what crashes, resets and dropped branches left, and objects of commits that retention expired."""
         for path, meta in self._listed.items():
             if path not in self._named:
-                self._findings.report.orphan_bytes += meta.size_bytes
-                self._findings.add(
-                    "info",
-                    "orphan",
-                    path,
-                    "is named by no kept version and nothing staged.",
-                    modified_ms=meta.modified_ms,
-                    size_bytes=meta.size_bytes,
-                )
+                self._findings.orphan(meta, "is named by no kept version and no staged entry.")

@@ -13,7 +13,7 @@ an object that many versions share is read once and reported once.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -28,7 +28,6 @@ from lakebed.fsck.runs import check_runs
 from lakebed.objects.path import is_url
 from lakebed.objects.port import ObjectMeta
 from lakebed.table.external import OwnFiles
-from lakebed.table.holders import Line
 from lakebed.table.layout import branch_of, parse_changelog, parse_schema, parse_snapshot, parse_tag
 from lakebed.table.manifest import ADD, fold
 from lakebed.table.manifest_cache import ManifestCache
@@ -103,18 +102,9 @@ class _LineCheck:
         # A reader of its own: what this process has in memory says nothing about what is stored.
         cache = ManifestCache(_CACHE_BYTES_MAX, runtime=table.environment.runtime)
         self._reader = ManifestReader(table.store, table.layout, environment=table.environment, cache=cache)
-        self._line = Line(
-            store=table.store,
-            layout=table.layout,
-            snapshots=table.log,
-            tags=table.tagger,
-            reader=self._reader,
-            schema=lambda: table.schema,
-            environment=table.environment,
-            name=table.name,
-        )
-        self._folders_of = folder_namer(self._line)
-        self._names = Names(self._line)
+        line = replace(table.history.whole, reader=self._reader)
+        self._folders_of = folder_namer(line)
+        self._names = Names(line)
         self._own_files = OwnFiles(table.store, self._folders_of)
 
     def run(self) -> None:
@@ -373,16 +363,7 @@ def _check_sizes(files: pa.Table, listed: dict[str, ObjectMeta], findings: Findi
     """Every data file is there with the size that its manifest states."""
     columns = [files[name].to_pylist() for name in ("path", "file_size", "needed_by")]
     for path, size_bytes, needed_by in zip(*columns, strict=True):
-        meta = listed.get(path)
-        if meta is None:
-            findings.error("missing", path, f"is missing, but {needed_by} needs it.", needed_by=needed_by)
-        elif meta.size_bytes != size_bytes:
-            findings.error(
-                "wrong_size",
-                path,
-                f"has {meta.size_bytes:,} bytes; its manifest says {size_bytes:,} ({needed_by} needs it).",
-                needed_by=needed_by,
-            )
+        findings.check_object(path, listed.get(path), size_bytes=size_bytes, needed_by=needed_by)
 
 
 def _report_orphans(table: Table, listed: dict[str, ObjectMeta], used: _Used, findings: Findings) -> None:
@@ -397,15 +378,8 @@ def _report_orphans(table: Table, listed: dict[str, ObjectMeta], used: _Used, fi
     ]
     for meta in sorted(orphans, key=lambda meta: meta.modified_ms):
         age_s = max(0, now_ms - meta.modified_ms) // 1000
-        findings.report.orphan_bytes += meta.size_bytes
-        findings.add(
-            "info",
-            "orphan",
-            meta.path,
-            f"is named by no version ({meta.size_bytes:,} bytes, {age_s:,} s old).",
-            bytes=meta.size_bytes,
-            modified_ms=meta.modified_ms,
-        )
+        sentence = f"is named by no version ({meta.size_bytes:,} bytes, {age_s:,} s old)."
+        findings.orphan(meta, sentence, bytes=meta.size_bytes, modified_ms=meta.modified_ms)
 
 
 def _name_of(path: str) -> str:
