@@ -9,7 +9,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakebed.table.merge import encode_keys, merge_order, sort_unique, survivors
+from lakebed.table.engines.deduplicate import Deduplicate
+from lakebed.table.merge import encode_keys, group_by_key
 
 
 @st.composite
@@ -45,9 +46,10 @@ def test_merge_equals_replay(case: list[list[tuple[tuple[Any, ...], int]]]) -> N
     for key, number in sorted((row for run in rows for row in run), key=lambda row: row[1]):
         expected[key] = number
     flat = [row for run in rows for row in run]
-    merged = [flat[i] for i in merge_order(codes, sequences=sequences)]
+    merged = [flat[i] for i in group_by_key(codes, sequences=sequences).last]
     assert merged == sorted(expected.items(), key=lambda row: tuple(_bytes(part) for part in row[0]))
-    masks = survivors(codes, sequences=sequences)
+    masks = Deduplicate().survivors(codes, sequences=sequences)
+    assert masks is not None
     kept = [
         row for run, mask in zip(rows, masks, strict=True) for i, row in enumerate(run) if mask is None or bool(mask[i])
     ]
@@ -56,11 +58,9 @@ def test_merge_equals_replay(case: list[list[tuple[tuple[Any, ...], int]]]) -> N
 
 @settings(deadline=None)
 @given(st.lists(st.integers(-5, 5)))
-def test_sort_unique_equals_a_dictionary(keys: list[int]) -> None:
-    """Sorting a batch keeps the last row of each key, in key order."""
-    codes = np.array(keys, np.int64)
-    order = sort_unique(codes)
-    positions = range(len(keys)) if order is None else order.tolist()
+def test_groups_equal_a_dictionary(keys: list[int]) -> None:
+    """The last row of each group of a batch is the last row of its key, in key order."""
+    positions = group_by_key([np.array(keys, np.int64)]).last.tolist()
     assert [(keys[i], i) for i in positions] == sorted({key: i for i, key in enumerate(keys)}.items())
 
 

@@ -8,8 +8,8 @@ outgrow ``compaction.max-size-amplification-percent`` of the oldest. Append tabl
 
 Invariants:
 - A compaction changes no row: merged files hold exactly what a reader saw before.
-- Deletes are dropped only when nothing older can lie below, that is in the highest level; and never where rows of a key
-  are ordered by the option ``sequence.field``: an older row may still be written later, and must find the delete.
+- Deletes are dropped only in the highest level, below which nothing older can lie, and only where the table's merge
+  engine allows it (`MergeEngine.drops_deletes`).
 - A file that needs no rewriting is only moved to its level (DELETE + ADD of one name), and keeps its `commit_snapshot`.
 - When another writer replaced a file meanwhile, the plan is made again from the newest snapshot; appends never do that.
 """
@@ -27,8 +27,10 @@ import pyarrow.compute as pc
 from lakebed.errors import Conflict, InvalidRequest
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.data_file import KIND_COLUMN, SEQUENCE_COLUMN, RollingWriter
+from lakebed.table.data_file import RollingWriter
 from lakebed.table.discard import discard, paths_written
+from lakebed.table.engines.engine import MergeEngine
+from lakebed.table.engines.registry import engine_of
 from lakebed.table.external import targets_of
 from lakebed.table.file_stats import partition_columns
 from lakebed.table.layout import Layout
@@ -46,7 +48,6 @@ from lakebed.table.options import (
 )
 from lakebed.table.read import ReadPlan, merged_windows, read_split
 from lakebed.table.scan import check_readable
-from lakebed.table.sequence import sequence_order
 from lakebed.table.splits import bucket_groups, is_plain, key_sections, merge_rank, sorted_runs, states_deletes
 from lakebed.table.write import check_writable, file_settings
 
@@ -198,17 +199,15 @@ def _plan_keyed(
         output_level = level_max if picked_count == len(runs) else runs[picked_count][0].level - 1
     picked = [file for run in runs[:picked_count] for file in run]
     older_levels = [run[0].level for run in runs[picked_count:]]
-    keeps_deletes = sequence_order(schema) is not None
-    rewritten, moved = _rewritten_and_moved(
-        picked, schema=schema, output_level=output_level, keeps_deletes=keeps_deletes
-    )
+    engine = engine_of(schema)
+    rewritten, moved = _rewritten_and_moved(picked, schema=schema, output_level=output_level, engine=engine)
     if not rewritten and not moved:
         return None
     return CompactTask(
         split=_with_files(split, sorted(rewritten, key=merge_rank)),
         total_buckets=total_buckets,
         output_level=output_level,
-        drop_deletes=not older_levels and not keeps_deletes,
+        drop_deletes=not older_levels and engine.drops_deletes,
         moved=tuple(moved),
     )
 
@@ -230,14 +229,14 @@ def _picked_count(runs: Sequence[Sequence[DataFile]], options: TableOptions) -> 
 
 
 def _rewritten_and_moved(
-    files: Sequence[DataFile], *, schema: TableSchema, output_level: int, keeps_deletes: bool
+    files: Sequence[DataFile], *, schema: TableSchema, output_level: int, engine: MergeEngine
 ) -> tuple[list[DataFile], list[DataFile]]:
     """Which of the files must be merged, and which need only change their level (or nothing at all).
 
     A file whose keys overlap no other is as good as merged: it is moved, unless it holds deletes that are to be dropped
     or is so small that it should be joined with small neighbours.
     """
-    is_final = states_deletes if keeps_deletes else is_plain
+    is_final = is_plain if engine.drops_deletes else states_deletes
     small_bytes = file_settings(schema).target_file_bytes * SMALL_FILE_SHARE
     sections = key_sections(files, schema=schema)
     rewritten: list[DataFile] = []
@@ -345,12 +344,7 @@ def _merge_into(writer: RollingWriter, store: ObjectStore, task: CompactTask, pl
         store, task.split, plan=plan, fields=plan.schema.fields, keep_deletes=not task.drop_deletes
     )
     for window in windows:
-        window = window.combine_chunks()
-        writer.write(
-            window.drop_columns([SEQUENCE_COLUMN, KIND_COLUMN]),
-            sequences=window.column(SEQUENCE_COLUMN).chunk(0),
-            kinds=window.column(KIND_COLUMN).chunk(0),
-        )
+        writer.write(window.combine_chunks())
 
 
 class Compactor:

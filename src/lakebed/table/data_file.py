@@ -49,6 +49,7 @@ __all__ = [
     "KEY_PREFIX",
     "KIND_COLUMN",
     "SEQUENCE_COLUMN",
+    "SYSTEM_COLUMNS",
     "FileSettings",
     "OpenDataFile",
     "RollingWriter",
@@ -58,6 +59,7 @@ __all__ = [
 KEY_PREFIX = "_KEY_"
 SEQUENCE_COLUMN = "_SEQUENCE_NUMBER"
 KIND_COLUMN = "_VALUE_KIND"
+SYSTEM_COLUMNS = (SEQUENCE_COLUMN, KIND_COLUMN)
 
 INSERT_KIND, UPDATE_BEFORE_KIND, UPDATE_AFTER_KIND, DELETE_KIND = 0, 1, 2, 3
 """Values of `KIND_COLUMN`. DO NOT CHANGE: on disk."""
@@ -138,21 +140,19 @@ class RollingWriter:
         """Where files were put so far (URLs outside the table), also one whose put failed without a clear answer."""
         return tuple(self._paths)
 
-    def write(self, rows: pa.Table, *, sequences: pa.Array | None = None, kinds: pa.Array | None = None) -> None:
+    def write(self, rows: pa.Table) -> None:
         """Add rows.
 
         Args:
-            rows: the table's columns in schema order; for primary-key tables sorted by key, after all rows before.
-            sequences: int64 sequence numbers; primary-key tables only. For append tables a range is made up by `close`.
-            kinds: int8 row kinds, given together with `sequences`.
+            rows: the table's columns in schema order. For primary-key tables also `SEQUENCE_COLUMN` and `KIND_COLUMN`;
+                sorted by key, above all rows written before. Rows of append tables are numbered by `close`.
         """
+        system = None
+        if self._keys:
+            system, rows = rows.select(SYSTEM_COLUMNS), rows.drop_columns(list(SYSTEM_COLUMNS))
         step = max(1, min(self._settings.row_group_rows, self._rows_for_bytes(rows)))
         for start in range(0, rows.num_rows, step):
-            self._write_group(
-                rows.slice(start, step),
-                None if sequences is None else sequences.slice(start, step),
-                None if kinds is None else kinds.slice(start, step),
-            )
+            self._write_group(rows.slice(start, step), None if system is None else system.slice(start, step))
 
     def close(self, *, first_sequence: int = 0) -> list[DataFile]:
         """Finish the last file and return all of them, oldest first.
@@ -177,11 +177,11 @@ class RollingWriter:
         bytes_max = min(self._settings.row_group_bytes, self._settings.target_file_bytes)
         return int(bytes_max / max(1.0, rows.nbytes / rows.num_rows)) or 1
 
-    def _write_group(self, rows: pa.Table, sequences: pa.Array | None, kinds: pa.Array | None) -> None:
+    def _write_group(self, rows: pa.Table, system: pa.Table | None) -> None:
         keys = rows.select([key.name for key in self._keys])
         columns = list(rows.columns)
-        if sequences is not None and kinds is not None:
-            columns = [*keys.columns, sequences, kinds, *columns]
+        if system is not None:
+            columns = [*keys.columns, *system.columns, *columns]
         group = pa.Table.from_arrays(columns, schema=self._columns)
         if self._sink is not None and not self._sink.takes(group):
             self._finish_file()
@@ -191,8 +191,7 @@ class RollingWriter:
             _facts_of(
                 rows,
                 keys,
-                sequences,
-                kinds,
+                system,
                 fields=self._stated,
                 key_fields=self._keys,
                 stats_mode=self._settings.stats_mode,
@@ -265,8 +264,7 @@ class _GroupFacts:
 def _facts_of(
     rows: pa.Table,
     keys: pa.Table,
-    sequences: pa.Array | None,
-    kinds: pa.Array | None,
+    system: pa.Table | None,
     *,
     fields: Sequence[DataField],
     key_fields: Sequence[DataField],
@@ -275,14 +273,14 @@ def _facts_of(
     min_key = max_key = EMPTY_ROW
     key_stats = EMPTY_STATS
     lowest = highest = deletes = 0
-    if sequences is not None and kinds is not None:
+    if system is not None:
         ends = keys.take(pa.array([0, keys.num_rows - 1])).combine_chunks()
         encoded = encode_rows([column.chunk(0) for column in ends.columns], [key.type for key in key_fields])
         min_key, max_key = encoded[0].as_py(), encoded[1].as_py()
         key_stats = compute_stats(keys, key_fields, truncate=None)
-        bounds = pc.min_max(sequences)
+        bounds = pc.min_max(system.column(SEQUENCE_COLUMN))
         lowest, highest = bounds["min"].as_py(), bounds["max"].as_py()
-        deletes = int(np.count_nonzero(~np.isin(kinds.to_numpy(), ADD_KINDS)))
+        deletes = int(np.count_nonzero(~np.isin(system.column(KIND_COLUMN).to_numpy(), ADD_KINDS)))
     return _GroupFacts(
         row_count=rows.num_rows,
         min_key=min_key,

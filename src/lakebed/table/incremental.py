@@ -24,7 +24,9 @@ from lakebed.errors import InvalidRequest
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import HTML_ROWS_MAX
 from lakebed.table.binary_row import encode_rows
-from lakebed.table.data_file import KIND_COLUMN, SEQUENCE_COLUMN
+from lakebed.table.data_file import KIND_COLUMN, SYSTEM_COLUMNS
+from lakebed.table.engines.engine import Increments
+from lakebed.table.engines.registry import engine_name, engine_of
 from lakebed.table.layout import Layout
 from lakebed.table.manifest import ADD, ENTRY_SCHEMA
 from lakebed.table.manifest_reader import ManifestReader
@@ -38,10 +40,10 @@ from lakebed.table.read import (
     merged_windows,
     read_split,
     read_split_table,
+    sequences_of,
 )
 from lakebed.table.scan import Scan
 from lakebed.table.schema import require_column
-from lakebed.table.sequence import sequence_codes, sequence_order
 from lakebed.table.splits import in_key_order, merge_rank, plan_splits, touching
 from lakebed.table.types import arrow_schema, parse_type
 from lakebed.texts import html_table
@@ -59,29 +61,33 @@ def read_changes(
     store: ObjectStore,
     *,
     snapshots: Iterable[Snapshot],
+    end: Snapshot,
     schema: TableSchema,
     load_schema: Callable[[int], TableSchema],
     reader: ManifestReader,
     layout: Layout,
-    end_entries: pa.Table | None = None,
 ) -> pa.Table:
     """The rows that some snapshots wrote.
 
     Args:
         store: the table's folder.
         snapshots: those of ``(start, end]`` that exist.
+        end: the newer version.
         schema: whose columns come out.
         load_schema: schemas by id.
         reader: of the table's manifests.
         layout: of the table.
-        end_entries: with the option ``sequence.field`` the live files of the last snapshot, else None.
 
     Returns:
-        Append tables: every row appended, with the table's columns. Primary-key tables: the last row of every key
-        written, with `ROW_KIND_COLUMN` as last column: ``+I`` or ``+U`` for a row that is there, ``-D`` for a deletion.
-        With the option ``sequence.field`` a row that is older than the one that the table has is left out.
+        Append tables: every row appended, with the table's columns. Primary-key tables: the rows written, merged to
+        one a key, with `ROW_KIND_COLUMN` as last column: ``+I`` or ``+U`` for a row that is there, ``-D`` for a
+        deletion. Where the merge engine asks for it (`Increments.COMPARED`), a row that lost to another row of the
+        table is left out.
 
-    Cost: the delta manifests and the delta files, whatever the size of the table; with ``sequence.field`` also the
+    Raises:
+        InvalidRequest: the merge engine cannot tell the table's rows from the rows written.
+
+    Cost: the delta manifests and the delta files, whatever the size of the table; with `Increments.COMPARED` also the
         files of the last snapshot whose keys touch theirs.
     """
     entries = [reader.delta_entries(snapshot) for snapshot in snapshots if snapshot.commit_kind == "APPEND"]
@@ -89,9 +95,15 @@ def read_changes(
     added = whole.filter(pc.equal(whole.column("kind"), ADD))
     keyed = bool(schema.primary_keys)
     splits = plan_splits(added, schema=schema, layout=layout, target_bytes=2**62, open_cost_bytes=0)
-    order = sequence_order(schema)
-    if order is None or end_entries is None:
-        end_entries = ENTRY_SCHEMA.empty_table()
+    increments = engine_of(schema).increments if keyed else Increments.CURRENT
+    if increments is Increments.UNKNOWN:
+        raise InvalidRequest(
+            f"The table merges rows by the engine {engine_name(schema.options)!r}, whose rows also "
+            "depend on rows written earlier, so written rows are not its changes; compare the two versions with diff.",
+            kind="unsupported_changes",
+        )
+    is_compared = increments is Increments.COMPARED
+    end_entries = reader.live_entries(end) if is_compared else ENTRY_SCHEMA.empty_table()
     ends = _splits_by_bucket(end_entries, schema, layout)
     ids = {id_ for entries in (added, end_entries) for id_ in entries.column("schema_id").unique().to_pylist()}
     plan = ReadPlan(
@@ -113,7 +125,7 @@ def read_changes(
             windows = _without_outdated(store, windows, touching(at_end, split.files, schema=schema), plan)
         for window in windows:
             kinds = pa.array(ROW_KINDS).take(window.column(KIND_COLUMN).combine_chunks())
-            rows = window.drop_columns([SEQUENCE_COLUMN, KIND_COLUMN]).append_column(kind, kinds)
+            rows = window.drop_columns(list(SYSTEM_COLUMNS)).append_column(kind, kinds)
             tables.append(pa.table(rows.columns, schema=tables[0].schema))
     return pa.concat_tables(tables)
 
@@ -129,28 +141,23 @@ def _splits_by_bucket(entries: pa.Table, schema: TableSchema, layout: Layout) ->
 def _without_outdated(
     store: ObjectStore, windows: Iterable[pa.Table], at_end: Sequence[Split], plan: ReadPlan
 ) -> Iterator[pa.Table]:
-    """Written rows, each key once in key order, without those than which the table has a newer row or delete."""
+    """Written rows, each key once in key order, without those that lost to a row or delete of the table."""
     rows = pa.concat_tables(list(windows)) if at_end else None
     if rows is None:
         yield from windows
         return
-    order = plan.order
-    assert order is not None, "only such tables come here"
-    keys = [key.name for key in plan.keys]
-    fields = [field for field in plan.schema.fields if field.name in (*keys, *order.columns)]
+    engine, keys = plan.engine, [key.name for key in plan.keys]
+    ordering = engine.order.columns if engine.order is not None else ()
+    fields = [field for field in plan.schema.fields if field.name in (*keys, *ordering)]
     is_current = np.ones(rows.num_rows, np.bool_)
     for split in at_end:
         for window in merged_windows(store, split, plan=plan, fields=fields, keep_deletes=True):
             both = (rows, window)
             ours, theirs = encode_keys([[table.column(key) for key in keys] for table in both])
-            stated = [
-                ([table.column(name) for name in order.columns], table.column(SEQUENCE_COLUMN).to_numpy())
-                for table in both
-            ]
-            own_age, their_age = sequence_codes(stated, order=order)
+            own_age, their_age = sequences_of(both, engine.order)
             place = np.minimum(np.searchsorted(ours, theirs), len(ours) - 1)
-            is_newer = (ours[place] == theirs) & (their_age > own_age[place])
-            is_current[place[is_newer]] = False
+            has_won = (ours[place] == theirs) & engine.wins(their_age, own_age[place])
+            is_current[place[has_won]] = False
     yield rows.filter(pa.array(is_current))
 
 

@@ -1,20 +1,20 @@
-"""Merging sorted runs of keyed rows, as whole columns.
+"""The order of keys, and rows of sorted runs grouped by key, as whole columns.
 
-Owns: the order of keys (`encode_keys`), who survives when several runs hold one key (`survivors`, `merge_order`), and
-the sort of a batch about to be written (`sort_unique`). Pure numpy and Arrow; knows no files and no table.
+Owns: codes of keys (`encode_keys`) and the order in which a merge takes rows (`group_by_key`). What becomes of the rows
+of one key is the table's merge engine's decision (`engines`). Pure numpy and Arrow; knows no files and no table.
 
 Invariants:
 - Keys are ordered as the table format orders them: numbers by value, strings and binaries by their bytes, columns from
   left to right, nulls first. Codes of one call preserve that order and equality across all runs of the call.
-- Within a run keys are strictly increasing (a data file holds a key once, the files of a run do not overlap).
-- Of the rows of one key the one with the highest sequence number survives; on a tie the row of the later run. So
-  callers pass runs oldest first. Where a table orders the rows of a key by columns of its own, callers pass the numbers
-  of `sequence.sequence_codes` as sequence numbers.
+- The rows of one key are ordered by sequence number, those with equal numbers by their run. So callers pass runs oldest
+  first. Where a table orders the rows of a key by columns of its own, callers pass the numbers of
+  `sequence.sequence_codes` as sequence numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,10 +24,22 @@ import pyarrow.compute as pc
 
 from lakebed.errors import UnsupportedFormat
 
-__all__ = ["Codes", "Columns", "encode_keys", "is_strictly_increasing", "merge_order", "sort_unique", "survivors"]
+__all__ = [
+    "Codes",
+    "Columns",
+    "KeyGroups",
+    "Mask",
+    "Positions",
+    "encode_keys",
+    "group_by_key",
+    "is_strictly_increasing",
+]
 
 Codes: TypeAlias = npt.NDArray[np.int64]
 """One int64 a row; comparing codes of one `encode_keys` call compares keys."""
+
+Positions: TypeAlias = npt.NDArray[np.int64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
 
 Columns: TypeAlias = Sequence["pa.ChunkedArray | pa.Array"]
 
@@ -75,100 +87,42 @@ def is_strictly_increasing(codes: Codes) -> bool:
     return bool(np.all(codes[1:] > codes[:-1]))
 
 
-def sort_unique(codes: Codes, *, sequences: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.int64] | None:
-    """Positions that sort a batch and keep the newest row of every key; None when the batch is already so.
+@dataclass(frozen=True, slots=True)
+class KeyGroups:
+    """Rows ordered by key, those of one key oldest first."""
+
+    order: Positions
+    """Positions of the rows."""
+    is_last: Mask
+    """For each element of `order` whether the next one has another key."""
+
+    @property
+    def last(self) -> Positions:
+        """The position of the newest row of every key, in key order."""
+        return self.order[self.is_last]
+
+    def at(self, positions: Positions | None) -> KeyGroups:
+        """The same rows where each stands at another position; None: where it stood."""
+        return self if positions is None else KeyGroups(positions[self.order], self.is_last)
+
+
+def group_by_key(codes: Sequence[Codes], *, sequences: Sequence[Positions] | None = None) -> KeyGroups:
+    """The rows of some runs by key, as positions in the concatenation of the runs.
 
     Args:
-        codes: of the keys.
-        sequences: the higher, the newer the row, and the last one of equals; None: the last row of a key is the newest.
+        codes: of the keys of each run, in any order; runs oldest first.
+        sequences: in the shape of `codes`, greater for later rows of a key, equal ones in order of position; None: the
+            position alone orders them.
 
-    Cost: one pass when sorted, else a stable sort (which is one pass over each ascending stretch and their merging).
+    Cost: a stable sort of already sorted stretches, that is a merge.
     """
-    if is_strictly_increasing(codes):
-        return None
-    order = np.argsort(codes, kind="stable") if sequences is None else np.lexsort((sequences, codes))
-    ordered = codes[order]
-    is_last = np.append(ordered[1:] != ordered[:-1], True)
-    kept: npt.NDArray[np.int64] = order[is_last]
-    return kept
-
-
-def survivors(
-    codes: Sequence[Codes], *, sequences: Sequence[npt.NDArray[np.int64]] | None = None
-) -> list[npt.NDArray[np.bool_] | None]:
-    """Which rows of each run survive the merge, leaving every run in its own order.
-
-    The cheapest merge for a reader who needs no order across runs: a small run is looked up in a big one by binary
-    search, nothing is sorted or moved.
-
-    Args:
-        codes: of each run, strictly increasing; runs oldest first.
-        sequences: sequence numbers in the shape of `codes`; None when each run is newer than all runs before it.
-
-    Returns:
-        For each run a mask of its rows, or None when all its rows survive.
-    """
-    masks: list[npt.NDArray[np.bool_] | None] = [None] * len(codes)
-    for newer in range(1, len(codes)):
-        for older in range(newer):
-            _mark_losers(codes, sequences, masks, older=older, newer=newer)
-    return masks
-
-
-def merge_order(
-    codes: Sequence[Codes], *, sequences: Sequence[npt.NDArray[np.int64]] | None = None
-) -> npt.NDArray[np.int64]:
-    """Positions in the concatenation of all runs, in key order, one a key: the row that survives.
-
-    Args and ties as `survivors`. Cost: a stable sort of already sorted stretches, that is a merge.
-    """
-    together = np.concatenate(codes)
+    together = codes[0] if len(codes) == 1 else np.concatenate(codes)
     if sequences is None:
         order = np.argsort(together, kind="stable")
     else:
         order = np.lexsort((np.concatenate(sequences), together))
     ordered = together[order]
-    is_last = np.append(ordered[1:] != ordered[:-1], True)[: len(ordered)]
-    winners: npt.NDArray[np.int64] = order[is_last]
-    return winners
-
-
-def _mark_losers(
-    codes: Sequence[Codes],
-    sequences: Sequence[npt.NDArray[np.int64]] | None,
-    masks: list[npt.NDArray[np.bool_] | None],
-    *,
-    older: int,
-    newer: int,
-) -> None:
-    """Mask out the losing row of every key that two runs share."""
-    old, new = codes[older], codes[newer]
-    if len(old) == 0 or len(new) == 0 or old[-1] < new[0] or new[-1] < old[0]:
-        return
-    big, small = (older, newer) if len(old) >= len(new) else (newer, older)
-    at_big = np.searchsorted(codes[big], codes[small])
-    at_big[at_big == len(codes[big])] = 0
-    at_small = np.flatnonzero(codes[big][at_big] == codes[small])
-    if len(at_small) == 0:
-        return
-    shared = {small: at_small, big: at_big[at_small]}
-    if sequences is None:
-        _drop(masks, codes, older, shared[older])
-        return
-    newer_wins = sequences[newer][shared[newer]] >= sequences[older][shared[older]]
-    _drop(masks, codes, older, shared[older][newer_wins])
-    _drop(masks, codes, newer, shared[newer][~newer_wins])
-
-
-def _drop(
-    masks: list[npt.NDArray[np.bool_] | None], codes: Sequence[Codes], run: int, positions: npt.NDArray[np.int64]
-) -> None:
-    if len(positions) == 0:
-        return
-    mask = masks[run]
-    if mask is None:
-        mask = masks[run] = np.ones(len(codes[run]), np.bool_)
-    mask[positions] = False
+    return KeyGroups(order, np.append(ordered[1:] != ordered[:-1], True)[: len(ordered)])
 
 
 def _append_digit(combined: Codes | None, span: int, part: Codes, part_span: int) -> tuple[Codes, int]:

@@ -171,7 +171,6 @@ MERGE_ENGINE = _option(
     _choice("deduplicate", "partial-update", "aggregation", "first-row"),
     "How rows of equal primary key become one: deduplicate keeps the newest.",
     immutable=True,
-    unsupported=("partial-update", "aggregation", "first-row"),
 )
 SEQUENCE_FIELD = _option(
     "sequence.field",
@@ -525,8 +524,15 @@ def check_option_names(names: Iterable[str]) -> None:
             raise _unknown(name)
 
 
-def check_options(values: Mapping[str, str], *, primary_keys: Collection[str] = ()) -> None:
+def check_options(
+    values: Mapping[str, str], *, primary_keys: Collection[str] = (), accepted: tuple[str, ...] = ()
+) -> None:
     """Refuse options that cannot be kept, when they are set or a table is written.
+
+    Args:
+        values: the options.
+        primary_keys: of the table.
+        accepted: beginnings of names that the table's merge engine implements.
 
     Raises:
         InvalidRequest: an unknown option (suggests the nearest), an unreadable value, a value that the format knows and
@@ -540,14 +546,16 @@ def check_options(values: Mapping[str, str], *, primary_keys: Collection[str] = 
             )
         option = OPTIONS.get(name)
         if option is None:
-            raise _unsupported(
+            if name.startswith(accepted):
+                continue
+            raise unsupported_option(
                 name, text, next(why for start, why in COLUMN_PREFIXES.items() if name.startswith(start))
             )
         value = _parsed(name, option, text)
         if option.name in REFUSED and value != option.default:
-            raise _unsupported(name, text, REFUSED[option.name])
+            raise unsupported_option(name, text, REFUSED[option.name])
         if text.strip().lower() in option.unsupported:
-            raise _unsupported(name, text)
+            raise unsupported_option(name, text)
     options = TableOptions(values)
     if options.is_set(BUCKET) and options.get(BUCKET) > 0 and not primary_keys and not options.get(BUCKET_KEY):
         raise InvalidRequest(
@@ -563,7 +571,7 @@ def check_writable(values: Mapping[str, str]) -> None:
     Unknown options are fine: they were harmless to the client that set them, and reading never looks at them.
 
     Raises:
-        InvalidRequest: an unsupported merge engine, format, changelog producer, deletion vectors, ...
+        InvalidRequest: an unsupported format, changelog producer, deletion vectors, ...
         UnsupportedFormat: manifests of another format than Avro.
     """
     for name, text in values.items():
@@ -576,10 +584,11 @@ def check_writable(values: Mapping[str, str]) -> None:
                     kind="unsupported_option",
                     option=name,
                 )
-            raise _unsupported(name, text)
+            raise unsupported_option(name, text)
 
 
-def _unsupported(name: str, text: str, why: str = "") -> InvalidRequest:
+def unsupported_option(name: str, text: str, why: str = "") -> InvalidRequest:
+    """The error for a value that the format knows and lakebed does not implement."""
     return InvalidRequest(
         f"Option {name!r} = {shown(text)} is not supported by this version of lakebed{': ' + why if why else ''}.",
         kind="unsupported_option",

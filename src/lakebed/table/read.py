@@ -28,15 +28,18 @@ from lakebed.table.data_file import (
     ADD_KINDS,
     KIND_COLUMN,
     SEQUENCE_COLUMN,
+    SYSTEM_COLUMNS,
     WHOLE_FILE_BYTES_MAX,
     OpenDataFile,
     open_data_file,
 )
-from lakebed.table.merge import Codes, encode_keys, is_strictly_increasing, merge_order, survivors
+from lakebed.table.engines.engine import MergeEngine
+from lakebed.table.engines.registry import engine_of
+from lakebed.table.merge import Codes, encode_keys, group_by_key, is_strictly_increasing
 from lakebed.table.model import DataField, DataFile, Split, TableSchema
 from lakebed.table.predicate import Predicate, columns_of, is_small, mask_of, to_arrow
 from lakebed.table.scan_pruning import only_on
-from lakebed.table.sequence import SequenceOrder, sequence_codes, sequence_order
+from lakebed.table.sequence import SequenceOrder, sequence_codes
 from lakebed.table.splits import sorted_runs
 from lakebed.table.types import arrow_schema, arrow_type
 
@@ -51,6 +54,7 @@ __all__ = [
     "open_in_folders",
     "read_split",
     "read_split_table",
+    "sequences_of",
 ]
 
 BATCH_ROWS = 65_536
@@ -91,9 +95,9 @@ class ReadPlan:
         return tuple(_field(self.schema, name) for name in self.schema.trimmed_primary_keys)
 
     @property
-    def order(self) -> SequenceOrder | None:
-        """What orders the rows of a key before their sequence numbers do; None: nothing."""
-        return sequence_order(self.schema)
+    def engine(self) -> MergeEngine:
+        """What decides which rows of a key survive; for primary-key tables."""
+        return engine_of(self.schema)
 
     @property
     def key_part(self) -> Predicate | None:
@@ -298,11 +302,11 @@ def _widen(column: pa.ChunkedArray, target: pa.DataType, folder: str) -> pa.Chun
 def _merge_at_once(
     store: ObjectStore, split: Split, plan: ReadPlan, *, threads: bool, with_sequences: bool = False
 ) -> pa.Table:
-    """Decode all runs and drop what newer rows replace; each run keeps its own order."""
+    """Decode all runs and merge them; where the engine keeps rows unchanged, each run keeps its own order."""
     runs = sorted_runs(split.files, schema=plan.schema)
-    order = plan.order
-    with_sequences = with_sequences or order is not None or not _are_in_sequence(runs)
-    system = (SEQUENCE_COLUMN, KIND_COLUMN) if with_sequences else (KIND_COLUMN,)
+    engine = plan.engine
+    with_sequences = with_sequences or engine.order is not None or not _are_in_sequence(runs)
+    system = SYSTEM_COLUMNS if with_sequences else (KIND_COLUMN,)
     fields = _with_keys(plan)
     tables = []
     for run in runs:
@@ -323,10 +327,13 @@ def _merge_at_once(
         if not with_sequences:
             # A key twice in one file: only sequence numbers tell which row is the newer one.
             return _merge_at_once(store, split, plan, threads=threads, with_sequences=True)
-        kept = merge_order([run_codes], sequences=_sequences([tables[position]], order))
-        tables[position], codes[position] = tables[position].take(pa.array(kept)), run_codes[kept]
-    sequences = _sequences(tables, order) if with_sequences else None
-    masks = survivors(codes, sequences=sequences)
+        grouped = group_by_key([run_codes], sequences=sequences_of([tables[position]], engine.order))
+        tables[position], codes[position] = engine.merge(tables[position], grouped), run_codes[grouped.last]
+    sequences = sequences_of(tables, engine.order) if with_sequences else None
+    masks = engine.survivors(codes, sequences=sequences)
+    if masks is None:
+        grouped = group_by_key(codes, sequences=sequences)
+        tables, masks = [engine.merge(pa.concat_tables(tables).combine_chunks(), grouped)], [None]
     merged = []
     for table, mask in zip(tables, masks, strict=True):
         mask = _without_deletes(_numbers(table, KIND_COLUMN), mask)
@@ -366,8 +373,8 @@ def _numbers(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
     return numbers
 
 
-def _sequences(tables: Sequence[pa.Table], order: SequenceOrder | None) -> list[npt.NDArray[np.int64]]:
-    """Of every row the number that tells it from older rows of its key, comparable over all tables."""
+def sequences_of(tables: Sequence[pa.Table], order: SequenceOrder | None) -> list[npt.NDArray[np.int64]]:
+    """A number for every row, greater for later rows of a key, comparable over all tables."""
     numbers = [_numbers(table, SEQUENCE_COLUMN) for table in tables]
     if order is None:
         return numbers
@@ -377,8 +384,9 @@ def _sequences(tables: Sequence[pa.Table], order: SequenceOrder | None) -> list[
 
 def _with_keys(plan: ReadPlan) -> tuple[DataField, ...]:
     """The columns that a merge decodes: those that come out, and those that decide what does."""
-    wanted = {column.name for column in (*plan.decoded, *plan.keys)}
-    wanted.update(plan.order.columns if plan.order is not None else ())
+    engine, wanted = plan.engine, {column.name for column in (*plan.decoded, *plan.keys)}
+    wanted |= engine.columns(frozenset(wanted))
+    wanted.update(engine.order.columns if engine.order is not None else ())
     return tuple(column for column in plan.schema.fields if column.name in wanted)
 
 
@@ -444,7 +452,8 @@ def merged_windows(
         store: the table's folder.
         split: files in merge order.
         plan: schemas and the window's size; its columns and predicate are not looked at.
-        fields: columns to decode; must contain the keys and the columns of the table's ``sequence.field``.
+        fields: columns to decode; must contain the keys and what the merge engine needs (`MergeEngine.columns`, and
+            the columns of its order).
         keep_deletes: keep the rows that delete a key (for a compaction below which older rows remain).
 
     Yields:
@@ -454,14 +463,14 @@ def merged_windows(
     per_run_bytes = max(1, plan.window_bytes // len(runs))
     cursors = [_cursor_of(store, split, run, plan=plan, fields=fields, window_bytes=per_run_bytes) for run in runs]
     names = [key.name for key in plan.keys]
-    order = plan.order
+    engine = plan.engine
     while True:
         for cursor in cursors:
             cursor.fill()
         cursors = [cursor for cursor in cursors if cursor.rows.num_rows]
         if not cursors:
             return
-        window = _next_window(cursors, names, order)
+        window = _next_window(cursors, names, engine)
         if window is None:
             continue
         if not keep_deletes:
@@ -485,7 +494,7 @@ def cut_complete(cursors: Sequence[Cursor], keys: Sequence[str]) -> list[tuple[p
     return heads
 
 
-def _next_window(cursors: Sequence[Cursor], keys: Sequence[str], order: SequenceOrder | None) -> pa.Table | None:
+def _next_window(cursors: Sequence[Cursor], keys: Sequence[str], engine: MergeEngine) -> pa.Table | None:
     """Merge what is complete of every cursor's rows, and leave the rest in the cursors; None when nothing is."""
     cut = [(head, codes) for head, codes in cut_complete(cursors, keys) if head.num_rows]
     if not cut:
@@ -493,8 +502,8 @@ def _next_window(cursors: Sequence[Cursor], keys: Sequence[str], order: Sequence
     heads, head_codes = [head for head, _ in cut], [codes for _, codes in cut]
     if len(heads) == 1 and is_strictly_increasing(head_codes[0]):
         return heads[0].combine_chunks()
-    kept = merge_order(head_codes, sequences=_sequences(heads, order))
-    return pa.concat_tables(heads).combine_chunks().take(pa.array(kept))
+    groups = group_by_key(head_codes, sequences=sequences_of(heads, engine.order))
+    return engine.merge(pa.concat_tables(heads).combine_chunks(), groups)
 
 
 def _cursor_of(
@@ -506,8 +515,6 @@ def _cursor_of(
     fields: Sequence[DataField],
     window_bytes: int,
 ) -> Cursor:
-    system = (SEQUENCE_COLUMN, KIND_COLUMN)
-
     def batches() -> Iterator[tuple[str, pa.Table]]:
         for file in run:
             opened = _open(store, split, file, window_bytes=window_bytes)
@@ -515,9 +522,9 @@ def _cursor_of(
             row_bytes = max(1, file.file_size * ENCODED_TO_ARROW // max(1, file.row_count))
             rows = max(1, min(1_000_000, window_bytes // row_bytes))
             groups = source.row_groups(opened, plan.key_part)
-            columns = source.names_in(opened, *system)
+            columns = source.names_in(opened, *SYSTEM_COLUMNS)
             for batch in opened.batches(columns=columns, row_groups=groups, batch_rows=rows):
-                yield data_path(split, file), source.adapt(pa.Table.from_batches([batch]), *system)
+                yield data_path(split, file), source.adapt(pa.Table.from_batches([batch]), *SYSTEM_COLUMNS)
 
     return Cursor(batches=batches(), rows=arrow_schema(fields).empty_table())
 

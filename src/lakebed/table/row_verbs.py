@@ -46,7 +46,7 @@ from lakebed.table.predicate import Predicate, parse_predicate
 from lakebed.table.read import ReadPlan, filter_rows, read_split
 from lakebed.table.scan import Scan, ScanRequest
 from lakebed.table.schema import SchemaLog
-from lakebed.table.sequence import delete_columns, sequence_order
+from lakebed.table.sequence import delete_columns
 from lakebed.table.snapshots import SnapshotLog
 from lakebed.table.types import arrow_schema
 from lakebed.table.write import BucketIndex, TableWriter, WriteSettings, as_table, check_writable
@@ -358,11 +358,11 @@ class RowVerbs:
         return read_changes(
             self._store,
             snapshots=self._log.walk(there),
+            end=end,
             schema=self._schemas.load(end.schema_id),
             load_schema=self._schemas.load,
             reader=self._reader,
             layout=self._layout,
-            end_entries=self._reader.live_entries(end) if sequence_order(self._schema()) is not None else None,
         )
 
     def diff(self, start: Snapshot, end: Snapshot, *, keys: Sequence[str] | None) -> TableDiff:

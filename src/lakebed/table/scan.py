@@ -26,6 +26,7 @@ import pyarrow as pa
 from lakebed.errors import InvalidRequest, UnsupportedFormat
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
+from lakebed.table.engines.registry import check_mergeable
 from lakebed.table.file_stats import may_match
 from lakebed.table.frames import into_duckdb, into_pandas, into_polars
 from lakebed.table.layout import Layout
@@ -52,9 +53,6 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 __all__ = ["Scan", "ScanRequest", "check_readable"]
-
-IGNORE_DELETE_NAMES = ("ignore-delete", "deduplicate.ignore-delete")
-"""The option that makes a merge pass over deletes, and its older name."""
 
 READ_WORKERS_MAX = max(1, min(8, os.cpu_count() or 1))
 """Splits decoded at the same time by `Scan.to_arrow`."""
@@ -275,23 +273,11 @@ def check_readable(schema: TableSchema) -> None:
     Raises:
         UnsupportedFormat: another merge engine, another order of a key's rows, deletion vectors, or data evolution.
     """
-    options = schema.options
-    engine = options.get("merge-engine", "deduplicate")
-    if schema.primary_keys and engine != "deduplicate":
-        raise UnsupportedFormat(
-            f"The table merges rows by the engine {engine!r}; this version reads deduplicate only.",
-            option="merge-engine",
-        )
+    if schema.primary_keys:
+        check_mergeable(schema)
     for name in ("deletion-vectors.enabled", "data-evolution.enabled"):
-        if options.get(name, "false").lower() == "true":
+        if schema.options.get(name, "false").lower() == "true":
             raise UnsupportedFormat(f"The table has {name}=true, which this version cannot read.", option=name)
-    for name in IGNORE_DELETE_NAMES:
-        if schema.primary_keys and options.get(name, "false").lower() not in ("false", ""):
-            raise UnsupportedFormat(
-                f"By the table's option {name} = {options[name]} other rows of a key count than the last one; this "
-                "version cannot read that.",
-                option=name,
-            )
 
 
 def _bound(where: Predicate | str | None, schema: TableSchema) -> Predicate | None:

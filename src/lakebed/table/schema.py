@@ -19,6 +19,7 @@ from typing_extensions import Buffer
 
 from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound, UnsupportedFormat
 from lakebed.objects.port import ObjectStore
+from lakebed.table.engines.registry import accepted_options, check_defined, engine_of
 from lakebed.table.external_paths import ExternalPaths
 from lakebed.table.layout import Layout, parse_schema
 from lakebed.table.model import DataField, TableSchema
@@ -203,11 +204,14 @@ def new_schema(
         comment=comment,
         time_ms=time_ms,
     )
-    check_options(schema.options, primary_keys=schema.primary_keys)
+    check_options(schema.options, primary_keys=schema.primary_keys, accepted=accepted_options(schema.options))
+    check_defined(schema.options)
     ExternalPaths.of(schema.options)
     bucket_keys(schema)
     bucket_function(schema)
     check_sequence(schema)
+    if schema.primary_keys:
+        engine_of(schema)
     return schema
 
 
@@ -464,7 +468,7 @@ def set_options(schema: TableSchema, options: Mapping[str, str]) -> TableSchema:
     """
     _refuse_immutable(schema, {name: value for name, value in options.items() if schema.options.get(name) != value})
     merged = {**schema.options, **options}
-    check_options(options, primary_keys=schema.primary_keys)
+    check_options(options, primary_keys=schema.primary_keys, accepted=accepted_options(merged))
     ExternalPaths.of(merged)
     return _changed(schema, options=merged)
 

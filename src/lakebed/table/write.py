@@ -4,8 +4,8 @@ Owns: `TableWriter`, and which tables may be written at all (`check_writable`). 
 loops over rows.
 
 Invariants:
-- Every file of a primary-key table is sorted by key and holds a key once: of rows of one batch the last one wins, or
-  the one that the option ``sequence.field`` makes the newest.
+- Every file of a primary-key table is sorted by key and holds a key once: the table's merge engine merges the rows of
+  a batch.
 - Sequence numbers of a bucket go on from the highest one in the snapshot that the writer started from. Two writers that
   start from the same snapshot may use the same numbers: upserts of one key by concurrent writers are ordered by
   sequence number, then by commit order; neither commit fails for it.
@@ -35,13 +35,21 @@ from lakebed.runtime import Environment
 from lakebed.table.binary_row import EMPTY_ROW, encode_rows
 from lakebed.table.bucket import bucket_of, key_hashes
 from lakebed.table.conform import boolean_mask, conform, conform_keys
-from lakebed.table.data_file import DELETE_KIND, INSERT_KIND, FileSettings, RollingWriter
+from lakebed.table.data_file import (
+    DELETE_KIND,
+    INSERT_KIND,
+    KIND_COLUMN,
+    SEQUENCE_COLUMN,
+    FileSettings,
+    RollingWriter,
+)
 from lakebed.table.discard import discard
 from lakebed.table.dynamic_bucket import BucketAssigner, DynamicBuckets, HashIndex, IndexEntry, is_dynamic
+from lakebed.table.engines.registry import MERGE_OPTIONS, check_defined, engine_name, engine_of
 from lakebed.table.external import targets_of
 from lakebed.table.frames import as_arrow
 from lakebed.table.layout import Layout
-from lakebed.table.merge import encode_keys, sort_unique
+from lakebed.table.merge import encode_keys, group_by_key, is_strictly_increasing
 from lakebed.table.model import BucketChange, DataFile, Rows, TableSchema
 from lakebed.table.options import (
     BUCKET,
@@ -57,7 +65,7 @@ from lakebed.table.options import (
 from lakebed.table.options import check_writable as check_options_writable
 from lakebed.table.placement import Placement, bucket_folders, check_placement
 from lakebed.table.schema import bucket_function, bucket_keys, require_column
-from lakebed.table.sequence import sequence_codes, sequence_order
+from lakebed.table.sequence import sequence_codes
 
 __all__ = [
     "UNAWARE_BUCKET",
@@ -262,7 +270,7 @@ class TableWriter:
             InvalidRequest: no primary-key table, or the rows do not hold every key column.
         """
         with self._abandoned_on_error():
-            self._require_keys("delete by key")
+            self._require_deletes("delete by key")
             for part in _parts(keys):
                 rows = conform_keys(part, schema=self._schema)
                 self._add(rows, np.full(rows.num_rows, DELETE_KIND, np.int8))
@@ -307,7 +315,7 @@ class TableWriter:
         if deletes is None:
             rows = conform(part, schema=self._schema)
             return rows, np.full(rows.num_rows, INSERT_KIND, np.int8)
-        self._require_keys(f"write with deletes={deletes!r}")
+        self._require_deletes(f"write with deletes={deletes!r}")
         mask = boolean_mask(part, column=deletes)
         if self._schema.field_by_name(deletes) is None:
             part = part.drop_columns([deletes])
@@ -340,10 +348,12 @@ class TableWriter:
             row_bytes = rows.nbytes / rows.num_rows
             groups = [share for group in groups for share in self._shares(group, len(groups), row_bytes)]
         starts = [self._reserve(group) for group in groups]
+        if self._schema.primary_keys:
+            rows = _with_system_columns(rows, kinds, groups, starts)
         writers = [self._writer_of(group) for group in groups]
 
         def run(position: int) -> list[DataFile]:
-            return self._write_group(rows, kinds, groups[position], writers[position], first_sequence=starts[position])
+            return self._write_group(rows, groups[position], writers[position], first_sequence=starts[position])
 
         try:
             written = self._on_workers(run, len(groups))
@@ -385,44 +395,30 @@ class TableWriter:
         )
 
     def _write_group(
-        self,
-        rows: pa.Table,
-        kinds: npt.NDArray[np.int8],
-        group: _Group,
-        writer: RollingWriter,
-        *,
-        first_sequence: int,
+        self, rows: pa.Table, group: _Group, writer: RollingWriter, *, first_sequence: int
     ) -> list[DataFile]:
-        keys = self._schema.trimmed_primary_keys
-        if not keys:
-            own = group.positions is None
-            writer.write(rows.slice(group.first_row, group.row_count) if own else rows.take(pa.array(group.positions)))
-            return writer.close(first_sequence=first_sequence)
-        order = self._newest_by_key(rows, group)
-        positions = group.positions
-        if order is not None:
-            positions = order if positions is None else positions[order]
-        sequences = np.arange(group.row_count, dtype=np.int64) if order is None else order
-        writer.write(
-            rows if positions is None else rows.take(pa.array(positions)),
-            sequences=pa.array(sequences + np.int64(first_sequence)),
-            kinds=pa.array(kinds if positions is None else kinds[positions]),
-        )
-        return writer.close()
+        if self._schema.primary_keys:
+            writer.write(self._merged(rows, group))
+            return writer.close()
+        own = group.positions is None
+        writer.write(rows.slice(group.first_row, group.row_count) if own else rows.take(pa.array(group.positions)))
+        return writer.close(first_sequence=first_sequence)
 
-    def _newest_by_key(self, rows: pa.Table, group: _Group) -> Int64s | None:
-        """As `sort_unique` for the rows of a group: the newest of each key, in key order."""
-        keys = self._schema.trimmed_primary_keys
-        order = sequence_order(self._schema)
-        columns = rows.select(dict.fromkeys((*keys, *(order.columns if order is not None else ()))))
+    def _merged(self, rows: pa.Table, group: _Group) -> pa.Table:
+        """The rows of a group in key order, those of one key merged."""
+        engine = engine_of(self._schema)
+        keys, ordering = self._schema.trimmed_primary_keys, engine.order.columns if engine.order is not None else ()
+        columns = rows.select(dict.fromkeys((*keys, *ordering)))
         if group.positions is not None:
             columns = columns.take(pa.array(group.positions))
-        codes = encode_keys([[columns.column(name) for name in keys]])[0]
-        if order is None:
-            return sort_unique(codes)
-        arrival = np.arange(group.row_count, dtype=np.int64)
-        stated = [columns.column(name) for name in order.columns]
-        return sort_unique(codes, sequences=sequence_codes([(stated, arrival)], order=order)[0])
+        codes = encode_keys([[columns.column(name) for name in keys]])
+        if is_strictly_increasing(codes[0]):
+            return rows if group.positions is None else rows.take(pa.array(group.positions))
+        sequences = None
+        if engine.order is not None:
+            arrival = np.arange(group.row_count, dtype=np.int64)
+            sequences = sequence_codes([([columns.column(name) for name in ordering], arrival)], order=engine.order)
+        return engine.merge(rows, group_by_key(codes, sequences=sequences).at(group.positions))
 
     def _reserve(self, group: _Group) -> int:
         """The first sequence number of a group's rows; later groups of the bucket go on after them."""
@@ -516,10 +512,16 @@ class TableWriter:
         key, folder = partition
         return _Group(key, bucket_folders((folder,), bucket)[0], bucket, positions, row_count)
 
-    def _require_keys(self, verb: str) -> None:
+    def _require_deletes(self, verb: str) -> None:
         if not self._schema.primary_keys:
             raise InvalidRequest(
                 f"Cannot {verb}: the table has no primary key; delete by a predicate instead.", kind="no_primary_key"
+            )
+        if not engine_of(self._schema).takes_deletes:
+            raise InvalidRequest(
+                f"Cannot {verb}: the table merges rows by the engine {engine_name(self._schema.options)!r}, which "
+                "takes no deletes; overwrite the table or its partitions instead.",
+                kind="unsupported_delete",
             )
 
 
@@ -531,11 +533,12 @@ def check_writable(schema: TableSchema, *, bucket_count: int) -> None:
             partitions.
     """
     check_options_writable(schema.options)
+    check_defined(schema.options)
     check_placement(schema)
-    sequence_order(schema)
-    for name in ("rowkind.field", "ignore-delete", "deduplicate.ignore-delete"):
+    accepted = engine_of(schema).accepts if schema.primary_keys else frozenset()
+    for name in ("rowkind.field", *MERGE_OPTIONS):
         value = schema.options.get(name, "")
-        if schema.primary_keys and value.lower() not in ("", "false"):
+        if schema.primary_keys and name not in accepted and value.lower() not in ("", "false"):
             raise InvalidRequest(
                 f"Option {name!r} = {value!r} of a primary-key table is not supported by this version of lakebed.",
                 kind="unsupported_option",
@@ -555,6 +558,17 @@ def _check_dynamic(schema: TableSchema) -> None:
             "primary key has all partition columns, and write to that one.",
             kind="unsupported_bucket",
         )
+
+
+def _with_system_columns(
+    rows: pa.Table, kinds: npt.NDArray[np.int8], groups: Sequence[_Group], starts: Sequence[int]
+) -> pa.Table:
+    """Rows of a primary-key table with their sequence numbers, which ascend in each group, and their kinds."""
+    sequences: Int64s = np.empty(rows.num_rows, np.int64)
+    for group, start in zip(groups, starts, strict=True):
+        own = slice(None) if group.positions is None else group.positions
+        sequences[own] = np.arange(start, start + group.row_count)
+    return rows.append_column(SEQUENCE_COLUMN, [sequences]).append_column(KIND_COLUMN, [kinds])
 
 
 def as_table(rows: Rows) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Merging: key order, who survives, sorting a batch."""
+"""Merging: the order of keys, and rows grouped by key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import UnsupportedFormat
-from lakebed.table.merge import encode_keys, is_strictly_increasing, merge_order, sort_unique, survivors
+from lakebed.table.merge import encode_keys, group_by_key, is_strictly_increasing
 
 VALUES = {
     "int8": pa.array([-128, -1, 0, 5, 127], pa.int8()),
@@ -68,40 +68,24 @@ def test_nested_keys_are_refused() -> None:
         encode_keys([[pa.array([[1]])]])
 
 
-def test_sorted_unique_batches_are_left_alone() -> None:
-    """A batch already in order costs one pass and no copy."""
-    assert sort_unique(np.array([1, 2, 9], np.int64)) is None
-    assert sort_unique(np.array([], np.int64)) is None
+def test_groups_are_ordered_by_key_and_age() -> None:
+    """Rows come by key, those of one key by sequence number, equal numbers and rows without numbers by position."""
+    runs = [np.array([5, 1, 5], np.int64), np.array([3, 1], np.int64)]
+    by_position = group_by_key(runs)
+    assert by_position.order.tolist() == [1, 4, 3, 0, 2]
+    assert by_position.is_last.tolist() == [False, True, True, False, True]
+    assert by_position.last.tolist() == [4, 3, 2]
+    sequences = [np.array([9, 4, 8], np.int64), np.array([0, 4], np.int64)]
+    assert group_by_key(runs, sequences=sequences).order.tolist() == [1, 4, 3, 2, 0]
 
 
-def test_the_last_row_of_a_key_stays() -> None:
-    """Of rows of one key in a batch the one written last is kept, and the result is in key order."""
-    order = sort_unique(np.array([5, 1, 5, 3, 1], np.int64))
-    assert order is not None
-    assert order.tolist() == [4, 3, 2]
+def test_groups_of_rows_that_stand_elsewhere() -> None:
+    """Groups of a selection of rows are groups of the rows selected from."""
+    groups = group_by_key([np.array([7, 2], np.int64)])
+    assert groups.at(None) is groups
+    assert groups.at(np.array([10, 20], np.int64)).last.tolist() == [20, 10]
 
 
-def test_survivors_by_age_and_by_sequence() -> None:
-    """Without sequence numbers the newer run wins; with them the higher number; on a tie the later run."""
-    codes = [np.array([1, 2, 3], np.int64), np.array([2, 3], np.int64)]
-    by_age = survivors(codes)
-    assert by_age[1] is None
-    assert by_age[0] is not None
-    assert by_age[0].tolist() == [True, False, False]
-    sequences = [np.array([0, 9, 4], np.int64), np.array([5, 4], np.int64)]
-    old, new = survivors(codes, sequences=sequences)
-    assert old is not None
-    assert old.tolist() == [True, True, False]
-    assert new is not None
-    assert new.tolist() == [False, True]
-
-
-def test_disjoint_runs_need_no_masks() -> None:
-    """Runs whose ranges do not touch are not looked into."""
-    assert survivors([np.array([1, 2], np.int64), np.array([3], np.int64), np.array([], np.int64)]) == [None] * 3
-
-
-def test_merge_order_is_sorted_and_unique() -> None:
-    """The ordered merge yields each key once, in order."""
-    codes = [np.array([1, 4, 6], np.int64), np.array([2, 4], np.int64), np.array([4], np.int64)]
-    assert merge_order(codes).tolist() == [0, 3, 5, 2]
+def test_nothing_has_no_groups() -> None:
+    """No rows make no groups."""
+    assert group_by_key([np.array([], np.int64)]).last.tolist() == []

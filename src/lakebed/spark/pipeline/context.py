@@ -24,8 +24,8 @@ from lakebed.spark.pipeline.model import Plan, PlannedStep, StepIdentity, StepRe
 from lakebed.spark.pipeline.nodes import SourceLocation, nearest
 from lakebed.spark.pipeline.rows import Rows
 from lakebed.spark.pipeline.workspace import Workspace
+from lakebed.table.engines.registry import engine_of
 from lakebed.table.model import DataField
-from lakebed.table.sequence import sequence_order
 from lakebed.table.table import Table
 
 if TYPE_CHECKING:
@@ -105,14 +105,15 @@ class RunContext:
     def increment(self, step: PlannedStep, table: Table, *, name: str, content: str | None) -> dict[str, Any]:
         """``commit_user`` and ``commit_identifier`` for the commit of a step's increment.
 
-        A table that orders rows by ``sequence.field`` may get an increment twice: nothing is compared.
+        A table whose merge engine ignores repeated rows (it has ``sequence.field``) may get an increment twice: nothing
+        is compared.
 
         Raises:
             Rejected: another run merged the same increment into the table; or a killed call of this run has made the
                 step's commit, of another increment.
         """
         own = self.identity(step)
-        if sequence_order(table.schema) is not None:
+        if engine_of(table.schema).ignores_repeats:
             return own
         commit = StepCommit(
             table=table,

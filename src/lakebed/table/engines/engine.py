@@ -1,0 +1,121 @@
+"""What a merge engine decides: which rows of one key survive, and with which values.
+
+Owns: the protocol `MergeEngine` and the enumeration `Increments`. Reading, writing, compaction and `changes` know
+engines by this protocol alone. The engines themselves are the other files of this folder; `registry.ENGINES` names them
+by the value of the option ``merge-engine``. Knows no files.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakebed.table.merge import Codes, KeyGroups, Mask
+from lakebed.table.model import TableSchema
+from lakebed.table.sequence import SequenceOrder
+
+__all__ = ["Increments", "MergeEngine"]
+
+
+class Increments(enum.Enum):
+    """What the rows that some snapshots wrote, merged with each other, say about the table after those snapshots."""
+
+    CURRENT = "current"
+    """They are its rows of their keys."""
+    COMPARED = "compared"
+    """Each is the table's row of its key, unless the table holds one that `MergeEngine.wins`."""
+    UNKNOWN = "unknown"
+    """Nothing: a row of the table also depends on rows written earlier. `changes` refuses such a table."""
+
+
+class MergeEngine(Protocol):
+    """How the rows of one key become one row. An instance belongs to one schema of a primary-key table.
+
+    The caller orders rows by key, then by the columns of `order`, then by sequence number (ties: the later run). A row
+    of the kinds -U and -D deletes its key; after the merge the caller drops such rows where no merge can need them.
+
+    Laws, on which the caller relies:
+
+    - The merge of a single row is that row. So a file that holds no deletes, and whose keys no other file of its bucket
+      holds, is read by plain Parquet readers and moved to another level as it is.
+    - Merging is associative: rows that a batch, a partial compaction or a window merged may be merged again with older
+      and with newer rows. A merged row takes the sequence number and the columns of `order` of one of its rows, so
+      that it keeps its place among the others.
+    """
+
+    accepts: ClassVar[frozenset[str]]
+    """Options of its own that it implements: those of `registry.MERGE_OPTIONS`, and beginnings of names such as
+    ``fields.``. A table that sets another one is refused."""
+    takes_deletes: ClassVar[bool]
+    """Whether rows may be deleted by key. False: a writer refuses deletes."""
+
+    @classmethod
+    def of(cls, schema: TableSchema) -> MergeEngine:
+        """The engine of a table.
+
+        Raises:
+            InvalidRequest: options that contradict each other or the schema.
+        """
+        ...
+
+    @property
+    def order(self) -> SequenceOrder | None:
+        """Columns that order the rows of a key; None: the order of arrival alone."""
+        ...
+
+    @property
+    def drops_deletes(self) -> bool:
+        """Whether a compaction into the highest level drops deletes: no row written later needs them."""
+        ...
+
+    @property
+    def ignores_repeats(self) -> bool:
+        """Whether rows that are written a second time, at any later moment, change nothing."""
+        ...
+
+    @property
+    def increments(self) -> Increments:
+        """What written rows say about the table; see `Increments`."""
+        ...
+
+    def columns(self, wanted: frozenset[str]) -> frozenset[str]:
+        """Columns without which `merge` cannot give `wanted`, besides these, the key and the columns of `order`."""
+        ...
+
+    def merge(self, rows: pa.Table, groups: KeyGroups) -> pa.Table:
+        """One row a key, in key order.
+
+        Args:
+            rows: any columns of the table, and of `data_file.SEQUENCE_COLUMN` and `data_file.KIND_COLUMN` those that
+                the caller needs. The result has the same columns.
+            groups: which rows are of one key, oldest first.
+
+        Cost: a few passes over whole columns; never a loop over rows.
+        """
+        ...
+
+    def survivors(
+        self, codes: Sequence[Codes], *, sequences: Sequence[npt.NDArray[np.int64]] | None
+    ) -> list[Mask | None] | None:
+        """The rows of each run that `merge` would keep, where it keeps rows unchanged; None: it makes new ones.
+
+        With it a read that needs no order across runs neither sorts nor moves rows.
+
+        Args:
+            codes: of the keys of each run, strictly increasing; runs oldest first.
+            sequences: greater for later rows of a key, in the shape of `codes`; None when each run is later than all
+                runs before it.
+
+        Returns:
+            For each run a mask of its rows, or None when all its rows survive.
+        """
+        ...
+
+    def wins(self, theirs: npt.NDArray[np.int64], ours: npt.NDArray[np.int64]) -> Mask:
+        """For each pair of sequences whether the row of the first survives; asked for `Increments.COMPARED` only."""
+        ...

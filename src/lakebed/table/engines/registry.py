@@ -1,0 +1,81 @@
+"""The merge engines of lakebed by the value of the option ``merge-engine``, and which tables they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from lakebed.errors import UnsupportedFormat
+from lakebed.table.engines.deduplicate import Deduplicate
+from lakebed.table.engines.engine import MergeEngine
+from lakebed.table.model import TableSchema
+from lakebed.table.options import MERGE_ENGINE, SEQUENCE_FIELD, unsupported_option
+
+__all__ = [
+    "ENGINES",
+    "MERGE_OPTIONS",
+    "accepted_options",
+    "check_defined",
+    "check_mergeable",
+    "engine_name",
+    "engine_of",
+]
+
+ENGINES: Final[dict[str, type[MergeEngine]]] = {"deduplicate": Deduplicate}
+
+MERGE_OPTIONS: Final = (SEQUENCE_FIELD.name, "ignore-delete", "deduplicate.ignore-delete")
+"""Options that change which rows of a key survive. An engine lists in `accepts` those that it implements."""
+
+
+def engine_name(options: Mapping[str, str]) -> str:
+    """The engine that some options ask for, which may be one that lakebed does not have."""
+    return str(options.get(MERGE_ENGINE.name, MERGE_ENGINE.default)).strip().lower()
+
+
+def engine_of(schema: TableSchema) -> MergeEngine:
+    """The engine of a primary-key table.
+
+    Raises:
+        UnsupportedFormat: an engine that this version of lakebed does not have.
+    """
+    name = engine_name(schema.options)
+    if name not in ENGINES:
+        raise UnsupportedFormat(
+            f"The table merges rows by the engine {name!r}; this version reads {', '.join(ENGINES)} only.",
+            option=MERGE_ENGINE.name,
+        )
+    return ENGINES[name].of(schema)
+
+
+def check_mergeable(schema: TableSchema) -> None:
+    """Refuse a primary-key table whose rows this version of lakebed would merge differently than its options ask.
+
+    Raises:
+        UnsupportedFormat: another engine, or an option of `MERGE_OPTIONS` that the engine does not implement.
+    """
+    engine = engine_of(schema)
+    for name in MERGE_OPTIONS:
+        value = schema.options.get(name, "")
+        if name not in engine.accepts and value.lower() not in ("false", ""):
+            raise UnsupportedFormat(
+                f"By the table's option {name} = {value} other rows of a key count than the last one; this version "
+                "cannot read that.",
+                option=name,
+            )
+
+
+def check_defined(options: Mapping[str, str]) -> None:
+    """Refuse to create or to write a table with another engine.
+
+    Raises:
+        InvalidRequest: another engine.
+    """
+    text = options.get(MERGE_ENGINE.name)
+    if text is not None and engine_name(options) not in ENGINES:
+        raise unsupported_option(MERGE_ENGINE.name, text)
+
+
+def accepted_options(options: Mapping[str, str]) -> tuple[str, ...]:
+    """Beginnings of the option names that the engine named in some options implements; none of an unknown engine."""
+    engine = ENGINES.get(engine_name(options))
+    return () if engine is None else tuple(engine.accepts)
