@@ -36,7 +36,7 @@ from lakebed.table.splits import bucket_groups
 from lakebed.table.stats import EMPTY_STATS, compute_stats, merge_stats
 from lakebed.table.table import Table
 from lakebed.table.types import arrow_type
-from lakebed.table.write import check_writable
+from lakebed.table.write_settings import check_writable
 
 __all__ = ["BranchRepair", "RepairReport", "SkippedFile", "repair_statistics", "repair_url"]
 

@@ -61,7 +61,8 @@ from lakebed.table.scan import ScanRequest
 from lakebed.table.sequence import delete_columns, sequence_order
 from lakebed.table.table import Table
 from lakebed.table.types import arrow_type
-from lakebed.table.write import BucketIndex, TableWriter, WriteSettings, as_table
+from lakebed.table.write import BucketIndex, TableWriter, as_table
+from lakebed.table.write_settings import WriteSettings
 
 __all__ = [
     "Mode",

@@ -49,7 +49,7 @@ from lakebed.table.options import (
 from lakebed.table.read import ReadPlan, merged_windows, read_split
 from lakebed.table.scan import check_readable
 from lakebed.table.splits import bucket_groups, is_plain, key_sections, merge_rank, sorted_runs, states_deletes
-from lakebed.table.write import check_writable, file_settings
+from lakebed.table.write_settings import check_writable, file_settings
 
 __all__ = ["CompactProgress", "CompactReport", "CompactTask", "Compactor", "plan_compaction", "run_task"]
 

@@ -1,4 +1,4 @@
-"""Parsers of option values that one option alone has. Pure.
+"""Parsers of option values. Pure.
 
 Each raises `InvalidRequest` with the end of a sentence that says what the value must be.
 """
@@ -6,12 +6,82 @@ Each raises `InvalidRequest` with the end of a sentence that says what the value
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from lakebed.duration import parse_duration_ms
 from lakebed.errors import InvalidRequest
 from lakebed.texts import shown
 
-__all__ = ["parse_directory", "parse_period", "parse_weights"]
+__all__ = [
+    "choice",
+    "integer",
+    "parse_boolean",
+    "parse_bucket",
+    "parse_directory",
+    "parse_names",
+    "parse_period",
+    "parse_weights",
+    "pattern",
+]
+
+
+def parse_boolean(text: str) -> bool:
+    """``true`` or ``false``, in any case."""
+    lowered = text.strip().lower()
+    if lowered not in ("true", "false"):
+        raise InvalidRequest(f"{text!r} is neither 'true' nor 'false'.")
+    return lowered == "true"
+
+
+def integer(minimum: int, maximum: int = 2**63 - 1) -> Callable[[str], int]:
+    """A parser of whole numbers between two bounds, both included."""
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text.strip())
+        except ValueError as error:
+            raise InvalidRequest(f"{text!r} is not a whole number.") from error
+        if not minimum <= number <= maximum:
+            raise InvalidRequest(f"{number} is not between {minimum} and {maximum}.")
+        return number
+
+    return parse
+
+
+def choice(*choices: str) -> Callable[[str], str]:
+    """A parser of some words, in any case."""
+
+    def parse(text: str) -> str:
+        lowered = text.strip().lower()
+        if lowered not in choices:
+            raise InvalidRequest(f"{text!r} is none of {', '.join(choices)}.")
+        return lowered
+
+    return parse
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Names separated by commas."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def pattern(expression: str, takes: str) -> Callable[[str], str]:
+    """A parser of texts that match a regular expression; `takes` is the expression in words."""
+
+    def parse(text: str) -> str:
+        if re.fullmatch(expression, text) is None:
+            raise InvalidRequest(f"{shown(text)} is not {takes}.")
+        return text
+
+    return parse
+
+
+def parse_bucket(text: str) -> int:
+    """A number of buckets, or -1 or -2."""
+    number = integer(-2)(text)
+    if number == 0:
+        raise InvalidRequest("0 is not a number of buckets: use a positive number, or -1 for none.")
+    return number
 
 
 def parse_period(text: str) -> str:

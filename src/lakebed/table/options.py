@@ -7,7 +7,6 @@ one sentence; an existing table of another client with options lakebed does not 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -15,7 +14,17 @@ from typing import Any, Final, Generic, TypeVar
 
 from lakebed.duration import parse_duration_ms, parse_size_bytes
 from lakebed.errors import InvalidRequest, UnsupportedFormat
-from lakebed.table.option_values import parse_directory, parse_period, parse_weights
+from lakebed.table.option_values import (
+    choice,
+    integer,
+    parse_boolean,
+    parse_bucket,
+    parse_directory,
+    parse_names,
+    parse_period,
+    parse_weights,
+    pattern,
+)
 from lakebed.table.options_refused import COLUMN_PREFIXES, REFUSED
 from lakebed.texts import shown
 
@@ -52,71 +61,6 @@ def _option(name: str, default: T, parse: Callable[[str], T], doc: str, **member
     return option
 
 
-def _text(text: str) -> str:
-    return text
-
-
-def _boolean(text: str) -> bool:
-    lowered = text.strip().lower()
-    if lowered not in ("true", "false"):
-        raise InvalidRequest(f"{text!r} is neither 'true' nor 'false'.")
-    return lowered == "true"
-
-
-def _integer(minimum: int, maximum: int = 2**63 - 1) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        try:
-            number = int(text.strip())
-        except ValueError as error:
-            raise InvalidRequest(f"{text!r} is not a whole number.") from error
-        if not minimum <= number <= maximum:
-            raise InvalidRequest(f"{number} is not between {minimum} and {maximum}.")
-        return number
-
-    return parse
-
-
-def _ratio(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError as error:
-        raise InvalidRequest(f"{text!r} is not a number.") from error
-
-
-def _choice(*choices: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        lowered = text.strip().lower()
-        if lowered not in choices:
-            raise InvalidRequest(f"{text!r} is none of {', '.join(choices)}.")
-        return lowered
-
-    return parse
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _pattern(pattern: str, takes: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if re.fullmatch(pattern, text) is None:
-            raise InvalidRequest(f"{shown(text)} is not {takes}.")
-        return text
-
-    return parse
-
-
-def _optional(parse: Callable[[str], T]) -> Callable[[str], T | None]:
-    return parse
-
-
-def _bucket(text: str) -> int:
-    number = _integer(-2)(text)
-    if number == 0:
-        raise InvalidRequest("0 is not a number of buckets: use a positive number, or -1 for none.")
-    return number
-
-
 _DAY_MS: Final = 86_400_000
 _HOUR_MS: Final = 3_600_000
 _MB: Final = 1 << 20
@@ -125,7 +69,7 @@ _MB: Final = 1 << 20
 BUCKET = _option(
     "bucket",
     -1,
-    _bucket,
+    parse_bucket,
     "Buckets a partition: positive, or -1: none in append tables, dynamic ones with a primary key.",
     immutable=True,
     unsupported=("-2",),
@@ -133,34 +77,38 @@ BUCKET = _option(
 DYNAMIC_BUCKET_TARGET_ROW_NUM = _option(
     "dynamic-bucket.target-row-num",
     2_000_000,
-    _integer(1),
+    integer(1),
     "Keys a dynamic bucket holds, about, before another is begun.",
 )
 DYNAMIC_BUCKET_INITIAL_BUCKETS = _option(
     "dynamic-bucket.initial-buckets",
     None,
-    _optional(_integer(1, 32_767)),
+    integer(1, 32_767),
     "Dynamic buckets of a partition that are filled side by side from the start; default: one after the other.",
 )
 DYNAMIC_BUCKET_MAX_BUCKETS = _option(
     "dynamic-bucket.max-buckets",
     None,
-    _optional(_integer(-1, 32_767)),
+    integer(-1, 32_767),
     "Dynamic buckets a partition has at most; then they grow beyond their target. -1: any number.",
 )
 DYNAMIC_BUCKET_ASSIGNER_PARALLELISM = _option(
     "dynamic-bucket.assigner-parallelism",
     None,
-    _optional(_integer(1, 32_767)),
+    integer(1, 32_767),
     "Spark tasks a partition that place keys into dynamic buckets, each into buckets of its own; default: 1.",
 )
 BUCKET_KEY = _option(
-    "bucket-key", _NO_NAMES, _names, "Columns that decide a row's bucket; default: the primary key.", immutable=True
+    "bucket-key",
+    _NO_NAMES,
+    parse_names,
+    "Columns that decide a row's bucket; default: the primary key.",
+    immutable=True,
 )
 BUCKET_FUNCTION = _option(
     "bucket-function.type",
     "default",
-    _choice("default", "mod", "hive"),
+    choice("default", "mod", "hive"),
     "What of the bucket key decides the bucket: default hashes it, mod divides a single INT or BIGINT.",
     immutable=True,
     unsupported=("hive",),
@@ -168,38 +116,38 @@ BUCKET_FUNCTION = _option(
 MERGE_ENGINE = _option(
     "merge-engine",
     "deduplicate",
-    _choice("deduplicate", "partial-update", "aggregation", "first-row"),
+    choice("deduplicate", "partial-update", "aggregation", "first-row"),
     "How rows of equal primary key become one: deduplicate keeps the newest.",
     immutable=True,
 )
 SEQUENCE_FIELD = _option(
     "sequence.field",
     _NO_NAMES,
-    _names,
+    parse_names,
     "Columns that order rows of equal key before the order of arrival does.",
     immutable=True,
 )
 SEQUENCE_SORT_ORDER = _option(
     "sequence.field.sort-order",
     "ascending",
-    _choice("ascending", "descending"),
+    choice("ascending", "descending"),
     "Order of `sequence.field`.",
     immutable=True,
 )
-IGNORE_DELETE = _option("ignore-delete", False, _boolean, "Drop deletes instead of applying them.")
-ROWKIND_FIELD = _option("rowkind.field", None, _optional(_text), "Column that holds the row kind.", immutable=True)
-TYPE = _option("type", "table", _choice("table"), "Kind of table; only plain tables are supported.", immutable=True)
+IGNORE_DELETE = _option("ignore-delete", False, parse_boolean, "Drop deletes instead of applying them.")
+ROWKIND_FIELD = _option("rowkind.field", None, str, "Column that holds the row kind.", immutable=True)
+TYPE = _option("type", "table", choice("table"), "Kind of table; only plain tables are supported.", immutable=True)
 PARTITION_DEFAULT_NAME = _option(
     "partition.default-name",
     "__DEFAULT_PARTITION__",
-    _text,
+    str,
     "Folder value of a null or blank partition value.",
     immutable=True,
 )
 PARTITION_LEGACY_NAME = _option(
     "partition.legacy-name",
     True,
-    _boolean,
+    parse_boolean,
     "How other clients print partition values into folder names.",
     immutable=True,
 )
@@ -211,86 +159,88 @@ DATA_FILE_DIRECTORY = _option(
     immutable=True,
 )
 EXTERNAL_PATHS = _option(
-    "data-file.external-paths", _NO_NAMES, _names, "URLs of folders outside the table's that new data files go to."
+    "data-file.external-paths", _NO_NAMES, parse_names, "URLs of folders outside the table's that new data files go to."
 )
 EXTERNAL_PATHS_STRATEGY = _option(
     "data-file.external-paths.strategy",
     "none",
-    _choice("none", "specific-fs", "round-robin", "weight-robin", "entropy-inject"),
+    choice("none", "specific-fs", "round-robin", "weight-robin", "entropy-inject"),
     "How the external path of a new file is chosen; none: new files go to the table's own folder.",
 )
 EXTERNAL_PATHS_SPECIFIC_FS = _option(
-    "data-file.external-paths.specific-fs", None, _optional(_text), "With specific-fs: the scheme of the paths taken."
+    "data-file.external-paths.specific-fs", None, str, "With specific-fs: the scheme of the paths taken."
 )
 EXTERNAL_PATHS_WEIGHTS = _option(
     "data-file.external-paths.weights",
     None,
-    _optional(parse_weights),
+    parse_weights,
     "With weight-robin: whole numbers above 0, one for each path, by which they are chosen.",
 )
-PATH = _option("path", None, _optional(_text), "Where other clients find the table; lakebed ignores it.")
-AUTO_CREATE = _option("auto-create", False, _boolean, "For other clients; lakebed ignores it.")
+PATH = _option("path", None, str, "Where other clients find the table; lakebed ignores it.")
+AUTO_CREATE = _option("auto-create", False, parse_boolean, "For other clients; lakebed ignores it.")
 
 # Data files. ---------------------------------------------------------------------------------------------------------
 FILE_FORMAT = _option(
     "file.format",
     "parquet",
-    _choice("parquet", "orc", "avro"),
+    choice("parquet", "orc", "avro"),
     "Format of new data files. lakebed writes parquet.",
     unsupported=("orc", "avro"),
 )
 FILE_COMPRESSION = _option(
     "file.compression",
     "zstd",
-    _choice("zstd", "snappy", "lz4", "gzip", "brotli", "none", "uncompressed"),
+    choice("zstd", "snappy", "lz4", "gzip", "brotli", "none", "uncompressed"),
     "Codec of data files.",
 )
 FILE_COMPRESSION_ZSTD_LEVEL = _option(
-    "file.compression.zstd-level", 1, _integer(1, 22), "Level of zstd: 1 is fast, 9 small."
+    "file.compression.zstd-level", 1, integer(1, 22), "Level of zstd: 1 is fast, 9 small."
 )
-FILE_BLOCK_SIZE = _option("file.block-size", None, _optional(parse_size_bytes), "Bytes of a Parquet row group.")
+FILE_BLOCK_SIZE = _option("file.block-size", None, parse_size_bytes, "Bytes of a Parquet row group.")
 TARGET_FILE_SIZE = _option(
     "target-file-size",
     None,
-    _optional(parse_size_bytes),
+    parse_size_bytes,
     "Size at which a data file is closed; default 128 mb with, 256 mb without primary key.",
 )
 DATA_FILE_PREFIX = _option(
     "data-file.prefix",
     "data-",
-    _pattern(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", "a file name of letters, digits, '_', '.' and '-'"),
+    pattern(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", "a file name of letters, digits, '_', '.' and '-'"),
     "First part of the names of data files.",
 )
 CHANGELOG_FILE_PREFIX = _option(
-    "changelog-file.prefix", "changelog-", _text, "First part of the names of changelog files."
+    "changelog-file.prefix", "changelog-", str, "First part of the names of changelog files."
 )
 STATS_MODE = _option(
     "metadata.stats-mode",
     "truncate(16)",
-    _pattern(r"none|counts|full|truncate\([1-9][0-9]{0,8}\)", "none, counts, full or truncate(<length>)"),
+    pattern(r"none|counts|full|truncate\([1-9][0-9]{0,8}\)", "none, counts, full or truncate(<length>)"),
     "Column statistics in manifests: none, counts, full, or truncate(length) to shorten texts.",
 )
-READ_BATCH_SIZE = _option("read.batch-size", 65_536, _integer(1), "Rows a batch when reading.")
+READ_BATCH_SIZE = _option("read.batch-size", 65_536, integer(1), "Rows a batch when reading.")
 WRITE_BUFFER_SIZE = _option(
     "write-buffer-size", 256 * _MB, parse_size_bytes, "Bytes buffered a writer before files are cut."
 )
-WRITE_BUFFER_SPILLABLE = _option("write-buffer-spillable", True, _boolean, "For other clients; lakebed ignores it.")
-WRITE_ONLY = _option("write-only", False, _boolean, "Never compact or expire while writing; a separate job does.")
+WRITE_BUFFER_SPILLABLE = _option(
+    "write-buffer-spillable", True, parse_boolean, "For other clients; lakebed ignores it."
+)
+WRITE_ONLY = _option("write-only", False, parse_boolean, "Never compact or expire while writing; a separate job does.")
 
 # Manifests and commits. ----------------------------------------------------------------------------------------------
 MANIFEST_FORMAT = _option(
     "manifest.format",
     "avro",
-    _choice("avro", "orc", "parquet"),
+    choice("avro", "orc", "parquet"),
     "Format of manifests. lakebed writes avro.",
     unsupported=("orc", "parquet"),
 )
-MANIFEST_COMPRESSION = _option("manifest.compression", "zstd", _choice("zstd", "zstandard"), "Codec of manifests.")
+MANIFEST_COMPRESSION = _option("manifest.compression", "zstd", choice("zstd", "zstandard"), "Codec of manifests.")
 MANIFEST_TARGET_FILE_SIZE = _option(
     "manifest.target-file-size", 8 * _MB, parse_size_bytes, "Size up to which small manifests are merged."
 )
 MANIFEST_MERGE_MIN_COUNT = _option(
-    "manifest.merge-min-count", 30, _integer(2), "Manifests below the target size that make a commit merge them."
+    "manifest.merge-min-count", 30, integer(2), "Manifests below the target size that make a commit merge them."
 )
 MANIFEST_FULL_COMPACTION_SIZE = _option(
     "manifest.full-compaction-threshold-size",
@@ -298,96 +248,94 @@ MANIFEST_FULL_COMPACTION_SIZE = _option(
     parse_size_bytes,
     "Size of changed manifests at which a commit rewrites all of them.",
 )
-COMMIT_MAX_RETRIES = _option("commit.max-retries", 1000, _integer(0), "Lost races after which a commit gives up.")
-COMMIT_TIMEOUT = _option("commit.timeout", None, _optional(parse_duration_ms), "Time after which a commit gives up.")
+COMMIT_MAX_RETRIES = _option("commit.max-retries", 1000, integer(0), "Lost races after which a commit gives up.")
+COMMIT_TIMEOUT = _option("commit.timeout", None, parse_duration_ms, "Time after which a commit gives up.")
 COMMIT_MIN_RETRY_WAIT = _option("commit.min-retry-wait", 10, parse_duration_ms, "Shortest pause after a lost race.")
 COMMIT_MAX_RETRY_WAIT = _option("commit.max-retry-wait", 10_000, parse_duration_ms, "Longest pause after a lost race.")
-COMMIT_USER_PREFIX = _option("commit.user-prefix", None, _optional(_text), "First part of generated commit users.")
-COMMIT_FORCE_COMPACT = _option("commit.force-compact", False, _boolean, "Compact before every commit.")
+COMMIT_USER_PREFIX = _option("commit.user-prefix", None, str, "First part of generated commit users.")
+COMMIT_FORCE_COMPACT = _option("commit.force-compact", False, parse_boolean, "Compact before every commit.")
 IGNORE_EMPTY_COMMIT = _option(
-    "snapshot.ignore-empty-commit", True, _boolean, "Make no snapshot for a commit without changes."
+    "snapshot.ignore-empty-commit", True, parse_boolean, "Make no snapshot for a commit without changes."
 )
 DYNAMIC_PARTITION_OVERWRITE = _option(
     "dynamic-partition-overwrite",
     None,
-    _optional(_boolean),
+    parse_boolean,
     "An overwrite without a partition replaces only partitions it writes.",
 )
 
 # Snapshots, tags, consumers, branches. -------------------------------------------------------------------------------
-SNAPSHOT_RETAINED_MIN = _option("snapshot.num-retained.min", 10, _integer(1), "Newest snapshots expiry always keeps.")
+SNAPSHOT_RETAINED_MIN = _option("snapshot.num-retained.min", 10, integer(1), "Newest snapshots expiry always keeps.")
 SNAPSHOT_RETAINED_MAX = _option(
-    "snapshot.num-retained.max", 2**31 - 1, _integer(1), "Snapshots above which the oldest expire whatever their age."
+    "snapshot.num-retained.max", 2**31 - 1, integer(1), "Snapshots above which the oldest expire whatever their age."
 )
 SNAPSHOT_TIME_RETAINED = _option(
     "snapshot.time-retained", _HOUR_MS, parse_duration_ms, "Age at which snapshots may expire."
 )
-SNAPSHOT_EXPIRE_LIMIT = _option(
-    "snapshot.expire.limit", 50, _integer(1), "Snapshots one run of expiry removes at most."
-)
+SNAPSHOT_EXPIRE_LIMIT = _option("snapshot.expire.limit", 50, integer(1), "Snapshots one run of expiry removes at most.")
 SNAPSHOT_EXPIRE_MODE = _option(
-    "snapshot.expire.execution-mode", "sync", _choice("sync", "async"), "For other clients; lakebed expires when asked."
+    "snapshot.expire.execution-mode", "sync", choice("sync", "async"), "For other clients; lakebed expires when asked."
 )
 SNAPSHOT_CLEAN_EMPTY = _option(
-    "snapshot.clean-empty-directories", False, _boolean, "Remove folders that expiry left empty."
+    "snapshot.clean-empty-directories", False, parse_boolean, "Remove folders that expiry left empty."
 )
-CHANGELOG_RETAINED_MIN = _option("changelog.num-retained.min", None, _optional(_integer(1)), "As for snapshots.")
-CHANGELOG_RETAINED_MAX = _option("changelog.num-retained.max", None, _optional(_integer(1)), "As for snapshots.")
-CHANGELOG_TIME_RETAINED = _option("changelog.time-retained", None, _optional(parse_duration_ms), "As for snapshots.")
+CHANGELOG_RETAINED_MIN = _option("changelog.num-retained.min", None, integer(1), "As for snapshots.")
+CHANGELOG_RETAINED_MAX = _option("changelog.num-retained.max", None, integer(1), "As for snapshots.")
+CHANGELOG_TIME_RETAINED = _option("changelog.time-retained", None, parse_duration_ms, "As for snapshots.")
 TAG_AUTOMATIC_CREATION = _option(
     "tag.automatic-creation",
     "none",
-    _choice("none", "process-time", "watermark", "batch"),
+    choice("none", "process-time", "watermark", "batch"),
     "Which clock makes automatic tags; batch tags every batch commit.",
 )
 TAG_CREATION_PERIOD = _option(
     "tag.creation-period", "daily", parse_period, "Period of automatic tags: daily, hourly, two-hours, or a duration."
 )
 TAG_CREATION_PERIOD_DURATION = _option(
-    "tag.creation-period-duration", None, _optional(parse_duration_ms), "Period of automatic tags as a duration."
+    "tag.creation-period-duration", None, parse_duration_ms, "Period of automatic tags as a duration."
 )
 TAG_CREATION_DELAY = _option("tag.creation-delay", 0, parse_duration_ms, "How long after its period a tag is made.")
 TAG_CREATE_TIME = _option(
     "tag.create-time",
     None,
-    _optional(_pattern(r"([01][0-9]|2[0-3]):[0-5][0-9]", "a time of day between '00:00' and '23:59'")),
+    pattern(r"([01][0-9]|2[0-3]):[0-5][0-9]", "a time of day between '00:00' and '23:59'"),
     "Time of day 'hh:mm' at which daily tags are made.",
 )
 TAG_CREATE_INTERVAL = _option(
-    "tag.create-interval", None, _optional(parse_duration_ms), "Whole days, at least one, between automatic tags."
+    "tag.create-interval", None, parse_duration_ms, "Whole days, at least one, between automatic tags."
 )
 TAG_RETAINED_MAX = _option(
-    "tag.num-retained-max", None, _optional(_integer(1)), "Automatic tags kept; tags a person made never count."
+    "tag.num-retained-max", None, integer(1), "Automatic tags kept; tags a person made never count."
 )
 TAG_DEFAULT_TIME_RETAINED = _option(
-    "tag.default-time-retained", None, _optional(parse_duration_ms), "Lifetime of tags made without one."
+    "tag.default-time-retained", None, parse_duration_ms, "Lifetime of tags made without one."
 )
-TAG_AUTOMATIC_COMPLETION = _option("tag.automatic-completion", False, _boolean, "Make the tags of missed periods too.")
+TAG_AUTOMATIC_COMPLETION = _option(
+    "tag.automatic-completion", False, parse_boolean, "Make the tags of missed periods too."
+)
 TAG_PERIOD_FORMATTER = _option(
     "tag.period-formatter",
     "with_dashes",
-    _choice("with_dashes", "without_dashes", "without_dashes_and_spaces"),
+    choice("with_dashes", "without_dashes", "without_dashes_and_spaces"),
     "How automatic tags are named.",
 )
-TAG_BATCH_CUSTOMIZED_NAME = _option(
-    "tag.batch-customized-name", None, _optional(_text), "Name of tags made by batch commits."
-)
+TAG_BATCH_CUSTOMIZED_NAME = _option("tag.batch-customized-name", None, str, "Name of tags made by batch commits.")
 TAG_TIME_EXPIRE_ENABLED = _option(
-    "tag.time-expire-enabled", True, _boolean, "Whether expiry of tags looks at lifetimes."
+    "tag.time-expire-enabled", True, parse_boolean, "Whether expiry of tags looks at lifetimes."
 )
-CONSUMER_ID = _option("consumer-id", None, _optional(_text), "Name under which a stream's progress is kept.")
+CONSUMER_ID = _option("consumer-id", None, str, "Name under which a stream's progress is kept.")
 CONSUMER_EXPIRATION = _option(
-    "consumer.expiration-time", None, _optional(parse_duration_ms), "Age at which a consumer no longer holds snapshots."
+    "consumer.expiration-time", None, parse_duration_ms, "Age at which a consumer no longer holds snapshots."
 )
-CONSUMER_MODE = _option("consumer.mode", "exactly-once", _choice("exactly-once", "at-least-once"), "For streams.")
-CONSUMER_IGNORE_PROGRESS = _option("consumer.ignore-progress", False, _boolean, "For streams.")
-BRANCH = _option("branch", "main", _text, "Branch to read and write.")
+CONSUMER_MODE = _option("consumer.mode", "exactly-once", choice("exactly-once", "at-least-once"), "For streams.")
+CONSUMER_IGNORE_PROGRESS = _option("consumer.ignore-progress", False, parse_boolean, "For streams.")
+BRANCH = _option("branch", "main", str, "Branch to read and write.")
 
 # Reading. ------------------------------------------------------------------------------------------------------------
 SCAN_MODE = _option(
     "scan.mode",
     "default",
-    _choice(
+    choice(
         "default",
         "latest-full",
         "latest",
@@ -399,13 +347,13 @@ SCAN_MODE = _option(
     ),
     "Where a read begins.",
 )
-SCAN_TAG_NAME = _option("scan.tag-name", None, _optional(_text), "Tag to read.")
-SCAN_SNAPSHOT_ID = _option("scan.snapshot-id", None, _optional(_integer(1)), "Snapshot to read.")
-SCAN_VERSION = _option("scan.version", None, _optional(_text), "Version to read: snapshot id, tag or branch.")
-SCAN_TIMESTAMP = _option("scan.timestamp", None, _optional(_text), "Time to read at, as text.")
-SCAN_TIMESTAMP_MILLIS = _option("scan.timestamp-millis", None, _optional(_integer(0)), "Time to read at, Unix ms.")
-SCAN_MANIFEST_PARALLELISM = _option("scan.manifest.parallelism", 16, _integer(1), "Manifests read at once.")
-SCAN_FALLBACK_BRANCH = _option("scan.fallback-branch", None, _optional(_text), "Branch read for missing partitions.")
+SCAN_TAG_NAME = _option("scan.tag-name", None, str, "Tag to read.")
+SCAN_SNAPSHOT_ID = _option("scan.snapshot-id", None, integer(1), "Snapshot to read.")
+SCAN_VERSION = _option("scan.version", None, str, "Version to read: snapshot id, tag or branch.")
+SCAN_TIMESTAMP = _option("scan.timestamp", None, str, "Time to read at, as text.")
+SCAN_TIMESTAMP_MILLIS = _option("scan.timestamp-millis", None, integer(0), "Time to read at, Unix ms.")
+SCAN_MANIFEST_PARALLELISM = _option("scan.manifest.parallelism", 16, integer(1), "Manifests read at once.")
+SCAN_FALLBACK_BRANCH = _option("scan.fallback-branch", None, str, "Branch read for missing partitions.")
 SOURCE_SPLIT_TARGET_SIZE = _option("source.split.target-size", 128 * _MB, parse_size_bytes, "Bytes a split aims at.")
 SOURCE_SPLIT_OPEN_FILE_COST = _option(
     "source.split.open-file-cost", 4 * _MB, parse_size_bytes, "Least bytes a file counts for."
@@ -413,49 +361,54 @@ SOURCE_SPLIT_OPEN_FILE_COST = _option(
 
 # Compaction and changelog. -------------------------------------------------------------------------------------------
 COMPACTION_MIN_FILES = _option(
-    "compaction.min.file-num", 5, _integer(2), "Small files that make an append bucket worth compacting."
+    "compaction.min.file-num", 5, integer(2), "Small files that make an append bucket worth compacting."
 )
-COMPACTION_MAX_FILES = _option("compaction.max.file-num", 50, _integer(2), "Files one compaction takes at most.")
+COMPACTION_MAX_FILES = _option("compaction.max.file-num", 50, integer(2), "Files one compaction takes at most.")
 COMPACTION_SIZE_RATIO = _option(
-    "compaction.size-ratio", 1, _integer(0), "Percent by which sorted runs may differ and be merged."
+    "compaction.size-ratio", 1, integer(0), "Percent by which sorted runs may differ and be merged."
 )
 COMPACTION_MAX_SIZE_AMPLIFICATION = _option(
-    "compaction.max-size-amplification-percent", 200, _integer(0), "Percent of extra data at which all runs are merged."
+    "compaction.max-size-amplification-percent", 200, integer(0), "Percent of extra data at which all runs are merged."
 )
 COMPACTION_OPTIMIZATION_INTERVAL = _option(
-    "compaction.optimization-interval", None, _optional(parse_duration_ms), "How often a full compaction happens."
+    "compaction.optimization-interval", None, parse_duration_ms, "How often a full compaction happens."
 )
 COMPACTION_SORTED_RUN_TRIGGER = _option(
-    "num-sorted-run.compaction-trigger", 5, _integer(2), "Sorted runs of a bucket that make it worth compacting."
+    "num-sorted-run.compaction-trigger", 5, integer(2), "Sorted runs of a bucket that make it worth compacting."
 )
 SORTED_RUN_STOP_TRIGGER = _option(
-    "num-sorted-run.stop-trigger", None, _optional(_integer(2)), "For other clients; lakebed ignores it."
+    "num-sorted-run.stop-trigger", None, integer(2), "For other clients; lakebed ignores it."
 )
-LEVEL_COUNT = _option("num-levels", None, _optional(_integer(2)), "Levels of a bucket; default: the trigger plus one.")
+LEVEL_COUNT = _option("num-levels", None, integer(2), "Levels of a bucket; default: the trigger plus one.")
 COMPACTION_FORCE_UP_LEVEL_0 = _option(
-    "compaction.force-up-level-0", False, _boolean, "Compaction always takes level 0."
+    "compaction.force-up-level-0", False, parse_boolean, "Compaction always takes level 0."
 )
 CHANGELOG_PRODUCER = _option(
     "changelog-producer",
     "none",
-    _choice("none", "input", "full-compaction", "lookup"),
+    choice("none", "input", "full-compaction", "lookup"),
     "What writes changelog files.",
     unsupported=("input", "full-compaction", "lookup"),
 )
 DELETION_VECTORS = _option(
     "deletion-vectors.enabled",
     False,
-    _boolean,
+    parse_boolean,
     "Mark deleted rows beside data files instead of merging while reading.",
     unsupported=("true",),
 )
 ROW_TRACKING = _option(
-    "row-tracking.enabled", False, _boolean, "Give every row an id for life.", unsupported=("true",), immutable=True
+    "row-tracking.enabled",
+    False,
+    parse_boolean,
+    "Give every row an id for life.",
+    unsupported=("true",),
+    immutable=True,
 )
 DATA_EVOLUTION = _option(
     "data-evolution.enabled",
     False,
-    _boolean,
+    parse_boolean,
     "Columns of one row in several files.",
     unsupported=("true",),
     immutable=True,
@@ -463,15 +416,13 @@ DATA_EVOLUTION = _option(
 BLOOM_FILTER_COLUMNS = _option(
     "file-index.bloom-filter.columns",
     _NO_NAMES,
-    _names,
+    parse_names,
     "Columns other clients build bloom filters for; lakebed ignores it.",
 )
 METASTORE_PARTITIONED = _option(
-    "metastore.partitioned-table", False, _boolean, "For other clients; lakebed ignores it."
+    "metastore.partitioned-table", False, parse_boolean, "For other clients; lakebed ignores it."
 )
-METASTORE_TAG_TO_PARTITION = _option(
-    "metastore.tag-to-partition", None, _optional(_text), "For other clients; lakebed ignores it."
-)
+METASTORE_TAG_TO_PARTITION = _option("metastore.tag-to-partition", None, str, "For other clients; lakebed ignores it.")
 
 OPTIONS: Final[Mapping[str, Option[Any]]] = _OPTIONS
 """Every option by each of its names."""

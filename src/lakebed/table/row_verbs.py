@@ -49,7 +49,8 @@ from lakebed.table.schema import SchemaLog
 from lakebed.table.sequence import delete_columns
 from lakebed.table.snapshots import SnapshotLog
 from lakebed.table.types import arrow_schema
-from lakebed.table.write import BucketIndex, TableWriter, WriteSettings, as_table, check_writable
+from lakebed.table.write import BucketIndex, TableWriter, as_table
+from lakebed.table.write_settings import WriteSettings, check_writable
 
 if TYPE_CHECKING:
     from lakebed.table.compact import Compactor, CompactProgress, CompactReport

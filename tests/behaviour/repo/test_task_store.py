@@ -23,7 +23,8 @@ from lakebed.repo.task_store import EntryStore, TaskStore
 from lakebed.runtime import Environment
 from lakebed.table.layout import Layout
 from lakebed.table.read import data_path, read_split
-from lakebed.table.write import BucketIndex, TableWriter, WriteSettings
+from lakebed.table.write import BucketIndex, TableWriter
+from lakebed.table.write_settings import WriteSettings
 from lakebed.testing.faulty import Crashed
 from worlds.repo.memory_repository import Place, Trap, open_home
 

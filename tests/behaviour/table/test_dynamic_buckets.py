@@ -18,7 +18,7 @@ import lakebed
 from lakebed import Table
 from lakebed.errors import Conflict, InvalidRequest
 from lakebed.table.dynamic_bucket import HashIndex
-from lakebed.table.write import check_writable
+from lakebed.table.write_settings import check_writable
 
 SCHEMA = pa.schema(
     [pa.field("k", pa.int64(), nullable=False), pa.field("p", pa.string(), nullable=False), ("v", pa.int64())]

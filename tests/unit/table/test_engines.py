@@ -17,21 +17,21 @@ import pytest
 from lakebed.errors import InvalidRequest, UnsupportedFormat
 from lakebed.objects.open import open_store
 from lakebed.table.engines.deduplicate import Deduplicate
-from lakebed.table.engines.engine import Increments
+from lakebed.table.engines.engine import Increments, MergeEngine
 from lakebed.table.engines.registry import ENGINES, check_mergeable
 from lakebed.table.merge import Codes, KeyGroups, Mask
 from lakebed.table.model import TableSchema
 from lakebed.table.read import read_split, read_split_table
 from lakebed.table.sequence import SequenceOrder
 from lakebed.table.table import Table
-from lakebed.table.write import check_writable
+from lakebed.table.write_settings import check_writable
 
 Numbers = npt.NDArray[np.int64]
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("w", pa.int64())])
 
 
 @dataclass(frozen=True, slots=True)
-class FirstRow:
+class FirstRow(MergeEngine):
     """Of the rows of one key the oldest survives, as it is."""
 
     order: SequenceOrder | None = None
@@ -63,7 +63,7 @@ class FirstRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
+class Sums(MergeEngine):
     """The rows of one key become one: ``w`` is their sum, everything else is the newest row's."""
 
     order: SequenceOrder | None = None

@@ -21,7 +21,8 @@ from lakebed.table.layout import Layout
 from lakebed.table.manifest import entries_of_changes
 from lakebed.table.model import BucketChange, TableSchema
 from lakebed.table.schema import new_schema
-from lakebed.table.write import SHARE_BYTES_MIN, BucketIndex, TableWriter, WriteSettings
+from lakebed.table.write import SHARE_BYTES_MIN, BucketIndex, TableWriter
+from lakebed.table.write_settings import WriteSettings
 
 COLUMNS = pa.schema([("dt", pa.string()), ("id", pa.int64()), ("v", pa.float64()), ("s", pa.string())])
 

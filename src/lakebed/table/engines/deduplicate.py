@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakebed.table.engines.engine import Increments
+from lakebed.table.engines.engine import Increments, MergeEngine
 from lakebed.table.merge import Codes, KeyGroups, Mask
 from lakebed.table.model import TableSchema
 from lakebed.table.options import SEQUENCE_FIELD
@@ -29,8 +29,8 @@ Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Deduplicate:
-    """See `MergeEngine`."""
+class Deduplicate(MergeEngine):
+    """Of the rows of one key the newest survives, as it is."""
 
     order: SequenceOrder | None = None
 

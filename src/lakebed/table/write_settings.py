@@ -1,0 +1,131 @@
+"""How a table's options ask for its files to be written, and which tables lakebed writes at all. Pure.
+
+Owns: `WriteSettings`, `file_settings` and `check_writable`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from lakebed.errors import InvalidRequest
+from lakebed.table.data_file import FileSettings
+from lakebed.table.dynamic_bucket import DynamicBuckets, is_dynamic
+from lakebed.table.engines.registry import MERGE_OPTIONS, check_defined, engine_of
+from lakebed.table.model import TableSchema
+from lakebed.table.options import (
+    BUCKET,
+    DATA_FILE_PREFIX,
+    FILE_BLOCK_SIZE,
+    FILE_COMPRESSION,
+    FILE_COMPRESSION_ZSTD_LEVEL,
+    STATS_MODE,
+    TARGET_FILE_SIZE,
+    WRITE_BUFFER_SIZE,
+    TableOptions,
+)
+from lakebed.table.options import check_writable as check_options_writable
+from lakebed.table.placement import check_placement
+from lakebed.table.schema import bucket_function, bucket_keys
+
+__all__ = ["UNAWARE_BUCKET", "WriteSettings", "check_writable", "file_settings"]
+
+UNAWARE_BUCKET = -1
+"""Option ``bucket`` of a table that places rows anywhere; its files lie in bucket 0. DO NOT CHANGE: on disk."""
+
+KEYED_FILE_BYTES = 128 * 1024 * 1024
+APPEND_FILE_BYTES = 256 * 1024 * 1024
+"""Default of the option ``target-file-size``, with and without a primary key."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSettings:
+    """How a writer works. Every default may stand; the fields say what they cost."""
+
+    bucket_count: int = UNAWARE_BUCKET
+    bucket_keys: tuple[str, ...] = ()
+    """Columns whose hash places a row; empty for an append table of bucket -1."""
+    bucket_function: str = "default"
+    """How they do; see `bucket_of`."""
+    buffer_bytes: int = 256 * 1024 * 1024
+    """Arrow bytes held before files are written. Larger: fewer, better sorted files, more memory (about twice this)."""
+    worker_count_max: int = field(default_factory=lambda: max(1, min(8, os.cpu_count() or 1)))
+    """Buckets encoded at the same time."""
+    files: FileSettings = field(default_factory=FileSettings)
+    dynamic: DynamicBuckets | None = None
+    """How keys are placed in dynamic buckets; None: in a fixed number of buckets, or anywhere."""
+
+    @property
+    def share_count(self) -> int:
+        """Into how many shares a partition's rows are divided: buckets, or classes of keys where these are dynamic."""
+        return self.bucket_count if self.dynamic is None else self.dynamic.class_count
+
+    @classmethod
+    def of(cls, schema: TableSchema) -> WriteSettings:
+        """The settings that a table's options ask for.
+
+        Raises:
+            InvalidRequest: an option that cannot be read.
+        """
+        options = TableOptions(schema.options)
+        bucket_count = options.get(BUCKET)
+        return cls(
+            bucket_count=bucket_count,
+            bucket_keys=bucket_keys(schema) if bucket_count > 0 or is_dynamic(schema) else (),
+            bucket_function=bucket_function(schema) if bucket_count > 0 else "default",
+            buffer_bytes=options.get(WRITE_BUFFER_SIZE),
+            files=file_settings(schema),
+            dynamic=DynamicBuckets.of(schema) if is_dynamic(schema) else None,
+        )
+
+
+def file_settings(schema: TableSchema) -> FileSettings:
+    """How the data files of a table are written, by its options."""
+    options = TableOptions(schema.options)
+    target_bytes = options.get(TARGET_FILE_SIZE)
+    if target_bytes is None:
+        target_bytes = KEYED_FILE_BYTES if schema.primary_keys else APPEND_FILE_BYTES
+    codec = options.get(FILE_COMPRESSION)
+    return FileSettings(
+        target_file_bytes=target_bytes,
+        compression="none" if codec == "uncompressed" else codec,
+        compression_level=options.get(FILE_COMPRESSION_ZSTD_LEVEL) if codec == "zstd" else None,
+        row_group_bytes=options.get(FILE_BLOCK_SIZE) or FileSettings().row_group_bytes,
+        prefix=options.get(DATA_FILE_PREFIX),
+        stats_mode=options.get(STATS_MODE),
+    )
+
+
+def check_writable(schema: TableSchema, *, bucket_count: int) -> None:
+    """Refuse tables whose rows this package cannot place.
+
+    Raises:
+        InvalidRequest: options this package cannot keep, or a table with dynamic buckets whose keys may move between
+            partitions.
+    """
+    check_options_writable(schema.options)
+    check_defined(schema.options)
+    check_placement(schema)
+    accepted = engine_of(schema).accepts if schema.primary_keys else frozenset()
+    for name in ("rowkind.field", *MERGE_OPTIONS):
+        value = schema.options.get(name, "")
+        if schema.primary_keys and name not in accepted and value.lower() not in ("", "false"):
+            raise InvalidRequest(
+                f"Option {name!r} = {value!r} of a primary-key table is not supported by this version of lakebed.",
+                kind="unsupported_option",
+                option=name,
+            )
+    if schema.primary_keys and bucket_count == UNAWARE_BUCKET:
+        _check_dynamic(schema)
+
+
+def _check_dynamic(schema: TableSchema) -> None:
+    outside = [name for name in schema.partition_keys if name not in schema.primary_keys]
+    if outside:
+        raise InvalidRequest(
+            f"The table has dynamic buckets (bucket = -1), and its partition column {outside[0]!r} is not part of the "
+            f"primary key ({', '.join(schema.primary_keys)}): a key may move between partitions, which needs an index "
+            "over all of them. This version of lakebed reads such tables and does not write them. Create a table whose "
+            "primary key has all partition columns, and write to that one.",
+            kind="unsupported_bucket",
+        )
