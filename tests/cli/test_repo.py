@@ -12,6 +12,7 @@ import pytest
 
 import lakebed.repo
 from lakebed.cli import exits
+from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
 
 Cli = Callable[..., Any]
@@ -26,7 +27,7 @@ def home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
             made.create("analytics")
         yield str(folder)
         return
-    with start_server(folder, durable=False, import_from=[str(tmp_path)]) as running:
+    with start_server(folder, options=ServerOptions(durable=False, import_from=[str(tmp_path)])) as running:
         told = running.started
         monkeypatch.setenv("LAKEBED_ACCESS_KEY_ID", str(told.access_key))
         monkeypatch.setenv("LAKEBED_SECRET_ACCESS_KEY", str(told.secret))

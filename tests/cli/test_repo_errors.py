@@ -19,6 +19,7 @@ import urllib3
 import lakebed.repo
 from lakebed.cli import exits
 from lakebed.server.lifecycle import Running
+from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
 
 Cli = Callable[..., Any]
@@ -29,7 +30,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]
     """A running server with a repository, and no credentials in the environment."""
     monkeypatch.delenv("LAKEBED_ACCESS_KEY_ID", raising=False)
     monkeypatch.delenv("LAKEBED_SECRET_ACCESS_KEY", raising=False)
-    with start_server(tmp_path / "lake", durable=False) as running:
+    with start_server(tmp_path / "lake", options=ServerOptions(durable=False)) as running:
         running.site.repositories.create("analytics")
         yield running
 
@@ -275,7 +276,9 @@ def test_a_process_that_owns_the_repositories_is_named(
 def test_collecting_a_lake_whose_repositories_are_owned(cli: Cli, tmp_path: Path, owner: str) -> None:
     """It says that they were not collected and who owns them, and ends with 4; a dry run needs no ownership."""
     lake = tmp_path / "lake"
-    owned = start_server(lake, durable=False) if owner == "server" else lakebed.repo.open_all(lake)
+    owned = (
+        start_server(lake, options=ServerOptions(durable=False)) if owner == "server" else lakebed.repo.open_all(lake)
+    )
     with owned:
         answer = cli("collect", lake, "--yes")
         assert answer.code == exits.CONFLICT

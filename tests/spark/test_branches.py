@@ -20,6 +20,7 @@ import lakebed.spark
 from lakebed import Table
 from lakebed.errors import Conflict, InvalidRequest, NotFound, Rejected, Unavailable
 from lakebed.repo import CollectionOptions, Repository, RepositoryOptions
+from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
 from lakebed.spark import jobs, tasks
 from lakebed.spark.pipeline import run_file
@@ -242,7 +243,7 @@ def test_a_collection_beside_a_job(spark: SparkSession, repo: Repository, monkey
 def test_a_table_behind_a_server(spark: SparkSession, tmp_path: Path) -> None:
     """Through a server executors read and write through it; the driver stages and commits; no secret is in a plan."""
     options = RepositoryOptions(background=False)
-    with start_server(tmp_path / "served", durable=False, repository_options=options) as running:
+    with start_server(tmp_path / "served", options=ServerOptions(durable=False, repository_options=options)) as running:
         told = running.started
         url = f"{told.endpoint}/analytics"
         opened: Any = lakebed.repo.open(url, access_key=told.access_key, secret=told.secret)

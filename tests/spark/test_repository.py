@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 import lakebed.repo
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.repo import CollectionOptions, Entry, RangeOptions, Repository, RepositoryOptions
+from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
 from lakebed.spark import jobs
 
@@ -31,7 +32,7 @@ def repo(tmp_path: Path) -> Iterator[Repository]:
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Any]:
     """A repository behind a server."""
-    with start_server(tmp_path / "served", durable=False) as running:
+    with start_server(tmp_path / "served", options=ServerOptions(durable=False)) as running:
         told = running.started
         url = f"{told.endpoint}/analytics"
         with lakebed.repo.open(url, access_key=told.access_key, secret=told.secret) as opened:

@@ -9,6 +9,7 @@ from typing import Any
 RANK = {
     **dict.fromkeys(("errors", "clock", "runtime", "ids", "log", "metrics", "duration", "texts"), 0),
     "objects": 1,
+    "http": 1.5,  # above objects, below every store
     "reclaim": 2,
     "lsm": 3,
     "kv": 4,

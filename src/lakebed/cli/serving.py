@@ -12,6 +12,7 @@ from lakebed.cli.args import DryRun, Json, Yes
 from lakebed.cli.grammar import Exit, Group, argument, option
 from lakebed.cli.homes import HomeUrl, Metadata
 from lakebed.errors import InvalidRequest
+from lakebed.repo.options import RepositoryOptions
 
 if TYPE_CHECKING:
     from lakebed.server.keys import AccessKeys
@@ -88,14 +89,16 @@ def serve(
         storage,
         host=host,
         port=port,
-        metadata=metadata,
-        workers=workers,
-        allow_remote=allow_remote,
-        storage_options=args.storage_options(),
-        import_from=import_from or (),
-        allow_webhooks=(*args.webhook_hosts(), *(allow_webhook or ())),
         access_log=access_log or None,
-        take_over=take_over,
+        options=_server("options").ServerOptions(
+            metadata=metadata,
+            workers=workers,
+            allow_remote=allow_remote,
+            storage_options=args.storage_options(),
+            import_from=import_from or (),
+            take_over=take_over,
+            repository_options=RepositoryOptions(webhook_hosts=(*args.webhook_hosts(), *(allow_webhook or ()))),
+        ),
         started=started,
     )
     raise Exit(code)

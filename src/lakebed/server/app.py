@@ -1,61 +1,44 @@
-"""The application: FastAPI with our routes, and what it says where there is none.
-
-Owns: how declared endpoints become routes. Handlers read their requests themselves and encode their replies with
-msgspec, so that the paths that are called most cost least: a route is an ASGI application of its own, without the
-framework's reading of signatures; one route holds all methods of a path; and routes are tried in the order in which
-they are declared, the busiest first.
-"""
+"""The routes of a repository server as one application, and its OpenAPI description."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from fastapi import FastAPI, Request, Response
-
-from lakebed.errors import InvalidRequest, LakebedError, NotFound
-from lakebed.server.endpoint import Endpoint, EndpointApp
-from lakebed.server.errors import error_reply
-from lakebed.server.gate import Gate
-from lakebed.server.openapi import describe
-from lakebed.server.routes import ENDPOINTS, PREFIX, ROOT_ENDPOINTS
-from lakebed.server.site import Site
+import lakebed
+from lakebed.http import application
+from lakebed.http.gate import Gate
+from lakebed.http.openapi import PathParameter, Service, describe
+from lakebed.server.keys import Principal
+from lakebed.server.routes import ROUTES
+from lakebed.server.site import RepositoryCall, RepositorySite
 
 __all__ = ["build", "description"]
+
+_SERVICE: Final = Service(
+    title="lakebed",
+    version=lakebed.__version__,
+    description="Branches, commits and merges over the objects of a data lake.",
+    path_parameters={
+        "repository": PathParameter("A repository's name.", "^[a-z0-9][a-z0-9-]{2,62}$"),
+        "branch": PathParameter("A branch's name.", "^[A-Za-z0-9_][-A-Za-z0-9_]{0,255}$"),
+        "tag": PathParameter("A tag's name."),
+        "ref": PathParameter(
+            "A branch, a tag, a commit (perhaps abbreviated), with steps such as ~1 or ^2, and @ for what is committed."
+        ),
+        "commit": PathParameter("A commit, or any other reference."),
+        "left": PathParameter("The reference on the left."),
+        "right": PathParameter("The reference on the right."),
+        "source": PathParameter("The reference that is merged."),
+        "access_key": PathParameter("An access key's id."),
+    },
+)
 
 
 def description() -> dict[str, Any]:
     """The OpenAPI description."""
-    found = describe(ENDPOINTS, prefix=PREFIX)
-    found["paths"] |= describe(ROOT_ENDPOINTS, prefix="")["paths"]
-    return found
+    return describe(_SERVICE, ROUTES)
 
 
-def build(site: Site) -> Gate:
+def build(site: RepositorySite) -> Gate[Principal, RepositoryCall]:
     """The ASGI application that serves a site."""
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
-    app.openapi = site.description  # type: ignore[method-assign]
-    by_path: dict[str, dict[str, Endpoint]] = {}
-    for prefix, endpoints in ((PREFIX, ENDPOINTS), ("", ROOT_ENDPOINTS)):
-        for one in endpoints:
-            by_path.setdefault(prefix + one.path, {})[one.method] = one
-    for path, methods in by_path.items():
-        app.add_route(path, EndpointApp(site, path, methods), methods=list(methods))  # type: ignore[arg-type]
-    for status in (404, 405):
-        app.add_exception_handler(status, _explain)
-    return Gate(app, site=site)
-
-
-async def _explain(request: Request, error: Any) -> Response:
-    """What the router has to say, in the shape of every other error."""
-    where = f"{request.method} {request.url.path}"
-    if error.status_code == 405:
-        allow = (error.headers or {}).get("Allow", "")
-        problem: LakebedError = InvalidRequest(
-            f"{where} is not possible: use {allow}.", kind="method_not_allowed", allow=allow
-        )
-    else:
-        problem = NotFound(f"There is nothing at {where}: /openapi.json lists what there is.", kind="no_route")
-    reply = error_reply(problem, request_id="")
-    response = Response(bytes(memoryview(reply.body)), reply.status)
-    response.raw_headers.extend(reply.headers)
-    return response
+    return application.build(site, ROUTES)

@@ -7,10 +7,12 @@ accepted also fits what is stored.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Generic, Literal, TypeVar
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+
+from lakebed.http.declaration import Role
 
 __all__ = [
     "AccessKeyCreation",
@@ -44,8 +46,6 @@ __all__ = [
     "ObjectErrorList",
     "ObjectStageCreation",
     "ObjectStats",
-    "Page",
-    "Pagination",
     "PathList",
     "Ref",
     "RepositoryCreation",
@@ -54,7 +54,6 @@ __all__ = [
     "RepositoryRow",
     "ResetCreation",
     "RevertCreation",
-    "Role",
     "StagingLocation",
     "StagingMetadata",
     "StorageConfig",
@@ -63,34 +62,12 @@ __all__ = [
     "VersionConfig",
 ]
 
-T = TypeVar("T")
-
-Role = Literal["read", "write", "admin"]
-"""What an access key may do: read; also change objects, branches, tags and commits; everything."""
-
 Seconds = Annotated[int, Meta(ge=0, le=253_402_300_799, description="Unix time in seconds, UTC.")]
 Size = Annotated[int, Meta(ge=0, le=(1 << 53) - 1, description="Bytes.")]
 Count = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
 Metadata = dict[str, str]
 PATHS_MAX: Final = 1_000
 """Most paths of one ``objects/delete``."""
-
-
-class Pagination(msgspec.Struct, frozen=True):
-    """Where a page stands in its list."""
-
-    has_more: bool
-    next_offset: str
-    """The value of ``after`` for the next page; empty on the last."""
-    results: int
-    max_per_page: int
-
-
-class Page(msgspec.Struct, Generic[T], frozen=True):
-    """One page of a list."""
-
-    pagination: Pagination
-    results: list[T]
 
 
 class RepositoryCreation(msgspec.Struct, frozen=True):

@@ -28,11 +28,11 @@ class ImportRunner:
         *,
         environment: Environment,
         storage_options: Mapping[str, str] | None,
-        complain: Callable[[str], None],
+        log_problem: Callable[[str], None],
     ) -> None:
         self._environment = environment
         self.storage_options = storage_options
-        self._complain = complain
+        self._log_problem = log_problem
         self._lock = environment.runtime.lock()
         self._waiting: deque[tuple[RepositoryContext, str]] = deque()
         self._running = 0
@@ -66,4 +66,4 @@ class ImportRunner:
             except LakebedError:
                 continue  # its record says why, and whoever asks for its status is told
             except Exception as bug:
-                self._complain(f"the import {import_id} of {home.name} met a bug: {bug!r}")
+                self._log_problem(f"the import {import_id} of {home.name} met a bug: {bug!r}")

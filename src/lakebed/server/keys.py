@@ -24,11 +24,12 @@ import hmac
 from base64 import b32encode, urlsafe_b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
 from lakebed.errors import Conflict, InvalidRequest, NotFound
+from lakebed.http.declaration import ROLES, Role
 from lakebed.key_value.port import KeyValue
 from lakebed.kv.reading import prefix_end
 from lakebed.repo.layout import access_key_key
@@ -37,11 +38,7 @@ from lakebed.repo.records import decode_record, encode_record
 from lakebed.runtime import Environment
 from lakebed.server.options import ServerOptions
 
-__all__ = ["AccessKey", "AccessKeys", "NewAccessKey", "Principal", "Role"]
-
-Role = Literal["read", "write", "admin"]
-_ROLES: Final[tuple[Role, ...]] = ("read", "write", "admin")
-"""Each may what those before it may."""
+__all__ = ["AccessKey", "AccessKeys", "NewAccessKey", "Principal"]
 
 _ID_PREFIX: Final = "LAKEBED"
 _ID_BYTES: Final = 10
@@ -106,7 +103,7 @@ class Principal:
 
     def may(self, needed: Role) -> bool:
         """Whether the role is enough."""
-        return _ROLES.index(self.role) >= _ROLES.index(needed)
+        return ROLES.index(self.role) >= ROLES.index(needed)
 
     def sees(self, repository: str) -> bool:
         """Whether it may see a repository at all."""
@@ -133,7 +130,7 @@ class AccessKeys:
 
     def create(self, *, role: Role, repositories: tuple[str, ...] | None = None, description: str = "") -> NewAccessKey:
         """A new access key. Raises `InvalidRequest` for a role or repository that cannot be. Cost: 1 write."""
-        if role not in _ROLES:
+        if role not in ROLES:
             raise InvalidRequest(f"{role!r} is no role: use read, write or admin.", kind="invalid_role")
         for name in repositories or ():
             check_repository_name(name)

@@ -1,85 +1,70 @@
-"""What one process serves: the repositories, the access keys, the logs, and the pools that wait and compute.
+"""`RepositorySite`: repositories, access keys and the audit log, as `lakebed.http` serves them.
 
-Owns: their life, from the first request to the last: the log of accesses is written a few times a second, and at the
-end running calls are waited for, then everything is closed in the order in which it depends on each other. Does not
-know: routes.
+Owns: what handlers use, and what they take: `RepositoryCall`. Does not know: routes.
 """
 
 from __future__ import annotations
 
-import asyncio
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from lakebed.http.authentication import parse_credential
+from lakebed.http.call import Call
+from lakebed.http.declaration import Endpoint
+from lakebed.http.pools import run_in
+from lakebed.http.replies import Receive, Reply, Scope
+from lakebed.http.serving import Serving
+from lakebed.http.signing import Signer
+from lakebed.http.site import Change
 from lakebed.objects.path import parse_url
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.repositories import Repositories
-from lakebed.runtime import Environment
-from lakebed.server.access_log import AccessLog
-from lakebed.server.audit import AuditLog
-from lakebed.server.auth import parse_credential
+from lakebed.server.audit import AuditLine, AuditLog
+from lakebed.server.auth import check_role
+from lakebed.server.errors import error_reply
 from lakebed.server.import_runner import ImportRunner
 from lakebed.server.keys import AccessKeys, Principal
-from lakebed.server.memory import release_unused
 from lakebed.server.options import ServerOptions
-from lakebed.server.pools import Pools, run_in
-from lakebed.server.replies import Receive, Send
-from lakebed.server.signing import Signer
 
-__all__ = ["Site"]
+__all__ = ["RepositoryCall", "RepositorySite", "is_on_disk"]
 
-_FLUSH_INTERVAL_S: Final = 0.25
 
-_RELEASE_INTERVAL_S: Final = 15.0
-"""How often memory that was freed is given back to the system: allocators keep it, in pieces, for each thread."""
+def is_on_disk(storage_url: str) -> bool:
+    """Whether a storage is a folder or the memory of this machine."""
+    return parse_url(storage_url).scheme in ("file", "memory")
 
 
 @dataclass(slots=True)
-class Site:
+class RepositorySite:
     """Everything that handlers use.
 
     Attributes:
-        repositories: of the storage that is served.
-        instance: a few random letters, in front of every request's id.
         description: makes the OpenAPI description.
-        running: requests at this moment.
     """
 
+    serving: Serving
+    options: ServerOptions
     repositories: Repositories
     keys: AccessKeys
-    audit: AuditLog
+    audit_log: AuditLog
     signer: Signer
-    pools: Pools
-    options: ServerOptions
-    environment: Environment
-    instance: str
     imports: ImportRunner
     description: Callable[[], dict[str, Any]]
-    authority: str
-    """Host and port, for clients that do not say how they have found us."""
-    access_log: AccessLog | None = None
-    running: int = 0
-    is_local: bool = field(init=False)
-    """Whether records and objects are on this machine: short reads are then made at once, without a thread."""
     signs: bool = field(init=False)
     """Whether the storage's vendor signs URLs."""
-    _tasks: tuple[asyncio.Task[None], ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
-        on_disk = parse_url(self.repositories.url).scheme in ("file", "memory")
-        self.is_local = on_disk and self.repositories.key_value.is_local
-        self.signs = not on_disk
+        self.signs = not is_on_disk(self.repositories.url)
 
     async def home(self, name: str) -> RepositoryContext:
         """A repository by name. Raises `NotFound`."""
         if self.repositories.key_value.is_local:
             return self.repositories.repository(name).context
-        return (await run_in(self.pools.quick, self.repositories.repository, name)).context
+        return (await run_in(self.serving.pools.quick, self.repositories.repository, name)).context
 
-    async def principal_of(self, header: bytes | None) -> Principal:
-        """Who sends an ``Authorization`` header. Raises `InvalidRequest` (``unauthorized``).
+    async def authenticate(self, header: bytes | None) -> Principal:
+        """The caller who sends an ``Authorization`` header. Raises `InvalidRequest` (``unauthorized``).
 
         Cost: of a header that was verified a short while ago 1 us; else as `AccessKeys.verify`, inline where the
         key-value store answers from memory.
@@ -91,38 +76,95 @@ class Site:
         assert header is not None
         if self.repositories.key_value.is_local:
             return self.keys.verify(header, access_key=access_key, secret=secret)
-        return await run_in(self.pools.quick, self.keys.verify, header, access_key=access_key, secret=secret)
+        return await run_in(self.serving.pools.quick, self.keys.verify, header, access_key=access_key, secret=secret)
 
-    def complain(self, message: str, *, request_id: str = "") -> None:
-        """Say on standard error what no reply can say."""
-        sys.stderr.write(f"lakebed serve: {message}{f' (request {request_id})' if request_id else ''}\n")
+    def authorize(self, principal: Principal, endpoint: Endpoint, path: Mapping[str, str]) -> None:
+        """Refuse what an access key may not do."""
+        assert endpoint.needs is not None
+        check_role(principal, needed=endpoint.needs, repository=path.get("repository"))
 
-    async def live(self, receive: Receive, send: Send) -> None:
-        """The life of the process, as ASGI tells it: begin, wait for its end, end."""
-        await receive()
-        self._tasks = (asyncio.create_task(self._flush_forever()), asyncio.create_task(self._release_forever()))
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        for task in self._tasks:
-            task.cancel()
-        await send({"type": "lifespan.shutdown.complete"})
+    def new_call(
+        self, scope: Scope, receive: Receive, *, principal: Principal | None, request_id: str
+    ) -> RepositoryCall:
+        """What a handler takes."""
+        return RepositoryCall(self, scope, receive, principal=principal, request_id=request_id)
+
+    async def audit(self, change: Change) -> None:
+        """Write a line of the audit log."""
+        path = change.path
+        subject = change.subject or next((path[name] for name in ("branch", "tag", "access_key") if name in path), "")
+        line = AuditLine(
+            self.serving.environment.clock.now_ms(),
+            change.principal_id,
+            change.endpoint.name,
+            path.get("repository", ""),
+            subject,
+            change.status,
+            change.request_id,
+        )
+        await run_in(self.serving.pools.quick, self.audit_log.append, line)
+
+    def error_reply(self, error: BaseException, *, request_id: str, statuses: Mapping[str, int]) -> Reply:
+        """The reply to a request that failed."""
+        return error_reply(error, request_id=request_id, statuses=statuses, root_url=self.repositories.url)
 
     def close(self) -> None:
-        """Wait for running calls; write what is buffered; give the repositories up."""
-        self.pools.close()
+        """Wait for running calls; close the repositories; write what is buffered."""
+        self.serving.pools.close()
         try:
             self.repositories.close()
         finally:
-            if self.access_log is not None:
-                self.access_log.close()
+            self.serving.close_log()
 
-    async def _flush_forever(self) -> None:
-        while True:
-            await asyncio.sleep(_FLUSH_INTERVAL_S)
-            if self.access_log is not None and self.access_log.waiting:
-                await run_in(self.pools.heavy, self.access_log.flush)
 
-    async def _release_forever(self) -> None:
-        while True:
-            await asyncio.sleep(_RELEASE_INTERVAL_S)
-            await run_in(self.pools.heavy, release_unused)
+class RepositoryCall(Call):
+    """A request of a repository server.
+
+    Attributes:
+        site: what the server serves.
+        principal: who asks; of public endpoints None.
+    """
+
+    __slots__ = ("principal", "site")
+
+    def __init__(
+        self,
+        site: RepositorySite,
+        scope: Scope,
+        receive: Receive,
+        *,
+        principal: Principal | None,
+        request_id: str,
+    ) -> None:
+        super().__init__(site.serving, scope, receive, request_id=request_id)
+        self.site = site
+        self.principal = principal
+
+    @property
+    def committer(self) -> str:
+        """Who is named in commits."""
+        return self.principal.id if self.principal is not None else ""
+
+    async def optional_principal(self) -> Principal | None:
+        """The caller of a public endpoint that shows more to some; None: the request has no credentials.
+
+        Raises:
+            InvalidRequest: kind ``unauthorized``: it has, and they are not valid.
+        """
+        header = next((value for name, value in self.scope["headers"] if name == b"authorization"), None)
+        return None if header is None else await self.site.authenticate(header)
+
+    async def home(self, *, force: bool = False) -> RepositoryContext:
+        """The repository that the path names, limited to what the caller may use.
+
+        Args:
+            force: changeable although it is read-only.
+
+        Raises `NotFound`.
+        """
+        home = await self.site.home(self.path["repository"])
+        if force:
+            home = home.forced()
+        if self.principal is None or self.principal.repositories is None:
+            return home
+        return replace(home, foreign=home.foreign.of(home.name, is_limited=True))

@@ -13,6 +13,7 @@ import lakebed.repo
 from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound
 from lakebed.lake.lake import Lake
 from lakebed.repo import Repository, RepositoryOptions
+from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
 from lakebed.spark.pipeline import Pipeline, status, write_report
 from lakebed.testing.faulty import Crashed
@@ -164,7 +165,7 @@ def test_both_sides_changed_a_table(lake: Path) -> None:
 def test_a_pipeline_behind_a_server(tmp_path: Path) -> None:
     """With a server's URL as the lake the same steps go through the server."""
     options = RepositoryOptions(background=False)
-    with start_server(tmp_path / "served", durable=False, repository_options=options) as running:
+    with start_server(tmp_path / "served", options=ServerOptions(durable=False, repository_options=options)) as running:
         told = running.started
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("LAKEBED_ACCESS_KEY_ID", told.access_key)

@@ -24,6 +24,7 @@ from lakebed.repo import (
     RepositoryOptions,
     Webhook,
 )
+from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
 
 
@@ -41,7 +42,9 @@ def served(folder: Path) -> Iterator[Repository]:
     options = RepositoryOptions(background=False)
     elsewhere = ["memory://outside", str(folder / "outside")]
     with (
-        start_server(folder / "lake", durable=False, repository_options=options, import_from=elsewhere) as running,
+        start_server(
+            folder / "lake", options=ServerOptions(durable=False, repository_options=options, import_from=elsewhere)
+        ) as running,
         lakebed.repo.open(
             f"{running.started.endpoint}/analytics",
             access_key=running.started.access_key,

@@ -20,6 +20,7 @@ from lakebed.repo.importing import ImportSource
 from lakebed.repo.intact import check_source, stream_object
 from lakebed.repo.model import Entry
 from lakebed.repo.repository import Repository
+from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
 
 BODY = bytes(range(250)) * 40
@@ -42,7 +43,7 @@ def repository(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Repos
         with lakebed.repo.open(f"{tmp_path}/lake/some.repo", durable=False) as opened:
             yield opened
         return
-    with start_server(tmp_path / "lake", durable=False, import_from=[str(tmp_path)]) as running:
+    with start_server(tmp_path / "lake", options=ServerOptions(durable=False, import_from=[str(tmp_path)])) as running:
         running.site.repositories.create("some")
         told = running.started
         with lakebed.repo.open(

@@ -28,6 +28,7 @@ from lakebed.repo.repository import Repository
 from lakebed.repo.verbs import HOME_VERBS, PAGE_COUNT_MAX, VERBS
 from lakebed.repo.verbs.message import RepositoryFacts
 from lakebed.server.lifecycle import Running
+from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
 
 MEGABYTE = 1 << 20
@@ -37,7 +38,7 @@ MEGABYTE = 1 << 20
 def server(tmp_path: Path) -> Iterator[Running]:
     """A running server."""
     options = RepositoryOptions(background=False)
-    with start_server(tmp_path / "lake", durable=False, repository_options=options) as running:
+    with start_server(tmp_path / "lake", options=ServerOptions(durable=False, repository_options=options)) as running:
         yield running
 
 

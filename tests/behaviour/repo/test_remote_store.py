@@ -20,6 +20,7 @@ from lakebed.objects import ObjectStore
 from lakebed.repo import RepositoryOptions
 from lakebed.repo.repository import Repository
 from lakebed.repo.task_store import EntryStore
+from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
 
 CONTRACTS = Path(__file__).parents[1] / "objects"
@@ -52,7 +53,9 @@ globals().update(contract("test_streaming"))
 def repo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
     """A repository behind a server, for all tests of the module: each has a folder of its own."""
     options = RepositoryOptions(background=False)
-    with start_server(tmp_path_factory.mktemp("served"), durable=False, repository_options=options) as running:
+    with start_server(
+        tmp_path_factory.mktemp("served"), options=ServerOptions(durable=False, repository_options=options)
+    ) as running:
         told = running.started
         home: Any = lakebed.repo.open_all(told.endpoint, access_key=told.access_key, secret=told.secret)
         with home:

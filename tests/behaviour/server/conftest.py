@@ -13,6 +13,7 @@ import pytest
 import urllib3
 
 from lakebed.server.lifecycle import Running
+from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
 
 
@@ -102,8 +103,12 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     """Start servers on one folder; they are stopped at the end."""
     running: list[Running] = []
 
-    def start(**settings: Any) -> Running:
-        running.append(start_server(tmp_path / "lake", durable=False, **settings))
+    def start(*, access_log: Path | None = None, **options: Any) -> Running:
+        running.append(
+            start_server(
+                tmp_path / "lake", access_log=access_log, options=ServerOptions(**{"durable": False, **options})
+            )
+        )
         return running[-1]
 
     yield start

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 import urllib3
 
-from lakebed.server.options import ServerOptions
-
 
 def files_below(folder: Path) -> bytes:
     """Everything that is in a folder's files."""
@@ -205,11 +203,11 @@ def test_every_change_is_in_the_audit_log(client: Any) -> None:
 
 def test_the_audit_log_is_bounded(serve: Callable[..., Any], connect: Callable[[Any], Any]) -> None:
     """The oldest lines go when there are too many: here they are looked at when a server starts anew."""
-    first = serve(options=ServerOptions(audit_lines_max=3))
+    first = serve(audit_lines_max=3)
     client = connect(first)
     keys = [client.ask("POST", "/auth/keys", {"role": "read"}).json["access_key_id"] for _ in range(6)]
     first.stop()
-    second = serve(options=ServerOptions(audit_lines_max=3))
+    second = serve(audit_lines_max=3)
     client = client.with_key(first.started.access_key, first.started.secret)
     client.endpoint = second.started.endpoint
     client.ask("DELETE", f"/auth/keys/{keys[0]}")

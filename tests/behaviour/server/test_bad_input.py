@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lakebed.server.lifecycle import Running
+from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
 
 COMMIT = ":/branches/main/commits"
@@ -18,7 +19,7 @@ COMMIT = ":/branches/main/commits"
 @pytest.fixture(scope="module")
 def unchanged(tmp_path_factory: pytest.TempPathFactory, connect: Callable[[Running], Any]) -> Iterator[Any]:
     """One server for all mistakes, since none of them changes anything: a repository with one commit."""
-    with start_server(tmp_path_factory.mktemp("lake"), durable=False) as running:
+    with start_server(tmp_path_factory.mktemp("lake"), options=ServerOptions(durable=False)) as running:
         client = connect(running)
         client.ask("POST", "/repositories", {"name": "analytics", "storage_namespace": "local://analytics"})
         client.put("staged")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lakebed.server.lifecycle import Running
+from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
 
 _numbers = itertools.count()
@@ -30,7 +31,7 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def one_server(outside: Path) -> Iterator[Running]:
     """One server for all tests here; each has a repository of its own."""
-    with start_server(outside.parent, durable=False, import_from=[str(outside)]) as running:
+    with start_server(outside.parent, options=ServerOptions(durable=False, import_from=[str(outside)])) as running:
         yield running
 
 

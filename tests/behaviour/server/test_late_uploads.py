@@ -9,8 +9,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from lakebed.server.options import ServerOptions
-
 FIRST, SECOND = b"f" * 3000, b"s" * 3000
 
 
@@ -48,9 +46,9 @@ def test_a_late_put_to_a_signed_address_is_refused(client: Any, server: Any, chu
     """A PUT that began first and ends last changes nothing: what was linked and committed is what the other one put."""
     first, second = b"f" * size, b"s" * size
     place = client.ask("GET", ":/branches/main/staging/backing", path="a", presign="true").json
-    running = server.site.running
+    running = server.site.serving.running
     slow = Slow(place["presigned_url"], first, chunked=chunked)
-    while server.site.running == running:
+    while server.site.serving.running == running:
         client.ask_root("GET", "/healthcheck")  # until the server has its head
     quick = client.pool.request("PUT", place["presigned_url"], body=second)
     assert quick.status == 200
@@ -69,7 +67,7 @@ def test_no_upload_replaces_an_object(
     serve: Callable[..., Any], connect: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Uploads of every route, small and in parts, are put create-only, should two ever have one name."""
-    running = serve(options=ServerOptions(small_object_bytes=1000, chunk_bytes=1000))
+    running = serve(small_object_bytes=1000, chunk_bytes=1000)
     client = connect(running)
     client.ask("POST", "/repositories", {"name": "analytics", "storage_namespace": "local://analytics"})
     address = "data/01HF7YAT0020KW71NVRK6P2FHG"

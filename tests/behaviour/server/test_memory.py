@@ -20,7 +20,6 @@ import pytest
 import urllib3
 
 from lakebed.errors import LakebedError
-from lakebed.repo.options import RepositoryOptions
 from lakebed.server.lifecycle import serve_one
 from lakebed.server.options import ServerOptions
 from lakebed.server.settings import ServerSettings
@@ -47,16 +46,10 @@ def test_a_serving_process_gives_memory_back(tmp_path: Path) -> None:
     before = pa.default_memory_pool()
     settings = ServerSettings(
         storage_url="s3://",  # fails to open, after the process has chosen
-        metadata=None,
         endpoint="http://127.0.0.1:1",
-        storage_options=None,
-        import_from=(),
         access_log=None,
         signing_key=b"",
         options=ServerOptions(),
-        repository_options=RepositoryOptions(),
-        take_over=False,
-        durable=True,
     )
     try:
         with pytest.raises(LakebedError), socket.socket() as listener:
@@ -71,7 +64,7 @@ def test_freed_memory_between_blocks_in_use_returns_to_the_system() -> None:
     code = """
 import gc
 from pathlib import Path
-from lakebed.server.memory import release_unused
+from lakebed.http.memory import release_unused
 
 def resident_mib():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4 / 1024

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from lakebed.repo import open_all
-from lakebed.server.options import ServerOptions
 
 LARGE = 5 * 1024 * 1024 + 17
 
@@ -184,7 +183,7 @@ def test_a_client_that_goes_away_leaves_nothing_staged(client: Any, server: Any,
 
 def test_an_upload_that_stands_still_is_given_up(serve: Callable[..., Any], connect: Callable[[Any], Any]) -> None:
     """A client that begins a body and sends no more of it does not hold the server for ever, and stages nothing."""
-    client = connect(serve(options=ServerOptions(stalled_s=0.05)))
+    client = connect(serve(stalled_s=0.05))
     client.ask("POST", "/repositories", {"name": "analytics", "storage_namespace": "local://x"})
     where = urllib.parse.urlsplit(client.endpoint)
     for sent in (1, 2 * 1024 * 1024):
@@ -200,7 +199,7 @@ def test_an_upload_that_stands_still_is_given_up(serve: Callable[..., Any], conn
 
 def test_a_body_beyond_the_limit_is_refused(serve: Callable[..., Any], connect: Callable[[Any], Any]) -> None:
     """An object or a JSON body that is too large is 413, announced or found out, and nothing is staged."""
-    client = connect(serve(options=ServerOptions(object_bytes_max=1_000, json_bytes_max=500)))
+    client = connect(serve(object_bytes_max=1_000, json_bytes_max=500))
     client.ask("POST", "/repositories", {"name": "analytics", "storage_namespace": "local://x"})
     assert client.ask("POST", ":/branches/main/objects", b"x" * 1_001, path="a").status == 413
     assert client.ask("POST", ":/branches/main/objects", iter([b"x" * 600] * 2), path="a").status == 413

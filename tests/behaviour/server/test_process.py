@@ -22,6 +22,7 @@ from lakebed.repo import open_all
 from lakebed.repo.foreign import ForeignStores
 from lakebed.repo.model import Entry
 from lakebed.repo.staging.write import stage
+from lakebed.server.options import ServerOptions
 from lakebed.server.serve import run_server, start_server
 
 SERVE = """
@@ -119,10 +120,10 @@ def test_a_port_that_cannot_be_is_said(tmp_path: Path, port: int) -> None:
 def test_several_workers_need_shared_records(tmp_path: Path, metadata: str | None) -> None:
     """One process owns an embedded database: more workers are refused, and told what they need."""
     with pytest.raises(InvalidRequest) as caught:
-        run_server(tmp_path / "lake", workers=2, metadata=metadata)
+        run_server(tmp_path / "lake", options=ServerOptions(workers=2, metadata=metadata))
     assert caught.value.kind == "workers_need_postgresql"
     with pytest.raises(InvalidRequest):
-        run_server(tmp_path / "lake", workers=0)
+        run_server(tmp_path / "lake", options=ServerOptions(workers=0))
 
 
 def test_health_metrics_and_description_need_no_key(client: Any) -> None:
@@ -177,7 +178,7 @@ def test_an_import_that_was_broken_off_is_taken_up(
 
 def test_it_serves_an_s3_bucket(s3_server: Any) -> None:
     """On a bucket the vendor signs URLs: uploads and downloads pass the server by."""
-    with start_server(s3_server.url(), storage_options=s3_server.options) as running:
+    with start_server(s3_server.url(), options=ServerOptions(storage_options=s3_server.options)) as running:
         told = running.started
         pool = urllib3.PoolManager(retries=False)
         headers = urllib3.make_headers(basic_auth=f"{told.access_key}:{told.secret}")
@@ -223,7 +224,9 @@ def test_a_log_that_nobody_reads_stops_nothing(tmp_path: Path) -> None:
     """A log whose reader went away costs its lines, not the requests."""
     reading, writing = os.pipe()
     os.close(reading)
-    with start_server(tmp_path / "lake", durable=False, access_log=f"/dev/fd/{writing}") as running:
+    with start_server(
+        tmp_path / "lake", access_log=f"/dev/fd/{writing}", options=ServerOptions(durable=False)
+    ) as running:
         for _ in range(3):
             assert urllib3.request("GET", running.started.endpoint + "/healthcheck").status == 200
     os.close(writing)

@@ -22,8 +22,10 @@ from lakebed.repo.entry import new_address
 from lakebed.repo.foreign import ForeignStores
 from lakebed.repo.model import Entry
 from lakebed.repo.namespace import METADATA_FOLDER, STORE_SUFFIXES
+from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.staging.write import stage
 from lakebed.server.lifecycle import Running
+from lakebed.server.options import ServerOptions
 from lakebed.server.serve import start_server
 
 SECRET = b"S3CR3T: others may read it"
@@ -100,7 +102,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory, connect: Callable[[Running]
         (place / "to-theirs").symlink_to(lake / "theirs")
         (place / "file-link").symlink_to(folder / "private/x")
     places = [str(folder / "allowed"), f"mine={folder / 'of-mine'}", str(lake / "incoming")]
-    with start_server(lake, durable=False, import_from=places) as running:
+    with start_server(lake, options=ServerOptions(durable=False, import_from=places)) as running:
         admin = connect(running)
         for name in ("mine", "theirs"):
             answer = admin.ask("POST", "/repositories", {"name": name, "storage_namespace": f"local://{name}"})
@@ -359,7 +361,7 @@ def test_webhooks_reach_this_machine_only_when_it_is_listed(
             listed = f"127.0.0.1:{receiver.server_port}"
             first = None
             for allow, status in (((), 412), ((listed,), 201)):
-                running = serve(allow_webhooks=allow)
+                running = serve(repository_options=RepositoryOptions(webhook_hosts=tuple(allow)))
                 # The first start tells the key, and the second serves the same records.
                 first = replace(first, endpoint=running.started.endpoint) if first else connect(running)
                 first.ask("POST", "/repositories", {"name": "analytics", "storage_namespace": "local://analytics"})
@@ -373,5 +375,5 @@ def test_webhooks_reach_this_machine_only_when_it_is_listed(
             receiver.shutdown()
             thread.join()
     with pytest.raises(InvalidRequest) as caught:
-        serve(allow_webhooks=["no host"])
+        serve(repository_options=RepositoryOptions(webhook_hosts=("no host",)))
     assert caught.value.kind == "invalid_webhook_host"

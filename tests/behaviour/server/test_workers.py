@@ -18,11 +18,13 @@ import urllib3
 
 SERVE = """
 import json, sys
+from lakebed.server.options import ServerOptions
 from lakebed.server.serve import run_server
 def started(told):
     print(json.dumps([told.endpoint, told.access_key, told.secret]), flush=True)
 if __name__ == "__main__":
-    sys.exit(run_server(sys.argv[1], port=0, metadata=sys.argv[2], workers=2, started=started, access_log=sys.argv[3]))
+    options = ServerOptions(metadata=sys.argv[2], workers=2)
+    sys.exit(run_server(sys.argv[1], port=0, access_log=sys.argv[3], options=options, started=started))
 """
 
 Ask = Callable[..., urllib3.BaseHTTPResponse]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakebed.errors import InvalidRequest
-from lakebed.server.ranges import content_range, parse_range
+from lakebed.http.ranges import content_range, parse_range
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 2, 10])

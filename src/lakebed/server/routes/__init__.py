@@ -1,10 +1,10 @@
-"""All endpoints, in the order in which their routes are tried: what is called most, first."""
+"""All routes, in the order in which they are tried: the most frequent first."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from lakebed.server.endpoint import Endpoint
+from lakebed.http.declaration import Route
 from lakebed.server.routes import (
     access,
     branches,
@@ -19,29 +19,28 @@ from lakebed.server.routes import (
     tags,
     verbs,
 )
+from lakebed.server.site import RepositoryCall
 
-__all__ = ["ENDPOINTS", "PREFIX", "ROOT_ENDPOINTS"]
+__all__ = ["ROUTES"]
 
-PREFIX: Final = "/api/v1"
-
-ENDPOINTS: Final[tuple[Endpoint, ...]] = (
-    *objects.HOT,
-    *repositories.HOT,
-    *branches.HOT,
-    *objects.OBJECTS,
-    *staging.STAGING,
-    *branches.BRANCHES,
-    *commits.COMMITS,
-    *diffs.DIFFS,
-    *tags.TAGS,
-    *imports.IMPORTS,
-    *repositories.REPOSITORIES,
-    *settings.SETTINGS,
-    *access.ACCESS,
-    *service.SERVICE,
-    *verbs.VERB_ENDPOINTS,
-)
-"""Below `PREFIX`."""
-
-ROOT_ENDPOINTS: Final[tuple[Endpoint, ...]] = (*staging.ROOT_STAGING, *service.ROOT_SERVICE)
-"""Not below it."""
+ROUTES: Final[dict[str, tuple[Route[RepositoryCall], ...]]] = {
+    "/api/v1": (
+        *objects.HOT,
+        *repositories.HOT,
+        *branches.HOT,
+        *objects.OBJECTS,
+        *staging.STAGING,
+        *branches.BRANCHES,
+        *commits.COMMITS,
+        *diffs.DIFFS,
+        *tags.TAGS,
+        *imports.IMPORTS,
+        *repositories.REPOSITORIES,
+        *settings.SETTINGS,
+        *access.ACCESS,
+        *service.SERVICE,
+        *verbs.VERB_ENDPOINTS,
+    ),
+    "": (*staging.ROOT_STAGING, *service.ROOT_SERVICE),
+}
+"""By the prefix of their paths."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from lakebed.http.declaration import Endpoint, Routes
+from lakebed.http.pages import Page, page_of
+from lakebed.http.replies import Reply, empty, json
 from lakebed.server.bodies import (
     AccessKeyCreation,
     AccessKeyRow,
@@ -12,59 +15,57 @@ from lakebed.server.bodies import (
     AuthenticationToken,
     CurrentUser,
     LoginInformation,
-    Page,
     User,
 )
-from lakebed.server.call import Call
-from lakebed.server.endpoint import Endpoint, endpoint
 from lakebed.server.keys import AccessKey, NewAccessKey
-from lakebed.server.pages import page_of
-from lakebed.server.replies import Reply, empty, json
 from lakebed.server.routes.parameters import AFTER, AMOUNT, PAGE
+from lakebed.server.site import RepositoryCall
 
 __all__ = ["ACCESS"]
 
-ACCESS: list[Endpoint] = []
+ACCESS: Final = Routes[RepositoryCall]()
 _KEYS: Final = "/auth/keys"
 _KEY: Final = "/auth/keys/{access_key}"
 
 
-@endpoint(
-    ACCESS,
-    "POST",
-    "/auth/login",
-    name="login",
-    tag="auth",
-    needs=None,
-    takes=LoginInformation,
-    gives={200: AuthenticationToken},
+@ACCESS.add(
+    Endpoint(
+        "POST",
+        "/auth/login",
+        name="login",
+        tag="auth",
+        needs=None,
+        takes=LoginInformation,
+        gives={200: AuthenticationToken},
+    )
 )
-async def login(call: Call) -> Reply:
+async def login(call: RepositoryCall) -> Reply:
     """A token for an access key and its secret, valid for a while."""
     body = await call.read(LoginInformation)
     token = await call.quick(call.site.keys.login, body.access_key_id, body.secret_access_key)
     return json(AuthenticationToken(token.token, (token.key.expires_at_ms or 0) // 1000))
 
 
-@endpoint(ACCESS, "GET", "/user", name="getCurrentUser", tag="auth", needs="read", gives={200: CurrentUser})
-async def get_current_user(call: Call) -> Reply:
+@ACCESS.add(Endpoint("GET", "/user", name="getCurrentUser", tag="auth", needs="read", gives={200: CurrentUser}))
+async def get_current_user(call: RepositoryCall) -> Reply:
     """Who asks."""
     principal = call.principal
     assert principal is not None
     return json(CurrentUser(User(principal.id, principal.created_at_ms // 1000, friendly_name=principal.id)))
 
 
-@endpoint(
-    ACCESS,
-    "GET",
-    _KEYS,
-    name="listAccessKeys",
-    tag="auth",
-    needs="admin",
-    gives={200: Page[AccessKeyRow]},
-    parameters=PAGE,
+@ACCESS.add(
+    Endpoint(
+        "GET",
+        _KEYS,
+        name="listAccessKeys",
+        tag="auth",
+        needs="admin",
+        gives={200: Page[AccessKeyRow]},
+        parameters=PAGE,
+    )
 )
-async def list_keys(call: Call) -> Reply:
+async def list_keys(call: RepositoryCall) -> Reply:
     """List access keys."""
     page = call.page()
     keys = await call.quick(call.site.keys.list)
@@ -72,18 +73,19 @@ async def list_keys(call: Call) -> Reply:
     return json(page_of(wanted, amount=page.amount, key=lambda key: key.id, row=_row))
 
 
-@endpoint(
-    ACCESS,
-    "POST",
-    _KEYS,
-    name="createAccessKey",
-    tag="auth",
-    needs="admin",
-    takes=AccessKeyCreation,
-    gives={201: AccessKeyWithSecret},
-    audited=True,
+@ACCESS.add(
+    Endpoint(
+        "POST",
+        _KEYS,
+        name="createAccessKey",
+        tag="auth",
+        needs="admin",
+        takes=AccessKeyCreation,
+        gives={201: AccessKeyWithSecret},
+        audited=True,
+    )
 )
-async def create_key(call: Call) -> Reply:
+async def create_key(call: RepositoryCall) -> Reply:
     """Create an access key; its secret is told this once."""
     body = await call.read(AccessKeyCreation)
     names = None if body.repositories is None else tuple(body.repositories)
@@ -94,48 +96,52 @@ async def create_key(call: Call) -> Reply:
     return json(_row_with_secret(made), 201)
 
 
-@endpoint(ACCESS, "GET", _KEY, name="getAccessKey", tag="auth", needs="admin", gives={200: AccessKeyRow})
-async def get_key(call: Call) -> Reply:
+@ACCESS.add(Endpoint("GET", _KEY, name="getAccessKey", tag="auth", needs="admin", gives={200: AccessKeyRow}))
+async def get_key(call: RepositoryCall) -> Reply:
     """Look at an access key."""
     return json(_row(await call.quick(call.site.keys.get, call.path["access_key"])))
 
 
-@endpoint(ACCESS, "DELETE", _KEY, name="revokeAccessKey", tag="auth", needs="admin", gives={204: None}, audited=True)
-async def revoke_key(call: Call) -> Reply:
+@ACCESS.add(
+    Endpoint("DELETE", _KEY, name="revokeAccessKey", tag="auth", needs="admin", gives={204: None}, audited=True)
+)
+async def revoke_key(call: RepositoryCall) -> Reply:
     """End an access key and its tokens."""
     await call.quick(call.site.keys.revoke, call.path["access_key"])
     return empty()
 
 
-@endpoint(
-    ACCESS,
-    "POST",
-    _KEY + "/rotate",
-    name="rotateAccessKey",
-    tag="auth",
-    needs="admin",
-    gives={201: AccessKeyWithSecret},
-    audited=True,
+@ACCESS.add(
+    Endpoint(
+        "POST",
+        _KEY + "/rotate",
+        name="rotateAccessKey",
+        tag="auth",
+        needs="admin",
+        gives={201: AccessKeyWithSecret},
+        audited=True,
+    )
 )
-async def rotate_key(call: Call) -> Reply:
+async def rotate_key(call: RepositoryCall) -> Reply:
     """Give an access key a new secret, which is told this once; the old one ends."""
     return json(_row_with_secret(await call.quick(call.site.keys.rotate, call.path["access_key"])), 201)
 
 
-@endpoint(
-    ACCESS,
-    "GET",
-    "/auth/audit",
-    name="listAudit",
-    tag="auth",
-    needs="admin",
-    gives={200: Page[AuditRow]},
-    parameters=(AFTER, AMOUNT),
+@ACCESS.add(
+    Endpoint(
+        "GET",
+        "/auth/audit",
+        name="listAudit",
+        tag="auth",
+        needs="admin",
+        gives={200: Page[AuditRow]},
+        parameters=(AFTER, AMOUNT),
+    )
 )
-async def list_audit(call: Call) -> Reply:
+async def list_audit(call: RepositoryCall) -> Reply:
     """Who changed what, newest first."""
     page = call.page()
-    rows = await call.heavy(call.site.audit.read, before=page.after or None, amount=page.probe)
+    rows = await call.heavy(call.site.audit_log.read, before=page.after or None, amount=page.probe)
     return json(
         page_of(
             rows,

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from itertools import islice
+from typing import Final
 
 from lakebed.errors import InvalidRequest
+from lakebed.http.declaration import Endpoint, Parameter, Routes
+from lakebed.http.pages import Page, page_of
+from lakebed.http.replies import Reply, empty, json, text
 from lakebed.repo import branches, reset
-from lakebed.server.bodies import BranchCreation, Page, Ref, ResetCreation
-from lakebed.server.call import Call
-from lakebed.server.endpoint import Endpoint, Parameter, endpoint
-from lakebed.server.pages import page_of
-from lakebed.server.replies import Reply, empty, json, text
+from lakebed.server.bodies import BranchCreation, Ref, ResetCreation
 from lakebed.server.routes.parameters import FORCE, PAGE
+from lakebed.server.site import RepositoryCall
 
 __all__ = ["BRANCHES", "HOT"]
 
-HOT: list[Endpoint] = []
-BRANCHES: list[Endpoint] = []
+HOT: Final = Routes[RepositoryCall]()
+BRANCHES: Final = Routes[RepositoryCall]()
 _ONE = "/repositories/{repository}/branches/{branch}"
 _ALL = "/repositories/{repository}/branches"
 _HIDDEN = Parameter("show_hidden", "Also branches that were created hidden.", kind="boolean")
 
 
-@endpoint(HOT, "GET", _ONE, name="getBranch", tag="branches", needs="read", gives={200: Ref})
-async def get_branch(call: Call) -> Reply:
+@HOT.add(Endpoint("GET", _ONE, name="getBranch", tag="branches", needs="read", gives={200: Ref}))
+async def get_branch(call: RepositoryCall) -> Reply:
     """Look at a branch."""
     home = await call.home()
     name = call.path["branch"]
@@ -31,17 +32,18 @@ async def get_branch(call: Call) -> Reply:
     return json(Ref(name, record.commit_id))
 
 
-@endpoint(
-    BRANCHES,
-    "GET",
-    _ALL,
-    name="listBranches",
-    tag="branches",
-    needs="read",
-    gives={200: Page[Ref]},
-    parameters=(*PAGE, _HIDDEN),
+@BRANCHES.add(
+    Endpoint(
+        "GET",
+        _ALL,
+        name="listBranches",
+        tag="branches",
+        needs="read",
+        gives={200: Page[Ref]},
+        parameters=(*PAGE, _HIDDEN),
+    )
 )
-async def list_branches(call: Call) -> Reply:
+async def list_branches(call: RepositoryCall) -> Reply:
     """List branches."""
     home, page, hidden = await call.home(), call.page(), call.flag("show_hidden")
 
@@ -55,18 +57,19 @@ async def list_branches(call: Call) -> Reply:
     return await call.heavy(read)
 
 
-@endpoint(
-    BRANCHES,
-    "POST",
-    _ALL,
-    name="createBranch",
-    tag="branches",
-    needs="write",
-    takes=BranchCreation,
-    gives={201: str},
-    audited=True,
+@BRANCHES.add(
+    Endpoint(
+        "POST",
+        _ALL,
+        name="createBranch",
+        tag="branches",
+        needs="write",
+        takes=BranchCreation,
+        gives={201: str},
+        audited=True,
+    )
 )
-async def create_branch(call: Call) -> Reply:
+async def create_branch(call: RepositoryCall) -> Reply:
     """Create a branch from a reference; the reply is the id of the commit at its head."""
     body = await call.read(BranchCreation)
     home = await call.home(force=bool(body.force))
@@ -77,36 +80,38 @@ async def create_branch(call: Call) -> Reply:
     return text(made.commit_id, 201)
 
 
-@endpoint(
-    BRANCHES,
-    "DELETE",
-    _ONE,
-    name="deleteBranch",
-    tag="branches",
-    needs="write",
-    gives={204: None},
-    parameters=(FORCE,),
-    audited=True,
+@BRANCHES.add(
+    Endpoint(
+        "DELETE",
+        _ONE,
+        name="deleteBranch",
+        tag="branches",
+        needs="write",
+        gives={204: None},
+        parameters=(FORCE,),
+        audited=True,
+    )
 )
-async def delete_branch(call: Call) -> Reply:
+async def delete_branch(call: RepositoryCall) -> Reply:
     """Delete a branch and what is staged on it."""
     home = await call.home(force=call.flag("force"))
     await call.quick(branches.delete_branch, home, call.path["branch"], committer=call.committer)
     return empty()
 
 
-@endpoint(
-    BRANCHES,
-    "PUT",
-    _ONE,
-    name="resetBranch",
-    tag="branches",
-    needs="write",
-    takes=ResetCreation,
-    gives={204: None},
-    audited=True,
+@BRANCHES.add(
+    Endpoint(
+        "PUT",
+        _ONE,
+        name="resetBranch",
+        tag="branches",
+        needs="write",
+        takes=ResetCreation,
+        gives={204: None},
+        audited=True,
+    )
 )
-async def reset_branch(call: Call) -> Reply:
+async def reset_branch(call: RepositoryCall) -> Reply:
     """Give up what is uncommitted: everything, at a path, or below a prefix."""
     body = await call.read(ResetCreation)
     home, name = await call.home(force=bool(body.force)), call.path["branch"]
@@ -122,18 +127,19 @@ async def reset_branch(call: Call) -> Reply:
     return empty()
 
 
-@endpoint(
-    BRANCHES,
-    "PUT",
-    _ONE + "/hard_reset",
-    name="hardResetBranch",
-    tag="branches",
-    needs="write",
-    gives={204: None},
-    parameters=(Parameter("ref", "Where the branch goes.", required=True), FORCE),
-    audited=True,
+@BRANCHES.add(
+    Endpoint(
+        "PUT",
+        _ONE + "/hard_reset",
+        name="hardResetBranch",
+        tag="branches",
+        needs="write",
+        gives={204: None},
+        parameters=(Parameter("ref", "Where the branch goes.", required=True), FORCE),
+        audited=True,
+    )
 )
-async def hard_reset_branch(call: Call) -> Reply:
+async def hard_reset_branch(call: RepositoryCall) -> Reply:
     """Let a branch go to another commit."""
     ref, force = call.required("ref"), call.flag("force")
     home = await call.home(force=force)

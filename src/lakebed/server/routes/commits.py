@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Final
 
 from lakebed.errors import InvalidRequest
+from lakebed.http.declaration import Endpoint, Parameter, Routes
+from lakebed.http.pages import AMOUNT_MAX, Page, Pagination
+from lakebed.http.replies import Reply, empty, json
 from lakebed.repo.commit import commit as make_commit
 from lakebed.repo.commits import merge_base
 from lakebed.repo.context import RepositoryContext
@@ -21,39 +25,35 @@ from lakebed.server.bodies import (
     MergeBaseResult,
     MergeCreation,
     MergeResult,
-    Page,
-    Pagination,
     RevertCreation,
 )
-from lakebed.server.call import Call
-from lakebed.server.endpoint import Endpoint, Parameter, endpoint
-from lakebed.server.pages import AMOUNT_MAX
-from lakebed.server.replies import Reply, empty, json
 from lakebed.server.routes.parameters import AFTER, AMOUNT
 from lakebed.server.routes.shapes import commit_row
+from lakebed.server.site import RepositoryCall
 
 __all__ = ["COMMITS"]
 
-COMMITS: list[Endpoint] = []
+COMMITS: Final = Routes[RepositoryCall]()
 _BRANCH = "/repositories/{repository}/branches/{branch}"
 _REF = "/repositories/{repository}/refs/{ref:path}"
 _MERGE = "/repositories/{repository}/refs/{source:path}/merge/{branch}"
 _NO_OVERRIDES = CommitOverrides()
 
 
-@endpoint(
-    COMMITS,
-    "POST",
-    _BRANCH + "/commits",
-    name="commit",
-    tag="commits",
-    needs="write",
-    takes=CommitCreation,
-    gives={201: CommitRow},
-    audited=True,
-    parameters=(Parameter("source_metarange", "Not supported: an existing metarange cannot be committed."),),
+@COMMITS.add(
+    Endpoint(
+        "POST",
+        _BRANCH + "/commits",
+        name="commit",
+        tag="commits",
+        needs="write",
+        takes=CommitCreation,
+        gives={201: CommitRow},
+        audited=True,
+        parameters=(Parameter("source_metarange", "Not supported: an existing metarange cannot be committed."),),
+    )
 )
-async def commit(call: Call) -> Reply:
+async def commit(call: RepositoryCall) -> Reply:
     """Commit what is staged on a branch, or the given paths of it."""
     body = await call.read(CommitCreation)
     if call.query.get("source_metarange"):
@@ -75,42 +75,44 @@ async def commit(call: Call) -> Reply:
     return json(commit_row(made.id, made.commit), 201)
 
 
-@endpoint(
-    COMMITS,
-    "GET",
-    "/repositories/{repository}/commits/{commit:path}",
-    name="getCommit",
-    tag="commits",
-    needs="read",
-    gives={200: CommitRow},
+@COMMITS.add(
+    Endpoint(
+        "GET",
+        "/repositories/{repository}/commits/{commit:path}",
+        name="getCommit",
+        tag="commits",
+        needs="read",
+        gives={200: CommitRow},
+    )
 )
-async def get_commit(call: Call) -> Reply:
+async def get_commit(call: RepositoryCall) -> Reply:
     """Look at a commit, by its id or any other reference."""
     home = await call.home()
     commit_id, found = await call.look(resolve_commit, home, call.path["commit"])
     return json(commit_row(commit_id, found))
 
 
-@endpoint(
-    COMMITS,
-    "GET",
-    _REF + "/commits",
-    name="logCommits",
-    tag="commits",
-    needs="read",
-    gives={200: Page[CommitRow]},
-    parameters=(
-        AFTER,
-        AMOUNT,
-        Parameter("objects", "Only commits that changed one of these paths; may repeat."),
-        Parameter("prefixes", "Only commits that changed something below one of these; may repeat."),
-        Parameter("limit", "At most `amount` in all: there is no next page.", kind="boolean"),
-        Parameter("first_parent", "Follow only the first parent of each.", kind="boolean"),
-        Parameter("since", "Only commits not older than this time (RFC 3339)."),
-        Parameter("stop_at", "A reference whose commit is the last."),
-    ),
+@COMMITS.add(
+    Endpoint(
+        "GET",
+        _REF + "/commits",
+        name="logCommits",
+        tag="commits",
+        needs="read",
+        gives={200: Page[CommitRow]},
+        parameters=(
+            AFTER,
+            AMOUNT,
+            Parameter("objects", "Only commits that changed one of these paths; may repeat."),
+            Parameter("prefixes", "Only commits that changed something below one of these; may repeat."),
+            Parameter("limit", "At most `amount` in all: there is no next page.", kind="boolean"),
+            Parameter("first_parent", "Follow only the first parent of each.", kind="boolean"),
+            Parameter("since", "Only commits not older than this time (RFC 3339)."),
+            Parameter("stop_at", "A reference whose commit is the last."),
+        ),
+    )
 )
-async def log_commits(call: Call) -> Reply:
+async def log_commits(call: RepositoryCall) -> Reply:
     """List commits, from a reference backwards."""
     home, page = await call.home(), call.page()
     stop_at, first_parent, limit = call.query.get("stop_at"), call.flag("first_parent"), call.flag("limit")
@@ -137,19 +139,20 @@ async def log_commits(call: Call) -> Reply:
     return await call.heavy(read)
 
 
-@endpoint(
-    COMMITS,
-    "POST",
-    _MERGE,
-    name="mergeIntoBranch",
-    tag="refs",
-    needs="write",
-    takes=MergeCreation,
-    body_required=False,
-    gives={200: MergeResult},
-    audited=True,
+@COMMITS.add(
+    Endpoint(
+        "POST",
+        _MERGE,
+        name="mergeIntoBranch",
+        tag="refs",
+        needs="write",
+        takes=MergeCreation,
+        body_required=False,
+        gives={200: MergeResult},
+        audited=True,
+    )
 )
-async def merge(call: Call) -> Reply:
+async def merge(call: RepositoryCall) -> Reply:
     """Merge a reference into a branch."""
     body = await call.read(MergeCreation, default=MergeCreation())
     home = await call.home(force=bool(body.force))
@@ -169,8 +172,8 @@ async def merge(call: Call) -> Reply:
     return json(MergeResult(made.id))
 
 
-@endpoint(COMMITS, "GET", _MERGE, name="findMergeBase", tag="refs", needs="read", gives={200: MergeBaseResult})
-async def find_merge_base(call: Call) -> Reply:
+@COMMITS.add(Endpoint("GET", _MERGE, name="findMergeBase", tag="refs", needs="read", gives={200: MergeBaseResult}))
+async def find_merge_base(call: RepositoryCall) -> Reply:
     """The commit that a merge would compare both sides with."""
     home = await call.home()
     return json(await call.heavy(_merge_base, home, call.path["source"], call.path["branch"]))
@@ -182,19 +185,20 @@ def _merge_base(home: RepositoryContext, source: str, branch: str) -> MergeBaseR
     return MergeBaseResult(source_id, destination_id, merge_base(home, source_id, destination_id) or "")
 
 
-@endpoint(
-    COMMITS,
-    "POST",
-    _BRANCH + "/revert",
-    name="revertBranch",
-    tag="branches",
-    needs="write",
-    takes=RevertCreation,
-    gives={204: None},
-    statuses={"parent_number_needed": 409},
-    audited=True,
+@COMMITS.add(
+    Endpoint(
+        "POST",
+        _BRANCH + "/revert",
+        name="revertBranch",
+        tag="branches",
+        needs="write",
+        takes=RevertCreation,
+        gives={204: None},
+        statuses={"parent_number_needed": 409},
+        audited=True,
+    )
 )
-async def revert(call: Call) -> Reply:
+async def revert(call: RepositoryCall) -> Reply:
     """Undo one commit's changes in a new commit."""
     body = await call.read(RevertCreation)
     home, says = await call.home(force=bool(body.force)), body.commit_overrides or _NO_OVERRIDES
@@ -212,18 +216,19 @@ async def revert(call: Call) -> Reply:
     return empty()
 
 
-@endpoint(
-    COMMITS,
-    "POST",
-    _BRANCH + "/cherry-pick",
-    name="cherryPick",
-    tag="branches",
-    needs="write",
-    takes=CherryPickCreation,
-    gives={201: CommitRow},
-    audited=True,
+@COMMITS.add(
+    Endpoint(
+        "POST",
+        _BRANCH + "/cherry-pick",
+        name="cherryPick",
+        tag="branches",
+        needs="write",
+        takes=CherryPickCreation,
+        gives={201: CommitRow},
+        audited=True,
+    )
 )
-async def cherry_pick(call: Call) -> Reply:
+async def cherry_pick(call: RepositoryCall) -> Reply:
     """Make one commit's changes again, in a new commit on a branch."""
     body = await call.read(CherryPickCreation)
     home, says = await call.home(force=bool(body.force)), body.commit_overrides or _NO_OVERRIDES

@@ -6,34 +6,35 @@ from functools import partial
 from typing import Final
 
 from lakebed.errors import InvalidRequest
+from lakebed.http.declaration import Endpoint, Parameter, Routes
+from lakebed.http.pages import Page, page_of
+from lakebed.http.replies import Reply, json
 from lakebed.repo.differences import diff_refs, diff_uncommitted
-from lakebed.server.bodies import DiffRow, Page
-from lakebed.server.call import Call
-from lakebed.server.endpoint import Endpoint, Parameter, endpoint
-from lakebed.server.pages import page_of
-from lakebed.server.replies import Reply, json
+from lakebed.server.bodies import DiffRow
 from lakebed.server.routes.parameters import AFTER, AMOUNT, DELIMITER, PREFIX
 from lakebed.server.routes.shapes import diff_row
+from lakebed.server.site import RepositoryCall
 
 __all__ = ["DIFFS"]
 
-DIFFS: list[Endpoint] = []
+DIFFS: Final = Routes[RepositoryCall]()
 _KINDS: Final = ("two_dot", "three_dot")
 _KIND: Final = Parameter("type", "three_dot: what the right side changed since the merge base.", choices=_KINDS)
 _RIGHT_STATS: Final = Parameter("include_right_stats", "Tell what the right side has at each path.", kind="boolean")
 
 
-@endpoint(
-    DIFFS,
-    "GET",
-    "/repositories/{repository}/branches/{branch}/diff",
-    name="diffBranch",
-    tag="branches",
-    needs="read",
-    gives={200: Page[DiffRow]},
-    parameters=(PREFIX, AFTER, AMOUNT, DELIMITER),
+@DIFFS.add(
+    Endpoint(
+        "GET",
+        "/repositories/{repository}/branches/{branch}/diff",
+        name="diffBranch",
+        tag="branches",
+        needs="read",
+        gives={200: Page[DiffRow]},
+        parameters=(PREFIX, AFTER, AMOUNT, DELIMITER),
+    )
 )
-async def diff_branch(call: Call) -> Reply:
+async def diff_branch(call: RepositoryCall) -> Reply:
     """What is uncommitted on a branch."""
     home, page, delimiter = await call.home(), call.page(), call.query.get("delimiter", "")
 
@@ -46,17 +47,18 @@ async def diff_branch(call: Call) -> Reply:
     return await call.heavy(read)
 
 
-@endpoint(
-    DIFFS,
-    "GET",
-    "/repositories/{repository}/refs/{left:path}/diff/{right:path}",
-    name="diffRefs",
-    tag="refs",
-    needs="read",
-    gives={200: Page[DiffRow]},
-    parameters=(PREFIX, AFTER, AMOUNT, DELIMITER, _KIND, _RIGHT_STATS),
+@DIFFS.add(
+    Endpoint(
+        "GET",
+        "/repositories/{repository}/refs/{left:path}/diff/{right:path}",
+        name="diffRefs",
+        tag="refs",
+        needs="read",
+        gives={200: Page[DiffRow]},
+        parameters=(PREFIX, AFTER, AMOUNT, DELIMITER, _KIND, _RIGHT_STATS),
+    )
 )
-async def diff_two(call: Call) -> Reply:
+async def diff_two(call: RepositoryCall) -> Reply:
     """How two references differ; by default, what the right one changed since their merge base."""
     home, page, delimiter = await call.home(), call.page(), call.query.get("delimiter", "")
     kind = call.query.get("type") or "three_dot"

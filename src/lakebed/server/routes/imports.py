@@ -11,35 +11,36 @@ from typing import Final, Literal
 
 from msgspec import UNSET, UnsetType
 
+from lakebed.http.declaration import Endpoint, Routes
+from lakebed.http.replies import Reply, empty, json
 from lakebed.repo.commits import load_commit
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.importing import Import, ImportSource, cancel_import, import_status, start_import
 from lakebed.server.bodies import ImportCreation, ImportLocation, ImportStarted, ImportStatus, Message
-from lakebed.server.call import Call
-from lakebed.server.endpoint import Endpoint, endpoint
 from lakebed.server.errors import concealed
-from lakebed.server.replies import Reply, empty, json
 from lakebed.server.routes.parameters import IMPORT_ID
 from lakebed.server.routes.shapes import commit_row, engine_url
+from lakebed.server.site import RepositoryCall
 
 __all__ = ["IMPORTS"]
 
-IMPORTS: list[Endpoint] = []
+IMPORTS: Final = Routes[RepositoryCall]()
 _IMPORT: Final = "/repositories/{repository}/branches/{branch}/import"
 
 
-@endpoint(
-    IMPORTS,
-    "POST",
-    _IMPORT,
-    name="importStart",
-    tag="import",
-    needs="write",
-    takes=ImportCreation,
-    gives={202: ImportStarted},
-    audited=True,
+@IMPORTS.add(
+    Endpoint(
+        "POST",
+        _IMPORT,
+        name="importStart",
+        tag="import",
+        needs="write",
+        takes=ImportCreation,
+        gives={202: ImportStarted},
+        audited=True,
+    )
 )
-async def start(call: Call) -> Reply:
+async def start(call: RepositoryCall) -> Reply:
     """Begin an import; it goes on behind the reply."""
     body = await call.read(ImportCreation)
     home, root_url = await call.home(), call.site.repositories.url
@@ -62,17 +63,18 @@ def _source(location: ImportLocation, *, root_url: str) -> ImportSource:
     return ImportSource(engine_url(location.path, root_url=root_url), location.destination, kind)
 
 
-@endpoint(
-    IMPORTS,
-    "GET",
-    _IMPORT,
-    name="importStatus",
-    tag="import",
-    needs="read",
-    gives={200: ImportStatus},
-    parameters=(IMPORT_ID,),
+@IMPORTS.add(
+    Endpoint(
+        "GET",
+        _IMPORT,
+        name="importStatus",
+        tag="import",
+        needs="read",
+        gives={200: ImportStatus},
+        parameters=(IMPORT_ID,),
+    )
 )
-async def status(call: Call) -> Reply:
+async def status(call: RepositoryCall) -> Reply:
     """How far an import is."""
     import_id = call.required("id")
     home = await call.home()
@@ -99,18 +101,19 @@ def _problem(found: Import, *, root_url: str) -> Message | UnsetType:
     return Message("The import was cancelled.") if found.state == "cancelled" else UNSET
 
 
-@endpoint(
-    IMPORTS,
-    "DELETE",
-    _IMPORT,
-    name="importCancel",
-    tag="import",
-    needs="write",
-    gives={204: None},
-    parameters=(IMPORT_ID,),
-    audited=True,
+@IMPORTS.add(
+    Endpoint(
+        "DELETE",
+        _IMPORT,
+        name="importCancel",
+        tag="import",
+        needs="write",
+        gives={204: None},
+        parameters=(IMPORT_ID,),
+        audited=True,
+    )
 )
-async def cancel(call: Call) -> Reply:
+async def cancel(call: RepositoryCall) -> Reply:
     """Stop an import; the branch stays as it is."""
     import_id = call.required("id")
     home = await call.home()

@@ -1,7 +1,7 @@
 """Objects: look at, read, write, delete, list, copy.
 
 What is called most is here, and its route is tried first. Bytes up to `ServerOptions.small_object_bytes` go through
-whole, in one step of the pool; larger ones as streams (`lakebed.server.streaming`).
+whole, in one step of the pool; larger ones as streams (`lakebed.http.streaming`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,11 @@ from typing import Final
 import msgspec
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound
+from lakebed.http.declaration import Endpoint, Parameter, Routes
+from lakebed.http.multipart import FORM, form_content
+from lakebed.http.pages import Page, PageRequest, page_of
+from lakebed.http.ranges import content_range, parse_range
+from lakebed.http.replies import Reply, StreamedReply, empty, headers_of, json
 from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.repo import data
 from lakebed.repo.context import RepositoryContext
@@ -28,16 +33,9 @@ from lakebed.server.bodies import (
     ObjectErrorList,
     ObjectStageCreation,
     ObjectStats,
-    Page,
     PathList,
 )
-from lakebed.server.call import Call
-from lakebed.server.endpoint import Endpoint, Parameter, endpoint
 from lakebed.server.errors import status_of
-from lakebed.server.multipart import FORM, form_content
-from lakebed.server.pages import PageRequest, page_of
-from lakebed.server.ranges import content_range, parse_range
-from lakebed.server.replies import Reply, StreamedReply, empty, headers_of, json
 from lakebed.server.routes.parameters import (
     AFTER,
     AMOUNT,
@@ -52,12 +50,12 @@ from lakebed.server.routes.parameters import (
     USER_METADATA,
 )
 from lakebed.server.routes.shapes import engine_url, object_stats, prefix_stats
-from lakebed.server.streaming import download, gathered, upload
+from lakebed.server.site import RepositoryCall
 
 __all__ = ["HOT", "OBJECTS", "Condition", "condition_of", "dated", "find_entry", "stage_entry"]
 
-HOT: list[Endpoint] = []
-OBJECTS: list[Endpoint] = []
+HOT: Final = Routes[RepositoryCall]()
+OBJECTS: Final = Routes[RepositoryCall]()
 
 _REF = "/repositories/{repository}/refs/{ref:path}/objects"
 _BRANCH = "/repositories/{repository}/branches/{branch}/objects"
@@ -96,17 +94,18 @@ def _view(home: RepositoryContext, ref: str, snapshot: KeyValueSnapshot) -> View
     return open_view(home, resolve(home, ref, snapshot=snapshot), snapshot=snapshot)
 
 
-@endpoint(
-    HOT,
-    "GET",
-    _REF + "/stat",
-    name="statObject",
-    tag="objects",
-    needs="read",
-    gives={200: ObjectStats},
-    parameters=(OBJECT_PATH, USER_METADATA, PRESIGN),
+@HOT.add(
+    Endpoint(
+        "GET",
+        _REF + "/stat",
+        name="statObject",
+        tag="objects",
+        needs="read",
+        gives={200: ObjectStats},
+        parameters=(OBJECT_PATH, USER_METADATA, PRESIGN),
+    )
 )
-async def stat_object(call: Call) -> Reply:
+async def stat_object(call: RepositoryCall) -> Reply:
     """Look at an object."""
     path = call.required("path")
     with_metadata, presign = call.flag("user_metadata", default=True), call.flag("presign")
@@ -118,7 +117,7 @@ async def stat_object(call: Call) -> Reply:
 
 
 def _stats(
-    call: Call, home: RepositoryContext, path: str, entry: Entry, *, with_metadata: bool, presign: bool
+    call: RepositoryCall, home: RepositoryContext, path: str, entry: Entry, *, with_metadata: bool, presign: bool
 ) -> ObjectStats:
     if not presign:
         return object_stats(path, entry, address=data.physical_url(home, entry), with_metadata=with_metadata)
@@ -134,17 +133,18 @@ def _stats(
     return object_stats(path, entry, address=address, with_metadata=with_metadata, expires_at_s=expires_at_s)
 
 
-@endpoint(
-    HOT,
-    "GET",
-    _REF,
-    name="getObject",
-    tag="objects",
-    needs="read",
-    gives={200: bytes, 206: bytes, 302: None, 304: None},
-    parameters=(OBJECT_PATH, PRESIGN, RANGE, IF_NONE_MATCH),
+@HOT.add(
+    Endpoint(
+        "GET",
+        _REF,
+        name="getObject",
+        tag="objects",
+        needs="read",
+        gives={200: bytes, 206: bytes, 302: None, 304: None},
+        parameters=(OBJECT_PATH, PRESIGN, RANGE, IF_NONE_MATCH),
+    )
 )
-async def get_object(call: Call) -> Reply | StreamedReply:
+async def get_object(call: RepositoryCall) -> Reply | StreamedReply:
     """Read an object, or a range of it."""
     path = call.required("path")
     presign = call.flag("presign")
@@ -164,26 +164,24 @@ async def get_object(call: Call) -> Reply | StreamedReply:
     status = 200 if span is None else 206
     if end - start > call.site.options.small_object_bytes:
         chunk_bytes = call.site.options.chunk_bytes
-        chunks = await download(
-            lambda: data.stream(home, entry, byte_range=(start, end), chunk_bytes=chunk_bytes),
-            pool=call.site.pools.transfer,
-        )
+        chunks = await call.download(lambda: data.stream(home, entry, byte_range=(start, end), chunk_bytes=chunk_bytes))
         return StreamedReply(status, chunks, headers_of(headers))
     body = b"" if entry.size_bytes == 0 else await call.quick(data.read, home, entry, byte_range=span)
     return Reply(status, body, headers_of(headers))
 
 
-@endpoint(
-    HOT,
-    "HEAD",
-    _REF,
-    name="headObject",
-    tag="objects",
-    needs="read",
-    gives={200: None, 206: None, 304: None},
-    parameters=(OBJECT_PATH, RANGE),
+@HOT.add(
+    Endpoint(
+        "HEAD",
+        _REF,
+        name="headObject",
+        tag="objects",
+        needs="read",
+        gives={200: None, 206: None, 304: None},
+        parameters=(OBJECT_PATH, RANGE),
+    )
 )
-async def head_object(call: Call) -> Reply:
+async def head_object(call: RepositoryCall) -> Reply:
     """Whether an object is there, and its headers."""
     path = call.required("path")
     home = await call.home()
@@ -216,7 +214,7 @@ def _entity_headers(entry: Entry) -> dict[str, str]:
     }
 
 
-def _unchanged(call: Call, entry: Entry) -> bool:
+def _unchanged(call: RepositoryCall, entry: Entry) -> bool:
     known = call.header(b"if-none-match")
     if known is None:
         return False
@@ -224,7 +222,7 @@ def _unchanged(call: Call, entry: Entry) -> bool:
     return "*" in tags or entry.checksum in tags
 
 
-def _span(call: Call, entry: Entry) -> tuple[int, int] | None:
+def _span(call: RepositoryCall, entry: Entry) -> tuple[int, int] | None:
     header = call.header(b"range")
     if header is None:
         return None
@@ -237,19 +235,20 @@ def _span(call: Call, entry: Entry) -> tuple[int, int] | None:
 # ---- writing
 
 
-@endpoint(
-    HOT,
-    "POST",
-    _BRANCH,
-    name="uploadObject",
-    tag="objects",
-    needs="write",
-    takes=bytes,
-    body_required=False,
-    gives={201: ObjectStats},
-    parameters=(OBJECT_PATH, IF_MATCH, IF_NONE_MATCH, FORCE, Parameter("storageClass", "Not looked at.")),
+@HOT.add(
+    Endpoint(
+        "POST",
+        _BRANCH,
+        name="uploadObject",
+        tag="objects",
+        needs="write",
+        takes=bytes,
+        body_required=False,
+        gives={201: ObjectStats},
+        parameters=(OBJECT_PATH, IF_MATCH, IF_NONE_MATCH, FORCE, Parameter("storageClass", "Not looked at.")),
+    )
 )
-async def upload_object(call: Call) -> Reply:
+async def upload_object(call: RepositoryCall) -> Reply:
     """Write an object: a raw body, or a form whose field `content` has it; `x-lakefs-meta-*` headers go with it."""
     path, branch = call.required("path"), call.path["branch"]
     check_path(path, writing=True)  # before a byte is read
@@ -273,16 +272,15 @@ async def upload_object(call: Call) -> Reply:
     else:
         if condition is not None:  # ask before the bytes come in; asked again when they are staged
             await call.quick(_refuse_early, home, branch, path, condition)
-        entry = await upload(
-            gathered(rest, bytes_min=call.site.options.chunk_bytes),
+        entry = await call.upload(
+            rest,
             into=lambda pieces: data.upload(home, pieces, content_type=content_type, metadata=metadata),
-            places=call.site.pools.uploads,
         )
         await call.quick(stage_entry, home, branch, path, entry, condition=condition)
     return json(object_stats(path, entry, address=data.physical_url(home, entry)), 201)
 
 
-def _metadata_of(call: Call) -> dict[str, str]:
+def _metadata_of(call: RepositoryCall) -> dict[str, str]:
     """The metadata in a request's headers; of a header that repeats, the first counts."""
     found: dict[str, str] = {}
     for name, value in call.scope["headers"]:
@@ -341,7 +339,7 @@ class Condition:
         return self.checksums is None or entry.checksum in self.checksums
 
 
-def condition_of(call: Call) -> Condition | None:
+def condition_of(call: RepositoryCall) -> Condition | None:
     """The condition that ``If-Match`` or ``If-None-Match: *`` state; None: there is none."""
     match, none_match = call.header(b"if-match"), call.header(b"if-none-match")
     if match is not None and none_match is not None:
@@ -400,17 +398,18 @@ def dated(entry: Entry, mtime_s: int | None) -> Entry:
     return entry if mtime_s is None else msgspec.structs.replace(entry, modified_ms=mtime_s * 1000)
 
 
-@endpoint(
-    HOT,
-    "DELETE",
-    _BRANCH,
-    name="deleteObject",
-    tag="objects",
-    needs="write",
-    gives={204: None},
-    parameters=(OBJECT_PATH, FORCE),
+@HOT.add(
+    Endpoint(
+        "DELETE",
+        _BRANCH,
+        name="deleteObject",
+        tag="objects",
+        needs="write",
+        gives={204: None},
+        parameters=(OBJECT_PATH, FORCE),
+    )
 )
-async def delete_object(call: Call) -> Reply:
+async def delete_object(call: RepositoryCall) -> Reply:
     """Delete an object; one that is not there is fine."""
     path = call.required("path")
     home = await call.home(force=call.flag("force"))
@@ -418,18 +417,19 @@ async def delete_object(call: Call) -> Reply:
     return empty()
 
 
-@endpoint(
-    OBJECTS,
-    "POST",
-    _BRANCH + "/delete",
-    name="deleteObjects",
-    tag="objects",
-    needs="write",
-    takes=PathList,
-    gives={200: ObjectErrorList},
-    parameters=(FORCE,),
+@OBJECTS.add(
+    Endpoint(
+        "POST",
+        _BRANCH + "/delete",
+        name="deleteObjects",
+        tag="objects",
+        needs="write",
+        takes=PathList,
+        gives={200: ObjectErrorList},
+        parameters=(FORCE,),
+    )
 )
-async def delete_objects(call: Call) -> Reply:
+async def delete_objects(call: RepositoryCall) -> Reply:
     """Delete up to a thousand objects; those that are not there are fine."""
     body = await call.read(PathList)
     home = await call.home(force=call.flag("force"))
@@ -450,18 +450,19 @@ def _delete_all(home: RepositoryContext, branch: str, paths: list[str]) -> Objec
     return ObjectErrorList(errors)
 
 
-@endpoint(
-    OBJECTS,
-    "POST",
-    _BRANCH + "/copy",
-    name="copyObject",
-    tag="objects",
-    needs="write",
-    takes=ObjectCopyCreation,
-    gives={201: ObjectStats},
-    parameters=(Parameter("dest_path", "Where the copy goes.", required=True),),
+@OBJECTS.add(
+    Endpoint(
+        "POST",
+        _BRANCH + "/copy",
+        name="copyObject",
+        tag="objects",
+        needs="write",
+        takes=ObjectCopyCreation,
+        gives={201: ObjectStats},
+        parameters=(Parameter("dest_path", "Where the copy goes.", required=True),),
+    )
 )
-async def copy_object(call: Call) -> Reply:
+async def copy_object(call: RepositoryCall) -> Reply:
     """Copy an object inside a repository: its bytes, not only its entry."""
     target = call.required("dest_path")
     body = await call.read(ObjectCopyCreation)
@@ -477,18 +478,19 @@ async def copy_object(call: Call) -> Reply:
     return json(object_stats(target, entry, address=data.physical_url(home, entry)), 201)
 
 
-@endpoint(
-    HOT,
-    "PUT",
-    _BRANCH,
-    name="stageObject",
-    tag="objects",
-    needs="write",
-    takes=ObjectStageCreation,
-    gives={201: ObjectStats},
-    parameters=(OBJECT_PATH,),
+@HOT.add(
+    Endpoint(
+        "PUT",
+        _BRANCH,
+        name="stageObject",
+        tag="objects",
+        needs="write",
+        takes=ObjectStageCreation,
+        gives={201: ObjectStats},
+        parameters=(OBJECT_PATH,),
+    )
 )
-async def stage_object(call: Call) -> Reply:
+async def stage_object(call: RepositoryCall) -> Reply:
     """Stage an object whose bytes are already on a store."""
     path = call.required("path")
     body = await call.read(ObjectStageCreation)
@@ -513,17 +515,18 @@ async def stage_object(call: Call) -> Reply:
 # ---- listing
 
 
-@endpoint(
-    OBJECTS,
-    "GET",
-    _REF + "/ls",
-    name="listObjects",
-    tag="objects",
-    needs="read",
-    gives={200: Page[ObjectStats]},
-    parameters=(PREFIX, AFTER, AMOUNT, DELIMITER, USER_METADATA, PRESIGN),
+@OBJECTS.add(
+    Endpoint(
+        "GET",
+        _REF + "/ls",
+        name="listObjects",
+        tag="objects",
+        needs="read",
+        gives={200: Page[ObjectStats]},
+        parameters=(PREFIX, AFTER, AMOUNT, DELIMITER, USER_METADATA, PRESIGN),
+    )
 )
-async def list_objects(call: Call) -> Reply:
+async def list_objects(call: RepositoryCall) -> Reply:
     """List objects and, with a delimiter, common prefixes."""
     page, delimiter = call.page(), call.query.get("delimiter", "")
     with_metadata, presign = call.flag("user_metadata", default=True), call.flag("presign") and call.site.signs
@@ -535,7 +538,7 @@ async def list_objects(call: Call) -> Reply:
 
 
 def _list(
-    call: Call,
+    call: RepositoryCall,
     home: RepositoryContext,
     ref: str,
     page: PageRequest,

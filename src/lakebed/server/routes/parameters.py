@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from lakebed.server.endpoint import Parameter
-from lakebed.server.pages import AMOUNT_MAX
+from lakebed.http.declaration import Parameter
+from lakebed.http.pages import AMOUNT_MAX
 
 __all__ = [
     "AFTER",

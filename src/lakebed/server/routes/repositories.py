@@ -2,42 +2,45 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from lakebed.errors import InvalidRequest
+from lakebed.http.declaration import Endpoint, Parameter, Routes
+from lakebed.http.pages import Page, page_of
+from lakebed.http.replies import Reply, empty, json
 from lakebed.server.auth import check_role
-from lakebed.server.bodies import Page, RepositoryCreation, RepositoryMetadataKeys, RepositoryMetadataSet, RepositoryRow
-from lakebed.server.call import Call
-from lakebed.server.endpoint import Endpoint, Parameter, endpoint
-from lakebed.server.pages import page_of
-from lakebed.server.replies import Reply, empty, json
+from lakebed.server.bodies import RepositoryCreation, RepositoryMetadataKeys, RepositoryMetadataSet, RepositoryRow
 from lakebed.server.routes.parameters import FORCE, PAGE
 from lakebed.server.routes.shapes import repository_row
+from lakebed.server.site import RepositoryCall
 
 __all__ = ["HOT", "REPOSITORIES"]
 
-HOT: list[Endpoint] = []
-REPOSITORIES: list[Endpoint] = []
+HOT: Final = Routes[RepositoryCall]()
+REPOSITORIES: Final = Routes[RepositoryCall]()
 _ALL = "/repositories"
 _ONE = "/repositories/{repository}"
 
 
-@endpoint(HOT, "GET", _ONE, name="getRepository", tag="repositories", needs="read", gives={200: RepositoryRow})
-async def get_repository(call: Call) -> Reply:
+@HOT.add(Endpoint("GET", _ONE, name="getRepository", tag="repositories", needs="read", gives={200: RepositoryRow}))
+async def get_repository(call: RepositoryCall) -> Reply:
     """Look at a repository."""
     home = await call.home()
     return json(repository_row(home.name, home.record, root_url=call.site.repositories.url))
 
 
-@endpoint(
-    REPOSITORIES,
-    "GET",
-    _ALL,
-    name="listRepositories",
-    tag="repositories",
-    needs="read",
-    gives={200: Page[RepositoryRow]},
-    parameters=(*PAGE, Parameter("search", "Only names that hold this.")),
+@REPOSITORIES.add(
+    Endpoint(
+        "GET",
+        _ALL,
+        name="listRepositories",
+        tag="repositories",
+        needs="read",
+        gives={200: Page[RepositoryRow]},
+        parameters=(*PAGE, Parameter("search", "Only names that hold this.")),
+    )
 )
-async def list_repositories(call: Call) -> Reply:
+async def list_repositories(call: RepositoryCall) -> Reply:
     """List the repositories that the access key may see."""
     page, search, principal = call.page(), call.query.get("search", ""), call.principal
     assert principal is not None
@@ -62,19 +65,20 @@ async def list_repositories(call: Call) -> Reply:
     return await call.heavy(read)
 
 
-@endpoint(
-    REPOSITORIES,
-    "POST",
-    _ALL,
-    name="createRepository",
-    tag="repositories",
-    needs="write",
-    takes=RepositoryCreation,
-    gives={201: RepositoryRow},
-    audited=True,
-    parameters=(Parameter("bare", "Not supported: a repository always has a first commit.", kind="boolean"),),
+@REPOSITORIES.add(
+    Endpoint(
+        "POST",
+        _ALL,
+        name="createRepository",
+        tag="repositories",
+        needs="write",
+        takes=RepositoryCreation,
+        gives={201: RepositoryRow},
+        audited=True,
+        parameters=(Parameter("bare", "Not supported: a repository always has a first commit.", kind="boolean"),),
+    )
 )
-async def create_repository(call: Call) -> Reply:
+async def create_repository(call: RepositoryCall) -> Reply:
     """Create a repository; its namespace is a folder of the server's storage, `local://folder`, or a URL inside it."""
     body = await call.read(RepositoryCreation)
     if call.flag("bare"):
@@ -109,51 +113,54 @@ def _check_namespace(namespace: str) -> None:
         )
 
 
-@endpoint(
-    REPOSITORIES,
-    "DELETE",
-    _ONE,
-    name="deleteRepository",
-    tag="repositories",
-    needs="admin",
-    gives={204: None},
-    parameters=(FORCE,),
-    audited=True,
+@REPOSITORIES.add(
+    Endpoint(
+        "DELETE",
+        _ONE,
+        name="deleteRepository",
+        tag="repositories",
+        needs="admin",
+        gives={204: None},
+        parameters=(FORCE,),
+        audited=True,
+    )
 )
-async def delete_repository(call: Call) -> Reply:
+async def delete_repository(call: RepositoryCall) -> Reply:
     """Delete a repository with everything in it."""
     force = call.flag("force")
     await call.quick(call.site.repositories.delete, call.path["repository"], force=force)
     return empty()
 
 
-@endpoint(
-    REPOSITORIES,
-    "GET",
-    _ONE + "/metadata",
-    name="getRepositoryMetadata",
-    tag="repositories",
-    needs="read",
-    gives={200: dict[str, str]},
+@REPOSITORIES.add(
+    Endpoint(
+        "GET",
+        _ONE + "/metadata",
+        name="getRepositoryMetadata",
+        tag="repositories",
+        needs="read",
+        gives={200: dict[str, str]},
+    )
 )
-async def get_metadata(call: Call) -> Reply:
+async def get_metadata(call: RepositoryCall) -> Reply:
     """The repository's own metadata."""
     home = await call.home()
     return json(home.record.metadata)
 
 
-@endpoint(
-    REPOSITORIES,
-    "POST",
-    _ONE + "/metadata",
-    name="setRepositoryMetadata",
-    tag="repositories",
-    needs="admin",
-    takes=RepositoryMetadataSet,
-    gives={204: None},
-    audited=True,
+@REPOSITORIES.add(
+    Endpoint(
+        "POST",
+        _ONE + "/metadata",
+        name="setRepositoryMetadata",
+        tag="repositories",
+        needs="admin",
+        takes=RepositoryMetadataSet,
+        gives={204: None},
+        audited=True,
+    )
 )
-async def set_metadata(call: Call) -> Reply:
+async def set_metadata(call: RepositoryCall) -> Reply:
     """Add to the repository's own metadata, or change it."""
     body = await call.read(RepositoryMetadataSet)
     home = await call.home()
@@ -161,18 +168,19 @@ async def set_metadata(call: Call) -> Reply:
     return empty()
 
 
-@endpoint(
-    REPOSITORIES,
-    "DELETE",
-    _ONE + "/metadata",
-    name="deleteRepositoryMetadata",
-    tag="repositories",
-    needs="admin",
-    takes=RepositoryMetadataKeys,
-    gives={204: None},
-    audited=True,
+@REPOSITORIES.add(
+    Endpoint(
+        "DELETE",
+        _ONE + "/metadata",
+        name="deleteRepositoryMetadata",
+        tag="repositories",
+        needs="admin",
+        takes=RepositoryMetadataKeys,
+        gives={204: None},
+        audited=True,
+    )
 )
-async def delete_metadata(call: Call) -> Reply:
+async def delete_metadata(call: RepositoryCall) -> Reply:
     """Remove keys of the repository's own metadata; those that are not there are fine."""
     body = await call.read(RepositoryMetadataKeys)
     home = await call.home()

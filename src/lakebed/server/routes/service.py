@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any, Final
 
 import lakebed
+from lakebed.http.declaration import Endpoint, Routes
+from lakebed.http.replies import Reply, empty, encode, json, text
 from lakebed.metrics import render
 from lakebed.objects.path import parse_url
 from lakebed.server.bodies import Config, StorageConfig, VersionConfig
-from lakebed.server.call import Call
-from lakebed.server.endpoint import Endpoint, endpoint
-from lakebed.server.replies import Reply, empty, encode, json, text
+from lakebed.server.site import RepositoryCall
 
 __all__ = ["ROOT_SERVICE", "SERVICE"]
 
-SERVICE: list[Endpoint] = []
-ROOT_SERVICE: list[Endpoint] = []
+SERVICE: Final = Routes[RepositoryCall]()
+ROOT_SERVICE: Final = Routes[RepositoryCall]()
 
 INTERFACE_VERSION: Final = "1.84.0"
 """Of the interface that clients compare with what they need: at least 1.3.1."""
@@ -23,20 +23,22 @@ INTERFACE_VERSION: Final = "1.84.0"
 _BLOCKSTORES: Final = {"file": "local", "memory": "mem", "s3": "s3", "gs": "gs", "az": "azure"}
 
 
-@endpoint(SERVICE, "GET", "/healthcheck", name="healthCheck", tag="service", needs=None, gives={204: None})
-async def health_check(call: Call) -> Reply:
+@SERVICE.add(Endpoint("GET", "/healthcheck", name="healthCheck", tag="service", needs=None, gives={204: None}))
+async def health_check(call: RepositoryCall) -> Reply:
     """Whether the server answers."""
     return empty()
 
 
-@endpoint(ROOT_SERVICE, "GET", "/healthcheck", name="health", tag="service", needs=None, gives={200: dict[str, str]})
-async def health(call: Call) -> Reply:
+@ROOT_SERVICE.add(
+    Endpoint("GET", "/healthcheck", name="health", tag="service", needs=None, gives={200: dict[str, str]})
+)
+async def health(call: RepositoryCall) -> Reply:
     """Whether the server answers, and which lakebed it is."""
     return json({"status": "ok", "version": lakebed.__version__})
 
 
-@endpoint(SERVICE, "GET", "/config", name="getConfig", tag="service", needs="read", gives={200: Config})
-async def get_config(call: Call) -> Reply:
+@SERVICE.add(Endpoint("GET", "/config", name="getConfig", tag="service", needs="read", gives={200: Config}))
+async def get_config(call: RepositoryCall) -> Reply:
     """What clients should know of the server and its storage."""
     root = parse_url(call.site.repositories.url)
     is_local = root.scheme in ("file", "memory")
@@ -53,15 +55,17 @@ async def get_config(call: Call) -> Reply:
     return json(Config(VersionConfig(INTERFACE_VERSION), storage, []))
 
 
-@endpoint(ROOT_SERVICE, "GET", "/metrics", name="metrics", tag="service", needs=None, gives={200: str})
-async def metrics(call: Call) -> Reply:
+@ROOT_SERVICE.add(Endpoint("GET", "/metrics", name="metrics", tag="service", needs=None, gives={200: str}))
+async def metrics(call: RepositoryCall) -> Reply:
     """Counters and latencies, as Prometheus reads them; those that name something, for a key that may see all."""
-    principal = await call.whoever_asks()
+    principal = await call.optional_principal()
     with_names = principal is not None and principal.repositories is None
     return text(render(with_names=with_names), content_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-@endpoint(ROOT_SERVICE, "GET", "/openapi.json", name="openapi", tag="service", needs=None, gives={200: dict[str, Any]})
-async def openapi(call: Call) -> Reply:
+@ROOT_SERVICE.add(
+    Endpoint("GET", "/openapi.json", name="openapi", tag="service", needs=None, gives={200: dict[str, Any]})
+)
+async def openapi(call: RepositoryCall) -> Reply:
     """The description of the interface."""
     return Reply(200, encode(call.site.description()), [(b"content-type", b"application/json")])

@@ -5,30 +5,31 @@ from __future__ import annotations
 from typing import Final
 
 from lakebed.errors import NotFound
+from lakebed.http.declaration import Endpoint, Parameter, Routes
+from lakebed.http.replies import Reply, empty, json
 from lakebed.repo.protection import ProtectionRule, protected_with_tag, set_protected
 from lakebed.repo.retention import delete_retention, load_retention, store_retention
 from lakebed.server.bodies import BranchProtectionRule, GarbageCollectionRule, GarbageCollectionRules
-from lakebed.server.call import Call
-from lakebed.server.endpoint import Endpoint, Parameter, endpoint
-from lakebed.server.replies import Reply, empty, json
+from lakebed.server.site import RepositoryCall
 
 __all__ = ["SETTINGS"]
 
-SETTINGS: list[Endpoint] = []
+SETTINGS: Final = Routes[RepositoryCall]()
 _PROTECTION: Final = "/repositories/{repository}/settings/branch_protection"
 _RETENTION: Final = "/repositories/{repository}/settings/gc_rules"
 
 
-@endpoint(
-    SETTINGS,
-    "GET",
-    _PROTECTION,
-    name="getBranchProtectionRules",
-    tag="repositories",
-    needs="read",
-    gives={200: list[BranchProtectionRule]},
+@SETTINGS.add(
+    Endpoint(
+        "GET",
+        _PROTECTION,
+        name="getBranchProtectionRules",
+        tag="repositories",
+        needs="read",
+        gives={200: list[BranchProtectionRule]},
+    )
 )
-async def get_protection(call: Call) -> Reply:
+async def get_protection(call: RepositoryCall) -> Reply:
     """The patterns of protected branches."""
     home = await call.home()
     rules, tag = await call.look(protected_with_tag, home)
@@ -37,20 +38,23 @@ async def get_protection(call: Call) -> Reply:
     return reply
 
 
-@endpoint(
-    SETTINGS,
-    "PUT",
-    _PROTECTION,
-    name="setBranchProtectionRules",
-    tag="repositories",
-    needs="admin",
-    takes=list[BranchProtectionRule],
-    gives={204: None},
-    parameters=(Parameter("If-Match", "The ETag of the rules: only if they are still as it says.", place="header"),),
-    statuses={"protection_moved": 412},
-    audited=True,
+@SETTINGS.add(
+    Endpoint(
+        "PUT",
+        _PROTECTION,
+        name="setBranchProtectionRules",
+        tag="repositories",
+        needs="admin",
+        takes=list[BranchProtectionRule],
+        gives={204: None},
+        parameters=(
+            Parameter("If-Match", "The ETag of the rules: only if they are still as it says.", place="header"),
+        ),
+        statuses={"protection_moved": 412},
+        audited=True,
+    )
 )
-async def set_protection(call: Call) -> Reply:
+async def set_protection(call: RepositoryCall) -> Reply:
     """Replace the patterns of protected branches."""
     body = await call.read(list[BranchProtectionRule])
     home = await call.home()
@@ -59,16 +63,17 @@ async def set_protection(call: Call) -> Reply:
     return empty()
 
 
-@endpoint(
-    SETTINGS,
-    "GET",
-    _RETENTION,
-    name="getGCRules",
-    tag="repositories",
-    needs="read",
-    gives={200: GarbageCollectionRules},
+@SETTINGS.add(
+    Endpoint(
+        "GET",
+        _RETENTION,
+        name="getGCRules",
+        tag="repositories",
+        needs="read",
+        gives={200: GarbageCollectionRules},
+    )
 )
-async def get_retention(call: Call) -> Reply:
+async def get_retention(call: RepositoryCall) -> Reply:
     """How long objects of old commits are kept."""
     home = await call.home()
     rules = await call.look(load_retention, home)
@@ -83,18 +88,19 @@ async def get_retention(call: Call) -> Reply:
     )
 
 
-@endpoint(
-    SETTINGS,
-    "PUT",
-    _RETENTION,
-    name="setGCRules",
-    tag="repositories",
-    needs="admin",
-    takes=GarbageCollectionRules,
-    gives={204: None},
-    audited=True,
+@SETTINGS.add(
+    Endpoint(
+        "PUT",
+        _RETENTION,
+        name="setGCRules",
+        tag="repositories",
+        needs="admin",
+        takes=GarbageCollectionRules,
+        gives={204: None},
+        audited=True,
+    )
 )
-async def set_retention(call: Call) -> Reply:
+async def set_retention(call: RepositoryCall) -> Reply:
     """Set how long objects of old commits are kept."""
     body = await call.read(GarbageCollectionRules)
     home = await call.home()
@@ -103,17 +109,18 @@ async def set_retention(call: Call) -> Reply:
     return empty()
 
 
-@endpoint(
-    SETTINGS,
-    "DELETE",
-    _RETENTION,
-    name="deleteGCRules",
-    tag="repositories",
-    needs="admin",
-    gives={204: None},
-    audited=True,
+@SETTINGS.add(
+    Endpoint(
+        "DELETE",
+        _RETENTION,
+        name="deleteGCRules",
+        tag="repositories",
+        needs="admin",
+        gives={204: None},
+        audited=True,
+    )
 )
-async def remove_retention(call: Call) -> Reply:
+async def remove_retention(call: RepositoryCall) -> Reply:
     """Let nothing expire any more."""
     home = await call.home()
     await call.quick(delete_retention, home)

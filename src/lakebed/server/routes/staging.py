@@ -14,6 +14,8 @@ from urllib.parse import urlencode
 from typing_extensions import Buffer
 
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
+from lakebed.http.declaration import Endpoint, Parameter, Routes
+from lakebed.http.replies import Reply, headers_of, json
 from lakebed.repo import data
 from lakebed.repo.branches import load_branch
 from lakebed.repo.context import RepositoryContext
@@ -21,33 +23,31 @@ from lakebed.repo.entry import new_address
 from lakebed.repo.model import Entry
 from lakebed.repo.names import check_path
 from lakebed.server.bodies import ObjectStats, StagingLocation, StagingMetadata
-from lakebed.server.call import Call
-from lakebed.server.endpoint import Endpoint, Parameter, endpoint
-from lakebed.server.replies import Reply, headers_of, json
 from lakebed.server.routes.objects import condition_of, dated, stage_entry
 from lakebed.server.routes.parameters import IF_MATCH, IF_NONE_MATCH, OBJECT_PATH, PRESIGN
 from lakebed.server.routes.shapes import object_stats
-from lakebed.server.streaming import gathered, upload
+from lakebed.server.site import RepositoryCall
 
 __all__ = ["ROOT_STAGING", "STAGING", "UPLOAD_PATH"]
 
-STAGING: list[Endpoint] = []
-ROOT_STAGING: list[Endpoint] = []
+STAGING: Final = Routes[RepositoryCall]()
+ROOT_STAGING: Final = Routes[RepositoryCall]()
 UPLOAD_PATH: Final = "/upload"
 _BACKING = "/repositories/{repository}/branches/{branch}/staging/backing"
 
 
-@endpoint(
-    STAGING,
-    "GET",
-    _BACKING,
-    name="getPhysicalAddress",
-    tag="staging",
-    needs="write",
-    gives={200: StagingLocation},
-    parameters=(OBJECT_PATH, PRESIGN),
+@STAGING.add(
+    Endpoint(
+        "GET",
+        _BACKING,
+        name="getPhysicalAddress",
+        tag="staging",
+        needs="write",
+        gives={200: StagingLocation},
+        parameters=(OBJECT_PATH, PRESIGN),
+    )
 )
-async def get_physical_address(call: Call) -> Reply:
+async def get_physical_address(call: RepositoryCall) -> Reply:
     """A new address for an object's bytes, and with `presign` a URL to put them to."""
     check_path(call.required("path"), writing=True)
     presign = call.flag("presign")
@@ -67,18 +67,19 @@ async def get_physical_address(call: Call) -> Reply:
     return json(StagingLocation(home.store.url(address), url, expires_at_s))
 
 
-@endpoint(
-    STAGING,
-    "PUT",
-    _BACKING,
-    name="linkPhysicalAddress",
-    tag="staging",
-    needs="write",
-    takes=StagingMetadata,
-    gives={200: ObjectStats},
-    parameters=(OBJECT_PATH, IF_MATCH, IF_NONE_MATCH),
+@STAGING.add(
+    Endpoint(
+        "PUT",
+        _BACKING,
+        name="linkPhysicalAddress",
+        tag="staging",
+        needs="write",
+        takes=StagingMetadata,
+        gives={200: ObjectStats},
+        parameters=(OBJECT_PATH, IF_MATCH, IF_NONE_MATCH),
+    )
 )
-async def link_physical_address(call: Call) -> Reply:
+async def link_physical_address(call: RepositoryCall) -> Reply:
     """Stage an object whose bytes were put to an address given before."""
     path = call.required("path")
     check_path(path, writing=True)
@@ -108,34 +109,34 @@ async def link_physical_address(call: Call) -> Reply:
     return json(object_stats(path, entry, address=data.physical_url(home, entry)))
 
 
-@endpoint(
-    ROOT_STAGING,
-    "PUT",
-    UPLOAD_PATH,
-    name="uploadPresigned",
-    tag="staging",
-    needs=None,
-    takes=bytes,
-    body_required=False,
-    gives={200: None},
-    parameters=(
-        Parameter("repository", "As it was signed.", required=True),
-        Parameter("address", "As it was signed.", required=True),
-        Parameter("expires", "As it was signed.", kind="integer", required=True),
-        Parameter("signature", "Of the three above.", required=True),
-    ),
+@ROOT_STAGING.add(
+    Endpoint(
+        "PUT",
+        UPLOAD_PATH,
+        name="uploadPresigned",
+        tag="staging",
+        needs=None,
+        takes=bytes,
+        body_required=False,
+        gives={200: None},
+        parameters=(
+            Parameter("repository", "As it was signed.", required=True),
+            Parameter("address", "As it was signed.", required=True),
+            Parameter("expires", "As it was signed.", kind="integer", required=True),
+            Parameter("signature", "Of the three above.", required=True),
+        ),
+    )
 )
-async def upload_presigned(call: Call) -> Reply:
+async def upload_presigned(call: RepositoryCall) -> Reply:
     """Put bytes to a URL that the server has signed; the reply's ETag is their MD5."""
     repository, address = call.required("repository"), call.required("address")
     expires_at_s = call.integer("expires", default=0, low=0, high=1 << 40)
     call.site.signer.check(call.required("signature"), repository, address, expires_at_s=expires_at_s)
     home = await call.site.home(repository)
     await call.quick(_refuse_second, home, address)
-    etag = await upload(
-        gathered(call.chunks(bytes_max=call.site.options.object_bytes_max), bytes_min=call.site.options.chunk_bytes),
+    etag = await call.upload(
+        call.chunks(bytes_max=call.site.options.object_bytes_max),
         into=lambda pieces: _put(home, address, pieces),
-        places=call.site.pools.uploads,
     )
     return Reply(200, headers=headers_of({"etag": f'"{etag}"'}))
 

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from itertools import islice
+from typing import Final
 
+from lakebed.http.declaration import Endpoint, Routes
+from lakebed.http.pages import Page, page_of
+from lakebed.http.replies import Reply, empty, json
 from lakebed.repo import tags
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.refs import resolve_commit
-from lakebed.server.bodies import Page, Ref, TagCreation
-from lakebed.server.call import Call
-from lakebed.server.endpoint import Endpoint, endpoint
-from lakebed.server.pages import page_of
-from lakebed.server.replies import Reply, empty, json
+from lakebed.server.bodies import Ref, TagCreation
 from lakebed.server.routes.parameters import FORCE, PAGE
+from lakebed.server.site import RepositoryCall
 
 __all__ = ["TAGS"]
 
-TAGS: list[Endpoint] = []
+TAGS: Final = Routes[RepositoryCall]()
 _ALL = "/repositories/{repository}/tags"
 _ONE = "/repositories/{repository}/tags/{tag:path}"
 
 
-@endpoint(TAGS, "GET", _ALL, name="listTags", tag="tags", needs="read", gives={200: Page[Ref]}, parameters=PAGE)
-async def list_tags(call: Call) -> Reply:
+@TAGS.add(Endpoint("GET", _ALL, name="listTags", tag="tags", needs="read", gives={200: Page[Ref]}, parameters=PAGE))
+async def list_tags(call: RepositoryCall) -> Reply:
     """List tags."""
     home, page = await call.home(), call.page()
 
@@ -35,10 +36,12 @@ async def list_tags(call: Call) -> Reply:
     return await call.heavy(read)
 
 
-@endpoint(
-    TAGS, "POST", _ALL, name="createTag", tag="tags", needs="write", takes=TagCreation, gives={201: Ref}, audited=True
+@TAGS.add(
+    Endpoint(
+        "POST", _ALL, name="createTag", tag="tags", needs="write", takes=TagCreation, gives={201: Ref}, audited=True
+    )
 )
-async def create_tag(call: Call) -> Reply:
+async def create_tag(call: RepositoryCall) -> Reply:
     """Give a commit a name."""
     body = await call.read(TagCreation)
     home = await call.home(force=bool(body.force))
@@ -52,26 +55,27 @@ def _create(home: RepositoryContext, name: str, *, ref: str, owner: str) -> str:
     return tags.create_tag(home, name, commit_id=commit_id, owner=owner).commit_id
 
 
-@endpoint(TAGS, "GET", _ONE, name="getTag", tag="tags", needs="read", gives={200: Ref})
-async def get_tag(call: Call) -> Reply:
+@TAGS.add(Endpoint("GET", _ONE, name="getTag", tag="tags", needs="read", gives={200: Ref}))
+async def get_tag(call: RepositoryCall) -> Reply:
     """Look at a tag."""
     home, name = await call.home(), call.path["tag"]
     tag = await call.look(tags.load_tag, home, name)
     return json(Ref(name, tag.commit_id))
 
 
-@endpoint(
-    TAGS,
-    "DELETE",
-    _ONE,
-    name="deleteTag",
-    tag="tags",
-    needs="write",
-    gives={204: None},
-    parameters=(FORCE,),
-    audited=True,
+@TAGS.add(
+    Endpoint(
+        "DELETE",
+        _ONE,
+        name="deleteTag",
+        tag="tags",
+        needs="write",
+        gives={204: None},
+        parameters=(FORCE,),
+        audited=True,
+    )
 )
-async def delete_tag(call: Call) -> Reply:
+async def delete_tag(call: RepositoryCall) -> Reply:
     """Delete a tag."""
     home = await call.home(force=call.flag("force"))
     await call.quick(tags.delete_tag, home, call.path["tag"])

@@ -14,6 +14,9 @@ import msgspec
 from typing_extensions import Buffer
 
 from lakebed.errors import Conflict, InvalidRequest
+from lakebed.http.declaration import Endpoint, Parameter, Routes
+from lakebed.http.errors import forbidden
+from lakebed.http.replies import Reply, StreamedReply, empty, headers_of, json
 from lakebed.repo import data
 from lakebed.repo.branch import Branch
 from lakebed.repo.columns import StageRow, table_of
@@ -26,16 +29,12 @@ from lakebed.repo.verbs.message import Described, Effort, Verb
 from lakebed.repo.verbs.reading import Stat
 from lakebed.repo.verbs.repositories import HomeVerb
 from lakebed.server.auth import check_role
-from lakebed.server.call import Call
-from lakebed.server.endpoint import Endpoint, Parameter, endpoint
-from lakebed.server.errors import forbidden
-from lakebed.server.replies import Reply, StreamedReply, empty, headers_of, json
 from lakebed.server.routes.parameters import OBJECT_PATH
-from lakebed.server.streaming import download, gathered, upload
+from lakebed.server.site import RepositoryCall
 
 __all__ = ["VERB_ENDPOINTS"]
 
-VERB_ENDPOINTS: list[Endpoint] = []
+VERB_ENDPOINTS: Final = Routes[RepositoryCall]()
 
 M = TypeVar("M", bound=Described)
 
@@ -56,13 +55,13 @@ def _answer(verb: Any, *context: Any, **local: Any) -> Reply:
     return empty() if verb.gives is None else json(found)
 
 
-def _named(verb: M, call: Call) -> M:
+def _named(verb: M, call: RepositoryCall) -> M:
     """The message, with who is named as ``committer`` or ``owner``: only a server knows."""
     named = {name: _committer(call, getattr(verb, name)) for name in ("committer", "owner") if hasattr(verb, name)}
     return msgspec.structs.replace(verb, **named)
 
 
-def _committer(call: Call, named: str | None) -> str:
+def _committer(call: RepositoryCall, named: str | None) -> str:
     """Who is named: the access key, unless an administrator names somebody else."""
     if not named or named == call.committer:
         return call.committer
@@ -84,7 +83,7 @@ def _subject(verb: Described) -> str:
     return ""
 
 
-def _runner(kind: type[Described], call: Call) -> Callable[..., Awaitable[Reply]]:
+def _runner(kind: type[Described], call: RepositoryCall) -> Callable[..., Awaitable[Reply]]:
     runners: dict[Effort, Callable[..., Awaitable[Reply]]] = {
         "look": call.look,
         "write": call.quick,
@@ -97,7 +96,7 @@ def _runner(kind: type[Described], call: Call) -> Callable[..., Awaitable[Reply]
 def _declare(kind: type[Verb[Any]]) -> None:
     """The endpoint of a verb of one repository."""
 
-    async def perform(call: Call) -> Reply:
+    async def perform(call: RepositoryCall) -> Reply:
         bytes_max = call.site.options.stage_bytes_max if kind.is_large else None
         verb = _named(await call.read(kind, bytes_max=bytes_max), call)
         call.subject = _subject(verb)
@@ -110,7 +109,7 @@ def _declare(kind: type[Verb[Any]]) -> None:
 def _declare_of_all(kind: type[HomeVerb[Any]]) -> None:
     """The endpoint of a verb of all repositories; one that names a repository needs its role there."""
 
-    async def perform(call: Call) -> Reply:
+    async def perform(call: RepositoryCall) -> Reply:
         verb = _named(await call.read(kind), call)
         call.subject = _subject(verb)
         principal = call.principal
@@ -122,20 +121,21 @@ def _declare_of_all(kind: type[HomeVerb[Any]]) -> None:
     _register(kind, _ALL, perform)
 
 
-def _register(kind: type[Described], place: str, perform: Callable[[Call], Awaitable[Reply]]) -> None:
+def _register(kind: type[Described], place: str, perform: Callable[[RepositoryCall], Awaitable[Reply]]) -> None:
     perform.__doc__ = kind.summary
     words = kind.verb_name.split("_")
-    endpoint(
-        VERB_ENDPOINTS,
-        "POST",
-        place + kind.verb_name,
-        name="verb" + "".join(word.capitalize() for word in words) + ("Repositories" if place == _ALL else ""),
-        tag=_TAG,
-        needs=kind.role,
-        takes=kind,
-        # A reply that is one text is JSON too.
-        gives={204: None} if kind.gives is None else {200: msgspec.Raw if kind.gives is str else kind.gives},
-        audited=not kind.changes_nothing,
+    VERB_ENDPOINTS.add(
+        Endpoint(
+            "POST",
+            place + kind.verb_name,
+            name="verb" + "".join(word.capitalize() for word in words) + ("Repositories" if place == _ALL else ""),
+            tag=_TAG,
+            needs=kind.role,
+            takes=kind,
+            # A reply that is one text is JSON too.
+            gives={204: None} if kind.gives is None else {200: msgspec.Raw if kind.gives is str else kind.gives},
+            audited=not kind.changes_nothing,
+        )
     )(perform)
 
 
@@ -158,18 +158,19 @@ class PutLine(msgspec.Struct, frozen=True):
     only_if_absent: bool = False
 
 
-@endpoint(
-    VERB_ENDPOINTS,
-    "POST",
-    _ONE + "put",
-    name="verbPut",
-    tag=_TAG,
-    needs="write",
-    takes=bytes,
-    gives={200: Entry | None},
-    parameters=(_BRANCH, Parameter("only_ask", "Only say whether it would be taken.", kind="boolean")),
+@VERB_ENDPOINTS.add(
+    Endpoint(
+        "POST",
+        _ONE + "put",
+        name="verbPut",
+        tag=_TAG,
+        needs="write",
+        takes=bytes,
+        gives={200: Entry | None},
+        parameters=(_BRANCH, Parameter("only_ask", "Only say whether it would be taken.", kind="boolean")),
+    )
 )
-async def put(call: Call) -> Reply:
+async def put(call: RepositoryCall) -> Reply:
     """Write an object: a line of JSON with path, content_type, metadata and only_if_absent, then the bytes."""
     name, only_ask = call.required("branch"), call.flag("only_ask")
     chunks = call.chunks(bytes_max=call.site.options.object_bytes_max)
@@ -198,8 +199,7 @@ async def put(call: Call) -> Reply:
     held, more = await _held(rest, bytes_max=call.site.options.small_object_bytes)
     if more is None:
         return json(await call.quick(store, held))
-    pieces = gathered(more, bytes_min=call.site.options.chunk_bytes)
-    return json(await upload(pieces, into=store, places=call.site.pools.uploads))
+    return json(await call.upload(more, into=store))
 
 
 async def _first_line(chunks: AsyncIterator[bytes]) -> tuple[bytes, AsyncIterator[bytes]]:
@@ -232,24 +232,25 @@ async def _chained(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[by
         yield chunk
 
 
-@endpoint(
-    VERB_ENDPOINTS,
-    "GET",
-    _ONE + "read",
-    name="verbRead",
-    tag=_TAG,
-    needs="read",
-    gives={200: bytes},
-    parameters=(
-        Parameter("ref", "Which reference.", required=True),
-        OBJECT_PATH,
-        Parameter("start", "The first byte; absent, all are read.", kind="integer"),
-        Parameter("end", "Behind the last byte.", kind="integer"),
-        Parameter("address", "Of the object that is meant, whatever has become of the path."),
-        Parameter("size", "Its size.", kind="integer"),
-    ),
+@VERB_ENDPOINTS.add(
+    Endpoint(
+        "GET",
+        _ONE + "read",
+        name="verbRead",
+        tag=_TAG,
+        needs="read",
+        gives={200: bytes},
+        parameters=(
+            Parameter("ref", "Which reference.", required=True),
+            OBJECT_PATH,
+            Parameter("start", "The first byte; absent, all are read.", kind="integer"),
+            Parameter("end", "Behind the last byte.", kind="integer"),
+            Parameter("address", "Of the object that is meant, whatever has become of the path."),
+            Parameter("size", "Its size.", kind="integer"),
+        ),
+    )
 )
-async def read(call: Call) -> Reply | StreamedReply:
+async def read(call: RepositoryCall) -> Reply | StreamedReply:
     """Read an object or a half-open range of it, as the path has it, or as it had it when its address was told."""
     ref, path = call.required("ref"), call.required("path")
     address = call.query.get("address")
@@ -268,9 +269,7 @@ async def read(call: Call) -> Reply | StreamedReply:
     if count <= call.site.options.small_object_bytes:
         return Reply(200, await call.quick(data.read, home, entry, byte_range=wanted), headers_of(headers))
     chunk_bytes = call.site.options.chunk_bytes
-    chunks = await download(
-        lambda: data.stream(home, entry, byte_range=wanted, chunk_bytes=chunk_bytes), pool=call.site.pools.transfer
-    )
+    chunks = await call.download(lambda: data.stream(home, entry, byte_range=wanted, chunk_bytes=chunk_bytes))
     return StreamedReply(200, chunks, headers_of({**headers, "content-length": str(count)}))
 
 
@@ -291,19 +290,20 @@ def _meant(home: RepositoryContext, ref: str, path: str, address: str | None, si
     return entry
 
 
-@endpoint(
-    VERB_ENDPOINTS,
-    "POST",
-    _ONE + "stage_many",
-    name="verbStageMany",
-    tag=_TAG,
-    needs="write",
-    takes=list[StageRow],
-    gives={200: int},
-    parameters=(_BRANCH,),
-    audited=True,
+@VERB_ENDPOINTS.add(
+    Endpoint(
+        "POST",
+        _ONE + "stage_many",
+        name="verbStageMany",
+        tag=_TAG,
+        needs="write",
+        takes=list[StageRow],
+        gives={200: int},
+        parameters=(_BRANCH,),
+        audited=True,
+    )
 )
-async def stage_many(call: Call) -> Reply:
+async def stage_many(call: RepositoryCall) -> Reply:
     """Stage many objects whose bytes are there, in one atomic change: JSON rows, or an Arrow stream of the columns."""
     name = call.required("branch")
     call.subject = name

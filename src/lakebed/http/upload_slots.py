@@ -1,4 +1,4 @@
-"""Places of large uploads: each has a thread from its first piece to its last, so their number is bounded.
+"""UploadSlots of large uploads: each has a thread from its first piece to its last, so their number is bounded.
 
 Owns: who gets one, and who has to give one back. Invariant: clients that send next to nothing cannot keep others out:
 while somebody waits, an upload that has delivered no whole piece for a while goes, the idlest first. While nobody
@@ -14,13 +14,13 @@ from contextlib import asynccontextmanager
 
 from lakebed.errors import InvalidRequest
 
-__all__ = ["Place", "Places"]
+__all__ = ["UploadSlot", "UploadSlots"]
 
 _LOOK_S = 0.5
 """How often somebody who waits looks for an idle one."""
 
 
-class Place:
+class UploadSlot:
     """What an upload holds.
 
     Attributes:
@@ -49,8 +49,8 @@ class Place:
         self._limit.reschedule(self._loop.time())
 
 
-class Places:
-    """A number of places.
+class UploadSlots:
+    """A number of slots.
 
     Args:
         pool: has at least `count` threads.
@@ -62,12 +62,12 @@ class Places:
         self._pool = pool
         self._count = count
         self._idle_s = idle_s
-        self._held: set[Place] = set()
+        self._held: set[UploadSlot] = set()
         self._freed = asyncio.Condition()
 
     @asynccontextmanager
-    async def hold(self) -> AsyncIterator[Place]:
-        """A place, once there is one.
+    async def hold(self) -> AsyncIterator[UploadSlot]:
+        """A slot, once there is one.
 
         Raises:
             InvalidRequest: kind ``stalled``: no piece came for `idle_s`, and others waited.
@@ -80,22 +80,22 @@ class Places:
             except TimeoutError:
                 continue
         async with asyncio.timeout(None) as limit:
-            place = Place(self._pool, limit)
-            self._held.add(place)
+            slot = UploadSlot(self._pool, limit)
+            self._held.add(slot)
             try:
-                yield place
+                yield slot
             except asyncio.CancelledError as error:
                 if limit.expired():
                     raise self._too_idle() from error
                 raise
             finally:
-                self._held.discard(place)
+                self._held.discard(slot)
                 async with self._freed:
                     self._freed.notify()
 
     def _end_idlest(self) -> None:
-        asked = [place for place in self._held if place.delivered_s is not None]
-        idlest = min(asked, key=lambda place: place.delivered_s or 0.0, default=None)
+        asked = [slot for slot in self._held if slot.delivered_s is not None]
+        idlest = min(asked, key=lambda slot: slot.delivered_s or 0.0, default=None)
         now_s = asyncio.get_running_loop().time()
         if idlest is not None and idlest.delivered_s is not None and now_s - idlest.delivered_s >= self._idle_s:
             idlest.end()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
-import lakebed
-from lakebed.server.endpoint import Endpoint, Parameter
-from lakebed.server.errors import ErrorBody
+from lakebed.http.declaration import Parameter, Route
+from lakebed.http.errors import ErrorBody
 
-__all__ = ["describe"]
+__all__ = ["PathParameter", "Service", "describe"]
 
 _PARAMETER: Final = re.compile(r"\{(\w+)(?::path)?\}")
 _SCHEMAS: Final = "#/components/schemas/{name}"
@@ -36,42 +36,49 @@ _ERRORS: Final = {
     416: "The range is outside the object.",
     503: "The store does not answer, or the outcome is unknown: look, then try again.",
 }
-_PATH_NAMES: Final = {
-    "repository": "A repository's name.",
-    "branch": "A branch's name.",
-    "tag": "A tag's name.",
-    "ref": "A branch, a tag, a commit (perhaps abbreviated), with steps such as ~1 or ^2, and @ for what is committed.",
-    "commit": "A commit, or any other reference.",
-    "left": "The reference on the left.",
-    "right": "The reference on the right.",
-    "source": "The reference that is merged.",
-    "access_key": "An access key's id.",
-}
-_PATH_PATTERNS: Final = {"repository": "^[a-z0-9][a-z0-9-]{2,62}$", "branch": "^[A-Za-z0-9_][-A-Za-z0-9_]{0,255}$"}
 
 
-def describe(endpoints: Iterable[Endpoint], *, prefix: str) -> dict[str, Any]:
-    """The description of an interface.
+@dataclass(frozen=True, slots=True)
+class PathParameter:
+    """A part of paths that varies."""
 
-    Args:
-        prefix: of all paths that the declarations give without it.
+    description: str
+    pattern: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What a description says about the service as a whole.
+
+    Attributes:
+        path_parameters: by name, of all paths.
     """
-    listed = list(endpoints)
-    kinds = [kind for one in listed for kind in (one.takes, *one.gives.values()) if _is_record(kind)]
+
+    title: str
+    version: str
+    description: str
+    path_parameters: Mapping[str, PathParameter]
+
+
+def describe(service: Service, routes: Mapping[str, Iterable[Route[Any]]]) -> dict[str, Any]:
+    """The OpenAPI description of an interface; `routes` by the prefix of their paths."""
+    listed = [(prefix, one) for prefix, declared in routes.items() for one in declared]
+    declared = [one.endpoint for _, one in listed]
+    kinds = [kind for one in declared for kind in (one.takes, *one.gives.values()) if _is_record(kind)]
     schemas, components = msgspec.json.schema_components([*kinds, ErrorBody], ref_template=_SCHEMAS)
     for component in components.values():
         _loosen_arrays(component)
     by_kind = dict(zip([repr(kind) for kind in (*kinds, ErrorBody)], schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
-    for one in listed:
-        shown = _PARAMETER.sub(r"{\1}", prefix + one.path)
-        paths.setdefault(shown, {})[one.method.lower()] = _operation(one, by_kind)
+    for prefix, one in listed:
+        shown = _PARAMETER.sub(r"{\1}", prefix + one.endpoint.path)
+        paths.setdefault(shown, {})[one.endpoint.method.lower()] = _operation(one, by_kind, service.path_parameters)
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": "lakebed",
-            "version": lakebed.__version__,
-            "description": "Branches, commits and merges over the objects of a data lake.",
+            "title": service.title,
+            "version": service.version,
+            "description": service.description,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,
@@ -100,13 +107,14 @@ def _is_record(kind: Any) -> bool:
     return kind not in (None, bytes, str)
 
 
-def _operation(one: Endpoint, by_kind: Mapping[str, Any]) -> dict[str, Any]:
+def _operation(route: Route[Any], by_kind: Mapping[str, Any], named: Mapping[str, PathParameter]) -> dict[str, Any]:
+    one = route.endpoint
     operation: dict[str, Any] = {
         "operationId": one.name,
-        "summary": one.summary,
+        "summary": route.summary,
         "tags": [one.tag],
         "parameters": [
-            *(_path_parameter(name) for name in _PARAMETER.findall(one.path)),
+            *(_path_parameter(name, named.get(name)) for name in _PARAMETER.findall(one.path)),
             *map(_parameter, one.parameters),
         ],
         "responses": {str(status): _reply(status, kind, by_kind) for status, kind in one.gives.items()},
@@ -122,11 +130,12 @@ def _operation(one: Endpoint, by_kind: Mapping[str, Any]) -> dict[str, Any]:
     return operation
 
 
-def _path_parameter(name: str) -> dict[str, Any]:
+def _path_parameter(name: str, named: PathParameter | None) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "string", "minLength": 1}
-    if name in _PATH_PATTERNS:
-        schema["pattern"] = _PATH_PATTERNS[name]
-    return {"name": name, "in": "path", "required": True, "schema": schema, "description": _PATH_NAMES.get(name, name)}
+    if named is not None and named.pattern is not None:
+        schema["pattern"] = named.pattern
+    description = name if named is None else named.description
+    return {"name": name, "in": "path", "required": True, "schema": schema, "description": description}
 
 
 def _parameter(one: Parameter) -> dict[str, Any]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
-from lakebed.server.bodies import Page, Pagination
+import msgspec
 
-__all__ = ["AMOUNT_DEFAULT", "AMOUNT_MAX", "PageRequest", "page_of"]
+__all__ = ["AMOUNT_DEFAULT", "AMOUNT_MAX", "Page", "PageRequest", "Pagination", "page_of"]
 
 AMOUNT_DEFAULT: Final = 100
 AMOUNT_MAX: Final = 1_000
@@ -16,6 +16,23 @@ AMOUNT_MAX: Final = 1_000
 
 R = TypeVar("R")
 T = TypeVar("T")
+
+
+class Pagination(msgspec.Struct, frozen=True):
+    """Where a page stands in its list."""
+
+    has_more: bool
+    next_offset: str
+    """The value of ``after`` for the next page; empty on the last."""
+    results: int
+    max_per_page: int
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True):
+    """One page of a list."""
+
+    pagination: Pagination
+    results: list[T]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from typing_extensions import Buffer
 
 from lakebed.errors import Unavailable
-from lakebed.server.places import Place, Places
+from lakebed.http.upload_slots import UploadSlot, UploadSlots
 
 __all__ = ["download", "gathered", "upload"]
 
@@ -50,23 +50,23 @@ async def gathered(chunks: AsyncIterator[bytes], *, bytes_min: int) -> AsyncIter
         yield b"".join(held)
 
 
-async def upload(chunks: AsyncIterator[bytes], *, into: Callable[[Iterator[Buffer]], R], places: Places) -> R:
+async def upload(chunks: AsyncIterator[bytes], *, into: Callable[[Iterator[Buffer]], R], slots: UploadSlots) -> R:
     """Hand a body to a call that takes an iterator, while it comes in.
 
     Args:
         chunks: the body.
         into: runs in a thread. An error of `chunks` is raised inside its iterator, and then by this call.
-        places: of uploads; waited for.
+        slots: of uploads; waited for.
 
     Raises:
         InvalidRequest: kind ``stalled``: no piece came for long, and others waited.
         Whatever `chunks` or `into` raises.
     """
-    async with places.hold() as place:
-        return await _upload(chunks, into=into, place=place)
+    async with slots.hold() as slot:
+        return await _upload(chunks, into=into, slot=slot)
 
 
-async def _upload(chunks: AsyncIterator[bytes], *, into: Callable[[Iterator[Buffer]], R], place: Place) -> R:
+async def _upload(chunks: AsyncIterator[bytes], *, into: Callable[[Iterator[Buffer]], R], slot: UploadSlot) -> R:
     loop = asyncio.get_running_loop()
     pieces: SimpleQueue[bytes | _Ended] = SimpleQueue()
     room = asyncio.Semaphore(_WAITING_MAX)
@@ -81,20 +81,20 @@ async def _upload(chunks: AsyncIterator[bytes], *, into: Callable[[Iterator[Buff
             yield piece
             loop.call_soon_threadsafe(room.release)
 
-    running = loop.run_in_executor(place.pool, into, arriving())
+    running = loop.run_in_executor(slot.pool, into, arriving())
     try:
         async for chunk in chunks:
             await _either(room.acquire(), running)
             if running.done():  # it failed: what still comes in is of no use
                 break
             pieces.put(chunk)
-            place.delivered()
+            slot.delivered()
     except BaseException as error:
         pieces.put(_Ended(error))
         await asyncio.wait([running])
         running.exception()  # it ends with our own error, which is told once
         raise
-    place.complete()
+    slot.complete()
     pieces.put(_Ended())
     return await running
 

@@ -1,26 +1,25 @@
-"""One request, as a handler sees it: its parameters, its body, who asks, and the pools that calls of stores run in.
+"""One request, as a handler sees it: its parameters, its body, its caller, and the pools that blocking calls run in.
 
-Owns: reading a request within its limits. Whatever is wrong with it is an `InvalidRequest` with a sentence, never a
-traceback. Does not know: routes, or what a handler makes of it.
+Owns: reading a request within its limits. Every fault of a request is an `InvalidRequest`, never a traceback. Does not
+know: routes, or what a handler does with the request.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, MutableMapping
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
 from typing import Any, Final, ParamSpec, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
+from typing_extensions import Buffer
 
 from lakebed.errors import InvalidRequest
-from lakebed.repo.context import RepositoryContext
-from lakebed.server.keys import Principal
-from lakebed.server.pages import AMOUNT_DEFAULT, AMOUNT_MAX, PageRequest
-from lakebed.server.pools import run_in
-from lakebed.server.replies import Receive, Scope
-from lakebed.server.site import Site
+from lakebed.http.pages import AMOUNT_DEFAULT, AMOUNT_MAX, PageRequest
+from lakebed.http.pools import run_in
+from lakebed.http.replies import Receive, Scope
+from lakebed.http.serving import Serving
+from lakebed.http.streaming import download, gathered, upload
 
 __all__ = ["Call", "ClientGone"]
 
@@ -36,38 +35,28 @@ _FALSE: Final = {"false", "0", ""}
 
 
 class ClientGone(Exception):
-    """The client went away while its request was read. Nothing is answered, for nobody listens."""
+    """The client closed the connection while its request was read. There is no reply."""
 
 
 class Call:
     """A request.
 
     Attributes:
-        site: what the server serves.
-        principal: who asks; of public endpoints None.
         path: the path's parameters, decoded.
         request_id: of the access log.
-        subject: what the audit log says was changed, where the path does not tell.
+        subject: what the audit log records as changed, where the path does not say.
     """
 
-    __slots__ = ("_query", "path", "principal", "receive", "request_id", "scope", "site", "subject")
+    __slots__ = ("_query", "path", "receive", "request_id", "scope", "serving", "subject")
 
-    def __init__(
-        self, site: Site, scope: Scope, receive: Receive, *, principal: Principal | None, request_id: str
-    ) -> None:
-        self.site = site
+    def __init__(self, serving: Serving, scope: Scope, receive: Receive, *, request_id: str) -> None:
+        self.serving = serving
         self.scope = scope
         self.receive = receive
-        self.principal = principal
         self.request_id = request_id
         self.path: dict[str, str] = scope["path_params"]
         self.subject = ""
         self._query: dict[str, str] | None = None
-
-    @property
-    def committer(self) -> str:
-        """Who is named in commits."""
-        return self.principal.id if self.principal is not None else ""
 
     def header(self, name: bytes) -> str | None:
         """A header by its lower-case name; None: it is not there."""
@@ -138,7 +127,7 @@ class Call:
     def origin(self) -> str:
         """The server's URL as the client wrote it."""
         proto = self.header(b"x-forwarded-proto") or self.scope["scheme"]
-        return f"{'https' if proto == 'https' else 'http'}://{self.header(b'host') or self.site.authority}"
+        return f"{'https' if proto == 'https' else 'http'}://{self.header(b'host') or self.serving.authority}"
 
     def page(self) -> PageRequest:
         """Which page of a list is asked for. An amount below 1 stands for the most that a page can have."""
@@ -177,7 +166,7 @@ class Call:
 
     async def _next_message(self) -> MutableMapping[str, Any]:
         """More of a body that has begun, which must not take for ever: its reader holds a thread."""
-        stalled_s = self.site.options.stalled_s
+        stalled_s = self.serving.options.stalled_s
         try:
             async with asyncio.timeout(stalled_s):
                 return await self.receive()
@@ -199,7 +188,7 @@ class Call:
         Raises:
             InvalidRequest: it is no JSON, lacks a field, or a field has another type.
         """
-        raw = await self.body(bytes_max=bytes_max or self.site.options.json_bytes_max)
+        raw = await self.body(bytes_max=bytes_max or self.serving.options.json_bytes_max)
         if default is not None and not raw.strip():
             return default
         try:
@@ -209,44 +198,32 @@ class Call:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidRequest(f"The body is no JSON: {error}.", kind="invalid_body") from error
 
-    async def whoever_asks(self) -> Principal | None:
-        """Who asks, of a public endpoint that tells more to some; None: the request does not say.
-
-        Raises:
-            InvalidRequest: kind ``unauthorized``: it says so, and it is not true.
-        """
-        header = next((value for name, value in self.scope["headers"] if name == b"authorization"), None)
-        return None if header is None else await self.site.principal_of(header)
-
-    async def home(self, *, force: bool = False) -> RepositoryContext:
-        """The repository that the path names, as who asks may use it; with `force` changeable although it is read-only.
-
-        Raises `NotFound`.
-        """
-        home = await self.site.home(self.path["repository"])
-        if force:
-            home = home.forced()
-        if self.principal is None or self.principal.repositories is None:
-            return home
-        return replace(home, foreign=home.foreign.of(home.name, is_limited=True))
-
     async def look(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a short read: at once where what it reads is on this machine, else in the pool for what waits."""
-        if self.site.is_local:
+        if self.serving.reads_inline:
             return function(*args, **kwargs)
-        return await run_in(self.site.pools.quick, function, *args, **kwargs)
+        return await run_in(self.serving.pools.quick, function, *args, **kwargs)
 
     async def quick(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run what waits for a store or a disk in the pool for it."""
-        return await run_in(self.site.pools.quick, function, *args, **kwargs)
+        return await run_in(self.serving.pools.quick, function, *args, **kwargs)
 
     async def heavy(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run what computes in the pool for it."""
-        return await run_in(self.site.pools.heavy, function, *args, **kwargs)
+        return await run_in(self.serving.pools.heavy, function, *args, **kwargs)
 
     async def transfer(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run what moves a piece of a large object in the pool for it."""
-        return await run_in(self.site.pools.transfer, function, *args, **kwargs)
+        return await run_in(self.serving.pools.transfer, function, *args, **kwargs)
+
+    async def upload(self, chunks: AsyncIterator[bytes], *, into: Callable[[Iterator[Buffer]], R]) -> R:
+        """Hand a large body to a call that takes an iterator: `lakebed.http.streaming.upload`."""
+        pieces = gathered(chunks, bytes_min=self.serving.options.chunk_bytes)
+        return await upload(pieces, into=into, slots=self.serving.pools.uploads)
+
+    async def download(self, open_chunks: Callable[[], Iterator[Buffer]]) -> AsyncIterator[Buffer]:
+        """Pieces of an iterator that blocks: `lakebed.http.streaming.download`."""
+        return await download(open_chunks, pool=self.serving.pools.transfer)
 
 
 def oversized_body(bytes_max: int) -> InvalidRequest:

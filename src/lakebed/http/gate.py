@@ -1,24 +1,24 @@
 """The outermost layer: every request gets an id, is counted, timed and written into the access log.
 
 Owns: the ASGI application that is served. Invariants: a request leaves exactly one line, whatever happens to it; an
-error that nobody below has made a reply of becomes one here, or, when the reply has begun, ends the connection.
+error that no inner layer turned into a reply becomes one here or, when the reply has begun, ends the connection.
 """
 
 from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
+from lakebed.http.access_log import AccessLine
+from lakebed.http.call import Call
+from lakebed.http.endpoint import TRACE, RequestTrace
+from lakebed.http.replies import Receive, Scope, Send
+from lakebed.http.site import Principal, Site
 from lakebed.metrics import default_registry
-from lakebed.server.access_log import AccessLine
-from lakebed.server.endpoint import TRACE, RequestTrace
-from lakebed.server.errors import error_reply
-from lakebed.server.replies import Receive, Scope, Send
-from lakebed.server.site import Site
 
 __all__ = ["Gate"]
 
@@ -37,28 +37,34 @@ _NOWHERE: Final = "(none)"
 _OBJECT_CHARACTERS_MAX: Final = 1_024
 
 
-class Gate:
-    """The server as an ASGI application, around the application with the routes."""
+P = TypeVar("P", bound=Principal)
+C = TypeVar("C", bound=Call)
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-    def __init__(self, inner: Any, *, site: Site) -> None:
+
+class Gate(Generic[P, C]):
+    """A service as an ASGI application, around the application with the routes."""
+
+    def __init__(self, inner: Application, *, site: Site[P, C]) -> None:
         self._inner = inner
         self._site = site
+        self._serving = site.serving
         self._number = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, or the life of the process."""
+        """Serve a request, or the lifespan of the process."""
         if scope["type"] == "http":
             await self._serve(scope, receive, send)
         elif scope["type"] == "lifespan":
-            await self._site.live(receive, send)
-        else:  # web sockets: there are none
+            await self._serving.run_lifespan(receive, send)
+        else:  # web sockets are not served
             await send({"type": "websocket.close", "code": 1000})
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        site, clock = self._site, self._site.environment.clock
+        serving, clock = self._serving, self._serving.environment.clock
         started_s = clock.monotonic_s()
         self._number += 1
-        trace = RequestTrace(f"{site.instance}-{self._number:x}")
+        trace = RequestTrace(f"{serving.instance}-{self._number:x}")
         scope[TRACE] = trace
         began = False
 
@@ -69,7 +75,7 @@ class Gate:
                 trace.status = trace.status or message["status"]
             await send(message)
 
-        site.running += 1
+        serving.running += 1
         try:
             await self._inner(scope, receive, watched)
         except asyncio.CancelledError:
@@ -78,12 +84,12 @@ class Gate:
         except Exception as error:
             trace.error = "".join(traceback.format_exception(error))
             if began:
-                raise  # half a reply is out: the connection must not look as if it were a whole one
-            reply = error_reply(error, request_id=trace.request_id, root_url=self._site.repositories.url)
+                raise  # half a reply is sent: the connection must end, so that it is not taken for a whole one
+            reply = self._site.error_reply(error, request_id=trace.request_id, statuses={})
             trace.status = reply.status
             await reply.send(send)
         finally:
-            site.running -= 1
+            serving.running -= 1
             self._note(scope, trace, seconds=clock.monotonic_s() - started_s)
 
     def _note(self, scope: Scope, trace: RequestTrace, *, seconds: float) -> None:
@@ -91,13 +97,13 @@ class Gate:
         route = trace.route or _NOWHERE
         _REQUESTS.add(1, method, route, str(trace.status))
         _SECONDS.observe(seconds, method, route)
-        log = self._site.access_log
+        log = self._serving.access_log
         if log is None:
             return
         client = scope.get("client")
         log.add(
             AccessLine(
-                time=_shown_time(self._site.environment.clock.now_ms()),
+                time=_shown_time(self._serving.environment.clock.now_ms()),
                 request_id=trace.request_id,
                 client=client[0] if client else "",
                 method=scope["method"],
@@ -117,7 +123,7 @@ def _shown_time(now_ms: int) -> str:
 
 
 def _object_of(query: bytes) -> str:
-    """The query's ``path``; everything else of a query may be a signature, and is not told."""
+    """The query's ``path``. The rest of a query is not logged: it may hold a signature."""
     for part in query.split(b"&"):
         if part.startswith(b"path="):
             shown = unquote_to_bytes(part[5:].replace(b"+", b" ")).decode(errors="replace")

@@ -2,7 +2,7 @@
 
 Owns: these two bounds. A head is everything before a request's body. Without them whoever can connect could fill the
 memory with one endless header, or all connections with heads that never end, without an access key. Does not know:
-requests; bodies have bounds of their own (`lakebed.server.call`).
+requests; bodies have bounds of their own (`lakebed.http.call`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Final
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from lakebed.server.errors import ErrorBody
-from lakebed.server.options import ServerOptions
-from lakebed.server.replies import encode
+from lakebed.http.errors import ErrorBody
+from lakebed.http.options import HttpOptions
+from lakebed.http.replies import encode
 
 __all__ = ["bounded_http"]
 
@@ -27,7 +27,7 @@ _NO_HTTP: Final = "What was sent is no HTTP/1.1 request."
 class BoundedHttp(HttpToolsProtocol):
     """See the module."""
 
-    options: ClassVar[ServerOptions]
+    options: ClassVar[HttpOptions]
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -107,6 +107,6 @@ class BoundedHttp(HttpToolsProtocol):
         self.transport.close()
 
 
-def bounded_http(options: ServerOptions) -> type[asyncio.Protocol]:
+def bounded_http(options: HttpOptions) -> type[asyncio.Protocol]:
     """The protocol of a server's connections."""
     return type("BoundedHttp", (BoundedHttp,), {"options": options})

@@ -8,8 +8,8 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
-from lakebed.server.options import ServerOptions
-from lakebed.server.places import Places
+from lakebed.http.options import HttpOptions
+from lakebed.http.upload_slots import UploadSlots
 
 __all__ = ["Pools", "run_in"]
 
@@ -19,23 +19,23 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """Threads, by what they do (`ServerOptions` says why there are several)."""
+    """Threads, by what they do (`HttpOptions` says why there are several)."""
 
     quick: ThreadPoolExecutor
     heavy: ThreadPoolExecutor
     transfer: ThreadPoolExecutor
-    uploads: Places
+    uploads: UploadSlots
     """Some of the threads for transfers: the others are left for downloads and copies."""
 
     @classmethod
-    def open(cls, options: ServerOptions) -> Pools:
+    def open(cls, options: HttpOptions) -> Pools:
         """Pools of the sizes that are set. Threads start when they are needed."""
         transfer = ThreadPoolExecutor(options.transfer_threads, "lakebed-transfer")
         return cls(
             ThreadPoolExecutor(options.quick_threads, "lakebed-quick"),
             ThreadPoolExecutor(options.heavy_threads, "lakebed-heavy"),
             transfer,
-            Places(transfer, count=options.uploads_max, idle_s=options.upload_idle_s),
+            UploadSlots(transfer, count=options.uploads_max, idle_s=options.upload_idle_s),
         )
 
     def close(self) -> None:

@@ -1,0 +1,46 @@
+"""``Authorization`` headers: an access key and its secret, in one of two forms. Pure.
+
+Owns: the forms (``Basic``, ``Bearer <access key>.<secret>``) and the messages of refusals. Does not know: how keys are
+kept or verified.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from typing import Final
+
+from lakebed.http.errors import unauthorized
+
+__all__ = ["CREDENTIAL_BYTES_MAX", "parse_credential"]
+
+CREDENTIAL_BYTES_MAX: Final = 1_024
+"""Longest ``Authorization`` header that is parsed."""
+
+_HOW: Final = "send an access key and its secret as Basic authentication, or a token as Bearer"
+
+
+def parse_credential(header: bytes | None) -> tuple[str, str]:
+    """Access key and secret of an ``Authorization`` header. Pure.
+
+    Raises:
+        InvalidRequest: kind ``unauthorized``: it is missing, or has another form.
+    """
+    if header is None:
+        raise unauthorized(f"The request has no Authorization header: {_HOW}.")
+    scheme, _, value = header.strip().partition(b" ")
+    if len(header) > CREDENTIAL_BYTES_MAX:
+        raise unauthorized(f"The Authorization header is too long: {_HOW}.")
+    try:
+        if scheme.lower() == b"basic":
+            access_key, mark, secret = b64decode(value.strip(), validate=True).decode().partition(":")
+        elif scheme.lower() == b"bearer":
+            token = value.strip().decode()
+            access_key, mark, secret = token.partition("." if "." in token else ":")
+        else:
+            raise unauthorized(f"The Authorization scheme is not supported: {_HOW}.")
+    except (binascii.Error, UnicodeDecodeError) as error:
+        raise unauthorized(f"The Authorization header cannot be read: {_HOW}.") from error
+    if not (access_key and mark and secret):
+        raise unauthorized(f"The Authorization header lacks an access key or a secret: {_HOW}.")
+    return access_key, secret

@@ -1,0 +1,93 @@
+"""Endpoints, declared in one place: path, name, who may call, and what is taken and given. Pure data.
+
+Owns: the declarations from which both the routes and the OpenAPI description are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Literal, TypeVar
+
+from lakebed.http.replies import Reply, StreamedReply
+
+__all__ = ["ROLES", "Endpoint", "Handler", "Parameter", "Role", "Route", "Routes"]
+
+C = TypeVar("C")
+"""The class of calls that a service's handlers take."""
+
+Handler = Callable[[C], Awaitable[Reply | StreamedReply]]
+
+Role = Literal["read", "write", "admin"]
+"""What a caller may do: read; also change; everything."""
+ROLES: Final[tuple[Role, ...]] = ("read", "write", "admin")
+"""Each includes those before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a query, or a header."""
+
+    name: str
+    description: str
+    kind: Literal["string", "integer", "boolean"] = "string"
+    required: bool = False
+    place: Literal["query", "header"] = "query"
+    bounds: tuple[int, int] | None = None
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """The declaration of one operation.
+
+    Attributes:
+        path: with parameters in braces; ``{ref:path}`` may hold slashes.
+        name: the operation's id.
+        needs: the least role; None: public, without authentication.
+        gives: status to the struct of its JSON body, ``str`` or ``bytes``, or None for an empty one.
+        takes: the struct of the JSON body, or ``bytes`` for a raw one; None: no body.
+        body_required: whether the body may be absent.
+        audited: whether a success is handed to `Site.audit`.
+        statuses: of error kinds for which this endpoint answers another status than the service's table gives.
+    """
+
+    method: str
+    path: str
+    name: str
+    tag: str
+    needs: Role | None
+    gives: Mapping[int, Any]
+    takes: Any = None
+    body_required: bool = True
+    parameters: tuple[Parameter, ...] = ()
+    audited: bool = False
+    statuses: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Route(Generic[C]):
+    """An endpoint and its handler; the first line of the handler's docstring is the summary."""
+
+    endpoint: Endpoint
+    handler: Handler[C]
+    summary: str
+
+
+class Routes(Generic[C]):
+    """Routes in the order in which they are declared, which is the order in which paths are tried."""
+
+    def __init__(self) -> None:
+        self._routes: list[Route[C]] = []
+
+    def add(self, endpoint: Endpoint) -> Callable[[Handler[C]], Handler[C]]:
+        """Declare the decorated function as the handler of an endpoint."""
+
+        def declare(handler: Handler[C]) -> Handler[C]:
+            self._routes.append(Route(endpoint, handler, (handler.__doc__ or "").strip().split("\n")[0]))
+            return handler
+
+        return declare
+
+    def __iter__(self) -> Iterator[Route[C]]:
+        return iter(self._routes)

@@ -1,0 +1,93 @@
+"""What happens around every handler: authentication, authorization, auditing, and errors becoming replies."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from lakebed.errors import LakebedError
+from lakebed.http.call import Call, ClientGone
+from lakebed.http.declaration import Endpoint, Route
+from lakebed.http.replies import Receive, Reply, Scope, Send
+from lakebed.http.site import Change, Principal, Site
+
+__all__ = ["TRACE", "EndpointApp", "RequestTrace"]
+
+P = TypeVar("P", bound=Principal)
+C = TypeVar("C", bound=Call)
+
+TRACE: Final = "lakebed.trace"
+"""Where the scope of a request holds its `RequestTrace`."""
+
+
+@dataclass(slots=True)
+class RequestTrace:
+    """What the access log records of a request, filled in as the request proceeds."""
+
+    request_id: str
+    route: str = ""
+    access_key: str = ""
+    error: str = ""
+    status: int = 0
+    bytes_out: int = 0
+
+
+class EndpointApp(Generic[P, C]):
+    """The ASGI application of one path.
+
+    Args:
+        routes: of the path, by method.
+    """
+
+    def __init__(self, site: Site[P, C], template: str, routes: Mapping[str, Route[C]]) -> None:
+        self._site = site
+        self._template = template
+        self._routes = routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        trace: RequestTrace = scope[TRACE]
+        method = scope["method"]
+        trace.route = self._template
+        statuses: Mapping[str, int] = {}
+        try:
+            route = self._routes["GET" if method == "HEAD" and method not in self._routes else method]
+            endpoint = route.endpoint
+            statuses = endpoint.statuses
+            principal = None if endpoint.needs is None else await self._authenticate(scope, endpoint, trace)
+            call = self._site.new_call(scope, receive, principal=principal, request_id=trace.request_id)
+            reply = await route.handler(call)
+            if endpoint.audited and reply.status < 300 and principal is not None:
+                await self._audit(call, endpoint, principal, reply.status)
+        except ClientGone:
+            trace.status, trace.error = 499, "client_gone"
+            return
+        except Exception as error:
+            reply = self._explain(error, trace, statuses=statuses)
+        reply.headers.append((b"x-request-id", trace.request_id.encode()))
+        trace.status = reply.status
+        trace.bytes_out = await reply.send(send, with_body=method != "HEAD")
+
+    async def _authenticate(self, scope: Scope, endpoint: Endpoint, trace: RequestTrace) -> P:
+        header = next((value for name, value in scope["headers"] if name == b"authorization"), None)
+        principal = await self._site.authenticate(header)
+        trace.access_key = principal.id
+        self._site.authorize(principal, endpoint, scope["path_params"])
+        return principal
+
+    async def _audit(self, call: C, endpoint: Endpoint, principal: P, status: int) -> None:
+        change = Change(endpoint, principal.id, call.path, call.subject, status, call.request_id)
+        try:
+            await self._site.audit(change)
+        except LakebedError as error:  # the change is made, and its reply must say so
+            self._site.serving.log_problem(f"no audit line of {endpoint.name}: {error}", request_id=call.request_id)
+
+    def _explain(self, error: Exception, trace: RequestTrace, *, statuses: Mapping[str, int]) -> Reply:
+        reply = self._site.error_reply(error, request_id=trace.request_id, statuses=statuses)
+        if isinstance(error, LakebedError) and reply.status != 500:
+            trace.error = error.kind
+        else:
+            trace.error = "".join(traceback.format_exception(error))
+        return reply

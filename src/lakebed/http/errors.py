@@ -1,0 +1,157 @@
+"""How errors become statuses: one table by kind, one by class, and the shape of every error's body.
+
+Owns: the tables, the shape ``{"message"}``, and the headers that name the error's kind and class to lakebed's own
+client. An error that is not lakebed's is a bug: 500 with the request's id; details are only in the server's own log.
+A service adds statuses of its own kinds, and may rewrite what clients are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from lakebed.errors import (
+    AlreadyExists,
+    Closed,
+    Conflict,
+    Corruption,
+    Fenced,
+    InternalError,
+    InvalidRequest,
+    LakebedError,
+    NotFound,
+    OutcomeUnknown,
+    Rejected,
+    Unavailable,
+    UnsupportedFormat,
+)
+from lakebed.http.ranges import content_range
+from lakebed.http.replies import Headers, Reply, encode
+
+__all__ = [
+    "KIND_HEADER",
+    "ErrorBody",
+    "error_reply",
+    "forbidden",
+    "message_reply",
+    "public_body",
+    "status_of",
+    "unauthorized",
+]
+
+KIND_HEADER: Final = b"x-lakebed-error"
+"""The kind of an error, for programs."""
+CLASS_HEADER: Final = b"x-lakebed-error-class"
+"""Its class in `lakebed.errors`, so that lakebed's client raises the same."""
+
+_BY_KIND: Final[dict[str, int]] = {
+    "unauthorized": 401,
+    "forbidden": 403,
+    "no_route": 404,
+    "method_not_allowed": 405,
+    "stalled": 408,
+    "precondition_failed": 412,
+    "too_large": 413,
+    "range_not_satisfiable": 416,
+}
+
+_BY_CLASS: Final[tuple[tuple[type[LakebedError], int], ...]] = (
+    (InvalidRequest, 400),
+    (NotFound, 404),
+    (AlreadyExists, 409),
+    (Conflict, 409),
+    (Rejected, 409),
+    (Fenced, 503),
+    (Closed, 503),
+    (Unavailable, 503),
+    (OutcomeUnknown, 503),
+    (Corruption, 500),
+    (UnsupportedFormat, 500),
+    (InternalError, 500),
+)
+
+_DAMAGED: Final = "Stored data cannot be read; the server's log says where, under request {id}."
+_BUG: Final = "The server failed; its log says why, under request {id}."
+
+
+class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What went wrong, in one sentence."""
+
+    message: str
+    facts: dict[str, Any] = {}
+    """What programs may want besides, such as the paths of a conflict."""
+
+
+def status_of(error: LakebedError, *, statuses: Mapping[str, int] = {}) -> int:
+    """The status of an error; `statuses` by kind go before the tables."""
+    status = statuses.get(error.kind) or _BY_KIND.get(error.kind)
+    return next((code for kind, code in _BY_CLASS if isinstance(error, kind)), 500) if status is None else status
+
+
+def public_body(error: LakebedError) -> ErrorBody:
+    """The message of an error, with those of its facts that are JSON as they are."""
+    return ErrorBody(error.message, {name: fact for name, fact in error.facts.items() if _is_plain(fact)})
+
+
+def error_reply(
+    error: BaseException,
+    *,
+    request_id: str,
+    statuses: Mapping[str, int] = {},
+    body_of: Callable[[LakebedError], ErrorBody] = public_body,
+) -> Reply:
+    """The reply to a request that failed. A reply with status 500 reveals nothing of the server's inside.
+
+    Args:
+        statuses: by kind, before the tables.
+        body_of: what clients are shown of an error that is not a 500.
+    """
+    if not isinstance(error, LakebedError):
+        return message_reply(500, ErrorBody(_BUG.format(id=request_id)), kind="internal_error", cause=InternalError)
+    status = status_of(error, statuses=statuses)
+    if status == 500:
+        damaged = isinstance(error, Corruption | UnsupportedFormat)
+        sentence = (_DAMAGED if damaged else _BUG).format(id=request_id)
+        return message_reply(500, ErrorBody(sentence), kind=error.kind, cause=type(error))
+    reply = message_reply(status, body_of(error), kind=error.kind, cause=type(error))
+    if status == 401:
+        reply.headers.append((b"www-authenticate", b'Basic realm="lakebed"'))
+    elif status == 416:
+        size_bytes = int(error.facts.get("size_bytes", 0))
+        reply.headers.append((b"content-range", content_range(None, size_bytes=size_bytes).encode()))
+    elif status == 503:
+        reply.headers.append((b"retry-after", b"1"))
+    elif status == 405:
+        reply.headers.append((b"allow", str(error.facts.get("allow", "")).encode()))
+    return reply
+
+
+def message_reply(status: int, body: ErrorBody, *, kind: str, cause: type[LakebedError]) -> Reply:
+    """A reply of the shape that every error has."""
+    headers: Headers = [
+        (b"content-type", b"application/json"),
+        (KIND_HEADER, kind.encode()),
+        (CLASS_HEADER, cause.__name__.encode()),
+    ]
+    return Reply(status, encode(body), headers)
+
+
+def _is_plain(fact: Any) -> bool:
+    """Whether a fact is JSON as it is."""
+    if isinstance(fact, dict):
+        return all(isinstance(name, str) and _is_plain(value) for name, value in fact.items())
+    if isinstance(fact, list | tuple):
+        return all(map(_is_plain, fact))
+    return fact is None or type(fact) in (str, int, float, bool)
+
+
+def unauthorized(message: str) -> LakebedError:
+    """Missing or invalid credentials."""
+    return InvalidRequest(message, kind="unauthorized")
+
+
+def forbidden(message: str) -> LakebedError:
+    """The caller is known and may not do this."""
+    return InvalidRequest(message, kind="forbidden")

@@ -1,0 +1,53 @@
+"""Limits and intervals of serving HTTP. Pure data; each says what it costs to change it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["HttpOptions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpOptions:
+    """Limits and intervals that do not depend on what is served."""
+
+    json_bytes_max: int = 8 << 20
+    """Largest JSON body, held in memory; a larger one is refused with 413."""
+
+    head_bytes_max: int = 160 << 10
+    """Largest head of a request: request line and headers together."""
+
+    chunk_bytes: int = 1 << 20
+    """Piece size of streamed bodies. Memory of a transfer: about four pieces."""
+
+    quick_threads: int = 24
+    """Threads for calls that wait for a store or a disk. More threads put more writes into one log write."""
+
+    heavy_threads: int = 2
+    """Threads for calls that compute. They share the interpreter with all others, so more of them do not make anything
+    faster, and make short calls slower."""
+
+    transfer_threads: int = 64
+    """Threads for large bodies, so that slow transfers do not delay small calls."""
+
+    uploads_max: int = 48
+    """Large uploads at a time, fewer than `transfer_threads`: each holds a thread from its first piece to its last, and
+    a few pieces in memory. Others wait."""
+
+    upload_idle_s: float = 5.0
+    """While others wait, a large upload that has not delivered another `chunk_bytes` for this long is ended."""
+
+    head_s: float = 60.0
+    """How long a head may take to arrive, and a new connection may stay silent."""
+
+    stalled_s: float = 60.0
+    """How long a body that has begun may pause before its upload is given up."""
+
+    shutdown_s: float = 20.0
+    """How long running requests may take after the process was asked to stop."""
+
+    idle_s: int = 75
+    """How long a connection without requests is kept open."""
+
+    backlog: int = 1_024
+    """Connections that may wait to be accepted."""

@@ -1,0 +1,130 @@
+"""One serving process: the event loop with its signals, and the order of shutdown.
+
+On SIGTERM or SIGINT the process accepts no new connection, lets running requests end for `HttpOptions.shutdown_s`,
+closes the site, and ends with 0; a second SIGINT does not wait for requests.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Generic, Self, TypeVar
+
+import uvicorn
+from typing_extensions import override
+
+from lakebed.http.call import Call
+from lakebed.http.gate import Gate
+from lakebed.http.options import HttpOptions
+from lakebed.http.protocol import bounded_http
+from lakebed.http.site import Principal, Site
+
+__all__ = ["RunningServer", "serve"]
+
+P = TypeVar("P", bound=Principal)
+C = TypeVar("C", bound=Call)
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn's server, which signals end with exit code 0, and which reports when it answers."""
+
+    def __init__(self, config: uvicorn.Config, *, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    @override
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
+
+    @override
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _server(application: Gate[P, C], options: HttpOptions, *, ready: Callable[[], None]) -> _Server:
+    config = uvicorn.Config(
+        application,
+        http=bounded_http(options),
+        loop="uvloop" if sys.platform != "win32" else "asyncio",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        backlog=options.backlog,
+        timeout_keep_alive=options.idle_s,
+        timeout_graceful_shutdown=int(options.shutdown_s),
+    )
+    return _Server(config, ready=ready)
+
+
+def serve(application: Gate[P, C], site: Site[P, C], listener: socket.socket, *, ready: Callable[[], None]) -> None:
+    """Serve in this thread until a signal, then close the site.
+
+    Args:
+        listener: bound; closed at the end.
+        ready: called once the server answers.
+    """
+    try:
+        _server(application, site.serving.options, ready=ready).run(sockets=[listener])
+    finally:
+        site.close()
+
+
+class RunningServer(Generic[P, C]):
+    """A server in a thread of this process, for tests and notebooks. Stop it, or use it in a ``with``.
+
+    Args:
+        listener: bound; closed at the end.
+
+    Attributes:
+        site: what it serves.
+    """
+
+    def __init__(self, application: Gate[P, C], site: Site[P, C], listener: socket.socket) -> None:
+        self.site = site
+        answers = threading.Event()
+        self._server = _server(application, site.serving.options, ready=answers.set)
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(listener, answers), name="lakebed-server", daemon=True)
+        self._thread.start()
+        answers.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self, listener: socket.socket, answers: threading.Event) -> None:
+        try:
+            self._server.run(sockets=[listener])
+        except BaseException as error:
+            self._failure = error
+        finally:
+            answers.set()
+
+    def stop(self) -> None:
+        """Let running requests end, and close the site."""
+        if self._thread.is_alive():
+            self._server.should_exit = True
+            self._thread.join()
+            self.site.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()

@@ -1,0 +1,73 @@
+"""What a service gives in order to be served: the protocol `Site`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from lakebed.http.call import Call
+from lakebed.http.declaration import Endpoint
+from lakebed.http.replies import Receive, Reply, Scope
+from lakebed.http.serving import Serving
+
+__all__ = ["Change", "Principal", "Site"]
+
+
+class Principal(Protocol):
+    """An authenticated caller."""
+
+    @property
+    def id(self) -> str:
+        """The name in the access log. Not a secret."""
+
+
+P = TypeVar("P", bound=Principal)
+C = TypeVar("C", bound=Call, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A successful request of an endpoint that is audited."""
+
+    endpoint: Endpoint
+    principal_id: str
+    path: Mapping[str, str]
+    subject: str
+    status: int
+    request_id: str
+
+
+class Site(Protocol[P, C]):
+    """A service, as `lakebed.http` serves it: `P` is its kind of caller, `C` what its handlers take."""
+
+    @property
+    def serving(self) -> Serving:
+        """Limits, threads and logs."""
+
+    async def authenticate(self, header: bytes | None) -> P:
+        """The caller who sends an ``Authorization`` header. Raises `InvalidRequest` (``unauthorized``)."""
+
+    def authorize(self, principal: P, endpoint: Endpoint, path: Mapping[str, str]) -> None:
+        """Refuse what a caller may not do. Raises `InvalidRequest` (``forbidden``).
+
+        Args:
+            endpoint: whose `Endpoint.needs` is not None.
+            path: the path's parameters, decoded.
+        """
+
+    def new_call(self, scope: Scope, receive: Receive, *, principal: P | None, request_id: str) -> C:
+        """What a handler takes; `principal` is None for public endpoints."""
+
+    async def audit(self, change: Change) -> None:
+        """Record a change, after it was made and before its reply is sent. An error is logged; the reply stays."""
+
+    def error_reply(self, error: BaseException, *, request_id: str, statuses: Mapping[str, int]) -> Reply:
+        """The reply to a request that failed, usually made by `lakebed.http.errors.error_reply`.
+
+        Args:
+            statuses: of error kinds for which the endpoint answers another status.
+        """
+
+    def close(self) -> None:
+        """Wait for running calls, then close everything in the order of dependence, the log last."""
