@@ -17,15 +17,16 @@ from lakebed.errors import NotFound
 from lakebed.repo.commits import load_commit
 from lakebed.repo.committed.diff import diff_metaranges
 from lakebed.repo.context import RepositoryContext
-from lakebed.repo.model import Commit, MetarangeRef
+from lakebed.repo.heads import CommitWithId
+from lakebed.repo.model import MetarangeRef
 from lakebed.repo.names import check_path
 from lakebed.repo.refs import resolve_commit
 
 __all__ = ["blame"]
 
 
-def blame(context: RepositoryContext, ref: str, *, paths: Sequence[str]) -> dict[str, tuple[str, Commit]]:
-    """For each path the commit, its id and record, that made it what it is at a reference.
+def blame(context: RepositoryContext, ref: str, *, paths: Sequence[str]) -> dict[str, CommitWithId]:
+    """For each path the commit that made it what it is at a reference.
 
     What is staged does not matter.
 
@@ -43,7 +44,7 @@ def blame(context: RepositoryContext, ref: str, *, paths: Sequence[str]) -> dict
     their ranges those that differ between the smallest path and the largest.
     """
     keys = {check_path(path): path for path in paths}
-    found: dict[bytes, tuple[str, Commit]] = {}
+    found: dict[bytes, CommitWithId] = {}
     with context.key_value.snapshot() as snapshot:
         start, head = resolve_commit(context, ref, snapshot=snapshot)
         _check_there(context, head.metarange, keys, ref=ref)
@@ -65,7 +66,7 @@ def blame(context: RepositoryContext, ref: str, *, paths: Sequence[str]) -> dict
                         heapq.heappush(waiting, (-parent.generation, parent_id))
                     pending[parent_id] |= unchanged
                 left = left & changed
-            found.update((key, (id, commit)) for key in left)
+            found.update((key, CommitWithId(id, commit)) for key in left)
     return {path: found[key] for key, path in keys.items()}
 
 

@@ -26,10 +26,15 @@ from lakebed.repo.model import Difference, Entry
 from lakebed.repo.names import check_branch_name
 from lakebed.repo.reference import Reference
 from lakebed.repo.transport import Transport
-from lakebed.repo.verbs.commits import CherryPick, Commit, HardReset, ImportObjects, Merge, Rebase, Revert
+from lakebed.repo.verbs.commit import Commit
+from lakebed.repo.verbs.differences import Status
+from lakebed.repo.verbs.imports import ImportObjects
+from lakebed.repo.verbs.merge import Merge
 from lakebed.repo.verbs.message import texts, texts_of
-from lakebed.repo.verbs.reading import Status
-from lakebed.repo.verbs.writing import Compact, Copy, Delete, DeleteMany, DeletePrefix, Link, Reset
+from lakebed.repo.verbs.pick import CherryPick, Revert
+from lakebed.repo.verbs.rebase import Rebase
+from lakebed.repo.verbs.reset import HardReset, Reset
+from lakebed.repo.verbs.writing import Compact, Copy, Delete, DeleteMany, DeletePrefix, Link
 
 __all__ = ["Branch", "Content", "chunks_of"]
 
@@ -242,7 +247,7 @@ class Branch(Reference):
     ) -> CommitWithId:
         """Commit what is staged: everything, or only `paths` and what is below `prefixes`; the rest stays uncommitted.
 
-        Arguments and errors as `lakebed.repo.commit.commit`.
+        Arguments and errors as `lakebed.repo.verbs.commit.Commit`.
         """
         return self._transport.call(
             Commit(
@@ -271,7 +276,7 @@ class Branch(Reference):
     ) -> CommitWithId:
         """Merge what another reference has committed into this branch, all of it or what is below a prefix.
 
-        Arguments and errors as `lakebed.repo.merge.merge`; `Conflict` (``merge_conflict``) lists the paths.
+        Arguments and errors as `lakebed.repo.verbs.merge.Merge`; `Conflict` (``merge_conflict``) lists the paths.
         """
         return self._transport.call(
             Merge(
@@ -298,7 +303,7 @@ class Branch(Reference):
         strategy: Strategy | None = None,
         allow_empty: bool = False,
     ) -> CommitWithId:
-        """Undo one commit's changes in a new commit. Arguments and errors as `lakebed.repo.pick.revert`."""
+        """Undo one commit's changes in a new commit. Arguments and errors as `lakebed.repo.verbs.pick.Revert`."""
         return self._transport.call(
             Revert(
                 branch=self._text,
@@ -323,7 +328,7 @@ class Branch(Reference):
         strategy: Strategy | None = None,
         allow_empty: bool = False,
     ) -> CommitWithId:
-        """Make one commit's changes again here. Arguments and errors as `lakebed.repo.pick.cherry_pick`."""
+        """Make one commit's changes again here. Arguments and errors as `lakebed.repo.verbs.pick.CherryPick`."""
         return self._transport.call(
             CherryPick(
                 branch=self._text,
@@ -340,7 +345,7 @@ class Branch(Reference):
     def rebase(
         self, onto: str | Reference, *, committer: str | None = None, strategy: Strategy | None = None
     ) -> CommitWithId:
-        """Make this branch's own commits again upon another reference. As `lakebed.repo.rebase.rebase`."""
+        """Make this branch's own commits again upon another reference. As `lakebed.repo.verbs.rebase.Rebase`."""
         return self._transport.call(Rebase(branch=self._text, onto=str(onto), committer=committer, strategy=strategy))
 
     def reset(self, *, path: str | None = None, prefix: str | None = None) -> CommitWithId:
@@ -350,12 +355,12 @@ class Branch(Reference):
             The head, which stays where it is.
 
         Raises:
-            InvalidRequest: both are given; as `lakebed.repo.reset.reset`.
+            InvalidRequest: both are given; as `lakebed.repo.verbs.reset.Reset`.
         """
         return self._transport.call(Reset(branch=self._text, path=path, prefix=prefix))
 
     def hard_reset(self, ref: str | Reference, *, force: bool = False) -> CommitWithId:
-        """Let the branch go to another commit. Arguments and errors as `lakebed.repo.reset.hard_reset`."""
+        """Let the branch go to another commit. Arguments and errors as `lakebed.repo.verbs.reset.HardReset`."""
         return self._transport.call(HardReset(branch=self._text, ref=str(ref), force=force))
 
     def import_objects(

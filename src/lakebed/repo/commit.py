@@ -1,10 +1,8 @@
-"""Commits of what is staged: all of it, or chosen paths.
+"""What new commits have in common: their text, their record, their hooks, and chosen paths.
 
-Owns: `commit`, what a commit may say (`new_commit`: message, metadata, committer, generation), and which hooks are
-asked and told of one (`move_by_commits`, for every other verb that makes some). Invariants: a commit holds exactly what
-was acknowledged before its seal, on the branch's compacted metarange where there is one; what is not chosen stays
-uncommitted, as the difference of the compacted metarange and the new head; ranges that nobody touched are reused
-unread. Does not know: how a head moves (`lakebed.repo.heads`).
+Owns: `new_commit` (message, metadata, committer, generation), the checks of its text, and the hooks that run before and
+after (`move_by_commits`, for all verbs but `Commit`, which seals staged changes too). Does not know: how a head moves
+(`lakebed.repo.heads`).
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.errors import InvalidRequest, Rejected
+from lakebed.errors import InvalidRequest
 from lakebed.log import logger
 from lakebed.repo.commits import commit_id
 from lakebed.repo.committed.apply import Changes, apply_changes
@@ -27,16 +25,11 @@ from lakebed.repo.heads import (
     Move,
     Plan,
     SealedBranch,
-    applied_state,
-    equals_head,
-    keep_applied,
     move_branch,
-    same_state,
 )
 from lakebed.repo.hooks import HookCall, HookEvent
 from lakebed.repo.model import ROWS_SCHEMA, TOMBSTONE, Commit, MetarangeRef
 from lakebed.repo.names import check_path, check_prefix
-from lakebed.repo.protection import check_committable
 from lakebed.repo.rows import Interval, joined, prefix_range
 
 __all__ = [
@@ -44,9 +37,8 @@ __all__ = [
     "METADATA_BYTES_MAX",
     "METADATA_COUNT_MAX",
     "check_commit_metadata",
-    "check_says",
+    "check_commit_text",
     "chosen_intervals",
-    "commit",
     "hook_call",
     "move_by_commits",
     "new_commit",
@@ -62,79 +54,6 @@ METADATA_BYTES_MAX: Final = 64 << 10
 """Most metadata of a commit: its keys and values together, in UTF-8."""
 METADATA_COUNT_MAX: Final = 1_000
 """Most keys of it."""
-
-
-def commit(
-    context: RepositoryContext,
-    branch: str,
-    *,
-    message: str,
-    metadata: Mapping[str, str] | None = None,
-    committer: str | None = None,
-    created_at_ms: int | None = None,
-    allow_empty: bool = False,
-    allow_empty_message: bool = False,
-    paths: Iterable[str] | None = None,
-    prefixes: Iterable[str] | None = None,
-) -> CommitWithId:
-    """Commit what is staged on a branch.
-
-    Args:
-        metadata: the user's own, at most `METADATA_COUNT_MAX` keys and `METADATA_BYTES_MAX` bytes.
-        committer: who; by default `RepositoryOptions.committer`, or the user that runs the process.
-        created_at_ms: the date that the commit shows, Unix time in milliseconds, UTC; by default now. It is a label:
-            how long the commit's objects are kept counts from when it was made.
-        allow_empty: commit even when nothing differs from the head.
-        paths: only these paths; all else stays uncommitted. An empty list is no path at all.
-        prefixes: and the paths that begin so. Where both are None: everything.
-
-    Returns:
-        The new commit.
-
-    Raises:
-        InvalidRequest: ``no_changes``, ``empty_message``, ``oversized_message``, ``oversized_metadata``,
-            ``protected_branch``, ``read_only_repository``.
-        NotFound: ``branch_not_found``.
-        Rejected: ``hook_rejected``: a hook refused; nothing has moved.
-        Conflict: ``branch_moved``: it lost too many races.
-    Cost: 2 durable writes of the key-value store; reads and writes the ranges that changed, 1 metarange.
-    """
-    check_committable(context, branch)
-    check_says(message, metadata, allow_empty_message=allow_empty_message)
-    is_partial = paths is not None or prefixes is not None
-    chosen = chosen_intervals(paths or (), prefixes or ())
-
-    def plan(sealed: SealedBranch) -> Move:
-        state = applied_state(context, sealed)
-        before = sealed.head.metarange
-        if is_partial:
-            target = with_paths_of(context, before, source=state, chosen=chosen) if chosen else before
-        else:
-            target = before if equals_head(context, sealed, state) else state
-        if target.id == before.id and not allow_empty:
-            keep_applied(context, sealed, state=state, operation="commit")
-            raise no_changes(context, branch, "The commit")
-        new = new_commit(
-            context,
-            parents=[(sealed.record.commit_id, sealed.head)],
-            metarange=target,
-            message=message,
-            metadata=metadata,
-            committer=committer,
-            created_at_ms=created_at_ms,
-        )
-        try:
-            context.hooks.run_before(hook_call(context, "pre-commit", branch, new))
-        except Rejected:
-            keep_applied(context, sealed, state=state, operation="commit")
-            raise
-        return Move(
-            new.id, compacted=None if not is_partial or same_state(context, target, state) else state, commits=[new]
-        )
-
-    [new] = move_branch(context, branch, operation="commit", plan=plan).commits
-    context.hooks.run_after(hook_call(context, "post-commit", branch, new))
-    return new
 
 
 def new_commit(
@@ -170,7 +89,7 @@ def _user() -> str:
         return "unknown"  # a container may run as a number that no file of users names
 
 
-def check_says(message: str, metadata: Mapping[str, str] | None, *, allow_empty_message: bool = False) -> None:
+def check_commit_text(message: str, metadata: Mapping[str, str] | None, *, allow_empty_message: bool = False) -> None:
     """Refuse what no commit can say, before anything is sealed. Raises `InvalidRequest`."""
     if not isinstance(message, str):
         raise InvalidRequest(f"A message is text, and {type(message).__name__} was given.", kind="wrong_type")

@@ -1,12 +1,13 @@
 """Imports: objects of another place become entries of a branch, in one commit, without a copy of their bytes.
 
-Owns: the record of an import (``imports/<id>``), and its steps: `start_import` writes what is asked, `run_import`
-lists, applies and publishes, `import_status` tells, `cancel_import` stops it. Invariants: an import is done when its
-record says so, and that is written in the same change as the commit, so it happens once, whoever runs it how often; a
-cancelled one never moves the branch. Imported objects are named by URL, are nobody's of ours, and are never deleted.
-Credentials are never stored: who runs an import brings them.
+Owns: the record of an import (``imports/<id>``), and its steps: a verb records what is asked
+(`lakebed.repo.verbs.imports`), `run_import` lists, applies and publishes, `import_status` reads the record,
+`cancel_import` stops it. Invariants: an import is done when its record says so, and that is written in the same change
+as the commit, so it happens once, however often and by whichever process it is run; a cancelled one never moves the
+branch. Imported objects are named by URL, belong to others, and are never deleted. Credentials are never stored: the
+caller of `run_import` gives them.
 
-Does not know: how a head moves (`lakebed.repo.heads`), or who runs the steps.
+Does not know: how a head moves (`lakebed.repo.heads`), or which process runs the steps.
 """
 
 from __future__ import annotations
@@ -19,12 +20,10 @@ import msgspec
 import pyarrow as pa
 
 from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound
-from lakebed.ids import new_uuid
 from lakebed.objects.open import open_store
 from lakebed.objects.path import StoreUrl, parse_url
 from lakebed.objects.port import ObjectMeta, ObjectStore
-from lakebed.repo.branches import load_branch
-from lakebed.repo.commit import check_says, chosen_intervals, move_by_commits, new_commit
+from lakebed.repo.commit import chosen_intervals, move_by_commits, new_commit
 from lakebed.repo.committed.apply import Changes, apply_changes
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.entry import encode_entries, encode_entry
@@ -35,16 +34,16 @@ from lakebed.repo.model import Entry
 from lakebed.repo.names import check_path
 from lakebed.repo.options import DAY_MS
 from lakebed.repo.protection import check_committable
-from lakebed.repo.records import decode_record, encode_record, read_records, replace_record, write_unique
+from lakebed.repo.records import decode_record, encode_record, read_records, replace_record
 from lakebed.repo.rows import overlay, prefix_range, rows_of
 
 __all__ = [
     "Import",
     "ImportSource",
     "cancel_import",
+    "check_sources",
     "import_status",
     "run_import",
-    "start_import",
     "trim_imports",
     "unfinished_imports",
 ]
@@ -90,37 +89,11 @@ class Import(msgspec.Struct, frozen=True, omit_defaults=True):
     """It was asked for although the repository is read-only."""
 
 
-def start_import(
-    context: RepositoryContext,
-    branch: str,
-    *,
-    sources: Sequence[ImportSource],
-    message: str = "Import objects",
-    metadata: Mapping[str, str] | None = None,
-    committer: str | None = None,
-    replace: bool = False,
-    force: bool = False,
-) -> str:
-    """Write down what is to be imported; `run_import` does it.
+def check_sources(context: RepositoryContext, sources: Sequence[ImportSource]) -> None:
+    """Refuse what cannot be imported, before the import is recorded.
 
-    Args:
-        sources: of one destination an object wins over a folder, and a later folder over an earlier one.
-        replace: what the branch has below the destinations of folders goes, so that they become as the folders are.
-        force: also when the repository is read-only.
-
-    Returns:
-        The id of the import.
-
-    Raises:
-        NotFound: ``branch_not_found``.
-        InvalidRequest: ``no_sources``, ``invalid_url``, ``import_not_allowed``, ``own_objects``, ``invalid_path``, and
-            as `lakebed.repo.commit.commit`.
-        OutcomeUnknown: it may have been written down; `unfinished_imports` tells.
-    Cost: 1 durable write of the key-value store.
+    Raises `InvalidRequest`: ``no_sources``, ``invalid_url``, ``import_not_allowed``, ``own_objects``, ``invalid_path``.
     """
-    check_committable(context.forced() if force else context, branch)
-    check_says(message, metadata)
-    load_branch(context, branch)
     if not 0 < len(sources) <= SOURCE_COUNT_MAX:
         raise InvalidRequest(
             f"An import has 1 to {SOURCE_COUNT_MAX:,} sources, and {len(sources):,} were given.", kind="no_sources"
@@ -136,21 +109,6 @@ def start_import(
             context.foreign.folder(source.url)
             # Some name below it must be possible, or the import would fail later, behind its reply.
             check_path(_folder(source.destination) + "-", writing=True)
-    id = new_uuid(context.environment.rng)
-    record = Import(
-        id,
-        branch,
-        tuple(sources),
-        message,
-        committer,
-        dict(metadata or {}),
-        replace,
-        updated_at_ms=context.now_ms(),
-        force=force,
-    )
-    key = context.keys.imported(id)
-    write_unique(context.key_value, [(key, encode_record(record))], expected={key: None})
-    return id
 
 
 def import_status(context: RepositoryContext, id: str) -> Import:

@@ -13,8 +13,8 @@ from itertools import islice
 from typing import Any, Final
 
 from lakebed.errors import InvalidRequest
-from lakebed.repo.differences import DiffScope
 from lakebed.repo.heads import CommitWithId
+from lakebed.repo.verbs.differences import DiffScope
 from lakebed.texts import shown
 
 __all__ = ["diff_sides", "log_of_range", "sides_of"]

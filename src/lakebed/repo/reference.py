@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager
 from lakebed.objects.port import ByteRange, ObjectStore
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.data import ranges_file
-from lakebed.repo.differences import DiffScope
 from lakebed.repo.directories import CopyProgress, CopyReport, download_directory
 from lakebed.repo.heads import CommitWithId
 from lakebed.repo.model import Difference, Entry
@@ -24,8 +23,10 @@ from lakebed.repo.names import parse_reference
 from lakebed.repo.staging.listing import Listed
 from lakebed.repo.staging.view import View
 from lakebed.repo.transport import Transport
+from lakebed.repo.verbs.differences import Diff, DiffScope
+from lakebed.repo.verbs.log import Log
 from lakebed.repo.verbs.message import texts_of
-from lakebed.repo.verbs.reading import BlameMany, Diff, Exists, Head, ListObjects, Log, SignedUrl, Stat, StatMany
+from lakebed.repo.verbs.reading import BlameMany, Exists, Head, ListObjects, SignedUrl, Stat, StatMany
 
 __all__ = ["Reference"]
 
@@ -92,7 +93,7 @@ class Reference:
         paths: Sequence[str] = (),
         prefixes: Sequence[str] = (),
     ) -> Iterator[CommitWithId]:
-        """Commits from here backwards, each before its parents; arguments and errors as `lakebed.repo.log.log`."""
+        """Commits from here backwards, each before its parents. As `lakebed.repo.verbs.log.Log`."""
         asked = Log(
             ref=self._text,
             after=after,
@@ -129,7 +130,7 @@ class Reference:
     ) -> Iterator[Difference]:
         """How another reference differs from this one; only what is committed counts.
 
-        Arguments and errors as `lakebed.repo.differences.diff_refs`.
+        Arguments and errors as `lakebed.repo.verbs.differences.Diff`.
         """
         asked = Diff(left=self._text, right=str(other), kind=kind, prefix=prefix, after=after, delimiter=delimiter)
         return self._transport.rows(asked, amount=amount)

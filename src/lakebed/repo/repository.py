@@ -16,7 +16,6 @@ from lakebed.errors import LakebedError
 from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, ReclaimReport, Version
 from lakebed.repo.branch import Branch
 from lakebed.repo.context import RepositoryContext
-from lakebed.repo.differences import DiffScope
 from lakebed.repo.heads import CommitWithId
 from lakebed.repo.hooks import Hooks, Webhook
 from lakebed.repo.model import Difference, Tag
@@ -27,6 +26,7 @@ from lakebed.repo.reference import Reference
 from lakebed.repo.reflog import ReflogLine
 from lakebed.repo.retention import RetentionRules
 from lakebed.repo.transport import Transport
+from lakebed.repo.verbs.differences import DiffScope
 from lakebed.repo.verbs.reading import CommonAncestor, Head, Reflog
 from lakebed.repo.verbs.references import (
     Branches,
@@ -226,7 +226,7 @@ class Repository:
             left, right: two references; or as `left` alone ``one..other``, which compares the two as they are, or
                 ``one...other``, which shows what the other did since they parted.
             kind: of two references: ``three_dot`` (the default) or ``two_dot``.
-            prefix, after, delimiter, amount: as `lakebed.repo.differences.diff_refs`, and so are errors.
+            prefix, after, delimiter, amount: as `lakebed.repo.verbs.differences.Diff`, and so are errors.
         """
         one, other, scope = diff_sides(str(left), None if right is None else str(right), kind)
         return self.ref(one).diff(other, kind=scope, prefix=prefix, after=after, delimiter=delimiter, amount=amount)

@@ -10,12 +10,11 @@ import pytest
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.repo.blame import blame
 from lakebed.repo.branches import create_branch
-from lakebed.repo.commit import commit
 from lakebed.repo.commits import load_commit
 from lakebed.repo.context import RepositoryContext
-from lakebed.repo.merge import merge
 from lakebed.repo.refs import resolve_commit
 from worlds.repo.memory_repository import Place, committed_contents, open_home, put, remove
+from worlds.repo.operations import commit, merge
 
 
 @pytest.fixture

@@ -21,11 +21,9 @@ from lakebed.objects.create_once import create_once
 from lakebed.repo import data
 from lakebed.repo.branch_store import BranchStore
 from lakebed.repo.branches import create_branch
-from lakebed.repo.commit import commit
 from lakebed.repo.compact import compact_once
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.heads import seal
-from lakebed.repo.merge import merge
 from lakebed.repo.protection import protect
 from lakebed.repo.refs import resolve
 from lakebed.repo.staging.view import open_view
@@ -35,6 +33,7 @@ from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed
 from worlds.repo.memory_repository import Place, Trap, entry_of, open_home
+from worlds.repo.operations import commit, merge
 
 CONTRACTS = Path(__file__).parents[1] / "objects"
 OF_OTHER_STORES = {

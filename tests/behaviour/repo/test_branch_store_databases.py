@@ -11,10 +11,9 @@ from lakebed.errors import Conflict, Fenced, InvalidRequest
 from lakebed.kv import Database, DatabaseOptions
 from lakebed.repo.branch_store import BranchStore
 from lakebed.repo.branches import create_branch
-from lakebed.repo.commit import commit
 from lakebed.repo.context import RepositoryContext
-from lakebed.repo.merge import merge
 from worlds.repo.memory_repository import Place, open_home
+from worlds.repo.operations import commit, merge
 
 QUIET = DatabaseOptions(background=False)
 

@@ -12,7 +12,6 @@ import pytest
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, OutcomeUnknown
 from lakebed.kv.reading import prefix_end
 from lakebed.repo.branches import create_branch, delete_branch, list_branches, load_branch, undelete_branch
-from lakebed.repo.commit import commit
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.heads import seal
 from lakebed.repo.protection import (
@@ -33,6 +32,7 @@ from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed
 from worlds.repo.memory_repository import Place, Trap, contents, open_home, put
+from worlds.repo.operations import commit
 
 DAY_S = 86_400
 

@@ -15,15 +15,12 @@ from lakebed.errors import Conflict, InvalidRequest, LakebedError
 from lakebed.repo import data
 from lakebed.repo.branches import create_branch, delete_branch, list_branches, undelete_branch
 from lakebed.repo.collect import collect_garbage, plan_collection
-from lakebed.repo.commit import commit
 from lakebed.repo.compact import compact_once
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.layout import DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDER
 from lakebed.repo.model import Entry
 from lakebed.repo.options import CollectionOptions
-from lakebed.repo.pick import cherry_pick
 from lakebed.repo.refs import resolve
-from lakebed.repo.reset import hard_reset, reset
 from lakebed.repo.retention import store_retention
 from lakebed.repo.staging.view import open_view
 from lakebed.repo.staging.write import delete, stage
@@ -33,6 +30,7 @@ from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed
 from worlds.repo.memory_repository import Place, Trap, open_home
+from worlds.repo.operations import cherry_pick, commit, hard_reset, reset
 
 AT_ONCE = CollectionOptions(min_age=timedelta(0))
 

@@ -8,7 +8,7 @@ import pytest
 
 from lakebed.errors import InvalidRequest, NotFound, Rejected
 from lakebed.repo.branches import load_branch
-from lakebed.repo.commit import METADATA_BYTES_MAX, commit
+from lakebed.repo.commit import METADATA_BYTES_MAX
 from lakebed.repo.commits import load_commit
 from lakebed.repo.compact import compact_once
 from lakebed.repo.context import RepositoryContext
@@ -18,6 +18,7 @@ from lakebed.repo.protection import protect
 from lakebed.repo.reflog import reflog
 from lakebed.repo.staging.write import delete_prefix
 from worlds.repo.memory_repository import Place, contents, head_of, open_home, put, put_many, remove, uncommitted_of
+from worlds.repo.operations import commit
 
 
 @pytest.fixture

@@ -15,15 +15,10 @@ import pytest
 
 from lakebed.errors import OutcomeUnknown
 from lakebed.repo.branches import load_branch
-from lakebed.repo.commit import commit
 from lakebed.repo.commits import ancestors
 from lakebed.repo.compact import compact_once
 from lakebed.repo.context import RepositoryContext
-from lakebed.repo.importing import ImportSource, import_status, run_import, start_import, unfinished_imports
-from lakebed.repo.merge import merge
-from lakebed.repo.pick import revert
-from lakebed.repo.rebase import rebase
-from lakebed.repo.reset import hard_reset, reset, reset_prefix
+from lakebed.repo.importing import ImportSource, import_status, run_import, unfinished_imports
 from lakebed.repo.staging.cleanup import clean_once
 from lakebed.repo.staging.write import delete_prefix
 from lakebed.testing.faulty import Crashed
@@ -41,6 +36,7 @@ from worlds.repo.memory_repository import (
     remove,
     uncommitted_of,
 )
+from worlds.repo.operations import commit, hard_reset, merge, rebase, reset, reset_prefix, revert, start_import
 
 Contents = dict[str, str]
 

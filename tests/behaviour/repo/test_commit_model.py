@@ -18,15 +18,10 @@ import pytest
 
 from lakebed.errors import LakebedError
 from lakebed.repo.branches import create_branch, load_branch
-from lakebed.repo.commit import commit
 from lakebed.repo.commits import load_commit
 from lakebed.repo.compact import compact_once
 from lakebed.repo.context import RepositoryContext
-from lakebed.repo.merge import merge
 from lakebed.repo.model import DiffKind
-from lakebed.repo.pick import revert
-from lakebed.repo.rebase import rebase
-from lakebed.repo.reset import hard_reset, reset, reset_path, reset_prefix
 from lakebed.repo.staging.cleanup import clean_once
 from lakebed.repo.staging.write import delete_prefix
 from worlds.repo.memory_repository import (
@@ -40,6 +35,7 @@ from worlds.repo.memory_repository import (
     remove,
     uncommitted_of,
 )
+from worlds.repo.operations import commit, hard_reset, merge, rebase, reset, reset_path, reset_prefix, revert
 
 Contents = dict[str, str]
 BRANCHES = ("main", "dev")

@@ -16,15 +16,11 @@ import pytest
 from lakebed.errors import LakebedError, OutcomeUnknown
 from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.repo.branches import load_branch
-from lakebed.repo.commit import commit
 from lakebed.repo.commits import ancestors
 from lakebed.repo.compact import compact_once
 from lakebed.repo.context import RepositoryContext
-from lakebed.repo.merge import merge
 from lakebed.repo.options import RepositoryOptions
-from lakebed.repo.pick import revert
 from lakebed.repo.reflog import reflog
-from lakebed.repo.reset import hard_reset, reset, reset_prefix
 from lakebed.repo.staging.write import delete_prefix
 from worlds.repo.memory_repository import (
     Pause,
@@ -41,6 +37,7 @@ from worlds.repo.memory_repository import (
     remove,
     uncommitted_of,
 )
+from worlds.repo.operations import commit, hard_reset, merge, reset, reset_prefix, revert
 
 Verb = Callable[[RepositoryContext], object]
 

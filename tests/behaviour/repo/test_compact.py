@@ -13,16 +13,15 @@ from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.metrics import render
 from lakebed.repo import compact
 from lakebed.repo.branches import create_branch, delete_branch, load_branch
-from lakebed.repo.commit import commit
 from lakebed.repo.compact import compact_once, run_compactor_once
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.hooks import HookCall
 from lakebed.repo.model import Branch, DiffKind
-from lakebed.repo.reset import reset
 from lakebed.repo.staging.write import delete_prefix
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
 from worlds.repo.memory_repository import Place, contents, head_of, open_home, put, put_many, remove, uncommitted_of
+from worlds.repo.operations import commit, reset
 
 
 @pytest.fixture

@@ -8,11 +8,9 @@ import pytest
 
 from lakebed.errors import Conflict
 from lakebed.repo.branches import create_branch
-from lakebed.repo.commit import commit
 from lakebed.repo.context import RepositoryContext
-from lakebed.repo.differences import diff_refs
-from lakebed.repo.merge import merge
 from worlds.repo.memory_repository import Place, contents, open_home, put, put_many, remove
+from worlds.repo.operations import commit, diff_refs, merge
 
 
 def change(home: RepositoryContext, branch: str, rng: random.Random, *, count: int) -> dict[str, str]:

@@ -13,15 +13,12 @@ import pytest
 
 from lakebed.errors import InvalidRequest, Rejected
 from lakebed.repo.branches import create_branch, load_branch
-from lakebed.repo.commit import commit
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.hooks import HookCall, HookEvent, Webhook, set_webhooks, webhooks
-from lakebed.repo.merge import merge
 from lakebed.repo.options import RepositoryOptions
-from lakebed.repo.pick import cherry_pick, revert
-from lakebed.repo.rebase import rebase
 from lakebed.repo.versions import restore_version
 from worlds.repo.memory_repository import Place, open_home, put
+from worlds.repo.operations import cherry_pick, commit, merge, rebase, revert
 
 
 class Receiver:

@@ -13,7 +13,6 @@ from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.repo import importing
 from lakebed.repo.branches import load_branch
-from lakebed.repo.commit import commit
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.entry import address_ulid
 from lakebed.repo.importing import (
@@ -21,7 +20,6 @@ from lakebed.repo.importing import (
     cancel_import,
     import_status,
     run_import,
-    start_import,
     trim_imports,
     unfinished_imports,
 )
@@ -30,6 +28,7 @@ from lakebed.repo.staging.view import open_view
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from worlds.repo.memory_repository import Place, open_home, put, put_many
+from worlds.repo.operations import commit, start_import
 
 
 @pytest.fixture

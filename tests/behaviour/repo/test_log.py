@@ -13,14 +13,12 @@ import pytest
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.repo.branches import create_branch, load_branch
-from lakebed.repo.commit import commit
 from lakebed.repo.commits import load_commit
 from lakebed.repo.context import RepositoryContext
-from lakebed.repo.log import log, log_page
-from lakebed.repo.merge import merge
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from worlds.repo.memory_repository import Place, contents, open_home, put, put_many, remove
+from worlds.repo.operations import commit, log, log_page, merge
 
 
 @pytest.fixture

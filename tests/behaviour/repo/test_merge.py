@@ -9,13 +9,12 @@ import pytest
 
 from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound, Rejected
 from lakebed.repo.branches import create_branch, load_branch
-from lakebed.repo.commit import commit
 from lakebed.repo.compact import compact_once
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.hooks import HookCall
-from lakebed.repo.merge import merge
 from lakebed.repo.protection import protect
 from worlds.repo.memory_repository import Place, contents, head_of, open_home, put, put_many, remove, uncommitted_of
+from worlds.repo.operations import commit, merge
 
 BASE = {f"{n:02}": "old" for n in range(30)}
 

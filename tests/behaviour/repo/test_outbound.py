@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from lakebed.errors import InvalidRequest, Rejected, Unavailable
-from lakebed.repo.commit import commit
 from lakebed.repo.hooks import Webhook, set_webhooks
 from lakebed.repo.outbound import parse_allowed, post
 from worlds.repo.memory_repository import Place, open_home, put
+from worlds.repo.operations import commit
 
 PRIVATE = [
     "0.0.0.0", "0.1.2.3", "10.1.2.3", "100.64.0.1", "100.100.100.200", "127.0.0.1", "127.1.2.3", "168.63.129.16",

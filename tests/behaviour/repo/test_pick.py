@@ -9,15 +9,12 @@ import pytest
 
 from lakebed.errors import Conflict, InvalidRequest, LakebedError
 from lakebed.repo.branches import create_branch, load_branch
-from lakebed.repo.commit import commit
 from lakebed.repo.commits import ancestors
 from lakebed.repo.context import RepositoryContext
-from lakebed.repo.merge import merge
-from lakebed.repo.pick import cherry_pick, revert
-from lakebed.repo.rebase import rebase
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from worlds.repo.memory_repository import Place, contents, copy_of, head_of, open_home, put, put_many, remove
+from worlds.repo.operations import cherry_pick, commit, merge, rebase, revert
 
 BASE = {f"{n:02}": "old" for n in range(30)}
 

@@ -14,16 +14,11 @@ import pytest
 
 from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.repo.branches import create_branch, load_branch
-from lakebed.repo.commit import commit
 from lakebed.repo.commits import ancestors
 from lakebed.repo.compact import compact_once
 from lakebed.repo.context import RepositoryContext
-from lakebed.repo.log import log
-from lakebed.repo.merge import merge
-from lakebed.repo.pick import cherry_pick, revert
-from lakebed.repo.rebase import rebase
-from lakebed.repo.reset import hard_reset
 from worlds.repo.memory_repository import Place, head_of, open_home, put, put_many, remove
+from worlds.repo.operations import cherry_pick, commit, hard_reset, log, merge, rebase, revert
 
 BRANCHES = ("main", "dev", "side")
 

@@ -25,7 +25,7 @@ from lakebed.repo.remote.repositories import RemoteRepositories
 from lakebed.repo.remote.transport import HttpTransport
 from lakebed.repo.repositories import Repositories
 from lakebed.repo.repository import Repository
-from lakebed.repo.verbs import HOME_VERBS, PAGE_COUNT_MAX, VERBS
+from lakebed.repo.verbs import CATALOG_VERBS, PAGE_COUNT_MAX, VERBS
 from lakebed.repo.verbs.message import RepositoryFacts
 from lakebed.server.lifecycle import Running
 from lakebed.server.options import ServerOptions
@@ -411,6 +411,6 @@ def test_credentials_are_needed(monkeypatch: pytest.MonkeyPatch, server: Running
 
 def test_home_verbs_are_few() -> None:
     """Of all repositories there are these verbs; everything else is of one."""
-    assert sorted(HOME_VERBS) == ["create", "deleted", "list", "set_metadata", "update_metadata"]
+    assert sorted(CATALOG_VERBS) == ["create", "deleted", "list", "set_metadata", "update_metadata"]
     with pytest.raises(InvalidRequest):
         RemoteRepositories(Client("http://127.0.0.1:1", access_key="a", secret="b")).step_once()

@@ -8,17 +8,14 @@ import pytest
 
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.repo.branches import create_branch, load_branch
-from lakebed.repo.commit import commit
 from lakebed.repo.compact import compact_once
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.layout import Keys, metarange_path
-from lakebed.repo.merge import merge
-from lakebed.repo.pick import cherry_pick, revert
 from lakebed.repo.protection import protect
-from lakebed.repo.reset import hard_reset, reset, reset_path, reset_prefix
 from lakebed.repo.staging.cleanup import clean_once
 from lakebed.repo.staging.write import delete_prefix
 from worlds.repo.memory_repository import Place, contents, head_of, open_home, put, put_many, remove, uncommitted_of
+from worlds.repo.operations import cherry_pick, commit, hard_reset, merge, reset, reset_path, reset_prefix, revert
 
 BASE = {f"{folder}/{n}": "old" for folder in "abc" for n in range(8)}
 

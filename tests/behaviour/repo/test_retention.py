@@ -12,7 +12,6 @@ import pytest
 from lakebed.repo import data
 from lakebed.repo.branches import create_branch, list_branches
 from lakebed.repo.collect import collect_garbage
-from lakebed.repo.commit import commit
 from lakebed.repo.commits import load_commit
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.heads import seal
@@ -27,6 +26,7 @@ from lakebed.repo.staging.write import delete, stage
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from worlds.repo.memory_repository import Place, open_home
+from worlds.repo.operations import commit
 
 DAY_S = 86_400
 LONG_AGO_MS = 1_000_000_000  # January 1970

@@ -11,14 +11,11 @@ import pytest
 
 from lakebed.errors import LakebedError
 from lakebed.repo.branches import create_branch
-from lakebed.repo.commit import commit
 from lakebed.repo.compact import compact_once
 from lakebed.repo.context import RepositoryContext
-from lakebed.repo.merge import merge
-from lakebed.repo.pick import revert
-from lakebed.repo.reset import hard_reset, reset_prefix
 from lakebed.repo.staging.cleanup import clean_once
 from worlds.repo.memory_repository import Pause, Place, contents, open_home, put
+from worlds.repo.operations import commit, hard_reset, merge, reset_prefix, revert
 
 CASES: dict[str, tuple[Callable[[RepositoryContext], object], str | None]] = {
     "commit": (lambda home: commit(home, "main", message="m"), None),

@@ -15,15 +15,14 @@ from lakebed.fsck.table import check_table
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.branch_store import BranchStore
 from lakebed.repo.branches import create_branch
-from lakebed.repo.commit import commit
 from lakebed.repo.compact import compact_once
 from lakebed.repo.context import RepositoryContext
-from lakebed.repo.merge import merge
 from lakebed.runtime import Environment
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed
 from worlds.repo.memory_repository import Place, Trap, open_home
+from worlds.repo.operations import commit, merge
 
 ROOT = "warehouse/t"
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])

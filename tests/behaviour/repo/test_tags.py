@@ -9,7 +9,6 @@ import pytest
 
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.repo.branches import create_branch, load_branch
-from lakebed.repo.commit import commit
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.refs import resolve
 from lakebed.repo.tags import create_tag, delete_tag, find_tag, list_tags, load_tag
@@ -17,6 +16,7 @@ from lakebed.repo.versions import list_pins, list_versions, pin_version, restore
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from worlds.repo.memory_repository import Place, contents, open_home, put
+from worlds.repo.operations import commit
 
 
 @pytest.fixture

@@ -12,12 +12,10 @@ import pytest
 
 from lakebed.errors import LakebedError, OutcomeUnknown, Unavailable
 from lakebed.repo.branches import create_branch, delete_branch, load_branch
-from lakebed.repo.commit import commit
 from lakebed.repo.context import RepositoryContext
-from lakebed.repo.merge import merge
-from lakebed.repo.reset import hard_reset, reset, reset_prefix
 from lakebed.repo.staging.write import delete_prefix, stage_if_absent
 from worlds.repo.memory_repository import Place, Trap, contents, entry_of, head_of, open_home, put, put_many, remove
+from worlds.repo.operations import commit, hard_reset, merge, reset, reset_prefix
 
 R = TypeVar("R")
 Verb = Callable[[RepositoryContext], object]

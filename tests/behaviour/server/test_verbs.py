@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from lakebed.repo.verbs import HOME_VERBS, VERBS
+from lakebed.repo.verbs import CATALOG_VERBS, VERBS
 from lakebed.server.app import description
 
 STREAM = {"Content-Type": "application/vnd.apache.arrow.stream"}
@@ -38,7 +38,7 @@ def test_verbs_are_described() -> None:
         assert operation["summary"] == one.summary
         assert operation["requestBody"]["content"]["application/json"]["schema"]
         assert ("200" in operation["responses"]) == (one.gives is not None)
-    assert all(f"/api/v1/verbs/{name}" in paths for name in HOME_VERBS)
+    assert all(f"/api/v1/verbs/{name}" in paths for name in CATALOG_VERBS)
     for name in ("put", "stage_many"):
         assert paths[f"/api/v1/repositories/{{repository}}/verbs/{name}"]["post"]["tags"] == ["lakebed"]
     assert paths["/api/v1/repositories/{repository}/verbs/read"]["get"]["tags"] == ["lakebed"]

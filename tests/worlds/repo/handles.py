@@ -20,28 +20,14 @@ from lakebed.errors import Corruption, LakebedError, NotFound, OutcomeUnknown, U
 from lakebed.repo import data
 from lakebed.repo.branches import create_branch, delete_branch, undelete_branch
 from lakebed.repo.collect import collect_garbage
-from lakebed.repo.commit import commit
 from lakebed.repo.committed.merge import Strategy
 from lakebed.repo.compact import compact_once, run_compactor_once
 from lakebed.repo.context import RepositoryContext
-from lakebed.repo.differences import diff_refs, diff_uncommitted
 from lakebed.repo.entry import IDENTITY_BYTES, encode_entry
-from lakebed.repo.importing import (
-    Import,
-    ImportSource,
-    cancel_import,
-    import_status,
-    run_import,
-    start_import,
-    unfinished_imports,
-)
-from lakebed.repo.merge import merge
+from lakebed.repo.importing import Import, ImportSource, cancel_import, import_status, run_import, unfinished_imports
 from lakebed.repo.model import Entry
 from lakebed.repo.options import DAY_MS, CollectionOptions
-from lakebed.repo.pick import cherry_pick, revert
-from lakebed.repo.rebase import rebase
 from lakebed.repo.refs import resolve
-from lakebed.repo.reset import hard_reset, reset, reset_path, reset_prefix
 from lakebed.repo.staging.cleanup import clean_once, clean_orphans_once
 from lakebed.repo.staging.view import open_view
 from lakebed.repo.staging.write import delete, delete_prefix, stage, stage_if_absent, stage_many
@@ -49,6 +35,20 @@ from lakebed.repo.tags import create_tag, delete_tag
 from worlds.repo.head_verbs import Commitment, HardReset, Importing, Merging, Picking, Rebasing, Reset
 from worlds.repo.model import Line, Violation, alike, difference, identified, listing, same
 from worlds.repo.monitor import WitnessedKeyValue
+from worlds.repo.operations import (
+    cherry_pick,
+    commit,
+    diff_refs,
+    diff_uncommitted,
+    hard_reset,
+    merge,
+    rebase,
+    reset,
+    reset_path,
+    reset_prefix,
+    revert,
+    start_import,
+)
 from worlds.repo.verbs import (
     REFUSALS,
     BranchCreation,

@@ -31,7 +31,6 @@ from lakebed.repo.collect import collect_garbage
 from lakebed.repo.commit import new_commit
 from lakebed.repo.committed.store import EMPTY_METARANGE, Committed
 from lakebed.repo.context import RepositoryContext, make_context
-from lakebed.repo.differences import diff_uncommitted
 from lakebed.repo.entry import decode_entry, encode_entry
 from lakebed.repo.layout import Keys
 from lakebed.repo.model import Branch, Entry, RepositoryRecord
@@ -52,6 +51,7 @@ from lakebed.testing.scheduler import Scheduler
 from lakebed.testing.simulated_runtime import SimulatedClock, SimulatedRuntime
 from worlds.repo.model import State, Violation, alike, difference, identified, shown
 from worlds.repo.monitor import Witness, WitnessedKeyValue, WitnessedStore
+from worlds.repo.operations import diff_uncommitted
 
 __all__ = ["FAULTS", "World", "check_body", "options"]
 

@@ -22,9 +22,9 @@ from lakebed.repo.repository import Repository
 from lakebed.repo.verbs.message import RepositoryFacts, texts
 from lakebed.repo.verbs.reading import Describe
 from lakebed.repo.verbs.repositories import (
+    CatalogVerb,
     CreateRepository,
     Deleted,
-    HomeVerb,
     ListRepositories,
     SetMetadata,
     UpdateMetadata,
@@ -109,7 +109,7 @@ class RemoteRepositories:
             names = [one.name for one in self.list(amount=_NAMES_LOOKED_AT_MAX)]
             raise missing_repository(name, names=names, url=self.url) from missing
 
-    def _ask(self, verb: HomeVerb[Any]) -> Any:
+    def _ask(self, verb: CatalogVerb[Any]) -> Any:
         return ask(self._client, verb, "/verbs/")
 
     def _opened(self, facts: RepositoryFacts) -> Repository:

@@ -28,8 +28,9 @@ from lakebed.repo.names import check_path
 from lakebed.repo.remote.client import READ_S, Client, encoded, read_reply
 from lakebed.repo.remote.store import RemoteStore
 from lakebed.repo.transport import Body
+from lakebed.repo.verbs.differences import Status
 from lakebed.repo.verbs.message import PAGE_COUNT_MAX, Described, ListVerb, RepositoryFacts, Verb
-from lakebed.repo.verbs.reading import Head, Status
+from lakebed.repo.verbs.reading import Head
 
 __all__ = ["HttpTransport", "ask", "only_local", "pages"]
 

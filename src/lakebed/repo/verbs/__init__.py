@@ -1,4 +1,4 @@
-"""The verbs of a repository: one typed message each, with its fields, role, effort, result and `run`.
+"""The verbs of a repository: one class each, with its arguments, role, effort, result and body.
 
 The facade (`lakebed.repo.reference`, `branch`, `repository`) builds a verb and hands it to a transport, which runs it
 in this process or sends it to a server; the server decodes it and runs it. To add a verb: write its class in the module
@@ -8,17 +8,63 @@ and the check of roles follow from the class.
 
 from __future__ import annotations
 
-from lakebed.repo.verbs import commits, reading, references, repositories, settings, versions, writing
-from lakebed.repo.verbs.message import PAGE_COUNT_MAX, PATHS_MAX, ListVerb, RepositoryFacts, Verb
+from types import ModuleType
+from typing import Any, TypeVar
 
-__all__ = ["HOME_VERBS", "PAGE_COUNT_MAX", "PATHS_MAX", "VERBS", "ListVerb", "RepositoryFacts", "Verb"]
+from lakebed.repo.verbs import (
+    commit,
+    differences,
+    imports,
+    log,
+    merge,
+    pick,
+    reading,
+    rebase,
+    references,
+    repositories,
+    reset,
+    settings,
+    versions,
+    writing,
+)
+from lakebed.repo.verbs.message import PAGE_COUNT_MAX, PATHS_MAX, Described, ListVerb, RepositoryFacts, Verb
 
-VERBS: dict[str, type[Verb[object]]] = {
-    one.verb_name: one
-    for subject in (reading, references, settings, versions, writing, commits)
-    for one in subject.VERBS
-}
+__all__ = ["CATALOG_VERBS", "PAGE_COUNT_MAX", "PATHS_MAX", "VERBS", "ListVerb", "RepositoryFacts", "Verb"]
+
+V = TypeVar("V", bound=Described)
+
+
+def _declared(kind: type[V], *modules: ModuleType) -> dict[str, type[V]]:
+    """The verbs that modules declare, by name, in the order of their declarations."""
+    return {
+        found.verb_name: found
+        for module in modules
+        for found in vars(module).values()
+        if isinstance(found, type)
+        and issubclass(found, kind)
+        and found.__module__ == module.__name__
+        and "verb_name" in vars(found)
+    }
+
+
+_SUBJECTS = (
+    reading,
+    log,
+    differences,
+    references,
+    settings,
+    versions,
+    writing,
+    commit,
+    merge,
+    pick,
+    rebase,
+    reset,
+    imports,
+)
+
+VERBS: dict[str, type[Verb[Any]]] = _declared(Verb, *_SUBJECTS)
 """Of one repository: ``POST /repositories/{repository}/verbs/<name>``."""
 
-HOME_VERBS: dict[str, type[repositories.HomeVerb[object]]] = {one.verb_name: one for one in repositories.VERBS}
+CATALOG_VERBS: dict[str, type[repositories.CatalogVerb[Any]]] = _declared(repositories.CatalogVerb, repositories)
 """Of all repositories: ``POST /verbs/<name>``."""

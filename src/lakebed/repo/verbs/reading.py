@@ -1,11 +1,10 @@
-"""Verbs that look: at objects, commits and differences."""
+"""Verbs that read objects and references."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Annotated, Any, ClassVar, Final, cast
+from collections.abc import Iterator
+from typing import Annotated, ClassVar
 
-import msgspec
 from msgspec import Meta
 
 from lakebed.errors import NotFound
@@ -13,17 +12,26 @@ from lakebed.repo import data
 from lakebed.repo.blame import blame
 from lakebed.repo.commits import merge_base
 from lakebed.repo.context import RepositoryContext
-from lakebed.repo.differences import DiffScope, diff_refs, diff_uncommitted
 from lakebed.repo.heads import CommitWithId
-from lakebed.repo.log import log
-from lakebed.repo.model import Difference, Entry
+from lakebed.repo.model import Entry
 from lakebed.repo.reflog import ReflogLine, reflog
 from lakebed.repo.refs import resolve, resolve_commit
 from lakebed.repo.staging.listing import Listed
 from lakebed.repo.staging.view import at_reference
 from lakebed.repo.verbs.message import ListVerb, Milliseconds, Paths, RepositoryFacts, Verb, facts_of, verb
 
-__all__ = ["VERBS"]
+__all__ = [
+    "BlameMany",
+    "CommonAncestor",
+    "Describe",
+    "Exists",
+    "Head",
+    "ListObjects",
+    "Reflog",
+    "SignedUrl",
+    "Stat",
+    "StatMany",
+]
 
 
 @verb("describe", role="read", effort="look", gives=RepositoryFacts)
@@ -107,36 +115,6 @@ class Head(Verb[CommitWithId], frozen=True, kw_only=True):
         return CommitWithId(resolved.commit_id, resolved.commit)
 
 
-@verb("log", role="read", effort="compute", gives=list[CommitWithId])
-class Log(ListVerb[CommitWithId], frozen=True, kw_only=True):
-    """Commits from a reference backwards, each before its parents."""
-
-    ref: str
-    after: str | None = None
-    since_ms: Milliseconds | None = None
-    stop_at: str | None = None
-    first_parent: bool = False
-    paths: Paths = msgspec.field(default_factory=list)
-    prefixes: Paths = msgspec.field(default_factory=list)
-
-    def rows(self, context: RepositoryContext, *, amount: int | None) -> Iterator[CommitWithId]:
-        found = log(
-            context,
-            self.ref,
-            after=self.after,
-            amount=amount,
-            since_ms=self.since_ms,
-            stop_at=self.stop_at,
-            first_parent=self.first_parent,
-            paths=self.paths,
-            prefixes=self.prefixes,
-        )
-        return (CommitWithId(id, commit) for id, commit in found)
-
-    def fixed(self, call: Callable[[Verb[Any]], Any]) -> Log:
-        return msgspec.structs.replace(self, ref=call(Head(ref=self.ref)).id)
-
-
 @verb("blame_many", role="read", effort="compute", gives=dict[str, CommitWithId])
 class BlameMany(Verb[dict[str, CommitWithId]], frozen=True, kw_only=True):
     """The commits that made paths what they are."""
@@ -147,8 +125,7 @@ class BlameMany(Verb[dict[str, CommitWithId]], frozen=True, kw_only=True):
     paths: Paths
 
     def run(self, context: RepositoryContext) -> dict[str, CommitWithId]:
-        found = blame(context, self.ref, paths=self.paths)
-        return {path: CommitWithId(*one) for path, one in found.items()}
+        return blame(context, self.ref, paths=self.paths)
 
 
 @verb("signed_url", role="read", effort="write", gives=str)
@@ -162,45 +139,6 @@ class SignedUrl(Verb[str], frozen=True, kw_only=True):
     def run(self, context: RepositoryContext) -> str:
         entry = Stat(ref=self.ref, path=self.path).run(context)
         return data.signed_get(context, entry, expires_in_s=self.expires_in_s)
-
-
-@verb("diff", role="read", effort="compute", gives=list[Difference])
-class Diff(ListVerb[Difference], frozen=True, kw_only=True):
-    """How two references differ, in the order of paths."""
-
-    left: str
-    right: str
-    kind: str = "three_dot"
-    prefix: str = ""
-    after: str = ""
-    delimiter: str = ""
-
-    def rows(self, context: RepositoryContext, *, amount: int | None) -> Iterator[Difference]:
-        return diff_refs(
-            context,
-            self.left,
-            self.right,
-            kind=cast(DiffScope, self.kind),
-            prefix=self.prefix,
-            after=self.after,
-            delimiter=self.delimiter,
-            amount=amount,
-        )
-
-
-@verb("status", role="read", effort="compute", gives=list[Difference])
-class Status(ListVerb[Difference], frozen=True, kw_only=True):
-    """What is uncommitted on a branch, in the order of paths."""
-
-    branch: str
-    prefix: str = ""
-    after: str = ""
-    delimiter: str = ""
-
-    def rows(self, context: RepositoryContext, *, amount: int | None) -> Iterator[Difference]:
-        return diff_uncommitted(
-            context, self.branch, prefix=self.prefix, after=self.after, delimiter=self.delimiter, amount=amount
-        )
 
 
 @verb("merge_base", role="read", effort="compute", gives=str | None)
@@ -226,20 +164,3 @@ class Reflog(Verb[list[ReflogLine]], frozen=True, kw_only=True):
 
     def run(self, context: RepositoryContext) -> list[ReflogLine]:
         return list(reflog(context, branch=self.branch, since_ms=self.since_ms))
-
-
-VERBS: Final[tuple[type[Verb[Any]], ...]] = (
-    Describe,
-    Stat,
-    StatMany,
-    Exists,
-    ListObjects,
-    Head,
-    Log,
-    BlameMany,
-    SignedUrl,
-    Diff,
-    Status,
-    CommonAncestor,
-    Reflog,
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import NamedTuple
 
 from lakebed.repo.branches import create_branch, delete_branch, list_branches, undelete_branch
 from lakebed.repo.context import RepositoryContext
@@ -13,7 +13,16 @@ from lakebed.repo.refs import resolve_commit
 from lakebed.repo.tags import create_tag, delete_tag, list_tags
 from lakebed.repo.verbs.message import ListVerb, Milliseconds, Verb, verb
 
-__all__ = ["VERBS", "NamedCommit"]
+__all__ = [
+    "Branches",
+    "CreateBranch",
+    "CreateTag",
+    "DeleteBranch",
+    "DeleteTag",
+    "NamedCommit",
+    "Tags",
+    "UndeleteBranch",
+]
 
 
 class NamedCommit(NamedTuple):
@@ -110,14 +119,3 @@ class DeleteTag(Verb[None], frozen=True, kw_only=True):
 
     def run(self, context: RepositoryContext) -> None:
         delete_tag(context, self.name)
-
-
-VERBS: Final[tuple[type[Verb[Any]], ...]] = (
-    Branches,
-    CreateBranch,
-    DeleteBranch,
-    UndeleteBranch,
-    Tags,
-    CreateTag,
-    DeleteTag,
-)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -16,7 +16,7 @@ from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import DeletedRepository
 from lakebed.repo.verbs.message import PAGE_COUNT_MAX, Amount, Described, RepositoryFacts, Texts, facts_of, verb
 
-__all__ = ["VERBS", "HomeVerb", "Owner"]
+__all__ = ["CatalogVerb", "CreateRepository", "Deleted", "ListRepositories", "Owner", "SetMetadata", "UpdateMetadata"]
 
 R = TypeVar("R")
 
@@ -68,7 +68,7 @@ class Owner(Protocol):
         ...
 
 
-class HomeVerb(Described, Generic[R], frozen=True):
+class CatalogVerb(Described, Generic[R], frozen=True):
     """An operation on all repositories."""
 
     def run(self, owner: Owner, sees: Callable[[str], bool]) -> R:
@@ -77,7 +77,7 @@ class HomeVerb(Described, Generic[R], frozen=True):
 
 
 @verb("list", role="read", effort="compute", gives=list[RepositoryFacts])
-class ListRepositories(HomeVerb[list[RepositoryFacts]], frozen=True, kw_only=True):
+class ListRepositories(CatalogVerb[list[RepositoryFacts]], frozen=True, kw_only=True):
     """Repositories, in the order of their names."""
 
     prefix: str = ""
@@ -90,7 +90,7 @@ class ListRepositories(HomeVerb[list[RepositoryFacts]], frozen=True, kw_only=Tru
 
 
 @verb("create", role="write", effort="write", gives=RepositoryFacts)
-class CreateRepository(HomeVerb[RepositoryFacts], frozen=True, kw_only=True):
+class CreateRepository(CatalogVerb[RepositoryFacts], frozen=True, kw_only=True):
     """Make a repository."""
 
     name: str
@@ -113,7 +113,7 @@ class CreateRepository(HomeVerb[RepositoryFacts], frozen=True, kw_only=True):
 
 
 @verb("set_metadata", role="admin", effort="write", gives=None)
-class SetMetadata(HomeVerb[None], frozen=True, kw_only=True):
+class SetMetadata(CatalogVerb[None], frozen=True, kw_only=True):
     """Replace a repository's metadata."""
 
     name: str
@@ -124,7 +124,7 @@ class SetMetadata(HomeVerb[None], frozen=True, kw_only=True):
 
 
 @verb("update_metadata", role="admin", effort="write", gives=None)
-class UpdateMetadata(HomeVerb[None], frozen=True, kw_only=True):
+class UpdateMetadata(CatalogVerb[None], frozen=True, kw_only=True):
     """Set keys of a repository's metadata, and remove others."""
 
     name: str
@@ -136,17 +136,8 @@ class UpdateMetadata(HomeVerb[None], frozen=True, kw_only=True):
 
 
 @verb("deleted", role="admin", effort="look", gives=tuple[DeletedRepository, ...], changes_nothing=True)
-class Deleted(HomeVerb[tuple[DeletedRepository, ...]], frozen=True):
+class Deleted(CatalogVerb[tuple[DeletedRepository, ...]], frozen=True):
     """Repositories that are deleted and not cleaned up yet."""
 
     def run(self, owner: Owner, sees: Callable[[str], bool]) -> tuple[DeletedRepository, ...]:
         return owner.deleted()
-
-
-VERBS: Final[tuple[type[HomeVerb[Any]], ...]] = (
-    ListRepositories,
-    CreateRepository,
-    SetMetadata,
-    UpdateMetadata,
-    Deleted,
-)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from typing import cast
 
 import msgspec
 
@@ -12,7 +12,16 @@ from lakebed.repo.protection import Blocked, ProtectionRule, protect, protected,
 from lakebed.repo.retention import RetentionRules, delete_retention, load_retention, store_retention
 from lakebed.repo.verbs.message import Verb, verb
 
-__all__ = ["VERBS"]
+__all__ = [
+    "DeleteRetention",
+    "Protect",
+    "Protected",
+    "Retention",
+    "SetRetention",
+    "SetWebhooks",
+    "Unprotect",
+    "Webhooks",
+]
 
 
 @verb("protect", role="admin", effort="write", gives=ProtectionRule)
@@ -87,15 +96,3 @@ class SetWebhooks(Verb[None], frozen=True, kw_only=True):
 
     def run(self, context: RepositoryContext) -> None:
         set_webhooks(context.key_value, keys=context.keys, hooks=self.hooks)
-
-
-VERBS: Final[tuple[type[Verb[Any]], ...]] = (
-    Protect,
-    Unprotect,
-    Protected,
-    Retention,
-    SetRetention,
-    DeleteRetention,
-    Webhooks,
-    SetWebhooks,
-)

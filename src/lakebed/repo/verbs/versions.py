@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -16,7 +16,7 @@ from lakebed.repo.verbs.message import Milliseconds, Verb, verb
 from lakebed.repo.versions import list_pins, list_versions, pin_version, restore_version, unpin
 from lakebed.repo.why import why
 
-__all__ = ["VERBS"]
+__all__ = ["CollectGarbage", "PinVersion", "Pins", "PlanReclaim", "Restore", "Unpin", "Versions", "Why"]
 
 Seconds = Annotated[float, Meta(ge=-(1 << 40), le=1 << 40)]
 
@@ -105,15 +105,3 @@ class CollectGarbage(Verb[ReclaimReport], frozen=True, kw_only=True):
 
 def _options(min_age_s: float | None) -> CollectionOptions | None:
     return None if min_age_s is None else CollectionOptions(min_age=timedelta(seconds=min_age_s))
-
-
-VERBS: Final[tuple[type[Verb[Any]], ...]] = (
-    Versions,
-    PinVersion,
-    Pins,
-    Unpin,
-    Restore,
-    Why,
-    PlanReclaim,
-    CollectGarbage,
-)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import ClassVar
 
-from lakebed.errors import InvalidRequest
 from lakebed.repo import data
 from lakebed.repo.branches import known_branch
 from lakebed.repo.compact import Compaction, compact_once
 from lakebed.repo.context import RepositoryContext
-from lakebed.repo.heads import CommitWithId
 from lakebed.repo.model import Entry
 from lakebed.repo.names import check_path
 from lakebed.repo.protection import check_writable
-from lakebed.repo.reset import reset, reset_path, reset_prefix
 from lakebed.repo.staging import write
 from lakebed.repo.verbs.message import Paths, Texts, Verb, verb
 from lakebed.repo.verbs.reading import Stat
 
-__all__ = ["VERBS"]
+__all__ = ["Compact", "Copy", "Delete", "DeleteMany", "DeletePrefix", "Link"]
 
 
 @verb("link", role="write", effort="write", gives=Entry)
@@ -97,24 +94,6 @@ class Copy(Verb[Entry], frozen=True, kw_only=True):
         return entry
 
 
-@verb("reset", role="write", effort="compute", gives=CommitWithId)
-class Reset(Verb[CommitWithId], frozen=True, kw_only=True):
-    """Discard uncommitted changes: all, those of a path, or those below a prefix."""
-
-    branch: str
-    path: str | None = None
-    prefix: str | None = None
-
-    def run(self, context: RepositoryContext) -> CommitWithId:
-        if self.path is not None and self.prefix is not None:
-            raise InvalidRequest("A reset is of one path or of one prefix, and both were given.", kind="two_targets")
-        if self.path is not None:
-            return reset_path(context, self.branch, path=self.path)
-        if self.prefix is not None:
-            return reset_prefix(context, self.branch, prefix=self.prefix)
-        return reset(context, self.branch)
-
-
 @verb("compact", role="write", effort="long", gives=Compaction)
 class Compact(Verb[Compaction], frozen=True, kw_only=True):
     """Turn what is staged into sorted files."""
@@ -124,6 +103,3 @@ class Compact(Verb[Compaction], frozen=True, kw_only=True):
 
     def run(self, context: RepositoryContext) -> Compaction:
         return compact_once(context, self.branch, force=self.force)
-
-
-VERBS: Final[tuple[type[Verb[Any]], ...]] = (Link, Delete, DeleteMany, DeletePrefix, Copy, Reset, Compact)

@@ -9,7 +9,8 @@ from lakebed.errors import InvalidRequest
 from lakebed.http.declaration import Endpoint, Parameter, Routes
 from lakebed.http.pages import Page, page_of
 from lakebed.http.replies import Reply, empty, json, text
-from lakebed.repo import branches, reset
+from lakebed.repo import branches
+from lakebed.repo.verbs.reset import HardReset, Reset
 from lakebed.server.bodies import BranchCreation, Ref, ResetCreation
 from lakebed.server.routes.parameters import FORCE, PAGE
 from lakebed.server.site import RepositoryCall
@@ -116,14 +117,14 @@ async def reset_branch(call: RepositoryCall) -> Reply:
     body = await call.read(ResetCreation)
     home, name = await call.home(force=bool(body.force)), call.path["branch"]
     if body.type == "reset":
-        await call.heavy(reset.reset, home, name)
-        return empty()
-    if not body.path:
+        reset = Reset(branch=name)
+    elif not body.path:
         raise InvalidRequest(f"A reset of type {body.type} needs a path: give it.", kind="invalid_body")
-    if body.type == "object":
-        await call.heavy(reset.reset_path, home, name, path=body.path)
+    elif body.type == "object":
+        reset = Reset(branch=name, path=body.path)
     else:
-        await call.heavy(reset.reset_prefix, home, name, prefix=body.path)
+        reset = Reset(branch=name, prefix=body.path)
+    await call.heavy(reset.run, home)
     return empty()
 
 
@@ -143,5 +144,5 @@ async def hard_reset_branch(call: RepositoryCall) -> Reply:
     """Let a branch go to another commit."""
     ref, force = call.required("ref"), call.flag("force")
     home = await call.home(force=force)
-    await call.heavy(reset.hard_reset, home, call.path["branch"], ref=ref, force=force)
+    await call.heavy(HardReset(branch=call.path["branch"], ref=ref, force=force).run, home)
     return empty()

@@ -9,14 +9,13 @@ from lakebed.errors import InvalidRequest
 from lakebed.http.declaration import Endpoint, Parameter, Routes
 from lakebed.http.pages import AMOUNT_MAX, Page, Pagination
 from lakebed.http.replies import Reply, empty, json
-from lakebed.repo.commit import commit as make_commit
 from lakebed.repo.commits import merge_base
 from lakebed.repo.context import RepositoryContext
-from lakebed.repo.log import log_page
-from lakebed.repo.merge import merge as make_merge
-from lakebed.repo.pick import cherry_pick as make_pick
-from lakebed.repo.pick import revert as make_revert
 from lakebed.repo.refs import resolve_commit
+from lakebed.repo.verbs.commit import Commit
+from lakebed.repo.verbs.log import Log
+from lakebed.repo.verbs.merge import Merge
+from lakebed.repo.verbs.pick import CherryPick, Revert
 from lakebed.server.bodies import (
     CherryPickCreation,
     CommitCreation,
@@ -59,19 +58,18 @@ async def commit(call: RepositoryCall) -> Reply:
     if call.query.get("source_metarange"):
         raise InvalidRequest("A metarange cannot be committed by its id: commit what is staged.", kind="unsupported")
     home = await call.home(force=bool(body.force))
-    made = await call.heavy(
-        make_commit,
-        home,
-        call.path["branch"],
+    commit = Commit(
+        branch=call.path["branch"],
         message=body.message,
         metadata=body.metadata,
         committer=call.committer,
         created_at_ms=None if body.date is None else body.date * 1000,
         allow_empty=bool(body.allow_empty),
-        allow_empty_message=True,  # clients of lakeFS send none in transactions
         paths=None if body.paths is None else [path for path in body.paths if not path.endswith("/")],
         prefixes=None if body.paths is None else [path for path in body.paths if path.endswith("/")],
     )
+    # Clients of lakeFS send no message in transactions.
+    made = await call.heavy(commit.run, home, allow_empty_message=True)
     return json(commit_row(made.id, made.commit), 201)
 
 
@@ -119,19 +117,19 @@ async def log_commits(call: RepositoryCall) -> Reply:
     since = _parse_time(call.query.get("since"))
     paths, prefixes = call.repeated("objects"), call.repeated("prefixes")
 
+    log = Log(
+        ref=call.path["ref"],
+        after=page.after or None,
+        amount=page.amount,
+        since_ms=since,
+        stop_at=stop_at or None,
+        first_parent=first_parent,
+        paths=paths,
+        prefixes=prefixes,
+    )
+
     def read() -> Reply:
-        found = log_page(
-            home,
-            call.path["ref"],
-            after=page.after or None,
-            amount=page.amount,
-            is_last=limit,
-            since_ms=since,
-            stop_at=stop_at or None,
-            first_parent=first_parent,
-            paths=paths,
-            prefixes=prefixes,
-        )
+        found = log.page(home, is_last=limit)
         following = found.following
         rows = [commit_row(*row) for row in found.rows]
         return json(Page(Pagination(bool(following), following, len(rows), AMOUNT_MAX), rows))
@@ -156,11 +154,9 @@ async def merge(call: RepositoryCall) -> Reply:
     """Merge a reference into a branch."""
     body = await call.read(MergeCreation, default=MergeCreation())
     home = await call.home(force=bool(body.force))
-    made = await call.heavy(
-        make_merge,
-        home,
-        call.path["source"],
-        into=call.path["branch"],
+    merge = Merge(
+        branch=call.path["branch"],
+        source=call.path["source"],
         message=body.message or None,
         metadata=body.metadata,
         committer=call.committer,
@@ -169,6 +165,7 @@ async def merge(call: RepositoryCall) -> Reply:
         prefix=body.prefix or "",
         allow_empty=bool(body.allow_empty or body.force),
     )
+    made = await call.heavy(merge.run, home)
     return json(MergeResult(made.id))
 
 
@@ -202,10 +199,8 @@ async def revert(call: RepositoryCall) -> Reply:
     """Undo one commit's changes in a new commit."""
     body = await call.read(RevertCreation)
     home, says = await call.home(force=bool(body.force)), body.commit_overrides or _NO_OVERRIDES
-    await call.heavy(
-        make_revert,
-        home,
-        call.path["branch"],
+    revert = Revert(
+        branch=call.path["branch"],
         ref=body.ref,
         parent_number=body.parent_number or None,
         message=says.message,
@@ -213,6 +208,7 @@ async def revert(call: RepositoryCall) -> Reply:
         committer=call.committer,
         allow_empty=bool(body.allow_empty),
     )
+    await call.heavy(revert.run, home)
     return empty()
 
 
@@ -232,16 +228,15 @@ async def cherry_pick(call: RepositoryCall) -> Reply:
     """Make one commit's changes again, in a new commit on a branch."""
     body = await call.read(CherryPickCreation)
     home, says = await call.home(force=bool(body.force)), body.commit_overrides or _NO_OVERRIDES
-    made = await call.heavy(
-        make_pick,
-        home,
-        call.path["branch"],
+    pick = CherryPick(
+        branch=call.path["branch"],
         ref=body.ref,
         parent_number=body.parent_number or None,
         message=says.message,
         metadata=says.metadata,
         committer=call.committer,
     )
+    made = await call.heavy(pick.run, home)
     return json(commit_row(made.id, made.commit), 201)
 
 

@@ -9,7 +9,7 @@ from lakebed.errors import InvalidRequest
 from lakebed.http.declaration import Endpoint, Parameter, Routes
 from lakebed.http.pages import Page, page_of
 from lakebed.http.replies import Reply, json
-from lakebed.repo.differences import diff_refs, diff_uncommitted
+from lakebed.repo.verbs.differences import Diff, Status
 from lakebed.server.bodies import DiffRow
 from lakebed.server.routes.parameters import AFTER, AMOUNT, DELIMITER, PREFIX
 from lakebed.server.routes.shapes import diff_row
@@ -39,9 +39,8 @@ async def diff_branch(call: RepositoryCall) -> Reply:
     home, page, delimiter = await call.home(), call.page(), call.query.get("delimiter", "")
 
     def read() -> Reply:
-        found = diff_uncommitted(
-            home, call.path["branch"], prefix=page.prefix, after=page.after, delimiter=delimiter, amount=page.probe
-        )
+        status = Status(branch=call.path["branch"], prefix=page.prefix, after=page.after, delimiter=delimiter)
+        found = status.rows(home, amount=page.probe)
         return json(page_of(list(found), amount=page.amount, key=lambda row: row.path, row=diff_row))
 
     return await call.heavy(read)
@@ -67,16 +66,15 @@ async def diff_two(call: RepositoryCall) -> Reply:
     row = partial(diff_row, with_right=call.flag("include_right_stats"))
 
     def read() -> Reply:
-        found = diff_refs(
-            home,
-            call.path["left"],
-            call.path["right"],
-            kind="two_dot" if kind == "two_dot" else "three_dot",
+        diff = Diff(
+            left=call.path["left"],
+            right=call.path["right"],
+            kind=kind,
             prefix=page.prefix,
             after=page.after,
             delimiter=delimiter,
-            amount=page.probe,
         )
+        found = diff.rows(home, amount=page.probe)
         return json(page_of(list(found), amount=page.amount, key=lambda row: row.path, row=row))
 
     return await call.heavy(read)

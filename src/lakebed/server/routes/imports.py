@@ -15,7 +15,8 @@ from lakebed.http.declaration import Endpoint, Routes
 from lakebed.http.replies import Reply, empty, json
 from lakebed.repo.commits import load_commit
 from lakebed.repo.context import RepositoryContext
-from lakebed.repo.importing import Import, ImportSource, cancel_import, import_status, start_import
+from lakebed.repo.importing import Import, ImportSource, cancel_import, import_status
+from lakebed.repo.verbs.imports import ImportObjects
 from lakebed.server.bodies import ImportCreation, ImportLocation, ImportStarted, ImportStatus, Message
 from lakebed.server.errors import concealed
 from lakebed.server.routes.parameters import IMPORT_ID
@@ -44,16 +45,14 @@ async def start(call: RepositoryCall) -> Reply:
     """Begin an import; it goes on behind the reply."""
     body = await call.read(ImportCreation)
     home, root_url = await call.home(), call.site.repositories.url
-    import_id = await call.quick(
-        start_import,
-        home,
-        call.path["branch"],
+    imported = ImportObjects(
+        branch=call.path["branch"],
         sources=[_source(location, root_url=root_url) for location in body.paths],
         message=body.commit.message or "Import objects",
         metadata=body.commit.metadata,
         committer=call.committer,
-        force=bool(body.force),
     )
+    import_id = await call.quick(imported.start, home, force=bool(body.force))
     call.site.imports.start(home, import_id)
     return json(ImportStarted(import_id), 202)
 

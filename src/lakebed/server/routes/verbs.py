@@ -24,10 +24,10 @@ from lakebed.repo.context import RepositoryContext
 from lakebed.repo.entry import address_ulid
 from lakebed.repo.model import Entry
 from lakebed.repo.transport import LocalTransport
-from lakebed.repo.verbs import HOME_VERBS, VERBS
+from lakebed.repo.verbs import CATALOG_VERBS, VERBS
 from lakebed.repo.verbs.message import Described, Effort, Verb
 from lakebed.repo.verbs.reading import Stat
-from lakebed.repo.verbs.repositories import HomeVerb
+from lakebed.repo.verbs.repositories import CatalogVerb
 from lakebed.server.auth import check_role
 from lakebed.server.routes.parameters import OBJECT_PATH
 from lakebed.server.site import RepositoryCall
@@ -106,7 +106,7 @@ def _declare(kind: type[Verb[Any]]) -> None:
     _register(kind, _ONE, perform)
 
 
-def _declare_of_all(kind: type[HomeVerb[Any]]) -> None:
+def _declare_of_all(kind: type[CatalogVerb[Any]]) -> None:
     """The endpoint of a verb of all repositories; one that names a repository needs its role there."""
 
     async def perform(call: RepositoryCall) -> Reply:
@@ -141,7 +141,7 @@ def _register(kind: type[Described], place: str, perform: Callable[[RepositoryCa
 
 for _kind in VERBS.values():
     _declare(_kind)
-for _of_all in HOME_VERBS.values():
+for _of_all in CATALOG_VERBS.values():
     _declare_of_all(_of_all)
 
 

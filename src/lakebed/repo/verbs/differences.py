@@ -1,4 +1,4 @@
-"""Differences as people page through them: of two references, or of a branch and its head; with common prefixes.
+"""`Diff` and `Status`: the differences of two references, or of a branch and its head, in pages, with common prefixes.
 
 Owns: which two metaranges are compared, and folding. Invariants: pages of any size, one behind another, are one
 listing; what lies below a common prefix is sought past, not read through. Does not know: how metaranges are compared.
@@ -26,8 +26,9 @@ from lakebed.repo.refs import resolve_commit
 from lakebed.repo.rows import prefix_range
 from lakebed.repo.staging.listing import SEEK_ROW_COUNT, Page, RowsFrom, page_of, text_of
 from lakebed.repo.staging.uncommitted import uncommitted
+from lakebed.repo.verbs.message import ListVerb, verb
 
-__all__ = ["DiffScope", "diff_refs", "diff_uncommitted"]
+__all__ = ["Diff", "DiffScope", "Status"]
 
 DiffScope = Literal["three_dot", "two_dot"]
 """``three_dot``: what the right side changed since the merge base, but for what the left side has in the same way: what
@@ -37,57 +38,90 @@ a merge would bring; what both changed differently is a conflict. ``two_dot``: h
 _CHUNK_ROW_COUNT: Final = 256
 
 
-def diff_refs(
-    context: RepositoryContext,
-    left: str,
-    right: str,
-    *,
-    kind: DiffScope = "three_dot",
-    prefix: str = "",
-    after: str = "",
-    delimiter: str = "",
-    amount: int | None = None,
-) -> Iterator[Difference]:
-    """How two references differ, in the order of paths' bytes, lazily; only what is committed counts.
+@verb("diff", role="read", effort="compute", gives=list[Difference])
+class Diff(ListVerb[Difference], frozen=True, kw_only=True):
+    """How two references differ, in the order of paths.
+
+    Only what is committed counts. Paths are ordered by their bytes.
 
     Args:
-        kind: three_dot: what `right` changed since the merge base and `left` does not have; two_dot: from `left` to
-            `right`.
-        prefix: only paths that begin so.
+        kind: ``three_dot``: what `right` changed since the merge base and `left` does not have; ``two_dot``: from
+            `left` to `right`.
+        prefix: only paths with this prefix.
         after: only what sorts behind this; the last path of a page, to go on with the next.
         delimiter: fold paths that hold it behind the prefix into one common prefix, up to and with it.
-        amount: at most so many; None: all.
 
     Raises:
         NotFound: kind ``reference_not_found``.
-        InvalidRequest: a reference, path or amount cannot be.
-        Corruption: something stored is damaged.
+        InvalidRequest: a reference, path or amount is invalid.
+        Corruption: a stored record or file is damaged.
     Cost: the ranges in which the two differ, of three_dot also those in which `left` differs from the merge base
     between the same paths; about 3 us a path.
     """
-    if kind not in get_args(DiffScope):
-        raise InvalidRequest(
-            f"A difference is three_dot or two_dot, and {kind!r} was asked for.", kind="invalid_diff_kind"
-        )
-    page = page_of(check_prefix(prefix), after=after, delimiter=delimiter, amount=amount)
-    with context.key_value.snapshot() as snapshot:
-        left_id, left_commit = resolve_commit(context, left, snapshot=snapshot)
-        right_id, right_commit = resolve_commit(context, right, snapshot=snapshot)
-        base = theirs = left_commit.metarange
-        if kind == "three_dot":
-            base_id = merge_base(context, left_id, right_id, snapshot=snapshot)
-            base = (
-                context.committed.empty
-                if base_id is None
-                else load_commit(context, base_id, snapshot=snapshot).metarange
+
+    left: str
+    right: str
+    kind: str = "three_dot"
+    prefix: str = ""
+    after: str = ""
+    delimiter: str = ""
+
+    def rows(self, context: RepositoryContext, *, amount: int | None) -> Iterator[Difference]:
+        if self.kind not in get_args(DiffScope):
+            raise InvalidRequest(
+                f"A difference is three_dot or two_dot, and {self.kind!r} was asked for.", kind="invalid_diff_kind"
             )
-    ours = right_commit.metarange
+        page = page_of(check_prefix(self.prefix), after=self.after, delimiter=self.delimiter, amount=amount)
+        with context.key_value.snapshot() as snapshot:
+            left_id, left_commit = resolve_commit(context, self.left, snapshot=snapshot)
+            right_id, right_commit = resolve_commit(context, self.right, snapshot=snapshot)
+            base = theirs = left_commit.metarange
+            if self.kind == "three_dot":
+                base_id = merge_base(context, left_id, right_id, snapshot=snapshot)
+                base = context.committed.empty
+                if base_id is not None:
+                    base = load_commit(context, base_id, snapshot=snapshot).metarange
+        ours = right_commit.metarange
 
-    def rows(first: bytes | None, last: bytes | None) -> Iterator[pa.RecordBatch]:
-        found = diff_metaranges(context.committed, base, ours, start=first, end=last)
-        return found if base.id == theirs.id else _against_left(context, found, base=base, left=theirs)
+        def rows(first: bytes | None, last: bytes | None) -> Iterator[pa.RecordBatch]:
+            found = diff_metaranges(context.committed, base, ours, start=first, end=last)
+            return found if base.id == theirs.id else _against_left(context, found, base=base, left=theirs)
 
-    return _listed(rows, page, prefix=prefix, amount=amount)
+        return _listed(rows, page, prefix=self.prefix, amount=amount)
+
+
+@verb("status", role="read", effort="compute", gives=list[Difference])
+class Status(ListVerb[Difference], frozen=True, kw_only=True):
+    """What is uncommitted on a branch, in the order of paths.
+
+    How the branch differs from its head, at the moment at which the first difference is asked for. Arguments as `Diff`.
+
+    Raises:
+        NotFound: kind ``branch_not_found``.
+        InvalidRequest: a name, path or amount is invalid.
+        Corruption: a stored record or file is damaged.
+    Cost: 1 snapshot, 1 scan a token; see `lakebed.repo.staging.uncommitted.uncommitted`.
+    """
+
+    branch: str
+    prefix: str = ""
+    after: str = ""
+    delimiter: str = ""
+
+    def rows(self, context: RepositoryContext, *, amount: int | None) -> Iterator[Difference]:
+        check_branch_name(self.branch)
+        page = page_of(check_prefix(self.prefix), after=self.after, delimiter=self.delimiter, amount=amount)
+
+        def differences() -> Iterator[Difference]:
+            with context.key_value.snapshot() as snapshot:
+                record, _ = load_branch(context, self.branch, snapshot=snapshot)
+
+                def rows(first: bytes | None, last: bytes | None) -> Iterator[pa.RecordBatch]:
+                    return uncommitted(context, snapshot, record, start=first, end=last)
+
+                yield from _listed(rows, page, prefix=self.prefix, amount=amount)
+
+        return differences()
 
 
 def _against_left(
@@ -115,42 +149,6 @@ def _against_left(
             batch = batch.set_column(batch.schema.get_field_index("kind"), DIFF_SCHEMA.field("kind"), pa.array(kinds))
         if kept.any():
             yield batch if kept.all() else batch.filter(pa.array(kept))
-
-
-def diff_uncommitted(
-    context: RepositoryContext,
-    branch: str,
-    *,
-    prefix: str = "",
-    after: str = "",
-    delimiter: str = "",
-    amount: int | None = None,
-) -> Iterator[Difference]:
-    """How what a branch shows differs from its head, in the order of paths' bytes, lazily.
-
-    All of one moment: the one at which the first is asked for.
-
-    Args: as `diff_refs`.
-
-    Raises:
-        NotFound: kind ``branch_not_found``.
-        InvalidRequest: a name, path or amount cannot be.
-        Corruption: something stored is damaged.
-    Cost: 1 snapshot, 1 scan a token; see `lakebed.repo.staging.uncommitted.uncommitted`.
-    """
-    check_branch_name(branch)
-    page = page_of(check_prefix(prefix), after=after, delimiter=delimiter, amount=amount)
-
-    def differences() -> Iterator[Difference]:
-        with context.key_value.snapshot() as snapshot:
-            record, _ = load_branch(context, branch, snapshot=snapshot)
-
-            def rows(first: bytes | None, last: bytes | None) -> Iterator[pa.RecordBatch]:
-                return uncommitted(context, snapshot, record, start=first, end=last)
-
-            yield from _listed(rows, page, prefix=prefix, amount=amount)
-
-    return differences()
 
 
 def _listed(rows: RowsFrom, page: Page | None, *, prefix: str, amount: int | None) -> Iterator[Difference]:

@@ -1,0 +1,99 @@
+"""`Commit`: commit what is staged, all of it or chosen paths.
+
+Invariants: a commit holds exactly what was acknowledged before its seal, on the branch's compacted metarange where
+there is one; what is not chosen stays uncommitted, as the difference of the compacted metarange and the new head;
+unchanged ranges are reused unread. Does not know: how a head moves (`lakebed.repo.heads`).
+"""
+
+from __future__ import annotations
+
+from lakebed.errors import Rejected
+from lakebed.repo.commit import check_commit_text, chosen_intervals, hook_call, new_commit, no_changes, with_paths_of
+from lakebed.repo.context import RepositoryContext
+from lakebed.repo.heads import (
+    CommitWithId,
+    Move,
+    SealedBranch,
+    applied_state,
+    equals_head,
+    keep_applied,
+    move_branch,
+    same_state,
+)
+from lakebed.repo.protection import check_committable
+from lakebed.repo.verbs.message import Milliseconds, Paths, Texts, Verb, verb
+
+__all__ = ["Commit"]
+
+
+@verb("commit", role="write", effort="compute", gives=CommitWithId)
+class Commit(Verb[CommitWithId], frozen=True, kw_only=True):
+    """Commit what is staged, or a part of it.
+
+    Args:
+        metadata: the user's own, at most `lakebed.repo.commit.METADATA_COUNT_MAX` keys and `METADATA_BYTES_MAX` bytes.
+        committer: the author; by default `RepositoryOptions.committer`, or the user that runs the process.
+        paths: only these paths; all else stays uncommitted. An empty list selects no path.
+        prefixes: and the paths with these prefixes. Where both are None: everything.
+        allow_empty: commit even when nothing differs from the head.
+        created_at_ms: the date that the commit shows, Unix time in milliseconds, UTC; by default now. It is a label:
+            how long the commit's objects are kept counts from when it was made.
+
+    Returns:
+        The new commit.
+
+    Raises:
+        InvalidRequest: ``no_changes``, ``empty_message``, ``oversized_message``, ``oversized_metadata``,
+            ``protected_branch``, ``read_only_repository``.
+        NotFound: ``branch_not_found``.
+        Rejected: ``hook_rejected``: a hook refused; nothing has moved.
+        Conflict: ``branch_moved``: it lost too many races.
+    Cost: 2 durable writes of the key-value store; reads and writes the ranges that changed, 1 metarange.
+    """
+
+    branch: str
+    message: str
+    metadata: Texts | None = None
+    committer: str | None = None
+    paths: Paths | None = None
+    prefixes: Paths | None = None
+    allow_empty: bool = False
+    created_at_ms: Milliseconds | None = None
+
+    def run(self, context: RepositoryContext, *, allow_empty_message: bool = False) -> CommitWithId:
+        branch = self.branch
+        check_committable(context, branch)
+        check_commit_text(self.message, self.metadata, allow_empty_message=allow_empty_message)
+        is_partial = self.paths is not None or self.prefixes is not None
+        chosen = chosen_intervals(self.paths or (), self.prefixes or ())
+
+        def plan(sealed: SealedBranch) -> Move:
+            state = applied_state(context, sealed)
+            before = sealed.head.metarange
+            if is_partial:
+                target = with_paths_of(context, before, source=state, chosen=chosen) if chosen else before
+            else:
+                target = before if equals_head(context, sealed, state) else state
+            if target.id == before.id and not self.allow_empty:
+                keep_applied(context, sealed, state=state, operation="commit")
+                raise no_changes(context, branch, "The commit")
+            new = new_commit(
+                context,
+                parents=[(sealed.record.commit_id, sealed.head)],
+                metarange=target,
+                message=self.message,
+                metadata=self.metadata,
+                committer=self.committer,
+                created_at_ms=self.created_at_ms,
+            )
+            try:
+                context.hooks.run_before(hook_call(context, "pre-commit", branch, new))
+            except Rejected:
+                keep_applied(context, sealed, state=state, operation="commit")
+                raise
+            compacted = None if not is_partial or same_state(context, target, state) else state
+            return Move(new.id, compacted=compacted, commits=[new])
+
+        [new] = move_branch(context, branch, operation="commit", plan=plan).commits
+        context.hooks.run_after(hook_call(context, "post-commit", branch, new))
+        return new

@@ -1,0 +1,79 @@
+"""`ImportObjects`: commit objects of another store without copying their bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
+
+from lakebed.ids import new_uuid
+from lakebed.repo.branches import load_branch
+from lakebed.repo.commit import check_commit_text
+from lakebed.repo.context import RepositoryContext
+from lakebed.repo.importing import Import, ImportSource, check_sources, run_import
+from lakebed.repo.protection import check_committable
+from lakebed.repo.records import encode_record, write_unique
+from lakebed.repo.verbs.message import PATHS_MAX, Texts, Verb, verb
+
+__all__ = ["ImportObjects"]
+
+
+@verb("import_objects", role="write", effort="long", gives=Import)
+class ImportObjects(Verb[Import], frozen=True, kw_only=True):
+    """Commit objects of another place without copying their bytes.
+
+    Args:
+        sources: of one destination an object wins over a folder, and a later folder over an earlier one.
+        replace: remove what the branch has below the destinations of folders, so that they become as the folders are.
+
+    Returns:
+        The record of the import, completed. Raises and costs as `lakebed.repo.importing.run_import`.
+    """
+
+    reads_other_places: ClassVar[bool] = True
+
+    branch: str
+    sources: Annotated[list[ImportSource], Meta(max_length=PATHS_MAX)]
+    message: str
+    metadata: Texts | None = None
+    committer: str | None = None
+    replace: bool = False
+
+    def start(self, context: RepositoryContext, *, force: bool = False) -> str:
+        """Record what is to be imported; `lakebed.repo.importing.run_import` does it.
+
+        Args:
+            force: also when the repository is read-only.
+
+        Returns:
+            The id of the import.
+
+        Raises:
+            NotFound: ``branch_not_found``.
+            InvalidRequest: as `lakebed.repo.importing.check_sources` and `lakebed.repo.verbs.commit.Commit`.
+            OutcomeUnknown: it may have been recorded; `lakebed.repo.importing.unfinished_imports` lists it then.
+        Cost: 1 durable write of the key-value store.
+        """
+        check_committable(context.forced() if force else context, self.branch)
+        check_commit_text(self.message, self.metadata)
+        load_branch(context, self.branch)
+        check_sources(context, self.sources)
+        id = new_uuid(context.environment.rng)
+        record = Import(
+            id,
+            self.branch,
+            tuple(self.sources),
+            self.message,
+            self.committer,
+            self.metadata or {},
+            self.replace,
+            updated_at_ms=context.now_ms(),
+            force=force,
+        )
+        key = context.keys.imported(id)
+        write_unique(context.key_value, [(key, encode_record(record))], expected={key: None})
+        return id
+
+    def run(self, context: RepositoryContext, *, storage_options: Mapping[str, str] | None = None) -> Import:
+        return run_import(context, self.start(context), storage_options=storage_options)

@@ -1,0 +1,180 @@
+"""`Log`: commits behind a reference, all of them or those that changed certain paths.
+
+Owns: the walk, its filters and its pages. Invariants: a commit stands before its parents (`lakebed.repo.commits.Walk`);
+a commit changed a path when the path differs, by identity, from the parent's (of the first commit: from the empty
+state). A merge changes no path itself, as in git's log of a path: its state of a path is the one of a parent. Where
+only first parents are followed, a merge stands for everything that it brought.
+
+Does not know: how metaranges are compared; equal ranges are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from lakebed.errors import InvalidRequest
+from lakebed.key_value.port import KeyValueSnapshot
+from lakebed.repo.commit import chosen_intervals
+from lakebed.repo.commits import Walk, load_commit
+from lakebed.repo.committed.diff import has_difference
+from lakebed.repo.context import RepositoryContext
+from lakebed.repo.heads import CommitWithId
+from lakebed.repo.model import Commit
+from lakebed.repo.positions import format_position, parse_position
+from lakebed.repo.refs import resolve_commit
+from lakebed.repo.verbs.message import ListVerb, Milliseconds, Paths, Verb, verb
+from lakebed.repo.verbs.reading import Head
+
+__all__ = ["Log", "LogPage"]
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """A page of a log.
+
+    Attributes:
+        rows: commits and their ids.
+        following: the position of the next page, for `after`; empty: this is the last.
+    """
+
+    rows: list[CommitWithId]
+    following: str
+
+
+@verb("log", role="read", effort="compute", gives=list[CommitWithId])
+class Log(ListVerb[CommitWithId], frozen=True, kw_only=True):
+    """Commits from a reference backwards, each before its parents.
+
+    Order: by falling generation, of one generation the later first. All are of one moment.
+
+    Args:
+        after: go on behind this commit, the last of an earlier page; or `LogPage.following` of that page.
+        since_ms: only commits not older than this. Unix milliseconds, UTC.
+        stop_at: a reference; its commit is the last.
+        first_parent: follow only the first parent of each.
+        paths: only commits that changed one of these, or something below one of `prefixes`; no merges, unless
+            `first_parent` is set.
+
+    Raises:
+        NotFound: kind ``reference_not_found``: of `ref` or `stop_at`.
+        InvalidRequest: a reference, a path, the position or the amount is invalid.
+        Corruption: a record or range is damaged.
+    Cost: 1 snapshot and 1 read of the key-value store a commit; with paths also the metaranges of each and its parent,
+    and of their ranges those that differ around the paths. A page costs what it shows: only behind a commit where this
+    process has ended no page lately the commits before it are walked again.
+    """
+
+    ref: str
+    after: str | None = None
+    since_ms: Milliseconds | None = None
+    stop_at: str | None = None
+    first_parent: bool = False
+    paths: Paths = msgspec.field(default_factory=list)
+    prefixes: Paths = msgspec.field(default_factory=list)
+
+    def rows(self, context: RepositoryContext, *, amount: int | None) -> Iterator[CommitWithId]:
+        if amount is not None and amount < 1:
+            raise InvalidRequest(f"A log has at least 1 commit, and {amount} were asked for.", kind="invalid_amount")
+        with context.key_value.snapshot() as snapshot:
+            reading = _Reading(context, self, snapshot=snapshot)
+            for count, row in enumerate(reading.rows(), 1):
+                if count == amount:
+                    reading.keep_position(row.id)
+                yield row
+                if count == amount:
+                    return
+
+    def page(self, context: RepositoryContext, *, is_last: bool = False) -> LogPage:
+        """A page of `amount` commits, and where the next one begins.
+
+        The next page continues the log of this moment, whatever the reference leads to by then.
+
+        Args:
+            is_last: do not look whether there is another page, which would walk up to its first commit.
+        """
+        rows: list[CommitWithId] = []
+        with context.key_value.snapshot() as snapshot:
+            reading = _Reading(context, self, snapshot=snapshot)
+            following = ""
+            for row in reading.rows():
+                if len(rows) == self.amount:
+                    return LogPage(rows, following)
+                rows.append(row)
+                if len(rows) == self.amount:
+                    if is_last:
+                        break
+                    following = format_position(row.id, reading.waiting)
+                    reading.keep_position(row.id)
+        return LogPage(rows, "")
+
+    def fixed(self, call: Callable[[Verb[Any]], Any]) -> Log:
+        return msgspec.structs.replace(self, ref=call(Head(ref=self.ref)).id)
+
+
+class _Reading:
+    """A walk through a log, from its head or from a position on."""
+
+    def __init__(self, context: RepositoryContext, log: Log, *, snapshot: KeyValueSnapshot) -> None:
+        self._context = context
+        self._log = log
+        self._intervals = chosen_intervals(log.paths, log.prefixes)
+        self._snapshot = snapshot
+        self._start, _ = resolve_commit(context, log.ref, snapshot=snapshot)
+        stop_at = log.stop_at
+        self._last = None if stop_at is None else resolve_commit(context, stop_at, snapshot=snapshot)[0]
+        starts: Sequence[str] = [self._start]
+        self._behind: str | None = None
+        if log.after is not None:
+            id, waiting = parse_position(log.after)
+            waiting = waiting or context.positions.get(self._start, first_parent=log.first_parent, after=id)
+            if waiting:
+                starts = waiting
+            else:
+                self._behind = id
+        self._walk = Walk(context, starts, first_parent=log.first_parent, snapshot=snapshot)
+
+    @property
+    def waiting(self) -> list[str]:
+        """Commits that the walk has met and not returned."""
+        return self._walk.waiting
+
+    def keep_position(self, id: str) -> None:
+        """Remember the position of the walk, behind this commit."""
+        self._context.positions.put(
+            self._start, first_parent=self._log.first_parent, after=id, waiting=self._walk.waiting
+        )
+
+    def rows(self) -> Iterator[CommitWithId]:
+        """Commits that pass the filters."""
+        for id, commit in self._walk:
+            if self._behind is None:
+                if self._is_wanted(commit):
+                    yield CommitWithId(id, commit)
+            elif id == self._behind:
+                self._behind = None
+            if id == self._last:
+                return
+
+    def _is_wanted(self, commit: Commit) -> bool:
+        log = self._log
+        if log.since_ms is not None and commit.created_at_ms < log.since_ms:
+            return False
+        return not self._intervals or self._changed(commit)
+
+    def _changed(self, commit: Commit) -> bool:
+        """Whether a commit changed something in one of the intervals, against its first parent."""
+        if len(commit.parents) > 1 and not self._log.first_parent:
+            return False
+        committed = self._context.committed
+        before = committed.empty
+        if commit.parents:
+            before = load_commit(self._context, commit.parents[0], snapshot=self._snapshot).metarange
+        if before.id == commit.metarange.id:
+            return False
+        return any(
+            has_difference(committed, before, commit.metarange, start=start, end=end) for start, end in self._intervals
+        )

@@ -1,0 +1,124 @@
+"""`Merge`: bring what a reference changed since the merge base onto a branch.
+
+Invariants: a merge needs a branch without uncommitted changes; with a conflict nothing has moved. A merge of everything
+has two parents, so that the next one has a newer base; one that is squashed or partial has one, for it does not hold
+all of its source, and its metadata names the source. Does not know: how paths are merged (`lakebed.repo.merge`), or how
+a head moves (`lakebed.repo.heads`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lakebed.errors import InvalidRequest, NotFound
+from lakebed.repo.commit import check_commit_text, move_by_commits, new_commit, no_changes
+from lakebed.repo.commits import load_commit, merge_base
+from lakebed.repo.context import RepositoryContext
+from lakebed.repo.heads import CommitWithId, Move, SealedBranch, check_clean, same_state
+from lakebed.repo.merge import as_strategy, merged
+from lakebed.repo.names import check_prefix
+from lakebed.repo.protection import check_not_read_only
+from lakebed.repo.refs import resolve_commit
+from lakebed.repo.verbs.differences import Status
+from lakebed.repo.verbs.message import Texts, Verb, verb
+
+__all__ = ["Merge"]
+
+STRATEGY_KEY: Final = ".lakefs.merge.strategy"
+"""Clients look for it. Stored: DO NOT CHANGE these keys."""
+SOURCE_KEY: Final = ".lakebed.merge.source"
+PREFIX_KEY: Final = ".lakebed.merge.prefix"
+
+
+@verb("merge", role="write", effort="compute", gives=CommitWithId)
+class Merge(Verb[CommitWithId], frozen=True, kw_only=True):
+    """Merge a reference into a branch.
+
+    Args:
+        branch: the branch that changes.
+        source: any reference; of a branch what is committed there.
+        message: by default ``Merge 'source' into 'branch'``.
+        strategy: what to take where both changed, ``source-wins`` or ``dest-wins``; None: that is a conflict.
+        squash: one parent only, the branch's head.
+        prefix: only paths with this prefix; one parent only, as the rest is not merged.
+        allow_empty: make a commit even when there is nothing to merge.
+
+    Returns:
+        The new commit.
+
+    Raises:
+        Conflict: ``merge_conflict``, facts ``paths`` and ``count``; or ``branch_moved``. Nothing has moved.
+        InvalidRequest: ``dirty_branch``, ``no_changes``, ``unknown_strategy``, ``commit_expired``,
+            ``prefix_cuts_unit``.
+        NotFound: ``branch_not_found``, ``reference_not_found``.
+        Rejected: ``hook_rejected``.
+    Cost: 1 to 2 durable writes of the key-value store; ranges that are equal on two sides are not read.
+    """
+
+    branch: str
+    source: str
+    message: str | None = None
+    metadata: Texts | None = None
+    committer: str | None = None
+    strategy: str | None = None
+    squash: bool = False
+    prefix: str = ""
+    allow_empty: bool = False
+
+    def run(self, context: RepositoryContext) -> CommitWithId:
+        check_not_read_only(context)
+        message = self.message or f"Merge '{self.source}' into '{self.branch}'"
+        check_commit_text(message, self.metadata)
+        strategy, allow_empty = as_strategy(self.strategy), self.allow_empty
+        check_prefix(self.prefix)
+        source_id, source_commit = resolve_commit(context, self.source)
+        is_whole = not self.squash and not self.prefix
+        metadata = {**(self.metadata or {}), STRATEGY_KEY: strategy or "default"}
+        if not is_whole:
+            metadata[SOURCE_KEY] = source_id
+        if self.prefix:
+            metadata[PREFIX_KEY] = self.prefix
+
+        def plan(sealed: SealedBranch) -> Move:
+            check_clean(context, sealed, operation="merge")
+            head_id, head = sealed.record.commit_id, sealed.head
+            base_id = merge_base(context, source_id, head_id)
+            if base_id == source_id and not allow_empty:
+                raise self._nothing_to_merge(context)
+            state = merged(
+                context,
+                base=context.committed.empty if base_id is None else load_commit(context, base_id).metarange,
+                source=source_commit.metarange,
+                destination=head.metarange,
+                strategy=strategy,
+                prefix=self.prefix,
+                what=f"merge of {self.source} into {self.branch}",
+            )
+            if not is_whole and not allow_empty and same_state(context, state, head.metarange):
+                raise self._nothing_to_merge(context)
+            parents = [(head_id, head), (source_id, source_commit)] if is_whole else [(head_id, head)]
+            new = new_commit(
+                context, parents=parents, metarange=state, message=message, metadata=metadata, committer=self.committer
+            )
+            return Move(new.id, commits=[new], relies_on=[source_id])
+
+        [new] = move_by_commits(
+            context, self.branch, operation="merge", plan=plan, events=("pre-merge", "post-merge"), source=self.source
+        )
+        return new
+
+    def _nothing_to_merge(self, context: RepositoryContext) -> InvalidRequest:
+        """The error of a merge without changes; it says when the source has uncommitted ones."""
+        error = no_changes(context, self.branch, f"The merge of {self.source}")
+        try:
+            has_uncommitted = any(True for _ in Status(branch=self.source).rows(context, amount=1))
+        except (InvalidRequest, NotFound):  # the source is not a branch
+            return error
+        if not has_uncommitted:
+            return error
+        return InvalidRequest(
+            f"{error.message} A merge takes what is committed, and branch {self.source} has uncommitted changes: "
+            "commit them first.",
+            kind=error.kind,
+            **error.facts,
+        )

@@ -1,0 +1,177 @@
+"""`Revert` and `CherryPick`: undo one commit's changes on a branch, or make them again there.
+
+Invariants: both are three-way merges. A revert merges the commit's parent, a cherry-pick the commit, with the other of
+the two as base, so what the branch changed elsewhere stays, and what it changed in the same paths is a conflict. Of a
+merge commit the caller has to name the parent. Does not know: how a head moves (`lakebed.repo.heads`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from lakebed.errors import InvalidRequest
+from lakebed.repo.commit import check_commit_text, move_by_commits, new_commit, no_changes
+from lakebed.repo.commits import load_commit
+from lakebed.repo.context import RepositoryContext
+from lakebed.repo.heads import CommitWithId, Move, SealedBranch, check_clean, same_state
+from lakebed.repo.merge import as_strategy, merged
+from lakebed.repo.model import Commit as CommitRecord
+from lakebed.repo.model import MetarangeRef
+from lakebed.repo.protection import check_committable
+from lakebed.repo.refs import resolve_commit
+from lakebed.repo.verbs.message import Texts, Verb, verb
+
+__all__ = ["CherryPick", "Revert"]
+
+ORIGIN_KEY: Final = "cherry-pick-origin"
+"""Clients look for these two. Stored: DO NOT CHANGE them."""
+COMMITTER_KEY: Final = "cherry-pick-committer"
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What a new commit brings to a branch.
+
+    Attributes:
+        base, source: the states between which the change is.
+        message, metadata: of the new commit.
+        relies_on: a commit whose objects the change needs; None: none.
+        operation: a word for errors.
+    """
+
+    base: MetarangeRef
+    source: MetarangeRef
+    message: str
+    metadata: Texts
+    relies_on: str | None
+    operation: str
+
+
+class _Pick(Verb[CommitWithId], frozen=True, kw_only=True):
+    branch: str
+    ref: str
+    parent_number: int | None = None
+    message: str | None = None
+    metadata: Texts | None = None
+    committer: str | None = None
+    strategy: str | None = None
+    allow_empty: bool = False
+
+    def _parent(self, context: RepositoryContext, id: str, commit: CommitRecord) -> tuple[str | None, MetarangeRef]:
+        """The parent that is meant and its state; a first commit has none, and the empty state."""
+        count, number = len(commit.parents), self.parent_number
+        if not number and count > 1:
+            raise InvalidRequest(
+                f"Commit {id} of repository {context.name} is a merge of {count} parents: give the number of the "
+                "parent that its changes are taken against; 1 is the branch that was merged into.",
+                kind="parent_number_needed",
+                commit=id,
+            )
+        if number and not 1 <= number <= count:
+            raise InvalidRequest(
+                f"Commit {id} of repository {context.name} has {count} parent{'' if count == 1 else 's'}, and parent "
+                f"{number} was asked for.",
+                kind="invalid_parent_number",
+                commit=id,
+            )
+        if not count:
+            return None, context.committed.empty
+        parent_id = commit.parents[(number or 1) - 1]
+        return parent_id, load_commit(context, parent_id).metarange
+
+    def _apply(self, context: RepositoryContext, change: _Change) -> CommitWithId:
+        """Merge a change onto the branch, with one parent."""
+        branch, operation = self.branch, change.operation
+        check_committable(context, branch)
+        strategy = as_strategy(self.strategy)
+        check_commit_text(change.message, change.metadata, allow_empty_message=True)
+
+        def plan(sealed: SealedBranch) -> Move:
+            check_clean(context, sealed, operation=operation)
+            head = sealed.head
+            state = merged(
+                context,
+                base=change.base,
+                source=change.source,
+                destination=head.metarange,
+                strategy=strategy,
+                what=f"{operation} on {branch}",
+            )
+            if not self.allow_empty and same_state(context, state, head.metarange):
+                raise no_changes(context, branch, f"The {operation}")
+            new = new_commit(
+                context,
+                parents=[(sealed.record.commit_id, head)],
+                metarange=state,
+                message=change.message,
+                metadata=change.metadata,
+                committer=self.committer,
+            )
+            return Move(new.id, commits=[new], relies_on=() if change.relies_on is None else [change.relies_on])
+
+        [new] = move_by_commits(context, branch, operation=operation, plan=plan)
+        return new
+
+
+@verb("revert", role="write", effort="compute", gives=CommitWithId)
+class Revert(_Pick, frozen=True, kw_only=True):
+    """Undo one commit's changes in a new commit.
+
+    Args:
+        ref: the commit; it need not be the head.
+        parent_number: of a merge commit, the parent to go back to: 1 is the first.
+        message: by default ``Revert <id>``.
+        strategy: what to take where the branch has changed the same paths since: ``source-wins`` undoes anyway.
+
+    Returns:
+        The new commit.
+
+    Raises:
+        Conflict: ``merge_conflict``; nothing has moved.
+        InvalidRequest: ``parent_number_needed``, ``invalid_parent_number``, ``dirty_branch``, ``no_changes``,
+            ``commit_expired``, ``protected_branch``.
+        NotFound: ``branch_not_found``, ``reference_not_found``.
+    Cost: as a merge.
+    """
+
+    def run(self, context: RepositoryContext) -> CommitWithId:
+        id, commit = resolve_commit(context, self.ref)
+        parent_id, parent = self._parent(context, id, commit)
+        change = _Change(
+            base=commit.metarange,
+            source=parent,
+            message=self.message or f"Revert {id}",
+            metadata=self.metadata or {},
+            relies_on=parent_id,  # its entries come back
+            operation="revert",
+        )
+        return self._apply(context, change)
+
+
+@verb("cherry_pick", role="write", effort="compute", gives=CommitWithId)
+class CherryPick(_Pick, frozen=True, kw_only=True):
+    """Make one commit's changes again in a new commit.
+
+    Args:
+        ref: the commit.
+        parent_number: of a merge commit, the parent that its changes are taken against: 1 is the first.
+        message: by default the commit's own.
+        metadata: added to the commit's own, and replaces equal keys; the commit's id and committer are added.
+
+    Returns, raises and costs as `Revert`.
+    """
+
+    def run(self, context: RepositoryContext) -> CommitWithId:
+        id, commit = resolve_commit(context, self.ref)
+        _, parent = self._parent(context, id, commit)
+        origin = {ORIGIN_KEY: id, COMMITTER_KEY: commit.committer}
+        change = _Change(
+            base=parent,
+            source=commit.metarange,
+            message=self.message or commit.message,
+            metadata={**commit.metadata, **(self.metadata or {}), **origin},
+            relies_on=id,
+            operation="cherry-pick",
+        )
+        return self._apply(context, change)

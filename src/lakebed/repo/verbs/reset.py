@@ -1,0 +1,98 @@
+"""`Reset` and `HardReset`: discard uncommitted changes, or move a branch to another commit.
+
+Invariants: what is reset is what was acknowledged before the seal; a write that is acknowledged later, or outside of
+what is reset, stays. A reset of paths is computed against the commit: those paths become as the head has them, whatever
+token or compacted metarange had changed them. Does not know: how a head moves (`lakebed.repo.heads`).
+"""
+
+from __future__ import annotations
+
+from lakebed.errors import InvalidRequest
+from lakebed.repo.commit import chosen_intervals, with_paths_of
+from lakebed.repo.context import RepositoryContext
+from lakebed.repo.heads import CommitWithId, Move, SealedBranch, applied_state, check_clean, move_branch, same_state
+from lakebed.repo.model import Commit
+from lakebed.repo.protection import check_committable, check_writable
+from lakebed.repo.refs import resolve_commit
+from lakebed.repo.verbs.message import Verb, verb
+
+__all__ = ["HardReset", "Reset"]
+
+
+@verb("reset", role="write", effort="compute", gives=CommitWithId)
+class Reset(Verb[CommitWithId], frozen=True, kw_only=True):
+    """Discard uncommitted changes: all, those of a path, or those below a prefix.
+
+    Returns:
+        The head, which does not move.
+
+    Raises:
+        NotFound: ``branch_not_found``.
+        InvalidRequest: ``two_targets``, ``protected_branch``, ``read_only_repository``, ``invalid_path``.
+        Conflict: ``branch_moved``.
+    Cost: of everything 2 durable writes of the key-value store, and no range is read: the tokens are removed in the
+    background. Of a path or prefix that of a compaction: all that is sealed is applied, and the branch's compacted
+    metarange is written anew.
+    """
+
+    branch: str
+    path: str | None = None
+    prefix: str | None = None
+
+    def run(self, context: RepositoryContext) -> CommitWithId:
+        if self.path is not None and self.prefix is not None:
+            raise InvalidRequest("A reset is of one path or of one prefix, and both were given.", kind="two_targets")
+        paths = () if self.path is None else (self.path,)
+        prefixes = () if self.prefix is None else (self.prefix,)
+        is_partial = bool(paths or prefixes)
+        chosen = chosen_intervals(paths, prefixes)
+        check_writable(context, self.branch)
+        heads: dict[str, Commit] = {}
+
+        def plan(sealed: SealedBranch) -> Move:
+            heads[sealed.record.commit_id] = sealed.head  # once it is published nothing may fail any more
+            if not is_partial or not sealed.has_changes:
+                return Move(sealed.record.commit_id)
+            state = applied_state(context, sealed)
+            head = sealed.head.metarange
+            kept = with_paths_of(context, state, source=head, chosen=chosen)
+            return Move(sealed.record.commit_id, compacted=None if same_state(context, head, kept) else kept)
+
+        move = move_branch(context, self.branch, operation="reset", plan=plan, gives_up=not is_partial)
+        return CommitWithId(move.commit_id, heads[move.commit_id])
+
+
+@verb("hard_reset", role="write", effort="compute", gives=CommitWithId)
+class HardReset(Verb[CommitWithId], frozen=True, kw_only=True):
+    """Move a branch to another commit.
+
+    Args:
+        ref: of the commit; of a branch what is committed there.
+        force: discard what is uncommitted; else a branch with such changes is refused.
+
+    Returns:
+        The new head.
+
+    Raises:
+        NotFound: ``branch_not_found``, ``reference_not_found``.
+        InvalidRequest: ``dirty_branch``, ``commit_expired``, ``protected_branch``, ``read_only_repository``.
+        Conflict: ``branch_moved``.
+    Cost: 2 durable writes of the key-value store.
+    """
+
+    branch: str
+    ref: str
+    force: bool = False
+
+    def run(self, context: RepositoryContext) -> CommitWithId:
+        check_committable(context, self.branch)
+        id, commit = resolve_commit(context, self.ref)
+
+        def plan(sealed: SealedBranch) -> Move:
+            if not self.force:
+                check_clean(context, sealed, operation="hard reset")
+            return Move(id, relies_on=[id])
+
+        # A new token: a head that returns to an earlier commit must not restore an earlier record.
+        move_branch(context, self.branch, operation="hard reset", plan=plan, fresh_token=True, gives_up=self.force)
+        return CommitWithId(id, commit)
