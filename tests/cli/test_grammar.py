@@ -12,8 +12,8 @@ import pytest
 
 import lakebed
 from lakebed import kv
-from lakebed.cli import completion, exits
-from lakebed.cli.main import app
+from lakebed.cli import exits, shells
+from lakebed.cli.commands import ROOT
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_the_environment_names_the_lake(cli: Any, world: str, monkeypatch: pytes
     monkeypatch.setenv("LAKEBED_LAKE", world)
     for words in ("ls", "history flights", "table tags flights", "kv get serving k", "repo tags analytics", "pins"):
         left_out = cli(*words.split(), "--json")
-        command = words.split()[:2] if words.split()[0] in app.groups else words.split()[:1]
+        command = words.split()[:2] if words.split()[0] in ROOT.groups else words.split()[:1]
         given = cli(*command, world, *words.split()[len(command) :], "--json")
         assert left_out.code == exits.OK, (words, left_out.err)
         assert left_out.out == given.out
@@ -148,7 +148,7 @@ COMPLETED: list[tuple[str, set[str]]] = [
 def test_what_may_come_next_is_offered(cli: Any, world: str) -> None:
     """Commands, options, choices and the names that are in the lake; nothing where a file may stand; never an error."""
     for line, expected in COMPLETED:
-        answer = cli(completion.WORDS, line.replace("LAKE", world))
+        answer = cli(shells.COMPLETE, line.replace("LAKE", world))
         assert answer.code == exits.OK
         assert {text.partition("\t")[0] for text in answer.out.splitlines()} == expected, line
         assert answer.err == "", line
@@ -157,7 +157,7 @@ def test_what_may_come_next_is_offered(cli: Any, world: str) -> None:
 def test_bash_completes(tmp_path: Path, world: str) -> None:
     """A real bash that evaluated the script fills in what is asked for, behind a colon too."""
     script = tmp_path / "completion.bash"
-    script.write_text(completion.script_of(completion.Shell.bash))
+    script.write_text(shells.script_of(shells.Shell.bash))
     test = f"""
 lakebed() {{ {sys.executable} -m lakebed.cli "$@"; }}
 source {script}
@@ -170,9 +170,9 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
     assert done.stdout == "serving\n"
 
 
-@pytest.mark.parametrize("shell", completion.Shell)
-def test_each_shell_has_a_script(cli: Any, shell: completion.Shell) -> None:
+@pytest.mark.parametrize("shell", shells.Shell)
+def test_each_shell_has_a_script(cli: Any, shell: shells.Shell) -> None:
     """What is printed is the script alone, and it asks the hidden option."""
     answer = cli("completion", shell.value)
-    assert answer.out == completion.script_of(shell)
-    assert f"lakebed {completion.WORDS} " in answer.out
+    assert answer.out == shells.script_of(shell)
+    assert f"lakebed {shells.COMPLETE} " in answer.out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -15,13 +16,14 @@ import pytest
 import lakebed
 from lakebed import errors, kv
 from lakebed.cli import exits
-from lakebed.cli.main import app
+from lakebed.cli.command import Command
+from lakebed.cli.commands import ROOT
 
 DELETING = {"collect", "drop", "drop-tag", "drop-branch", "expire-tags", "rollback", "expire", "delete"}
 
 
-EVERY = {command.path: command for command in app.every()}
-GROUPS = [(), *((name,) for name in app.groups)]
+EVERY = {command.path: command for command in ROOT.every()}
+GROUPS = [(), *((name,) for name in ROOT.groups)]
 
 
 def options_of(words: tuple[str, ...]) -> set[str]:
@@ -153,6 +155,37 @@ def test_commands_load_only_what_they_need(lake: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_group_is_loaded_when_it_is_asked_for() -> None:
+    """The root's help imports no module of commands; a command imports its own only."""
+    script = (
+        "import sys\n"
+        "from lakebed.cli import commands, main\n"
+        "modules = {f'lakebed.cli.{one}' for group in (commands.ROOT, *commands.ROOT.groups.values())"
+        " for one in group.modules}\n"
+        "assert main.run(['--help']) == 0\n"
+        "assert not modules & sys.modules.keys(), modules & sys.modules.keys()\n"
+        "assert main.run(['kv', 'get', '--help']) == 0\n"
+        "assert modules & sys.modules.keys() == {'lakebed.cli.kv_keys'}, modules & sys.modules.keys()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_table_of_commands_is_complete() -> None:
+    """The table names each declared command once; the summaries of the root are those of the commands."""
+    for group in (ROOT, *ROOT.groups.values()):
+        for module, words in group.modules.items():
+            found = vars(importlib.import_module(f"lakebed.cli.{module}")).values()
+            declared = {
+                one.word
+                for one in found
+                if isinstance(one, type) and issubclass(one, Command) and one.word and not one.successor
+                if one.__module__.endswith(f".{module}")
+            }
+            assert sorted(declared) == sorted(words), module
+    assert ROOT.summaries == {word: ROOT.command(word).summary for word in ROOT.words}
 
 
 def test_a_library_loads_no_data_frames() -> None:

@@ -218,7 +218,7 @@ def test_a_repeated_import_makes_no_commit(repo: Cli, tmp_path: Path) -> None:
         (source / name).write_bytes(b"1")
     assert "Imported 2 objects of" in repo("import", "main", source, "in/").out
     at = repo("show", "main", "--json").json["id"]
-    assert "Nothing changed: main has the 2 objects of" in repo("import", "main", source, "in/").out
+    assert "Nothing changed, no commit: main already has the 2 objects of" in repo("import", "main", source, "in/").out
     again = repo("import", "main", source, "in/", "--json").json
     assert (again["id"], again["imported"], again["changed"]) == (at, 2, False)
     (source / "a").write_bytes(b"22")
@@ -237,7 +237,7 @@ def test_what_is_uncommitted_is_given_up(repo: Cli, file: Path) -> None:
     repo("reset", "main", "--path", "p/", "--yes")
     assert [one["path"] for one in repo("status", "main", "--json").json] == ["q"]
     assert "not both" in one_sentence(repo("reset", "main", "--path", "a", "--hard", "main", code=2).err)
-    assert "Threw away" in repo("reset", "main", "--yes").out
+    assert "Discarded" in repo("reset", "main", "--yes").out
     assert repo("reset", "main", "--yes").out == "Nothing was uncommitted on main.\n"
     assert repo("reset", "main", "--hard", "main~1", "--yes", "--json").json["commit"] != first
     assert repo("ls", "main", "--json").json == []

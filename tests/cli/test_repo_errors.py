@@ -251,11 +251,11 @@ def test_mistyped_names_and_paths_are_answered_by_what_is_there(cli: Cli, tmp_pa
     refused(cli("repo", "put", lake, "ops", "main", "b", tmp_path), 2, "is a folder")
     refused(cli("repo", "get", lake, "ops", "main", "raw/a.csv", tmp_path), 2, "is a folder")
     refused(cli("repo", "get", lake, "ops", "main", "raw/a.csv", tmp_path / "no" / "b"), 2, "There is no folder")
-    refused(cli("repo", "ls", lake, "ops", "main", "--limit", "abc"), 2, "it is a whole number")
+    refused(cli("repo", "ls", lake, "ops", "main", "--limit", "abc"), 2, "use an integer")
     refused(cli("key", "create", lake, "--role", "boss"), 2, "read, write or admin")
     assert cli("repo", "reset", lake, "ops", "main", "--path", "raw").out == "Nothing was uncommitted at raw on main.\n"
     assert cli("repo", "reset", lake, "ops", "main", "--path", "raw", "--dry-run").out == (
-        "Nothing would be thrown away.\n"
+        "Nothing would be discarded.\n"
     )
 
 
@@ -263,7 +263,7 @@ def test_a_process_that_owns_the_repositories_is_named(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And only what a command can do about it is said."""
-    monkeypatch.setattr("lakebed.cli.homes._OWNER_WAIT_MS", 0)
+    monkeypatch.setattr("lakebed.cli.repo_context._OWNER_WAIT_MS", 0)
     file = tmp_path / "a.csv"
     file.write_bytes(b"x")
     with lakebed.repo.open(tmp_path / "lake" / "ops.repo"):

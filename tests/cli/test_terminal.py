@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from lakebed.cli.grammar import find
-from lakebed.cli.main import app
+from lakebed.cli.commands import ROOT
+from lakebed.cli.parser import find
 
 RUNNER = Path(__file__).parent / "every_command.py"
 STORY: list[tuple[str, int]] = runpy.run_path(str(RUNNER))["STORY"]
@@ -44,8 +44,8 @@ def at_a_terminal(folder: Path, *widths: str, color: bool) -> str:
 
 def test_the_story_has_every_command() -> None:
     """A command that is added is run here too."""
-    told = {found.path for line, _ in STORY if (found := find(app, line.split(" "))[1]) is not None}
-    assert told == {command.path for command in app.every()}
+    told = {found.path for line, _ in STORY if (found := find(ROOT, line.split(" "))[1]) is not None}
+    assert told == {command.path for command in ROOT.every()}
 
 
 @pytest.mark.parametrize(("widths", "color"), [(("80",), True), (("60",), False)], ids=["80", "60 without color"])

@@ -1,8 +1,7 @@
-"""Completion in bash, zsh and fish: one function answers what may stand at the end of a line, the shells ask it.
+"""What may come at the end of a command line, for the completion of shells.
 
-Owns: `candidates` and the scripts. Invariants: a line that is asked about changes nothing and never fails: what cannot
-be looked up is not offered, and the shell offers files then. Cost: starting, and for names in a lake the listing of
-them.
+Invariants: completing changes nothing and never fails: a name that cannot be looked up is not offered, and the shell
+offers files instead. Cost: the start, and one listing for names in a lake.
 """
 
 from __future__ import annotations
@@ -10,78 +9,23 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterable, Sequence
-from enum import StrEnum
 from typing import Final
 
-from lakebed.cli import args, grammar, homes, keys
-from lakebed.cli.grammar import COMMON, LAKE_VARIABLE, Command, Group, Parameter
+from lakebed.cli import parser
+from lakebed.cli.command import COMMON, CommandSpec
+from lakebed.cli.context import LakeCommand, TableCommand
+from lakebed.cli.grammar import LAKE_VARIABLE, Parameter
+from lakebed.cli.groups import Group
+from lakebed.cli.loading import load
 from lakebed.errors import LakebedError
 
-__all__ = ["WORDS", "Shell", "candidates", "script_of"]
-
-WORDS: Final = "--complete"
-"""The hidden option by which a shell asks: ``lakebed --complete LINE``."""
+__all__ = ["candidates"]
 
 _MEANING_CHARACTERS_MAX: Final = 80
 
 
-class Shell(StrEnum):
-    """Shells that can complete commands."""
-
-    bash = "bash"
-    zsh = "zsh"
-    fish = "fish"
-
-
-_SCRIPTS: Final = {
-    Shell.bash: f"""\
-_lakebed() {{
-    local IFS=$'\\n' line="${{COMP_LINE:0:COMP_POINT}}" word
-    COMPREPLY=($(lakebed {WORDS} "$line" 2>/dev/null | cut -f1))
-    # Words end at colons here: what stands before the last one is not typed again.
-    word="${{line##* }}"
-    COMPREPLY=("${{COMPREPLY[@]#"${{word%"${{COMP_WORDS[COMP_CWORD]}}"}}"}}")
-}}
-complete -o default -F _lakebed lakebed
-""",
-    Shell.zsh: f"""\
-#compdef lakebed
-_lakebed() {{
-    local one
-    local -a found shown
-    found=("${{(@f)$(lakebed {WORDS} "${{(j: :)${{(@q)words[1,CURRENT-1]}}}} $PREFIX" 2>/dev/null)}}")
-    if [[ -z "$found" ]]; then
-        _files
-        return
-    fi
-    for one in $found; do
-        shown+=("${{${{one%%$'\\t'*}}//:/\\\\:}}:${{one#*$'\\t'}}")
-    done
-    _describe lakebed shown
-}}
-compdef _lakebed lakebed
-""",
-    Shell.fish: f"""\
-function __lakebed_complete
-    set -l found (lakebed {WORDS} (commandline -cp) 2>/dev/null)
-    if test (count $found) -eq 0
-        __fish_complete_path (commandline -ct)
-    else
-        printf '%s\\n' $found
-    end
-end
-complete -c lakebed -f -a '(__lakebed_complete)'
-""",
-}
-
-
-def script_of(shell: Shell) -> str:
-    """What a shell evaluates to complete lakebed's commands."""
-    return _SCRIPTS[shell]
-
-
 def candidates(root: Group, line: str) -> list[str]:
-    """What may stand at the end of a command line: each a value, a tab and its meaning. None: a file may.
+    """What may come at the end of a command line: each a value, a tab and its meaning. Empty: a file.
 
     Args:
         line: from the program's name up to the cursor.
@@ -91,26 +35,25 @@ def candidates(root: Group, line: str) -> list[str]:
     except ValueError:  # a quote that is not closed yet
         words = line.split()
     current = "" if line[-1:].isspace() or len(words) < 2 else words.pop()
-    found = _candidates(root, grammar.in_order(root, words[1:]), current)
+    found = _candidates(root, parser.in_order(root, words[1:]), current)
     return [f"{name}\t{meaning[:_MEANING_CHARACTERS_MAX]}" for name, meaning in found if name.startswith(current)]
 
 
 def _candidates(root: Group, words: Sequence[str], current: str) -> Iterable[tuple[str, str]]:
     names = [word for word in words if not word.startswith("-")]
     try:
-        group, command, used, _ = grammar.find(root, names)
+        group, command, used, _ = parser.find(root, names)
     except LakebedError:
         return []
     if command is not None:
         return _of_command(command, list(words[used:]), current)
     if current.startswith("-"):
         return _options(COMMON)
-    named = [(name, one.summary) for name, one in group.commands.items()]
-    return named + [(name, one.help) for name, one in group.groups.items()]
+    return [*group.listed(), *((name, one.help) for name, one in group.groups.items())]
 
 
-def _of_command(command: Command, words: list[str], current: str) -> Iterable[tuple[str, str]]:
-    by_name = {name: one for one in (*command.options, *COMMON) for name in one.names}
+def _of_command(command: CommandSpec, words: list[str], current: str) -> Iterable[tuple[str, str]]:
+    by_name = {name: one for one in command.options for name in one.names}
     texts: list[str] = []
     waiting: Parameter | None = None
     for word in words:
@@ -127,7 +70,7 @@ def _of_command(command: Command, words: list[str], current: str) -> Iterable[tu
     if waiting is not None:
         return _values(waiting, texts)
     if current.startswith("-"):
-        return _options((*command.options, *COMMON))
+        return _options(command.options)
     at = min(len(texts), len(slots) - 1)
     if not slots or (at < len(texts) and not slots[at].is_list):
         return []
@@ -152,23 +95,31 @@ def _values(one: Parameter, texts: Sequence[str], kind: str = "") -> Iterable[tu
         return []
 
 
-# ---- names in a lake, by what stands before them
+# ---- names in a lake, by the arguments before them
+
+
+def _lake(texts: Sequence[str]) -> LakeCommand:
+    return LakeCommand({"lake": texts[0]})
+
+
+def _table(texts: Sequence[str]) -> TableCommand:
+    return TableCommand({"lake": texts[0], "table": texts[1]})
 
 
 def _stores(texts: Sequence[str]) -> list[str]:
-    return [str(store).partition(":")[2] for store in args.open_lake(texts[0]).stores()]
+    return [str(store).partition(":")[2] for store in _lake(texts).open_lake().stores()]
 
 
 def _tables(texts: Sequence[str]) -> list[str]:
-    return args.open_lake(texts[0]).tables()
+    return _lake(texts).open_lake().tables()
 
 
 def _tags(texts: Sequence[str]) -> list[str]:
-    return [tag.name for tag in args.open_table(texts[0], texts[1]).tags()]
+    return [tag.name for tag in _table(texts).open_table().tags()]
 
 
 def _branches(texts: Sequence[str]) -> list[str]:
-    return [branch.name for branch in args.open_table(texts[0], texts[1]).branches()]
+    return [branch.name for branch in _table(texts).open_table().branches()]
 
 
 def _versions(texts: Sequence[str]) -> list[str]:
@@ -176,26 +127,32 @@ def _versions(texts: Sequence[str]) -> list[str]:
 
 
 def _databases(texts: Sequence[str]) -> list[str]:
-    return keys.names_of(texts[0])
+    names: list[str] = load("lakebed.cli.kv_context").names_of(texts[0], None)
+    return names
 
 
 def _checkpoints(texts: Sequence[str]) -> list[str]:
-    return [one.name or one.id for one in keys.database(texts[0], texts[1], None).list_checkpoints()]
+    database = load("lakebed.cli.kv_context").DatabaseCommand({"lake": texts[0], "name": texts[1]}).database()
+    return [one.name or one.id for one in database.list_checkpoints()]
 
 
 def _repositories(texts: Sequence[str]) -> list[str]:
-    with homes.reading(texts[0], metadata=None) as home:
-        return [one.name for one in home.list()]
+    with load("lakebed.cli.repo_context").RepositoriesCommand({"lake": texts[0]}).reading_all() as repositories:
+        return [one.name for one in repositories.list()]
 
 
 def _repository_branches(texts: Sequence[str]) -> list[str]:
-    with homes.reading(texts[0], metadata=None) as home:
-        return [one.name for one in home.repository(texts[1]).branches()]
+    with load("lakebed.cli.repo_context").RepositoryCommand(_repository(texts)).reading() as repository:
+        return [one.name for one in repository.branches()]
 
 
 def _repository_tags(texts: Sequence[str]) -> list[str]:
-    with homes.reading(texts[0], metadata=None) as home:
-        return [one.name for one in home.repository(texts[1]).tags()]
+    with load("lakebed.cli.repo_context").RepositoryCommand(_repository(texts)).reading() as repository:
+        return [one.name for one in repository.tags()]
+
+
+def _repository(texts: Sequence[str]) -> dict[str, str]:
+    return {"lake": texts[0], "repository": texts[1]}
 
 
 def _references(texts: Sequence[str]) -> list[str]:

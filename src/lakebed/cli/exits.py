@@ -32,8 +32,18 @@ __all__ = [
     "REJECTED",
     "UNAVAILABLE",
     "USAGE",
+    "Exit",
     "exit_code",
 ]
+
+
+class Exit(Exception):
+    """End the command with an exit code; everything is printed already."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
 
 OK: Final = 0
 BUG: Final = 1

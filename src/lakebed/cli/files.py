@@ -23,7 +23,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
-from lakebed.cli import say
+from lakebed.cli import output
 from lakebed.errors import InvalidRequest, NotFound
 
 __all__ = ["Format", "Loaded", "print_rows", "read_file", "schema_of_file", "write_rows"]
@@ -170,14 +170,14 @@ def write_rows(
     *,
     schema: pa.Schema,
     format: Format,
-    output: str | None,
+    file: str | None,
     limit: int | None = None,
 ) -> int:
     """Write a stream of rows to a file or to standard output.
 
     Args:
         format: ``table`` shows the first rows only, and says how many there are.
-        output: a file; None is standard output.
+        file: a path; None is standard output.
         limit: at most so many rows.
 
     Returns:
@@ -189,17 +189,17 @@ def write_rows(
     if head is not None:
         # The batches' own schema: the one asked may differ from it in nullability, which writers refuse.
         rows, schema = itertools.chain((head,), rows), head.schema
-    if output is None:
+    if file is None:
         if format == "parquet" and sys.stdout.isatty():
             raise InvalidRequest("Parquet is not for a terminal: name a file with --output.", kind="binary_output")
         _write(rows, schema, format, sys.stdout.buffer)
         sys.stdout.flush()
         return written.row_count
-    target = Path(output)
+    target = Path(file)
     if target.is_dir():
-        raise InvalidRequest(f"{output} is a folder: name a file in it.", kind="not_a_file", path=output)
+        raise InvalidRequest(f"{file} is a folder: name a file in it.", kind="not_a_file", path=file)
     if not target.parent.is_dir():
-        raise NotFound(f"There is no folder {target.parent} for {target.name}.", kind="no_folder", path=output)
+        raise NotFound(f"There is no folder {target.parent} for {target.name}.", kind="no_folder", path=file)
     unfinished = target.with_name(f".{target.name}.unfinished")
     try:
         with unfinished.open("wb") as sink:
@@ -213,7 +213,7 @@ def write_rows(
 def print_rows(rows: pa.Table, *, json: bool) -> None:
     """Print a small table whole."""
     if json:
-        say.document(rows.to_pylist())
+        output.document(rows.to_pylist())
     else:
         _grid(rows.slice(0), rows.num_rows)
 
@@ -267,9 +267,9 @@ def _grid(rows: pa.Table, total: int) -> None:
     ]
     cells = [[_cell(value) for value in row.values()] for row in rows.slice(0, _SHOWN_ROWS_MAX).to_pylist()]
     texts = [field.name for field in rows.schema if pa.types.is_string(field.type)]
-    say.grid(rows.schema.names, cells, right=numeric, sentences=texts, empty="No rows.")
+    output.grid(rows.schema.names, cells, right=numeric, sentences=texts, empty="No rows.")
     if total > _SHOWN_ROWS_MAX:
-        say.sentence(f"{_SHOWN_ROWS_MAX} of {total:,} rows; --format csv, json or parquet gives all.")
+        output.sentence(f"{_SHOWN_ROWS_MAX} of {total:,} rows; --format csv, json or parquet gives all.")
 
 
 def _cell(value: Any) -> str:

@@ -11,7 +11,9 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from lakebed.cli.grammar import COMMON, Command, Group, Option, Parameter
+from lakebed.cli.command import COMMON, CommandSpec
+from lakebed.cli.grammar import Option, Parameter
+from lakebed.cli.groups import Group
 
 __all__ = ["page_of_command", "page_of_group"]
 
@@ -22,18 +24,17 @@ _TERM_COLUMNS_MAX = 34
 Entry = tuple[str, str]
 
 
-def page_of_command(command: Command) -> str:
+def page_of_command(command: CommandSpec) -> str:
     """The page of a command."""
     arguments = [(_term(one), one.spec.help) for one in command.arguments]
-    options = [(_term(one), _meaning(one)) for one in (*command.options, *COMMON)]
+    options = [(_term(one), _meaning(one)) for one in command.options]
     options.append(("-h, --help", "Show this page."))
     return _page(f"{command.name} [OPTIONS] {command.usage}", command.help, Arguments=arguments, Options=options)
 
 
 def page_of_group(group: Group) -> str:
     """The page of a group of commands."""
-    commands = [(name, command.summary) for name, command in group.commands.items()]
-    commands += [(name, inner.help) for name, inner in group.groups.items()]
+    commands = [*group.listed(), *((name, inner.help) for name, inner in group.groups.items())]
     options = [] if group.name else [(_term(one), _meaning(one)) for one in COMMON]
     options += [] if group.name else [("--version", "Show lakebed's version.")]
     options.append(("-h, --help", "Show this page."))

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
 
+from lakebed.cli.loading import load
+
 __all__ = ["Columns", "fit", "records", "width_of", "wrapped"]
 
 _GAPS: Final = (3, 2)
@@ -28,9 +30,7 @@ def width_of(text: str) -> int:
     """How many columns of a terminal a text without line feeds takes."""
     if text.isascii():
         return len(text)
-    from rich.cells import cell_len  # a character may be two columns wide
-
-    return cell_len(text)
+    return int(load("rich.cells").cell_len(text))  # a character may be two columns wide
 
 
 def wrapped(text: str, width: int | None) -> list[str]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from lakebed.cli import args
+from lakebed.cli import arguments
 from lakebed.duration import parse_duration_ms, parse_size_bytes
 from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.lake.names import parse_store_name, parse_table_name
@@ -40,8 +40,7 @@ PARSERS: dict[str, Callable[[str], Any]] = {
     "size": parse_size_bytes,
     "reference": parse_reference,
     "time": parse_time_ms,
-    "duration of the command line": args.duration_ms,
-    "time of the command line": args.time_ms,
+    "duration of the command line": arguments.duration_ms,
     "filter": parse_predicate,
     "table": parse_table_name,
     "store": parse_store_name,

@@ -19,7 +19,7 @@ from typing import Any, Final, TextIO
 import msgspec
 
 from lakebed.cli import exits, layout
-from lakebed.cli.grammar import Exit
+from lakebed.cli.loading import load
 from lakebed.clock import SystemClock
 from lakebed.errors import LakebedError
 from lakebed.texts import counted as count
@@ -222,7 +222,7 @@ def ask(question: str, *, yes: bool, json: bool) -> None:
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         sys.stderr.write("Nothing was changed.\n")
-        raise Exit(exits.DECLINED)
+        raise exits.Exit(exits.DECLINED)
 
 
 @contextmanager
@@ -231,15 +231,7 @@ def progress(title: str) -> Iterator[Callable[[Any], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bars:
-        bar = bars.add_task(title, total=None)
-
-        def advance(state: Any) -> None:
-            bars.update(bar, completed=state.done_count, total=state.total_count)
-
+    with load("lakebed.cli.progress_bar").bar(title) as advance:
         yield advance
 
 

@@ -1,0 +1,33 @@
+"""Commands about lakebed itself: version, completion."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import lakebed
+from lakebed.cli import output
+from lakebed.cli.command import Command
+from lakebed.cli.grammar import argument
+from lakebed.cli.shells import Shell, script_of
+
+__all__ = ["Completion", "Version"]
+
+
+class Version(Command, name="version"):
+    """Print lakebed's version."""
+
+    def run(self) -> None:
+        self.result({"version": lakebed.__version__}, f"lakebed {lakebed.__version__}")
+
+
+class Completion(Command, name="completion"):
+    """Print the completion script of a shell: `eval "$(lakebed completion bash)"`."""
+
+    shell: Annotated[Shell, argument("SHELL", help="bash, zsh or fish.")]
+
+    def run(self) -> None:
+        script = script_of(self.shell)
+        if self.json:
+            output.document({"shell": self.shell.value, "script": script})
+        else:
+            output.lines([script.rstrip("\n")])

@@ -1,0 +1,125 @@
+"""Commands on the access keys of a server: create, list, rotate, revoke."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from lakebed.cli import output
+from lakebed.cli.command import Deletion
+from lakebed.cli.grammar import argument, option
+from lakebed.cli.repo_context import RepositoriesCommand
+from lakebed.repo.remote.repositories import RemoteRepositories
+from lakebed.repo.repositories import Repositories
+from lakebed.server.keys import AccessKeys, NewAccessKey
+
+KeyId = Annotated[str, argument("KEY", help="The access key's id.")]
+
+
+class Role(StrEnum):
+    """What an access key may do."""
+
+    read = "read"
+    write = "write"
+    admin = "admin"
+
+
+class CreateKey(RepositoriesCommand, name="create"):
+    """Create an access key; its secret is shown only once."""
+
+    role: Annotated[Role, option("--role", help="What it may do: read, write or admin.")] = Role.write
+    repository: Annotated[
+        list[str] | None, option("--repository", help="Only this repository; again for more. Default: all.")
+    ] = None
+    description: Annotated[str, option("--description", help="What it is for.")] = ""
+
+    def run(self) -> None:
+        with self.writing_all(create=not self.repository) as repositories:
+            for name in self.repository or ():
+                repositories.repository(name)  # a key for a mistyped name would be useless
+            made = _access_keys(repositories).create(
+                role=self.role.value,
+                repositories=tuple(self.repository) if self.repository else None,
+                description=self.description,
+            )
+        _print_secret(made, json=self.json)
+
+
+class ListKeys(RepositoriesCommand, name="list"):
+    """List the access keys; their secrets are not stored."""
+
+    def run(self) -> None:
+        with self.reading_all() as repositories:
+            found: list[dict[str, Any]] = [
+                {
+                    "id": key.id,
+                    "role": key.role,
+                    "repositories": None if key.repositories is None else list(key.repositories),
+                    "created_ms": key.created_at_ms,
+                    "description": key.description,
+                }
+                for key in _access_keys(repositories).list()
+            ]
+        if self.json:
+            output.document(found)
+            return
+        output.grid(
+            ("access key", "role", "repositories", "made", "what for"),
+            [
+                (
+                    one["id"],
+                    one["role"],
+                    "all" if one["repositories"] is None else ", ".join(one["repositories"]),
+                    output.ago(one["created_ms"]),
+                    one["description"] or "-",
+                )
+                for one in found
+            ],
+            less=("made",),
+            sentences=("repositories", "what for"),
+            empty="No access key: the first start of a server makes one.",
+        )
+
+
+class RotateKey(RepositoriesCommand, name="rotate"):
+    """Give an access key a new secret, shown only once; running servers refuse the old one within seconds."""
+
+    key: KeyId
+
+    def run(self) -> None:
+        with self.writing_all(create=True) as repositories:
+            made = _access_keys(repositories).rotate(self.key)
+        _print_secret(made, json=self.json)
+
+
+class RevokeKey(Deletion, RepositoriesCommand, name="revoke"):
+    """Revoke an access key; running servers refuse it within seconds."""
+
+    key: KeyId
+
+    def run(self) -> None:
+        if self.dry_run:
+            with self.reading_all() as repositories:
+                found = _access_keys(repositories).get(self.key)
+            text = f"Would revoke the access key {self.key} (role {found.role})."
+            self.result({"id": self.key, "role": found.role, "dry_run": True}, text)
+            return
+        self.ask(f"Revoke the access key {self.key}?")
+        with self.writing_all(create=True) as repositories:
+            _access_keys(repositories).revoke(self.key)
+        self.result({"id": self.key, "dry_run": False}, f"Revoked the access key {self.key}.")
+
+
+def _access_keys(repositories: Repositories) -> Any:
+    """The access keys of a lake: in its records, or through the server that owns them, with the same methods."""
+    if isinstance(repositories, RemoteRepositories):
+        return repositories.access_keys
+    return AccessKeys(repositories.key_value, environment=repositories.environment)
+
+
+def _print_secret(made: NewAccessKey, *, json: bool) -> None:
+    facts = {"access_key_id": made.key.id, "secret_access_key": made.secret, "role": made.key.role}
+    only = f", only in {', '.join(made.key.repositories)}" if made.key.repositories else ""
+    text = f"access key  {made.key.id}\nsecret      {made.secret}\nrole        {made.key.role}{only}"
+    text += "\nKeep the secret: it is not shown again."
+    output.result(json, facts, text)

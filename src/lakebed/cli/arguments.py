@@ -1,0 +1,84 @@
+"""Arguments and options that several commands share, each declared once, and how their texts are read."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Annotated, Final
+
+from lakebed.cli.grammar import argument, option, pairs
+from lakebed.duration import parse_duration_ms
+from lakebed.errors import InvalidRequest
+from lakebed.texts import shown
+
+__all__ = [
+    "LAKE_HELP",
+    "AfterDestroy",
+    "Branch",
+    "Lake",
+    "Limit",
+    "PartitionPairs",
+    "TableName",
+    "TakeOver",
+    "Timestamp",
+    "Version",
+    "duration",
+    "duration_ms",
+    "names",
+    "pairs",
+    "version_of",
+    "webhook_hosts",
+]
+
+LAKE_HELP: Final = "Where the lake is: a folder or a URL such as s3://bucket/lake."
+Lake = Annotated[str, argument("LAKE", help=LAKE_HELP, is_lake=True)]
+TableName = Annotated[str, argument("TABLE", help="A table of the lake: flights, or database.flights.")]
+Branch = Annotated[str | None, option("--branch", help="A branch of the table, instead of main.")]
+Version = Annotated[
+    str | None, option("--version", help="A snapshot id, a tag or a branch (or snapshot.7, tag.x, branch.x).")
+]
+Timestamp = Annotated[
+    str | None, option("--timestamp", help="The newest version at or before a time: 2026-01-31T12:00:00Z.")
+]
+Limit = Annotated[int | None, option("--limit", min=1, help="At most this many.")]
+PartitionPairs = Annotated[list[str] | None, option("--partition", metavar="KEY=VALUE", help="Only this partition.")]
+TakeOver = Annotated[
+    bool, option("--take-over", help="Also from an owner with a live lease: the owner's process is fenced.")
+]
+AfterDestroy = Annotated[bool, option("--after-destroy", help="Create a new database where one was destroyed.")]
+
+
+def webhook_hosts() -> tuple[str, ...]:
+    """Hosts that webhooks may reach though they are not public, from ``LAKEBED_ALLOW_WEBHOOK``, comma-separated."""
+    return tuple(host.strip() for host in os.environ.get("LAKEBED_ALLOW_WEBHOOK", "").split(",") if host.strip())
+
+
+def duration_ms(text: str | None) -> int | None:
+    """Milliseconds of ``7 d`` or ``P7D``; None for None. Raises `InvalidRequest`, also for a number without a unit."""
+    if text is None:
+        return None
+    bare = text.strip()
+    if bare.isdecimal() and bare.strip("0"):  # milliseconds in stored options; a user who types 7 means days
+        raise InvalidRequest(
+            f"{shown(text)} has no unit: write '{bare[:20]} d', '{bare[:20]}h' or '{bare[:20]}min'.",
+            kind="invalid_duration",
+            text=text,
+        )
+    return parse_duration_ms(text)
+
+
+def duration(text: str) -> timedelta:
+    """The duration of a text. Raises `InvalidRequest`."""
+    return timedelta(milliseconds=duration_ms(text) or 0)
+
+
+def version_of(version: str | None, tag: str | None) -> str | None:
+    """What ``--version`` and ``--tag`` mean together. Raises `InvalidRequest` when both are given."""
+    if version is not None and tag is not None:
+        raise InvalidRequest("Give --version or --tag, not both: a tag's name is a version too.", kind="two_versions")
+    return f"tag.{tag}" if tag is not None else version
+
+
+def names(text: str | None) -> list[str]:
+    """The names of a comma-separated list; none for None."""
+    return [name.strip() for name in (text or "").split(",") if name.strip()]

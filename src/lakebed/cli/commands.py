@@ -1,0 +1,97 @@
+"""The table of groups and commands: name, help and module. Importing it imports no module of commands."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lakebed.cli import exits
+from lakebed.cli.grammar import LAKE_VARIABLE
+from lakebed.cli.groups import Group
+
+__all__ = ["ROOT"]
+
+_CODES: Final = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in exits.MEANINGS.items())
+
+_GROUPS: Final = (
+    Group(
+        "table",
+        "Tables: create, read, write, tag, time travel, roll back, expire.",
+        {
+            "table_schemas": (
+                *("create", "describe", "drop", "add-column", "drop-column", "rename-column", "widen-column"),
+                *("set-option", "unset-option"),
+            ),
+            "table_rows": ("read", "append", "upsert", "write", "overwrite", "delete", "diff", "changes", "system"),
+            "table_tags": ("tags", "tag", "replace-tag", "rename-tag", "drop-tag", "expire-tags"),
+            "table_versions": (
+                *("history", "branches", "branch", "drop-branch", "fast-forward", "rollback", "expire"),
+                *("compact", "collect"),
+            ),
+            "table_fsck": ("fsck",),
+        },
+    ),
+    Group(
+        "kv",
+        "Databases of keys and values. A tag is a checkpoint, which pins a version; a branch is a clone, which shares "
+        "files.",
+        {
+            "kv_keys": ("get", "put", "delete", "scan", "stats"),
+            "kv_databases": ("create", "branch", "restore", "drop", "manifest", "manifests"),
+            "kv_checkpoints": ("tag", "refresh-tag", "drop-tag", "tags"),
+            "kv_upkeep": ("collect", "compact"),
+        },
+    ),
+    Group(
+        "repo",
+        "Repositories: branches, commits and merges over a data lake, and collecting their garbage.",
+        {
+            "repo_repositories": (
+                *("create", "list", "drop", "retention", "set-retention", "drop-retention", "collect"),
+            ),
+            "repo_references": (
+                *("branches", "branch", "drop-branch", "undelete-branch", "protect", "tags", "tag", "drop-tag"),
+            ),
+            "repo_directories": ("upload", "download"),
+            "repo_objects": ("put", "get", "ls", "stat", "rm", "import"),
+            "repo_versions": (
+                *("commit", "log", "show", "diff", "status", "merge", "revert", "cherry-pick", "reset", "rebase"),
+                *("compact", "blame"),
+            ),
+        },
+    ),
+    Group(
+        "key",
+        "Access keys of a server: who may read, write or administer which repositories.",
+        {"access_keys": ("create", "list", "rotate", "revoke")},
+    ),
+    Group(
+        "pipeline",
+        "Pipelines: ingest, merge, audit, tag, compact, expire and report, through Spark.",
+        {"pipelines": ("run", "status", "report")},
+    ),
+)
+
+ROOT: Final = Group(
+    "",
+    "Pin, fork, roll back and clean data on object storage.\n\n"
+    "A command is lakebed STORE VERB LAKE NAME ...: the kind of store, what to do, the lake, the store's name. "
+    f"Commands without a lake use the one in the environment variable {LAKE_VARIABLE}. Exit codes:\n\n{_CODES}",
+    {
+        "lakes": ("ls", "history", "pins", "why", "collect"),
+        "lake_fsck": ("fsck",),
+        "serve": ("serve",),
+        "about": ("version", "completion"),
+    },
+    summaries={
+        "ls": "List the stores of a lake: newest version, rows, bytes, pins.",
+        "history": "List the versions that can be read, oldest first, pinned ones included.",
+        "pins": "List everything that keeps a version alive, with the bytes that it alone holds.",
+        "why": "Say which pins and versions need an object, or when it may be deleted.",
+        "fsck": "Check that everything a lake refers to exists and is readable; change nothing unless asked to repair.",
+        "collect": "Delete what nothing needs: expired tags, snapshots, checkpoints; orphans; dropped stores.",
+        "serve": "Serve the repositories of a lake over HTTP, as lakeFS clients expect them, until interrupted.",
+        "version": "Print lakebed's version.",
+        "completion": 'Print the completion script of a shell: `eval "$(lakebed completion bash)"`.',
+    },
+    groups={one.name: one for one in _GROUPS},
+)

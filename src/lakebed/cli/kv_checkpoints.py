@@ -1,0 +1,131 @@
+"""Commands of ``lakebed kv`` on checkpoints, which are the tags of a database: tag, refresh-tag, drop-tag, tags."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any
+
+from lakebed.cli import output
+from lakebed.cli.arguments import duration
+from lakebed.cli.command import Deletion
+from lakebed.cli.grammar import argument, option
+from lakebed.cli.kv_context import DatabaseCommand
+from lakebed.kv.checkpoint import find_checkpoint
+from lakebed.kv.model import Checkpoint
+from lakebed.kv.options import CheckpointOptions
+from lakebed.kv.versions import versions_of
+
+CheckpointName = Annotated[
+    str, argument("CHECKPOINT", help="The checkpoint's name, or its UUID.", formerly=("--id", "-i"))
+]
+Lifetime = Annotated[
+    str | None,
+    option("--lifetime", "-l", help="It expires after this time: '7days 30min 10s', P7D. Default: never."),
+]
+
+
+class Tag(DatabaseCommand, name="tag", formerly=("create-checkpoint",)):
+    """Pin the current state, or that of another checkpoint: make a checkpoint."""
+
+    checkpoint: Annotated[
+        str | None,
+        argument(
+            "CHECKPOINT", help="A name for it, unique among the live ones. Default: none.", formerly=("--name", "-n")
+        ),
+    ] = None
+    lifetime: Lifetime = None
+    source: Annotated[
+        str | None, option("--source", "-s", help="Pin what this checkpoint pins. Default: the latest version.")
+    ] = None
+
+    def run(self) -> None:
+        lives = _lifetime(self.lifetime)
+        options = CheckpointOptions(lifetime=lives, source=self.source, name=self.checkpoint)
+        admin = self.database()
+        made = admin.create_checkpoint(options)
+        version = str(admin.show_manifest(made.manifest_id).content_since)
+        shown = made.id if self.checkpoint is None else f"{self.checkpoint} ({made.id})"
+        ends = "never ends" if lives is None else f"ends in {output.span(round(1000 * lives.total_seconds()))}"
+        text = f"The checkpoint {shown} pins version {version} and {ends}."
+        self.result({"id": made.id, "version": version, "manifest_id": made.manifest_id}, text)
+
+
+class RefreshTag(DatabaseCommand, name="refresh-tag", formerly=("refresh-checkpoint",)):
+    """Give a checkpoint a new lifetime, counted from now."""
+
+    checkpoint: CheckpointName
+    lifetime: Lifetime = None
+    force: Annotated[bool, option("--force", help="Also one that a clone or writer holds.")] = False
+
+    def run(self) -> None:
+        found = self.database().refresh_checkpoint(self.checkpoint, _lifetime(self.lifetime), force=self.force)
+        ends = "never ends" if found.expires_at_ms is None else f"ends {output.ago(found.expires_at_ms)}"
+        self.result(of_checkpoint(found), f"The checkpoint {found.name or found.id} {ends}.")
+
+
+class DropTag(Deletion, DatabaseCommand, name="drop-tag", formerly=("delete-checkpoint",)):
+    """Remove a checkpoint: the next collection deletes what only it held."""
+
+    checkpoint: CheckpointName
+    force: Annotated[bool, option("--force", help="Also one that a clone, reader or writer holds.")] = False
+
+    def run(self) -> None:
+        admin = self.database()
+        if self.dry_run:
+            now_ms = admin.location.environment.clock.now_ms()
+            found = find_checkpoint(admin.show_manifest(), self.checkpoint, now_ms=now_ms, url=admin.location.url)
+            version = admin.show_manifest(found.manifest_id).content_since
+            text = f"Would delete the checkpoint {found.name or found.id} of version {version}."
+            self.result({**of_checkpoint(found), "dry_run": True}, text)
+            return
+        self.ask(f"Delete the checkpoint {self.checkpoint} of {admin.location.url}?")
+        gone = admin.delete_checkpoint(self.checkpoint, force=self.force)
+        self.result(of_checkpoint(gone), f"Deleted the checkpoint {gone.name or gone.id}.")
+
+
+class Tags(DatabaseCommand, name="tags", formerly=("list-checkpoints",)):
+    """List the live checkpoints, oldest first, of all owners."""
+
+    only: Annotated[str | None, option("--name", "-n", help="Only those of this name.")] = None
+
+    def run(self) -> None:
+        admin = self.database()
+        found = admin.list_checkpoints(self.only)
+        versions = versions_of(admin.location, found)
+        if self.json:
+            output.document([{**of_checkpoint(one), "version": versions[one.id]} for one in found])
+            return
+        output.grid(
+            ("id", "name", "version", "owner", "made", "expires"),
+            [
+                (
+                    one.id,
+                    one.name or "-",
+                    versions[one.id],
+                    str(one.owner),
+                    output.ago(one.created_at_ms),
+                    "never" if one.expires_at_ms is None else output.ago(one.expires_at_ms),
+                )
+                for one in found
+            ],
+            right=("version",),
+            less=("owner", "made", "expires"),
+            empty="No checkpoint. Make one: lakebed kv tag LAKE NAME",
+        )
+
+
+def of_checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
+    """A checkpoint's facts."""
+    owner = checkpoint.owner
+    return {
+        "id": checkpoint.id,
+        "name": checkpoint.name,
+        "manifest_id": checkpoint.manifest_id,
+        "created_ms": checkpoint.created_at_ms,
+        "expires_ms": checkpoint.expires_at_ms,
+        "owner": {"kind": owner.kind, "epoch": owner.epoch, "host": owner.host, "pid": owner.pid, "url": owner.url},
+    }
+
+
+def _lifetime(text: str | None) -> timedelta | None:
+    return None if text is None else duration(text)

@@ -1,0 +1,93 @@
+"""The database that a command of ``lakebed kv`` acts on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Final
+
+import lakebed
+from lakebed.cli.arguments import LAKE_HELP
+from lakebed.cli.command import Command
+from lakebed.cli.grammar import argument, option
+from lakebed.errors import LakebedError, NotFound
+from lakebed.kv.admin import DatabaseAdmin
+from lakebed.kv.database_location import DatabaseLocation
+from lakebed.kv.options import DatabaseOptions
+from lakebed.lake.names import DATABASE_SUFFIX, database_folder, nearest_names
+from lakebed.objects import open_store
+
+__all__ = ["SHORT_LIVED", "DatabaseCommand", "DatabaseLake", "database_at", "names_of", "new_spelling", "url_of"]
+
+DatabaseLake = Annotated[str | None, argument("LAKE", help=LAKE_HELP, is_lake=True)]
+DatabaseName = Annotated[str | None, argument("NAME", help="A database of the lake: serving is at LAKE/serving.kv.")]
+
+
+SHORT_LIVED: Final = DatabaseOptions(background=False, compaction=False)
+"""Options of a writer that lives for one command: it leaves compaction to others."""
+
+
+def new_spelling(url: str) -> str | None:
+    """What to write instead of ``--path URL``; None for a database outside of a lake."""
+    lake, _, folder = url.rstrip("/").rpartition("/")
+    if not folder.endswith(DATABASE_SUFFIX):
+        return None
+    return f"`--path {url}` is now `{lake or '.'} {folder.removesuffix(DATABASE_SUFFIX)}`, after the command."
+
+
+class DatabaseCommand(Command):
+    """A command on a database: one of a lake, or the one that ``--path`` names."""
+
+    lake: DatabaseLake
+    name: DatabaseName
+    path: Annotated[
+        str | None,
+        option(
+            "--path",
+            metavar="URL",
+            help="A database outside of a lake, instead of LAKE and NAME.",
+            replaces=("lake", "name"),
+            note=new_spelling,
+        ),
+    ] = None
+
+    def database(self) -> DatabaseAdmin:
+        """The database, not opened."""
+        if self.path is not None:
+            return database_at(self.path, self.storage_options)
+        assert self.lake is not None
+        assert self.name is not None
+        return database_at(url_of(self.lake, self.name), self.storage_options)
+
+    def hints(self, problem: LakebedError) -> Iterator[str]:
+        """Similar names, for a database that does not exist. Cost: 1 to 3 LISTs."""
+        if problem.kind != "database_not_found" or self.lake is None or self.name is None:
+            return
+        try:
+            near = nearest_names(self.name, names_of(self.lake, self.storage_options))
+            stores = lakebed.open(self.lake, create=False, storage_options=self.storage_options).stores()
+            kinds = [] if near else [store.kind for store in stores if store.name == self.name]
+        except NotFound:
+            yield f"There is no lake at {self.lake} either: check where it is."
+            return
+        except LakebedError:  # the error that is explained here says why
+            return
+        if near:
+            yield f"Did you mean {' or '.join(near)}?"
+        elif kinds:
+            yield f"{self.name} is a {kinds[0]} of this lake."
+
+
+def url_of(lake: str, name: str) -> str:
+    """The URL of a database of a lake. Raises `InvalidRequest` for a name that is not valid."""
+    return f"{lake.rstrip('/') or '/'}/{database_folder(name)}"
+
+
+def names_of(lake: str, storage_options: dict[str, str] | None) -> list[str]:
+    """Names of the databases of a lake, sorted. Raises `NotFound`. Cost: 1 LIST."""
+    folders = open_store(lake, storage_options=storage_options, create=False).list_with_delimiter("").folders
+    return sorted(one.removesuffix(DATABASE_SUFFIX) for one in folders if one.endswith(DATABASE_SUFFIX))
+
+
+def database_at(url: str, storage_options: dict[str, str] | None) -> DatabaseAdmin:
+    """The database at a URL, not opened."""
+    return DatabaseAdmin(DatabaseLocation.at(url, storage_options=storage_options))

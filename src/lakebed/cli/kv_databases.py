@@ -1,0 +1,189 @@
+"""Commands of ``lakebed kv`` on whole databases: create, branch, restore, drop, manifests.
+
+A branch of a database is a clone. The names of older releases (``create-clone``, ``--path`` before the command) still
+work.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from lakebed.cli import json_output, output
+from lakebed.cli.arguments import AfterDestroy, TakeOver, duration
+from lakebed.cli.command import Confirmed, Deletion
+from lakebed.cli.grammar import argument, option
+from lakebed.cli.kv_context import DatabaseCommand, database_at, url_of
+from lakebed.errors import AlreadyExists, InvalidRequest
+from lakebed.kv.admin import DatabaseAdmin
+from lakebed.kv.options import DatabaseOptions
+from lakebed.kv.versions import ManifestSummary
+
+
+class Create(DatabaseCommand, name="create"):
+    """Create an empty database; `put` creates one too."""
+
+    after_destroy: AfterDestroy = False
+
+    def run(self) -> None:
+        admin = self.database()
+        if admin.exists():
+            raise AlreadyExists(f"There is a database at {admin.location.url} already.", url=admin.location.url)
+        with admin.open(options=DatabaseOptions(background=False), after_destroy=self.after_destroy):
+            pass
+        self.result(
+            {"url": admin.location.url}, f"Made the database {self.name or admin.location.url} at {admin.location.url}."
+        )
+
+
+ClonedCheckpoint = Annotated[
+    str | None, option("--checkpoint", help="Start from this checkpoint. Default: from the latest version.")
+]
+Copy = Annotated[bool, option("--copy", help="Copy the files; needed when the stores differ.")]
+
+
+class Branch(DatabaseCommand, name="branch"):
+    """Fork a database: make a clone, which shares its files and has writes of its own."""
+
+    new: Annotated[str, argument("BRANCH", help="The new database: a name in the same lake, or a URL.")]
+    checkpoint: ClonedCheckpoint = None
+    copy: Copy = False
+
+    def run(self) -> None:
+        parent = self.database().location.url
+        if self.lake is None and "/" not in self.new:
+            raise InvalidRequest(
+                f"With --path the clone is named by its URL: {self.new!r} has no folder.", kind="usage"
+            )
+        url = self.new if self.lake is None or "/" in self.new else url_of(self.lake, self.new)
+        admin = database_at(url, self.storage_options)
+        if admin.exists():  # `create_clone` finishes what a crash left, so it accepts a clone of the same parent
+            raise AlreadyExists(
+                f"There already is a database at {admin.location.url}, and no branch of {parent} was made: name "
+                "another.",
+                kind="database_exists",
+                url=admin.location.url,
+            )
+        _clone(self, admin, parent)
+
+
+class CreateClone(
+    DatabaseCommand, name="create-clone", formerly=["create-clone"], successor="lakebed kv branch LAKE NAME BRANCH"
+):
+    """Make the database at --path a clone: it shares files and has writes of its own."""
+
+    parent: Annotated[str, option("--from", metavar="URL", help="The database to fork.")]
+    checkpoint: ClonedCheckpoint = None
+    copy: Copy = False
+
+    def run(self) -> None:
+        _clone(self, self.database(), self.parent)
+
+
+def _clone(command: Branch | CreateClone, admin: DatabaseAdmin, parent: str) -> None:
+    admin.create_clone(parent, command.checkpoint, copy=command.copy)
+    command.result(
+        {"url": admin.location.url, "parent": parent, "checkpoint": command.checkpoint},
+        f"{admin.location.url} is a clone of {parent}.",
+    )
+
+
+class Restore(Confirmed, DatabaseCommand, name="restore"):
+    """Make an older state the newest one; the present stays pinned for a while."""
+
+    checkpoint: Annotated[
+        str,
+        argument(
+            "CHECKPOINT",
+            help="Go back to this checkpoint, by name or UUID, or to the version of this number (`lakebed history`).",
+            formerly=["--checkpoint"],
+        ),
+    ]
+    keep_for: Annotated[str, option("--keep-for", help="How long the present stays restorable.")] = "7 d"
+    take_over: TakeOver = False
+
+    def run(self) -> None:
+        admin = self.database()
+        self.ask(f"Restore {admin.location.url} to {self.checkpoint}? Its writer is fenced.")
+        made = admin.restore(self.checkpoint, keep_for=duration(self.keep_for), take_over=self.take_over)
+        self.result(
+            json_output.of_version(made),
+            f"{admin.location.url} is {self.checkpoint} again, as version {made.id}; the state before stays for "
+            f"{self.keep_for}.",
+        )
+
+
+class Drop(Deletion, DatabaseCommand, name="drop", formerly=("destroy",)):
+    """Destroy the database; refused while checkpoints pin it (--soft waits for them)."""
+
+    hard: Annotated[
+        bool, option("--hard/--soft", help="At once, or by the collector after its grace (the default).")
+    ] = False
+    take_over: TakeOver = False
+
+    def run(self) -> None:
+        admin = self.database()
+        self.ask(f"Destroy {admin.location.url} {'now' if self.hard else 'softly'}?")
+        with output.progress("destroying") as progress:
+            report = admin.destroy(
+                soft=not self.hard, take_over=self.take_over, dry_run=self.dry_run, progress=progress
+            )
+        if self.hard or self.json:
+            json_output.print_report(report, json=self.json)
+            return
+        stamped = "would be marked as destroyed" if self.dry_run else "is marked as destroyed"
+        output.sentence(
+            f"{admin.location.url} {stamped}: `lakebed kv collect` deletes its files when its grace is over."
+        )
+
+
+class Manifest(DatabaseCommand, name="manifest", formerly=("show-manifest",)):
+    """Print a whole manifest, as JSON."""
+
+    id: Annotated[int | None, option("--id", "-i", min=1, help="Its number. Default: the newest.")] = None
+
+    def run(self) -> None:
+        output.document(msgspec.to_builtins(self.database().show_manifest(self.id), str_keys=True))
+
+
+class Manifests(DatabaseCommand, name="manifests", formerly=("list-manifests",)):
+    """List the manifests, oldest first, and what pins them."""
+
+    def run(self) -> None:
+        found = self.database().list_manifests()
+        if self.json:
+            output.document([of_entry(one) for one in found])
+            return
+        output.grid(
+            ("manifest", "made", "size", "pinned by"),
+            [
+                (
+                    str(one.id),
+                    output.ago(one.created_ms),
+                    output.size(one.size_bytes),
+                    ", ".join(one.pinned_by) or _state(one),
+                )
+                for one in found
+            ],
+            right=("manifest", "size"),
+            less=("size", "made"),
+            sentences=("pinned by",),
+            empty="No manifest.",
+        )
+
+
+def of_entry(entry: ManifestSummary) -> dict[str, Any]:
+    """A listed manifest's facts."""
+    return {
+        "manifest_id": entry.id,
+        "created_ms": entry.created_ms,
+        "bytes": entry.size_bytes,
+        "newest": entry.is_newest,
+        "readable": entry.is_readable,
+        "pinned_by": list(entry.pinned_by),
+    }
+
+
+def _state(entry: ManifestSummary) -> str:
+    return "(the newest)" if entry.is_newest else "-" if entry.is_readable else "(waits for the collector)"

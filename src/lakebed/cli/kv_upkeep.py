@@ -1,0 +1,150 @@
+"""Commands of ``lakebed kv`` that a job runs: collect, compact."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from lakebed.cli import exits, json_output, output
+from lakebed.cli.arguments import duration
+from lakebed.cli.command import Deletion
+from lakebed.cli.grammar import argument, option
+from lakebed.cli.kv_context import (
+    SHORT_LIVED,
+    DatabaseCommand,
+    DatabaseLake,
+    database_at,
+    names_of,
+    new_spelling,
+    url_of,
+)
+from lakebed.errors import LakebedError
+from lakebed.kv.admin import DatabaseAdmin
+from lakebed.kv.collect import Collection, Collector
+from lakebed.kv.compactor import Compactor
+from lakebed.kv.options import CollectorOptions
+from lakebed.kv.wal import WalLog
+from lakebed.lake.names import DATABASE_SUFFIX
+from lakebed.reclaim.sweep import Progress
+
+Watch = Annotated[bool, option("--watch", help="Run until interrupted.")]
+Every = Annotated[str, option("--interval", help="With --watch: the time between two rounds.")]
+
+
+class Collect(Deletion, name="collect"):
+    """Delete what no version needs: expired checkpoints, old versions, files, log objects.
+
+    A database that cannot be collected is reported, and the others are collected all the same. With --watch, a database
+    that was destroyed and is gone is no longer watched; the command ends when none is left.
+    """
+
+    lake: DatabaseLake
+    names: Annotated[list[str] | None, argument("NAME", help="Databases of it. Default: all.")] = None
+    min_age: Annotated[str, option("--min-age", help="Keep what is younger. Zero is safe too.")] = "1 d"
+    grace: Annotated[str, option("--grace", help="How long a softly destroyed database stays.")] = "1 d"
+    watch: Watch = False
+    interval: Every = "10 min"
+    path: Annotated[
+        str | None,
+        option("--path", metavar="URL", help="A database outside of a lake.", replaces=("lake",), note=new_spelling),
+    ] = None
+
+    def run(self) -> None:
+        locations = [database_at(url, self.storage_options).location for url in self._urls()]
+        if not locations:
+            self.result([], f"The lake {self.lake} has no database.")
+            return
+        options = CollectorOptions(min_age=duration(self.min_age), db_delete_grace=duration(self.grace))
+        what = output.count(len(locations), "database") if len(locations) > 1 else locations[0].url
+        self.ask(f"Collect the garbage of {what}? (--dry-run shows what would be deleted.)")
+        collector = Collector(locations, options=options, dry_run=self.dry_run)
+        pause_s = duration(self.interval).total_seconds()
+        failures: list[LakebedError] = []
+        while True:
+            with output.progress("collecting") as progress:
+                done = collector.collect_once(progress)
+            for url, collection in done.items():
+                _print_collection(url, collection, watch=self.watch, json=self.json)
+            failed = [one.error for one in done.values() if one.error is not None]
+            # A watch goes on past faults, which may pass; a path that never was a database is the caller's mistake.
+            failures += [error for error in failed if not self.watch or error.kind == "database_not_found"]
+            if not self.watch or not collector.urls:
+                break
+            output.flush()
+            locations[0].environment.clock.sleep(pause_s)
+        if failures:
+            raise exits.Exit(exits.exit_code(failures[0]))
+
+    def _urls(self) -> list[str]:
+        """The databases to collect. Older releases took URLs in place of names."""
+        names = self.names or []
+        if self.path is not None:
+            return [self.path, *names]
+        lake = self.lake or ""
+        if lake.rstrip("/").endswith(DATABASE_SUFFIX) or any("/" in name for name in names):
+            if not self.json:
+                output.notes(["`lakebed kv collect URL...` is now `lakebed kv collect LAKE NAME...`."], json=False)
+            return [lake, *names]
+        return [url_of(lake, name) for name in names or names_of(lake, self.storage_options)]
+
+
+def _print_collection(url: str, collection: Collection, *, watch: bool, json: bool) -> None:
+    """What one round did to one database: its report, or on standard error why it was not collected."""
+    error = collection.error
+    if error is not None:
+        sentence = f"{url} was not collected: {error.message}"
+        output.error(type(error)(sentence, kind=error.kind, **error.facts), json=json)
+        return
+    if not watch or not json_output.is_idle(collection.report):  # the log of a watch shows changes only
+        json_output.print_report(collection.report, json=json)
+    if watch and collection.gone and not json:
+        output.sentence(f"{url} was destroyed, and nothing but its tombstone is left: its watch ends.")
+
+
+class Compact(DatabaseCommand, name="compact"):
+    """Merge files, in a process of its own. Without a running writer, first write the log into files."""
+
+    full: Annotated[bool, option("--full", help="Merge everything into one run.")] = False
+    watch: Watch = False
+    interval: Every = "5 s"
+
+    def run(self) -> None:
+        admin = self.database()
+        if not self.watch:
+            _flush_log(admin)
+        compactor = Compactor(admin.location)
+        pause_s = duration(self.interval).total_seconds()
+        full, count = self.full, 0
+        while True:
+            row_count = sum(file.row_count for file in admin.show_manifest().file_set.files())
+            with output.progress("compacting") as bar:
+
+                def tell(rows_read: int, bytes_written: int, bar: Any = bar, row_count: int = row_count) -> None:
+                    if bar is not None:
+                        bar(Progress(rows_read, max(row_count, rows_read), bytes_written))
+
+                if full:
+                    count += compactor.compact_full(tell)
+                    full = False  # once; with --watch it goes on as the planner sees fit
+                while compactor.compact_once(tell):
+                    count += 1
+            if not self.watch:
+                break
+            admin.location.environment.clock.sleep(pause_s)
+        files = admin.show_manifest().file_set
+        summary = {"compactions": count, "l0": len(files.l0), "runs": len(files.runs), "bytes": files.size_bytes}
+        done = output.count(count, "compaction") if count else "Nothing to compact"
+        shape = f"{output.count(len(files.l0), 'file')} of level 0 and {output.count(len(files.runs), 'run')}"
+        self.result(summary, f"{done}: {shape}, {output.size(files.size_bytes)}.")
+
+
+def _flush_log(admin: DatabaseAdmin) -> None:
+    """Write the rows of the log into files. A writer that owns the database does so itself."""
+    entries = WalLog(admin.location).entries(admin.show_manifest().replay_after_wal_id)
+    if all(entry.is_fence for entry in entries):
+        return
+    try:
+        with admin.open(options=SHORT_LIVED, create=False) as opened:
+            opened.flush(memtable=True)
+    except LakebedError as error:
+        if error.kind not in ("owned", "unknown_operator"):
+            raise

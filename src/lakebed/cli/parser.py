@@ -1,0 +1,248 @@
+"""Parsing a command line: from words to a command with its values.
+
+Invariants: options may stand anywhere, ``--`` ends them; an old spelling does what the new one does, and
+`Parsed.notes` names the new one. Does not know: what commands do.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from lakebed.cli.command import Command, CommandSpec
+from lakebed.cli.grammar import LAKE_VARIABLE, Argument, Option, Parameter, either
+from lakebed.cli.groups import Group
+from lakebed.errors import InvalidRequest
+from lakebed.texts import shown
+
+__all__ = ["Parsed", "find", "in_order", "parse", "usage_error"]
+
+_VALUED_BEFORE: Final = ("--storage-option", "--path")
+"""Options with a value that may stand before a command."""
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A command with its values, ready to run.
+
+    Attributes:
+        spec: which command.
+        values: by parameter's name.
+        notes: what to write instead of old spellings.
+        lake_from: the lake that `LAKE_VARIABLE` gave; None when the line gave one.
+    """
+
+    spec: CommandSpec
+    values: dict[str, Any]
+    notes: tuple[str, ...]
+    lake_from: str | None
+
+    def command(self) -> Command:
+        """The command, ready to run. Raises `InvalidRequest`."""
+        return self.spec.command(self.values)
+
+
+@dataclass
+class _Taken:
+    """What the line gives, not yet converted."""
+
+    values: dict[str, list[Any]] = field(default_factory=dict)
+    texts: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    wants_help: bool = False
+
+
+def find(root: Group, words: Sequence[str]) -> tuple[Group, CommandSpec | None, int, str | None]:
+    """Which command the first words name.
+
+    Returns:
+        The group that was reached, the command, how many words named both, and the old spelling that was used. The
+        command is None when no word is left.
+
+    Raises:
+        InvalidRequest: there is no such command; with the nearest ones.
+    """
+    group, used = root, 0
+    if words and words[0] in root.groups:
+        group, used = root.groups[words[0]], 1
+    rest = words[used:]
+    if not rest:
+        return group, None, used, None
+    for count in (2, 1):
+        old = " ".join(rest[:count])
+        if len(rest) >= count and (found := group.former(old)) is not None:
+            return group, found, used + count, old
+    if rest[0] in group.words:
+        return group, group.command(rest[0]), used + 1, None
+    name = " ".join(filter(None, ("lakebed", group.name)))
+    near = difflib.get_close_matches(rest[0], [*group.words, *group.groups, *group.old_words()], n=2)
+    hint = f" Did you mean {either([repr(one) for one in near])}?" if near else ""
+    raise usage_error(f"{name} has no command {rest[0]!r}.{hint}", name)
+
+
+def parse(spec: CommandSpec, words: Sequence[str], *, old: str | None = None) -> Parsed | None:
+    """Read what follows a command's words; None: only its help page was asked for.
+
+    Args:
+        old: the spelling of the command that was used, when it is one of older releases.
+
+    Raises:
+        InvalidRequest: kind ``usage``: what follows cannot be understood.
+    """
+    taken = _take(spec, words)
+    if taken.wants_help:
+        return None
+    if old is not None:
+        spelled = " ".join(("lakebed", *spec.path[:-1], old))
+        taken.notes.insert(0, f"`{spelled}` is now `{spec.command.successor or spec.name}`.")
+    replaced = {
+        name
+        for one in spec.options
+        if isinstance(one.spec, Option) and one.name in taken.values
+        for name in one.spec.replaces
+    }
+    unset = [one for one in spec.arguments if one.name not in taken.values and one.name not in replaced]
+    lake_from = _assign(spec, unset, taken)
+    values: dict[str, Any] = dict.fromkeys(replaced)
+    for one in spec.parameters:
+        if one.name in taken.values:
+            found = [_converted(spec, one, text) for text in taken.values[one.name]]
+            values[one.name] = found if one.is_list else found[-1]
+        elif one.is_required and one.name not in replaced:
+            raise usage_error(f"{spec.name} needs {one.usage if one.is_argument else one.names[0]}.", spec.name)
+    return Parsed(spec, values, tuple(dict.fromkeys(taken.notes)), lake_from)
+
+
+def in_order(root: Group, words: Sequence[str]) -> list[str]:
+    """The same words, with options that stand before the command behind it: ``kv --path URL get KEY``."""
+    moved: list[str] = []
+    path: list[str] = []
+    rest = list(words)
+    while rest and len(path) < 2 and rest[0] != "--":
+        if rest[0].startswith("-"):
+            takes_value = rest[0] in _VALUED_BEFORE and len(rest) > 1
+            moved += rest[: 1 + takes_value]
+            rest = rest[1 + takes_value :]
+        else:
+            path.append(rest.pop(0))
+            if path[0] not in root.groups:
+                break
+    return [*path, *moved, *rest] if path else [*moved, *rest]
+
+
+def usage_error(message: str, name: str) -> InvalidRequest:
+    """The error of a command that cannot be understood, with where its page is."""
+    return InvalidRequest(f"{message} Try: {name} --help", kind="usage")
+
+
+def _take(spec: CommandSpec, words: Sequence[str]) -> _Taken:
+    """Tell options from arguments."""
+    by_name = {name: one for one in spec.parameters if not one.is_argument for name in one.names}
+    former = {name: one for one in spec.parameters if isinstance(one.spec, Argument) for name in one.spec.formerly}
+    flags = {name for name, one in by_name.items() if one.is_flag}
+    taken = _Taken()
+    rest = iter(words)
+    for word in rest:
+        if word == "--":
+            taken.texts.extend(rest)
+        elif word in ("--help", "-h") and word not in by_name:
+            taken.wants_help = True
+            return taken
+        elif not word.startswith("-") or word == "-":
+            taken.texts.append(word)
+        elif len(word) > 2 and all(f"-{letter}" in flags for letter in word[1:]):
+            for letter in word[1:]:  # -vv
+                taken.values.setdefault(by_name[f"-{letter}"].name, []).append(True)
+        else:
+            name, inline = _split(word, by_name.keys() | former.keys())
+            one = by_name.get(name) or former.get(name)
+            if one is None:
+                raise _unknown(spec, name, by_name)
+            if name in former:
+                taken.notes.append(f"`{name}` is now the argument {one.metavar}: {spec.name} {spec.usage}")
+            if one.is_flag:
+                if inline is not None:
+                    raise usage_error(f"{name} takes no value.", spec.name)
+                clears = any(text.endswith(f"/{name}") for text in getattr(one.spec, "names", ()))
+                taken.values.setdefault(one.name, []).append(not clears)
+            else:
+                value = inline if inline is not None else next(rest, None)
+                if value is None:
+                    raise usage_error(f"{name} needs a value.", spec.name)
+                taken.values.setdefault(one.name, []).append(value)
+                note = one.spec.note(value) if isinstance(one.spec, Option) and one.spec.note else None
+                taken.notes += [note] if note else []
+    return taken
+
+
+def _split(word: str, known: Iterable[str]) -> tuple[str, str | None]:
+    """An option and the value that is written with it: ``--limit=5``, ``-n5``."""
+    if word.startswith("--"):
+        name, equals, value = word.partition("=")
+        return name, value if equals else None
+    return (word[:2], word[2:]) if len(word) > 2 and word[:2] in known else (word, None)
+
+
+def _unknown(spec: CommandSpec, name: str, by_name: dict[str, Parameter]) -> InvalidRequest:
+    if name[1:2].isdecimal():
+        return InvalidRequest(
+            f"{spec.name} has no option {name}. A value that begins with - stands behind --: {spec.name} ... -- {name}",
+            kind="usage",
+        )
+    near = difflib.get_close_matches(name, by_name, n=2)
+    hint = f" Did you mean {either(near)}?" if near else ""
+    return usage_error(f"{spec.name} has no option {name}.{hint}", spec.name)
+
+
+def _assign(spec: CommandSpec, slots: list[Parameter], taken: _Taken) -> str | None:
+    """Hand the texts out to the arguments that are open. Returns the lake that the environment named, if it did."""
+    texts = list(taken.texts)
+    lake_from = _lake_left_out(slots, texts)
+    if lake_from is not None:
+        texts.insert(0, lake_from)
+    for position, one in enumerate(slots):
+        if one.is_list:
+            after = len(slots) - position - 1
+            share = texts[: len(texts) - after] if after else texts
+            texts = texts[len(share) :]
+            if share:
+                taken.values[one.name] = list(share)
+        elif texts:
+            taken.values[one.name] = [texts.pop(0)]
+    if texts:
+        raise usage_error(
+            f"There is an argument too many: {shown(texts[0])}. It is {spec.name} {spec.usage}.", spec.name
+        )
+    return lake_from
+
+
+def _lake_left_out(slots: list[Parameter], texts: list[str]) -> str | None:
+    """The lake of the environment, when the arguments leave it out.
+
+    Where they could be read both ways, because a last argument may be left out too, the first one is the lake if it is
+    written as a place, with a slash.
+    """
+    lake = os.environ.get(LAKE_VARIABLE)
+    if not lake or not slots or not isinstance(slots[0].spec, Argument) or not slots[0].spec.is_lake:
+        return None
+    least = sum(one.is_required for one in slots)
+    most = len(slots) if not any(one.is_list for one in slots) else None
+    if len(texts) < least:
+        return lake
+    if most is not None and len(texts) >= most:
+        return None
+    first = texts[0]
+    return None if "/" in first or "\\" in first or first in (".", "..") else lake
+
+
+def _converted(spec: CommandSpec, one: Parameter, text: Any) -> Any:
+    if isinstance(text, bool):
+        return text
+    try:
+        return one.convert(text)
+    except ValueError as wrong:
+        what = one.metavar if one.is_argument else one.names[0]
+        raise usage_error(f"{what} {shown(text)} is invalid: {wrong}.", spec.name) from wrong

@@ -1,0 +1,24 @@
+"""A progress bar on standard error. Loaded for terminals only: `rich` takes long to load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+
+__all__ = ["bar"]
+
+
+@contextmanager
+def bar(title: str) -> Iterator[Callable[[Any], None]]:
+    """Show a bar while the block runs; the callback takes a state with done and total counts."""
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(title, total=None)
+
+        def advance(state: Any) -> None:
+            bars.update(task, completed=state.done_count, total=state.total_count)
+
+        yield advance

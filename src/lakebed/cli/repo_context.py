@@ -1,0 +1,182 @@
+"""The repositories that a command acts on, and how commits, objects and differences are printed.
+
+Invariants: commands that read own nothing, so they work while a server or a job owns the repositories; a command that
+writes takes ownership while it runs, waits for a moment for another command, and goes through the server when a server
+is the owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from lakebed import repo
+from lakebed.cli import arguments, output
+from lakebed.cli.command import Command
+from lakebed.cli.grammar import argument, option
+from lakebed.errors import Conflict
+
+if TYPE_CHECKING:
+    from lakebed.repo.repositories import Repositories
+    from lakebed.repo.repository import Repository
+
+__all__ = [
+    "BranchName",
+    "ObjectPath",
+    "Reference",
+    "RepositoriesCommand",
+    "RepositoryCommand",
+    "of_commit",
+    "of_entry",
+    "of_listed",
+    "print_differences",
+]
+
+BranchName = Annotated[str, argument("BRANCH", help="A branch of the repository.")]
+Reference = Annotated[
+    str, argument("REF", help="A branch, tag or commit; also main~2, main^1, main@ (only committed).")
+]
+ObjectPath = Annotated[str, argument("PATH", help="The object's path.")]
+
+_OWNER_WAIT_MS: Final = 10_000
+"""How long a command waits for another process that owns the repositories and is not a server."""
+
+_SHARED_SCHEMES: Final = ("postgresql://", "postgres://")
+
+
+class RepositoriesCommand(Command):
+    """A command on the repositories of a lake or of a server."""
+
+    lake: Annotated[
+        str,
+        argument(
+            "LAKE",
+            help="A folder, a URL such as s3://bucket/lake, or a server: http://127.0.0.1:8000.",
+            is_lake=True,
+        ),
+    ]
+    metadata: Annotated[
+        str | None,
+        option("--metadata", metavar="URL", help="Where the records are, if not in the lake: postgresql://..."),
+    ] = None
+
+    @contextmanager
+    def reading_all(self) -> Iterator[Repositories]:
+        """Open the repositories to read: write nothing and disturb no owner."""
+        shared = (self.metadata or "").startswith(_SHARED_SCHEMES)
+        with repo.open_all(
+            self.lake,
+            create=False,
+            read_only=not shared,  # a database server has no single owner
+            metadata=self.metadata,
+            options=repo.RepositoryOptions(background=False),
+            storage_options=self.storage_options,
+        ) as repositories:
+            yield repositories
+
+    @contextmanager
+    def writing_all(self, *, create: bool = False) -> Iterator[Repositories]:
+        """Open the repositories to change them, through the server that owns them if there is one."""
+        with self._owned(create=create) as repositories:
+            yield repositories
+
+    def _owned(self, *, create: bool) -> Repositories:
+        try:
+            return repo.open_all(
+                self.lake,
+                create=create,
+                metadata=self.metadata,
+                options=repo.RepositoryOptions(background=False, webhook_hosts=arguments.webhook_hosts()),
+                owner_wait_ms=_OWNER_WAIT_MS,
+                storage_options=self.storage_options,
+            )
+        except Conflict as problem:
+            endpoint = problem.facts.get("endpoint")
+            if problem.kind != "owned":
+                raise
+            if not endpoint:
+                raise Conflict(
+                    f"The repositories of {self.lake} are owned by process {problem.facts.get('pid')} on "
+                    f"{problem.facts.get('host')}, also after {_OWNER_WAIT_MS // 1000} seconds of waiting: wait for "
+                    "its end, or share them through a server (lakebed serve). Commands that read work meanwhile.",
+                    **{"kind": problem.kind, **problem.facts},
+                ) from None
+        return repo.open_all(str(endpoint))
+
+
+class RepositoryCommand(RepositoriesCommand):
+    """A command on one repository."""
+
+    repository: Annotated[str, argument("REPOSITORY", help="A repository of the lake.")]
+
+    @contextmanager
+    def reading(self) -> Iterator[Repository]:
+        """Open the repository to read."""
+        with self.reading_all() as repositories:
+            yield repositories.repository(self.repository)
+
+    @contextmanager
+    def writing(self) -> Iterator[Repository]:
+        """Open the repository to change it."""
+        with self.writing_all() as repositories:
+            yield repositories.repository(self.repository)
+
+
+def of_commit(made: Any) -> dict[str, Any]:
+    """A commit with its id."""
+    commit = made.commit
+    return {
+        "id": made.id,
+        "parents": list(commit.parents),
+        "message": commit.message,
+        "committer": commit.committer,
+        "created_ms": commit.created_at_ms,
+        "objects": commit.metarange.entry_count,
+        "bytes": commit.metarange.size_bytes,
+        "metadata": dict(commit.metadata),
+    }
+
+
+def of_listed(listed: Any) -> dict[str, Any]:
+    """An object, or a common prefix."""
+    if listed.entry is None:
+        return {"path": listed.path, "kind": "prefix"}
+    return of_entry(listed.path, listed.entry)
+
+
+def of_entry(path: str, entry: Any) -> dict[str, Any]:
+    """An object."""
+    return {
+        "path": path,
+        "kind": "object",
+        "bytes": entry.size_bytes,
+        "changed_ms": entry.modified_ms,
+        "checksum": entry.checksum,
+        "content_type": entry.content_type,
+        "address": entry.address,
+        "metadata": dict(entry.metadata),
+    }
+
+
+def of_difference(difference: Any) -> dict[str, Any]:
+    """A path that differs."""
+    there = difference.left if difference.right is None else difference.right
+    return {
+        "path": difference.path,
+        "change": difference.kind.name.lower(),
+        "bytes": None if there is None else there.size_bytes,
+    }
+
+
+_SIGNS: Final = {"added": "+", "changed": "~", "removed": "-", "conflict": "!"}
+
+
+def print_differences(differences: Iterable[Any], *, json: bool, empty: str) -> None:
+    """Paths that differ: a table, or one JSON document."""
+    found = (of_difference(one) for one in differences)
+    if json:
+        output.document(list(found))
+        return
+    rows = ((_SIGNS[one["change"]], one["path"], output.size(one["bytes"])) for one in found)
+    output.grid(("", "path", "size"), rows, right=("size",), less=("size",), empty=empty)

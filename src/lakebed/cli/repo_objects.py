@@ -1,0 +1,210 @@
+"""Commands of ``lakebed repo`` on objects: put, get, ls, stat, rm, import."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+from lakebed.cli import output
+from lakebed.cli.command import Deletion
+from lakebed.cli.grammar import argument, option, pairs
+from lakebed.cli.repo_context import (
+    BranchName,
+    ObjectPath,
+    Reference,
+    RepositoryCommand,
+    of_commit,
+    of_entry,
+    of_listed,
+)
+from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
+from lakebed.repo.importing import ImportSource
+
+_CHUNK_BYTES = 1 << 20
+
+
+class Put(RepositoryCommand, name="put"):
+    """Write an object to a branch; it is uncommitted until `commit`."""
+
+    branch: BranchName
+    path: ObjectPath
+    file: Annotated[Path, argument("FILE", help="The file to write; - is standard input.")]
+    content_type: Annotated[str, option("--content-type", help="What kind of bytes they are.")] = (
+        "application/octet-stream"
+    )
+    meta: Annotated[list[str] | None, option("--meta", metavar="KEY=VALUE", help="Metadata of yours.")] = None
+    if_absent: Annotated[bool, option("--if-absent", help="Fail when the path is there.")] = False
+
+    def run(self) -> None:
+        named = pairs(self.meta, like="owner=ada")
+        if self.file.is_dir():
+            raise InvalidRequest(f"{self.file} is a folder: name one file, or import the folder.", kind="not_a_file")
+        if str(self.file) != "-" and not self.file.exists():
+            raise InvalidRequest(
+                f"There is no file {self.file}: name one, or - for standard input.", kind="file_not_found"
+            )
+        with self.writing() as repository:
+            target = repository.branch(self.branch)
+            source = sys.stdin.buffer if str(self.file) == "-" else self.file.open("rb")
+            with source:
+                entry = target.put(
+                    self.path, source, content_type=self.content_type, metadata=named, only_if_absent=self.if_absent
+                )
+        found = {"path": self.path, "bytes": entry.size_bytes, "checksum": entry.checksum}
+        self.result(found, f"Wrote {self.path} ({output.size(entry.size_bytes)}) to {self.branch}, uncommitted.")
+
+
+class Get(RepositoryCommand, name="get"):
+    """Read an object."""
+
+    reference: Reference
+    path: ObjectPath
+    file: Annotated[Path, argument("FILE", help="Where to write it. Default: standard output.")] = Path("-")
+    force: Annotated[bool, option("--force", help="Also over a file that is there.")] = False
+
+    def run(self) -> None:
+        to_stdout = str(self.file) == "-"
+        if to_stdout and self.json:
+            raise InvalidRequest(
+                "With --json the bytes need a FILE, for the facts go to standard output.", kind="usage"
+            )
+        if not to_stdout and self.file.is_dir():
+            raise InvalidRequest(
+                f"{self.file} is a folder: name the file to write, {self.file / Path(self.path).name}.",
+                kind="not_a_file",
+            )
+        if not to_stdout and not self.file.parent.is_dir():
+            raise InvalidRequest(f"There is no folder {self.file.parent}: make it first.", kind="folder_not_found")
+        if not to_stdout and self.file.exists() and not self.force:
+            raise AlreadyExists(f"{self.file} is there already: name another file, or say --force.", kind="file_exists")
+        with self.reading() as repository, repository.ref(self.reference).open(self.path) as body:
+            if to_stdout:
+                sys.stdout.flush()
+                shutil.copyfileobj(body, sys.stdout.buffer, _CHUNK_BYTES)
+                return
+            # Whole or not at all, under the name that was asked for.
+            unfinished = self.file.with_name(f".{self.file.name}.{os.getpid()}")
+            try:
+                with unfinished.open("wb") as target:
+                    shutil.copyfileobj(body, target, _CHUNK_BYTES)
+                unfinished.replace(self.file)
+            finally:
+                unfinished.unlink(missing_ok=True)
+        size_bytes = self.file.stat().st_size
+        self.result(
+            {"path": self.path, "file": str(self.file), "bytes": size_bytes},
+            f"Read {self.path} ({output.size(size_bytes)}).",
+        )
+
+
+class Ls(RepositoryCommand, name="ls"):
+    """List objects, one level of folders at a time."""
+
+    reference: Reference
+    prefix: Annotated[str, argument("PREFIX", help="Only paths that begin so.")] = ""
+    recursive: Annotated[bool, option("--recursive", "-r", help="Every object, not one level.")] = False
+    limit: Annotated[int | None, option("--limit", min=1, help="At most this many.")] = None
+
+    def run(self) -> None:
+        with self.reading() as repository:
+            listed = repository.ref(self.reference).list(self.prefix, delimiter="" if self.recursive else "/")
+            found = (of_listed(one) for one in islice(listed, self.limit))
+            if self.json:
+                output.document(list(found))
+                return
+            rows = (
+                (one["path"], "", "")
+                if one["kind"] == "prefix"
+                else (one["path"], output.size(one["bytes"]), output.ago(one["changed_ms"]))
+                for one in found
+            )
+            output.grid(
+                ("path", "size", "changed"), rows, right=("size",), less=("changed", "size"), empty="No objects."
+            )
+
+
+class Stat(RepositoryCommand, name="stat"):
+    """Show what is known of an object."""
+
+    reference: Reference
+    path: ObjectPath
+
+    def run(self) -> None:
+        with self.reading() as repository:
+            entry = repository.ref(self.reference).stat(self.path)
+        if self.json:
+            output.document(of_entry(self.path, entry))
+            return
+        rows = [
+            ("path", self.path),
+            ("size", f"{entry.size_bytes:,} bytes"),
+            ("changed", output.ago(entry.modified_ms)),
+            ("checksum", entry.checksum or "-"),
+            ("content type", entry.content_type),
+            ("address", entry.address),
+            ("metadata", output.options_text(entry.metadata)),
+        ]
+        output.facts(rows)
+
+
+class Rm(Deletion, RepositoryCommand, name="rm"):
+    """Delete an object, or everything below a prefix, on a branch. Committed versions keep it."""
+
+    branch: BranchName
+    path: Annotated[str, argument("PATH", help="The object; with --recursive all whose paths begin so.")]
+    recursive: Annotated[bool, option("--recursive", "-r", help="Everything below the prefix, at once.")] = False
+
+    def run(self) -> None:
+        with self.reading() as repository:
+            there = repository.ref(self.branch)
+            below = sum(1 for _ in islice(there.list(self.path), None if self.dry_run else 1))
+            count = below if self.recursive else int(there.exists(self.path))
+        if self.dry_run:
+            text = f"Would delete {output.count(count, 'object')}."
+            self.result({"path": self.path, "dry_run": True, "objects": count}, text)
+            return
+        if not count:
+            hint = " Paths begin so: --recursive deletes them all." if below else ""
+            what = "no path begins with" if self.recursive else "there is no object"
+            raise NotFound(
+                f"On the branch {self.branch} {what} {self.path}.{hint}", kind="object_not_found", path=self.path
+            )
+        self.ask(f"Delete {'everything below ' if self.recursive else ''}{self.path!r} on {self.branch}?")
+        with self.writing() as repository:
+            target = repository.branch(self.branch)
+            if self.recursive:
+                target.delete_prefix(self.path)
+            else:
+                target.delete(self.path)
+        shown = f"everything below {self.path}" if self.recursive else self.path
+        self.result({"path": self.path, "dry_run": False}, f"Deleted {shown} on {self.branch}, uncommitted.")
+
+
+class ImportObjects(RepositoryCommand, name="import"):
+    """Commit objects that lie elsewhere, without copying them. Collections never delete them."""
+
+    branch: BranchName
+    source: Annotated[str, argument("URL", help="What to import: a folder, prefix or object elsewhere.")]
+    destination: Annotated[str, argument("PREFIX", help="Where it appears on the branch.")]
+    message: Annotated[str, option("--message", "-m", help="Of the commit.")] = ""
+    single: Annotated[bool, option("--single", help="One object: PREFIX is its path.")] = False
+
+    def run(self) -> None:
+
+        origin = ImportSource(self.source, self.destination, "object" if self.single else "prefix")
+        with self.writing() as repository, output.progress("importing"):
+            target = repository.branch(self.branch)
+            before = target.commit_id
+            done = target.import_objects([origin], message=self.message or f"Import {self.source}")
+            found = of_commit(repository.ref(str(done.commit_id)).head())
+        where = f"as {self.destination}" if self.single else f"below {self.destination or 'the root'}"
+        objects = output.count(done.ingested_count, "object")
+        if done.commit_id == before:
+            text = f"Nothing changed, no commit: {self.branch} already has the {objects} of {self.source} {where}."
+        else:
+            text = f"Imported {objects} of {self.source} {where} on {self.branch}: commit {found['id'][:12]}."
+        self.result({**found, "imported": done.ingested_count, "changed": done.commit_id != before}, text)

@@ -1,0 +1,149 @@
+"""Commands of ``lakebed repo`` on branches and tags."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Annotated, Any
+
+from lakebed.cli import output
+from lakebed.cli.command import Deletion
+from lakebed.cli.grammar import argument, option
+from lakebed.cli.repo_context import BranchName, RepositoryCommand
+
+TagName = Annotated[str, argument("TAG", help="The tag.")]
+
+
+class ListBranches(RepositoryCommand, name="branches", formerly=("branch list",)):
+    """List the branches and their newest commits."""
+
+    prefix: Annotated[str, option("--prefix", help="Only names with this prefix.")] = ""
+
+    def run(self) -> None:
+        with self.reading() as repository:
+            rules = [rule.pattern for rule in repository.protected()]
+            found: list[dict[str, Any]] = [
+                {
+                    "branch": one.name,
+                    "commit": one.commit_id,
+                    "protected": any(fnmatchcase(one.name, pattern) for pattern in rules),
+                }
+                for one in repository.branches(prefix=self.prefix)
+            ]
+        if self.json:
+            output.document(found)
+            return
+        output.grid(
+            ("branch", "commit", ""),
+            [(one["branch"], one["commit"][:12], "protected" if one["protected"] else "") for one in found],
+            empty="No branch with such a name.",
+        )
+
+
+class CreateBranch(RepositoryCommand, name="branch", formerly=("branch create",)):
+    """Create a branch at a commit. Cost: one small record, whatever the size of the commit."""
+
+    name: BranchName
+    source: Annotated[
+        str | None, option("--source", help="Start from this reference. Default: the default branch.")
+    ] = None
+
+    def run(self) -> None:
+        with self.writing() as repository:
+            made = repository.create_branch(self.name, source=self.source)
+            found = {"branch": made.name, "commit": made.commit_id}
+        self.result(found, f"Made the branch {self.name} at {found['commit'][:12]}.")
+
+
+class DeleteBranch(Deletion, RepositoryCommand, name="drop-branch", formerly=("branch delete",)):
+    """Drop a branch with what is uncommitted on it; `undelete-branch` restores its commits for some days."""
+
+    name: BranchName
+
+    def run(self) -> None:
+        if self.dry_run:
+            with self.reading() as repository:
+                count = sum(1 for _ in repository.branch(self.name).status())
+            text = f"Would drop the branch {self.name}, with {output.count(count, 'uncommitted change')}."
+            self.result({"branch": self.name, "dry_run": True, "uncommitted": count}, text)
+            return
+        self.ask(f"Drop the branch {self.name} of {self.repository} with what is uncommitted on it?")
+        with self.writing() as repository:
+            repository.delete_branch(self.name)
+        self.result({"branch": self.name, "dry_run": False}, f"Dropped the branch {self.name}.")
+
+
+class UndeleteBranch(RepositoryCommand, name="undelete-branch", formerly=("branch undelete",)):
+    """Restore a dropped branch at its last commit; uncommitted changes are lost."""
+
+    name: BranchName
+
+    def run(self) -> None:
+        with self.writing() as repository:
+            made = repository.undelete_branch(self.name)
+            found = {"branch": made.name, "commit": made.commit_id}
+        self.result(found, f"The branch {self.name} is back at {found['commit'][:12]}.")
+
+
+class Protect(RepositoryCommand, name="protect", formerly=("branch protect",)):
+    """Refuse the deletion of branches, and all writes and commits to them except merges."""
+
+    pattern: Annotated[str, argument("PATTERN", help="A branch, or a pattern such as 'release-*'.")]
+    off: Annotated[bool, option("--off", help="Remove the protection.")] = False
+
+    def run(self) -> None:
+        with self.writing() as repository:
+            if self.off:
+                repository.unprotect(self.pattern)
+            else:
+                repository.protect(self.pattern)
+            found = [rule.pattern for rule in repository.protected()]
+        text = f"Protected: {', '.join(found)}." if found else "No branch is protected."
+        self.result({"protected": found}, text)
+
+
+class ListTags(RepositoryCommand, name="tags", formerly=("tag list",)):
+    """List the tags and the commits that they pin."""
+
+    def run(self) -> None:
+        with self.reading() as repository:
+            found = [{"tag": one.name, "commit": one.commit_id} for one in repository.tags()]
+        if self.json:
+            output.document(found)
+            return
+        empty = f"No tag. Make one: lakebed repo tag {self.lake} {self.repository} TAG"
+        output.grid(("tag", "commit"), [(one["tag"], one["commit"][:12]) for one in found], empty=empty)
+
+
+class CreateTag(RepositoryCommand, name="tag", formerly=("tag create",)):
+    """Pin a commit under a name: its objects stay until the tag is deleted."""
+
+    name: TagName
+    reference: Annotated[str | None, argument("REF", help="A branch, tag or commit. Default: the default branch.")] = (
+        None
+    )
+
+    def run(self) -> None:
+        with self.writing() as repository:
+            made = repository.create_tag(self.name, ref=self.reference)
+            found = {"tag": self.name, "commit": made.commit_id}
+        self.result(found, f"The tag {self.name} pins {found['commit'][:12]}.")
+
+
+class DeleteTag(Deletion, RepositoryCommand, name="drop-tag", formerly=("tag delete",)):
+    """Remove a tag: a later collection deletes what only it pinned."""
+
+    name: TagName
+
+    def run(self) -> None:
+        if self.dry_run:
+            with self.reading() as repository:
+                found = repository.ref(self.name).head().id
+            self.result(
+                {"tag": self.name, "dry_run": True, "commit": found},
+                f"Would remove the tag {self.name} of {found[:12]}.",
+            )
+            return
+        self.ask(f"Remove the tag {self.name} of {self.repository}?")
+        with self.writing() as repository:
+            repository.delete_tag(self.name)
+        self.result({"tag": self.name, "dry_run": False}, f"Removed the tag {self.name}.")

@@ -1,0 +1,154 @@
+"""Commands of ``lakebed repo`` on whole repositories: create, list, drop, retention, collect."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from lakebed.cli import json_output, output
+from lakebed.cli.arguments import duration
+from lakebed.cli.command import Deletion
+from lakebed.cli.grammar import argument, option, pairs
+from lakebed.cli.repo_context import RepositoriesCommand, RepositoryCommand
+from lakebed.errors import InvalidRequest
+from lakebed.repo.names import check_branch_name, check_repository_name
+from lakebed.repo.options import CollectionOptions
+from lakebed.repo.repository import Repository
+from lakebed.texts import shown, whole_number
+
+
+class Create(RepositoryCommand, name="create"):
+    """Create a repository, with one empty commit on its default branch."""
+
+    namespace: Annotated[
+        str | None, option("--namespace", help="Where its objects are, inside the lake. Default: NAME.repo.")
+    ] = None
+    default_branch: Annotated[str, option("--default-branch", help="Its first branch.")] = "main"
+
+    def run(self) -> None:
+        check_repository_name(self.repository)  # before the lake is created: a mistake creates none
+        check_branch_name(self.default_branch)
+        with self.writing_all(create=True) as repositories:
+            made = repositories.create(self.repository, namespace=self.namespace, default_branch=self.default_branch)
+            found = _facts(made)
+        self.result(found, f"Made the repository {self.repository} with the branch {self.default_branch}.")
+
+
+class ListRepositories(RepositoriesCommand, name="list"):
+    """List the repositories."""
+
+    def run(self) -> None:
+        with self.reading_all() as repositories:
+            found = [_facts(one) for one in repositories.list()]
+        if self.json:
+            output.document(found)
+            return
+        output.grid(
+            ("repository", "default branch", "made", "where"),
+            [(one["name"], one["default_branch"], output.ago(one["created_ms"]), one["url"]) for one in found],
+            less=("made", "default branch"),
+            empty=f"No repository. Make one: lakebed repo create {self.lake} NAME",
+        )
+
+
+class Delete(Deletion, RepositoryCommand, name="drop", formerly=("delete",)):
+    """Drop a repository with all its branches and tags; the next collection of the lake deletes what only it held."""
+
+    def run(self) -> None:
+        if self.dry_run:
+            with self.reading() as repository:
+                counts = {"branches": len(list(repository.branches())), "tags": len(list(repository.tags()))}
+            text = f"Would drop {self.repository} with {output.count(counts['branches'], 'branch', 'branches')} and "
+            self.result(
+                {"repository": self.repository, "dry_run": True, **counts},
+                f"{text}{output.count(counts['tags'], 'tag')}.",
+            )
+            return
+        self.ask(f"Drop the repository {self.repository} with all its branches and tags?")
+        with self.writing_all() as repositories:
+            repositories.delete(self.repository)
+        self.result({"repository": self.repository, "dry_run": False}, f"Dropped the repository {self.repository}.")
+
+
+class ShowRetention(RepositoryCommand, name="retention", formerly=("retention show",)):
+    """Show the retention rules."""
+
+    def run(self) -> None:
+        with self.reading() as repository:
+            rules = repository.retention()
+        found: dict[str, Any] = {"default_days": None, "branch_days": {}}
+        if rules is not None:
+            found = {"default_days": rules.default_days, "branch_days": dict(rules.branch_days)}
+        if self.json:
+            output.document(found)
+            return
+        rows = [(one, output.count(days, "day")) for one, days in sorted(found["branch_days"].items())]
+        rows.append(("(others)", "for ever" if rules is None else output.count(rules.default_days, "day")))
+        output.grid(("branch", "commits keep their objects"), rows, empty="")
+
+
+class SetRetention(RepositoryCommand, name="set-retention", formerly=("retention set",)):
+    """Replace the retention rules: a commit keeps its objects this long after a newer one replaced it."""
+
+    default_days: Annotated[int, argument("DAYS", help="For branches without a rule of their own.")]
+    branch_days: Annotated[
+        list[str] | None, option("--branch-days", metavar="BRANCH=DAYS", help="For one branch; again for more.")
+    ] = None
+
+    def run(self) -> None:
+        days = _days_of(self.branch_days)
+        with self.writing() as repository:
+            repository.set_retention(default_days=self.default_days, branch_days=days)
+        found = {"default_days": self.default_days, "branch_days": days}
+        text = f"Commits of {self.repository} keep their objects for {output.count(self.default_days, 'day')}"
+        text += "".join(f", on {one} for {output.count(own, 'day')}" for one, own in sorted(days.items()))
+        self.result(found, f"{text}.")
+
+
+class DeleteRetention(Deletion, RepositoryCommand, name="drop-retention", formerly=("retention delete",)):
+    """Remove the retention rules: every reachable commit keeps its objects for ever."""
+
+    def run(self) -> None:
+        if not self.dry_run:
+            self.ask(f"Remove the retention rules of {self.repository}?")
+            with self.writing() as repository:
+                repository.delete_retention()
+        text = f"{'Would remove' if self.dry_run else 'Removed'} the retention rules of {self.repository}."
+        self.result({"repository": self.repository, "dry_run": self.dry_run}, text)
+
+
+class Collect(Deletion, RepositoryCommand, name="collect", formerly=("gc",)):
+    """Delete objects that no branch, tag, kept commit or staged entry needs. Imported objects are never deleted."""
+
+    min_age: Annotated[str, option("--min-age", metavar="AGE", help="Keep uploads that are younger: '6h', '1 d'.")] = (
+        "1 d"
+    )
+
+    def run(self) -> None:
+        options = CollectionOptions(min_age=duration(self.min_age))
+        self.ask(f"Collect the garbage of {self.repository}? (--dry-run shows what would be deleted.)")
+        with self.writing() as repository, output.progress("collecting") as progress:
+            report = repository.collect_garbage(options, dry_run=self.dry_run, progress=progress)
+        json_output.print_report(report, json=self.json)
+
+
+def _facts(repository: Repository) -> dict[str, Any]:
+    """A repository's facts."""
+    return {
+        "name": repository.name,
+        "default_branch": repository.default_branch,
+        "created_ms": repository.created_at_ms,
+        "url": repository.url,
+    }
+
+
+def _days_of(texts: list[str] | None) -> dict[str, int]:
+    """``["main=30"]`` as a dictionary. Raises `InvalidRequest`."""
+    found: dict[str, int] = {}
+    for name, days in pairs(texts, like="main=30").items():
+        number = whole_number(days, minimum=1)
+        if number is None:
+            raise InvalidRequest(
+                f"{shown(days)} is not a valid number of days: write --branch-days {name}=30.", kind="invalid_days"
+            )
+        found[name] = number
+    return found

@@ -1,0 +1,328 @@
+"""Commands of ``lakebed repo`` on versions: commit, log, show, diff, status, merge, revert, cherry-pick, reset ..."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from itertools import islice
+from typing import Annotated, Any, Literal
+
+from lakebed.cli import output
+from lakebed.cli.command import Command, Deletion
+from lakebed.cli.grammar import argument, option, pairs
+from lakebed.cli.repo_context import (
+    BranchName,
+    ObjectPath,
+    Reference,
+    RepositoryCommand,
+    of_commit,
+    print_differences,
+)
+from lakebed.errors import InvalidRequest
+
+Message = Annotated[str, option("--message", "-m", help="The commit message.")]
+Meta = Annotated[list[str] | None, option("--meta", metavar="KEY=VALUE", help="Metadata of the commit.")]
+
+
+AllowEmpty = Annotated[bool, option("--allow-empty", help="Also when nothing changed.")]
+Parent = Annotated[
+    int | None, option("--parent", min=1, help="Of a merge commit: against which parent. The first is 1.")
+]
+
+
+class Strategy(StrEnum):
+    """Which side wins where both changed a path."""
+
+    source_wins = "source-wins"
+    dest_wins = "dest-wins"
+
+
+OnConflict = Annotated[
+    Strategy | None,
+    option("--strategy", help="Where both changed a path: source-wins or dest-wins. Default: a conflict."),
+]
+
+
+class Commit(RepositoryCommand, name="commit"):
+    """Commit the uncommitted changes of a branch."""
+
+    branch: BranchName
+    message: Message
+    path: Annotated[
+        list[str] | None, option("--path", help="Only this path, or PREFIX/ for all below; again for more.")
+    ] = None
+    meta: Meta = None
+    allow_empty: AllowEmpty = False
+
+    def run(self) -> None:
+        paths, prefixes = _split(self.path)
+        with self.writing() as repository:
+            made = repository.branch(self.branch).commit(
+                self.message,
+                metadata=pairs(self.meta, like="ticket=42"),
+                paths=None if self.path is None else paths,
+                prefixes=None if self.path is None else prefixes,
+                allow_empty=self.allow_empty,
+            )
+        _print_commit(self, made, f"Committed {made.id[:12]} to {self.branch}: {output.brief(made.commit.message)}")
+
+
+class Log(RepositoryCommand, name="log"):
+    """List commits, newest first."""
+
+    reference: Annotated[
+        str,
+        argument(
+            "REF",
+            help="A branch, tag or commit; or a range: main~3..main is reachable from main, not from main~3.",
+        ),
+    ]
+    path: Annotated[
+        list[str] | None, option("--path", help="Only commits that changed this path, or PREFIX/ below it.")
+    ] = None
+    limit: Annotated[int | None, option("--limit", "-n", min=1, help="At most this many.")] = None
+    first_parent: Annotated[
+        bool, option("--first-parent", help="Follow only first parents: leave out merged commits.")
+    ] = False
+
+    def run(self) -> None:
+        paths, prefixes = _split(self.path)
+        with self.reading() as repository:
+            history = repository.log(self.reference, paths=paths, prefixes=prefixes, first_parent=self.first_parent)
+            found = (of_commit(one) for one in islice(history, self.limit))
+            if self.json:
+                output.document(list(found))
+                return
+            rows = (
+                (one["id"][:12], output.ago(one["created_ms"]), one["committer"] or "-", output.brief(one["message"]))
+                for one in found
+            )
+            output.grid(
+                ("commit", "made", "by", "message"),
+                rows,
+                less=("by", "made"),
+                sentences=("message",),
+                empty="No commit changed that.",
+            )
+
+
+class Show(RepositoryCommand, name="show"):
+    """Show a commit."""
+
+    reference: Reference
+
+    def run(self) -> None:
+        with self.reading() as repository:
+            found = of_commit(repository.ref(self.reference).head())
+        if self.json:
+            output.document(found)
+            return
+        rows = [
+            ("commit", found["id"]),
+            ("parents", ", ".join(one[:12] for one in found["parents"]) or "-"),
+            ("message", found["message"]),
+            ("by", found["committer"] or "-"),
+            ("made", f"{_utc(found['created_ms'])} UTC ({output.ago(found['created_ms'])})"),
+            ("objects", f"{found['objects']:,} ({output.size(found['bytes'])})"),
+            ("metadata", output.options_text(found["metadata"])),
+        ]
+        output.facts(rows)
+
+
+class Diff(RepositoryCommand, name="diff"):
+    """Show which paths differ: + added, ~ changed, - removed, ! changed on both sides, so that a merge conflicts."""
+
+    left: Annotated[
+        str,
+        argument(
+            "LEFT",
+            help="A reference; alone: what is uncommitted on a branch. Or a range: main~1..main compares the two as "
+            "they are, main...dev shows the changes of dev since they diverged.",
+        ),
+    ]
+    right: Annotated[str | None, argument("RIGHT", help="Another reference.")] = None
+    prefix: Annotated[str, option("--prefix", help="Only paths with this prefix.")] = ""
+    two_dot: Annotated[
+        bool, option("--two-dot", help="LEFT against RIGHT as they are, not the changes of RIGHT since they diverged.")
+    ] = False
+
+    def run(self) -> None:
+        with self.reading() as repository:
+            if self.right is None and ".." not in self.left:
+                found = repository.branch(self.left).status(self.prefix)
+            else:
+                kind: Literal["two_dot"] | None = "two_dot" if self.two_dot else None
+                found = repository.diff(self.left, self.right, kind=kind, prefix=self.prefix)
+            print_differences(found, json=self.json, empty="No difference.")
+
+
+class Status(RepositoryCommand, name="status"):
+    """Show what is uncommitted on a branch."""
+
+    branch: BranchName
+
+    def run(self) -> None:
+        with self.reading() as repository:
+            found = repository.branch(self.branch).status()
+            print_differences(found, json=self.json, empty=f"Nothing is uncommitted on {self.branch}.")
+
+
+class Merge(RepositoryCommand, name="merge"):
+    """Apply what another reference changed since the two diverged."""
+
+    source: Annotated[str, argument("SOURCE", help="The reference whose changes are wanted.")]
+    branch: Annotated[str, argument("BRANCH", help="The branch that gets them.")]
+    message: Message = ""
+    strategy: OnConflict = None
+    squash: Annotated[bool, option("--squash", help="One commit, without the source as a parent.")] = False
+    prefix: Annotated[str, option("--prefix", help="Only what is below it.")] = ""
+    meta: Meta = None
+    allow_empty: AllowEmpty = False
+
+    def run(self) -> None:
+        with self.writing() as repository:
+            made = repository.branch(self.branch).merge(
+                self.source,
+                message=self.message or None,
+                strategy=_name_of(self.strategy),
+                squash=self.squash,
+                prefix=self.prefix,
+                metadata=pairs(self.meta, like="ticket=42"),
+                allow_empty=self.allow_empty,
+            )
+        _print_commit(self, made, f"Merged {self.source} into {self.branch}: commit {made.id[:12]}.")
+
+
+class Revert(RepositoryCommand, name="revert"):
+    """Undo one commit with a new commit; the history is kept."""
+
+    branch: BranchName
+    reference: Reference
+    parent: Parent = None
+    strategy: OnConflict = None
+
+    def run(self) -> None:
+        with self.writing() as repository:
+            made = repository.branch(self.branch).revert(
+                self.reference, parent_number=self.parent, strategy=_name_of(self.strategy)
+            )
+        _print_commit(self, made, f"Reverted {self.reference} on {self.branch}: commit {made.id[:12]}.")
+
+
+class CherryPick(RepositoryCommand, name="cherry-pick"):
+    """Apply the changes of one commit to a branch."""
+
+    branch: BranchName
+    reference: Reference
+    parent: Parent = None
+    strategy: OnConflict = None
+
+    def run(self) -> None:
+        with self.writing() as repository:
+            target = repository.branch(self.branch)
+            made = target.cherry_pick(self.reference, parent_number=self.parent, strategy=_name_of(self.strategy))
+        _print_commit(self, made, f"Picked {self.reference} onto {self.branch}: commit {made.id[:12]}.")
+
+
+class Reset(Deletion, RepositoryCommand, name="reset"):
+    """Discard uncommitted changes of a branch, all or below a path; --hard moves the branch."""
+
+    branch: BranchName
+    path: Annotated[str | None, option("--path", help="Only this path, or PREFIX/ for all below.")] = None
+    hard: Annotated[str | None, option("--hard", metavar="REF", help="Move the branch itself to this commit.")] = None
+
+    def run(self) -> None:
+        if self.path is not None and self.hard is not None:
+            raise InvalidRequest("Give --path or --hard, not both.", kind="usage")
+        if self.dry_run:
+            with self.reading() as repository:
+                if self.hard:
+                    every = repository.diff(self.hard, self.branch, kind="two_dot")
+                else:
+                    every = repository.branch(self.branch).status(self.path or "")
+                found = (one for one in every if _meant(self.path, one.path))
+                print_differences(found, json=self.json, empty="Nothing would be discarded.")
+            return
+        self.ask(
+            f"Move {self.branch} to {self.hard}?" if self.hard else f"Discard uncommitted changes on {self.branch}?"
+        )
+        with self.writing() as repository:
+            target = repository.branch(self.branch)
+            changed = any(_meant(self.path, one.path) for one in target.status(self.path or ""))
+            if self.hard is not None:
+                target.hard_reset(self.hard)
+            elif self.path is not None and self.path.endswith("/"):
+                target.reset(prefix=self.path)
+            else:
+                target.reset(path=self.path)
+            at = target.commit_id
+        done = "Discarded uncommitted changes" if changed else "Nothing was uncommitted"
+        shown = f"{self.branch} is at {at[:12]} now." if self.hard else f"{done}{_at(self.path)} on {self.branch}."
+        self.result({"branch": self.branch, "commit": at, "dry_run": False}, shown)
+
+
+class Rebase(RepositoryCommand, name="rebase"):
+    """Replay a branch's own commits on another reference."""
+
+    branch: BranchName
+    onto: Annotated[str, argument("ONTO", help="The new base.")]
+    strategy: OnConflict = None
+
+    def run(self) -> None:
+        with self.writing() as repository:
+            made = repository.branch(self.branch).rebase(self.onto, strategy=_name_of(self.strategy))
+        _print_commit(self, made, f"Rebased {self.branch} onto {self.onto}: it is at {made.id[:12]} now.")
+
+
+class Compact(RepositoryCommand, name="compact"):
+    """Write the staged changes of a branch into sorted files, so that reads are as fast as those of a commit."""
+
+    branch: BranchName
+
+    def run(self) -> None:
+        with self.writing() as repository, output.progress("compacting"):
+            outcome = repository.branch(self.branch).compact(force=True)
+        text = f"The staging area of {self.branch}: {outcome.outcome}."
+        self.result({"branch": self.branch, "outcome": outcome.outcome}, text)
+
+
+class Blame(RepositoryCommand, name="blame"):
+    """Show the last commit that changed an object."""
+
+    reference: Reference
+    path: ObjectPath
+
+    def run(self) -> None:
+        with self.reading() as repository:
+            found = of_commit(repository.ref(self.reference).blame(self.path))
+        text = f"{found['id'][:12]} {output.ago(found['created_ms'])} by {found['committer'] or '-'}: "
+        self.result(found, text + output.brief(found["message"]))
+
+
+def _print_commit(command: Command, made: Any, text: str) -> None:
+    command.result(of_commit(made), text)
+
+
+def _split(texts: list[str] | None) -> tuple[list[str], list[str]]:
+    """``--path`` as paths and prefixes: a text that ends with a slash is a prefix."""
+    every = texts or []
+    return [one for one in every if not one.endswith("/")], [one for one in every if one.endswith("/")]
+
+
+def _utc(time_ms: int) -> str:
+    """``2026-01-31 12:00:00`` in UTC."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _name_of(strategy: Strategy | None) -> Any:
+    """The strategy as the library has it."""
+    return None if strategy is None else strategy.value
+
+
+def _meant(path: str | None, found: str) -> bool:
+    """Whether ``--path`` means this path: PREFIX/ means all below."""
+    return path is None or path.endswith("/") or found == path
+
+
+def _at(path: str | None) -> str:
+    return "" if path is None else f" {'below' if path.endswith('/') else 'at'} {path}"

@@ -1,0 +1,76 @@
+"""The command that runs the server: serve."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from lakebed.cli import arguments, exits, output
+from lakebed.cli.grammar import argument, option
+from lakebed.cli.loading import load
+from lakebed.cli.repo_context import RepositoriesCommand
+from lakebed.repo.options import RepositoryOptions
+
+
+class Serve(RepositoriesCommand, name="serve"):
+    """Serve the repositories of a lake over HTTP, as lakeFS clients expect them, until interrupted."""
+
+    lake: Annotated[str, argument("LAKE", help=arguments.LAKE_HELP, formerly=["--storage"], is_lake=True)]
+    port: Annotated[int, option("--port", min=0, max=65535, help="0: any free port.")] = 8000
+    host: Annotated[str, option("--host", help="Where to listen.")] = "127.0.0.1"
+    workers: Annotated[
+        int, option("--workers", min=1, help="Processes; more than one needs --metadata postgresql://...")
+    ] = 1
+    allow_remote: Annotated[
+        bool, option("--allow-remote", help="Listen to other machines too: put a proxy that ends TLS in front.")
+    ] = False
+    import_from: Annotated[
+        list[str] | None,
+        option("--import-from", metavar="URL", help="Allow imports of objects below it; again for more."),
+    ] = None
+    allow_webhook: Annotated[
+        list[str] | None,
+        option(
+            "--allow-webhook",
+            metavar="HOST",
+            help="A host, address or network that webhooks may reach though it is not public; again for more.",
+        ),
+    ] = None
+    access_log: Annotated[
+        str, option("--access-log", metavar="FILE", help="A JSON line a request; - is standard error, '' no log.")
+    ] = "-"
+    take_over: arguments.TakeOver = False
+
+    def run(self) -> None:
+        def started(told: Any) -> None:
+            if self.json:
+                output.document(
+                    {
+                        "endpoint": told.endpoint,
+                        "storage": told.storage_url,
+                        "access_key_id": told.access_key,
+                        "secret_access_key": told.secret,
+                    }
+                )
+            else:
+                output.lines(told.lines())
+            output.flush()
+
+        code = load("lakebed.server.serve").run_server(
+            self.lake,
+            host=self.host,
+            port=self.port,
+            access_log=self.access_log or None,
+            options=load("lakebed.server.options").ServerOptions(
+                metadata=self.metadata,
+                workers=self.workers,
+                allow_remote=self.allow_remote,
+                storage_options=self.storage_options,
+                import_from=self.import_from or (),
+                take_over=self.take_over,
+                repository_options=RepositoryOptions(
+                    webhook_hosts=(*arguments.webhook_hosts(), *(self.allow_webhook or ()))
+                ),
+            ),
+            started=started,
+        )
+        raise exits.Exit(code)

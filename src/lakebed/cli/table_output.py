@@ -1,0 +1,94 @@
+"""Snapshots, tags, schemas and compactions as JSON facts with stable keys, and as sentences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lakebed.cli import output
+from lakebed.table.model import Snapshot, TableSchema, Tag
+from lakebed.table.versions import rollback_target
+
+if TYPE_CHECKING:
+    from lakebed.table.compact import CompactReport
+
+__all__ = ["of_compaction", "of_schema", "of_snapshot", "of_tag", "sentence_of_compaction"]
+
+
+def of_snapshot(snapshot: Snapshot) -> dict[str, Any]:
+    """A snapshot's facts."""
+    return {
+        "snapshot": snapshot.id,
+        "time_ms": snapshot.time_ms,
+        "kind": snapshot.commit_kind,
+        "user": snapshot.commit_user,
+        "schema": snapshot.schema_id,
+        "rows": snapshot.total_record_count,
+        "rows_delta": snapshot.delta_record_count,
+        "rolled_back_to": rollback_target(snapshot),
+        "properties": dict(snapshot.properties),
+    }
+
+
+def of_tag(tag: Tag, *, written_ms: int | None = None) -> dict[str, Any]:
+    """A tag's facts; `written_ms` says when its file was written, for tags that do not say when they were made."""
+    created, retained = tag.create_time_ms, tag.time_retained_ms
+    return {
+        "tag": tag.name,
+        "snapshot": tag.snapshot.id,
+        "time_ms": tag.snapshot.time_ms,
+        "rows": tag.snapshot.total_record_count,
+        "created_ms": written_ms if created is None else created,
+        "lifetime_ms": retained,
+        "expires_ms": created + retained if created is not None and retained is not None else None,
+    }
+
+
+def of_schema(schema: TableSchema) -> dict[str, Any]:
+    """A schema's facts."""
+    return {
+        "schema": schema.id,
+        "columns": [
+            {
+                "id": field.id,
+                "name": field.name,
+                "type": field.type,
+                "nullable": field.nullable,
+                "comment": field.description,
+            }
+            for field in schema.fields
+        ],
+        "primary_keys": list(schema.primary_keys),
+        "partition_keys": list(schema.partition_keys),
+        "options": dict(schema.options),
+        "comment": schema.comment,
+    }
+
+
+def of_compaction(report: CompactReport) -> dict[str, Any]:
+    """A compaction's facts."""
+    return {
+        "dry_run": report.dry_run,
+        "snapshot": None if report.snapshot is None else of_snapshot(report.snapshot),
+        "tasks": len(report.tasks),
+        "files_before": report.files_before,
+        "files_after": report.files_after,
+        "files_moved": report.moved_count,
+        "bytes_before": report.bytes_before,
+        "bytes_after": report.bytes_after,
+        "rows_before": report.rows_before,
+        "rows_after": report.rows_after,
+        "seconds": report.seconds,
+    }
+
+
+def sentence_of_compaction(table: str, report: CompactReport) -> str:
+    """What a compaction did or would do, in one line."""
+    before = f"{output.count(report.files_before, 'file')} ({output.size(report.bytes_before)})"
+    if not report.tasks:
+        return f"{table}: nothing to compact."
+    if report.dry_run:
+        return f"{table}: would rewrite {before} in {output.count(len(report.tasks), 'bucket')}."
+    if report.snapshot is None:
+        return f"{table}: nothing was compacted."
+    after = f"{output.count(report.files_after, 'file')} ({output.size(report.bytes_after)})"
+    return f"{table}: snapshot {report.snapshot.id}, {before} became {after} in {report.seconds:.1f} s."

@@ -1,0 +1,266 @@
+"""Commands that read and write rows: read, append, upsert, write, overwrite, delete, diff, changes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import pyarrow as pa
+
+from lakebed.cli import arguments, output, table_output
+from lakebed.cli.arguments import Timestamp, Version
+from lakebed.cli.command import Confirmed, Deletion
+from lakebed.cli.context import BranchTableCommand
+from lakebed.cli.files import print_rows, read_file, write_rows
+from lakebed.cli.grammar import argument, option, pairs
+from lakebed.errors import InvalidRequest
+from lakebed.table.incremental import TableDiff
+from lakebed.table.model import Snapshot
+from lakebed.table.predicate import parse_predicate
+from lakebed.table.table import Table
+
+Columns = Annotated[str | None, option("--columns", help="Only these columns, comma-separated.")]
+Where = Annotated[str | None, option("--where", help="Only rows that match: \"delay > 10 AND carrier = 'UA'\".")]
+Limit = Annotated[int | None, option("--limit", min=0, help="At most this many rows.")]
+Start = Annotated[str, argument("FROM", help="The older version: an id, a tag or a branch.")]
+End = Annotated[str, argument("TO", help="The newer version.")]
+
+
+class _Printing(BranchTableCommand):
+    """A command that prints rows, or writes them into a file."""
+
+    format: Annotated[str | None, option("--format", help="table, json, csv or parquet.")] = None
+    output: Annotated[
+        str | None, option("--output", "-o", metavar="FILE", help="Write into a file: .csv, .json or .parquet.")
+    ] = None
+
+    def print_rows(self, rows: Iterator[Any], *, schema: pa.Schema, limit: int | None) -> None:
+        """Print rows, or write them into the file and say so."""
+        format = _output_format(self.format, self.output, json=self.json)
+        count = write_rows(rows, schema=schema, format=format, file=self.output, limit=limit)
+        if self.output is not None:
+            size_bytes = os.path.getsize(self.output)
+            self.result(
+                {"output": self.output, "format": format, "rows": count, "bytes": size_bytes},
+                f"Wrote {output.count(count, 'row')} to {self.output} ({format}, {output.size(size_bytes)}).",
+            )
+
+
+class Read(_Printing, name="read"):
+    """Read rows, of the newest version or of an older one."""
+
+    version: Version = None
+    tag: Annotated[str | None, option("--tag", help="Read what this tag pins.")] = None
+    timestamp: Timestamp = None
+    where: Where = None
+    columns: Columns = None
+    limit: Limit = None
+    count: Annotated[bool, option("--count", help="Only count the rows.")] = False
+
+    def run(self) -> None:
+        _output_format(self.format, self.output, json=self.json)  # a mistake there reads nothing
+        scan = self.open_branch().scan(
+            version=arguments.version_of(self.version, self.tag),
+            timestamp_ms=self.timestamp,
+            columns=_names(self.columns),
+            where=None if self.where is None else parse_predicate(self.where),
+            limit=self.limit,
+        )
+        if self.count:
+            number = scan.count()
+            self.result({"rows": number}, f"{number:,}")
+        else:
+            self.print_rows(scan.to_batches(), schema=scan.schema, limit=self.limit)
+
+
+class _Writing(BranchTableCommand):
+    """A command that writes the rows of a file."""
+
+    file: Annotated[
+        str, argument("FILE", help="CSV, JSON (one object a line, or one array) or Parquet; - is standard input.")
+    ]
+    format: Annotated[str | None, option("--format", help="csv, json or parquet. Default: by the file's name.")] = None
+
+    @contextmanager
+    def rows(self, opened: Table) -> Iterator[pa.RecordBatchReader]:
+        """The rows of the file, with a progress bar while they are read."""
+        with output.progress(f"loading {os.path.basename(self.file)}") as progress:
+            yield read_file(self.file, format=self.format, schema=opened.arrow_schema, progress=progress)
+
+
+class Append(_Writing, name="append"):
+    """Append the rows of a file, as one version."""
+
+    def run(self) -> None:
+        opened = self.open_branch()
+        with self.rows(opened) as rows:
+            made = opened.append(rows)
+        _print_written(self, opened, made)
+
+
+class Upsert(_Writing, name="upsert"):
+    """Insert the rows of a file, or replace those of the same key, as one version."""
+
+    def run(self) -> None:
+        opened = self.open_branch()
+        with self.rows(opened) as rows:
+            made = opened.upsert(rows)
+        _print_written(self, opened, made)
+
+
+class Write(_Writing, name="write"):
+    """Append or upsert the rows of a file, by the kind of the table."""
+
+    deletes: Annotated[
+        str | None, option("--deletes", help="A boolean column of the file: true deletes the row's key.")
+    ] = None
+
+    def run(self) -> None:
+        opened = self.open_branch()
+        with self.rows(opened) as rows:
+            made = opened.write(rows, deletes=self.deletes)
+        _print_written(self, opened, made)
+
+
+class Overwrite(Confirmed, _Writing, name="overwrite"):
+    """Replace rows by those of a file: all, one partition's, or those of every partition in the file."""
+
+    partition: Annotated[
+        list[str] | None, option("--partition", metavar="KEY=VALUE", help="Replace only this partition.")
+    ] = None
+    dynamic: Annotated[bool, option("--dynamic", help="Replace the partitions that the file has rows of.")] = False
+
+    def run(self) -> None:
+        opened = self.open_branch()
+        self.ask(f"Replace rows of {self.table}? The version before stays until it expires.")
+        partition = pairs(self.partition, like="day=2013-01-31") or None
+        with self.rows(opened) as rows:
+            made = opened.overwrite(rows, partition=partition, dynamic=self.dynamic)
+        _print_written(self, opened, made)
+
+
+class Delete(Deletion, BranchTableCommand, name="delete"):
+    """Delete the rows that match, as one version; older versions keep them."""
+
+    where: Annotated[str, option("--where", help="Which rows: \"origin = 'JFK'\".")]
+    dry_run: Annotated[bool, option("--dry-run", help="Only count the rows.")] = False
+
+    def run(self) -> None:
+        opened = self.open_branch()
+        chosen = parse_predicate(self.where)
+        if self.dry_run:
+            number = opened.scan(where=chosen).count()
+            self.result(
+                {"dry_run": True, "rows": number}, f"Would delete {output.count(number, 'row')} of {self.table}."
+            )
+            return
+        self.ask(f"Delete the rows of {self.table} where {self.where}?")
+        made = opened.delete(chosen)
+        if made is None:
+            self.result(
+                {"table": self.table, "snapshot": None}, f"No row of {self.table} matches; nothing was written."
+            )
+        else:
+            _print_written(self, opened, made)
+
+
+class Diff(BranchTableCommand, name="diff"):
+    """Compare two versions: rows added, removed and changed."""
+
+    start: Start
+    end: End
+    keys: Annotated[
+        str | None,
+        option("--keys", help="Columns that identify a row, comma-separated. Default: the primary key."),
+    ] = None
+    limit: Limit = 20
+
+    def run(self) -> None:
+        found = self.open_branch().diff(self.start, self.end, keys=_names(self.keys))
+        _print_diff(found, limit=self.limit, json=self.json)
+
+
+class Changes(_Printing, name="changes"):
+    """Read what was written after one version, up to another; _row_kind says what each row did."""
+
+    start: Start
+    end: End
+    limit: Limit = None
+
+    def run(self) -> None:
+        _output_format(self.format, self.output, json=self.json)  # a mistake there reads nothing
+        found = self.open_branch().changes(self.start, self.end)
+        self.print_rows(iter(found.to_batches()), schema=found.schema, limit=self.limit)
+
+
+class System(BranchTableCommand, name="system"):
+    """Print a system table: what the table knows of itself."""
+
+    name: Annotated[
+        str,
+        argument("NAME", help="snapshots, tags, schemas, files, manifests, options, partitions, branches, consumers."),
+    ]
+
+    def run(self) -> None:
+        print_rows(self.open_branch().system(self.name.removeprefix("$")), json=self.json)
+
+
+def _print_written(command: BranchTableCommand, opened: Table, made: Snapshot) -> None:
+    # Rows as they are stored: a replaced row counts until its bucket is compacted.
+    stored = output.count(made.total_record_count, "row")
+    command.result(
+        {"table": opened.name, **table_output.of_snapshot(made)},
+        f"{opened.name}: snapshot {made.id}, {made.delta_record_count:+,} rows; {stored} stored.",
+    )
+
+
+def _print_diff(found: TableDiff, *, limit: int | None, json: bool) -> None:
+    parts = {"added": found.added, "removed": found.removed, "before": found.before, "after": found.after}
+    if json:
+        rows = {name: part.slice(0, limit).to_pylist() for name, part in parts.items()}
+        output.document({**found.counts, "keys": list(found.keys), "rows": rows})
+        return
+    output.sentence(", ".join(f"{number:,} {name}" for name, number in found.counts.items()) + ".")
+    for name, rows in parts.items():
+        if rows.num_rows and limit != 0:
+            output.sentence("")
+            output.sentence({"before": "changed, before:", "after": "changed, after:"}.get(name, f"{name}:"))
+            print_rows(rows.slice(0, limit), json=False)
+
+
+def _names(text: str | None) -> list[str] | None:
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise InvalidRequest("Name at least one column, comma-separated, or leave the option out.", kind="no_columns")
+    return names
+
+
+_FILE_FORMATS = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".pq": "parquet"}
+
+
+def _output_format(format: str | None, file: str | None, *, json: bool) -> Any:
+    """What ``--format``, ``--json`` and the name of ``--output`` mean together."""
+    known = ("table", "json", "csv", "parquet")
+    if format is not None and format not in known:
+        raise InvalidRequest(f"There is no format {format!r}: choose one of {', '.join(known)}.", kind="unknown_format")
+    if json and format not in (None, "json") and file is None:
+        raise InvalidRequest(f"--json and --format {format} contradict each other.", kind="unknown_format")
+    if file is None:
+        return "json" if json else format or "table"
+    if format == "table":
+        raise InvalidRequest(
+            f"--format table is for a terminal; {file} can be csv, json or parquet.", kind="unknown_format"
+        )
+    found = format or _FILE_FORMATS.get(os.path.splitext(file)[1].lower())
+    if found is None and not os.path.isdir(file):
+        raise InvalidRequest(
+            f"Files are written as csv, json or parquet, and the name {file} says none of them: name it .csv, .json "
+            "or .parquet, or add --format.",
+            kind="unknown_format",
+            output=file,
+        )
+    return found

@@ -1,0 +1,226 @@
+"""Commands that create, describe and change tables: create, describe, drop, columns, options."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from lakebed.cli import json_output, output, table_output
+from lakebed.cli.arguments import names
+from lakebed.cli.command import Confirmed, Deletion
+from lakebed.cli.context import BranchTableCommand, TableCommand
+from lakebed.cli.grammar import argument, option, pairs
+from lakebed.cli.loading import load
+from lakebed.errors import InvalidRequest
+from lakebed.table.model import DataField, TableSchema
+from lakebed.table.types import parse_type
+
+Column = Annotated[str, argument("COLUMN", help="The column's name.")]
+Type = Annotated[str, argument("TYPE", help="Such as BIGINT, STRING, 'DECIMAL(10, 2)', 'TIMESTAMP(6)'.")]
+
+
+OptionPairs = Annotated[list[str], argument("KEY=VALUE", help="Such as bucket=4.")]
+
+
+class Create(TableCommand, name="create"):
+    """Make a table; makes the lake too when there is nothing yet."""
+
+    column: Annotated[
+        list[str] | None,
+        option("--column", "-c", help="A column: 'id BIGINT NOT NULL'. Once for each, in order.", metavar="TEXT"),
+    ] = None
+    like: Annotated[
+        str | None, option("--like", metavar="FILE", help="Take the columns of a CSV, JSON or Parquet file.")
+    ] = None
+    primary_key: Annotated[
+        str | None, option("--primary-key", help="Columns of the key, comma-separated: rows are then upserted.")
+    ] = None
+    partition_by: Annotated[str | None, option("--partition-by", help="Partition columns, comma-separated.")] = None
+    option: Annotated[
+        list[str] | None, option("--option", "-o", help="A table option: bucket=4.", metavar="KEY=VALUE")
+    ] = None
+    comment: Annotated[str, option("--comment", help="A description.")] = ""
+    if_not_exists: Annotated[bool, option("--if-not-exists", help="Succeed if the table already exists.")] = False
+
+    def run(self) -> None:
+        # Before the lake is made: a mistake makes none.
+        columns, options = _columns(self.column, self.like), pairs(self.option)
+        made = self.open_lake(create=True).create_table(
+            self.table,
+            columns,
+            primary_keys=names(self.primary_key),
+            partition_keys=names(self.partition_by),
+            options=options,
+            comment=self.comment,
+            if_not_exists=self.if_not_exists,
+        )
+        self.result(
+            {"table": made.name, "url": made.url, **table_output.of_schema(made.schema)},
+            f"Made the table {made.name} with {output.count(len(made.schema.fields), 'column')} at {made.url}.",
+        )
+
+
+class Describe(BranchTableCommand, name="describe"):
+    """Show a table's columns, keys, options and newest version."""
+
+    def run(self) -> None:
+        opened = self.open_branch()
+        newest = opened.latest()
+        schema = opened.schema
+        if self.json:
+            output.document(
+                {
+                    "table": opened.name,
+                    "url": opened.url,
+                    **table_output.of_schema(schema),
+                    "newest": None if newest is None else table_output.of_snapshot(newest),
+                    "tags": len(opened.tags()),
+                }
+            )
+            return
+        output.sentence(f"{opened.name} at {opened.url}" + (f": {schema.comment}" if schema.comment else ""))
+        if newest is None:
+            output.sentence("Nothing was ever written into it.")
+        else:
+            rows = output.count(newest.total_record_count, "row")
+            output.sentence(f"Version {newest.id}, {output.ago(newest.time_ms)}, {rows} stored; schema {schema.id}.")
+        output.sentence("")
+        output.grid(
+            ("column", "type", "null", "key", "comment"),
+            [
+                (
+                    field.name,
+                    field.type,
+                    "yes" if field.nullable else "no",
+                    ", ".join(_roles(schema, field.name)),
+                    field.description or "",
+                )
+                for field in schema.fields
+            ],
+            sentences=("type", "key", "comment"),
+            empty="It has no columns.",
+        )
+        output.sentence("")
+        output.sentence(f"options: {output.options_text(schema.options)}")
+
+
+class Drop(Deletion, TableCommand, name="drop"):
+    """Delete a table with all its versions and files. Refused while tags or branches pin it."""
+
+    force: Annotated[bool, option("--force", help="Also when tags or branches pin versions of it.")] = False
+
+    def run(self) -> None:
+        opened = self.open_lake()
+        plan = opened.drop_table(self.table, force=self.force, dry_run=True)
+        if not self.dry_run:
+            doomed = json_output.of_report(plan)
+            what = f"{output.count(doomed['deleted'], 'file')}, {output.size(doomed['bytes'])}"
+            self.ask(f"Delete the table {self.table} for good ({what})?")
+            with output.progress("deleting") as progress:
+                plan = opened.drop_table(self.table, force=self.force, progress=progress)
+        json_output.print_report(plan, json=self.json)
+
+
+class AddColumn(TableCommand, name="add-column"):
+    """Add a column at the end; rows already there have null in it."""
+
+    column: Column
+    type: Type
+    comment: Annotated[str | None, option("--comment", help="A description.")] = None
+
+    def run(self) -> None:
+        opened = self.open_table()
+        opened.add_column(self.column, self.type, comment=self.comment)
+        _changed(opened, f"Added the column {self.column}.", json=self.json)
+
+
+class DropColumn(Confirmed, TableCommand, name="drop-column"):
+    """Remove a column. Older versions keep it; adding it again does not bring its values back."""
+
+    column: Column
+
+    def run(self) -> None:
+        opened = self.open_table()
+        self.ask(f"Remove the column {self.column} from {self.table}?")
+        opened.drop_column(self.column)
+        _changed(opened, f"Removed the column {self.column}.", json=self.json)
+
+
+class RenameColumn(TableCommand, name="rename-column"):
+    """Give a column another name; its values stay."""
+
+    column: Column
+    new: Annotated[str, argument("NEW", help="Its new name.")]
+
+    def run(self) -> None:
+        opened = self.open_table()
+        opened.rename_column(self.column, self.new)
+        _changed(opened, f"Renamed the column {self.column} to {self.new}.", json=self.json)
+
+
+class WidenColumn(TableCommand, name="widen-column"):
+    """Give a column a wider type, such as INT to BIGINT; no file is rewritten."""
+
+    column: Column
+    type: Type
+
+    def run(self) -> None:
+        opened = self.open_table()
+        opened.widen_column(self.column, self.type)
+        _changed(opened, f"The column {self.column} is {self.type} now.", json=self.json)
+
+
+class SetOption(TableCommand, name="set-option"):
+    """Set table options."""
+
+    options: OptionPairs
+
+    def run(self) -> None:
+        opened = self.open_table()
+        opened.set_options(pairs(self.options))
+        _changed(opened, f"Set {', '.join(self.options)}.", json=self.json)
+
+
+class UnsetOption(TableCommand, name="unset-option"):
+    """Give table options their defaults again."""
+
+    names: Annotated[list[str], argument("KEY", help="Names of options.")]
+
+    def run(self) -> None:
+        opened = self.open_table()
+        opened.remove_options(self.names)
+        _changed(opened, f"Removed {', '.join(self.names)}.", json=self.json)
+
+
+def _changed(opened: Any, text: str, *, json: bool) -> None:
+    schema = opened.refresh()
+    output.result(
+        json,
+        {"table": opened.name, **table_output.of_schema(schema)},
+        f"{text} {opened.name} has schema {schema.id} now.",
+    )
+
+
+def _roles(schema: TableSchema, name: str) -> list[str]:
+    roles = ["primary key"] if name in schema.primary_keys else []
+    return [*roles, "partition"] if name in schema.partition_keys else roles
+
+
+def _columns(columns: list[str] | None, like: str | None) -> Any:
+    """The columns of ``--column`` or ``--like``, as `Lake.create_table` takes them."""
+    if bool(columns) == bool(like):
+        raise InvalidRequest(
+            "Name the columns: --column 'id BIGINT NOT NULL' once for each, or --like FILE.", kind="no_columns"
+        )
+    if like:
+        return load("lakebed.cli.files").schema_of_file(like)  # readers of files take longer to load than the rest
+    fields = []
+    for position, text in enumerate(columns or ()):
+        name, _, type_text = text.strip().partition(" ")
+        if not type_text.strip():
+            raise InvalidRequest(
+                f"The column {text!r} has no type: write its name and type, such as 'id BIGINT NOT NULL'.",
+                kind="invalid_column",
+            )
+        parsed = parse_type(type_text.strip())
+        fields.append(DataField(position, name, parsed.text, nullable=parsed.nullable))
+    return fields

@@ -1,0 +1,132 @@
+"""Commands on tags of a table: list, create, replace, rename, drop, expire."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from lakebed.cli import arguments, json_output, output, table_output
+from lakebed.cli.arguments import Timestamp
+from lakebed.cli.command import Deletion
+from lakebed.cli.context import BranchTableCommand
+from lakebed.cli.grammar import argument, option
+from lakebed.table.travel import parse_time_ms
+
+TagName = Annotated[str, argument("TAG", help="The tag's name.", formerly=["--name"])]
+Lifetime = Annotated[
+    str | None, option("--lifetime", help="Delete the tag after this time: '7 d', '12h', 'P7D'. Default: never.")
+]
+SnapshotId = Annotated[int | None, option("--snapshot", help="Tag this snapshot. Default: the newest.")]
+FromTag = Annotated[str | None, option("--tag", help="Tag what this tag holds.")]
+
+
+class Tags(BranchTableCommand, name="tags"):
+    """List the tags, oldest snapshot first."""
+
+    def run(self) -> None:
+        opened = self.open_branch()
+        written = opened.tagger.written_ms()
+        found = [table_output.of_tag(tag, written_ms=written.get(tag.name)) for tag in opened.tags()]
+        if self.json:
+            output.document(found)
+            return
+        output.grid(
+            ("tag", "snapshot", "committed", "stored", "made", "expires"),
+            [
+                (
+                    tag["tag"],
+                    str(tag["snapshot"]),
+                    output.ago(tag["time_ms"]),
+                    f"{tag['rows']:,}",
+                    output.ago(tag["created_ms"]),
+                    "never" if tag["expires_ms"] is None else output.ago(tag["expires_ms"]),
+                )
+                for tag in found
+            ],
+            right=("snapshot", "stored"),
+            less=("made", "stored", "committed"),
+            empty=f"The table {self.table} has no tag. Make one: lakebed table tag {self.lake} {self.table} TAG",
+        )
+
+
+class CreateTag(BranchTableCommand, name="tag", formerly=("create-tag",)):
+    """Pin a snapshot under a name: it stays readable until the tag is deleted."""
+
+    name: TagName
+    snapshot: SnapshotId = None
+    tag: FromTag = None
+    timestamp: Timestamp = None
+    lifetime: Lifetime = None
+    if_not_exists: Annotated[bool, option("--if-not-exists", help="Succeed if the tag already exists.")] = False
+
+    def run(self) -> None:
+        made = self.open_branch().create_tag(
+            self.name,
+            snapshot_id=self.snapshot,
+            tag=self.tag,
+            timestamp_ms=self.timestamp,
+            time_retained_ms=arguments.duration_ms(self.lifetime),
+            if_not_exists=self.if_not_exists,
+        )
+        self.result(table_output.of_tag(made), f"The tag {made.name} pins snapshot {made.snapshot.id} of {self.table}.")
+
+
+class ReplaceTag(BranchTableCommand, name="replace-tag"):
+    """Point an existing tag at another snapshot; the newest by default."""
+
+    name: TagName
+    snapshot: SnapshotId = None
+    tag: FromTag = None
+    timestamp: Timestamp = None
+    lifetime: Lifetime = None
+
+    def run(self) -> None:
+        made = self.open_branch().replace_tag(
+            self.name,
+            snapshot_id=self.snapshot,
+            tag=self.tag,
+            timestamp_ms=self.timestamp,
+            time_retained_ms=arguments.duration_ms(self.lifetime),
+        )
+        self.result(
+            table_output.of_tag(made), f"The tag {made.name} pins snapshot {made.snapshot.id} of {self.table} now."
+        )
+
+
+class RenameTag(BranchTableCommand, name="rename-tag"):
+    """Give a tag another name."""
+
+    name: TagName
+    to: Annotated[str, argument("NEW", help="Its new name.", formerly=["--to"])]
+
+    def run(self) -> None:
+        made = self.open_branch().rename_tag(self.name, self.to)
+        self.result(table_output.of_tag(made), f"The tag {self.name} is called {made.name} now.")
+
+
+class DeleteTag(Deletion, BranchTableCommand, name="drop-tag", formerly=("delete-tag",)):
+    """Delete tags, and the files that nothing else needs."""
+
+    name: Annotated[list[str], argument("TAG", help="The tag's name; several, for several tags.", formerly=["--name"])]
+    if_exists: Annotated[bool, option("--if-exists", help="Succeed if the tag does not exist.")] = False
+
+    def run(self) -> None:
+        opened = self.open_branch()
+        self.ask(f"Delete {output.count(len(self.name), 'tag')} of {self.table} ({', '.join(self.name)})?")
+        report = opened.delete_tag(*self.name, if_exists=self.if_exists, dry_run=self.dry_run)
+        json_output.print_report(report, json=self.json)
+
+
+class ExpireTags(Deletion, BranchTableCommand, name="expire-tags"):
+    """Delete the tags whose lifetime is over, and the files that nothing else needs."""
+
+    older_than: Annotated[
+        str | None,
+        option("--older-than", help="Also delete tags made before this time, regardless of their lifetime."),
+    ] = None
+
+    def run(self) -> None:
+        opened = self.open_branch()
+        self.ask(f"Delete the expired tags of {self.table}? (--dry-run lists them.)")
+        older_than_ms = None if self.older_than is None else parse_time_ms(self.older_than)
+        report = opened.expire_tags(older_than_ms=older_than_ms, dry_run=self.dry_run)
+        json_output.print_report(report, json=self.json)

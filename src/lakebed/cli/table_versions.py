@@ -1,0 +1,249 @@
+"""Commands on versions of a table: history, branches, rollback, expire, compact, collect, system tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from lakebed.cli import arguments, json_output, output, table_output
+from lakebed.cli.arguments import PartitionPairs, Timestamp, Version
+from lakebed.cli.command import Deletion
+from lakebed.cli.context import BranchTableCommand, TableCommand
+from lakebed.cli.grammar import argument, option, pairs
+from lakebed.errors import InvalidRequest
+from lakebed.table.model import Snapshot
+from lakebed.table.travel import parse_time_ms
+from lakebed.table.versions import rollback_target
+
+if TYPE_CHECKING:
+    from lakebed.table.table import Table
+
+BranchName = Annotated[str, argument("BRANCH", help="The branch's name.", formerly=["--name"])]
+
+
+class History(BranchTableCommand, name="history"):
+    """List the snapshots that have not expired, oldest first, with their tags."""
+
+    limit: Annotated[int | None, option("--limit", min=1, help="Only this many of the newest.")] = None
+
+    def run(self) -> None:
+        opened = self.open_branch()
+        tags: dict[int, list[str]] = {}
+        for tag in opened.tags():
+            tags.setdefault(tag.snapshot.id, []).append(tag.name)
+        found = list(opened.snapshots())[-self.limit if self.limit else 0 :]
+        if self.json:
+            output.document(
+                [{**table_output.of_snapshot(snapshot), "tags": tags.get(snapshot.id, [])} for snapshot in found]
+            )
+            return
+        output.grid(
+            ("snapshot", "committed", "kind", "stored", "change", "tags"),
+            [
+                (
+                    str(snapshot.id),
+                    output.ago(snapshot.time_ms),
+                    _kind(snapshot),
+                    f"{snapshot.total_record_count:,}",
+                    # A compaction drops replaced rows, and no row that a read returns.
+                    "0" if snapshot.commit_kind == "COMPACT" else f"{snapshot.delta_record_count:+,}",
+                    ", ".join(tags.get(snapshot.id, [])),
+                )
+                for snapshot in found
+            ],
+            right=("snapshot", "stored", "change"),
+            less=("stored", "change"),
+            sentences=("tags",),
+            empty=f"Nothing was ever written into {self.table}.",
+        )
+
+
+def _kind(snapshot: Snapshot) -> str:
+    target = rollback_target(snapshot)
+    return snapshot.commit_kind.lower() if target is None else f"rollback to {target}"
+
+
+class Branches(TableCommand, name="branches"):
+    """List the branches."""
+
+    def run(self) -> None:
+        found = self.open_table().branches()
+        if self.json:
+            output.document(
+                [{"branch": one.name, "snapshot": one.fork_snapshot_id, "created_ms": one.created_ms} for one in found]
+            )
+            return
+        output.grid(
+            ("branch", "from snapshot", "made"),
+            [(one.name, str(one.fork_snapshot_id or "-"), output.ago(one.created_ms)) for one in found],
+            right=("from snapshot",),
+            less=("made",),
+            empty=f"The table {self.table} has no branch.",
+        )
+
+
+class CreateBranch(TableCommand, name="branch", formerly=("create-branch",)):
+    """Fork a table: the branch has snapshots of its own and shares the files."""
+
+    name: BranchName
+    tag: Annotated[str | None, option("--tag", help="Start from this tag. Default: the newest snapshot.")] = None
+
+    def run(self) -> None:
+        made = self.open_table().create_branch(self.name, tag=self.tag)
+        newest = made.latest()
+        start = None if newest is None else newest.id
+        self.result(
+            {"branch": self.name, "snapshot": start},
+            f"The branch {self.name} of {self.table} starts from snapshot {start}.",
+        )
+
+
+class DeleteBranch(Deletion, TableCommand, name="drop-branch", formerly=("delete-branch",)):
+    """Delete a branch with its snapshots and tags."""
+
+    name: BranchName
+
+    def run(self) -> None:
+        opened = self.open_table()
+        if self.dry_run:
+            branch = self.open_table(branch=self.name)
+            snapshots, names = [snapshot.id for snapshot in branch.snapshots()], [tag.name for tag in branch.tags()]
+            self.result(
+                {"branch": self.name, "deleted": False, "dry_run": True, "snapshots": snapshots, "tags": names},
+                f"Would delete the branch {self.name} of {self.table} with "
+                f"{output.count(len(snapshots), 'snapshot')} and "
+                f"{output.count(len(names), 'tag')}{': ' + ', '.join(names) if names else ''}.",
+            )
+            return
+        self.ask(f"Delete the branch {self.name} of {self.table} with its snapshots and tags?")
+        opened.delete_branch(self.name)
+        self.result({"branch": self.name, "deleted": True}, f"Deleted the branch {self.name} of {self.table}.")
+
+
+class FastForward(TableCommand, name="fast-forward"):
+    """Make main equal to a branch, if main has not changed since the branch was created."""
+
+    name: BranchName
+    dry_run: Annotated[bool, option("--dry-run", help="Only say whether it is allowed.")] = False
+
+    def run(self) -> None:
+        made = self.open_table().fast_forward(self.name, dry_run=self.dry_run)
+        self.result(
+            {"branch": self.name, "dry_run": self.dry_run, **table_output.of_snapshot(made)},
+            f"Would make {self.table} what snapshot {made.id} of its branch {self.name} is."
+            if self.dry_run
+            else f"{self.table} is what its branch {self.name} is: snapshot {made.id}.",
+        )
+
+
+class Rollback(Deletion, BranchTableCommand, name="rollback"):
+    """Go back to an older version; later snapshots, tags and their files are deleted unless --as-latest."""
+
+    version: Version = None
+    tag: Annotated[str | None, option("--tag", help="Roll back to this tag.")] = None
+    timestamp: Timestamp = None
+    as_latest: Annotated[
+        bool, option("--as-latest", help="Keep the history: the old state becomes the newest snapshot.")
+    ] = False
+
+    def run(self) -> None:
+        target = arguments.version_of(self.version, self.tag)
+        if (target is None) == (self.timestamp is None):
+            raise InvalidRequest(
+                "Give exactly one of --version, --tag and --timestamp: where to go back to.", kind="no_version"
+            )
+        opened = self.open_branch()
+        goal = opened.resolve(version=target, timestamp_ms=self.timestamp)
+        if self.dry_run:
+            self._preview(opened, goal, target)
+            return
+        if not self.as_latest:
+            self.ask(f"Roll {self.table} back to snapshot {goal.id} and delete what came later?")
+        verb = opened.rollback_to_as_latest if self.as_latest else opened.rollback_to
+        made = verb(target) if target is not None else verb(timestamp_ms=self.timestamp)
+        self.result(
+            table_output.of_snapshot(made),
+            f"{self.table} is as it was in snapshot {goal.id} again: snapshot {made.id}, "
+            f"{output.count(made.total_record_count, 'row')}.",
+        )
+
+    def _preview(self, opened: Table, goal: Snapshot, target: str | None) -> None:
+        """Say what the rollback would do."""
+        plan = None if self.as_latest else opened.plan_rollback(target, timestamp_ms=self.timestamp)
+        hidden, freed = (plan.hide, plan.bytes_freed) if plan else ((), 0)
+        later = output.count(len(hidden), "later version or tag", "later versions and tags")
+        gone = f"{later} and {output.size(freed)} would go"
+        self.result(
+            {
+                "dry_run": True,
+                **table_output.of_snapshot(goal),
+                "versions": list(hidden),
+                "objects": [{"path": one.path, "bytes": one.size_bytes, "why": one.why} for one in plan.doomed]
+                if plan
+                else [],
+                "bytes": freed,
+            },
+            f"Would roll {opened.name} back to snapshot {goal.id} ({output.ago(goal.time_ms)}, "
+            f"{output.count(goal.total_record_count, 'row')}); {'nothing is deleted' if self.as_latest else gone}.",
+        )
+
+
+class Expire(Deletion, BranchTableCommand, name="expire"):
+    """Delete old snapshots and the files that no tag and no younger snapshot needs."""
+
+    retain_max: Annotated[int | None, option("--retain-max", min=1, help="Keep at most this many snapshots.")] = None
+    retain_min: Annotated[int | None, option("--retain-min", min=1, help="Keep at least this many.")] = None
+    older_than: Annotated[str | None, option("--older-than", help="Expire snapshots committed before this time.")] = (
+        None
+    )
+    max_deletes: Annotated[int | None, option("--max-deletes", min=1, help="Expire at most this many now.")] = None
+    by_order: Annotated[
+        bool, option("--by-order", help="Ignore times: expire all but the newest --retain-min snapshots.")
+    ] = False
+
+    def run(self) -> None:
+        opened = self.open_branch()
+        older_than_ms = None if self.older_than is None else parse_time_ms(self.older_than)
+        self.ask(f"Expire old snapshots of {self.table}? (--dry-run lists them.)")
+        with output.progress("expiring") as progress:
+            report = opened.expire(
+                retain_max=self.retain_max,
+                retain_min=self.retain_min,
+                older_than_ms=older_than_ms,
+                max_deletes=self.max_deletes,
+                by_order=self.by_order,
+                dry_run=self.dry_run,
+                progress=progress,
+            )
+        json_output.print_report(report, json=self.json)
+
+
+class Compact(BranchTableCommand, name="compact"):
+    """Rewrite small and overlapping files as larger, sorted ones; no row changes."""
+
+    full: Annotated[bool, option("--full", help="Rewrite everything into as few files as the settings allow.")] = False
+    partition: PartitionPairs = None
+    dry_run: Annotated[bool, option("--dry-run", help="Only say what would be rewritten.")] = False
+
+    def run(self) -> None:
+        opened = self.open_branch()
+        with output.progress("compacting") as progress:
+            report = opened.compact(
+                full=self.full,
+                where=pairs(self.partition, like="day=2013-01-31") or None,
+                dry_run=self.dry_run,
+                progress=progress,
+            )
+        self.result(table_output.of_compaction(report), table_output.sentence_of_compaction(self.table, report))
+
+
+class RemoveOrphanFiles(Deletion, TableCommand, name="collect", formerly=("remove-orphan-files",)):
+    """Delete files that no version names, such as those of writers that crashed."""
+
+    older_than: Annotated[str, option("--older-than", help="Keep files younger than this.")] = "1 d"
+
+    def run(self) -> None:
+        opened = self.open_table()
+        before_ms = opened.environment.clock.now_ms() - (arguments.duration_ms(self.older_than) or 0)
+        self.ask(f"Delete the orphan files of {self.table}? (--dry-run lists them.)")
+        report = opened.remove_orphan_files(older_than_ms=before_ms, dry_run=self.dry_run)
+        json_output.print_report(report, json=self.json)
