@@ -24,6 +24,8 @@ from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweeper, notes_on
 from lakebed.runtime import Environment
+from lakebed.table.external import roots_of
+from lakebed.table.external_files import own_external_files
 from lakebed.table.table import Table
 
 __all__ = ["drop_table", "is_dropped", "leftover", "plan_drop"]
@@ -105,10 +107,6 @@ def _external_files(
     folder: ObjectStore, name: TableName, environment: Environment
 ) -> tuple[dict[str, int], tuple[str, ...]]:
     """The files outside that go with a table, and a warning when they are not known."""
-    # What judges the files of tables is loaded only where a table is dropped.
-    from lakebed.table.external import roots_of
-    from lakebed.table.external_files import own_external_files
-
     try:
         if not roots_of(folder).every:
             return {}, ()

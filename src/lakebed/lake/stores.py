@@ -24,19 +24,17 @@ from lakebed.lake.names import (
     parse_table_name,
     split_path,
 )
-from lakebed.objects.open import open_store
+from lakebed.lake.on_demand import LakeRoot, module_of
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.namespace import METADATA_FOLDER
 from lakebed.runtime import Environment
+from lakebed.table.table import Table
 
-if TYPE_CHECKING:  # a kind of stores is loaded when a lake has one
-    from lakebed.key_value.port import KeyValue
+if TYPE_CHECKING:  # loaded when a lake has such stores
     from lakebed.kv.admin import DatabaseAdmin
-    from lakebed.kv.database_location import DatabaseLocation
     from lakebed.repo.options import RepositoryOptions
     from lakebed.repo.repositories import Repositories
     from lakebed.repo.repository import Repository
-    from lakebed.table.table import Table
 
 __all__ = ["Stores"]
 
@@ -98,8 +96,6 @@ class Stores:
             NotFound: no such table (with the nearest names), or no such branch.
         Cost: 1 LIST + 1 GET.
         """
-        from lakebed.table.table import Table
-
         wanted = parse_table_name(name)
         try:
             return Table.open(
@@ -135,9 +131,8 @@ class Stores:
 
         Raises `InvalidRequest` for what is no database's name. Cost: no request.
         """
-        from lakebed.kv.admin import DatabaseAdmin
-
-        return DatabaseAdmin(self._place(database_folder(name)), name=name)
+        found: DatabaseAdmin = module_of("database").admin(self.root, database_folder(name), name=name)
+        return found
 
     def databases(self) -> list[str]:
         """Names of all databases, sorted; those being destroyed included. Cost: 1 LIST."""
@@ -147,18 +142,11 @@ class Stores:
             if folder.endswith(DATABASE_SUFFIX) and folder != DATABASE_SUFFIX
         )
 
-    def _place(self, folder: str) -> DatabaseLocation:
-        """A database's place; its clones may lie beside it, or wherever this lake's credentials reach."""
-        from lakebed.kv.database_location import DatabaseLocation
-
-        root = f"{self.url}/"
-
-        def open_url(url: str) -> ObjectStore:
-            if url.startswith(root):
-                return self.store.sub(url.removeprefix(root))
-            return open_store(url, storage_options=self.storage_options, environment=self.environment)
-
-        return DatabaseLocation(self.store.sub(folder), self.environment, open_url, is_probed=self.is_probed)
+    @property
+    def root(self) -> LakeRoot:
+        """The lake, as what opens its databases and repositories takes it."""
+        options = None if self.storage_options is None else dict(self.storage_options)
+        return LakeRoot(self.store, self.environment, options, self.is_probed)
 
     # ---- repositories
 
@@ -168,31 +156,25 @@ class Stores:
 
         Raises as `lakebed.kv.open_reader`. Cost: 1 LIST; and of the records 2 LIST + 1 GET, 1 GET a log object.
         """
-        if not any(True for _ in self.store.list(METADATA_FOLDER)):
+        if not self.has_repositories():
             yield None
             return
-        from lakebed.key_value.reader import ReadOnlyKeyValue
+        with module_of("repository").read_all(self.root) as opened:
+            yield opened
 
-        with self._repositories(ReadOnlyKeyValue(self._place(METADATA_FOLDER))) as home:
-            yield home
+    def has_repositories(self) -> bool:
+        """Return whether the lake has records of repositories. Cost: 1 LIST."""
+        return any(True for _ in self.store.list(METADATA_FOLDER))
 
     def repositories(self) -> list[str]:
         """Names of all repositories whose records are in the lake, sorted. Cost: as `reading_repositories`."""
-        with self.reading_repositories() as home:
-            return [] if home is None else [one.name for one in home.list()]
-
-    def records(self) -> DatabaseAdmin:
-        """The database that holds the records of all repositories, without opening it. Cost: no request."""
-        from lakebed.kv.admin import DatabaseAdmin
-
-        return DatabaseAdmin(self._place(METADATA_FOLDER), name=METADATA_FOLDER)
+        with self.reading_repositories() as opened:
+            return [] if opened is None else [one.name for one in opened.list()]
 
     def open_repositories(self, *, create: bool = True, options: RepositoryOptions | None = None) -> Repositories:
         """All repositories, to change them: as `lakebed.repo.open_all`. Close it."""
-        from lakebed.key_value.open import open_key_value
-
-        key_value = open_key_value(self.store.sub(METADATA_FOLDER), environment=self.environment, create=create)
-        return self._repositories(key_value, options=options)
+        opened: Repositories = module_of("repository").open_all(self.root, create=create, options=options)
+        return opened
 
     def repository(self, name: str, *, create: bool = False, options: RepositoryOptions | None = None) -> Repository:
         """Open a repository, as the owner of the lake's repositories. Close it, or use it in a ``with``.
@@ -210,21 +192,8 @@ class Stores:
             opened = self.open_repositories(create=create, options=options)
         except NotFound as missing:  # the lake has no repository at all
             raise self._absent(name, "repository") from missing
-        from lakebed.repo.opening import sole_repository
-
-        return sole_repository(opened, name, create=create)
-
-    def _repositories(self, key_value: KeyValue, *, options: RepositoryOptions | None = None) -> Repositories:
-        from lakebed.key_value.reader import ReadOnlyKeyValue
-        from lakebed.repo.foreign import ForeignStores
-        from lakebed.repo.options import RepositoryOptions
-        from lakebed.repo.repositories import Repositories
-
-        foreign = ForeignStores(
-            like=self.url, storage_options=self.storage_options, allowed=None, environment=self.environment
-        )
-        options = options or RepositoryOptions(background=not isinstance(key_value, ReadOnlyKeyValue))
-        return Repositories(self.store, key_value, options=options, environment=self.environment, foreign=foreign)
+        repository: Repository = module_of("repository").sole_repository(opened, name, create=create)
+        return repository
 
     # ---- stores of every kind
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lakebed.errors import NotFound
 from lakebed.lake.adapters.port import Cleaning, StoreSummary
 from lakebed.lake.names import DATABASE_SUFFIX, database_folder, split_top
+from lakebed.lake.on_demand import module_of
 from lakebed.lake.stores import Stores
 from lakebed.reclaim.model import Explanation, Pin, ReclaimReport, Version
 
@@ -21,13 +22,9 @@ class DatabaseAdapter:
         now_ms = lake.environment.clock.now_ms()
         pin_count = sum(one.is_live(now_ms) and one.owner.kind in ("user", "clone") for one in manifest.checkpoints)
         if manifest.destroyed_at_ms is not None:
-            from lakebed.kv.destroy import find_objects
-            from lakebed.kv.reclaim import is_taken_apart
-
-            found = find_objects(database.location)
-            if is_taken_apart(found, manifest, now_ms=now_ms):
+            size_bytes = module_of("database").remaining_bytes(database, manifest, now_ms=now_ms)
+            if size_bytes is None:
                 return None
-            size_bytes = sum(meta.size_bytes for meta in (*found.files, *found.logs))
             return StoreSummary("database", name, "destroyed", manifest.destroyed_at_ms, None, size_bytes, pin_count)
         elsewhere = {id for entry in manifest.external_databases for id in entry.file_ids}
         return StoreSummary(
@@ -64,14 +61,11 @@ class DatabaseAdapter:
             return None
 
     def clean(self, lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:
-        """What the collector of each finds, by default settings; a report says why one was not collected."""
-        places = [lake.database(name).location for name in lake.databases()]
-        from lakebed.kv.collect import Collector
-
-        collector = Collector(places, dry_run=cleaning.dry_run, progress=cleaning.progress)
-        return [
-            done.report
-            if done.error is None or done.gone
-            else ReclaimReport.not_collected(done.report.store, done.error, dry_run=cleaning.dry_run)
-            for done in collector.collect_once().values()
-        ]
+        """Collect every database with the default settings; a report says why a database was not collected."""
+        locations = [lake.database(name).location for name in lake.databases()]
+        if not locations:
+            return []
+        collected: list[ReclaimReport] = module_of("database").collect(
+            locations, dry_run=cleaning.dry_run, progress=cleaning.progress
+        )
+        return collected

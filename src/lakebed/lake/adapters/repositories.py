@@ -6,18 +6,12 @@ becomes the owner, and where another process is the owner, the report says that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
 from lakebed.errors import Conflict, Corruption, NotFound, UnsupportedFormat
 from lakebed.lake.adapters.port import Cleaning, StoreSummary
+from lakebed.lake.on_demand import module_of
 from lakebed.lake.stores import Stores
 from lakebed.reclaim.model import Explanation, Pin, ReclaimReport, Version
 from lakebed.repo.namespace import METADATA_FOLDER, namespace_folder
-
-if TYPE_CHECKING:
-    from lakebed.repo.repositories import Repositories
 
 __all__ = ["RepositoryAdapter"]
 
@@ -27,17 +21,15 @@ class RepositoryAdapter:
 
     def summary(self, lake: Stores, name: str) -> StoreSummary | None:
         """Cost: as `Stores.reading_repositories`, and 1 read."""
-        from lakebed.repo.commits import SHOWN_CHARACTERS  # repositories are loaded when a lake has some
-
-        with lake.reading_repositories() as home:
-            if home is None or not home.exists(name):
+        with lake.reading_repositories() as opened:
+            if opened is None or not opened.exists(name):
                 return None
-            repository = home.repository(name)
+            repository = opened.repository(name)
             head = repository.branch().head()
             return StoreSummary(
                 "repository",
                 name,
-                head.id[:SHOWN_CHARACTERS],
+                head.id[: module_of("repository").SHOWN_CHARACTERS],
                 head.commit.created_at_ms,
                 head.commit.metarange.entry_count,
                 head.commit.metarange.size_bytes,
@@ -46,20 +38,20 @@ class RepositoryAdapter:
 
     def disk_bytes(self, lake: Stores, name: str) -> int:
         """As `StoreAdapter`."""
-        with lake.reading_repositories() as home:
-            if home is None:
+        with lake.reading_repositories() as opened:
+            if opened is None:
                 return 0
-            return sum(meta.size_bytes for meta in home.repository(name).context.store.list(""))
+            return sum(meta.size_bytes for meta in opened.repository(name).context.store.list(""))
 
     def versions(self, lake: Stores, name: str) -> list[Version]:
         """Cost: 1 read a commit."""
-        with lake.reading_repositories() as home:
-            return [] if home is None else list(home.repository(name).versions())
+        with lake.reading_repositories() as opened:
+            return [] if opened is None else list(opened.repository(name).versions())
 
     def pins(self, lake: Stores, name: str) -> list[Pin]:
         """Cost: 2 scans of the records."""
-        with lake.reading_repositories() as home:
-            return [] if home is None else home.repository(name).pins()
+        with lake.reading_repositories() as opened:
+            return [] if opened is None else opened.repository(name).pins()
 
     def why(self, lake: Stores, path: str) -> Explanation | None:
         """Cost: as `Repository.why`."""
@@ -68,15 +60,15 @@ class RepositoryAdapter:
                 path, (), "It is part of the records of all repositories: their database keeps what it needs."
             )
         url = f"{lake.url}/{path}"
-        with lake.reading_repositories() as home:
-            if home is None:
+        with lake.reading_repositories() as opened:
+            if opened is None:
                 return None
-            for repository in home.list():
+            for repository in opened.list():
                 inside = url.removeprefix(f"{repository.url}/")
                 if inside != url:
                     return repository.why(inside)
-            for deleted in home.deleted():
-                folder = namespace_folder(deleted.record.namespace, root_url=home.url)
+            for deleted in opened.deleted():
+                folder = namespace_folder(deleted.record.namespace, root_url=opened.url)
                 if path.startswith(f"{folder}/"):
                     return Explanation(
                         path, (), f"Its repository {deleted.name} was deleted: a later cleaning deletes it."
@@ -84,37 +76,16 @@ class RepositoryAdapter:
         return None
 
     def clean(self, lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:
-        """Of each repository what nothing needs, the remains of deleted ones, and what their records no longer need."""
-        from lakebed.kv.options import CollectorOptions
-        from lakebed.repo.drop import sweep_deleted
-
-        reports: list[ReclaimReport] = []
+        """Collect every repository, the remains of deleted ones, and the database of their records."""
+        if not lake.has_repositories():
+            return []
+        repositories, reports = module_of("repository"), list[ReclaimReport]()
+        dry_run, progress = cleaning.dry_run, cleaning.progress
         try:
-            with _opened(lake, dry_run=cleaning.dry_run) as home:
-                if home is None:
-                    return []
-                for repository in home.list():
-                    reports.append(repository.collect_garbage(dry_run=cleaning.dry_run, progress=cleaning.progress))
-                reports += sweep_deleted(home, dry_run=cleaning.dry_run, progress=cleaning.progress)
+            repositories.collect(lake.root, reports, dry_run=dry_run, progress=progress)
         except NotFound:
             return []
         except (Conflict, Corruption, UnsupportedFormat) as error:
             # The other stores of the lake are cleaned all the same.
-            return [*reports, ReclaimReport.not_collected("repositories", error, dry_run=cleaning.dry_run)]
-        records = lake.records().collect_garbage(
-            CollectorOptions(), dry_run=cleaning.dry_run, progress=cleaning.progress
-        )
-        return [*reports, records]
-
-
-@contextmanager
-def _opened(lake: Stores, *, dry_run: bool) -> Iterator[Repositories | None]:
-    """The repositories to collect; a dry run owns nothing, so it works while a server or a job owns them."""
-    if dry_run:
-        with lake.reading_repositories() as home:
-            yield home
-        return
-    from lakebed.repo.options import RepositoryOptions
-
-    with lake.open_repositories(create=False, options=RepositoryOptions(background=False)) as home:
-        yield home
+            return [*reports, ReclaimReport.not_collected("repositories", error, dry_run=dry_run)]
+        return [*reports, repositories.collect_records(lake.root, dry_run=dry_run, progress=progress)]

@@ -1,0 +1,60 @@
+"""The databases of a lake: where they are, their collection, what is left of a destroyed one.
+
+Loaded by `on_demand`. Does not know: names of databases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lakebed.kv.admin import DatabaseAdmin
+from lakebed.kv.collect import Collector
+from lakebed.kv.database_location import DatabaseLocation
+from lakebed.kv.destroy import find_objects
+from lakebed.kv.model import Manifest
+from lakebed.kv.reclaim import is_taken_apart
+from lakebed.lake.on_demand import LakeRoot
+from lakebed.objects.open import open_store
+from lakebed.objects.port import ObjectStore
+from lakebed.reclaim.model import ReclaimReport
+
+__all__ = ["admin", "collect", "location", "remaining_bytes"]
+
+
+def location(root: LakeRoot, folder: str) -> DatabaseLocation:
+    """Return where a database is. Its clones may be in this lake, or wherever the lake's credentials reach."""
+    inside = f"{root.store.root_url}/"
+
+    def open_url(url: str) -> ObjectStore:
+        if url.startswith(inside):
+            return root.store.sub(url.removeprefix(inside))
+        return open_store(url, storage_options=root.storage_options, environment=root.environment)
+
+    return DatabaseLocation(root.store.sub(folder), root.environment, open_url, is_probed=root.is_probed)
+
+
+def admin(root: LakeRoot, folder: str, *, name: str) -> DatabaseAdmin:
+    """Return the administration of a database, without opening it. Cost: no request."""
+    return DatabaseAdmin(location(root, folder), name=name)
+
+
+def collect(
+    locations: Sequence[DatabaseLocation], *, dry_run: bool, progress: Callable[[Any], None] | None
+) -> list[ReclaimReport]:
+    """Collect databases with the default settings; a report says why a database was not collected."""
+    collector = Collector(locations, dry_run=dry_run, progress=progress)
+    return [
+        done.report
+        if done.error is None or done.gone
+        else ReclaimReport.not_collected(done.report.store, done.error, dry_run=dry_run)
+        for done in collector.collect_once().values()
+    ]
+
+
+def remaining_bytes(database: DatabaseAdmin, manifest: Manifest, *, now_ms: int) -> int | None:
+    """Return the bytes that are left of a destroyed database; None when only its tombstone is left."""
+    found = find_objects(database.location)
+    if is_taken_apart(found, manifest, now_ms=now_ms):
+        return None
+    return sum(meta.size_bytes for meta in (*found.files, *found.logs))
