@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -280,12 +281,38 @@ def _spread(values: pa.Array, rows: I64, count: int) -> pa.Array:
 
 
 class RecordSchema:
-    """An Avro record with what encoding asks of it again and again: its text, and an encoder for each plain field."""
+    """An Avro record schema, with its text and an encoder for each plain field."""
 
     def __init__(self, record: dict[str, Any]) -> None:
         self.record = record
         self.text = json.dumps(record).encode()
         self.leaves = tuple(_leaves_of(record, ""))
+
+    @classmethod
+    def of(cls, name: str, fields: Mapping[str, Any], *, names: Mapping[str, str] | None = None) -> RecordSchema:
+        """The schema of a record with these leaves.
+
+        Args:
+            name: of the record.
+            fields: the type of each leaf by its path (``_FILE._FILE_NAME``), in order; a list of types, null first,
+                makes the field optional.
+            names: of nested records, by field; default: ``record`` and the field.
+        """
+        return cls(_record(name, fields, names or {}))
+
+
+def _record(name: str, fields: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    described: list[dict[str, Any]] = []
+    for field, paths in itertools.groupby(fields, lambda path: path.partition(".")[0]):
+        if field in fields:
+            (path,) = paths
+            described.append({"name": field, "type": fields[path]})
+            if isinstance(fields[path], list):
+                described[-1]["default"] = None
+        else:
+            below = {path.partition(".")[2]: fields[path] for path in paths}
+            described.append({"name": field, "type": _record(names.get(field, f"record{field}"), below, names)})
+    return {"type": "record", "name": name, "fields": described}
 
 
 def encode_columns(schema: RecordSchema, columns: Mapping[str, pa.Array], count: int) -> bytes:

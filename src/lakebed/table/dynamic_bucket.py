@@ -17,9 +17,9 @@ Does not know: rows or snapshots.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -58,21 +58,18 @@ BUCKET_ID_MAX: Final = 32_767
 """Other clients hold a bucket's number in 16 bits."""
 CACHE_BYTES_MAX: Final = 64 * 1024 * 1024
 
-_SCHEMA: Final = RecordSchema(
+_SCHEMA: Final = RecordSchema.of(
+    "org.apache.paimon.avro.generated.record",
     {
-        "type": "record",
-        "name": "org.apache.paimon.avro.generated.record",
-        "fields": [
-            {"name": "_VERSION", "type": "int"},
-            {"name": "_KIND", "type": "int"},
-            {"name": "_PARTITION", "type": "bytes"},
-            {"name": "_BUCKET", "type": "int"},
-            {"name": "_INDEX_TYPE", "type": "string"},
-            {"name": "_FILE_NAME", "type": "string"},
-            {"name": "_FILE_SIZE", "type": "long"},
-            {"name": "_ROW_COUNT", "type": "long"},
-        ],
-    }
+        "_VERSION": "int",
+        "_KIND": "int",
+        "_PARTITION": "bytes",
+        "_BUCKET": "int",
+        "_INDEX_TYPE": "string",
+        "_FILE_NAME": "string",
+        "_FILE_SIZE": "long",
+        "_ROW_COUNT": "long",
+    },
 )
 
 
@@ -331,9 +328,9 @@ def encode_hashes(hashes: Int32s) -> bytes:
 def encode_index_manifest(entries: Sequence[IndexEntry]) -> bytes:
     """An index manifest that names these files."""
     count = len(entries)
-    columns: Mapping[str, Any] = {
-        "_VERSION": pa.array(np.ones(count, np.int64)),
-        "_KIND": pa.array(np.zeros(count, np.int64)),
+    columns = {
+        "_VERSION": pa.array([1] * count, pa.int64()),
+        "_KIND": pa.array([0] * count, pa.int64()),
         "_PARTITION": pa.array([entry.partition for entry in entries], pa.binary()),
         "_BUCKET": pa.array([entry.bucket for entry in entries], pa.int64()),
         "_INDEX_TYPE": pa.array([HASH] * count, pa.string()),
@@ -341,4 +338,4 @@ def encode_index_manifest(entries: Sequence[IndexEntry]) -> bytes:
         "_FILE_SIZE": pa.array([entry.file_size for entry in entries], pa.int64()),
         "_ROW_COUNT": pa.array([entry.row_count for entry in entries], pa.int64()),
     }
-    return encode_columns(_SCHEMA, dict(columns), count)
+    return encode_columns(_SCHEMA, columns, count)

@@ -19,7 +19,7 @@ does not know are dropped when manifests are merged; entries are columns through
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -53,128 +53,88 @@ MANIFEST_VERSION: Final = 2
 """Value of ``_VERSION`` in every record. DO NOT CHANGE: on disk."""
 
 
-def _optional(name: str, kind: Any) -> dict[str, Any]:
-    return {"name": name, "type": ["null", kind], "default": None}
-
-
-def _stats_record(name: str) -> dict[str, Any]:
-    counts = {"type": "array", "items": ["null", "long"]}
-    fields = [{"name": "_MIN_VALUES", "type": "bytes"}, {"name": "_MAX_VALUES", "type": "bytes"}]
-    return {"type": "record", "name": name, "fields": [*fields, _optional("_NULL_COUNTS", counts)]}
+def _optional(kind: Any) -> list[Any]:
+    return ["null", kind]
 
 
 _STRINGS: Final = {"type": "array", "items": "string"}
-_FILE_RECORD: Final = {
-    "type": "record",
-    "name": "DataFileMeta",
-    "fields": [
-        {"name": "_FILE_NAME", "type": "string"},
-        {"name": "_FILE_SIZE", "type": "long"},
-        {"name": "_ROW_COUNT", "type": "long"},
-        {"name": "_MIN_KEY", "type": "bytes"},
-        {"name": "_MAX_KEY", "type": "bytes"},
-        {"name": "_KEY_STATS", "type": _stats_record("record_KEY_STATS")},
-        {"name": "_VALUE_STATS", "type": _stats_record("record_VALUE_STATS")},
-        {"name": "_MIN_SEQUENCE_NUMBER", "type": "long"},
-        {"name": "_MAX_SEQUENCE_NUMBER", "type": "long"},
-        {"name": "_SCHEMA_ID", "type": "long"},
-        {"name": "_LEVEL", "type": "int"},
-        {"name": "_EXTRA_FILES", "type": _STRINGS},
-        _optional("_CREATION_TIME", {"type": "long", "logicalType": "timestamp-millis"}),
-        _optional("_DELETE_ROW_COUNT", "long"),
-        _optional("_EMBEDDED_FILE_INDEX", "bytes"),
-        _optional("_FILE_SOURCE", "int"),
-        _optional("_VALUE_STATS_COLS", _STRINGS),
-        _optional("_EXTERNAL_PATH", "string"),
-        _optional("_FIRST_ROW_ID", "long"),
-        _optional("_WRITE_COLS", _STRINGS),
-        _optional("_COMMIT_SNAPSHOT", "long"),
-        _optional("_STATS_VERSION", "int"),
-    ],
-}
-_ENTRY_RECORD: Final = RecordSchema(
-    {
-        "type": "record",
-        "name": "ManifestEntry",
-        "fields": [
-            {"name": "_VERSION", "type": "int"},
-            {"name": "_KIND", "type": "int"},
-            {"name": "_PARTITION", "type": "bytes"},
-            {"name": "_BUCKET", "type": "int"},
-            {"name": "_TOTAL_BUCKETS", "type": "int"},
-            {"name": "_FILE", "type": _FILE_RECORD},
-        ],
-    }
-)
-_LIST_RECORD: Final = RecordSchema(
-    {
-        "type": "record",
-        "name": "ManifestFileMeta",
-        "fields": [
-            {"name": "_VERSION", "type": "int"},
-            {"name": "_FILE_NAME", "type": "string"},
-            {"name": "_FILE_SIZE", "type": "long"},
-            {"name": "_NUM_ADDED_FILES", "type": "long"},
-            {"name": "_NUM_DELETED_FILES", "type": "long"},
-            {"name": "_PARTITION_STATS", "type": _stats_record("record_PARTITION_STATS")},
-            {"name": "_SCHEMA_ID", "type": "long"},
-            _optional("_ADDED_SNAPSHOT", "long"),
-        ],
-    }
-)
-
+_TIME: Final = {"type": "long", "logicalType": "timestamp-millis"}
+_LONGS: Final = {"type": "array", "items": ["null", "long"]}
 _TEXTS: Final = pa.list_(pa.string())
 _COUNTS: Final = pa.list_(pa.int64())
-_COLUMNS: Final[tuple[tuple[str, pa.DataType, str, bool], ...]] = (
-    # (column, Arrow type, path in the Avro record, may be missing or null)
-    ("kind", pa.int8(), "_KIND", False),
-    ("partition", pa.binary(), "_PARTITION", False),
-    ("bucket", pa.int32(), "_BUCKET", False),
-    ("total_buckets", pa.int32(), "_TOTAL_BUCKETS", False),
-    ("file_name", pa.string(), "_FILE._FILE_NAME", False),
-    ("file_size", pa.int64(), "_FILE._FILE_SIZE", False),
-    ("row_count", pa.int64(), "_FILE._ROW_COUNT", False),
-    ("min_key", pa.binary(), "_FILE._MIN_KEY", False),
-    ("max_key", pa.binary(), "_FILE._MAX_KEY", False),
-    ("key_stats_min", pa.binary(), "_FILE._KEY_STATS._MIN_VALUES", False),
-    ("key_stats_max", pa.binary(), "_FILE._KEY_STATS._MAX_VALUES", False),
-    ("key_stats_null_counts", _COUNTS, "_FILE._KEY_STATS._NULL_COUNTS", True),
-    ("value_stats_min", pa.binary(), "_FILE._VALUE_STATS._MIN_VALUES", False),
-    ("value_stats_max", pa.binary(), "_FILE._VALUE_STATS._MAX_VALUES", False),
-    ("value_stats_null_counts", _COUNTS, "_FILE._VALUE_STATS._NULL_COUNTS", True),
-    ("min_sequence_number", pa.int64(), "_FILE._MIN_SEQUENCE_NUMBER", False),
-    ("max_sequence_number", pa.int64(), "_FILE._MAX_SEQUENCE_NUMBER", False),
-    ("schema_id", pa.int64(), "_FILE._SCHEMA_ID", False),
-    ("level", pa.int32(), "_FILE._LEVEL", False),
-    ("extra_files", _TEXTS, "_FILE._EXTRA_FILES", False),
-    ("creation_time_ms", pa.int64(), "_FILE._CREATION_TIME", True),
-    ("delete_row_count", pa.int64(), "_FILE._DELETE_ROW_COUNT", True),
-    ("embedded_index", pa.binary(), "_FILE._EMBEDDED_FILE_INDEX", True),
-    ("file_source", pa.int8(), "_FILE._FILE_SOURCE", True),
-    ("value_stats_cols", _TEXTS, "_FILE._VALUE_STATS_COLS", True),
-    ("external_path", pa.string(), "_FILE._EXTERNAL_PATH", True),
-    ("first_row_id", pa.int64(), "_FILE._FIRST_ROW_ID", True),
-    ("write_cols", _TEXTS, "_FILE._WRITE_COLS", True),
-    ("commit_snapshot", pa.int64(), "_FILE._COMMIT_SNAPSHOT", True),
-    ("stats_version", pa.int32(), "_FILE._STATS_VERSION", True),
+
+
+class _Field(NamedTuple):
+    """A column, and the field of the Avro record that it comes from."""
+
+    name: str
+    kind: pa.DataType
+    path: str
+    avro_type: Any
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether the field may be null or missing."""
+        return isinstance(self.avro_type, list)
+
+
+_COLUMNS: Final = (
+    _Field("kind", pa.int8(), "_KIND", "int"),
+    _Field("partition", pa.binary(), "_PARTITION", "bytes"),
+    _Field("bucket", pa.int32(), "_BUCKET", "int"),
+    _Field("total_buckets", pa.int32(), "_TOTAL_BUCKETS", "int"),
+    _Field("file_name", pa.string(), "_FILE._FILE_NAME", "string"),
+    _Field("file_size", pa.int64(), "_FILE._FILE_SIZE", "long"),
+    _Field("row_count", pa.int64(), "_FILE._ROW_COUNT", "long"),
+    _Field("min_key", pa.binary(), "_FILE._MIN_KEY", "bytes"),
+    _Field("max_key", pa.binary(), "_FILE._MAX_KEY", "bytes"),
+    _Field("key_stats_min", pa.binary(), "_FILE._KEY_STATS._MIN_VALUES", "bytes"),
+    _Field("key_stats_max", pa.binary(), "_FILE._KEY_STATS._MAX_VALUES", "bytes"),
+    _Field("key_stats_null_counts", _COUNTS, "_FILE._KEY_STATS._NULL_COUNTS", _optional(_LONGS)),
+    _Field("value_stats_min", pa.binary(), "_FILE._VALUE_STATS._MIN_VALUES", "bytes"),
+    _Field("value_stats_max", pa.binary(), "_FILE._VALUE_STATS._MAX_VALUES", "bytes"),
+    _Field("value_stats_null_counts", _COUNTS, "_FILE._VALUE_STATS._NULL_COUNTS", _optional(_LONGS)),
+    _Field("min_sequence_number", pa.int64(), "_FILE._MIN_SEQUENCE_NUMBER", "long"),
+    _Field("max_sequence_number", pa.int64(), "_FILE._MAX_SEQUENCE_NUMBER", "long"),
+    _Field("schema_id", pa.int64(), "_FILE._SCHEMA_ID", "long"),
+    _Field("level", pa.int32(), "_FILE._LEVEL", "int"),
+    _Field("extra_files", _TEXTS, "_FILE._EXTRA_FILES", _STRINGS),
+    _Field("creation_time_ms", pa.int64(), "_FILE._CREATION_TIME", _optional(_TIME)),
+    _Field("delete_row_count", pa.int64(), "_FILE._DELETE_ROW_COUNT", _optional("long")),
+    _Field("embedded_index", pa.binary(), "_FILE._EMBEDDED_FILE_INDEX", _optional("bytes")),
+    _Field("file_source", pa.int8(), "_FILE._FILE_SOURCE", _optional("int")),
+    _Field("value_stats_cols", _TEXTS, "_FILE._VALUE_STATS_COLS", _optional(_STRINGS)),
+    _Field("external_path", pa.string(), "_FILE._EXTERNAL_PATH", _optional("string")),
+    _Field("first_row_id", pa.int64(), "_FILE._FIRST_ROW_ID", _optional("long")),
+    _Field("write_cols", _TEXTS, "_FILE._WRITE_COLS", _optional(_STRINGS)),
+    _Field("commit_snapshot", pa.int64(), "_FILE._COMMIT_SNAPSHOT", _optional("long")),
+    _Field("stats_version", pa.int32(), "_FILE._STATS_VERSION", _optional("int")),
 )
-ENTRY_SCHEMA: Final = pa.schema([pa.field(name, kind, nullable=optional) for name, kind, _, optional in _COLUMNS])
+_ENTRY_RECORD: Final = RecordSchema.of(
+    "ManifestEntry",
+    {"_VERSION": "int"} | {field.path: field.avro_type for field in _COLUMNS},
+    names={"_FILE": "DataFileMeta"},
+)
+ENTRY_SCHEMA: Final = pa.schema([pa.field(field.name, field.kind, nullable=field.is_optional) for field in _COLUMNS])
 """One row a manifest entry: `kind` (`ADD`, `DELETE`), `partition` (BinaryRow), `bucket`, `total_buckets`, then the
 fields of `DataFile` in order, statistics as ``*_min``, ``*_max``, ``*_null_counts``."""
 
 IDENTITY: Final = ("partition", "bucket", "level", "file_name")
 """The columns by which a DELETE finds the ADD it takes back."""
 
-_LIST_COLUMNS: Final[tuple[tuple[str, pa.DataType, bool], ...]] = (
-    ("_FILE_NAME", pa.string(), False),
-    ("_FILE_SIZE", pa.int64(), False),
-    ("_NUM_ADDED_FILES", pa.int64(), False),
-    ("_NUM_DELETED_FILES", pa.int64(), False),
-    ("_PARTITION_STATS._MIN_VALUES", pa.binary(), False),
-    ("_PARTITION_STATS._MAX_VALUES", pa.binary(), False),
-    ("_PARTITION_STATS._NULL_COUNTS", _COUNTS, True),
-    ("_SCHEMA_ID", pa.int64(), False),
-    ("_ADDED_SNAPSHOT", pa.int64(), True),
+_LIST_COLUMNS: Final = (
+    _Field("file_name", pa.string(), "_FILE_NAME", "string"),
+    _Field("file_size", pa.int64(), "_FILE_SIZE", "long"),
+    _Field("added_file_count", pa.int64(), "_NUM_ADDED_FILES", "long"),
+    _Field("deleted_file_count", pa.int64(), "_NUM_DELETED_FILES", "long"),
+    _Field("min_values", pa.binary(), "_PARTITION_STATS._MIN_VALUES", "bytes"),
+    _Field("max_values", pa.binary(), "_PARTITION_STATS._MAX_VALUES", "bytes"),
+    _Field("null_counts", _COUNTS, "_PARTITION_STATS._NULL_COUNTS", _optional(_LONGS)),
+    _Field("schema_id", pa.int64(), "_SCHEMA_ID", "long"),
+    _Field("added_snapshot", pa.int64(), "_ADDED_SNAPSHOT", _optional("long")),
+)
+_LIST_RECORD: Final = RecordSchema.of(
+    "ManifestFileMeta", {"_VERSION": "int"} | {field.path: field.avro_type for field in _LIST_COLUMNS}
 )
 
 
@@ -186,9 +146,9 @@ def encode_manifest(entries: pa.Table) -> bytes:
     """
     count = entries.num_rows
     if count <= SMALL_COUNT_MAX:
-        values = {path: entries.column(name).to_pylist() for name, _, path, _ in _COLUMNS}
+        values = {field.path: entries.column(field.name).to_pylist() for field in _COLUMNS}
         return encode_values(_ENTRY_RECORD, {**values, "_VERSION": [MANIFEST_VERSION] * count}, count)
-    columns = {path: _whole(entries.column(name)) for name, _, path, _ in _COLUMNS}
+    columns = {field.path: _whole(entries.column(field.name)) for field in _COLUMNS}
     columns["_VERSION"] = pa.array(np.full(count, MANIFEST_VERSION, np.int32))
     return encode_columns(_ENTRY_RECORD, columns, count)
 
@@ -214,7 +174,7 @@ def decode_manifest(body: Buffer, *, path: str, added_snapshot: int | None) -> p
     """
     count, found = decode_columns(body, path=path)
     _check_version(count, found, path)
-    arrays = [_column(found, avro_path, kind, count, optional, path) for _, kind, avro_path, optional in _COLUMNS]
+    arrays = [_column(found, field, count=count, path=path) for field in _COLUMNS]
     entries = pa.Table.from_arrays(arrays, schema=ENTRY_SCHEMA)
     kinds = entries.column("kind").to_numpy()
     if ((kinds != ADD) & (kinds != DELETE)).any():
@@ -229,7 +189,7 @@ def decode_manifest(body: Buffer, *, path: str, added_snapshot: int | None) -> p
 
 
 def _check_version(count: int, found: dict[str, pa.Array], path: str) -> None:
-    versions = _column(found, "_VERSION", pa.int64(), count, False, path)
+    versions = _column(found, _Field("", pa.int64(), "_VERSION", "int"), count=count, path=path)
     if count and (versions.to_numpy() != MANIFEST_VERSION).any():
         wrong = next(version for version in versions.unique().to_pylist() if version != MANIFEST_VERSION)
         raise UnsupportedFormat(
@@ -239,40 +199,30 @@ def _check_version(count: int, found: dict[str, pa.Array], path: str) -> None:
         )
 
 
-def _column(
-    found: dict[str, pa.Array], avro_path: str, kind: pa.DataType, count: int, optional: bool, path: str
-) -> pa.Array:
-    column = found.get(avro_path)
+def _column(found: dict[str, pa.Array], field: _Field, *, count: int, path: str) -> pa.Array:
+    column = found.get(field.path)
     if column is None:
-        if not optional and count:
-            raise Corruption(f"{path} has no field {avro_path}, which the format requires.", path=path)
-        return pa.nulls(count, kind)
-    if not optional and column.null_count:
-        raise Corruption(f"{path} has an entry whose {avro_path} is null.", path=path)
+        if not field.is_optional and count:
+            raise Corruption(f"{path} has no field {field.path}, which the format requires.", path=path)
+        return pa.nulls(count, field.kind)
+    if not field.is_optional and column.null_count:
+        raise Corruption(f"{path} has an entry whose {field.path} is null.", path=path)
     try:
-        return column if column.type == kind else column.cast(kind)
+        return column if column.type == field.kind else column.cast(field.kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise Corruption(f"{path}: field {avro_path} has unreadable values: {error}.", path=path) from error
+        raise Corruption(f"{path}: field {field.path} has unreadable values: {error}.", path=path) from error
 
 
 def encode_manifest_list(metas: Sequence[ManifestMeta]) -> bytes:
     """The bytes of a manifest list."""
-    stats = [meta.partition_stats for meta in metas]
-    values: dict[str, list[Any]] = {
-        "_FILE_NAME": [meta.file_name for meta in metas],
-        "_FILE_SIZE": [meta.file_size for meta in metas],
-        "_NUM_ADDED_FILES": [meta.added_file_count for meta in metas],
-        "_NUM_DELETED_FILES": [meta.deleted_file_count for meta in metas],
-        "_PARTITION_STATS._MIN_VALUES": [stat.min_values for stat in stats],
-        "_PARTITION_STATS._MAX_VALUES": [stat.max_values for stat in stats],
-        "_PARTITION_STATS._NULL_COUNTS": [stat.null_counts for stat in stats],
-        "_SCHEMA_ID": [meta.schema_id for meta in metas],
-        "_ADDED_SNAPSHOT": [meta.added_snapshot for meta in metas],
-    }
-    values["_VERSION"] = [MANIFEST_VERSION] * len(metas)
+    values: dict[str, list[Any]] = {"_VERSION": [MANIFEST_VERSION] * len(metas)}
+    for field in _LIST_COLUMNS:
+        values[field.path] = [
+            getattr(meta.partition_stats if "." in field.path else meta, field.name) for meta in metas
+        ]
     if len(metas) <= SMALL_COUNT_MAX:
         return encode_values(_LIST_RECORD, values, len(metas))
-    kinds = {path: kind for path, kind, _ in _LIST_COLUMNS} | {"_VERSION": pa.int32()}
+    kinds = {field.path: field.kind for field in _LIST_COLUMNS} | {"_VERSION": pa.int32()}
     return encode_columns(_LIST_RECORD, {path: pa.array(values[path], kinds[path]) for path in values}, len(metas))
 
 
@@ -284,10 +234,7 @@ def decode_manifest_list(body: Buffer, *, path: str) -> list[ManifestMeta]:
     """
     count, found = decode_columns(body, path=path)
     _check_version(count, found, path)
-    values = [
-        _column(found, avro_path, kind, count, optional, path).to_pylist()
-        for avro_path, kind, optional in _LIST_COLUMNS
-    ]
+    values = [_column(found, field, count=count, path=path).to_pylist() for field in _LIST_COLUMNS]
     return [
         ManifestMeta(name, size, added, deleted, Stats(low, high, _tuple(nulls)), schema_id, added_snapshot)
         for name, size, added, deleted, low, high, nulls, schema_id, added_snapshot in zip(*values, strict=True)

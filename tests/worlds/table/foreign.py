@@ -26,21 +26,18 @@ __all__ = ["Extras", "foreign_commit", "without_fields"]
 
 _NO_PARTITION_STATS = Stats(encode_row(["a"], ["STRING"]), encode_row(["b"], ["STRING"]), (0,))
 _NO_STATS = Stats(EMPTY_ROW, EMPTY_ROW, ())
-_INDEX_SCHEMA = RecordSchema(
+_INDEX_SCHEMA = RecordSchema.of(
+    "IndexManifestEntry",
     {
-        "type": "record",
-        "name": "IndexManifestEntry",
-        "fields": [
-            {"name": "_VERSION", "type": "int"},
-            {"name": "_KIND", "type": "int"},
-            {"name": "_PARTITION", "type": "bytes"},
-            {"name": "_BUCKET", "type": "int"},
-            {"name": "_INDEX_TYPE", "type": "string"},
-            {"name": "_FILE_NAME", "type": "string"},
-            {"name": "_FILE_SIZE", "type": "long"},
-            {"name": "_ROW_COUNT", "type": "long"},
-        ],
-    }
+        "_VERSION": "int",
+        "_KIND": "int",
+        "_PARTITION": "bytes",
+        "_BUCKET": "int",
+        "_INDEX_TYPE": "string",
+        "_FILE_NAME": "string",
+        "_FILE_SIZE": "long",
+        "_ROW_COUNT": "long",
+    },
 )
 
 
