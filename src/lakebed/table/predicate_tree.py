@@ -111,30 +111,28 @@ class StartsWith(Predicate):
 
 
 @dataclass(frozen=True, slots=True)
-class And(Predicate):
-    """All of them; true for none."""
-
+class _Chain(Predicate):
     parts: tuple[Predicate, ...]
     depth: int = field(init=False, repr=False, compare=False)
     terms: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _measure(self, 1 + max(map(_depth, self.parts), default=0), sum(map(_terms, self.parts)))
+
+
+class And(_Chain):
+    """All of them; true for none."""
+
+    __slots__ = ()
 
     def __str__(self) -> str:
         return " AND ".join(f"({part})" if isinstance(part, Or) else str(part) for part in self.parts) or "TRUE"
 
 
-@dataclass(frozen=True, slots=True)
-class Or(Predicate):
+class Or(_Chain):
     """Any of them; false for none."""
 
-    parts: tuple[Predicate, ...]
-    depth: int = field(init=False, repr=False, compare=False)
-    terms: int = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        _measure(self, 1 + max(map(_depth, self.parts), default=0), sum(map(_terms, self.parts)))
+    __slots__ = ()
 
     def __str__(self) -> str:
         return " OR ".join(f"({part})" if isinstance(part, And) else str(part) for part in self.parts) or "FALSE"
@@ -181,14 +179,14 @@ class Known(Predicate):
 
 
 def _depth(predicate: Predicate) -> int:
-    return predicate.depth if isinstance(predicate, And | Or | Not) else 1
+    return predicate.depth if isinstance(predicate, _Chain | Not) else 1
 
 
 def _terms(predicate: Predicate) -> int:
-    return predicate.terms if isinstance(predicate, And | Or | Not) else 1
+    return predicate.terms if isinstance(predicate, _Chain | Not) else 1
 
 
-def _measure(node: And | Or | Not, depth: int, terms: int) -> None:
+def _measure(node: _Chain | Not, depth: int, terms: int) -> None:
     """Write down a node's size.
 
     Raises:

@@ -1,9 +1,13 @@
 """Snapshot and tag JSON, as other clients read and write it. Pure.
 
-Owns: the names of the format (version 3, DO NOT CHANGE). Invariants: a tag is the snapshot's own JSON with at most two
-members appended, so members that lakebed does not know survive; a file that is not such JSON is `Corruption` with its
-path, a newer version is `UnsupportedFormat`. `Tag.create_time_ms` is written as the UTC wall clock, because the
-format's local date-time names no zone. Does not know: where files lie, or whether what they name exists.
+Owns: the names of the format (version 3, DO NOT CHANGE).
+
+Invariants:
+- A tag is the snapshot's own JSON with at most two members appended, so members unknown to lakebed survive.
+- A file that is not such JSON is `Corruption` with its path; a newer version is `UnsupportedFormat`.
+- `Tag.create_time_ms` is written as the UTC wall clock: the format's local date-time has no zone.
+
+Does not know: where files are, or whether the files they name exist.
 """
 
 from __future__ import annotations
@@ -43,7 +47,6 @@ class _SnapshotJson(msgspec.Struct, rename="camel", omit_defaults=True):
     changelog_manifest_list: str | None = None
     changelog_manifest_list_size: int | None = None
     index_manifest: str | None = None
-    # Version 1 and 2 files may leave the counts out.
     total_record_count: int | None = None
     delta_record_count: int | None = None
     changelog_record_count: int | None = None
@@ -96,34 +99,15 @@ def _decoded(body: Buffer, path: str) -> _TagJson:
 
 
 def _snapshot_of(found: _SnapshotJson) -> Snapshot:
-    return Snapshot(
-        id=found.id,
-        schema_id=found.schema_id,
-        base_manifest_list=found.base_manifest_list,
-        delta_manifest_list=found.delta_manifest_list,
-        commit_user=found.commit_user,
-        commit_identifier=found.commit_identifier,
-        commit_kind=found.commit_kind,
-        time_ms=found.time_millis,
-        total_record_count=found.total_record_count or 0,
-        delta_record_count=found.delta_record_count or 0,
-        uuid=found.uuid,
-        base_manifest_list_size=found.base_manifest_list_size,
-        delta_manifest_list_size=found.delta_manifest_list_size,
-        changelog_manifest_list=found.changelog_manifest_list,
-        changelog_manifest_list_size=found.changelog_manifest_list_size,
-        changelog_record_count=found.changelog_record_count,
-        index_manifest=found.index_manifest,
-        watermark=found.watermark,
-        statistics=found.statistics,
-        properties=found.properties or {},
-        next_row_id=found.next_row_id,
-        version=found.version,
-    )
+    members = {name: getattr(found, name) for name in _SAME_NAMES}
+    # Versions 1 and 2 may leave these counts out.
+    members["total_record_count"] = found.total_record_count or 0
+    members["delta_record_count"] = found.delta_record_count or 0
+    return Snapshot(time_ms=found.time_millis, properties=found.properties or {}, **members)
 
 
 def _check_version(body: Buffer, path: str) -> None:
-    """Raise for a newer version, which may well have other members."""
+    """Raise for a newer version, which may have other members."""
     members = _members(body, path)
     version = members.get("version", 1)
     if isinstance(version, int) and version > SNAPSHOT_VERSION_MAX:
