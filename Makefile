@@ -52,8 +52,12 @@ bench-kv: $(VENV)/.ready $(PEERS)/.ready ## databases against rocksdict, slatedb
 bench-repo: $(VENV)/.ready ## repositories against their own uncompacted state, and their server
 	@$(RUN) bench/repo.py --scale $(SCALE)
 
-simulate: $(VENV)/.ready ## seeded simulations with faults; SEEDS=300
+simulate: $(VENV)/.ready ## seeded simulations with faults; SEEDS=300, or one run: SEED=17 SCENE=kv/power
+ifdef SCENE
+	@PYTHONPATH=tests $(RUN) -m worlds.simulation "$(or $(SEED),0)" "$(SCENE)"
+else
 	@LAKEBED_SEEDS=$(SEEDS) $(RUN) -m pytest -q -n $(WORKERS) -s tests/simulation $(ARGS)
+endif
 
 mutations: $(VENV)/.ready ## the table of guarantees, the defect that breaks each, and the test that finds it
 	@$(RUN) tests/mutations/test_mutations.py

@@ -203,6 +203,12 @@ class PostgreSQL:
         self.run(f"CREATE DATABASE {name}")
         return self.url(name)
 
+    def answers(self) -> bool:
+        """Whether it lets clients in."""
+        with suppress(psycopg.Error):
+            return bool(self.run("SELECT 1"))
+        return False
+
     def run(self, statement: str, *, database: str = "postgres") -> list[tuple[Any, ...]]:
         """Run one statement by itself; its rows."""
         with psycopg.connect(self.url(database), autocommit=True) as connection:

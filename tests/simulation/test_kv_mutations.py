@@ -1,6 +1,6 @@
 """Each repair of databases undone, by patching it out here: some race must break a promise within two hundred seeds.
 
-A mutation names the scenes that are dense in what it is about; everything else is as in `test_kv_races`.
+A mutation names the scenarios that are dense in what it is about; everything else is as in `test_kv_races`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from lakebed.lsm import flush as lsm_flush
 from lakebed.lsm.cache import RowCache
 from lakebed.lsm.model import Kind
 from lakebed.lsm.tree import Tree
-from worlds.kv.model import Violation
-from worlds.kv.scenarios import play
+from worlds.kv.scenarios import SIMULATION
+from worlds.promise import PromiseBroken
 
 SEEDS_MAX = 200
 Patch = pytest.MonkeyPatch
@@ -42,11 +42,11 @@ Mutation = Callable[[Patch], None]
 MUTATIONS: list[tuple[Mutation, str]] = []
 
 
-def undone_in(scene: str) -> Callable[[Mutation], Mutation]:
-    """Note a mutation and the scene in which it must be found."""
+def undone_in(scenario: str) -> Callable[[Mutation], Mutation]:
+    """Note a mutation and the scenario in which it must be found."""
 
     def note(mutation: Mutation) -> Mutation:
-        MUTATIONS.append((mutation, scene))
+        MUTATIONS.append((mutation, scenario))
         return mutation
 
     return note
@@ -111,7 +111,7 @@ def old_versions_stay_pinnable(patch: Patch) -> None:
     patch.setattr(collect, "needs_settling", lambda manifest, **facts: False)
 
 
-@undone_in("vandalism")
+@undone_in("corruptions")
 def missing_versions_protect_nothing(patch: Patch) -> None:
     """Repair 11: a checkpoint whose manifest is missing protects no file."""
     judging(patch, _protected_ms=lambda time_ms: None)
@@ -458,25 +458,25 @@ def the_destroyed_can_be_claimed(patch: Patch) -> None:
 # ---- the search
 
 
-def first_failing_seed(scene: str) -> tuple[int, str] | None:
+def first_failing_seed(scenario: str) -> tuple[int, str] | None:
     """The first seed whose race breaks a promise, and which."""
     for seed in range(SEEDS_MAX):
         try:
-            play(seed, scene=scene)
-        except Violation as violation:
+            SIMULATION.play(seed, scenario)
+        except PromiseBroken as violation:
             return seed, str(violation)
     return None
 
 
-@pytest.mark.parametrize(("mutation", "scene"), MUTATIONS, ids=[mutation.__name__ for mutation, _ in MUTATIONS])
+@pytest.mark.parametrize(("mutation", "scenario"), MUTATIONS, ids=[mutation.__name__ for mutation, _ in MUTATIONS])
 def test_each_repair_undone_is_found(
     mutation: Mutation,
-    scene: str,
+    scenario: str,
     monkeypatch: pytest.MonkeyPatch,
     found_at_seed: Callable[[str, str, int], None],
 ) -> None:
     """Without this repair some race breaks a promise within two hundred seeds."""
     mutation(monkeypatch)
-    found = first_failing_seed(scene)
-    assert found is not None, f"{SEEDS_MAX} races of {scene} did not miss the repair"
+    found = first_failing_seed(scenario)
+    assert found is not None, f"{SEEDS_MAX} races of {scenario} did not miss the repair"
     found_at_seed("repairs of databases undone", mutation.__name__, found[0])

@@ -17,7 +17,7 @@ import pytest
 
 from lakebed.objects import create_once
 from lakebed.testing import seed_count
-from worlds.kv.scenarios import SCENES, play
+from worlds.kv.scenarios import SCENARIOS, SIMULATION
 
 SEEDS_DEFAULT = 900
 CHUNK_COUNT = 6
@@ -27,19 +27,19 @@ CHUNK_COUNT = 6
 def test_no_race_breaks_a_promise(chunk: int, tell: Callable[[str], None]) -> None:
     """However processes interleave and fail, nothing promised is lost, and nothing unneeded is left."""
     size = -(-seed_count(SEEDS_DEFAULT) // CHUNK_COUNT)
-    seeds = range(chunk * size, (chunk + 1) * size)
+    numbers = range(chunk * size, (chunk + 1) * size)
     start_s = time.process_time()
     counts: Counter[str] = Counter()
     pairs: set[tuple[str, str]] = set()
-    for seed in seeds:
-        world = play(seed)
+    for number in numbers:
+        world = SIMULATION.play_turn(number)
         counts += world.counts
         counts["steps"] += world.scheduler.step_count
         pairs |= world.pairs()
     spent_s = time.process_time() - start_s
     met = ", ".join(f"{what} {count:,}" for what, count in counts.most_common() if not what.startswith("error"))
     tell(
-        f"databases, seeds {seeds.start}-{seeds.stop - 1}: {size / spent_s:.1f} a processor second "
+        f"databases, runs {numbers.start}-{numbers.stop - 1}: {size / spent_s:.1f} a processor second "
         f"({size / spent_s * 3600:,.0f} an hour), {len(pairs):,} pairs of switching points; {met}"
     )
     for what in ("durable writes", "databases reopened", "collected on the way", "opened"):
@@ -49,25 +49,25 @@ def test_no_race_breaks_a_promise(chunk: int, tell: Callable[[str], None]) -> No
 IMPATIENT_SEEDS = 4
 
 
-@pytest.mark.parametrize("scene", sorted(SCENES))
-def test_no_promise_rests_on_patience(scene: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("scenario", sorted(SCENARIOS))
+def test_no_promise_rests_on_patience(scenario: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when every unclear answer is passed on at once, nothing promised is lost."""
     monkeypatch.setattr(create_once, "TRIES_MAX", 1)
     counts: Counter[str] = Counter()
     for seed in range(2, 3 * IMPATIENT_SEEDS, 3):  # the stormy ones
-        counts += play(seed, scene=scene).counts
+        counts += SIMULATION.play(seed, scenario).counts
     assert counts["databases reopened"] > 0
 
 
-@pytest.mark.parametrize("scene", sorted(SCENES))
-def test_the_same_seed_is_the_same_run(scene: str) -> None:
+@pytest.mark.parametrize("scenario", sorted(SCENARIOS))
+def test_the_same_seed_is_the_same_run(scenario: str) -> None:
     """Two runs of one seed take the same switches, whatever has run before."""
-    assert play(5, scene=scene).scheduler.trace_hash() == play(5, scene=scene).scheduler.trace_hash()
+    assert SIMULATION.play(5, scenario).scheduler.trace_hash() == SIMULATION.play(5, scenario).scheduler.trace_hash()
 
 
 TRACES = """
-from worlds.kv.scenarios import SCENES, play
-print([play(seed, scene=scene).scheduler.trace_hash() for scene in sorted(SCENES) for seed in (1, 2)])
+from worlds.kv.scenarios import SCENARIOS, SIMULATION
+print([SIMULATION.play(seed, scenario).scheduler.trace_hash() for scenario in sorted(SCENARIOS) for seed in (1, 2)])
 """
 
 

@@ -1,7 +1,7 @@
 """Each repair of repositories undone, by patching it out here: some race must break a promise within two hundred seeds.
 
-A mutation names the scene that is dense in what it is about; everything else is as in `test_repo_races`. Most are one
-line of the product, said otherwise: the line has to be there, so a mutation that no longer fits fails by itself.
+A mutation names the scenario that is dense in what it is about; everything else is as in `test_repo_races`. Most
+change one line of the product: the line has to be there, so a mutation that no longer fits fails by itself.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from lakebed.repo.committed.merge import MergeOutcome
 from lakebed.repo.model import DIFF_SCHEMA, DiffKind
 from lakebed.repo.rows import rows_of
 from lakebed.repo.staging import changes, cleanup, protocol, uncommitted, view, write
-from worlds.repo.model import Violation, merged
-from worlds.repo.scenarios import play
+from worlds.promise import PromiseBroken
+from worlds.repo.model import merged
+from worlds.repo.scenarios import SIMULATION
 
 SEEDS_MAX = 200
 Patch = pytest.MonkeyPatch
@@ -32,11 +33,11 @@ Mutation = Callable[[Patch], None]
 MUTATIONS: list[tuple[Mutation, str]] = []
 
 
-def undone_in(scene: str) -> Callable[[Mutation], Mutation]:
-    """Note a mutation and the scene in which it must be found."""
+def undone_in(scenario: str) -> Callable[[Mutation], Mutation]:
+    """Note a mutation and the scenario in which it must be found."""
 
     def note(mutation: Mutation) -> Mutation:
-        MUTATIONS.append((mutation, scene))
+        MUTATIONS.append((mutation, scenario))
         return mutation
 
     return note
@@ -64,7 +65,7 @@ def say_otherwise(patch: Patch, module: ModuleType, name: str, *lines: tuple[str
         patch.setattr(getattr(module, owner), last, new)
         return
     old = getattr(module, name)
-    for other in [one for path, one in sys.modules.items() if path.startswith("lakebed.")]:
+    for other in [one for path, one in sys.modules.items() if path.startswith(("lakebed.", "worlds."))]:
         if vars(other).get(name) is old:
             patch.setattr(other, name, new)
 
@@ -473,25 +474,25 @@ def what_is_compacted_is_garbage(patch: Patch) -> None:
 # ---- the search
 
 
-def first_failing_seed(scene: str) -> tuple[int, str] | None:
+def first_failing_seed(scenario: str) -> tuple[int, str] | None:
     """The first seed whose race breaks a promise, and which."""
     for seed in range(SEEDS_MAX):
         try:
-            play(seed, scene=scene)
-        except Violation as violation:
+            SIMULATION.play(seed, scenario)
+        except PromiseBroken as violation:
             return seed, str(violation)
     return None
 
 
-@pytest.mark.parametrize(("mutation", "scene"), MUTATIONS, ids=[mutation.__name__ for mutation, _ in MUTATIONS])
+@pytest.mark.parametrize(("mutation", "scenario"), MUTATIONS, ids=[mutation.__name__ for mutation, _ in MUTATIONS])
 def test_each_repair_undone_is_found(
     mutation: Mutation,
-    scene: str,
+    scenario: str,
     monkeypatch: pytest.MonkeyPatch,
     found_at_seed: Callable[[str, str, int], None],
 ) -> None:
     """Without this repair some race breaks a promise within two hundred seeds."""
     mutation(monkeypatch)
-    found = first_failing_seed(scene)
-    assert found is not None, f"{SEEDS_MAX} races of {scene} did not miss the repair"
+    found = first_failing_seed(scenario)
+    assert found is not None, f"{SEEDS_MAX} races of {scenario} did not miss the repair"
     found_at_seed("repairs of repositories undone", mutation.__name__, found[0])

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import pytest
 
 from lakebed.testing import seed_count
-from worlds.repo.scenarios import SCENES, play
+from worlds.repo.scenarios import SCENARIOS, SIMULATION
 
 SEEDS_DEFAULT = 510
 CHUNK_COUNT = 6
@@ -48,35 +48,35 @@ MET = {
 def test_no_race_breaks_a_promise(chunk: int, tell: Callable[[str], None]) -> None:
     """However processes interleave and fail, everything promised holds, and nothing unneeded is left."""
     size = -(-seed_count(SEEDS_DEFAULT) // CHUNK_COUNT)
-    seeds = range(chunk * size, (chunk + 1) * size)
+    numbers = range(chunk * size, (chunk + 1) * size)
     start_s = time.process_time()
     counts: Counter[str] = Counter()
     pairs: set[tuple[str, str]] = set()
-    for seed in seeds:
-        world = play(seed)
+    for number in numbers:
+        world = SIMULATION.play_turn(number)
         counts += world.counts
         counts["steps"] += world.scheduler.step_count
         pairs |= world.pairs()
     spent_s = time.process_time() - start_s
     met = ", ".join(f"{what} {count:,}" for what, count in counts.most_common())
     tell(
-        f"repositories, seeds {seeds.start}-{seeds.stop - 1}: {size / spent_s:.1f} a processor second "
+        f"repositories, runs {numbers.start}-{numbers.stop - 1}: {size / spent_s:.1f} a processor second "
         f"({size / spent_s * 3600:,.0f} an hour), {len(pairs):,} pairs of switching points; {met}"
     )
-    if size >= len(SCENES) * 4:
+    if size >= len(SCENARIOS) * 4:
         for what, share in MET.items():
             assert counts[what] >= share * size, f"{what}: {counts[what]} in {size} races"
 
 
-@pytest.mark.parametrize("scene", sorted(SCENES))
-def test_the_same_seed_is_the_same_run(scene: str) -> None:
+@pytest.mark.parametrize("scenario", sorted(SCENARIOS))
+def test_the_same_seed_is_the_same_run(scenario: str) -> None:
     """Two runs of one seed take the same switches, whatever has run before."""
-    assert play(5, scene=scene).scheduler.trace_hash() == play(5, scene=scene).scheduler.trace_hash()
+    assert SIMULATION.play(5, scenario).scheduler.trace_hash() == SIMULATION.play(5, scenario).scheduler.trace_hash()
 
 
 TRACES = """
-from worlds.repo.scenarios import SCENES, play
-print([play(seed, scene=scene).scheduler.trace_hash() for scene in sorted(SCENES) for seed in (1, 2)])
+from worlds.repo.scenarios import SCENARIOS, SIMULATION
+print([SIMULATION.play(seed, scenario).scheduler.trace_hash() for scenario in sorted(SCENARIOS) for seed in (1, 2)])
 """
 
 

@@ -10,7 +10,8 @@ from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed, Fault, FaultyStore, random_faults
 from lakebed.testing.power_loss import PowerLossStore
 from lakebed.testing.recording import Recorded, RecordingStore
-from lakebed.testing.scheduled_store import FaultRates, ScheduledStore
+from lakebed.testing.scheduled_calls import FaultRates, ScheduledCalls
+from lakebed.testing.scheduled_store import ScheduledStore
 from lakebed.testing.scheduler import Scheduler, seed_count
 from lakebed.testing.simulated_runtime import SimulatedClock, SimulatedRuntime
 from lakebed.testing.wrapper import Call, StoreWrapper
@@ -27,6 +28,7 @@ __all__ = [
     "PowerLossStore",
     "Recorded",
     "RecordingStore",
+    "ScheduledCalls",
     "ScheduledStore",
     "Scheduler",
     "SimulatedClock",

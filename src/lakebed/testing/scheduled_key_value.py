@@ -1,7 +1,6 @@
-"""A key-value store inside a simulation: each call is two switching points, and fails as the seed wills.
+"""A key-value store inside a simulation: each call is two switching points, and fails as the seed decides.
 
-Owns: where faults strike, for calls of a store and of its snapshots. Invariants: as of `ScheduledStore`: a call of a
-crashed actor has no effect, but for a write that was already under way, which may land at any later time. After
+Owns: the calls of a key-value store and of its snapshots; where faults strike is `scheduled_calls`. Invariants: after
 `OutcomeUnknown` the port lets the next linearizable read settle what became of the write; so here a write that is still
 under way when its actor reads lands before that read, or never.
 
@@ -28,7 +27,7 @@ Example, two actors that raise one counter:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from types import TracebackType
@@ -36,11 +35,9 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
-from lakebed.errors import LakebedError, OutcomeUnknown, Unavailable
+from lakebed.errors import OutcomeUnknown, Unavailable
 from lakebed.key_value.port import KeyValue, KeyValueSnapshot
-from lakebed.testing.actor_loop import Actor
-from lakebed.testing.faulty import Crashed
-from lakebed.testing.scheduled_store import FaultRates
+from lakebed.testing.scheduled_calls import CallErrors, FaultRates
 from lakebed.testing.scheduler import Scheduler
 
 __all__ = ["ScheduledKeyValue", "ScheduledSnapshot"]
@@ -51,23 +48,17 @@ _PAGE_ROW_COUNT: Final = 4
 """Rows that a scan takes in one call: few, so that others come between."""
 
 
-@dataclass(slots=True, eq=False)
-class _UnderWay:
-    """A write whose reply was lost, and which may not have happened yet."""
+_WRITE_ERRORS: Final = CallErrors(
+    refused=lambda label: Unavailable(f"the store cannot {label} now"),
+    lost=lambda label: OutcomeUnknown(f"the reply to {label} was lost"),
+)
 
-    call: str
-    perform: Callable[[], object]
-    is_over: bool = False
 
-    def land(self) -> None:
-        """Let it happen, unless it did; its error reaches nobody."""
-        if self.is_over:
-            return
-        self.is_over = True
-        try:
-            self.perform()
-        except LakebedError:
-            return  # such as Conflict: nobody waits for the answer
+def _no_answer(label: str) -> Unavailable:
+    return Unavailable(f"no answer to {label}")
+
+
+_READ_ERRORS: Final = CallErrors(refused=_no_answer, lost=_no_answer)
 
 
 class ScheduledKeyValue:
@@ -84,9 +75,13 @@ class ScheduledKeyValue:
     def __init__(self, inner: KeyValue, *, scheduler: Scheduler, faults: FaultRates | None = None) -> None:
         self.inner = inner
         self.is_local = inner.is_local
-        self._scheduler = scheduler
-        self._faults = faults or scheduler.faults
-        self._under_way: list[_UnderWay] = []
+        rates = faults or scheduler.faults
+        self._writes = scheduler.calls(faults=rates)
+        # A read has no effect that could be lost: every fault of one is an answer that does not come, at once.
+        unanswered = rates.error_before + rates.lost_request + rates.lost_reply + rates.late
+        self._reads = scheduler.calls(
+            faults=replace(rates, error_before=unanswered, lost_request=0.0, lost_reply=0.0, late=0.0)
+        )
 
     def __repr__(self) -> str:
         return f"ScheduledKeyValue({self.inner!r})"
@@ -145,85 +140,16 @@ class ScheduledKeyValue:
 
     # ---- faults
 
-    def _read(self, call: str, perform: Callable[[], R], *, settles: bool = False) -> R:
-        actor = self._scheduler.current
-        if actor is None:
+    def _read(self, label: str, perform: Callable[[], R], *, settles: bool = False) -> R:
+        def read() -> R:
+            if settles:
+                self._writes.settle()
             return perform()
-        self._strike(actor, call, None)
-        self._scheduler.switch(call)
-        fault = self._drawn()
-        if fault is not None:
-            raise Unavailable(f"no answer to {call}")
-        if settles:
-            self._settle()
-        try:
-            return perform()
-        finally:
-            self._strike(actor, call, None)
-            self._scheduler.switch(f"{call} done")
 
-    def _write(self, call: str, perform: Callable[[], None]) -> None:
-        actor = self._scheduler.current
-        if actor is None:
-            perform()
-            return
-        self._strike(actor, call, perform)
-        self._scheduler.switch(call)
-        fault = self._drawn()
-        if fault == "error_before":
-            raise Unavailable(f"the store cannot {call} now")
-        if fault == "late":
-            self._land_later(actor, call, perform)
-        if fault in ("lost_request", "late"):
-            raise OutcomeUnknown(f"the reply to {call} was lost")
-        try:
-            perform()
-        finally:
-            # Also an error travels back: its receiver may be gone, or late, when it comes.
-            self._strike(actor, call, None)
-            self._scheduler.switch(f"{call} done")
-        if fault == "lost_reply":
-            raise OutcomeUnknown(f"the reply to {call} was lost")
+        return self._reads.call(label, read, changes=False, errors=_READ_ERRORS)
 
-    def _drawn(self) -> str | None:
-        draw = self._scheduler.rng.random()
-        for name in ("error_before", "lost_request", "lost_reply", "late"):
-            draw -= getattr(self._faults, name)
-            if draw < 0:
-                return name
-        return None
-
-    def _strike(self, actor: Actor, call: str, perform: Callable[[], object] | None) -> None:
-        """Perhaps crash or pause the actor here; `perform` is the write that a crash leaves under way."""
-        rng, faults = self._scheduler.rng, self._faults
-        if faults.crash and rng.random() < faults.crash / 2:
-            if perform is not None and rng.random() < 0.5:
-                self._land_later(actor, call, perform)
-            self._scheduler.crash(actor.process)
-            raise Crashed(f"{actor.name} crashed at {call}")
-        if faults.pause and rng.random() < faults.pause / 2:
-            self._scheduler.pause(actor, steps=rng.randrange(1, faults.pause_steps_max + 1))
-
-    def _land_later(self, actor: Actor, call: str, perform: Callable[[], object]) -> None:
-        write = _UnderWay(call, perform)
-        self._under_way.append(write)
-        name = f"{actor.name}, late {len(self._scheduler.actors)}"
-
-        def land() -> None:
-            self._scheduler.switch(f"late {call}")
-            write.land()
-
-        late = self._scheduler.spawn(name, land, process=f"network {name}")
-        late.is_crashed = False
-        self._scheduler.pause(late, steps=self._scheduler.rng.randrange(self._faults.pause_steps_max + 1))
-
-    def _settle(self) -> None:
-        """Each write that is under way happens before the read that comes now, or never."""
-        under_way, self._under_way = self._under_way, []
-        for write in under_way:
-            if self._scheduler.rng.random() < 0.5:
-                write.land()
-            write.is_over = True
+    def _write(self, label: str, perform: Callable[[], None]) -> None:
+        self._writes.call(label, perform, errors=_WRITE_ERRORS)
 
 
 class ScheduledSnapshot:

@@ -9,7 +9,8 @@ from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.testing.actor_loop import ActorLoop
 from lakebed.testing.clock import START_MS
-from lakebed.testing.scheduled_store import FaultRates, ScheduledStore
+from lakebed.testing.scheduled_calls import FaultRates, ScheduledCalls
+from lakebed.testing.scheduled_store import ScheduledStore
 from lakebed.testing.simulated_runtime import SimulatedClock, SimulatedRuntime
 
 __all__ = ["Scheduler", "seed_count"]
@@ -70,4 +71,8 @@ class Scheduler(ActorLoop):
 
         Open `inner` without this scheduler's environment, so that its own locks are no switching points.
         """
-        return ScheduledStore(inner, loop=self, faults=faults or self.faults, page_count=page_count)
+        return ScheduledStore(inner, calls=self.calls(faults=faults), page_count=page_count)
+
+    def calls(self, *, faults: FaultRates | None = None) -> ScheduledCalls:
+        """Calls between parts of this simulation, by default with this scheduler's faults."""
+        return ScheduledCalls(self, faults=faults or self.faults)

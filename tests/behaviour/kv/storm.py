@@ -37,6 +37,7 @@ from lakebed.errors import Conflict, Corruption, Fenced, InternalError, LakebedE
 from lakebed.kv import Database, DatabaseOptions, ReaderOptions, WriteBatch
 from lakebed.kv.admin import DatabaseAdmin
 from lakebed.kv.database_location import DatabaseLocation
+from worlds.waiting import pause
 
 ROWS_KEPT = 20
 VALUE_BYTES = 300
@@ -201,7 +202,7 @@ class Storm:
     def _slowly(self, rows: Iterator[tuple[bytes, bytes]], rng: random.Random) -> Iterator[tuple[bytes, bytes]]:
         for row in rows:
             if rng.random() < 0.02:
-                CLOCK.sleep(rng.random() * 0.05)
+                pause(rng.random() * 0.05)
             yield row
 
     def command(self, *words: str) -> tuple[int, Any]:
@@ -242,7 +243,7 @@ class Storm:
                 if len(kept) > 6 and rng.random() < 0.8:
                     self.say(f"deleting.{os.getpid()}", id=one["id"])
                     self.command("--path", self.main, "delete-checkpoint", "-i", one["id"])
-            CLOCK.sleep(rng.random() * 0.4)
+            pause(rng.random() * 0.4)
 
     def kept(self) -> list[Any]:
         """Checkpoints that nobody began to delete."""
@@ -276,7 +277,7 @@ class Storm:
                 doomed = rng.choice(clones)["url"]
                 self.say(f"destroying.{os.getpid()}", url=doomed)
                 self.command("--path", doomed, "destroy", rng.choice(("--hard", "--soft")), "--yes")
-            CLOCK.sleep(rng.random() * 0.3)
+            pause(rng.random() * 0.3)
 
     def living_clones(self) -> list[Any]:
         """Clones that were finished, and that nobody began to destroy."""
@@ -291,7 +292,7 @@ class Storm:
         )  # fmt: skip
         while True:
             self.command("--path", self.main, *rng.choice(choices))
-            CLOCK.sleep(rng.random() * 0.2)
+            pause(rng.random() * 0.2)
 
     def collector(self, rng: random.Random) -> None:
         """Collect everything, all the time."""
@@ -306,12 +307,12 @@ class Storm:
                         raise
                 else:
                     self.say(f"collected.{os.getpid()}", count=report.deleted_count)
-            CLOCK.sleep(rng.random() * 0.1)
+            pause(rng.random() * 0.1)
 
     def restorer(self, rng: random.Random) -> None:
         """Bring checkpoints back; what was there stays under another one."""
         while not (self.said / "calm").exists():
-            CLOCK.sleep(0.5 + rng.random())
+            pause(0.5 + rng.random())
             kept = self.kept()
             if not kept or rng.random() < 0.4:
                 continue
@@ -379,7 +380,7 @@ def blow(storm: Storm, seconds: float, rng: random.Random) -> Counter[str]:
     while (passed := CLOCK.monotonic_s() - begun) < seconds or (
         passed < LONGER_MAX * seconds and not storm.has_everything()
     ):
-        CLOCK.sleep(0.02 + rng.random() * 0.1)
+        pause(0.02 + rng.random() * 0.1)
         for pid in list(running):
             if os.waitpid(pid, os.WNOHANG)[0]:
                 role = running.pop(pid)

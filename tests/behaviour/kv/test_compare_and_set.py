@@ -29,6 +29,7 @@ import sys
 from lakebed import kv
 from lakebed.clock import SystemClock
 from lakebed.errors import Conflict, Fenced
+from worlds.waiting import pause
 import random
 
 url, said, seed, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
@@ -59,7 +60,7 @@ with open(said, "ab", buffering=0) as log:
         except Fenced:
             log.write(b"fenced ")
         except Conflict:
-            clock.sleep(rng.random() * 0.02)
+            pause(rng.random() * 0.02)
 """
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from lakebed.repo import open_all
-from worlds.repo.client import QUIET, Library, check_sound
-from worlds.repo.workload import LIBRARY_LANES, lanes_of
+from worlds.repo.client import QUIET, LibraryClient, check_sound
+from worlds.repo.workload import LIBRARY_WORKLOADS, start_workloads
 
 
 def storm(
@@ -38,28 +38,28 @@ def storm(
             except subprocess.TimeoutExpired:
                 owner.send_signal(signal.SIGKILL)
         _, error = owner.communicate()
-        wrongs = "\n".join(path.read_text() for path in said.glob("wrongs.*"))
-        assert not wrongs, f"seed {seed}, round {number}: {wrongs}"
+        violations = "\n".join(path.read_text() for path in said.glob("violations.*"))
+        assert not violations, f"seed {seed}, round {number}: {violations}"
         assert owner.returncode == (0 if is_last else -signal.SIGKILL), f"seed {seed}: {error.decode()[-4000:]}"
     assert_nothing_lost(said, url, seed=seed, options=options)
     counts: Counter[str] = Counter()
     for path in said.glob("report.*"):
-        for lane in json.loads(path.read_text()).values():
-            counts.update(lane)
+        for workload in json.loads(path.read_text()).values():
+            counts.update(workload)
     return dict(sorted(counts.items()))
 
 
 def assert_nothing_lost(said: Path, url: str, *, seed: int, options: Mapping[str, str] | None = None) -> None:
-    """Whoever opens it next sees what every lane was told, byte for byte; a collection leaves nothing over."""
+    """Whoever opens it next sees what every workload was told, byte for byte; a collection leaves nothing over."""
     with open_all(url, options=QUIET, take_over=True, storage_options=options) as home:
         repository = home.repository("storm")
-        lanes = lanes_of(Library(repository), said, seed, names=LIBRARY_LANES)
+        workloads = start_workloads(LibraryClient(repository), said, seed, names=LIBRARY_WORKLOADS)
         check_sound(repository, tidy=False)
-        for lane in lanes:
-            lane.check(bodies=True)
+        for workload in workloads:
+            workload.check(bodies=True)
         assert check_sound(repository) > 0
-        for lane in lanes:
-            lane.check(bodies=True)
+        for workload in workloads:
+            workload.check(bodies=True)
 
 
 def test_a_storm_in_one_owner(tmp_path: Path, tell: Callable[[str], None]) -> None:
@@ -71,6 +71,6 @@ def test_a_storm_in_one_owner(tmp_path: Path, tell: Callable[[str], None]) -> No
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(2, 12))
 def test_longer_storms_in_one_owner(tmp_path: Path, tell: Callable[[str], None], seed: int) -> None:
-    """The same, longer, with other weather."""
+    """The same, longer, with another seed."""
     counts = storm(tmp_path, str(tmp_path / "lake"), seed=seed, rounds=12, round_s=4.0)
     tell(f"repository storm {seed}: {counts}")

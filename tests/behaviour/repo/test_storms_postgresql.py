@@ -14,16 +14,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from lakebed.clock import SystemClock
 from lakebed.errors import Conflict, OutcomeUnknown, Unavailable
 from lakebed.key_value.open import open_key_value
 from lakebed.key_value.port import KeyValue
-
-CLOCK = SystemClock()
+from worlds.waiting import pause, wait_until
 
 
 def crash(cluster: Any, name: str) -> None:
-    """Kill one process of a database's, and wait until PostgreSQL has started again from its log."""
+    """Kill one process of a database's, and wait until PostgreSQL has recovered."""
     pids: list[tuple[int]] = []
     with suppress(psycopg.Error):
         pids = cluster.run(
@@ -32,12 +30,7 @@ def crash(cluster: Any, name: str) -> None:
     if pids:
         with suppress(ProcessLookupError):
             os.kill(pids[0][0], signal.SIGKILL)
-    for _ in range(1_000):
-        with suppress(psycopg.Error):
-            cluster.run("SELECT 1")
-            return
-        CLOCK.sleep(0.02)
-    pytest.fail("PostgreSQL does not come back")
+    wait_until(cluster.answers)
 
 
 def counts_up(key_value: KeyValue, key: bytes, stop: threading.Event, counts: Counter[str]) -> None:
@@ -63,7 +56,7 @@ def counts_up(key_value: KeyValue, key: bytes, stop: threading.Event, counts: Co
             counts["unknown"] += 1
         except Conflict:  # ours alone: an unclear write of ours came in between
             counts["conflict"] += 1
-        CLOCK.sleep(0.001)
+        pause(0.001)
 
 
 def storm(cluster: Any, *, crashes: int) -> dict[str, int]:

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from lakebed.repo import open_all
-from worlds.repo.client import EAGER, QUIET, Library, check_sound
-from worlds.repo.workload import LIBRARY_LANES, lanes_of, run_lanes
+from worlds.repo.client import EAGER, QUIET, LibraryClient, check_sound
+from worlds.repo.workload import LIBRARY_WORKLOADS, run_workloads, start_workloads
 
 
 class Lossy(ThreadingHTTPServer):
@@ -85,30 +85,30 @@ def lossy(port: int, *, seed: int, share: float) -> Iterator[Lossy]:
 
 
 def storm(folder: Path, server: Any, *, seed: int, seconds: float) -> dict[str, int]:
-    """Eight lanes behind the bad line for a while; then everything is looked at over a good one."""
+    """Eight workloads behind the bad line for a while; then everything is looked at over a good one."""
     said, url = folder / "said", server.url()
     said.mkdir()
     with lossy(server.port, seed=seed, share=0.025) as proxy:
         far = {**server.options, "aws_endpoint": f"http://127.0.0.1:{proxy.server_port}"}
         with open_all(url, options=EAGER, storage_options=far) as home:
-            lanes = lanes_of(Library(home.create("storm")), said, seed, names=LIBRARY_LANES)
+            workloads = start_workloads(LibraryClient(home.create("storm")), said, seed, names=LIBRARY_WORKLOADS)
             stop = threading.Event()
             timer = threading.Timer(seconds, stop.set)
             timer.start()
-            wrongs = run_lanes(lanes, stop=stop)
+            violations = run_workloads(workloads, stop=stop)
             timer.cancel()
-        assert not wrongs, f"seed {seed}: {wrongs}"
+        assert not violations, f"seed {seed}: {violations}"
         assert sum(proxy.lost.values()) > 5
     with open_all(url, options=QUIET, storage_options=server.options) as home:
         repository = home.repository("storm")
-        again = lanes_of(Library(repository), said, seed, names=LIBRARY_LANES)
+        again = start_workloads(LibraryClient(repository), said, seed, names=LIBRARY_WORKLOADS)
         check_sound(repository, tidy=False)
         assert check_sound(repository) > 0
-        for lane in again:
-            lane.check(bodies=True)
+        for workload in again:
+            workload.check(bodies=True)
     counts: Counter[str] = Counter(**{f"lost {method}": count for method, count in proxy.lost.items()})
-    for lane in lanes:
-        counts.update(lane.counts)
+    for workload in workloads:
+        counts.update(workload.counts)
     return dict(sorted(counts.items()))
 
 
@@ -122,5 +122,5 @@ def test_replies_of_a_bucket_are_lost(tmp_path: Path, s3_server: Any, tell: Call
 def test_replies_of_a_bucket_are_lost_for_longer(
     tmp_path: Path, s3_server: Any, tell: Callable[[str], None], seed: int
 ) -> None:
-    """The same, longer, with other weather."""
+    """The same, longer, with another seed."""
     tell(f"a bucket's lost replies {seed}: {storm(tmp_path, s3_server, seed=seed, seconds=40)}")

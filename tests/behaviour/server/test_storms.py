@@ -14,12 +14,25 @@ from typing import Any
 import pytest
 
 from lakebed.repo import open_all
-from worlds.repo.client import QUIET, Library, check_sound
-from worlds.repo.server_process import ImportLane, Served, Web
-from worlds.repo.workload import BranchLane, Lane, MainLane, NameLane, lanes_of, run_lanes
+from worlds.repo.client import QUIET, LibraryClient, check_sound
+from worlds.repo.server_process import HttpClient, ImportWorkload, ServerProcess
+from worlds.repo.workload import (
+    MainBranchWorkload,
+    NamesWorkload,
+    OwnBranchWorkload,
+    Workload,
+    run_workloads,
+    start_workloads,
+)
 
 CREATION = json.dumps({"name": "storm", "storage_namespace": "local://storm"})
-LANES: dict[str, type[Lane]] = {"m0": MainLane, "m1": MainLane, "p0": BranchLane, "p1": BranchLane, "names": NameLane}
+WORKLOADS: dict[str, type[Workload]] = {
+    "m0": MainBranchWorkload,
+    "m1": MainBranchWorkload,
+    "p0": OwnBranchWorkload,
+    "p1": OwnBranchWorkload,
+    "names": NamesWorkload,
+}
 
 
 @pytest.fixture
@@ -33,82 +46,84 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def served(tmp_path: Path, source: Path) -> Iterator[Served]:
+def served(tmp_path: Path, source: Path) -> Iterator[ServerProcess]:
     """A server that runs, with a repository ``storm``."""
-    with Served(str(tmp_path / "lake"), tmp_path / "logs", arguments=["--import-from", str(source)]) as one:
-        Web([one.endpoint], one.headers).ask("POST", "/api/v1/repositories", CREATION)
+    with ServerProcess(str(tmp_path / "lake"), tmp_path / "logs", arguments=["--import-from", str(source)]) as one:
+        HttpClient([one.endpoint], one.headers).ask("POST", "/api/v1/repositories", CREATION)
         yield one
 
 
 @pytest.fixture
 def said(tmp_path: Path) -> Path:
-    """Where the lanes' witnesses are."""
+    """Where the workloads' witnesses are."""
     folder = tmp_path / "said"
     folder.mkdir()
     return folder
 
 
-def web_lanes(served: Served, said: Path, source: Path, seed: int) -> list[Lane]:
+def web_lanes(served: ServerProcess, said: Path, source: Path, seed: int) -> list[Workload]:
     """Lanes that speak with a server."""
-    lanes = lanes_of(Web([served.endpoint], served.headers, seed=seed), said, seed, names=LANES)
-    imports = ImportLane(Web([served.endpoint], served.headers), said, "imports", seed, source=source)
+    workloads = start_workloads(HttpClient([served.endpoint], served.headers, seed=seed), said, seed, names=WORKLOADS)
+    imports = ImportWorkload(HttpClient([served.endpoint], served.headers), said, "imports", seed, source=source)
     imports.prepare()
-    return [*lanes, imports]
+    return [*workloads, imports]
 
 
-def blow(lanes: list[Lane], weather: Callable[[threading.Event], None]) -> list[str]:
-    """Run lanes while the weather lasts; what was wrong."""
+def run_owner(workloads: list[Workload], strike: Callable[[threading.Event], None]) -> list[str]:
+    """Run workloads while faults strike; what was wrong."""
     stop = threading.Event()
     failures: list[BaseException] = []
 
     def run() -> None:
         try:
-            weather(stop)
+            strike(stop)
         except BaseException as error:
             failures.append(error)
-            for lane in lanes:
-                lane.patience_s = 0.0
+            for workload in workloads:
+                workload.patience_s = 0.0
         finally:
             stop.set()
 
     thread = threading.Thread(target=run)
     thread.start()
-    wrongs = run_lanes(lanes, stop=stop)
+    violations = run_workloads(workloads, stop=stop)
     thread.join()
     if failures:
         raise failures[0]
-    return wrongs
+    return violations
 
 
-def assert_nothing_lost(served: Served, tmp_path: Path, said: Path, *, seed: int, lanes: list[Lane]) -> None:
-    """Every lane sees what it was told, over HTTP and then in the library; then nothing is left over."""
-    for lane in lanes:
-        lane.check(bodies=not isinstance(lane, ImportLane))
+def assert_nothing_lost(
+    served: ServerProcess, tmp_path: Path, said: Path, *, seed: int, workloads: list[Workload]
+) -> None:
+    """Every workload sees what it was told, over HTTP and then in the library; then nothing is left over."""
+    for workload in workloads:
+        workload.check(bodies=not isinstance(workload, ImportWorkload))
     assert served.stop() == 0
     assert not served.tracebacks()
     with open_all(tmp_path / "lake", options=QUIET) as home:  # the lease was given up
         repository = home.repository("storm")
-        again = lanes_of(Library(repository), said, seed, names=LANES)
-        for lane in again:
-            lane.check(bodies=True)
+        again = start_workloads(LibraryClient(repository), said, seed, names=WORKLOADS)
+        for workload in again:
+            workload.check(bodies=True)
         assert check_sound(repository) > 0
-        for lane in again:
-            lane.check(bodies=True)
+        for workload in again:
+            workload.check(bodies=True)
 
 
-def counted(lanes: list[Lane]) -> dict[str, int]:
-    """What the lanes have done."""
+def counted(workloads: list[Workload]) -> dict[str, int]:
+    """What the workloads have done."""
     counts: Counter[str] = Counter()
-    for lane in lanes:
-        counts.update(lane.counts)
+    for workload in workloads:
+        counts.update(workload.counts)
     return dict(sorted(counts.items()))
 
 
-def kills(served: Served, *, seed: int, count: int, round_s: float) -> Callable[[threading.Event], None]:
+def kills(served: ServerProcess, *, seed: int, count: int, round_s: float) -> Callable[[threading.Event], None]:
     """Weather: killed again and again, and started anew."""
     rng = random.Random(seed)
 
-    def weather(stop: threading.Event) -> None:
+    def strike(stop: threading.Event) -> None:
         for _ in range(count):
             if stop.wait(rng.uniform(0.1, round_s)):
                 return
@@ -116,55 +131,55 @@ def kills(served: Served, *, seed: int, count: int, round_s: float) -> Callable[
             served.start("--take-over")
         stop.wait(0.5)
 
-    return weather
+    return strike
 
 
 def test_killed_under_its_clients(
-    served: Served, tmp_path: Path, said: Path, source: Path, tell: Callable[[str], None]
+    served: ServerProcess, tmp_path: Path, said: Path, source: Path, tell: Callable[[str], None]
 ) -> None:
     """Killed and started again during uploads, commits, merges and imports, it has lost nothing it had answered."""
-    lanes = web_lanes(served, said, source, 1)
-    wrongs = blow(lanes, kills(served, seed=1, count=2, round_s=1.5))
-    assert not wrongs, wrongs
-    assert_nothing_lost(served, tmp_path, said, seed=1, lanes=lanes)
-    tell(f"server storm: {counted(lanes)}")
+    workloads = web_lanes(served, said, source, 1)
+    violations = run_owner(workloads, kills(served, seed=1, count=2, round_s=1.5))
+    assert not violations, violations
+    assert_nothing_lost(served, tmp_path, said, seed=1, workloads=workloads)
+    tell(f"server storm: {counted(workloads)}")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(2, 10))
 def test_killed_under_its_clients_for_longer(
-    served: Served, tmp_path: Path, said: Path, source: Path, tell: Callable[[str], None], seed: int
+    served: ServerProcess, tmp_path: Path, said: Path, source: Path, tell: Callable[[str], None], seed: int
 ) -> None:
-    """The same, longer, with other weather."""
-    lanes = web_lanes(served, said, source, seed)
-    wrongs = blow(lanes, kills(served, seed=seed, count=10, round_s=4.0))
-    assert not wrongs, wrongs
-    assert_nothing_lost(served, tmp_path, said, seed=seed, lanes=lanes)
-    tell(f"server storm {seed}: {counted(lanes)}")
+    """The same, longer, with another seed."""
+    workloads = web_lanes(served, said, source, seed)
+    violations = run_owner(workloads, kills(served, seed=seed, count=10, round_s=4.0))
+    assert not violations, violations
+    assert_nothing_lost(served, tmp_path, said, seed=seed, workloads=workloads)
+    tell(f"server storm {seed}: {counted(workloads)}")
 
 
 def test_told_to_end_under_load(
-    served: Served, tmp_path: Path, said: Path, source: Path, tell: Callable[[str], None]
+    served: ServerProcess, tmp_path: Path, said: Path, source: Path, tell: Callable[[str], None]
 ) -> None:
     """SIGTERM under load: it exits with 0, has lost nothing, and gave its lease up: the next one needs no take-over."""
-    lanes = web_lanes(served, said, source, 3)
+    workloads = web_lanes(served, said, source, 3)
 
-    def weather(stop: threading.Event) -> None:
+    def strike(stop: threading.Event) -> None:
         for _ in range(2):
             stop.wait(0.7)
             assert served.stop(signal.SIGTERM) == 0
             served.start()
         stop.wait(0.3)
 
-    wrongs = blow(lanes, weather)
-    assert not wrongs, wrongs
-    assert_nothing_lost(served, tmp_path, said, seed=3, lanes=lanes)
-    tell(f"server ended under load: {counted(lanes)}")
+    violations = run_owner(workloads, strike)
+    assert not violations, violations
+    assert_nothing_lost(served, tmp_path, said, seed=3, workloads=workloads)
+    tell(f"server ended under load: {counted(workloads)}")
 
 
-def test_a_server_that_slept_acknowledges_nothing(served: Served, tmp_path: Path) -> None:
+def test_a_server_that_slept_acknowledges_nothing(served: ServerProcess, tmp_path: Path) -> None:
     """Stopped while another process takes over, and continued: from then on it answers 503, and changes nothing."""
-    web = Web([served.endpoint], served.headers)
+    web = HttpClient([served.endpoint], served.headers)
     web.put("main", "before", b"1")
     requests: list[Callable[[], Any]] = [
         lambda: web.put("main", "zombie", b"x"),

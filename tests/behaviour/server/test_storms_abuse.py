@@ -17,7 +17,8 @@ import urllib3
 from lakebed.clock import SystemClock
 from lakebed.repo import open_all
 from worlds.repo.client import QUIET, check_sound
-from worlds.repo.server_process import Served, Web, memory_of
+from worlds.repo.server_process import HttpClient, ServerProcess, memory_of
+from worlds.waiting import wait_until
 
 CREATION = json.dumps({"name": "storm", "storage_namespace": "local://storm"})
 OBJECTS = "/api/v1/repositories/storm/branches/main/objects"
@@ -27,11 +28,11 @@ WAITS_S = 60.0
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """One server for everybody; at the end it is sound, and nobody has seen a traceback."""
     folder = tmp_path_factory.mktemp("abused")
-    with Served(str(folder / "lake"), folder / "logs") as one:
-        Web([one.endpoint], one.headers).ask("POST", "/api/v1/repositories", CREATION)
+    with ServerProcess(str(folder / "lake"), folder / "logs") as one:
+        HttpClient([one.endpoint], one.headers).ask("POST", "/api/v1/repositories", CREATION)
         yield one
         assert one.stop() == 0
         assert not one.tracebacks(), one.tracebacks()[:2]
@@ -41,15 +42,15 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture
-def web(served: Served) -> Web:
+def web(served: ServerProcess) -> HttpClient:
     """A client that behaves."""
-    return Web([served.endpoint], served.headers)
+    return HttpClient([served.endpoint], served.headers)
 
 
 class Line:
     """A connection of its own, on which anything can be said."""
 
-    def __init__(self, served: Served, *, buffer_bytes: int | None = None) -> None:
+    def __init__(self, served: ServerProcess, *, buffer_bytes: int | None = None) -> None:
         self._served = served
         self.socket = socket.socket()
         if buffer_bytes is not None:
@@ -85,31 +86,20 @@ class Line:
         self.close()
 
 
-def told(served: Served, method: str, target: str, *headers: str, body: bytes = b"") -> int:
+def told(served: ServerProcess, method: str, target: str, *headers: str, body: bytes = b"") -> int:
     """The status of one request on a connection of its own."""
     with Line(served) as line:
         return line.say(method, target, "Connection: close", *headers, body=body).status()
 
 
-def files_of(served: Served) -> set[str]:
+def files_of(served: ServerProcess) -> set[str]:
     """Everything in the repository's folder."""
     return {str(path) for path in (served.folder.parent / "lake").rglob("*") if path.is_file() and "storm" in str(path)}
 
 
-def eventually(holds: Callable[[], bool]) -> bool:
-    """Whether something becomes true soon."""
-    clock = SystemClock()
-    until_s = clock.monotonic_s() + WAITS_S
-    while clock.monotonic_s() < until_s:
-        if holds():
-            return True
-        clock.sleep(0.02)
-    return holds()
-
-
 @pytest.mark.parametrize("sent", [0, 1_000, 2 * MIB, 20 * MIB])
 @pytest.mark.parametrize("framing", ["Content-Length: 30000000", "Transfer-Encoding: chunked"])
-def test_clients_that_break_off(served: Served, web: Web, sent: int, framing: str) -> None:
+def test_clients_that_break_off(served: ServerProcess, web: HttpClient, sent: int, framing: str) -> None:
     """A client that goes away in the middle of its upload has uploaded nothing: no path, and no file."""
     before = files_of(served)
     with Line(served) as line:
@@ -117,11 +107,11 @@ def test_clients_that_break_off(served: Served, web: Web, sent: int, framing: st
         if "chunked" in framing and sent:
             body = b"%x\r\n%b" % (sent + 1_000, body)
         line.say("POST", f"{OBJECTS}?path=broken-off", framing, body=body)
-    assert eventually(lambda: files_of(served) == before)
+    wait_until(lambda: files_of(served) == before, timeout_s=WAITS_S)
     assert "broken-off" not in web.show("main", "")
 
 
-def test_clients_that_stop_sending_and_listen(served: Served, web: Web) -> None:
+def test_clients_that_stop_sending_and_listen(served: ServerProcess, web: HttpClient) -> None:
     """A body that ends before its Content-Length, at a client that still listens, is not stored."""
     for size in (10, 3 * MIB):
         with Line(served) as line:
@@ -143,13 +133,13 @@ def test_clients_that_stop_sending_and_listen(served: Served, web: Web) -> None:
         ["Transfer-Encoding: gzip"],
     ],
 )
-def test_lengths_that_cannot_be(served: Served, web: Web, headers: list[str]) -> None:
+def test_lengths_that_cannot_be(served: ServerProcess, web: HttpClient, headers: list[str]) -> None:
     """A body whose length cannot be known, or cannot be, is refused, and the connection ends: nothing is stored."""
     assert told(served, "POST", f"{OBJECTS}?path=length", *headers, body=b"12345") in (0, 400, 413, 501)
     assert "length" not in web.show("main", "")
 
 
-def test_more_than_was_announced(served: Served, web: Web) -> None:
+def test_more_than_was_announced(served: ServerProcess, web: HttpClient) -> None:
     """Bytes behind the announced length are no part of the object, and nobody's request."""
     with Line(served) as line:
         line.say("POST", f"{OBJECTS}?path=announced", "Content-Length: 5", body=b"12345GARBAGE / HTTP/1.1\r\n\r\n")
@@ -167,7 +157,7 @@ def test_more_than_was_announced(served: Served, web: Web) -> None:
         ([], b""),
     ],
 )
-def test_empty_objects(served: Served, web: Web, headers: list[str], body: bytes) -> None:
+def test_empty_objects(served: ServerProcess, web: HttpClient, headers: list[str], body: bytes) -> None:
     """No byte at all is an object like every other, however it is sent."""
     path = f"empty/{len(headers)}{len(body)}"
     assert told(served, "POST", f"{OBJECTS}?path={path}", *headers, body=body) == 201
@@ -200,7 +190,7 @@ def test_empty_objects(served: Served, web: Web, headers: list[str], body: bytes
         (", ".join(["bytes=0-1"] * 1_000), 200),
     ],
 )
-def test_ranges_that_cannot_be(served: Served, web: Web, header: str, status: int) -> None:
+def test_ranges_that_cannot_be(served: ServerProcess, web: HttpClient, header: str, status: int) -> None:
     """A range is served, or past the end (416), or, where it cannot be read, not looked at, as HTTP says."""
     web.put("main", "ranges", b"01234")
     for method in ("GET", "HEAD"):
@@ -255,7 +245,7 @@ TARGETS = [
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "DELETE"])
-def test_targets_that_no_client_sends(served: Served, web: Web, method: str) -> None:
+def test_targets_that_no_client_sends(served: ServerProcess, web: HttpClient, method: str) -> None:
     """Steps upwards, NUL, bytes that are no text, endless names and numbers: each a clean refusal; nothing changes."""
     web.put("main", "stays", b"1")
     before = web.show("main", "")
@@ -270,7 +260,7 @@ def test_targets_that_no_client_sends(served: Served, web: Web, method: str) -> 
     assert list(web.names("branch", "")) == ["main"]
 
 
-def test_heads_that_are_too_large(served: Served, web: Web) -> None:
+def test_heads_that_are_too_large(served: ServerProcess, web: HttpClient) -> None:
     """A megabyte of query, of one header, of a thousand headers: refused or passed over, and others are served."""
     for target, headers in (
         (f"{READ}?path=" + "a" * MIB, []),
@@ -324,7 +314,7 @@ def test_heads_that_are_too_large(served: Served, web: Web) -> None:
         b"BREW / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
     ],
 )
-def test_what_is_no_http(served: Served, web: Web, request_bytes: bytes) -> None:
+def test_what_is_no_http(served: ServerProcess, web: HttpClient, request_bytes: bytes) -> None:
     """What is no request of ours ends in 4xx or the end of its connection, and others are served."""
     with Line(served) as line:
         line.socket.sendall(request_bytes)
@@ -333,7 +323,7 @@ def test_what_is_no_http(served: Served, web: Web, request_bytes: bytes) -> None
     assert web.ask("GET", "").status == 200
 
 
-def test_bodies_on_requests_that_take_none(served: Served, web: Web) -> None:
+def test_bodies_on_requests_that_take_none(served: ServerProcess, web: HttpClient) -> None:
     """A body on GET, HEAD or DELETE is no part of the next request on the same connection."""
     web.put("main", "body/kept", b"kept")
     for method, target in (("GET", f"{READ}?path=body/kept"), ("HEAD", f"{READ}?path=body/kept")):
@@ -347,7 +337,7 @@ def test_bodies_on_requests_that_take_none(served: Served, web: Web) -> None:
             assert b"HTTP/1.1 404" in every
 
 
-def test_head_wherever_get_is(served: Served, web: Web) -> None:
+def test_head_wherever_get_is(served: ServerProcess, web: HttpClient) -> None:
     """HEAD has GET's status and no body, for what is there and for what is not."""
     web.put("main", "head", b"01234")
     here = "/api/v1/repositories/storm"
@@ -381,7 +371,7 @@ def chunked(line: Line, path: str, total: int) -> str:
     return digest.hexdigest()
 
 
-def round_trip(served: Served, web: Web, path: str, total: int) -> tuple[int, int]:
+def round_trip(served: ServerProcess, web: HttpClient, path: str, total: int) -> tuple[int, int]:
     """An object up in chunks, and down; by how much the server has grown, and its largest size, in bytes."""
     before = memory_of(served.pid, "VmRSS")
     with Line(served) as line:
@@ -398,7 +388,7 @@ def round_trip(served: Served, web: Web, path: str, total: int) -> tuple[int, in
     return most - before, most
 
 
-def test_large_objects_in_little_memory(served: Served, web: Web, tell: Callable[[str], None]) -> None:
+def test_large_objects_in_little_memory(served: ServerProcess, web: HttpClient, tell: Callable[[str], None]) -> None:
     """300 MB in chunks, up and down, the server's memory grows by less than 150 MB and stays below 500 MB."""
     growth, most = round_trip(served, web, "large", 300 * MIB)
     tell(f"300 MB up and down: the server grew by {growth / MIB:.0f} MB to at most {most / MIB:.0f} MB")
@@ -407,7 +397,9 @@ def test_large_objects_in_little_memory(served: Served, web: Web, tell: Callable
 
 
 @pytest.mark.long
-def test_very_large_objects_in_little_memory(served: Served, web: Web, tell: Callable[[str], None]) -> None:
+def test_very_large_objects_in_little_memory(
+    served: ServerProcess, web: HttpClient, tell: Callable[[str], None]
+) -> None:
     """2 GB the same."""
     growth, most = round_trip(served, web, "larger", 2048 * MIB)
     tell(f"2 GB up and down: the server grew by {growth / MIB:.0f} MB to at most {most / MIB:.0f} MB")
@@ -415,7 +407,7 @@ def test_very_large_objects_in_little_memory(served: Served, web: Web, tell: Cal
     assert most < 500 * MIB
 
 
-def test_a_client_that_reads_slowly(served: Served, web: Web) -> None:
+def test_a_client_that_reads_slowly(served: ServerProcess, web: HttpClient) -> None:
     """Clients that ask for a large object and read nothing cost a few pieces each, and stop nobody."""
     with Line(served) as line:
         chunked(line, "slow", 64 * MIB)
@@ -433,7 +425,7 @@ def test_a_client_that_reads_slowly(served: Served, web: Web) -> None:
         line.close()
 
 
-def test_slow_clients_do_not_stop_others(served: Served, web: Web, tell: Callable[[str], None]) -> None:
+def test_slow_clients_do_not_stop_others(served: ServerProcess, web: HttpClient, tell: Callable[[str], None]) -> None:
     """200 clients that send a byte now and then, in heads, small and large bodies: others are served as before."""
     clock = SystemClock()
     lines = []
@@ -446,7 +438,7 @@ def test_slow_clients_do_not_stop_others(served: Served, web: Web, tell: Callabl
             line.say("POST", f"{OBJECTS}?path=slow/{number}", "Content-Length: 1000", body=b"x")
         else:
             line.say("POST", f"{OBJECTS}?path=slow/{number}", "Content-Length: 9000000", body=b"x" * (2 * MIB))
-    assert eventually(lambda: memory_of(served.pid, "VmRSS") > 0)
+    wait_until(lambda: memory_of(served.pid, "VmRSS") > 0, timeout_s=WAITS_S)
     web.put("main", "quick/large", b"y" * (3 * MIB))
     began_s = clock.monotonic_s()
     for number in range(20):
@@ -467,7 +459,7 @@ def test_slow_clients_do_not_stop_others(served: Served, web: Web, tell: Callabl
     assert not web.show("main", "slow/")
 
 
-def test_forms_that_never_end(served: Served, web: Web) -> None:
+def test_forms_that_never_end(served: ServerProcess, web: HttpClient) -> None:
     """A form whose headers never end is refused before it fills the memory; one that breaks off stores nothing."""
     before = memory_of(served.pid, "VmRSS")
     kind = "Content-Type: multipart/form-data; boundary=b"
@@ -488,9 +480,9 @@ def test_forms_that_never_end(served: Served, web: Web) -> None:
     assert "form" not in web.show("main", "")
 
 
-def test_a_repository_goes_during_uploads(served: Served, tmp_path: Path) -> None:
+def test_a_repository_goes_during_uploads(served: ServerProcess, tmp_path: Path) -> None:
     """Deleted while clients upload, a repository is gone, and one of the same name starts empty: no object crosses."""
-    web = Web([served.endpoint], served.headers)
+    web = HttpClient([served.endpoint], served.headers)
     numbers = itertools.count()
 
     def body() -> Iterator[bytes]:
@@ -512,7 +504,7 @@ def test_a_repository_goes_during_uploads(served: Served, tmp_path: Path) -> Non
             web.ask("POST", "/api/v1/repositories", {**name, "storage_namespace": f"local://again-{turn}"})
             statuses = {one.result() for one in waiting}
         assert statuses <= {201, 404, 409}, statuses
-        again = Web([served.endpoint], served.headers, repository="passing")
+        again = HttpClient([served.endpoint], served.headers, repository="passing")
         for path in again.show("main", ""):  # those that began after the new one was made
             assert again.ask("GET", "/refs/main/objects", path=path).data[:1] == b"x"
         web.ask("DELETE", "/api/v1/repositories/passing")

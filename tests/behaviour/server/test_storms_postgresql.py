@@ -8,21 +8,33 @@ import random
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
-from lakebed.clock import SystemClock
 from lakebed.repo import open_all
-from worlds.repo.client import QUIET, Library, Refused, Unclear, check_sound
-from worlds.repo.server_process import Served, Web
-from worlds.repo.workload import BranchLane, Lane, MainLane, NameLane, lanes_of, run_lanes
+from worlds.repo.client import QUIET, LibraryClient, Refused, Unclear, check_sound
+from worlds.repo.server_process import HttpClient, ServerProcess
+from worlds.repo.workload import (
+    MainBranchWorkload,
+    NamesWorkload,
+    OwnBranchWorkload,
+    Workload,
+    run_workloads,
+    start_workloads,
+)
+from worlds.waiting import wait_until
 
 CREATION = json.dumps({"name": "storm", "storage_namespace": "local://storm"})
-LANES: dict[str, type[Lane]] = {"m0": MainLane, "m1": MainLane, "p0": BranchLane, "p1": BranchLane, "names": NameLane}
+WORKLOADS: dict[str, type[Workload]] = {
+    "m0": MainBranchWorkload,
+    "m1": MainBranchWorkload,
+    "p0": OwnBranchWorkload,
+    "p1": OwnBranchWorkload,
+    "names": NamesWorkload,
+}
 LANDS_LATE_S = 0.5
 """What a killed server had sent may be done by PostgreSQL a moment later."""
 
@@ -30,17 +42,17 @@ LANDS_LATE_S = 0.5
 class Trio:
     """Three servers, their records, and the folder of their objects."""
 
-    def __init__(self, servers: list[Served], cluster: Any, metadata: str, storage: str) -> None:
+    def __init__(self, servers: list[ServerProcess], cluster: Any, metadata: str, storage: str) -> None:
         self.servers = servers
         self.metadata = metadata
         self.storage = storage
         self._cluster = cluster
 
-    def web(self, seed: int = 0, *, only: int | None = None) -> Web:
-        """A way to any of them, or to one."""
+    def web(self, seed: int = 0, *, only: int | None = None) -> HttpClient:
+        """A client of any of them, or of one."""
         ends = [one.endpoint for one in self.servers]
         chosen = ends if only is None else [ends[only]]
-        return Web(chosen, self.servers[0].headers, seed=seed, settle_s=LANDS_LATE_S)
+        return HttpClient(chosen, self.servers[0].headers, seed=seed, settle_s=LANDS_LATE_S)
 
     def crash_records(self) -> None:
         """Kill one of PostgreSQL's processes: it ends all others, and starts again from its log."""
@@ -48,12 +60,7 @@ class Trio:
         pids = self._cluster.run(f"SELECT pid FROM pg_stat_activity WHERE datname = '{name}' LIMIT 1")
         if pids:
             os.kill(pids[0][0], signal.SIGKILL)
-        for _ in range(600):
-            with suppress(psycopg.Error):
-                self._cluster.run("SELECT 1")
-                return
-            SystemClock().sleep(0.05)
-        pytest.fail("PostgreSQL does not come back")
+        wait_until(self._cluster.answers)
 
 
 @contextmanager
@@ -63,7 +70,7 @@ def three(folder: Path, cluster: Any) -> Iterator[Trio]:
     with ExitStack() as stack:
         keys, servers = None, []
         for number in range(3):
-            one = Served(storage, folder / f"logs{number}", arguments=["--metadata", metadata], keys=keys)
+            one = ServerProcess(storage, folder / f"logs{number}", arguments=["--metadata", metadata], keys=keys)
             servers.append(stack.enter_context(one))
             keys = one.keys
         trio = Trio(servers, cluster, metadata, storage)
@@ -86,15 +93,15 @@ def calm(tmp_path_factory: pytest.TempPathFactory, postgresql: Any) -> Iterator[
 
 
 def storm(trio: Trio, tmp_path: Path, *, seed: int, rounds: int, round_s: float) -> dict[str, int]:
-    """Servers are killed and started anew, and so is PostgreSQL; what the lanes have done."""
+    """Servers are killed and started anew, and so is PostgreSQL; what the workloads have done."""
     said = tmp_path / "said"
     said.mkdir()
     rng = random.Random(seed)
-    lanes = lanes_of(trio.web(seed), said, seed, names=LANES)
+    workloads = start_workloads(trio.web(seed), said, seed, names=WORKLOADS)
     failures: list[BaseException] = []
     stop = threading.Event()
 
-    def weather() -> None:
+    def strike() -> None:
         try:
             for number in range(rounds):
                 stop.wait(rng.uniform(0.2, round_s))
@@ -107,31 +114,34 @@ def storm(trio: Trio, tmp_path: Path, *, seed: int, rounds: int, round_s: float)
             stop.wait(0.5)
         except BaseException as error:
             failures.append(error)
-            for lane in lanes:
-                lane.patience_s = 0.0
+            for workload in workloads:
+                workload.patience_s = 0.0
         finally:
             stop.set()
 
-    thread = threading.Thread(target=weather)
+    thread = threading.Thread(target=strike)
     thread.start()
-    wrongs = run_lanes(lanes, stop=stop)
+    violations = run_workloads(workloads, stop=stop)
     thread.join()
     if failures:
         raise failures[0]
-    assert not wrongs, wrongs
+    assert not violations, violations
     for number in range(3):  # each of them has recovered by itself, and sees the same
-        for lane in lanes:
-            lane.way = trio.web(only=number)
-            lane.check(bodies=number == 0)
+        for workload in workloads:
+            workload.client = trio.web(only=number)
+            workload.check(bodies=number == 0)
     assert [one.stop() for one in trio.servers] == [0, 0, 0]
     assert [line for one in trio.servers for line in one.tracebacks()] == []
     with open_all(trio.storage, metadata=trio.metadata, options=QUIET) as home:
         repository = home.repository("storm")
-        again = lanes_of(Library(repository), said, seed, names=LANES)
+        again = start_workloads(LibraryClient(repository), said, seed, names=WORKLOADS)
         assert check_sound(repository) > 0
-        for lane in again:
-            lane.check(bodies=True)
-    return {name: sum(lane.counts.get(name, 0) for lane in lanes) for name in {n for one in lanes for n in one.counts}}
+        for workload in again:
+            workload.check(bodies=True)
+    return {
+        name: sum(workload.counts.get(name, 0) for workload in workloads)
+        for name in {n for one in workloads for n in one.counts}
+    }
 
 
 def test_servers_and_their_records_die(trio: Trio, tmp_path: Path, tell: Callable[[str], None]) -> None:
@@ -145,7 +155,7 @@ def test_servers_and_their_records_die(trio: Trio, tmp_path: Path, tell: Callabl
 def test_servers_and_their_records_die_for_longer(
     trio: Trio, tmp_path: Path, tell: Callable[[str], None], seed: int
 ) -> None:
-    """The same, longer, with other weather."""
+    """The same, longer, with another seed."""
     counts = storm(trio, tmp_path, seed=seed, rounds=10, round_s=3.0)
     tell(f"storm of three servers {seed}: {dict(sorted(counts.items()))}")
 
@@ -175,43 +185,46 @@ def race(calls: list[Callable[[], Any]]) -> list[str]:
 
 def test_one_of_many_creates_the_object(calm: Trio) -> None:
     """Of conditional creates of one path at three servers at once exactly one wins, and its bytes are there."""
-    ways = [calm.web(only=number % 3) for number in range(9)]
+    clients = [calm.web(only=number % 3) for number in range(9)]
     for path in (f"one/{number}" for number in range(12)):
 
         def create(number: int, path: str = path) -> Callable[[], Any]:
-            return lambda: ways[number].put("main", path, b"%d" % number, only_if_absent=True)
+            return lambda: clients[number].put("main", path, b"%d" % number, only_if_absent=True)
 
         outcomes = race([create(number) for number in range(9)])
         assert sorted(set(outcomes)) == ["precondition_failed", "won"], outcomes
         assert outcomes.count("won") == 1
-        told = ways[0].ask("GET", "/refs/main/objects", path=path).data
+        told = clients[0].ask("GET", "/refs/main/objects", path=path).data
         assert told == b"%d" % outcomes.index("won")
 
 
 def test_names_and_repositories_have_one_maker(calm: Trio) -> None:
     """Of many that make one branch, tag, or repository at three servers at once exactly one is told that it has."""
-    ways = [calm.web(only=number % 3) for number in range(6)]
+    clients = [calm.web(only=number % 3) for number in range(6)]
     for number in range(6):
         body = {"name": f"lake-{number}", "storage_namespace": f"local://lake-{number}"}
         for make in (
-            lambda way, number=number: way.create_branch(f"b{number}", "main"),
-            lambda way, number=number: way.create_tag(f"t{number}", "main"),
-            lambda way, body=body: way.ask("POST", "/api/v1/repositories", body),
+            lambda client, number=number: client.create_branch(f"b{number}", "main"),
+            lambda client, number=number: client.create_tag(f"t{number}", "main"),
+            lambda client, body=body: client.ask("POST", "/api/v1/repositories", body),
         ):
-            outcomes = race([lambda way=way, make=make: make(way) for way in ways])  # type: ignore[misc]
+            outcomes = race([lambda client=client, make=make: make(client) for client in clients])  # type: ignore[misc]
             assert outcomes.count("won") == 1, outcomes
             assert len(set(outcomes)) == 2, outcomes
 
 
 def test_commits_and_merges_race(calm: Trio) -> None:
     """Of commits of one branch at three servers every staged path is in exactly one; racing merges lose nothing."""
-    ways = [calm.web(only=number % 3) for number in range(6)]
+    clients = [calm.web(only=number % 3) for number in range(6)]
     for number in range(6):
-        ways[number].create_branch(f"dev{number}", "main")
+        clients[number].create_branch(f"dev{number}", "main")
     outcomes = race(
         [
             lambda number=number: [  # type: ignore[misc]
-                (ways[number].put("main", f"m/{number}/{one}", b"x"), ways[number].commit("main", f"{number} {one}"))
+                (
+                    clients[number].put("main", f"m/{number}/{one}", b"x"),
+                    clients[number].commit("main", f"{number} {one}"),
+                )
                 for one in range(3)
             ]
             for number in range(6)
@@ -219,13 +232,13 @@ def test_commits_and_merges_race(calm: Trio) -> None:
     )
     assert set(outcomes) <= {"won", "no_changes", "branch_moved"}, outcomes
     for number in range(6):
-        ways[number].put(f"dev{number}", f"d/{number}", b"x")
-        ways[number].commit(f"dev{number}", "mine")
-    ways[0].put("main", "last", b"x")
-    ways[0].commit("main", "last")
-    outcomes = race([lambda number=number: ways[number].merge(f"dev{number}", "main") for number in range(6)])  # type: ignore[misc]
+        clients[number].put(f"dev{number}", f"d/{number}", b"x")
+        clients[number].commit(f"dev{number}", "mine")
+    clients[0].put("main", "last", b"x")
+    clients[0].commit("main", "last")
+    outcomes = race([lambda number=number: clients[number].merge(f"dev{number}", "main") for number in range(6)])  # type: ignore[misc]
     assert set(outcomes) <= {"won", "branch_moved"}, outcomes
     assert "won" in outcomes
     merged = {f"d/{number}" for number, outcome in enumerate(outcomes) if outcome == "won"}
-    assert set(ways[1].show("main", "d/")) == merged
-    assert ways[2].show("main", "") == ways[0].show("main@", "")
+    assert set(clients[1].show("main", "d/")) == merged
+    assert clients[2].show("main", "") == clients[0].show("main@", "")

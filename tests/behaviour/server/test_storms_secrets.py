@@ -17,7 +17,7 @@ import urllib3
 from lakebed.errors import LakebedError
 from lakebed.key_value.open import open_key_value
 from lakebed.repo import open_all
-from worlds.repo.server_process import Served
+from worlds.repo.server_process import ServerProcess
 
 SIGNED = re.compile(r"(?i)(signature|X-Amz-Signature|X-Amz-Credential)=[^\s&\"]+")
 
@@ -25,7 +25,7 @@ SIGNED = re.compile(r"(?i)(signature|X-Amz-Signature|X-Amz-Credential)=[^\s&\"]+
 class Session:
     """Requests with a key, whose replies of errors are kept."""
 
-    def __init__(self, served: Served) -> None:
+    def __init__(self, served: ServerProcess) -> None:
         self._served = served
         self._pool = urllib3.PoolManager(retries=False)
         self.headers = served.headers
@@ -42,7 +42,7 @@ class Session:
         return reply
 
 
-def session(served: Served) -> tuple[set[str], list[str], list[str]]:
+def session(served: ServerProcess) -> tuple[set[str], list[str], list[str]]:
     """A session with everything that knows a secret: the secrets, signatures, and what errors said."""
     one = Session(served)
     assert served.keys is not None
@@ -110,7 +110,7 @@ def assert_nowhere(secrets: set[str], texts: Iterable[tuple[str, bytes]]) -> Non
 
 def test_no_secret_is_left_on_a_folder(tmp_path: Path) -> None:
     """Keys, tokens and signatures of a session are in no log, record, object, audit line, metric or error."""
-    with Served(str(tmp_path / "lake"), tmp_path / "logs") as served:
+    with ServerProcess(str(tmp_path / "lake"), tmp_path / "logs") as served:
         secrets, signatures, told = session(served)
         assert served.stop() == 0
         assert not served.tracebacks()
@@ -133,7 +133,7 @@ def test_no_secret_is_left_on_a_bucket_and_postgresql(tmp_path: Path, postgresql
     metadata = postgresql.make_database()
     settings = {name.upper(): value for name, value in s3_server.options.items()}
     environment = {**settings, "AWS_ALLOW_HTTP": "1"}
-    with Served(
+    with ServerProcess(
         s3_server.url(), tmp_path / "logs", arguments=["--metadata", metadata], environment=environment
     ) as served:
         secrets, signatures, told = session(served)
@@ -168,7 +168,7 @@ def test_a_wrong_password_is_in_no_error(tmp_path: Path, postgresql: Any) -> Non
             chain = chain.__cause__ or chain.__context__
     with (
         pytest.raises(AssertionError) as ended,
-        Served(str(tmp_path / "lake"), tmp_path / "logs", arguments=["--metadata", wrong]),
+        ServerProcess(str(tmp_path / "lake"), tmp_path / "logs", arguments=["--metadata", wrong]),
     ):
         pytest.fail("it serves")
     assert secret not in str(ended.value)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lakebed.lsm.model import Kind
-from worlds.kv.model import Change, Event, Line, Observation, Violation, Write, value_of
+from worlds.kv.model import Change, Event, Line, Observation, Write, value_of
+from worlds.promise import PromiseBroken
 
 NOW_MS = 1_000
 
@@ -40,7 +41,7 @@ def test_an_acknowledged_write_must_be_durable() -> None:
     first, second = put(1, b"a"), put(2, b"b")
     line = line_of(first)
     line.check_acknowledged(first)
-    with pytest.raises(Violation, match="is not durable"):
+    with pytest.raises(PromiseBroken, match="is not durable"):
         line.check_acknowledged(second)
 
 
@@ -49,7 +50,7 @@ def test_half_a_write_is_noticed() -> None:
     write = put(1, b"a", b"b")
     line = Line("memory://model")
     line.add(Event(1, write, write.changes[:1], 1), now_ms=NOW_MS)
-    with pytest.raises(Violation, match="only 1 changes"):
+    with pytest.raises(PromiseBroken, match="only 1 changes"):
         line.check_acknowledged(write)
 
 
@@ -57,7 +58,7 @@ def test_stale_reads_are_noticed() -> None:
     """A read shows nothing older than what its reader was told of."""
     line = line_of(put(1, b"a"), put(2, b"a"))
     line.check_read(b"a", value_of(1, 0), floor=1, now_ms=NOW_MS, until_ms=NOW_MS)
-    with pytest.raises(Violation, match="could be"):
+    with pytest.raises(PromiseBroken, match="could be"):
         line.check_read(b"a", value_of(1, 0), floor=2, now_ms=NOW_MS, until_ms=NOW_MS)
 
 
@@ -66,7 +67,7 @@ def test_a_forgotten_own_write_is_noticed() -> None:
     own = put(2, b"a", durable=False)
     line = line_of(put(1, b"a"))
     line.check_read(b"a", value_of(2, 0), floor=1, now_ms=NOW_MS, until_ms=NOW_MS, own=[own], before={2})
-    with pytest.raises(Violation, match="had been written before"):
+    with pytest.raises(PromiseBroken, match="had been written before"):
         line.check_read(b"a", value_of(1, 0), floor=1, now_ms=NOW_MS, until_ms=NOW_MS, own=[own], before={2})
 
 
@@ -74,28 +75,28 @@ def test_a_torn_view_is_noticed() -> None:
     """Several keys are seen as they were at one moment."""
     writes = [put(1, b"a", b"b"), put(2, b"a", b"b")]
     check(line_of(*writes), seen({b"a": value_of(2, 0), b"b": value_of(2, 1)}), writes)
-    with pytest.raises(Violation, match="never so"):
+    with pytest.raises(PromiseBroken, match="never so"):
         check(line_of(*writes), seen({b"a": value_of(2, 0), b"b": value_of(1, 1)}), writes)
 
 
 def test_a_view_of_the_future_is_noticed() -> None:
     """Nobody sees as durable what became so later."""
     writes = [put(1, b"a"), put(2, b"a")]
-    with pytest.raises(Violation, match="never so"):
+    with pytest.raises(PromiseBroken, match="never so"):
         check(line_of(*writes), seen({b"a": value_of(2, 0)}, ended=15), writes)
 
 
 def test_what_was_refused_must_not_happen() -> None:
     """A refused compare-and-set leaves nothing."""
     write = put(1, b"a", outcome="refused")
-    with pytest.raises(Violation, match="was refused"):
+    with pytest.raises(PromiseBroken, match="was refused"):
         line_of(write).check_all([write])
 
 
 def test_a_compare_and_set_replaces_what_it_expected() -> None:
     """Between look and write nothing comes."""
     writes = [put(1, b"a"), put(2, b"a"), put(3, b"a", expected={b"a": value_of(1, 0)})]
-    with pytest.raises(Violation, match="and happened on"):
+    with pytest.raises(PromiseBroken, match="and happened on"):
         line_of(*writes).check_all(writes)
 
 
@@ -109,7 +110,7 @@ def test_transactions_are_isolated_as_asked(serializable: bool, found: bool) -> 
     if not found:
         line.check_all(writes)
         return
-    with pytest.raises(Violation, match="no moment before it"):
+    with pytest.raises(PromiseBroken, match="no moment before it"):
         line.check_all(writes)
 
 
@@ -120,5 +121,5 @@ def test_endings_are_known() -> None:
     line.add(Event(1, Write(1, (change,), "owner", 0), (change,), 1), now_ms=NOW_MS)
     for value in (None, value_of(1, 0)):
         line.check_read(b"a", value, floor=1, now_ms=NOW_MS, until_ms=NOW_MS + 5)
-    with pytest.raises(Violation, match="could be"):
+    with pytest.raises(PromiseBroken, match="could be"):
         line.check_read(b"a", value_of(1, 0), floor=1, now_ms=NOW_MS + 5, until_ms=NOW_MS + 6)

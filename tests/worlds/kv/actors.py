@@ -19,8 +19,9 @@ from lakebed.kv.compactor import Compactor
 from lakebed.kv.model import CheckpointScope
 from lakebed.kv.options import CollectorOptions, DatabaseOptions
 from worlds.kv.handles import Follower, Owner, ask_checkpoint
-from worlds.kv.model import Violation, visible
-from worlds.kv.world import CloneAsked, World, options
+from worlds.kv.model import visible
+from worlds.kv.world import CloneAsked, DatabaseWorld, options
+from worlds.promise import PromiseBroken
 
 __all__ = [
     "VERBS",
@@ -30,12 +31,12 @@ __all__ = [
     "cloner",
     "collector",
     "compactor",
+    "corrupter",
     "crew",
     "destroyer",
     "meddler",
     "reader",
     "restorer",
-    "vandal",
     "writer",
 ]
 
@@ -89,7 +90,7 @@ VERBS: Final[dict[str, Verb]] = {
 
 
 def opened(
-    world: World,
+    world: DatabaseWorld,
     folder: str,
     name: str,
     *,
@@ -109,7 +110,7 @@ def opened(
     return None
 
 
-def wait_for(world: World, folder: str, *, times: int = WAITS_MAX) -> None:
+def wait_for(world: DatabaseWorld, folder: str, *, times: int = WAITS_MAX) -> None:
     """Give way until there is a database that can be opened, for a while."""
     for _ in range(times):
         if world.known(folder).initial is not None:
@@ -117,7 +118,7 @@ def wait_for(world: World, folder: str, *, times: int = WAITS_MAX) -> None:
         world.scheduler.switch("nothing there yet")
 
 
-def use(world: World, owner: Owner, rng: random.Random, verbs: Mapping[str, int], count: int) -> None:
+def use(world: DatabaseWorld, owner: Owner, rng: random.Random, verbs: Mapping[str, int], count: int) -> None:
     """Some verbs, one after another, until the owner finds that it is one no more."""
     names, weights = list(verbs), list(verbs.values())
     for _ in range(count):
@@ -134,7 +135,7 @@ def use(world: World, owner: Owner, rng: random.Random, verbs: Mapping[str, int]
 
 
 def writer(
-    world: World,
+    world: DatabaseWorld,
     folder: str,
     name: str,
     *,
@@ -149,7 +150,7 @@ def writer(
     """A process that opens a database, uses it, and closes it or forgets to."""
     born = iter(range(lives))
 
-    def live(rng: random.Random) -> None:
+    def live(_life: str, rng: random.Random) -> None:
         for _ in range(rng.randrange(late) if late else 0):
             world.scheduler.switch("not yet")
         if not create:
@@ -167,7 +168,7 @@ def writer(
 
 
 def crew(
-    world: World,
+    world: DatabaseWorld,
     folder: str,
     name: str,
     *,
@@ -177,7 +178,7 @@ def crew(
 ) -> None:
     """A process whose threads share one database."""
 
-    def live(rng: random.Random) -> None:
+    def live(_life: str, rng: random.Random) -> None:
         owner = opened(world, folder, name, settings=settings)
         if owner is None:
             return
@@ -188,11 +189,11 @@ def crew(
     world.process(name, live)
 
 
-def collector(world: World, *folders: str, name: str = "collector", rounds: int = 4, lives: int = 1) -> None:
+def collector(world: DatabaseWorld, *folders: str, name: str = "collector", rounds: int = 4, lives: int = 1) -> None:
     """Collections without any minimal age."""
     settings = CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0))
 
-    def live(rng: random.Random) -> None:
+    def live(_life: str, rng: random.Random) -> None:
         for _ in range(rounds):
             folder = rng.choice(folders)
             wait_for(world, folder)
@@ -201,16 +202,16 @@ def collector(world: World, *folders: str, name: str = "collector", rounds: int 
     world.process(name, live, lives=lives)
 
 
-def collect_once(world: World, folder: str, settings: CollectorOptions) -> None:
+def collect_once(world: DatabaseWorld, folder: str, settings: CollectorOptions) -> None:
     """One collection, counted."""
     report = world.admin(folder).collect_garbage(options=settings)
     world.counts["collected on the way"] += report.deleted_count
 
 
-def compactor(world: World, folder: str, name: str, *, rounds: int = 3, lives: int = 1) -> None:
+def compactor(world: DatabaseWorld, folder: str, name: str, *, rounds: int = 3, lives: int = 1) -> None:
     """A compactor in a process of its own."""
 
-    def live(rng: random.Random) -> None:
+    def live(_life: str, rng: random.Random) -> None:
         wait_for(world, folder)
         works = Compactor(world.place(folder), options=options(run_file_bytes=100))
         for _ in range(rounds):
@@ -220,7 +221,7 @@ def compactor(world: World, folder: str, name: str, *, rounds: int = 3, lives: i
     world.process(name, live, lives=lives)
 
 
-def checkpointer(world: World, folder: str, name: str, *, count: int = 5) -> None:
+def checkpointer(world: DatabaseWorld, folder: str, name: str, *, count: int = 5) -> None:
     """Makes checkpoints, prolongs and deletes them, and pins old versions."""
 
     def once(rng: random.Random) -> None:
@@ -245,7 +246,7 @@ def checkpointer(world: World, folder: str, name: str, *, count: int = 5) -> Non
         else:
             refuse_unknown(world, folder, rng)
 
-    def live(rng: random.Random) -> None:
+    def live(_life: str, rng: random.Random) -> None:
         wait_for(world, folder)
         for _ in range(count):
             world.expecting(lambda: once(rng), NotFound)
@@ -253,7 +254,7 @@ def checkpointer(world: World, folder: str, name: str, *, count: int = 5) -> Non
     world.process(name, live)
 
 
-def pin_old(world: World, folder: str, rng: random.Random) -> None:
+def pin_old(world: DatabaseWorld, folder: str, rng: random.Random) -> None:
     """Pin a version that may be going."""
     known = world.known(folder)
     version = rng.randint(max(known.ready_id, known.newest_id - 3), known.newest_id)
@@ -261,10 +262,10 @@ def pin_old(world: World, folder: str, rng: random.Random) -> None:
     world.admin(folder).pin(name, version=str(version))
     states = known.line.states
     if states[world.promise(folder, name).index] != states[known.contents[version]]:
-        raise Violation(f"the pin of version {version} of {folder} holds something else")
+        raise PromiseBroken(f"the pin of version {version} of {folder} holds something else")
 
 
-def refuse_unknown(world: World, folder: str, rng: random.Random) -> None:
+def refuse_unknown(world: DatabaseWorld, folder: str, rng: random.Random) -> None:
     """What nobody made can neither be prolonged nor deleted."""
     unknown = str(uuid.UUID(int=rng.getrandbits(128), version=4))
     admin = world.admin(folder)
@@ -277,13 +278,13 @@ def refuse_unknown(world: World, folder: str, rng: random.Random) -> None:
             verb()
         except InvalidRequest:
             continue
-        raise Violation(f"{folder} has no checkpoint {unknown}, and a verb on it was said to be done")
+        raise PromiseBroken(f"{folder} has no checkpoint {unknown}, and a verb on it was said to be done")
 
 
-def meddler(world: World, folder: str) -> None:
+def meddler(world: DatabaseWorld, folder: str) -> None:
     """Tries to delete what clones and readers hold; without force nobody may."""
 
-    def live(rng: random.Random) -> None:
+    def live(_life: str, rng: random.Random) -> None:
         wait_for(world, folder)
         for _ in range(6):
             manifest = world.known(folder).manifest
@@ -296,10 +297,10 @@ def meddler(world: World, folder: str) -> None:
     world.process("meddler", live)
 
 
-def vandal(world: World, folder: str) -> None:
+def corrupter(world: DatabaseWorld, folder: str) -> None:
     """Deletes the manifest that a checkpoint pins, by other means than ours."""
 
-    def live(rng: random.Random) -> None:
+    def live(_life: str, rng: random.Random) -> None:
         wait_for(world, folder)
         for _ in range(rng.randrange(200)):
             world.scheduler.switch("not yet")
@@ -307,13 +308,13 @@ def vandal(world: World, folder: str) -> None:
         known = world.known(folder)
         pinned = sorted({one.manifest_id for one in known.manifest.checkpoints} - {newest}) if known.manifest else []
         if pinned:
-            world.vandalise(folder, rng.choice(pinned))
+            world.corrupt(folder, rng.choice(pinned))
 
-    world.process("vandal", live)
+    world.process("corrupter", live)
 
 
 def reader(
-    world: World,
+    world: DatabaseWorld,
     folder: str,
     name: str,
     *,
@@ -323,7 +324,7 @@ def reader(
 ) -> None:
     """Reads, by gets and long scans, while others write and collect."""
 
-    def live(rng: random.Random) -> None:
+    def live(_life: str, rng: random.Random) -> None:
         follower: Follower | None = None
         for _ in range(count):
             if follower is None:
@@ -351,12 +352,12 @@ def reader(
     world.process(name, live)
 
 
-def cloner(world: World, parent: str, target: str, name: str, *, fixed: bool = False, lives: int = 1) -> None:
+def cloner(world: DatabaseWorld, parent: str, target: str, name: str, *, fixed: bool = False, lives: int = 1) -> None:
     """Clones a database, now and then with copies of its files; tries again after errors and crashes."""
     chosen: list[str | None] = []  # a retry asks for the same
     copy = world.rng.random() < 0.2
 
-    def live(rng: random.Random) -> None:
+    def live(_life: str, rng: random.Random) -> None:
         wait_for(world, parent, times=10 * WAITS_MAX)
         for _ in range(3):
             if world.expecting(lambda: once(rng), NotFound):
@@ -367,7 +368,7 @@ def cloner(world: World, parent: str, target: str, name: str, *, fixed: bool = F
         if not chosen:
             chosen.append(rng.choice(live).id if fixed and live else None)
         source = chosen[0]
-        index = None if source is None else world.witness.index_of(parent, source)
+        index = None if source is None else world.monitor.index_of(parent, source)
         if source is not None and index is None:
             return  # somebody deleted it
         asked = world.clones.setdefault(
@@ -380,7 +381,7 @@ def cloner(world: World, parent: str, target: str, name: str, *, fixed: bool = F
     world.process(name, live, lives=lives)
 
 
-def restorer(world: World, folder: str, name: str, *, count: int = 2, lives: int = 1) -> None:
+def restorer(world: DatabaseWorld, folder: str, name: str, *, count: int = 2, lives: int = 1) -> None:
     """Brings back what a checkpoint holds."""
 
     def once(rng: random.Random) -> None:
@@ -392,32 +393,32 @@ def restorer(world: World, folder: str, name: str, *, count: int = 2, lives: int
         line = world.known(folder).line
         floor, content = len(line.events), line.states[promise.index]
         announced = (folder, content)
-        world.witness.restoring.append(announced)
+        world.monitor.restoring.append(announced)
         world.admin(folder).restore(promise.id, take_over=True)
         now_ms = world.now_ms()
         if not any(visible(state, now_ms) == visible(content, now_ms) for state in line.states[floor:]):
-            raise Violation(f"{folder} was restored to {promise.id}, and never held {visible(content, now_ms)}")
-        world.witness.restoring.remove(announced)
+            raise PromiseBroken(f"{folder} was restored to {promise.id}, and never held {visible(content, now_ms)}")
+        world.monitor.restoring.remove(announced)
         world.counts["restores"] += 1
 
-    def live(rng: random.Random) -> None:
+    def live(_life: str, rng: random.Random) -> None:
         for _ in range(count):
             world.expecting(lambda: once(rng), NotFound)
 
     world.process(name, live, lives=lives)
 
 
-def destroyer(world: World, folder: str, name: str, *, soft: bool, lives: int = 1) -> None:
+def destroyer(world: DatabaseWorld, folder: str, name: str, *, soft: bool, lives: int = 1) -> None:
     """Destroys a database, softly or at once."""
 
     def once() -> None:
         world.admin(folder).destroy(soft=soft, take_over=True)
         known = world.known(folder)
         if all(one.destroyed_at_ms is None for one in known.manifests.values()):
-            raise Violation(f"{folder} was said to be destroyed, and is not")
+            raise PromiseBroken(f"{folder} was said to be destroyed, and is not")
         world.counts["destroyed"] += 1
 
-    def live(rng: random.Random) -> None:
+    def live(_life: str, rng: random.Random) -> None:
         for _ in range(2):
             if world.known(folder).manifest is None:
                 world.scheduler.switch("nothing to destroy")
@@ -428,7 +429,12 @@ def destroyer(world: World, folder: str, name: str, *, soft: bool, lives: int = 
 
 
 def begin(
-    world: World, folder: str, *, settings: DatabaseOptions | None = None, rounds: int = 2, compact: bool = False
+    world: DatabaseWorld,
+    folder: str,
+    *,
+    settings: DatabaseOptions | None = None,
+    rounds: int = 2,
+    compact: bool = False,
 ) -> None:
     """A database with some files and a log, made before anybody comes."""
     if compact:

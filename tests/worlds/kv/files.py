@@ -1,4 +1,4 @@
-"""Log records and sorted files as plain rows, read whole and without any cache: what a witness looks at.
+"""Log records and sorted files as plain rows, read whole and without any cache: what the monitor reads.
 
 Owns: nothing but the way from bytes to rows. Checks what the formats check, and that the rows are in their order.
 """
@@ -15,7 +15,7 @@ from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.file_reader import FileReader
 from lakebed.lsm.model import FileMeta, Kind
 from lakebed.objects.port import ObjectStore
-from worlds.kv.model import Violation
+from worlds.promise import PromiseBroken
 
 __all__ = ["LoggedRecord", "LoggedRow", "read_file", "read_log_record"]
 
@@ -48,13 +48,13 @@ def read_file(store: ObjectStore, path: str, *, meta: FileMeta) -> list[LoggedRo
 
     Raises:
         Corruption: it is damaged, or not the file that `meta` tells of.
-        Violation: it is whole, and its rows are not sorted by (key ascending, sequence descending).
+        PromiseBroken: it is whole, and its rows are not sorted by (key ascending, sequence descending).
     """
     reader = FileReader(store, path, meta=meta, cache=BlockCache(0))
     rows = [row for block in reader.batches(None, None) for row in rows_of(block.batch)]
     places = [(row.key, -row.sequence) for row in rows]
     if any(left >= right for left, right in pairwise(places)):
-        raise Violation(f"the rows of {path} are not sorted")
+        raise PromiseBroken(f"the rows of {path} are not sorted")
     return rows
 
 

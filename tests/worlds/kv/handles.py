@@ -19,8 +19,9 @@ from lakebed.kv.model import CheckpointScope
 from lakebed.kv.options import CheckpointOptions, DatabaseOptions
 from lakebed.kv.reader import DatabaseReader
 from lakebed.lsm.model import Kind
-from worlds.kv.model import Change, Line, Observation, Violation, Write, value_of, visible
-from worlds.kv.world import World, options, reader_options
+from worlds.kv.model import Change, Line, Observation, Write, value_of, visible
+from worlds.kv.world import DatabaseWorld, options, reader_options
+from worlds.promise import PromiseBroken
 
 __all__ = ["TTL_MS", "Follower", "Owner", "ask_checkpoint"]
 
@@ -39,7 +40,7 @@ class Owner:
 
     def __init__(
         self,
-        world: World,
+        world: DatabaseWorld,
         folder: str,
         name: str,
         *,
@@ -219,7 +220,7 @@ class Owner:
             values = dict(zip(keys, snapshot.get_many(keys), strict=True))
             content, _ = slowly(self.world, snapshot.scan())
         if any(content.get(key) != value for key, value in values.items()) and not self.world.has_ttl:
-            raise Violation(f"a snapshot of {self.folder} held {values}, and then {content}")
+            raise PromiseBroken(f"a snapshot of {self.folder} held {values}, and then {content}")
         watch(content, began)
         return values
 
@@ -262,9 +263,9 @@ class Owner:
             again = {key: snapshot.get(key) for key in keys}
             whole = dict(snapshot.scan())
         if whole != content and not self.world.has_ttl:
-            raise Violation(f"a snapshot of {self.folder} held {content}, and then {whole}")
+            raise PromiseBroken(f"a snapshot of {self.folder} held {content}, and then {whole}")
         if any(content.get(key) != value for key, value in again.items()) and not self.world.has_ttl:
-            raise Violation(f"a snapshot of {self.folder} held {content}, and by key {again}")
+            raise PromiseBroken(f"a snapshot of {self.folder} held {content}, and by key {again}")
         watch(content, began)
 
     # ---- verbs
@@ -292,7 +293,7 @@ class Owner:
         for write in told:
             self.line.check_acknowledged(write)
             if self.line.landed.get(write.id, -1) >= index:
-                raise Violation(f"checkpoint {result.id} of {self.folder} misses write {write.id}, made before it")
+                raise PromiseBroken(f"checkpoint {result.id} of {self.folder} misses write {write.id}, made before it")
         self.world.promise(self.folder, result.id)
         return result.id
 
@@ -308,7 +309,13 @@ class Follower:
     """A reader, and what it must have seen by now."""
 
     def __init__(
-        self, world: World, folder: str, name: str, *, checkpoint: str | None = None, follow_latest: bool = False
+        self,
+        world: DatabaseWorld,
+        folder: str,
+        name: str,
+        *,
+        checkpoint: str | None = None,
+        follow_latest: bool = False,
     ) -> None:
         self.world = world
         self.folder = folder
@@ -316,7 +323,7 @@ class Follower:
         self.line = world.known(folder).line
         self.checkpoint = checkpoint
         self.is_mixed = follow_latest
-        self._index = None if checkpoint is None else world.witness.index_of(folder, checkpoint)
+        self._index = None if checkpoint is None else world.monitor.index_of(folder, checkpoint)
         self._floor = len(self.line.events)
         self.reader = DatabaseReader.open(
             world.place(folder), checkpoint=checkpoint, options=reader_options(follow_latest=follow_latest)
@@ -354,7 +361,7 @@ class Follower:
             is_over = self.world.now_ms() - self._seen_ms >= LIFETIME_MS
             if self.is_mixed or self.checkpoint is not None or is_over:
                 raise  # nothing pins it, or somebody else's pin may have ended, or ours, which nobody refreshed
-            raise Violation(f"reader {self.name} of {self.folder} lost the version under its checkpoint") from error
+            raise PromiseBroken(f"reader {self.name} of {self.folder} lost the version under its checkpoint") from error
         self.world.counts["reader scans"] += 1
         if self._index is not None:
             self._check_fixed(content, now_ms, is_whole=True)
@@ -381,7 +388,7 @@ class Follower:
             if seen == (expected if is_whole else {key: expected[key] for key in content if key in expected}):
                 self.world.counts["fixed reads"] += 1
                 return
-        raise Violation(f"a reader on checkpoint {self.checkpoint} of {self.folder} saw {content}, not {expected}")
+        raise PromiseBroken(f"a reader on checkpoint {self.checkpoint} of {self.folder} saw {content}, not {expected}")
 
     def close(self) -> None:
         """Let go of its checkpoint."""
@@ -389,7 +396,7 @@ class Follower:
 
 
 def slowly(
-    world: World, rows: Iterator[tuple[bytes, bytes]], *, reverse: bool = False
+    world: DatabaseWorld, rows: Iterator[tuple[bytes, bytes]], *, reverse: bool = False
 ) -> tuple[dict[bytes, bytes], int]:
     """All rows of a scan, with others at work between them, and the moment at which it had surely begun.
 
@@ -401,14 +408,14 @@ def slowly(
     for key, value in rows:
         began = began or world.tick()
         if last is not None and (key >= last if reverse else key <= last):
-            raise Violation(f"a scan gave {key!r} after {last!r}")
+            raise PromiseBroken(f"a scan gave {key!r} after {last!r}")
         last = key
         content[key] = value
         world.scheduler.switch("between rows")
     return content, began or world.tick()
 
 
-def ask_checkpoint(world: World, folder: str, rng: random.Random) -> None:
+def ask_checkpoint(world: DatabaseWorld, folder: str, rng: random.Random) -> None:
     """Ask from outside for a checkpoint: of the latest, or of another one's version."""
     floor, now_ms = len(world.known(folder).line.events), world.now_ms()
     live = [one for one in world.promises.values() if one.folder == folder]
@@ -418,16 +425,16 @@ def ask_checkpoint(world: World, folder: str, rng: random.Random) -> None:
         result = world.admin(folder).create_checkpoint(CheckpointOptions(lifetime=lifetime, source=source.id))
         promise = world.promise(folder, result.id)
         if promise.index != source.index:
-            raise Violation(f"checkpoint {result.id} of {folder} is not what its source {source.id} is")
+            raise PromiseBroken(f"checkpoint {result.id} of {folder} is not what its source {source.id} is")
     else:
         promise = world.promise(folder, world.admin(folder).create_checkpoint(CheckpointOptions(lifetime=lifetime)).id)
         if promise.index < floor:
-            raise Violation(f"checkpoint {promise.id} of {folder} misses what was durable before")
+            raise PromiseBroken(f"checkpoint {promise.id} of {folder} misses what was durable before")
     if (lifetime is None) != (promise.expires_at_ms is None):
-        raise Violation(f"checkpoint {promise.id} of {folder} was to live for {lifetime}")
+        raise PromiseBroken(f"checkpoint {promise.id} of {folder} was to live for {lifetime}")
     if lifetime is not None and promise.expires_at_ms is not None:
         lifetime_ms = lifetime // timedelta(milliseconds=1)
         if not now_ms + lifetime_ms <= promise.expires_at_ms <= world.now_ms() + lifetime_ms:
-            raise Violation(
+            raise PromiseBroken(
                 f"checkpoint {promise.id} of {folder} ends at {promise.expires_at_ms}, not after {lifetime}"
             )

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from lakebed.lsm.model import Kind
+from worlds.promise import PromiseBroken
 
 __all__ = [
     "Change",
@@ -24,7 +25,6 @@ __all__ = [
     "Line",
     "Observation",
     "State",
-    "Violation",
     "Write",
     "apply_change",
     "value_of",
@@ -33,10 +33,6 @@ __all__ = [
 
 State = dict[bytes, tuple[bytes, int | None]]
 """key -> (value, when it expires in Unix ms or None), expired ones included."""
-
-
-class Violation(AssertionError):
-    """A promise was broken."""
 
 
 class Change(NamedTuple):
@@ -163,7 +159,7 @@ class Line:
             apply_change(state, change, now_ms)
         if event.write is not None:
             if event.write.id in self.landed:
-                raise Violation(f"{self.url}: write {event.write.id} became durable twice")
+                raise PromiseBroken(f"{self.url}: write {event.write.id} became durable twice")
             self.landed[event.write.id] = len(self.events)
         self.events.append(event)
         self.states.append(state)
@@ -186,7 +182,7 @@ class Line:
         if write.id in self.landed:
             event = self.events[self.landed[write.id]]
             if self.keeps_all and len(event.changes) != len(write.changes):
-                raise Violation(f"{self.url}: of write {write.id} only {len(event.changes)} changes are durable")
+                raise PromiseBroken(f"{self.url}: of write {write.id} only {len(event.changes)} changes are durable")
             return
         if all(change.kind is Kind.DELETE for change in write.changes) and any(
             change == write.changes[0]
@@ -197,7 +193,7 @@ class Line:
             return  # tombstones bear no number: one of its time will do
         if not self.keeps_all and self.events and self.events[-1].tick > write.started:
             return
-        raise Violation(f"{self.url}: write {write.id} by {write.by} was acknowledged and is not durable")
+        raise PromiseBroken(f"{self.url}: write {write.id} by {write.by} was acknowledged and is not durable")
 
     def admissible(self, key: bytes, *, floor: int, now_ms: int, until_ms: int) -> set[bytes | None]:
         """Every value that a key has had since the first `floor` events, at any time between two."""
@@ -237,20 +233,22 @@ class Line:
             return
         may_be = self.admissible(key, floor=floor, now_ms=now_ms, until_ms=until_ms)
         if value not in may_be:
-            raise Violation(
+            raise PromiseBroken(
                 f"{self.url}: {what} of {key!r} gave {value!r}, and only {sorted(map(str, may_be))} could be"
             )
         # Tombstones bear no number, so it is not known when they became durable; what came later may hide the others.
         newest = max(writes_in(value), default=0) if value is not None else 0
         missed = [one.id for one in pending if one.id in before and one.id > newest and not is_deleted_by(one, key)]
         if missed:
-            raise Violation(f"{self.url}: {what} of {key!r} gave {value!r}, although {missed} had been written before")
+            raise PromiseBroken(
+                f"{self.url}: {what} of {key!r} gave {value!r}, although {missed} had been written before"
+            )
 
     def check_all(self, writes: Sequence[Write]) -> None:
         """Judge what had to wait until all is known: refusals, compare-and-sets, transactions and observations."""
         for write in writes:
             if write.outcome == "refused" and write.id in self.landed:
-                raise Violation(f"{self.url}: write {write.id} was refused, and became durable")
+                raise PromiseBroken(f"{self.url}: write {write.id} was refused, and became durable")
         for index, event in enumerate(self.events):
             if event.write is not None:
                 self._check_expected(event.write, index)
@@ -263,7 +261,7 @@ class Line:
         for key, value in write.expected.items():
             before = self.states[index].get(key, (None, None))[0]
             if before != value:
-                raise Violation(f"{self.url}: {write.id} expected {value!r}, and happened on {before!r} of {key!r}")
+                raise PromiseBroken(f"{self.url}: {write.id} expected {value!r}, and happened on {before!r} of {key!r}")
 
     def _check_transaction(self, write: Write, index: int) -> None:
         """What it read was true at one moment since it began, and nobody wrote in between what it wrote (or read)."""
@@ -276,7 +274,7 @@ class Line:
                 return
             if start and any(change.key in guarded for change in self.events[start - 1].changes):
                 break
-        raise Violation(
+        raise PromiseBroken(
             f"{self.url}: transaction {write.id} read {dict(write.read)}, and no moment before it has that without a "
             f"write to {sorted(guarded)} in between"
         )
@@ -303,7 +301,7 @@ class Line:
         for state in self._states_seen(seen, floor):
             if matches(state, seen, doubtful):
                 return
-        raise Violation(
+        raise PromiseBroken(
             f"{self.url}: {seen.what} by {seen.by} saw {dict(seen.content)}, which was never so since event {floor}: "
             f"{[visible(state, seen.now_ms) for state in self._states_seen(seen, floor)]}"
         )

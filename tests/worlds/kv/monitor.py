@@ -11,7 +11,7 @@ keeps what it found in `violations`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -23,9 +23,10 @@ from lakebed.lsm.model import FileMeta
 from lakebed.objects.port import ObjectStore
 from lakebed.testing.wrapper import Call, StoreWrapper
 from worlds.kv.files import LoggedRow, read_file, read_log_record
-from worlds.kv.model import Change, Event, Line, State, Violation, Write, apply_change, visible, writes_in
+from worlds.kv.model import Change, Event, Line, State, Write, apply_change, visible, writes_in
+from worlds.promise import PromiseBroken
 
-__all__ = ["Witness", "Witnessed"]
+__all__ = ["ObservedDatabase", "StoreMonitor"]
 
 R = TypeVar("R")
 
@@ -33,7 +34,7 @@ _NAMED: Final = re.compile(r"(?P<folder>.+)/(?P<kind>manifest|wal|sst)/(?P<id>[0
 
 
 @dataclass(eq=False)
-class Witnessed:
+class ObservedDatabase:
     """What is known of one database."""
 
     line: Line
@@ -53,7 +54,7 @@ class Witnessed:
     """Count of events when it was ready to be opened first."""
     copied: set[int] = field(default_factory=set)
     """Log objects of a clone that is not ready."""
-    vandalised: set[int] = field(default_factory=set)
+    corrupted: set[int] = field(default_factory=set)
     """Manifests that were taken away by force."""
     is_destroyed: bool = False
     known_l0: set[str] = field(default_factory=set)
@@ -74,7 +75,7 @@ class Witnessed:
         return self.manifest is not None and not self.manifest.wal_enabled
 
 
-class Witness(StoreWrapper):
+class StoreMonitor(StoreWrapper):
     """Stands between the store and all actors.
 
     Args:
@@ -92,9 +93,9 @@ class Witness(StoreWrapper):
         self.now_ms = now_ms
         self.writes = writes
         self.tick = tick
-        self.databases: dict[str, Witnessed] = {}
+        self.databases: dict[str, ObservedDatabase] = {}
         self.paths: set[str] = set()
-        self.violations: list[Violation] = []
+        self.violations: list[PromiseBroken] = []
         self.restoring: list[tuple[str, State]] = []
         """Restores under way: folder and the content that is to come."""
         self.rows_of: dict[str, list[LoggedRow]] = {}
@@ -109,16 +110,18 @@ class Witness(StoreWrapper):
                     self._created(call.path)
                 elif call.kind == "delete":
                     self.deleted(call.paths or (call.path,), by=str(call))
-            except Violation as violation:
+            except PromiseBroken as violation:
                 self.violations.append(violation)
             except LakebedError as error:
-                self.violations.append(Violation(f"{call} left what cannot be read: {type(error).__name__} {error}"))
+                self.violations.append(
+                    PromiseBroken(f"{call} left what cannot be read: {type(error).__name__} {error}")
+                )
         return result
 
-    def database(self, folder: str) -> Witnessed:
+    def database(self, folder: str) -> ObservedDatabase:
         """What is known of a database; begins with nothing."""
         if folder not in self.databases:
-            self.databases[folder] = Witnessed(Line(folder), folder)
+            self.databases[folder] = ObservedDatabase(Line(folder), folder)
         return self.databases[folder]
 
     # ---- what comes
@@ -135,7 +138,7 @@ class Witness(StoreWrapper):
         elif named["kind"] == "wal":
             self._log(database, int(named["id"]), path)
 
-    def _log(self, database: Witnessed, log_id: int, path: str) -> None:
+    def _log(self, database: ObservedDatabase, log_id: int, path: str) -> None:
         if log_id <= max(database.log, default=0) or database.is_destroyed:
             return  # a collected id created again, or a late writer's: nobody may be told that this counts
         if database.manifest is not None and not database.manifest.initialized:
@@ -144,18 +147,18 @@ class Witness(StoreWrapper):
         record = read_log_record(bytes(self.root.get(path)), path=path)
         database.log[log_id] = None
         if record.epoch < database.epoch:
-            raise Violation(f"{path} of epoch {record.epoch} follows a record of epoch {database.epoch}")
+            raise PromiseBroken(f"{path} of epoch {record.epoch} follows a record of epoch {database.epoch}")
         database.epoch = record.epoch
         if not record.rows:
             database.line.add(Event(self.tick(), None, (), log_id), now_ms=self.now_ms())
             return
         self._rows(database, record.rows, log_id)
 
-    def _rows(self, database: Witnessed, rows: list[LoggedRow], log_id: int) -> None:
+    def _rows(self, database: ObservedDatabase, rows: list[LoggedRow], log_id: int) -> None:
         """Rows that became durable together, as events: what bears one number belongs to one write."""
         for row in rows:
             if row.sequence <= database.line.last_sequence:
-                raise Violation(
+                raise PromiseBroken(
                     f"{database.folder}: sequence {row.sequence} in object {log_id} follows "
                     f"{database.line.last_sequence}"
                 )
@@ -164,7 +167,7 @@ class Witness(StoreWrapper):
             write = None if number is None else self.writes.get(number)
             database.line.add(Event(self.tick(), write, changes, log_id), now_ms=self.now_ms())
 
-    def _manifest(self, database: Witnessed, manifest_id: int, path: str) -> None:
+    def _manifest(self, database: ObservedDatabase, manifest_id: int, path: str) -> None:
         if manifest_id <= database.newest_id:
             return  # as for the log
         manifest = decode_manifest(bytes(self.root.get(path)), path=path).manifest
@@ -197,18 +200,18 @@ class Witness(StoreWrapper):
         for checkpoint in fresh:
             self._is_whole(database, checkpoint)
 
-    def _follows(self, database: Witnessed, before: Manifest, manifest: Manifest) -> None:
+    def _follows(self, database: ObservedDatabase, before: Manifest, manifest: Manifest) -> None:
         """What a version may change of the one before it."""
         name = f"{database.folder} manifest {manifest.manifest_id}"
         if manifest.writer_epoch < before.writer_epoch or manifest.compactor_epoch < before.compactor_epoch:
-            raise Violation(f"{name}: an epoch goes back")
+            raise PromiseBroken(f"{name}: an epoch goes back")
         if manifest.replay_after_wal_id < before.replay_after_wal_id:
-            raise Violation(f"{name}: the log is to be replayed from further back")
+            raise PromiseBroken(f"{name}: the log is to be replayed from further back")
         if before.initialized and not manifest.initialized:
-            raise Violation(f"{name}: it was ready, and is not any more")
+            raise PromiseBroken(f"{name}: it was ready, and is not any more")
         if before.destroyed_at_ms is not None and manifest.destroyed_at_ms is None:
             if manifest.l0 or manifest.runs:
-                raise Violation(f"{name}: a destroyed database came back with its files")
+                raise PromiseBroken(f"{name}: a destroyed database came back with its files")
             database.is_destroyed = False
             # Numbers go on; what was written late to the destroyed database is below.
             log_id = max([manifest.replay_after_wal_id, *database.log])
@@ -220,11 +223,11 @@ class Witness(StoreWrapper):
         for checkpoint in manifest.checkpoints:
             was = old.get(checkpoint.id)
             if before.destroyed_at_ms is not None and was != checkpoint:
-                raise Violation(f"{name}: checkpoint {checkpoint.id} was made or prolonged after the destruction")
+                raise PromiseBroken(f"{name}: checkpoint {checkpoint.id} was made or prolonged after the destruction")
             if was is not None and was != checkpoint and not was.is_live(manifest.created_at_ms):
-                raise Violation(f"{name}: the expired checkpoint {checkpoint.id} was prolonged")
+                raise PromiseBroken(f"{name}: the expired checkpoint {checkpoint.id} was prolonged")
 
-    def _holds(self, database: Witnessed, manifest: Manifest, before: Manifest | None) -> None:
+    def _holds(self, database: ObservedDatabase, manifest: Manifest, before: Manifest | None) -> None:
         """The files of a new version hold what the log holds up to it, or what a restore brings."""
         rows = [row for file in manifest.file_set.files() for row in self._file_rows(database, manifest, file)]
         if database.is_logless:
@@ -247,16 +250,16 @@ class Witness(StoreWrapper):
         for folder, content in self.restoring:
             if folder == database.folder and found == visible(content, self.now_ms()):
                 if index != len(line.events):
-                    raise Violation(f"{folder}: a restore was published although the log had gone on")
+                    raise PromiseBroken(f"{folder}: a restore was published although the log had gone on")
                 event = Event(self.tick(), None, (), manifest.replay_after_wal_id)
                 line.add(event, now_ms=self.now_ms(), content=state_of(rows, self.now_ms()))
                 return
-        raise Violation(
+        raise PromiseBroken(
             f"{database.folder}: manifest {manifest.manifest_id} replays from {manifest.replay_after_wal_id} on, and "
             f"its files hold {found} instead of {expected}"
         )
 
-    def _learn_from_files(self, database: Witnessed, manifest: Manifest) -> None:
+    def _learn_from_files(self, database: ObservedDatabase, manifest: Manifest) -> None:
         """Where there is no log, a new file of level 0 is what became durable."""
         for file in reversed(manifest.l0):
             if file.id in database.known_l0:
@@ -266,10 +269,10 @@ class Witness(StoreWrapper):
             if rows and rows[0].sequence > database.line.last_sequence:
                 self._rows(database, rows, 0)
 
-    def _file_rows(self, database: Witnessed, manifest: Manifest, file: FileMeta) -> list[LoggedRow]:
+    def _file_rows(self, database: ObservedDatabase, manifest: Manifest, file: FileMeta) -> list[LoggedRow]:
         path = self.file_path(database, manifest, file.id)
         if path not in self.paths:
-            raise Violation(f"{database.folder} manifest {manifest.manifest_id} names {path}, which is not there")
+            raise PromiseBroken(f"{database.folder} manifest {manifest.manifest_id} names {path}, which is not there")
         rows = self.rows_of.get(path)
         if rows is None:
             rows = self.rows_of[path] = read_file(self.root, path, meta=file)
@@ -284,17 +287,17 @@ class Witness(StoreWrapper):
         for database in self.databases.values():
             for path, why in self.needed(database):
                 if path in gone:
-                    raise Violation(f"{path} was deleted by {by}: it is needed by {why}")
+                    raise PromiseBroken(f"{path} was deleted by {by}: it is needed by {why}")
 
-    def lost(self, paths: list[str]) -> None:
+    def lost(self, paths: Sequence[str]) -> None:
         """The power went, and these objects are not what was put."""
         try:
             self.deleted(tuple(paths), by="the loss of power")
-        except Violation as violation:
+        except PromiseBroken as violation:
             self.violations.append(violation)
         self.paths = {meta.path for meta in self.root.list()}
 
-    def file_path(self, database: Witnessed, manifest: Manifest, file_id: str) -> str:
+    def file_path(self, database: ObservedDatabase, manifest: Manifest, file_id: str) -> str:
         """Where a file of a version lies: here, or at an ancestor."""
         for external in manifest.external_databases:
             if file_id in external.file_ids:
@@ -302,7 +305,7 @@ class Witness(StoreWrapper):
                 return f"{folder}/sst/{file_id}.sst"
         return database.path("sst", file_id)
 
-    def needed(self, database: Witnessed) -> Iterator[tuple[str, str]]:
+    def needed(self, database: ObservedDatabase) -> Iterator[tuple[str, str]]:
         """Every object that a database needs, and for what."""
         newest = database.manifest
         if newest is None:
@@ -314,16 +317,16 @@ class Witness(StoreWrapper):
             if checkpoint.is_live(self.now_ms()):
                 yield from self._needed_by_checkpoint(database, checkpoint)
 
-    def _needed_by_checkpoint(self, database: Witnessed, checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
+    def _needed_by_checkpoint(self, database: ObservedDatabase, checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
         why = f"checkpoint {checkpoint.id} of {checkpoint.owner}"
-        if checkpoint.manifest_id not in database.vandalised:
+        if checkpoint.manifest_id not in database.corrupted:
             yield database.path("manifest", f"{checkpoint.manifest_id:020d}"), why
         manifest = database.manifests.get(checkpoint.manifest_id)
         if manifest is not None:
             yield from self._needed_by(database, manifest, manifest.wal_id_last_seen, why)
 
     def _needed_by(
-        self, database: Witnessed, manifest: Manifest, last_log_id: int, why: str
+        self, database: ObservedDatabase, manifest: Manifest, last_log_id: int, why: str
     ) -> Iterator[tuple[str, str]]:
         for file in manifest.file_set.files():
             yield self.file_path(database, manifest, file.id), why
@@ -331,10 +334,10 @@ class Witness(StoreWrapper):
             if log_id in database.log:
                 yield database.path("wal", f"{log_id:020d}"), why
 
-    def _is_whole(self, database: Witnessed, checkpoint: Checkpoint) -> None:
+    def _is_whole(self, database: ObservedDatabase, checkpoint: Checkpoint) -> None:
         for path, why in self._needed_by_checkpoint(database, checkpoint):
             if path not in self.paths:
-                raise Violation(f"{why} of {database.folder} was made, and {path} is gone")
+                raise PromiseBroken(f"{why} of {database.folder} was made, and {path} is gone")
 
     def index_of(self, folder: str, checkpoint_id: str) -> int | None:
         """Count of events that a checkpoint's version holds; None when there is no such checkpoint now."""
@@ -363,7 +366,7 @@ def grouped(rows: list[LoggedRow]) -> Iterator[tuple[int | None, tuple[Change, .
             end = max(index for index, other in enumerate(numbers) if other == number) + 1
             inside = {other for other in numbers[position:end] if other is not None}
             if inside != {number}:
-                raise Violation(f"the writes {sorted(inside)} are mixed")
+                raise PromiseBroken(f"the writes {sorted(inside)} are mixed")
         yield number, tuple(Change(row.key, row.kind, row.value, row.expires_at_ms) for row in rows[position:end])
         position = end
 

@@ -1,7 +1,7 @@
-"""Scenes of a simulated world: who is there, and what they do. Each is small, and dense in conflicts of one sort.
+"""Scenarios of databases: which processes run, and what they do. Each is small, and dense in conflicts of one kind.
 
-Owns: `SCENES`, by name, the weather, and `play`, which chooses both by the seed and runs them. A scene only spawns
-processes (`worlds.kv.actors`); what is judged, and how, is the world's.
+Owns: `SCENARIOS`, by name, and `SIMULATION`, which runs one from a seed. A scenario only spawns processes
+(`worlds.kv.actors`); what is judged, and how, is the world's.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from lakebed.testing.scheduled_store import FaultRates
+from lakebed.testing.scheduled_calls import FaultRates
 from worlds.kv.actors import (
     WAITS_MAX,
     begin,
@@ -17,26 +17,26 @@ from worlds.kv.actors import (
     cloner,
     collector,
     compactor,
+    corrupter,
     crew,
     destroyer,
     meddler,
     reader,
     restorer,
-    vandal,
     writer,
 )
-from worlds.kv.world import FAULTS, CloneAsked, World, options
+from worlds.kv.world import CloneAsked, DatabaseWorld, options
+from worlds.simulation import Simulation
+from worlds.world import FAULTS
 
-__all__ = ["SCENES", "Scene", "play"]
-
-Scene = Callable[[World], None]
+__all__ = ["SCENARIOS", "SIMULATION"]
 
 STORMY: Final = FaultRates(
     error_before=0.015, lost_request=0.01, lost_reply=0.015, late=0.012, crash=0.01, pause=0.08, pause_steps_max=400
 )
 CALM: Final = FaultRates(pause=0.05, pause_steps_max=300)
 SLEEPY: Final = FaultRates(lost_reply=0.004, late=0.004, crash=0.002, pause=0.2, pause_steps_max=500)
-"""Nothing is lost, and everybody falls asleep where it hurts."""
+"""Little is lost, and every process pauses where it does most harm."""
 SLOW: Final = FaultRates(lost_reply=0.004, crash=0.003, pause=0.03, slow=0.02, slow_s_max=7200)
 """Replies take hours, so that whatever has a lifetime ends in the middle of something."""
 
@@ -55,7 +55,7 @@ READING: Final = {"get": 4, "get_many": 1, "scan": 2, "snapshot": 1}
 COMPACTING: Final = {"compact": 3, "compact fully": 1}
 
 
-def takeovers(world: World) -> None:
+def takeovers(world: DatabaseWorld) -> None:
     """Writers take a database from each other while a collector runs."""
     if world.rng.random() < 0.7:
         begin(world, "a")
@@ -66,9 +66,9 @@ def takeovers(world: World) -> None:
     collector(world, "a", rounds=6)
 
 
-def usurpers(world: World) -> None:
+def usurpers(world: DatabaseWorld) -> None:
     """Many openings one upon another, each with a few writes that a collector follows closely."""
-    world.change_weather(SLEEPY)
+    world.set_faults(SLEEPY)
     begin(world, "a")
     for number in range(5):
         verbs = {"put": 4, "flush memtable": 3, "compact": 1}
@@ -77,7 +77,7 @@ def usurpers(world: World) -> None:
     collector(world, "a", rounds=6, name="collector 2")
 
 
-def hasty(world: World) -> None:
+def hasty(world: DatabaseWorld) -> None:
     """Writers that wait for nothing: their memtables fill before the log has what is in them."""
     settings = options(l0_sst_bytes=500)
     verbs = {"soft put": 8, "soft batch": 2, "flush_once": 4, "flush": 1, "get": 1, "scan": 1}
@@ -86,19 +86,19 @@ def hasty(world: World) -> None:
     collector(world, "a", rounds=3)
 
 
-def hot(world: World) -> None:
+def hot(world: DatabaseWorld) -> None:
     """Threads that read few keys again and again while another one writes and flushes them."""
     world.keys = world.keys[:3]
     begin(world, "a")
     if world.rng.random() < 0.5:
-        world.change_weather(SLEEPY)
+        world.set_faults(SLEEPY)
     reading = {"get": 3, "linger": 2}
     writing = {"put": 2, "soft put": 1, "flush memtable": 3, "compact": 1}
     threads = (reading, reading, reading, writing)
     crew(world, "a", "crew", threads=threads, count=20, settings=options(cache_bytes=0))
 
 
-def rivals(world: World) -> None:
+def rivals(world: DatabaseWorld) -> None:
     """Whoever opens the database asks what is there for sure, and replaces just that."""
     world.keys = world.keys[:1]
     begin(world, "a", rounds=1)
@@ -107,7 +107,7 @@ def rivals(world: World) -> None:
         writer(world, "a", f"writer {number}", verbs=verbs, count=6, late=WAITS_MAX * number)
 
 
-def threads(world: World) -> None:
+def threads(world: DatabaseWorld) -> None:
     """Threads share a database object; another process takes it over, perhaps."""
     mixes = (
         {"put": 4, "batch": 2, "transaction": 3, "set_if": 2, "write_if": 3, "get": 2, "delete": 1},
@@ -121,7 +121,7 @@ def threads(world: World) -> None:
         collector(world, "a", rounds=2)
 
 
-def readers(world: World) -> None:
+def readers(world: DatabaseWorld) -> None:
     """Readers of every kind, with a writer and a collector."""
     begin(world, "a")
     writer(world, "a", "writer", verbs={**WRITING, **COMPACTING}, count=10)
@@ -132,7 +132,7 @@ def readers(world: World) -> None:
     collector(world, "a")
 
 
-def scans(world: World) -> None:
+def scans(world: DatabaseWorld) -> None:
     """Long scans and snapshots in a writer whose files are compacted and collected."""
     world.keys = [b"k%02d" % number for number in range(14)]
     begin(world, "a", rounds=5, compact=True)
@@ -146,7 +146,7 @@ def scans(world: World) -> None:
         compactor(world, "a", "compactor")
 
 
-def checkpoints(world: World) -> None:
+def checkpoints(world: DatabaseWorld) -> None:
     """Checkpoints made, prolonged, deleted and expiring, beside a writer and collectors."""
     begin(world, "a")
     verbs = {"put": 4, "soft put": 2, "flush memtable": 3, "compact fully": 2, "checkpoint": 2, "sleep": 1}
@@ -156,12 +156,12 @@ def checkpoints(world: World) -> None:
     collector(world, "a", rounds=5)
 
 
-def compactors(world: World) -> None:
+def compactors(world: DatabaseWorld) -> None:
     """Separate compactors at work for long, a writer that only writes and flushes, and collectors."""
     settings = options(compaction=False)
     world.keys = [b"k%02d" % number for number in range(16)]
     if world.rng.random() < 0.7:
-        world.change_weather(SLEEPY)
+        world.set_faults(SLEEPY)
     begin(world, "a", settings=settings, rounds=4)
     verbs = {"put": 3, "batch": 1, "flush memtable": 4, "get": 1, "scan": 1, "poll": 2}
     writer(world, "a", "writer", verbs=verbs, count=14, settings=settings)
@@ -172,10 +172,10 @@ def compactors(world: World) -> None:
     collector(world, "a", rounds=8, name="collector 2")
 
 
-def roles(world: World) -> None:
+def roles(world: DatabaseWorld) -> None:
     """Writers that take the compactor's role over from a separate one, which sleeps."""
     world.keys = [b"k%02d" % number for number in range(10)]
-    world.change_weather(SLEEPY)
+    world.set_faults(SLEEPY)
     begin(world, "a", rounds=3)
     for number in range(3):
         writer(world, "a", f"usurper {number}", verbs={"put": 3, "flush memtable": 4}, count=4, late=400)
@@ -184,7 +184,7 @@ def roles(world: World) -> None:
     collector(world, "a", rounds=8)
 
 
-def clones(world: World) -> None:
+def clones(world: DatabaseWorld) -> None:
     """Clones to one target, clones of clones, retries after crashes, with writers and collectors on all sides."""
     begin(world, "a")
     fixed = world.rng.random() < 0.5
@@ -201,9 +201,9 @@ def clones(world: World) -> None:
         destroyer(world, "b", "destroyer", soft=world.rng.random() < 0.5)
 
 
-def rereading(world: World) -> None:
+def rereading(world: DatabaseWorld) -> None:
     """Readers that poll all the time, while restores and new writers come one after another."""
-    world.change_weather(SLEEPY)
+    world.set_faults(SLEEPY)
     begin(world, "a")
     restorer(world, "a", "restorer 1", count=1, lives=2)
     restorer(world, "a", "restorer 2", count=1)
@@ -213,9 +213,9 @@ def rereading(world: World) -> None:
         reader(world, "a", f"reader {number}", count=16)
 
 
-def ages(world: World) -> None:
+def ages(world: DatabaseWorld) -> None:
     """Hours pass between two calls: leases, readers' checkpoints and pins of unfinished clones end."""
-    world.change_weather(SLOW)
+    world.set_faults(SLOW)
     begin(world, "a")
     cloner(world, "a", "b", "cloner 1", lives=2)
     cloner(world, "a", "b", "cloner 2")
@@ -229,7 +229,7 @@ def ages(world: World) -> None:
         restorer(world, "a", "restorer", count=1)
 
 
-def lineages(world: World) -> None:
+def lineages(world: DatabaseWorld) -> None:
     """Clones of clones, while those in the middle let go of their ancestor or are destroyed."""
     begin(world, "a")
     cloner(world, "a", "b", "cloner b", lives=2)
@@ -246,7 +246,7 @@ def lineages(world: World) -> None:
         destroyer(world, "b", "destroyer", soft=world.rng.random() < 0.5)
 
 
-def generations(world: World) -> None:
+def generations(world: DatabaseWorld) -> None:
     """Three generations made in peace; then everybody compacts, is collected, or is destroyed."""
     begin(world, "a")
     for parent, target in (("a", "b"), ("b", "c")):
@@ -266,15 +266,15 @@ def generations(world: World) -> None:
         destroyer(world, folder, "destroyer", soft=world.rng.random() < 0.6, lives=2)
 
 
-def vandalism(world: World) -> None:
+def corruptions(world: DatabaseWorld) -> None:
     """A pinned version is gone, and collections keep all that it may have needed."""
     begin(world, "a", rounds=3)
     writer(world, "a", "writer", verbs={"put": 2, "flush memtable": 3, "compact fully": 3, "checkpoint": 2}, count=8)
-    vandal(world, "a")
+    corrupter(world, "a")
     collector(world, "a", rounds=6)
 
 
-def restores(world: World) -> None:
+def restores(world: DatabaseWorld) -> None:
     """Restores beside writers, checkpointers and a collector."""
     begin(world, "a")
     writer(world, "a", "writer 1", verbs={**WRITING, "checkpoint": 2, "compact": 1}, count=7)
@@ -288,7 +288,7 @@ def restores(world: World) -> None:
         reader(world, "a", "own 2", count=12)
 
 
-def destructions(world: World) -> None:
+def destructions(world: DatabaseWorld) -> None:
     """Databases destroyed under their writers, clones and collectors, and perhaps made anew."""
     begin(world, "a")
     writer(world, "a", "writer", verbs={"put": 5, "flush memtable": 2, "get": 1}, count=8)
@@ -303,7 +303,7 @@ def destructions(world: World) -> None:
         writer(world, "a", "successor", verbs={"put": 3, "flush memtable": 1}, count=3, after_destroy=True)
 
 
-def logless(world: World) -> None:
+def logless(world: DatabaseWorld) -> None:
     """Without a log: a write is durable when its memtable is in a file."""
     settings = options(wal_enabled=False)
     verbs = {"put": 2, "soft put": 5, "soft batch": 2, "flush memtable": 3, "compact": 1, "get": 2, "scan": 1}
@@ -312,7 +312,7 @@ def logless(world: World) -> None:
     collector(world, "a")
 
 
-def endings(world: World) -> None:
+def endings(world: DatabaseWorld) -> None:
     """Values that end by themselves and operands, through flushes and compactions of every depth."""
     world.has_ttl = True
     world.keys = world.keys[: world.rng.choice((1, 3))]
@@ -326,7 +326,7 @@ def endings(world: World) -> None:
     collector(world, "a", rounds=3)
 
 
-def power(world: World) -> None:
+def power(world: DatabaseWorld) -> None:
     """The power goes for everybody; whoever comes then finds what was durable."""
     takeovers(world)
     checkpointer(world, "a", "checkpointer")
@@ -339,9 +339,9 @@ def power(world: World) -> None:
     world.revive = revive
 
 
-SCENES: Final[dict[str, Scene]] = {
-    scene.__name__: scene
-    for scene in (
+SCENARIOS: Final[dict[str, Callable[[DatabaseWorld], None]]] = {
+    scenario.__name__: scenario
+    for scenario in (
         takeovers,
         usurpers,
         hasty,
@@ -356,7 +356,7 @@ SCENES: Final[dict[str, Scene]] = {
         clones,
         lineages,
         generations,
-        vandalism,
+        corruptions,
         restores,
         rereading,
         ages,
@@ -367,15 +367,9 @@ SCENES: Final[dict[str, Scene]] = {
     )
 }
 
-
-def play(seed: int, *, scene: str | None = None) -> World:
-    """Run one scene: the named one, or the one whose turn it is.
-
-    Raises:
-        Violation: a promise was broken.
-    """
-    names = list(SCENES)
-    weather = (FAULTS, CALM, STORMY)[seed // len(names) % 3] if scene is None else (FAULTS, CALM, STORMY)[seed % 3]
-    world = World(seed, faults=weather)
-    SCENES[scene or names[seed % len(names)]](world)
-    return world.run()
+SIMULATION: Final = Simulation(
+    "kv",
+    SCENARIOS,
+    (FAULTS, CALM, STORMY),
+    lambda seed, faults, scenario: DatabaseWorld(seed, faults=faults),
+)

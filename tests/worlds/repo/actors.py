@@ -13,7 +13,7 @@ from functools import partial
 from lakebed.repo.branches import create_branch
 from worlds.repo.handles import Process
 from worlds.repo.verbs import BranchCreation
-from worlds.repo.world import World
+from worlds.repo.world import RepositoryWorld
 
 __all__ = ["Weights", "begin", "crew", "use", "worker"]
 
@@ -29,7 +29,7 @@ def use(process: Process, rng: random.Random, weights: Weights, count: int) -> N
         getattr(process, name)(rng)
 
 
-def begin(world: World, *, others: Sequence[str] = (), count: int = 2) -> None:
+def begin(world: RepositoryWorld, *, others: Sequence[str] = (), count: int = 2) -> None:
     """A history of some commits, other branches with commits of their own, and perhaps something staged, in peace."""
     rng = random.Random(f"begin {world.seed}")
     process = Process(world, "beginner")
@@ -46,7 +46,7 @@ def begin(world: World, *, others: Sequence[str] = (), count: int = 2) -> None:
 
 
 def worker(
-    world: World,
+    world: RepositoryWorld,
     name: str,
     weights: Weights,
     *,
@@ -63,7 +63,7 @@ def worker(
 
 
 def crew(
-    world: World,
+    world: RepositoryWorld,
     name: str,
     threads: Sequence[Weights],
     *,

@@ -1,7 +1,8 @@
-"""A repository as lanes see it: what may be asked of it, what an answer means, and whether it is sound.
+"""A repository as workloads use it: its calls, what an answer means, and whether the repository is sound.
 
-Owns: `Way`, the one interface to a repository that a library and a server have; `Library`, which is the library; the
-check at the end of a storm. Does not know: what is written, and who is killed when (`worlds.repo.workload`).
+Owns: `RepositoryClient`, the one interface to a repository in process and behind a server; `LibraryClient`, the one in
+process; the check at the end of a workload. Does not know: what is written, and which process is killed when
+(`worlds.repo.workload`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final, Protocol
 
-from lakebed.clock import SystemClock
 from lakebed.errors import (
     AlreadyExists,
     Conflict,
@@ -32,17 +32,18 @@ from lakebed.repo.data import upload
 from lakebed.repo.options import CollectionOptions, RangeOptions, RepositoryOptions
 from lakebed.repo.repository import Repository
 from lakebed.repo.staging.cleanup import clean_once
+from worlds.promise import PromiseBroken
+from worlds.waiting import pause
 
 __all__ = [
     "EAGER",
     "EVERYTHING",
     "QUIET",
-    "Library",
+    "LibraryClient",
     "Refused",
+    "RepositoryClient",
     "State",
     "Unclear",
-    "Way",
-    "Wrong",
     "body_of",
     "check_sound",
     "checksum_of",
@@ -50,7 +51,7 @@ __all__ = [
 ]
 
 State = dict[str, dict[str, str]]
-"""What a lane must see: path to checksum, by the reference it is seen at."""
+"""What a workload must see: path to checksum, by the reference it is seen at."""
 
 EAGER: Final = RepositoryOptions(
     ranges=RangeOptions(entry_count_min=4, raggedness=8, entry_count_max=64, block_bytes=1024),
@@ -63,10 +64,9 @@ EAGER: Final = RepositoryOptions(
 """Small ranges, and a compactor that always has something to do."""
 
 QUIET: Final = replace(EAGER, background=False)
-"""The same without a compactor, for a look at the end: it would go on making garbage."""
+"""The same without a compactor, which would go on making garbage while the end is checked."""
 
 EVERYTHING: Final = CollectionOptions(min_age=timedelta(0))
-_CLOCK: Final = SystemClock()
 _BODY_BYTES_MAX: Final = 3_000
 
 
@@ -78,12 +78,8 @@ class Unclear(Exception):
     """A call that may have happened, or not."""
 
 
-class Wrong(AssertionError):
-    """A promise is broken."""
-
-
-class Way(Protocol):
-    """How a lane reaches a repository. Every call raises `Refused` or `Unclear`; anything else is a wrong."""
+class RepositoryClient(Protocol):
+    """The calls of a workload. Each raises `Refused` or `Unclear`; any other error is a broken promise."""
 
     puts_many: bool
     """Whether `put_many` is there."""
@@ -117,11 +113,11 @@ class Way(Protocol):
         ...
 
     def reset(self, branch: str, *, prefix: str | None = None, hard: bool = False) -> None:
-        """Give up what is uncommitted."""
+        """Discard what is uncommitted."""
         ...
 
     def create_branch(self, name: str, source: str) -> None:
-        """Make a branch."""
+        """Create a branch."""
         ...
 
     def delete_branch(self, name: str) -> None:
@@ -129,7 +125,7 @@ class Way(Protocol):
         ...
 
     def create_tag(self, name: str, ref: str) -> None:
-        """Make a tag."""
+        """Create a tag."""
         ...
 
     def delete_tag(self, name: str) -> None:
@@ -150,7 +146,7 @@ class Way(Protocol):
 
 
 def body_of(path: str, number: int) -> bytes:
-    """What a lane's n-th write of a path holds."""
+    """What the n-th write of a path holds."""
     line = f"{path} {number}\n".encode()
     return (line * (_BODY_BYTES_MAX // len(line)))[: random.Random(f"{path}{number}").randint(0, _BODY_BYTES_MAX)]
 
@@ -162,7 +158,7 @@ def checksum_of(body: bytes) -> str:
 
 @contextmanager
 def told() -> Iterator[None]:
-    """What an error of the library means to a lane."""
+    """Translate errors of the library for a workload."""
     try:
         yield
     except (OutcomeUnknown, Unavailable, Fenced) as error:
@@ -171,107 +167,92 @@ def told() -> Iterator[None]:
         raise Refused(error.kind, str(error)) from error
 
 
-class Library:
+class LibraryClient(RepositoryClient):
     """A repository in this process."""
 
-    puts_many = True
+    puts_many: bool = True
 
     def __init__(self, repository: Repository) -> None:
         self.repository = repository
 
+    @told()
     def put(self, branch: str, path: str, body: bytes, *, only_if_absent: bool = False) -> None:
-        """See `Way`."""
-        with told():
-            self.repository.branch(branch).put(path, body, only_if_absent=only_if_absent)
+        self.repository.branch(branch).put(path, body, only_if_absent=only_if_absent)
 
+    @told()
     def put_many(self, branch: str, bodies: Mapping[str, bytes]) -> None:
-        """See `Way`."""
-        with told():
-            one = self.repository.branch(branch)
-            one.stage_many([(path, upload(self.repository.context, body)) for path, body in bodies.items()])
+        one = self.repository.branch(branch)
+        one.stage_many([(path, upload(self.repository.context, body)) for path, body in bodies.items()])
 
+    @told()
     def delete(self, branch: str, paths: list[str]) -> None:
-        """See `Way`."""
-        with told():
-            if len(paths) == 1:
-                self.repository.branch(branch).delete(paths[0])
-            else:
-                self.repository.branch(branch).delete_many(paths)
+        if len(paths) == 1:
+            self.repository.branch(branch).delete(paths[0])
+        else:
+            self.repository.branch(branch).delete_many(paths)
 
+    @told()
     def clear(self, branch: str, prefix: str) -> None:
-        """See `Way`."""
-        with told():
-            self.repository.branch(branch).delete_prefix(prefix)
+        self.repository.branch(branch).delete_prefix(prefix)
 
+    @told()
     def commit(self, branch: str, message: str) -> str:
-        """See `Way`."""
-        with told():
-            return self.repository.branch(branch).commit(message).id
+        return self.repository.branch(branch).commit(message).id
 
+    @told()
     def merge(self, source: str, into: str) -> None:
-        """See `Way`."""
-        with told():
-            self.repository.branch(into).merge(source)
+        self.repository.branch(into).merge(source)
 
+    @told()
     def revert(self, branch: str, ref: str) -> None:
-        """See `Way`."""
-        with told():
-            self.repository.branch(branch).revert(ref)
+        self.repository.branch(branch).revert(ref)
 
+    @told()
     def reset(self, branch: str, *, prefix: str | None = None, hard: bool = False) -> None:
-        """See `Way`."""
-        with told():
-            one = self.repository.branch(branch)
-            if hard:
-                one.hard_reset(one.commit_id, force=True)
-            else:
-                one.reset(prefix=prefix)
+        one = self.repository.branch(branch)
+        if hard:
+            one.hard_reset(one.commit_id, force=True)
+        else:
+            one.reset(prefix=prefix)
 
+    @told()
     def create_branch(self, name: str, source: str) -> None:
-        """See `Way`."""
-        with told():
-            self.repository.create_branch(name, source=source)
+        self.repository.create_branch(name, source=source)
 
+    @told()
     def delete_branch(self, name: str) -> None:
-        """See `Way`."""
-        with told():
-            self.repository.delete_branch(name)
+        self.repository.delete_branch(name)
 
+    @told()
     def create_tag(self, name: str, ref: str) -> None:
-        """See `Way`."""
-        with told():
-            self.repository.create_tag(name, ref=ref)
+        self.repository.create_tag(name, ref=ref)
 
+    @told()
     def delete_tag(self, name: str) -> None:
-        """See `Way`."""
-        with told():
-            self.repository.delete_tag(name)
+        self.repository.delete_tag(name)
 
+    @told()
     def names(self, kind: str, prefix: str) -> dict[str, str]:
-        """See `Way`."""
-        with told():
-            found = self.repository.tags if kind == "tag" else self.repository.branches
-            return {one.name: one.commit_id for one in found(prefix=prefix)}
+        found = self.repository.tags if kind == "tag" else self.repository.branches
+        return {one.name: one.commit_id for one in found(prefix=prefix)}
 
+    @told()
     def head(self, branch: str) -> str:
-        """See `Way`."""
-        with told():
-            return self.repository.branch(branch).commit_id
+        return self.repository.branch(branch).commit_id
 
+    @told()
     def show(self, ref: str, prefix: str, *, bodies: bool = False) -> dict[str, str]:
-        """See `Way`."""
-        with told():
-            here = self.repository.ref(ref)
-            found = {one.path: one.entry.checksum for one in here.list(prefix) if one.entry is not None}
-            if bodies:
-                found = {path: checksum_of(bytes(here.get(path))) for path in found}
-            return found
+        here = self.repository.ref(ref)
+        found = {one.path: one.entry.checksum for one in here.list(prefix) if one.entry is not None}
+        if bodies:
+            found = {path: checksum_of(bytes(here.get(path))) for path in found}
+        return found
 
 
 def check_sound(repository: Repository, *, tidy: bool = True) -> int:
-    """The repository has no error; with `tidy` nothing is left after a collection either. Returns files looked at.
+    """Check that the repository has no error, and with `tidy` that a collection leaves nothing; count of files read.
 
-    Nobody else may work on it, not even its own compactor (`QUIET`). Raises `Wrong`.
+    Nothing else may work on it, not even its own compactor (`QUIET`). Raises `PromiseBroken`.
     """
     home = repository.context
     repository.delete_retention()
@@ -279,16 +260,16 @@ def check_sound(repository: Repository, *, tidy: bool = True) -> int:
         while not clean_once(home).is_done:
             continue
         for _ in range(2):
-            _CLOCK.sleep(0.01)  # names of one millisecond have no order
+            pause(0.01)  # names of one millisecond have no order
             repository.collect_garbage(EVERYTHING)
     report = CheckReport(home.name, deep=True)
     check_repository(home, Findings(report, store=home.name))
     bad = [one for one in report.findings if one.severity != "info" or (tidy and one.kind == "orphan")]
     if bad:
-        raise Wrong(f"{len(bad)} findings: {bad[:5]}")
+        raise PromiseBroken(f"{len(bad)} findings: {bad[:5]}")
     with home.key_value.snapshot() as snapshot:
         marks = home.keys.cleanup()
         left = [key for key, _ in snapshot.scan(marks, prefix_end(marks))]
         if tidy and left:
-            raise Wrong(f"marks of dropped tokens are left: {left[:5]}")
+            raise PromiseBroken(f"marks of dropped tokens are left: {left[:5]}")
     return report.file_count

@@ -1,4 +1,4 @@
-"""What processes of a simulated repository do: verbs drawn by weight, each announced to the witness and judged.
+"""What processes of a simulated repository do: verbs drawn by weight, each announced to the monitor and judged.
 
 Owns: `Process`, a home that one actor or the threads of one process share, with one method for each thing that users
 do. Invariants: what a caller is told is judged when it is told; an error that is not part of life is raised; objects
@@ -32,9 +32,10 @@ from lakebed.repo.staging.cleanup import clean_once, clean_orphans_once
 from lakebed.repo.staging.view import open_view
 from lakebed.repo.staging.write import delete, delete_prefix, stage, stage_if_absent, stage_many
 from lakebed.repo.tags import create_tag, delete_tag
+from worlds.promise import PromiseBroken
 from worlds.repo.head_verbs import Commitment, HardReset, Importing, Merging, Picking, Rebasing, Reset
-from worlds.repo.model import Line, Violation, alike, difference, identified, listing, same
-from worlds.repo.monitor import WitnessedKeyValue
+from worlds.repo.model import Line, alike, difference, identified, listing, same
+from worlds.repo.monitor import MonitoredKeyValue
 from worlds.repo.operations import (
     cherry_pick,
     commit,
@@ -60,7 +61,7 @@ from worlds.repo.verbs import (
     Tagging,
     Verb,
 )
-from worlds.repo.world import World, check_body
+from worlds.repo.world import RepositoryWorld, check_body
 
 __all__ = ["Process"]
 
@@ -79,11 +80,11 @@ class Process:
         branches: what it works on.
     """
 
-    def __init__(self, world: World, name: str, *, branches: Sequence[str] = ("main",)) -> None:
+    def __init__(self, world: RepositoryWorld, name: str, *, branches: Sequence[str] = ("main",)) -> None:
         self.world = world
         self.name = name
         self.branches = branches
-        self._key_value = WitnessedKeyValue(world.witness)
+        self._key_value = MonitoredKeyValue(world.monitor)
         self._home = world.make_context(world.handle(self._key_value))
 
     # ---- the one way to call a verb
@@ -94,8 +95,8 @@ class Process:
         Args:
             goes_on: it is the next try of a verb that was announced before.
         """
-        world, witness = self.world, self.world.witness
-        witness.history(verb.branch)
+        world, monitor = self.world, self.world.monitor
+        monitor.history(verb.branch)
         if not goes_on:
             verb.started = world.tick()
             verb.started_ms = world.environment.clock.now_ms()
@@ -112,20 +113,20 @@ class Process:
                 self._check_refusal(verb, error)
             return None
         world.counts[verb.name] += 1
-        verb.acknowledged(result, witness.known)
+        verb.acknowledged(result, monitor.known)
         verb.told = "done"
         return result
 
     def _check_refusal(self, verb: Verb, error: LakebedError) -> None:
-        witness = self.world.witness
+        monitor = self.world.monitor
         if error.kind not in REFUSALS.get(type(error), ()):
             # Whoever still reads what a collection without any minimal age takes is told so.
-            is_gone = isinstance(error, NotFound | Corruption) and witness.has_deleted_since(verb.started)
+            is_gone = isinstance(error, NotFound | Corruption) and monitor.has_deleted_since(verb.started)
             if not is_gone:
                 raise error
         if verb.effect_count:
-            raise Violation(f"{verb} was told {error.kind} ({error}), and has had its effect")
-        verb.refused(error, witness.known)
+            raise PromiseBroken(f"{verb} was told {error.kind} ({error}), and has had its effect")
+        verb.refused(error, monitor.known)
         verb.told = f"{error.kind}"
 
     def _verb(self, name: str, branch: str = "main") -> Verb:
@@ -141,13 +142,13 @@ class Process:
 
     def _commit_id(self, rng: random.Random) -> str:
         """Some commit that was made, mostly a late one."""
-        ids = list(self.world.witness.ledger.commits)
+        ids = list(self.world.monitor.ledger.commits)
         if rng.random() < 0.3:
             return rng.choice(ids)
         return ids[-1 - min(int(rng.expovariate(0.4)), len(ids) - 1)]
 
     def _reference(self, rng: random.Random) -> str:
-        others = [name for name, history in self.world.witness.histories.items() if history.now.state is not None]
+        others = [name for name, history in self.world.monitor.histories.items() if history.now.state is not None]
         return rng.choice(sorted(others)) if others and rng.random() < 0.7 else self._commit_id(rng)
 
     def _linger(self, rng: random.Random) -> None:
@@ -234,7 +235,7 @@ class Process:
         [entry] = found
         value, key = None if entry is None else encode_entry(entry), path.encode()
         verb.must_have_been(
-            self.world.witness.known,
+            self.world.monitor.known,
             f"{path} is {entry}",
             lambda one: one.state is not None and same(one.state.get(key), value),
         )
@@ -246,8 +247,8 @@ class Process:
         body = self.perform(verb, lambda home: bytes(data.read(home, entry)))
         if body is not None and "://" not in entry.address:
             check_body(body, entry, path)
-        elif verb.told == "object_gone" and entry.address in self.world.witness.paths:
-            raise Violation(f"{entry.address} is said to be gone, and is there")
+        elif verb.told == "object_gone" and entry.address in self.world.monitor.paths:
+            raise PromiseBroken(f"{entry.address} is said to be gone, and is there")
 
     def list(self, rng: random.Random) -> None:
         """List a branch, with a prefix, a delimiter, from a path on."""
@@ -267,7 +268,7 @@ class Process:
         found = self.perform(verb, read)
         if found is not None:
             verb.must_have_been(
-                self.world.witness.known,
+                self.world.monitor.known,
                 f"{prefix!r} after {after!r} lists {found}",
                 lambda one: (
                     one.state is not None
@@ -284,7 +285,7 @@ class Process:
             return {one.path.encode(): one.kind for one in diff_uncommitted(home, branch)}
 
         found = self.perform(verb, read)
-        known = self.world.witness.known
+        known = self.world.monitor.known
         if found is not None:
             verb.must_have_been(
                 known,
@@ -297,7 +298,7 @@ class Process:
     def look_back(self, rng: random.Random) -> None:
         """Read a commit, and how it differs from another: they never change."""
         left, right = self._commit_id(rng), self._commit_id(rng)
-        ledger = self.world.witness.ledger
+        ledger = self.world.monitor.ledger
 
         def read(home: RepositoryContext) -> dict[bytes, bytes]:
             with open_view(home, resolve(home, left)) as view:
@@ -309,14 +310,14 @@ class Process:
 
         found = self.perform(self._verb("read commit"), read)
         if found is not None and found != identified(ledger.content(left)):
-            raise Violation(f"the commit {left} reads {found}")
+            raise PromiseBroken(f"the commit {left} reads {found}")
 
         def compare(home: RepositoryContext) -> dict[bytes, Any]:
             return {one.path.encode(): one.kind for one in diff_refs(home, left, right, kind="two_dot")}
 
         differs = self.perform(self._verb("diff of commits"), compare)
         if differs is not None and differs != difference(ledger.content(left), ledger.content(right)):
-            raise Violation(f"{left} and {right} differ by {differs}")
+            raise PromiseBroken(f"{left} and {right} differ by {differs}")
 
     # ---- moving heads
 
@@ -344,9 +345,9 @@ class Process:
     def _clean_branch(self, rng: random.Random) -> str:
         """A branch; what is staged on it is mostly committed first, for whoever needs one without."""
         branch = self._branch(rng)
-        now = self.world.witness.history(branch).now
+        now = self.world.monitor.history(branch).now
         if now.state is not None and rng.random() < 0.8:
-            head = self.world.witness.ledger.content(now.head or "")
+            head = self.world.monitor.ledger.content(now.head or "")
             if not alike(now.state, head):
                 verb = Commitment(name="commit", branch=branch, by=self.name)
                 self.perform(verb, lambda home: commit(home, branch, message="before"))
@@ -354,9 +355,9 @@ class Process:
 
     def _news(self, branch: str, rng: random.Random) -> str:
         """A reference, mostly of a branch that has commits which another one has not."""
-        witness = self.world.witness
-        known = witness.ledger.ancestors([witness.history(branch).now.head or ""])
-        heads = {name: history.now.head for name, history in sorted(witness.histories.items())}
+        monitor = self.world.monitor
+        known = monitor.ledger.ancestors([monitor.history(branch).now.head or ""])
+        heads = {name: history.now.head for name, history in sorted(monitor.histories.items())}
         others = [name for name, head in heads.items() if head is not None and head not in known]
         return rng.choice(others) if others and rng.random() < 0.9 else self._reference(rng)
 
@@ -402,7 +403,7 @@ class Process:
     def pick(self, rng: random.Random) -> None:
         """Make a commit's changes again, or undo them."""
         branch, id, strategy = self._clean_branch(rng), self._commit_id(rng), rng.choice(_STRATEGIES)
-        parents = self.world.witness.ledger.commits[id].parents
+        parents = self.world.monitor.ledger.commits[id].parents
         if not parents:
             return
         number, undo = rng.randrange(len(parents)), rng.random() < 0.5
@@ -461,7 +462,7 @@ class Process:
                 stop = partial(cancel_import, id=rng.choice(left).id)
                 cancelled = self.perform(self._verb("cancellation"), stop)
                 if cancelled is not None:
-                    self.world.witness.known.cancelled.add(cancelled.id)
+                    self.world.monitor.known.cancelled.add(cancelled.id)
                 return
             self.world.scheduler.switch("nothing to cancel")
 
@@ -473,7 +474,7 @@ class Process:
 
     def branch_anywhere(self, rng: random.Random) -> None:
         """Make a branch of any commit that ever was."""
-        self._create_branch(self._branch(rng), rng.choice(list(self.world.witness.ledger.commits)))
+        self._create_branch(self._branch(rng), rng.choice(list(self.world.monitor.ledger.commits)))
 
     def _create_branch(self, branch: str, source: str) -> None:
         verb = BranchCreation(name="create branch", branch=branch, by=self.name, source=source)

@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple
 
 from lakebed.errors import LakebedError
 from lakebed.repo.committed.merge import Strategy
-from worlds.repo.model import History, Moment, State, Violation, alike, applied, below, chosen, merged, same
+from worlds.promise import PromiseBroken
+from worlds.repo.model import History, Moment, State, alike, applied, below, chosen, merged, same
 from worlds.repo.verbs import Change, Known, Verb
 
 __all__ = ["Commitment", "HardReset", "Importing", "Merging", "Move", "Picking", "Rebasing", "Reset"]
@@ -67,7 +68,7 @@ class Move(Verb):
         if result.id not in heads[1:]:
             self.must_have_happened()
         if result.id not in heads:
-            raise Violation(f"{self} was told the head {result.id}, which the branch never had")
+            raise PromiseBroken(f"{self} was told the head {result.id}, which the branch never had")
 
     def is_done(self, now: Moment, known: Known, target: Callable[[Moment], State]) -> bool:
         """Whether a moment is as if it had just been done: all is as it should be, or was written since some seal."""
@@ -92,7 +93,7 @@ class Move(Verb):
                 lambda one: any([path.decode() for path in found] == paths for found in self.conflicts(one, known)),
             )
         elif error.kind == "commit_expired" and not known.ever_expired:
-            raise Violation(f"{self} was told of an expired commit, and none ever was")
+            raise PromiseBroken(f"{self} was told of an expired commit, and none ever was")
 
     def changes_nothing(self, moment: Moment, known: Known) -> bool:
         """Whether there would be nothing to do."""
@@ -362,7 +363,7 @@ class Importing(Move):
         """It is completed, by whoever ran it, or somebody made something else of it."""
         made = {one.head for one in known.histories[self.branch].moments}
         if result.state == "completed" and result.commit_id not in made:
-            raise Violation(f"{self} says it made {result.commit_id}, which the branch never had")
+            raise PromiseBroken(f"{self} says it made {result.commit_id}, which the branch never had")
 
     def refused(self, error: LakebedError, known: Known) -> None:
         """A dirty branch."""

@@ -22,7 +22,6 @@ __all__ = [
     "Line",
     "Moment",
     "State",
-    "Violation",
     "alike",
     "applied",
     "below",
@@ -40,10 +39,6 @@ State = Mapping[bytes, bytes]
 
 Line = tuple[str, bytes | None]
 """One line of a listing: a path with its identity, or a common prefix with None."""
-
-
-class Violation(AssertionError):
-    """A promise was broken."""
 
 
 def same(left: bytes | None, right: bytes | None) -> bool:

@@ -8,7 +8,7 @@ something needed is gone.
 
 Invariants: what it sees has happened; it never raises into the code under test, but keeps what it found in
 `violations`. Which verb made a change is known also when the change lands late: every verb has a handle of its own
-(`WitnessedKeyValue.of`). Does not know: how the engine reads or writes; of the engine it uses the decoders alone.
+(`MonitoredKeyValue.of`). Does not know: how the engine reads or writes; of the engine it uses the decoders alone.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from lakebed.repo.model import TOMBSTONE, Branch, Commit, MetarangeRef, StagingT
 from lakebed.repo.options import DAY_MS
 from lakebed.repo.records import decode_record
 from lakebed.testing.wrapper import Call, StoreWrapper
-from worlds.repo.model import History, Ledger, Moment, State, Violation, alike, shown
+from worlds.promise import PromiseBroken
+from worlds.repo.model import History, Ledger, Moment, State, alike, shown
 from worlds.repo.verbs import Change, DeletePrefix, Known, Tagging, Verb
 
-__all__ = ["Witness", "WitnessedKeyValue", "WitnessedStore"]
+__all__ = ["MonitoredKeyValue", "MonitoredStore", "RepositoryMonitor"]
 
 R = TypeVar("R")
 
@@ -48,7 +49,7 @@ class _Held:
     addresses: frozenset[str]
 
 
-class Witness:
+class RepositoryMonitor:
     """What is stored of one repository.
 
     Args:
@@ -92,7 +93,7 @@ class Witness:
         self.live_tags: dict[str, Tag] = {}
         self.expired: dict[str, bytes] = {}
         self.boundary = b""
-        self.violations: list[Violation] = []
+        self.violations: list[PromiseBroken] = []
         self.known = Known(self.ledger, self.histories, self.tags, self.ever_expired, set())
         self._store = store
         self._committed = committed
@@ -145,11 +146,11 @@ class Witness:
         """A change has happened. `verb`: whose; None: of whoever sets the scene."""
         try:
             self._changed(verb, puts, deletes)
-        except Violation as violation:
+        except PromiseBroken as violation:
             self.violations.append(violation)
         except LakebedError as error:
             found = f"{verb} left what cannot be read: {type(error).__name__} {error}"
-            self.violations.append(Violation(found))
+            self.violations.append(PromiseBroken(found))
 
     def _changed(self, verb: Verb | None, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
         touched: set[str] = set()
@@ -206,12 +207,12 @@ class Witness:
     def _commit(self, id: str, value: bytes | None, verb: Verb | None) -> None:
         if value is None:
             if id in self._reached():
-                raise Violation(f"{verb} deleted the record of {id}, which something descends from")
+                raise PromiseBroken(f"{verb} deleted the record of {id}, which something descends from")
             return
         commit = decode_record(value, Commit, key=self.keys.commit(id))
         content = self.held(commit.metarange).state
         if not alike(self.ledger.contents.setdefault(id, content), content):
-            raise Violation(f"{verb} changed what the commit {id} holds")
+            raise PromiseBroken(f"{verb} changed what the commit {id} holds")
         self.ledger.commits[id] = commit
 
     def _tag(self, name: str, value: bytes | None, verb: Verb | None) -> None:
@@ -220,13 +221,13 @@ class Witness:
             self.live_tags[name] = decode_record(value, Tag, key=self.keys.tag(name))
         after = self.live_tags.get(name)
         if before is not None and after is not None:
-            raise Violation(f"{verb} moved the tag {name} from {before.commit_id} to {after.commit_id}")
+            raise PromiseBroken(f"{verb} moved the tag {name} from {before.commit_id} to {after.commit_id}")
         id = None if after is None else after.commit_id
         self.tags.setdefault(name, [(0, None)]).append((self.tick(), id))
         if verb is None:
             return
         if not isinstance(verb, Tagging) or verb.tag != name or verb.commit != id:
-            raise Violation(f"{verb} made the tag {name} name {id}")
+            raise PromiseBroken(f"{verb} made the tag {name} name {id}")
         self._count_effect(verb)
 
     def _judge(self, name: str, verb: Verb | None) -> None:
@@ -247,7 +248,7 @@ class Witness:
                     history.cleared.append((after.tick, verb.prefix))
             elif not is_alike or (before.state is None) != (after.state is None):
                 history.moments.append(after)
-                raise Violation(
+                raise PromiseBroken(
                     f"{verb} (began at {verb.started}) changed {name}, head {before.head}, from {shown(before.state)} "
                     f"to {shown(after.state)}, head {after.head}"
                 )
@@ -256,9 +257,9 @@ class Witness:
     def _count_effect(self, verb: Verb) -> None:
         verb.effect_count += 1
         if verb.told is not None:
-            raise Violation(f"{verb} was told: {verb.told}; and has had an effect since")
+            raise PromiseBroken(f"{verb} was told: {verb.told}; and has had an effect since")
         if verb.effect_count > 1:
-            raise Violation(f"{verb} has had its effect {verb.effect_count} times")
+            raise PromiseBroken(f"{verb} has had its effect {verb.effect_count} times")
 
     def _check_there(self, named: set[str], touched: set[str], puts: Mapping[bytes, bytes]) -> None:
         """Everything that begins to be referred to is there."""
@@ -279,7 +280,7 @@ class Witness:
     def _must_be_there(self, paths: frozenset[str], who: str) -> None:
         gone = sorted(paths - self.paths)
         if gone:
-            raise Violation(f"{who} names {gone[:3]}, which is not there (deleted: {gone[0] in self.deleted_at})")
+            raise PromiseBroken(f"{who} names {gone[:3]}, which is not there (deleted: {gone[0] in self.deleted_at})")
 
     # ---- what is needed
 
@@ -347,8 +348,12 @@ class Witness:
             needed = self.needed()
             for path in sorted(gone):
                 if path in needed:
-                    self.violations.append(Violation(f"{path} was deleted, and {needed[path]} needs it"))
+                    self.violations.append(PromiseBroken(f"{path} was deleted, and {needed[path]} needs it"))
                     return
+
+    def lost(self, paths: Sequence[str]) -> None:
+        """Objects are gone or cut short with the power: look whether anything misses them."""
+        self.deleted(paths)
 
     def has_deleted_since(self, tick: int) -> bool:
         """Whether any object went since."""
@@ -361,41 +366,41 @@ def _tokens(record: Branch) -> tuple[StagingToken, ...]:
 
 def _addresses(values: Iterable[bytes]) -> frozenset[str]:
     """Addresses of ours."""
-    found = (decode_entry(value, where="the witness").address for value in values if value != TOMBSTONE)
+    found = (decode_entry(value, where="the monitor").address for value in values if value != TOMBSTONE)
     return frozenset(address for address in found if address_ulid(address) is not None)
 
 
-class WitnessedStore(StoreWrapper):
-    """Tells the witness of every object that comes or goes."""
+class MonitoredStore(StoreWrapper):
+    """Tells the monitor of every object that is created or deleted."""
 
-    def __init__(self, inner: ObjectStore, witness: Witness) -> None:
+    def __init__(self, inner: ObjectStore, monitor: RepositoryMonitor) -> None:
         super().__init__(inner)
-        self._witness = witness
+        self._monitor = monitor
 
     def intercept(self, call: Call, perform: Callable[[], R]) -> R:
         """Make the call, then tell."""
         result = perform()
         if call.kind in ("put", "copy"):
-            self._witness.stored(call.path)
+            self._monitor.stored(call.path)
         elif call.kind == "delete":
-            self._witness.deleted(call.paths or (call.path,))
+            self._monitor.deleted(call.paths or (call.path,))
         return result
 
 
-class WitnessedKeyValue:
-    """The records, through which the witness is told of every change; a handle of one process and one verb."""
+class MonitoredKeyValue:
+    """The records, which tell the monitor of every change; a handle of one process and one verb."""
 
     is_local = True
 
-    def __init__(self, witness: Witness, verb: Verb | None = None) -> None:
-        self.witness = witness
+    def __init__(self, monitor: RepositoryMonitor, verb: Verb | None = None) -> None:
+        self.monitor = monitor
         self._verb = verb
-        self._memory = MemoryKeyValue(witness.space)
+        self._memory = MemoryKeyValue(monitor.space)
         self.get, self.peek, self.snapshot = self._memory.get, self._memory.peek, self._memory.snapshot
 
-    def of(self, verb: Verb) -> WitnessedKeyValue:
+    def of(self, verb: Verb) -> MonitoredKeyValue:
         """The handle of one verb."""
-        return WitnessedKeyValue(self.witness, verb)
+        return MonitoredKeyValue(self.monitor, verb)
 
     get: Callable[[bytes], bytes | None]
     """See `KeyValue.get`."""
@@ -430,12 +435,12 @@ class WitnessedKeyValue:
         new = dict(puts)
         gone = [key for key in deletes if key not in new]
         self._memory.write(puts, gone, expected=expected)
-        self.witness.changed(self._verb, new, gone)
+        self.monitor.changed(self._verb, new, gone)
 
     def put_columns(self, keys: Any, values: Any, *, expected: Mapping[bytes, bytes | None] = {}) -> None:
         """See `KeyValue.put_columns`."""
         self._memory.put_columns(keys, values, expected=expected)
-        self.witness.changed(self._verb, dict(zip(list(keys), list(values), strict=True)), ())
+        self.monitor.changed(self._verb, dict(zip(list(keys), list(values), strict=True)), ())
 
     def maintain(self) -> None:
         """See `KeyValue.maintain`."""

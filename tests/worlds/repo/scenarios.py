@@ -1,7 +1,6 @@
-"""Who is there: each scene a mixture of processes that is dense in some kind of race; `play` runs one.
+"""Scenarios of a repository: which processes run, and what they do. Each is dense in one kind of race.
 
-Owns: the scenes, and the weather they are played in. Invariants: the same seed and scene are the same run. Does not
-know: how anybody is judged.
+Owns: `SCENARIOS`, by name, and `SIMULATION`, which runs one from a seed. Does not know: how processes are judged.
 """
 
 from __future__ import annotations
@@ -9,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from lakebed.testing.scheduled_store import FaultRates
+from lakebed.testing.scheduled_calls import FaultRates
 from worlds.repo.actors import Weights, begin, crew, worker
-from worlds.repo.world import FAULTS, World
+from worlds.repo.world import RepositoryWorld
+from worlds.simulation import Simulation
+from worlds.world import FAULTS
 
-__all__ = ["SCENES", "Scene", "play"]
-
-Scene = Callable[[World], None]
+__all__ = ["SCENARIOS", "SIMULATION"]
 
 STORMY: Final = FaultRates(
     error_before=0.01, lost_request=0.008, lost_reply=0.015, late=0.012, crash=0.008, pause=0.06, pause_steps_max=300
@@ -24,7 +23,7 @@ CALM: Final = FaultRates(pause=0.05, pause_steps_max=300)
 
 LOSSY: Final = FaultRates(lost_reply=0.05, late=0.03, pause=0.1, pause_steps_max=120)
 SLEEPY: Final = FaultRates(lost_reply=0.003, late=0.003, crash=0.001, pause=0.2, pause_steps_max=400)
-"""Hardly anything is lost, and everybody falls asleep where it hurts."""
+"""Little is lost, and every process pauses where it does most harm."""
 
 WRITING: Final[Weights] = {"put": 6, "put_many": 2, "delete": 4, "put_if_absent": 1}
 READING: Final[Weights] = {"get": 3, "list": 4, "differ": 3, "look_back": 1}
@@ -32,7 +31,7 @@ COMPACTING: Final[Weights] = {"compact": 4, "clean": 2}
 BACKGROUND: Final[Weights] = {"sense": 3, "clean": 2}
 
 
-def staging(world: World) -> None:
+def staging(world: RepositoryWorld) -> None:
     """Writers and deleters, while somebody commits, compacts and cleans up."""
     begin(world)
     worker(world, "writer 1", WRITING, count=9, lives=2)
@@ -42,7 +41,7 @@ def staging(world: World) -> None:
     worker(world, "reader", READING, count=6)
 
 
-def rivals(world: World) -> None:
+def rivals(world: RepositoryWorld) -> None:
     """Several want to be the one who makes a path, while it is sealed, committed, compacted and deleted."""
     world.paths = world.paths[:2]
     for number in range(3):
@@ -51,9 +50,9 @@ def rivals(world: World) -> None:
     worker(world, "compactor", {"compact": 1}, count=4)
 
 
-def insisters(world: World) -> None:
+def insisters(world: RepositoryWorld) -> None:
     """Replies are lost, and what was written is sealed, committed and swept before its writer can look for it."""
-    world.change_weather(LOSSY)
+    world.set_faults(LOSSY)
     world.paths = world.paths[:4]
     for number in range(2):
         worker(world, f"insister {number}", {"put_if_absent": 4, "put": 1, "put_many": 1, "delete": 3}, count=9)
@@ -62,7 +61,7 @@ def insisters(world: World) -> None:
         worker(world, f"sweeper {number}", {"sweep": 1}, count=20)
 
 
-def deleters(world: World) -> None:
+def deleters(world: RepositoryWorld) -> None:
     """Few paths are put and deleted again and again over commits and compactions, and differences are asked for."""
     world.paths = world.paths[:3]
     world.texts = world.texts[:2]
@@ -72,7 +71,7 @@ def deleters(world: World) -> None:
     worker(world, "reader", {"differ": 3, "list": 2, "get": 1}, count=6)
 
 
-def prefixes(world: World) -> None:
+def prefixes(world: RepositoryWorld) -> None:
     """Prefixes are deleted under writers, with compactions, commits and listings."""
     begin(world)
     worker(world, "writer", {"put": 4, "put_many": 2, "delete": 1}, count=10)
@@ -81,7 +80,7 @@ def prefixes(world: World) -> None:
     worker(world, "reader", {"list": 3, "differ": 3, "get": 1}, count=6)
 
 
-def movers(world: World) -> None:
+def movers(world: RepositoryWorld) -> None:
     """Everybody moves one head: commits, resets, subsets, compactions, with a writer."""
     begin(world)
     moving = {"commit": 3, "commit_some": 3, "reset": 1, "reset_some": 3, "compact": 3, "hard_reset": 2, "put_many": 3}
@@ -91,7 +90,7 @@ def movers(world: World) -> None:
     worker(world, "reader", READING, count=4)
 
 
-def merges(world: World) -> None:
+def merges(world: RepositoryWorld) -> None:
     """Branches are written to, committed and merged into each other in every way."""
     begin(world, others=("dev", "fix"))
     all_of = ("main", "dev", "fix")
@@ -102,7 +101,7 @@ def merges(world: World) -> None:
     worker(world, "reader", {"list": 1, "look_back": 3}, branches=all_of, count=3)
 
 
-def branches(world: World) -> None:
+def branches(world: RepositoryWorld) -> None:
     """Branches come, go and come back under their writers; what they leave is cleaned up."""
     begin(world, others=("dev",))
     both = ("dev", "fix")
@@ -116,7 +115,7 @@ def branches(world: World) -> None:
     worker(world, "reader", READING, branches=both, count=4)
 
 
-def imports(world: World) -> None:
+def imports(world: RepositoryWorld) -> None:
     """Imports that are run by several and again, beside commits and resets."""
     begin(world)
     worker(world, "importer 1", {"import_objects": 3, "commit": 1, "reset": 1}, count=5, lives=3)
@@ -125,7 +124,7 @@ def imports(world: World) -> None:
     worker(world, "mover", {"commit": 2, "reset": 2, "compact": 1, "delete_prefix": 1}, count=5)
 
 
-def garbage(world: World) -> None:
+def garbage(world: RepositoryWorld) -> None:
     """Uploads, resets, dropped branches and compactions, and collectors that wait for no age."""
     begin(world, others=("dev",))
     both = ("main", "dev")
@@ -139,9 +138,9 @@ def garbage(world: World) -> None:
     worker(world, "reader", {"get": 4, "look_back": 1, "list": 1}, branches=both, count=6)
 
 
-def sweepers(world: World) -> None:
+def sweepers(world: RepositoryWorld) -> None:
     """Everything that is dropped is swept away at once, under readers that fall asleep."""
-    world.change_weather(SLEEPY)
+    world.set_faults(SLEEPY)
     world.paths = world.paths[:4]
     begin(world)
     for number in range(3):
@@ -152,9 +151,9 @@ def sweepers(world: World) -> None:
         worker(world, f"sweeper {number}", {"clean": 1}, count=8)
 
 
-def sleepers(world: World) -> None:
+def sleepers(world: RepositoryWorld) -> None:
     """Writers that fall asleep between upload and staging, and collectors that fall asleep anywhere."""
-    world.change_weather(SLEEPY)
+    world.set_faults(SLEEPY)
     world.dawdling = 0.95
     world.paths = world.paths[:3]
     for number in range(4):
@@ -164,7 +163,7 @@ def sleepers(world: World) -> None:
     worker(world, "mover", {"commit": 1, "compact": 1, "reset": 1}, count=3)
 
 
-def expiry(world: World) -> None:
+def expiry(world: RepositoryWorld) -> None:
     """Commits that nobody needs any more are tagged, branched and gone back to, while they expire."""
     begin(world, others=("dev",), count=4)
     both = ("main", "dev")
@@ -176,7 +175,7 @@ def expiry(world: World) -> None:
         worker(world, f"collector {number}", {"sleep": 2, "collect": 3}, count=6)
 
 
-def retention(world: World) -> None:
+def retention(world: RepositoryWorld) -> None:
     """Commits expire while somebody tags them, goes back to them, reverts and undeletes."""
     begin(world, others=("dev",), count=3)
     both = ("main", "dev")
@@ -190,7 +189,7 @@ def retention(world: World) -> None:
     worker(world, "reader", {"get": 2, "look_back": 1}, branches=both, count=4)
 
 
-def sensors(world: World) -> None:
+def sensors(world: RepositoryWorld) -> None:
     """Threads of one process, as a server has them, with its background; another process beside."""
     begin(world, others=("dev",))
     both = ("main", "dev")
@@ -205,7 +204,7 @@ def sensors(world: World) -> None:
     worker(world, "job", {"put_many": 3, "sense": 2, "commit": 1}, branches=both, count=6)
 
 
-def crowd(world: World) -> None:
+def crowd(world: RepositoryWorld) -> None:
     """Everything at once."""
     begin(world, others=("dev",))
     every: Weights = {
@@ -238,7 +237,7 @@ def crowd(world: World) -> None:
         worker(world, f"worker {number}", every, branches=both, count=8, lives=2)
 
 
-def power(world: World) -> None:
+def power(world: RepositoryWorld) -> None:
     """The power goes for everybody; what was referred to is there."""
     garbage(world)
     world.power_lost_at = world.rng.randrange(100, 1200)
@@ -250,9 +249,9 @@ def power(world: World) -> None:
     world.revive = revive
 
 
-SCENES: Final[dict[str, Scene]] = {
-    scene.__name__: scene
-    for scene in (
+SCENARIOS: Final[dict[str, Callable[[RepositoryWorld], None]]] = {
+    scenario.__name__: scenario
+    for scenario in (
         staging,
         rivals,
         insisters,
@@ -275,16 +274,9 @@ SCENES: Final[dict[str, Scene]] = {
 
 _RETENTION_DAYS: Final = {"retention": 1, "expiry": 0, "crowd": 1}
 
-
-def play(seed: int, *, scene: str | None = None) -> World:
-    """Run one scene: the named one, or the one whose turn it is.
-
-    Raises:
-        Violation: a promise was broken.
-    """
-    names = list(SCENES)
-    weather = (FAULTS, CALM, STORMY)[seed // len(names) % 3] if scene is None else (FAULTS, CALM, STORMY)[seed % 3]
-    name = scene or names[seed % len(names)]
-    world = World(seed, faults=weather, retention_days=_RETENTION_DAYS.get(name))
-    SCENES[name](world)
-    return world.run()
+SIMULATION: Final = Simulation(
+    "repo",
+    SCENARIOS,
+    (FAULTS, CALM, STORMY),
+    lambda seed, faults, scenario: RepositoryWorld(seed, faults=faults, retention_days=_RETENTION_DAYS.get(scenario)),
+)

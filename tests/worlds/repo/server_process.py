@@ -1,7 +1,8 @@
-"""A server in a process of its own, which may be killed, stopped and started again, and a lane's way to it.
+"""A server in a process of its own, which may be killed, stopped and started again, and a client of it.
 
-Owns: `Served`, one ``lakebed serve`` at a port that stays the same over all its lives, and `Web`, which speaks HTTP
-with one of several servers. Does not know: what is written, and when a server dies (`worlds.repo.workload`).
+Owns: `ServerProcess`, one ``lakebed serve`` at a port that stays the same over all its lives, and `HttpClient`, which
+speaks HTTP with one of several servers. Does not know: what is written, and when a server dies
+(`worlds.repo.workload`).
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from urllib.parse import quote, urlencode
 import urllib3
 
 from lakebed.clock import SystemClock
-from worlds.repo.client import Refused, State, Unclear, Wrong, checksum_of
-from worlds.repo.workload import Lane, Move
+from worlds.promise import PromiseBroken
+from worlds.repo.client import Refused, RepositoryClient, State, Unclear, checksum_of
+from worlds.repo.workload import Step, Workload
+from worlds.waiting import pause
 
-__all__ = ["ImportLane", "Served", "Web", "free_port", "memory_of"]
+__all__ = ["HttpClient", "ImportWorkload", "ServerProcess", "free_port", "memory_of"]
 
 API = "/api/v1"
 IMPORT = "/branches/imports/import"
@@ -32,7 +35,7 @@ _CLOCK = SystemClock()
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on."""
+    """A free loopback port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -46,7 +49,7 @@ def memory_of(pid: int, field: str = "VmHWM") -> int:
     raise ValueError(f"process {pid} has no {field}")
 
 
-class Served:
+class ServerProcess:
     """``lakebed serve`` of one storage at one port.
 
     Args:
@@ -89,8 +92,8 @@ class Served:
         assert self.keys is not None
         return urllib3.make_headers(basic_auth=":".join(self.keys))
 
-    def start(self, *arguments: str) -> Served:
-        """Start, and wait until it answers. Raises `Wrong` when it does not."""
+    def start(self, *arguments: str) -> ServerProcess:
+        """Start, and wait until it answers. Raises `PromiseBroken` when it does not."""
         with self.errors.open("ab") as errors:
             self.process = subprocess.Popen(
                 [*self._command, *arguments], stdout=subprocess.PIPE, stderr=errors, env=self._environment
@@ -100,7 +103,7 @@ class Served:
         while lines[-1] not in (b"", b"}\n"):
             lines.append(self.process.stdout.readline())
         if not lines[-1]:
-            raise Wrong(f"the server ended with {self.process.wait()}: {self.errors.read_text()[-3000:]}")
+            raise PromiseBroken(f"the server ended with {self.process.wait()}: {self.errors.read_text()[-3000:]}")
         told = json.loads(b"".join(lines))
         if told["secret_access_key"] is not None:
             self.keys = (told["access_key_id"], told["secret_access_key"])
@@ -120,7 +123,7 @@ class Served:
         self.process.stdout.close()
         return code
 
-    def __enter__(self) -> Served:
+    def __enter__(self) -> ServerProcess:
         try:
             return self if self.process is not None else self.start()
         except BaseException:
@@ -144,8 +147,8 @@ class Served:
         return [line[:4000] for line in self.told().splitlines() if "Traceback" in line or '"status":500' in line]
 
 
-class Web:
-    """A lane's way over HTTP, each time to any of several servers.
+class HttpClient(RepositoryClient):
+    """A repository over HTTP; each call goes to any of several servers.
 
     Args:
         endpoints: of the servers.
@@ -154,7 +157,7 @@ class Web:
         settle_s: how long something may still land after its server went away: an unclear call waits so long.
     """
 
-    puts_many = False
+    puts_many: bool = False
 
     def __init__(
         self,
@@ -182,7 +185,7 @@ class Web:
         at: str | None = None,
         **query: Any,
     ) -> urllib3.BaseHTTPResponse:
-        """One request: its reply of 2xx. Raises `Refused`, `Unclear`, `Wrong`."""
+        """One request: its reply of 2xx. Raises `Refused`, `Unclear`, `PromiseBroken`."""
         root = place if place.startswith(API) else self._here + place
         url = (at or self._rng.choice(self._endpoints)) + root + ("?" + urlencode(query) if query else "")
         if isinstance(body, dict):
@@ -192,56 +195,51 @@ class Web:
                 method, url, body=body, headers={**self._headers, **(headers or {})}, redirect=False
             )
         except urllib3.exceptions.HTTPError as error:
-            _CLOCK.sleep(self._settle_s)
+            pause(self._settle_s)
             raise Unclear(str(error)) from error
         if reply.status < 300:
             return reply
         message = reply.data[:2_000]
         if reply.status == 503:
-            _CLOCK.sleep(self._settle_s)
+            pause(self._settle_s)
             raise Unclear(f"{reply.status} {message!r}")
         if reply.status >= 500 or "message" not in json.loads(reply.data):
-            raise Wrong(f"{method} {url}: {reply.status} {message!r}")
+            raise PromiseBroken(f"{method} {url}: {reply.status} {message!r}")
         raise Refused(reply.headers["X-Lakebed-Error"], f"{reply.status} {message!r}")
 
     def put(self, branch: str, path: str, body: bytes, *, only_if_absent: bool = False) -> None:
-        """See `Way`. The reply must be about what was sent."""
+        """Write an object; the reply must be about what was sent."""
         headers = {"If-None-Match": "*"} if only_if_absent else {}
         got = self.ask("POST", f"/branches/{branch}/objects", body, headers, path=path).json()
         if (got["path"], got["size_bytes"], got["checksum"]) != (path, len(body), checksum_of(body)):
-            raise Wrong(f"the reply to {path}, {len(body)} bytes: {got}")
+            raise PromiseBroken(f"the reply to {path}, {len(body)} bytes: {got}")
 
     def put_many(self, branch: str, bodies: Mapping[str, bytes]) -> None:
-        """See `Way`: the interface has no such call."""
+        """Not offered: the interface has no such call."""
         raise NotImplementedError
 
     def delete(self, branch: str, paths: list[str]) -> None:
-        """See `Way`."""
         if len(paths) == 1:
             self.ask("DELETE", f"/branches/{branch}/objects", path=paths[0])
             return
         if errors := self.ask("POST", f"/branches/{branch}/objects/delete", {"paths": paths}).json()["errors"]:
-            raise Wrong(f"deleting {paths}: {errors}")
+            raise PromiseBroken(f"deleting {paths}: {errors}")
 
     def clear(self, branch: str, prefix: str) -> None:
-        """See `Way`. As clients do it: list, then delete."""
+        """List, then delete, as clients do."""
         if paths := sorted(self.show(branch, prefix)):
             self.delete(branch, paths)
 
     def commit(self, branch: str, message: str) -> str:
-        """See `Way`."""
         return str(self.ask("POST", f"/branches/{branch}/commits", {"message": message}).json()["id"])
 
     def merge(self, source: str, into: str) -> None:
-        """See `Way`."""
         self.ask("POST", f"/refs/{source}/merge/{into}", {})
 
     def revert(self, branch: str, ref: str) -> None:
-        """See `Way`."""
         self.ask("POST", f"/branches/{branch}/revert", {"ref": ref, "parent_number": 0})
 
     def reset(self, branch: str, *, prefix: str | None = None, hard: bool = False) -> None:
-        """See `Way`."""
         if hard:
             self.ask("PUT", f"/branches/{branch}/hard_reset", ref=self.head(branch), force="true")
         else:
@@ -249,33 +247,26 @@ class Web:
             self.ask("PUT", f"/branches/{branch}", kind)
 
     def create_branch(self, name: str, source: str) -> None:
-        """See `Way`."""
         self.ask("POST", "/branches", {"name": name, "source": source})
 
     def delete_branch(self, name: str) -> None:
-        """See `Way`."""
         self.ask("DELETE", f"/branches/{name}")
 
     def create_tag(self, name: str, ref: str) -> None:
-        """See `Way`."""
         self.ask("POST", "/tags", {"id": name, "ref": ref})
 
     def delete_tag(self, name: str) -> None:
-        """See `Way`."""
         self.ask("DELETE", f"/tags/{name}")
 
     def names(self, kind: str, prefix: str) -> dict[str, str]:
-        """See `Way`."""
         place = "/tags" if kind == "tag" else "/branches"
         rows = self.ask("GET", place, prefix=prefix, amount=1000).json()["results"]
         return {row["id"]: row["commit_id"] for row in rows}
 
     def head(self, branch: str) -> str:
-        """See `Way`."""
         return str(self.ask("GET", f"/branches/{branch}").json()["commit_id"])
 
     def show(self, ref: str, prefix: str, *, bodies: bool = False) -> dict[str, str]:
-        """See `Way`."""
         found: dict[str, str] = {}
         after, more = "", True
         while more:
@@ -288,7 +279,7 @@ class Web:
         return found
 
 
-class ImportLane(Lane):
+class ImportWorkload(Workload):
     """Imports a folder again and again; an import whose reply was lost is asked for once more.
 
     Args:
@@ -297,44 +288,44 @@ class ImportLane(Lane):
 
     references = ("imports",)
 
-    def __init__(self, way: Web, said: Path, name: str, seed: int, *, source: Path) -> None:
-        super().__init__(way, said, name, seed)
-        self._web = way
+    def __init__(self, client: HttpClient, said: Path, name: str, seed: int, *, source: Path) -> None:
+        super().__init__(client, said, name, seed)
+        self._client = client
         self._source = source
         self._sums = {file.name: checksum_of(file.read_bytes()) for file in source.iterdir()}
 
     def prepare(self) -> None:
         """Make the branch."""
         try:
-            self._patiently(lambda: self.way.create_branch("imports", "main"))
+            self._patiently(lambda: self.client.create_branch("imports", "main"))
         except Refused as error:
             if error.args[0] != "branch_exists":
                 raise
 
     def observe(self) -> State:
         """Paths alone: what is imported has its store's checksum."""
-        return {"imports": dict.fromkeys(self.way.show("imports", self.prefix), "")}
+        return {"imports": dict.fromkeys(self.client.show("imports", self.prefix), "")}
 
-    def next_move(self) -> Move:
+    def next_step(self) -> Step:
         """Import to a place of its own."""
         into = f"{self.prefix}{self.number}/"
         after = {**self.state["imports"], **dict.fromkeys((into + name for name in self._sums), "")}
-        return Move("import", {"imports": after}, lambda: self._patiently(lambda: self._import(into)), set())
+        return Step("import", {"imports": after}, lambda: self._patiently(lambda: self._import(into)), set())
 
     def _import(self, into: str) -> None:
-        if self.way.show("imports", into):
+        if self.client.show("imports", into):
             return
         place = {"type": "common_prefix", "path": f"local://{self._source}/", "destination": into}
         try:
-            started = self._web.ask("POST", IMPORT, {"paths": [place], "commit": {"message": "import"}}).json()["id"]
+            started = self._client.ask("POST", IMPORT, {"paths": [place], "commit": {"message": "import"}}).json()["id"]
         except Refused as error:
             if error.args[0] == "import_busy":
                 raise Unclear("another import goes on") from error
             raise
         while True:
-            told = self._patiently(lambda: self._web.ask("GET", IMPORT, id=started).json())
+            told = self._patiently(lambda: self._client.ask("GET", IMPORT, id=started).json())
             if told["completed"]:
                 return
             if "error" in told:
                 raise Unclear(f"the import failed: {told['error']}")
-            _CLOCK.sleep(0.02)
+            pause(0.02)

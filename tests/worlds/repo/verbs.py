@@ -15,11 +15,11 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound, Unavailable
 from lakebed.repo.entry import decode_entry
+from worlds.promise import PromiseBroken
 from worlds.repo.model import (
     History,
     Ledger,
     Moment,
-    Violation,
     alike,
     applied,
     below,
@@ -112,10 +112,10 @@ class Verb:
         return False
 
     def acknowledged(self, result: Any, known: Known) -> None:
-        """Judge a result. Raises `Violation`."""
+        """Judge a result. Raises `PromiseBroken`."""
 
     def refused(self, error: LakebedError, known: Known) -> None:
-        """Judge an error that is part of life. Raises `Violation`."""
+        """Judge an error that is part of life. Raises `PromiseBroken`."""
 
     # ---- words for those that follow
 
@@ -126,13 +126,13 @@ class Verb:
     def must_have_happened(self) -> None:
         """Raise unless it had its effect."""
         if not self.effect_count:
-            raise Violation(f"{self} was acknowledged and has no effect")
+            raise PromiseBroken(f"{self} was acknowledged and has no effect")
 
     def must_have_been(self, known: Known, what: str, is_so: Callable[[Moment], bool]) -> None:
         """Raise unless something held at some moment of its time."""
         if not any(is_so(one) for one in self.moments(known)):
             states = "; ".join(shown(one.state) for one in self.moments(known)[-4:])
-            raise Violation(f"{self} was told: {what}, which never was so: {states}")
+            raise PromiseBroken(f"{self} was told: {what}, which never was so: {states}")
 
 
 # ---- staging
@@ -305,7 +305,7 @@ class Tagging(Verb):
         """It was there, or was not."""
         named = [id for tick, id in known.tags.get(self.tag, [(0, None)])]
         if error.kind == "tag_exists" and not any(id is not None for id in named):
-            raise Violation(f"{self} was told that the tag is there, and it never was")
+            raise PromiseBroken(f"{self} was told that the tag is there, and it never was")
 
 
 REFUSALS: Final[Mapping[type[LakebedError], Sequence[str]]] = {

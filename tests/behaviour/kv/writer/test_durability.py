@@ -28,6 +28,7 @@ from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.testing import Call, Crashed, Fault, FaultyStore, ManualClock, RecordingStore
 from lakebed.testing.wrapper import StoreWrapper
+from worlds.waiting import wait_until
 
 R = TypeVar("R")
 
@@ -89,16 +90,6 @@ def running(*works: Callable[[], None]) -> Iterator[None]:
         assert not thread.is_alive()
 
 
-def until(reached: Callable[[], bool]) -> None:
-    """Return when it is so; give up after half a minute."""
-    tick = threading.Event()
-    for _ in range(30_000):
-        if reached():
-            return
-        tick.wait(0.001)
-    pytest.fail("it never came")
-
-
 def test_a_durable_write_is_exactly_one_put(place: DatabaseLocation, open_at: Opener) -> None:
     """One create of a log object, nothing else, for put, delete, batch and compare-and-set; none without waiting."""
     db = open_at(place, l0_sst_bytes=1 << 20, unflushed_bytes_max=1 << 20)
@@ -133,7 +124,7 @@ def test_waiting_threads_share_one_put(place: DatabaseLocation) -> None:
         with place.store.count() as requests, running(lambda: db.put(b"first", b"1")):
             assert gate.arrived.wait(30)
             with running(*(lambda i=i: db.put(b"%02d" % i, b"x") for i in range(16))):  # type: ignore[misc]
-                until(lambda: db.stats().last_sequence == 17)
+                wait_until(lambda: db.stats().last_sequence == 17)
                 assert db.stats().durable_sequence == 0
                 gate.is_open.set()
         assert requests.put == 2
@@ -195,7 +186,7 @@ def test_followers_of_a_failing_leader_are_told(place: DatabaseLocation, clock: 
         with running(lambda: write(b"leader")):
             assert gate.arrived.wait(30)
             with running(lambda: write(b"later 1"), lambda: write(b"later 2"), lambda: write(b"later 3")):
-                until(lambda: db.stats().last_sequence == 5)
+                wait_until(lambda: db.stats().last_sequence == 5)
                 gate.is_open.set()
         assert outcomes == {b"leader": "outcome_unknown", b"later 1": "ok", b"later 2": "ok", b"later 3": "ok"}
         assert db.stats().durable_sequence == 5
@@ -541,7 +532,7 @@ def test_what_nobody_waits_for_becomes_durable_by_itself(real: DatabaseLocation)
     with Database.open(real, options=DatabaseOptions(wal_flush_interval_ms=5)) as db:
         for i in range(3):
             db.put(b"%d" % i, b"x", await_durable=False)
-            until(lambda i=i: db.stats().durable_sequence == i + 1)  # type: ignore[misc]
+            wait_until(lambda i=i: db.stats().durable_sequence == i + 1)  # type: ignore[misc]
 
 
 def test_threads_flush_compact_and_renew(real: DatabaseLocation) -> None:
@@ -553,8 +544,10 @@ def test_threads_flush_compact_and_renew(real: DatabaseLocation) -> None:
         first_end = lease_end(real)
         for i in range(3000):
             db.put(b"%05d" % i, b"x" * 50, await_durable=False)
-        until(lambda: db.stats().run_count > 0 and db.stats().memtables_waiting == 0)
-        until(lambda: lease_end(real) > first_end)
+        wait_until(
+            lambda: db.stats().run_count > 0 and db.stats().memtables_waiting == 0, timeout_s=30, interval_s=0.001
+        )
+        wait_until(lambda: lease_end(real) > first_end)
         assert sum(1 for _ in db.scan()) == 3000
 
 
@@ -564,7 +557,7 @@ def test_a_store_that_comes_back_is_tried_again(real: DatabaseLocation) -> None:
     with Database.open(through(real, store), options=DatabaseOptions(l0_sst_bytes=5_000)) as db:
         for i in range(100):
             db.put(b"%d" % i, b"x" * 50, await_durable=False)
-        until(lambda: db.stats().l0_count > 0)
+        wait_until(lambda: db.stats().l0_count > 0)
         assert store.errors == []
 
 
@@ -580,7 +573,7 @@ def test_an_error_in_the_background_reaches_the_next_writer(real: DatabaseLocati
                 return error.kind == "disk_full"
             return False
 
-        until(write)
+        wait_until(write)
         db.put(b"k", b"y")
         assert db.get(b"k") == b"y"
 
@@ -591,6 +584,6 @@ def test_a_fenced_database_stops_its_threads(real: DatabaseLocation) -> None:
     old = Database.open(real, options=options)
     with Database.open(real, options=DatabaseOptions(background=False), take_over=True) as new:
         new.put(b"k", b"new")
-        until(lambda: old.stats().fenced)
+        wait_until(lambda: old.stats().fenced)
         old.close()
         assert new.get(b"k", linearizable=True) == b"new"

@@ -1,0 +1,34 @@
+"""Real time, for tests of real processes and servers: the one module of the tests that sleeps.
+
+Owns: `wait_until`, for everything that another process makes true, and `pause`, the time between two steps of a
+workload. Tests of one process move a manual or simulated clock instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from lakebed.clock import SystemClock
+
+__all__ = ["pause", "wait_until"]
+
+_CLOCK: Final = SystemClock()
+
+
+def wait_until(condition: Callable[[], object], *, timeout_s: float = 60.0, interval_s: float = 0.01) -> None:
+    """Return when a condition is true; it is asked again after each interval.
+
+    Raises:
+        AssertionError: it was still false after `timeout_s` seconds.
+    """
+    end_s = _CLOCK.monotonic_s() + timeout_s
+    while not condition():
+        if _CLOCK.monotonic_s() >= end_s:
+            raise AssertionError(f"the condition was not met within {timeout_s:g} s")
+        _CLOCK.sleep(interval_s)
+
+
+def pause(seconds: float) -> None:
+    """Let real time pass between two steps of a workload."""
+    _CLOCK.sleep(seconds)
