@@ -16,12 +16,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakebed.repo import branches, collect, commit, compact, heads, importing, pick, rebase, reset, tags
+from lakebed.repo import branches, collect, compact, heads, importing, tags
 from lakebed.repo import merge as merge_module
 from lakebed.repo.committed.merge import MergeOutcome
 from lakebed.repo.model import DIFF_SCHEMA, DiffKind
 from lakebed.repo.rows import rows_of
 from lakebed.repo.staging import changes, cleanup, protocol, uncommitted, view, write
+from lakebed.repo.verbs import commit, pick, rebase, reset
+from lakebed.repo.verbs import merge as merge_verb
 from worlds.promise import PromiseBroken
 from worlds.repo.model import merged
 from worlds.repo.scenarios import SIMULATION
@@ -83,8 +85,8 @@ def branches_are_not_expected(patch: Patch) -> None:
     """A staged row lands whatever became of the branch's record since it was read."""
     write_rows = write.write_rows
 
-    def anyway(home: Any, keys: Any, values: Any, *, expected: Any) -> bool:
-        return write_rows(home, keys, values, expected=without(expected, b"/branches/"))
+    def anyway(context: Any, keys: Any, values: Any, *, expected: Any) -> bool:
+        return write_rows(context, keys, values, expected=without(expected, b"/branches/"))
 
     patch.setattr(write, "write_rows", anyway)
 
@@ -94,8 +96,8 @@ def boundaries_are_not_expected(patch: Patch) -> None:
     """A staged row lands whatever collection has begun since the boundary was read."""
     write_rows = write.write_rows
 
-    def anyway(home: Any, keys: Any, values: Any, *, expected: Any) -> bool:
-        return write_rows(home, keys, values, expected=without(expected, b"/boundary"))
+    def anyway(context: Any, keys: Any, values: Any, *, expected: Any) -> bool:
+        return write_rows(context, keys, values, expected=without(expected, b"/boundary"))
 
     patch.setattr(write, "write_rows", anyway)
 
@@ -127,7 +129,10 @@ def own_entries_are_rivals(patch: Patch) -> None:
 def rivals_are_not_expected(patch: Patch) -> None:
     """A conditional put looks, and then writes whatever came meanwhile."""
     say_otherwise(
-        patch, write, "_stage_unless", ("expected={**standing.on_both, staged: own}", "expected=standing.on_both")
+        patch,
+        write,
+        "_stage_unless",
+        ("expected={**precondition.on_both, staged: own}", "expected=precondition.on_both"),
     )
 
 
@@ -136,8 +141,8 @@ def entries_are_removed_anyway(patch: Patch) -> None:
     """A staged entry is removed without a tombstone, whatever became of the branch's record."""
     replace_rows = write.replace_rows
 
-    def anyway(home: Any, puts: Any, removed: Any, *, expected: Any) -> bool:
-        return replace_rows(home, puts, removed, expected=without(expected, b"/branches/"))
+    def anyway(context: Any, puts: Any, removed: Any, *, expected: Any) -> bool:
+        return replace_rows(context, puts, removed, expected=without(expected, b"/branches/"))
 
     patch.setattr(write, "replace_rows", anyway)
 
@@ -189,7 +194,7 @@ def layers_of_two_moments(patch: Patch) -> None:
         patch,
         view,
         "open_view",
-        ("record, _ = load_branch(home, resolved.name, snapshot=snapshot)", "record = resolved.branch"),
+        ("record, _ = load_branch(context, resolved.name, snapshot=snapshot)", "record = resolved.branch"),
     )
 
 
@@ -273,7 +278,9 @@ def tokens_are_applied_oldest_last(patch: Patch) -> None:
     """Of two sealed tokens the older one wins."""
     changes_of = heads.changes_of
     for module in (heads, compact):
-        patch.setattr(module, "changes_of", lambda home, snapshot, tokens: changes_of(home, snapshot, tokens[::-1]))
+        patch.setattr(
+            module, "changes_of", lambda context, snapshot, tokens: changes_of(context, snapshot, tokens[::-1])
+        )
 
 
 @undone_in("staging")
@@ -288,8 +295,8 @@ def what_was_not_chosen_is_lost(patch: Patch) -> None:
     say_otherwise(
         patch,
         commit,
-        "commit",
-        ("compacted=None if not is_partial or same_state(home, target, state) else state", "compacted=None"),
+        "Commit.run",
+        ("None if not is_partial or same_state(context, target, state) else state", "None"),
     )
 
 
@@ -299,7 +306,7 @@ def hard_resets_keep_what_is_compacted(patch: Patch) -> None:
     say_otherwise(
         patch,
         reset,
-        "hard_reset",
+        "HardReset.run",
         ("return Move(id, relies_on=[id])", "return Move(id, sealed.record.compacted, relies_on=[id])"),
     )
 
@@ -310,7 +317,7 @@ def resets_keep_what_is_compacted(patch: Patch) -> None:
     say_otherwise(
         patch,
         reset,
-        "reset",
+        "Reset.run",
         ("Move(sealed.record.commit_id)", "Move(sealed.record.commit_id, sealed.record.compacted)"),
     )
 
@@ -318,8 +325,8 @@ def resets_keep_what_is_compacted(patch: Patch) -> None:
 @undone_in("merges")
 def merges_do_not_mind_the_dirt(patch: Patch) -> None:
     """A merge, pick, rebase or import drops what is uncommitted."""
-    for module in (merge_module, pick, rebase, importing):
-        patch.setattr(module, "check_clean", lambda home, sealed, *, operation: None)
+    for module in (merge_verb, pick, rebase, importing):
+        patch.setattr(module, "check_clean", lambda context, sealed, *, operation: None)
 
 
 @undone_in("insisters")
@@ -382,26 +389,26 @@ def deletions_forget_sealed_tokens(patch: Patch) -> None:
 @undone_in("crowd")
 def named_tokens_are_orphans(patch: Patch) -> None:
     """The cleanup does not look which tokens branches name."""
-    patch.setattr(cleanup, "_named_tokens", lambda home, snapshot: set())
+    patch.setattr(cleanup, "_named_tokens", lambda context, snapshot: set())
 
 
 @undone_in("expiry")
 def expired_commits_can_be_tagged(patch: Patch) -> None:
     """A tag is made of a commit whose objects go."""
-    say_otherwise(patch, tags, "create_tag", (", home.keys.expired(commit_id): None}", "}"))
+    say_otherwise(patch, tags, "create_tag", (", context.keys.expired(commit_id): None}", "}"))
 
 
 @undone_in("expiry")
 def expired_commits_can_be_branched(patch: Patch) -> None:
     """A branch is made, or comes back, at a commit whose objects go."""
-    say_otherwise(patch, branches, "_create", (", home.keys.expired(commit_id): None}", "}"))
+    say_otherwise(patch, branches, "_create", (", context.keys.expired(commit_id): None}", "}"))
 
 
 @undone_in("retention")
 def expired_commits_can_be_heads(patch: Patch) -> None:
     """A head goes to a commit whose objects go, or takes over its entries."""
     guards = heads._guards
-    patch.setattr(heads, "_guards", lambda home, sealed, move: without(guards(home, sealed, move), b"/expired/"))
+    patch.setattr(heads, "_guards", lambda context, sealed, move: without(guards(context, sealed, move), b"/expired/"))
 
 
 @undone_in("sweepers")
@@ -425,7 +432,7 @@ def no_marks_of_expiry(patch: Patch) -> None:
 def no_second_look(patch: Patch) -> None:
     """What was referred to between the first snapshot and its marks is not seen."""
     say_otherwise(
-        patch, collect, "_Collection._judge", ("second = mark(home, snapshot, now_ms=now_ms)", "second = first")
+        patch, collect, "_Collection._judge", ("second = mark(context, snapshot, now_ms=now_ms)", "second = first")
     )
 
 
@@ -450,13 +457,13 @@ def boundaries_go_back(patch: Patch) -> None:
 def publishes_do_not_expect_the_boundary(patch: Patch) -> None:
     """What an operation has written is published whatever collection has begun meanwhile."""
     guards = heads._guards
-    patch.setattr(heads, "_guards", lambda home, sealed, move: without(guards(home, sealed, move), b"/boundary"))
+    patch.setattr(heads, "_guards", lambda context, sealed, move: without(guards(context, sealed, move), b"/boundary"))
 
 
 @undone_in("garbage")
 def what_is_staged_is_garbage(patch: Patch) -> None:
     """Only what is committed is needed."""
-    patch.setattr(collect, "_staged", lambda home, marked, snapshot: pa.chunked_array([], pa.string()))
+    patch.setattr(collect, "_staged", lambda context, marked, snapshot: pa.chunked_array([], pa.string()))
 
 
 @undone_in("garbage")
