@@ -1,9 +1,9 @@
-"""Whether a change still fits the newest snapshot. Pure: entries in, `Conflict` or nothing out.
+"""Whether a change can still be applied to the newest snapshot. Pure: raises `Conflict` or returns nothing.
 
 Owns: the two rules of a commit that lost a race. (1) Every file that the change deletes is still live. (2) In a
 primary-key table, files of one level > 0 in one bucket do not overlap in their keys.
 
-Does not know: where entries come from, how often a commit is tried. Columns are those of `manifest.ENTRY_SCHEMA`.
+Does not know: where entries come from, how often a commit is retried. Columns are those of `manifest.ENTRY_SCHEMA`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def rests_on_state(entries: pa.Table) -> bool:
 
 
 def touches(entries: pa.Table, others: pa.Table) -> bool:
-    """Whether another commit's delta could have made `entries` unfit: it rests on state in one of the same buckets."""
+    """Whether another commit's delta may conflict with `entries`: `rests_on_state` for one of the same buckets."""
     if others.num_rows == 0 or not rests_on_state(others):
         return False
     theirs, ours = row_codes(_BUCKET, others, entries)
@@ -40,7 +40,7 @@ def touches(entries: pa.Table, others: pa.Table) -> bool:
 
 
 def writes_same_buckets(entries: pa.Table, others: pa.Table) -> bool:
-    """Whether another commit's delta may have changed rows of the buckets that `entries` are in."""
+    """Whether another commit's delta may have changed rows in the buckets of `entries`."""
     if others.num_rows == 0 or entries.num_rows == 0:
         return False
     theirs, ours = row_codes(_BUCKET, others, entries)
@@ -54,7 +54,7 @@ def check_fits(entries: pa.Table, *, live: pa.Table, key_types: Sequence[str], s
         entries: the change, ADDs and DELETEs.
         live: live ADD entries of (at least) the buckets that the change touches.
         key_types: Paimon type texts of the trimmed primary key; empty for append tables.
-        snapshot_id: whose live files these are, for the sentence.
+        snapshot_id: of `live`, for the message.
 
     Raises:
         Conflict: with kind ``file_gone`` or ``keys_overlap``.
@@ -66,7 +66,7 @@ def check_fits(entries: pa.Table, *, live: pa.Table, key_types: Sequence[str], s
         name = gone["file_name"][0].as_py()
         raise Conflict(
             f"{gone.num_rows} of {deletes.num_rows} files that this change replaces are no longer in snapshot "
-            f"{snapshot_id} ({name} is one): another writer replaced them. Read again and redo the change.",
+            f"{snapshot_id} ({name} is one): another writer replaced them. Read the table again and redo the change.",
             kind="file_gone",
             file=name,
             snapshot=snapshot_id,

@@ -1,11 +1,16 @@
-"""What cannot match a predicate, decided by manifests alone: partitions, column bounds, null counts.
+"""Which files cannot match a predicate, by their manifest entries alone: partitions, column bounds, null counts.
 
-Owns: `may_match`. Invariants: it errs on one side only, False means that no row of the file matches; statistics are
-read by field id through schema evolution, so a renamed column keeps its bounds, a widened one is compared in its new
-type, and a column newer than the file is null in it; statistics that are absent, or not of the form their schema says,
-prove nothing; bounds that older versions and other clients get wrong prove nothing unless the entry has today's
-`STATS_VERSION` (`_trusted`). Does not know: which columns may be judged at all (a file of a primary-key table may hold
-old versions of a row, so its value columns prove nothing): the caller says so.
+Owns: `may_match`.
+
+Invariants:
+- False means that no row of the file matches; True means nothing.
+- Statistics are found by field id, through schema evolution: a renamed column keeps its bounds, a widened one is
+  compared in its new type, and a column added after the file was written is null in it.
+- Statistics that are missing or do not have the form of their schema prove nothing. Neither do bounds that older
+  versions and other clients compute wrongly, unless the entry has the current `STATS_VERSION` (`_trusted`).
+
+Does not know: which columns may be used. In a primary-key table a file may hold old versions of a row, so its value
+columns prove nothing; the caller passes `stats_columns`.
 """
 
 from __future__ import annotations
@@ -27,12 +32,12 @@ __all__ = ["may_match", "partition_columns"]
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 _IN_VALUES_MAX = 64
-"""An IN of more values is judged by its smallest and largest only."""
+"""An IN of more values is compared by its smallest and largest value only."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """What is known of one column in some files, one element a file."""
+    """What is known about one column in some files, one element a file."""
 
     low: pa.Array
     high: pa.Array
@@ -64,12 +69,12 @@ def may_match(
 
     Args:
         entries: `manifest.ENTRY_SCHEMA`.
-        schema: in whose column names and types the predicate speaks.
-        schema_of: the schema of an id, for files written under older ones.
-        stats_columns: columns whose statistics may be used besides partition columns; None: all.
+        schema: the predicate uses its column names and types.
+        schema_of: schemas by id, for files written under older ones.
+        stats_columns: columns whose statistics may be used, in addition to partition columns; None: all.
 
     Raises:
-        InvalidRequest: the predicate names an unknown column or compares what cannot be compared.
+        InvalidRequest: the predicate names an unknown column, or compares a column with a value of another type.
         Corruption: a partition or a statistics row is damaged.
 
     Cost: linear in the entries, vectorised; only columns of the predicate are decoded.
@@ -97,7 +102,7 @@ def _groups(entries: pa.Table) -> list[tuple[np.ndarray[Any, np.dtype[np.int64]]
             "stats": pc.binary_join(entries.column("value_stats_cols"), "\0"),
             "stats_null": pc.is_null(entries.column("value_stats_cols")),
             "written": pc.binary_join(entries.column("write_cols"), "\0"),
-            # The arity of the rows: files without statistics must not hide those of their neighbours.
+            # The arity of the rows: a file without statistics must not share a group with files that have them.
             "arity": pc.binary_slice(entries.column("value_stats_min"), 0, 4),
             "row": pa.array(np.arange(entries.num_rows, dtype=np.int64)),
         }
@@ -114,7 +119,7 @@ def _groups(entries: pa.Table) -> list[tuple[np.ndarray[Any, np.dtype[np.int64]]
 
 
 class _FileBounds:
-    """Bounds of the predicate's columns in one group of files, decoded when asked for."""
+    """Bounds of the predicate's columns in one group of files, decoded when first used."""
 
     def __init__(
         self,
@@ -193,11 +198,11 @@ class _FileBounds:
 
 
 def _trusted(low: pa.Array, high: pa.Array, group: pa.Table) -> tuple[pa.Array, pa.Array]:
-    """The bounds with null in place of those that may be wrong.
+    """The bounds, with null in place of those that may be wrong.
 
-    Without `STATS_VERSION`: floats, because a part of the file whose bounds were unknown for its NaN was left out of
-    the file's bounds (by lakebed before version 1, and by other clients that merge Parquet footers); the upper bound of
-    bytes, because a part whose greatest value begins with 16 bytes 0xFF was left out likewise.
+    Without `STATS_VERSION` these are not trusted: bounds of floats, because writers left parts with NaN out of the
+    file's bounds (lakebed before version 1, and clients that merge Parquet footers); upper bounds of bytes, because
+    writers left out parts whose greatest value begins with 16 bytes 0xFF.
     """
     if not (pa.types.is_floating(low.type) or pa.types.is_binary(low.type)):
         return low, high
@@ -210,7 +215,7 @@ def _trusted(low: pa.Array, high: pa.Array, group: pa.Table) -> tuple[pa.Array, 
 
 
 def _possible(bound: Predicate, known: _FileBounds, *, negated: bool) -> Mask:
-    """For each file, whether the predicate (or, `negated`, its contrary) may be true for some row."""
+    """For each file, whether the predicate (if `negated`, its negation) may be true for some row."""
     if isinstance(bound, Not):
         return _possible(bound.part, known, negated=not negated)
     if isinstance(bound, And | Or):
@@ -222,7 +227,7 @@ def _possible(bound: Predicate, known: _FileBounds, *, negated: bool) -> Mask:
         return whole
     assert isinstance(bound, Compare | In | IsNull | StartsWith | OneOf | Known)
     if isinstance(bound, In):
-        # Nothing is in an empty list, not even null: its contrary holds for every row.
+        # No value is in an empty list, null included: the negation is true for every row.
         return np.full(known.count, negated, dtype=np.bool_)
     bounds = known.of(bound.column)
     if bounds is None:
@@ -232,28 +237,28 @@ def _possible(bound: Predicate, known: _FileBounds, *, negated: bool) -> Mask:
     if isinstance(bound, Known):
         return bounds.has_value if bound.truth != negated else np.zeros(known.count, dtype=np.bool_)
     if negated and pa.types.is_floating(bounds.low.type):
-        # NaN is in no bounds, and "not above 5" holds for it.
+        # Bounds leave NaN out, and "not above 5" is true for NaN.
         return bounds.has_value
     if isinstance(bound, Compare):
-        verdict = _compare(bounds, bound.op if not negated else _CONTRARY[bound.op], bound.value)
+        may = _compare(bounds, bound.op if not negated else _NEGATED[bound.op], bound.value)
     elif isinstance(bound, OneOf):
-        verdict = _one_of(bounds, bound, negated=negated)
+        may = _one_of(bounds, bound, negated=negated)
     else:
-        verdict = _starts_with(bounds, bound.prefix, negated=negated)
-    return bounds.has_value & verdict
+        may = _starts_with(bounds, bound.prefix, negated=negated)
+    return bounds.has_value & may
 
 
-_CONTRARY = {"=": "<>", "<>": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+_NEGATED = {"=": "<>", "<>": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 
 
 def _true_or_unknown(condition: pa.Array) -> Mask:
-    """A condition over bounds: a null bound is unknown, and what is unknown may be."""
+    """A condition over bounds; true where a bound is null, that is unknown."""
     mask: Mask = pc.fill_null(condition, True).to_numpy(zero_copy_only=False)
     return mask
 
 
 def _true(condition: pa.Array) -> Mask:
-    """A condition over bounds that must be known to hold."""
+    """A condition over bounds; false where a bound is null."""
     mask: Mask = pc.fill_null(condition, False).to_numpy(zero_copy_only=False)
     return mask
 

@@ -1,9 +1,9 @@
-"""Rows of other libraries, in and out: pandas, polars, DuckDB and everything that exports an Arrow stream.
+"""Conversion of rows from and to other libraries: pandas, polars, DuckDB, and every object with an Arrow stream.
 
-Owns: `as_arrow`, and what `Scan.to_pandas`, `to_polars` and `to_duckdb` do with rows that were read.
+Owns: `as_arrow`, and the conversions of `Scan.to_pandas`, `to_polars` and `to_duckdb`.
 
-Invariants: none of these libraries is needed, and none is imported before its rows are asked for. Rows cross as
-columns. Does not know: tables.
+Invariants: none of these libraries is required, and none is imported before it is used. Rows are converted as columns.
+Does not know: tables.
 """
 
 from __future__ import annotations
@@ -25,25 +25,24 @@ ArrowRows = pa.Table | pa.RecordBatch | pa.RecordBatchReader
 
 
 class ArrowStream(Protocol):
-    """What exports its rows by Arrow's C stream: a DataFrame of pandas or polars, a relation of DuckDB, and others."""
+    """An object that exports rows as an Arrow C stream: a pandas or polars DataFrame, a DuckDB relation, and others."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """A capsule with the stream."""
+        """The stream, as a capsule."""
         ...
 
 
 def as_arrow(rows: Any, *, like: pa.Schema | None = None) -> Any:
-    """Rows of any accepted kind as Arrow's Table, RecordBatch or RecordBatchReader; those are given back as they are.
+    """Convert rows to an Arrow Table, RecordBatch or RecordBatchReader; return one of these unchanged.
 
     Args:
-        rows: also a DataFrame of pandas or polars, a LazyFrame, a relation of DuckDB, or anything else with
-            ``__arrow_c_stream__``. Of a pandas index, levels with a name become columns.
-        like: the columns that the rows are for: whole numbers that pandas holds as floats, because some are missing,
-            become whole numbers again.
+        rows: also a pandas or polars DataFrame, a LazyFrame, a DuckDB relation, or any other object with
+            ``__arrow_c_stream__``. Named levels of a pandas index become columns.
+        like: the target columns. Integers that pandas stores as floats, because some are missing, become integers.
 
     Raises:
-        InvalidRequest: rows of another kind, or values that Arrow has no type for.
-    Cost: a DataFrame is in memory already; other streams are read as they are written, once.
+        InvalidRequest: rows of another kind, or values without an Arrow type.
+    Cost: a DataFrame is already in memory; other streams are read once, while they are written.
     """
     if isinstance(rows, ArrowRows):
         return rows
@@ -58,7 +57,7 @@ def as_arrow(rows: Any, *, like: pa.Schema | None = None) -> Any:
             return pa.RecordBatchReader.from_stream(rows)
     except (pa.ArrowException, TypeError, ValueError) as wrong:
         raise InvalidRequest(
-            f"The {_kind_of(rows)} cannot be read as columns: {str(wrong).partition(chr(10))[0].rstrip('.')}.",
+            f"The {_kind_of(rows)} cannot be converted to columns: {str(wrong).partition(chr(10))[0].rstrip('.')}.",
             kind="invalid_rows",
         ) from wrong
     hint = " Write it with lakebed.spark.write or upsert." if _is_of(rows, "pyspark", "DataFrame") else ""
@@ -105,7 +104,7 @@ def _of_pandas(frame: Any, like: pa.Schema | None) -> pa.Table:
 
 
 def _is_of(value: Any, library: str, name: str) -> bool:
-    """Whether a value is of a library's class, or of a class below it, without importing the library."""
+    """Whether a value is an instance of a library's class, without importing the library."""
     return any(kind.__name__ == name and kind.__module__.partition(".")[0] == library for kind in type(value).__mro__)
 
 

@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 Codes: TypeAlias = npt.NDArray[np.int64]
-"""One int64 a row; comparing codes of one `encode_keys` call compares keys."""
+"""One int64 a row; codes of one `encode_keys` call compare as their keys do."""
 
 Positions: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -56,11 +56,11 @@ def encode_keys(runs: Sequence[Columns], *, descending: Sequence[bool] = ()) -> 
             Empty: no column is reversed.
 
     Returns:
-        One array a run. A single integer-like key column costs nothing (it is the column's own memory); anything else
-        is ranked over all runs together, so codes of different calls must not be compared.
+        One array a run. A single integer-like key column costs nothing (the array is the column's memory). Anything
+        else is ranked over all runs together, so codes of different calls are not comparable.
 
     Raises:
-        UnsupportedFormat: a key column has a type that has no order (arrays, maps, rows).
+        UnsupportedFormat: the type of a key column has no order (arrays, maps, rows).
     """
     if not runs:
         return []
@@ -102,7 +102,7 @@ class KeyGroups:
         return self.order[self.is_last]
 
     def at(self, positions: Positions | None) -> KeyGroups:
-        """The same rows where each stands at another position; None: where it stood."""
+        """The groups with row i at ``positions[i]``; None: unchanged."""
         return self if positions is None else KeyGroups(positions[self.order], self.is_last)
 
 
@@ -126,7 +126,7 @@ def group_by_key(codes: Sequence[Codes], *, sequences: Sequence[Positions] | Non
 
 
 def _append_digit(combined: Codes | None, span: int, part: Codes, part_span: int) -> tuple[Codes, int]:
-    """Combine codes with a less significant part: packed while it fits in 62 bits, else ranked anew first."""
+    """Append a less significant part to codes; parts that do not fit in 62 bits are ranked first."""
     if combined is None:
         return part, part_span
     if span * part_span >= CODE_SPAN_MAX:
@@ -142,7 +142,7 @@ def _rank(codes: Codes) -> tuple[Codes, int]:
 
 
 def _ordered_parts(column: pa.Array, *, is_reversed: bool = False) -> list[tuple[Codes, int]]:
-    """A column as one or more non-negative int64 parts (most significant first) with the span of each."""
+    """A column as non-negative int64 parts, most significant first, with the span of each."""
     validity: list[tuple[Codes, int]] = []
     if column.null_count:
         validity.append((np.asarray(column.is_valid()).astype(np.int64), 2))
@@ -176,7 +176,7 @@ def _from_zero(codes: Codes) -> tuple[Codes, int]:
 
 
 def _plain_codes(column: pa.Array) -> Codes | None:
-    """The column's own values as int64 when they are integers underneath; None for other types."""
+    """The values as int64, if the type is stored as integers; None for other types."""
     kind = column.type
     if pa.types.is_integer(kind) and not pa.types.is_uint64(kind):
         values = column.to_numpy(zero_copy_only=False)
@@ -195,7 +195,7 @@ def _plain_codes(column: pa.Array) -> Codes | None:
 
 
 def _float_codes(values: npt.NDArray[np.float64]) -> Codes:
-    """IEEE bits as ordered integers: -0.0 before 0.0, every NaN equal and last, as the format's other clients order."""
+    """IEEE bits as ordered integers, as other clients order: -0.0 before 0.0, all NaN equal and last."""
     canonical = np.where(np.isnan(values), np.nan, values)
     bits = canonical.view(np.int64)
     codes: Codes = bits ^ ((bits >> np.int64(63)) & np.int64(0x7FFF_FFFF_FFFF_FFFF))
@@ -233,7 +233,7 @@ def _is_bytes_like(kind: pa.DataType) -> bool:
 
 
 def _fill_nulls(column: pa.Array) -> pa.Array:
-    """Any value of the type in place of nulls: the validity part before it already decides their order."""
+    """Fill nulls with any value of the type: the validity part already decides their order."""
     present = column.drop_null()
     filler: Any = present[0] if len(present) else None
     if filler is None:

@@ -1,8 +1,10 @@
-"""Gathering byte strings of different lengths with numpy, without a Python loop over them. Pure.
+"""Byte strings of different lengths as numpy arrays, without a Python loop over them. Pure.
 
-Owns: the few primitives on which the codecs of rows, hashes and manifests stand. A byte string is a (start, length)
-pair into a `uint8` buffer. Invariant: a buffer handed to `words_at` carries at least eight bytes of padding behind
-the last byte that counts (`padded` makes one), because words are read whole and masked afterwards.
+Owns: the primitives that the codecs of rows, hashes and manifests use. A byte string is a (start, length) pair into a
+`uint8` buffer.
+
+Invariant: a buffer passed to `words_at` has at least eight bytes of padding after the last byte used (`padded` adds
+them), because whole words are read and masked afterwards.
 """
 
 from __future__ import annotations
@@ -29,11 +31,11 @@ I64 = np.ndarray[Any, np.dtype[np.int64]]
 
 _WORD_BYTES = 8
 _LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(_WORD_BYTES)] + [2**64 - 1], dtype=np.uint64)
-"""Mask that keeps the lowest `count` bytes of a little-endian word."""
+"""Masks by `count`: each keeps the lowest `count` bytes of a little-endian word."""
 
 
 def padded(buffer: Bytes) -> Bytes:
-    """A copy of `buffer` with eight zero bytes behind it."""
+    """A copy of `buffer`, followed by eight zero bytes."""
     copy = np.empty(len(buffer) + _WORD_BYTES, dtype=np.uint8)
     copy[: len(buffer)] = buffer
     copy[len(buffer) :] = 0
@@ -45,7 +47,7 @@ def words_at(buffer: Bytes, starts: I64, lengths: I64 | None = None) -> U64:
 
     Args:
         starts: positions, each at most ``len(buffer) - 8``.
-        lengths: when given, bytes of the word that count; those above are zeroed. Negative counts as 0, above 8 as 8.
+        lengths: bytes of each word to keep, the rest is zeroed; below 0 is 0, above 8 is 8. None: whole words.
     """
     windows: U64 = np.ndarray((max(len(buffer) - 7, 0),), dtype="<u8", buffer=buffer.data, strides=(1,))
     words: U64 = windows[starts]
@@ -53,24 +55,24 @@ def words_at(buffer: Bytes, starts: I64, lengths: I64 | None = None) -> U64:
 
 
 def _positions(starts: I64, lengths: I64) -> I64:
-    """Position of every single byte of every string, one after the other."""
+    """Position of every byte of every string, string by string."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
     return np.repeat(starts - (ends - lengths), lengths) + np.arange(total, dtype=np.int64)
 
 
 def gather_bytes(buffer: Bytes, starts: I64, lengths: I64) -> Bytes:
-    """The strings' bytes, contiguous and in order.
+    """The bytes of the strings, contiguous and in order.
 
-    Strings that lie in the buffer in their own order (those of consecutive rows or records do) are copied by Arrow, one
-    `memcpy` each; others byte by byte through an index eight times their size.
+    Strings in ascending order in the buffer (those of consecutive rows or records) are copied by Arrow, one `memcpy`
+    each; others byte by byte, through an index of eight times their size.
     """
     ends = starts + lengths
     if len(starts) == 0 or np.array_equal(starts[1:], ends[:-1]):
         return buffer[int(starts[0]) : int(ends[-1])] if len(starts) else buffer[:0]
     if not (starts[1:] >= ends[:-1]).all():
         return buffer[_positions(starts, lengths)]
-    # Strings and the gaps between them, alternating, are one Arrow array over the same buffer.
+    # One Arrow array over the buffer: the strings, alternating with the gaps between them.
     offsets = np.empty(2 * len(starts), dtype=np.int64)
     offsets[::2], offsets[1::2] = starts, ends
     alternating = pa.Array.from_buffers(
@@ -118,5 +120,5 @@ def binary_array(buffer: Bytes, lengths: I64, *, mask: Any = None, text: bool = 
     validity = None if mask is None else pa.array(~mask).buffers()[1]
     buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(buffer))]
     array = pa.Array.from_buffers(pa.large_binary(), len(lengths), buffers)
-    # The cast to text validates UTF-8, and both casts refuse more than 2 GiB.
+    # The cast to text validates UTF-8; both casts refuse more than 2 GiB.
     return array.cast(pa.binary()) if not text else array.cast(pa.large_string()).cast(pa.string())

@@ -1,14 +1,14 @@
 """Splits -> Arrow rows: decoding, schema evolution by field id, merging.
 
-Owns: `ReadPlan` (picklable: what an executor needs besides the store), `read_split` (streaming) and `read_split_table`
-(at once). Knows no snapshots: a split says everything.
+Owns: `ReadPlan` (picklable: all that an executor needs except the store), `read_split` (streaming) and
+`read_split_table` (at once). Does not know: snapshots.
 
 Invariants:
-- A column is found by its field id in the schema its file was written with: renames are followed, columns the file does
-  not know are null, narrower types are widened.
-- In a merge nothing but predicates on key columns may hide rows before the merge: a hidden newer row would let an older
-  one of its key resurface. All other predicates apply to merged rows.
-- A streaming merge holds about `ReadPlan.window_bytes`, whatever the size of the files.
+- A column is found by its field id in the schema that its file was written with: renames are followed, columns missing
+  from that schema are null, narrower types are widened.
+- Only predicates on key columns may drop rows before a merge: if another one dropped the newest row of a key, an older
+  row would reappear. All other predicates apply to merged rows.
+- A streaming merge holds about `ReadPlan.window_bytes`, independent of the size of the files.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ WINDOW_BYTES = 128 * 1024 * 1024
 """Arrow bytes that a streaming merge reads ahead over all its runs."""
 
 ENCODED_TO_ARROW = 4
-"""How much longer rows are in memory than in a file, roughly; only sizes windows."""
+"""Approximate ratio of a row's size in memory to its size in a file; used to size windows only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,37 +76,37 @@ class ReadPlan:
     """What to read of every split. Picklable."""
 
     schema: TableSchema
-    """Whose names and types come out."""
+    """Its names and types are those of the result."""
     schemas: Mapping[int, TableSchema]
     """By id: the schemas that files were written with."""
     columns: tuple[str, ...]
-    """Columns that come out, in order."""
+    """Columns of the result, in order."""
     where: Predicate | None = None
     window_bytes: int = WINDOW_BYTES
 
     @property
     def fields(self) -> tuple[DataField, ...]:
-        """The columns that come out."""
+        """The columns of the result."""
         return tuple(_field(self.schema, name) for name in self.columns)
 
     @property
     def keys(self) -> tuple[DataField, ...]:
-        """What files of a bucket are sorted by; empty for append tables."""
+        """The sort key of the files of a bucket; empty for append tables."""
         return tuple(_field(self.schema, name) for name in self.schema.trimmed_primary_keys)
 
     @property
     def engine(self) -> MergeEngine:
-        """What decides which rows of a key survive; for primary-key tables."""
+        """The merge engine; primary-key tables only."""
         return engine_of(self.schema)
 
     @property
     def key_part(self) -> Predicate | None:
-        """What of `where` may be judged before a merge: conjuncts on key columns only."""
+        """The part of `where` that may be applied before a merge: conjuncts on key columns only."""
         return only_on(self.where, self.schema.primary_keys)
 
     @property
     def decoded(self) -> tuple[DataField, ...]:
-        """The columns that come out and those that `where` looks at; never none, for rows are counted by a column."""
+        """The columns of the result and of `where`; at least one, because rows are counted by a column."""
         wanted = set(self.columns) | (columns_of(self.where) if self.where is not None else set())
         wanted = wanted or {self.schema.fields[0].name}
         return tuple(column for column in self.schema.fields if column.name in wanted)
@@ -128,7 +128,7 @@ def read_split(
 
     Raises:
         NotFound: a file is gone because its version expired.
-        Corruption: a file does not decode, or is not as its manifest says.
+        Corruption: a file is not readable, or differs from its manifest entry.
 
     Cost: 1 GET a small file; of large ones 1 or 2 for the footer and then 1 or more a row group.
     """
@@ -161,7 +161,7 @@ def filter_rows(table: pa.Table, where: Predicate) -> pa.Table:
     """Rows for which the predicate is true, in their order."""
     if not is_small(where):
         return table.filter(mask_of(where, table))
-    from pyarrow import acero  # with it comes all of Arrow's dataset module
+    from pyarrow import acero  # loads all of Arrow's dataset module
 
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
     condition = acero.Declaration("filter", acero.FilterNodeOptions(to_arrow(where, table.schema)), inputs=[source])
@@ -208,7 +208,7 @@ def open_in_folders(
         folders: of the bucket, the one for new files first.
 
     Raises:
-        NotFound: it is in none of them; names its path in the first.
+        NotFound: no folder has it; the message has its path in the first.
     """
     window_bytes = min(window_bytes, WHOLE_FILE_BYTES_MAX)
     if file.external_path is not None:
@@ -225,12 +225,12 @@ def open_in_folders(
 
 
 def data_path(split: Split, file: DataFile) -> str:
-    """Where a file of a split is: a path below the table's folder, or the URL of a file outside of it."""
+    """The location of a file of a split: a path below the table's folder, or the URL of an external file."""
     return file.external_path or f"{split.folder}/{file.file_name}"
 
 
 class _Source:
-    """How the columns of one file become columns of the plan's schema."""
+    """Conversion of the columns of one file to the plan's schema."""
 
     def __init__(self, file: DataFile, split: Split, plan: ReadPlan, fields: Sequence[DataField]) -> None:
         self._split = split
@@ -249,8 +249,8 @@ class _Source:
     def row_groups(self, opened: OpenDataFile, where: Predicate | None) -> list[int] | None:
         """Row groups whose statistics do not exclude a match; None: all.
 
-        Only where the predicate's columns have the same names and types in the file as in the plan; never by floats,
-        because NaN is in no statistics and yet may match a negated predicate.
+        Used only if the predicate's columns have the same names and types in the file as in the plan, and never for
+        floats: statistics leave out NaN, which may match a negated predicate.
         """
         if where is None or opened.row_group_count < 2 or not is_small(where):
             return None
@@ -264,7 +264,7 @@ class _Source:
         return opened.row_groups_for(to_arrow(where, arrow_schema(self._fields)))
 
     def adapt(self, table: pa.Table, *system: str) -> pa.Table:
-        """The file's columns under the plan's names and types, system columns last."""
+        """The columns of a file with the plan's names and types, system columns last."""
         there = set(table.column_names)
         columns = []
         for column in self._fields:
@@ -279,7 +279,7 @@ class _Source:
         return pa.table([*columns, *(table.column(name) for name in system)], names=[*names, *system])
 
     def _constant(self, column: DataField, target: pa.DataType, row_count: int) -> pa.ChunkedArray:
-        """A column that the file does not hold: its partition's value, else nulls."""
+        """A column that the file does not have: the value of its partition, or nulls."""
         value = self._split.partition_values.get(column.name)
         if value is None:
             return pa.chunked_array([pa.nulls(row_count, target)])
@@ -325,7 +325,7 @@ def _merge_at_once(
             continue
         _check_sorted(run_codes, path=data_path(split, runs[position][0]) if len(runs[position]) == 1 else split.folder)
         if not with_sequences:
-            # A key twice in one file: only sequence numbers tell which row is the newer one.
+            # A key occurs twice in a file: sequence numbers are needed to order its rows.
             return _merge_at_once(store, split, plan, threads=threads, with_sequences=True)
         grouped = group_by_key([run_codes], sequences=sequences_of([tables[position]], engine.order))
         tables[position], codes[position] = engine.merge(tables[position], grouped), run_codes[grouped.last]
@@ -343,7 +343,7 @@ def _merge_at_once(
 
 
 def _are_in_sequence(runs: Sequence[Sequence[DataFile]]) -> bool:
-    """Whether every run is newer than all before it by sequence numbers alone, so that they need not be read."""
+    """Whether the sequence numbers of every run are above those of all runs before it, so they need not be read."""
     highest = -1
     for run in runs:
         if min(file.min_sequence_number for file in run) <= highest:
@@ -353,7 +353,7 @@ def _are_in_sequence(runs: Sequence[Sequence[DataFile]]) -> bool:
 
 
 def _check_sorted(codes: Codes, *, path: str) -> None:
-    """Refuse a file whose keys descend. A key may stand in it twice: some writers do not deduplicate a batch."""
+    """Refuse a file whose keys descend. Equal keys are allowed: some writers do not deduplicate a batch."""
     if not bool(np.all(codes[1:] >= codes[:-1])):
         raise Corruption(
             f"The rows of {path} are not sorted by key, as the rows of a data file must be, so they cannot be merged.",
@@ -383,7 +383,7 @@ def sequences_of(tables: Sequence[pa.Table], order: SequenceOrder | None) -> lis
 
 
 def _with_keys(plan: ReadPlan) -> tuple[DataField, ...]:
-    """The columns that a merge decodes: those that come out, and those that decide what does."""
+    """The columns that a merge decodes: those of the result, and those that the merge engine needs."""
     engine, wanted = plan.engine, {column.name for column in (*plan.decoded, *plan.keys)}
     wanted |= engine.columns(frozenset(wanted))
     wanted.update(engine.order.columns if engine.order is not None else ())
@@ -401,20 +401,20 @@ def _merged(store: ObjectStore, split: Split, plan: ReadPlan) -> Iterator[pa.Tab
 
 @dataclass(slots=True)
 class Cursor:
-    """Rows that come sorted by key, part by part: those at hand and not used yet, and the rest."""
+    """A stream of rows sorted by key: the rows read and not yet used, and the parts to come."""
 
     batches: Iterator[tuple[str, pa.Table]]
-    """The rows to come, each part with the path of its file."""
+    """The parts to come, each with the path of its file."""
     rows: pa.Table
     path: str = ""
-    """The file that was read last."""
+    """Of the file read last."""
     wants_more: bool = True
-    """All of `rows` have one key, of which the next part may hold more rows."""
+    """All of `rows` have one key, and the next part may have more rows of it."""
     is_last: bool = False
-    """Nothing comes after `rows`."""
+    """No part follows `rows`."""
 
     def fill(self) -> None:
-        """Read on where that is wanted, past empty parts."""
+        """Read the next part that is not empty, if `wants_more`."""
         while self.wants_more and not self.is_last:
             following = next(self.batches, None)
             if following is None:
@@ -429,7 +429,7 @@ class Cursor:
         """Take the first `end` rows out."""
         head, rest = self.rows.slice(0, end), self.rows.slice(end)
         if wants_more and rest.num_rows:
-            # A copy of usually one row, so that the part it was read with can be freed.
+            # A copy, usually of one row, so that the rest of its part can be freed.
             rest = rest.take(pa.array(np.arange(rest.num_rows)))
         self.rows, self.wants_more = rest, wants_more
         return head
@@ -445,13 +445,13 @@ def merged_windows(
 ) -> Iterator[pa.Table]:
     """Merge the runs of a split in bounded memory.
 
-    Each step reads ahead in every run, and merges all rows below the least of the last keys read: no run holds anything
-    unread below it. Of that key itself the run may hold more, where a writer did not deduplicate.
+    Each step reads ahead in every run and merges all rows below the least of the last keys read: no run has an unread
+    row below it. The run may have more rows of that key itself, if its writer did not deduplicate.
 
     Args:
         store: the table's folder.
         split: files in merge order.
-        plan: schemas and the window's size; its columns and predicate are not looked at.
+        plan: schemas and the window's size; its columns and predicate are ignored.
         fields: columns to decode; must contain the keys and what the merge engine needs (`MergeEngine.columns`, and
             the columns of its order).
         keep_deletes: keep the rows that delete a key (for a compaction below which older rows remain).
@@ -481,7 +481,7 @@ def merged_windows(
 
 
 def cut_complete(cursors: Sequence[Cursor], keys: Sequence[str]) -> list[tuple[pa.Table, Codes]]:
-    """Take of each cursor, all filled, the rows below a key below which none has more to come, and their codes."""
+    """Take from each cursor, all filled, the rows below the least key that may have more rows, and their codes."""
     codes = encode_keys([[cursor.rows.column(key) for key in keys] for cursor in cursors])
     bound = min((run[-1] for run, cursor in zip(codes, cursors, strict=True) if not cursor.is_last), default=None)
     heads = []
@@ -495,7 +495,7 @@ def cut_complete(cursors: Sequence[Cursor], keys: Sequence[str]) -> list[tuple[p
 
 
 def _next_window(cursors: Sequence[Cursor], keys: Sequence[str], engine: MergeEngine) -> pa.Table | None:
-    """Merge what is complete of every cursor's rows, and leave the rest in the cursors; None when nothing is."""
+    """Merge the complete rows of every cursor and leave the rest in the cursors; None if no row is complete."""
     cut = [(head, codes) for head, codes in cut_complete(cursors, keys) if head.num_rows]
     if not cut:
         return None

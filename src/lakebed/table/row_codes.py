@@ -1,7 +1,7 @@
-"""Rows told apart by a few key columns, as plain integers: equal rows have equal numbers. Pure.
+"""Integer codes of rows by a few key columns: equal rows have equal codes. Pure.
 
-Owns: `row_codes`, which stands in for joins and groupings by the identity of files. Arrow's own start a plan and
-threads, which costs milliseconds where a usual change has a few rows.
+Owns: `row_codes`, which replaces joins and groupings by the identity of files. Those of Arrow start a plan and threads,
+which costs milliseconds, and a usual change has a few rows.
 
 Does not know: what the columns mean.
 """
@@ -43,7 +43,7 @@ def row_codes(columns: Sequence[str], *tables: pa.Table) -> list[IntArray]:
 
 
 def _numbers(chunks: list[Any]) -> tuple[IntArray, int]:
-    """Non-negative numbers that tell a column's values apart, and a number above them all."""
+    """Distinct non-negative numbers for the distinct values of a column, and a number above all of them."""
     if not chunks:
         return np.zeros(0, np.int64), 1
     whole = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
@@ -58,7 +58,7 @@ def _numbers(chunks: list[Any]) -> tuple[IntArray, int]:
 
 
 def first_and_last(codes: IntArray) -> tuple[IntArray, IntArray]:
-    """Where each distinct code appears first, and where last; both in the order of the codes."""
+    """First and last position of each distinct code, in the order of the codes."""
     order = np.argsort(codes, kind="stable")
     sorted_codes = codes[order]
     starts = np.flatnonzero(np.concatenate([[True], sorted_codes[1:] != sorted_codes[:-1]])) if len(codes) else order

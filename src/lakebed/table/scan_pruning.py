@@ -1,9 +1,9 @@
-"""What a scan need not open: manifests by partition, files by partition, bucket, key range and statistics.
+"""What a scan need not open: manifests by partition, files by partition, bucket, key range and statistics. Pure.
 
-Owns: the order of these steps and which columns may be judged where. `file_stats.may_match` judges single files. Pure.
+Owns: the order of these steps, and which columns each may use. `file_stats.may_match` decides about single files.
 
-Invariants: only what cannot hold a row of the answer is dropped; of a primary-key table only partition, bucket and key
-columns are judged before the merge.
+Invariants: only what cannot hold a matching row is dropped. In a primary-key table only partition, bucket and key
+columns are used before the merge.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from lakebed.table.types import arrow_type
 __all__ = ["only_on", "prune_buckets", "prune_files", "prune_manifests"]
 
 BUCKET_VALUES_MAX = 256
-"""Combinations of key values that are hashed to find their buckets; predicates that allow more look at all buckets."""
+"""Combinations of key values that are hashed to find their buckets; a predicate that allows more reads all buckets."""
 
 SchemaOf = Callable[[int], TableSchema]
 
 
 def only_on(where: Predicate | None, columns: Collection[str]) -> Predicate | None:
-    """The conjuncts that look at these columns only: implied by `where`, None when there is none."""
+    """The conjuncts of `where` that use these columns only; None if there is none."""
     if where is None:
         return None
     return all_of(part for part in conjuncts(where) if columns_of(part) <= set(columns))
@@ -49,7 +49,7 @@ def prune_manifests(
     part = only_on(where, schema.partition_keys)
     if part is None or not metas:
         return frozenset(meta.file_name for meta in metas)
-    # A manifest is judged as if it were a file whose statistics are those of its partition columns.
+    # A manifest is treated as a file whose statistics are those of its partition columns.
     judged = _as_entries(metas, columns=schema.partition_keys, schema_id=schema.id)
     plain = replace(schema, partition_keys=(), primary_keys=())
     may = may_match(judged, part, schema=plain, schema_of=lambda _: plain)
@@ -65,12 +65,12 @@ def prune_files(entries: pa.Table, *, where: Predicate, schema: TableSchema, sch
 
 
 def prune_buckets(entries: pa.Table, *, where: Predicate, schema: TableSchema) -> pa.Table:
-    """Drop buckets in which no row that has the required key values can lie."""
+    """Drop buckets that cannot hold a row with the required key values."""
     bucket_count = TableOptions(schema.options).get(BUCKET)
     if bucket_count < 2 or entries.num_rows == 0:
         return entries
     if schema.options.get(BUCKET_FUNCTION.name, "default").strip().lower() not in ("default", "mod"):
-        return entries  # which bucket a row lies in is unknown
+        return entries  # the bucket of a row is unknown
     fields = [require_column(schema, name) for name in bucket_keys(schema)]
     if any(pa.types.is_floating(arrow_type(field.type)) for field in fields):
         return entries  # 0.0 and -0.0 are equal, but hash to different buckets

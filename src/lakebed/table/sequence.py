@@ -1,14 +1,14 @@
-"""The option ``sequence.field``: which of the rows of one key is the newest, by columns of the rows themselves.
+"""The option ``sequence.field``: columns that order the rows of one key. Pure.
 
-Owns: `SequenceOrder`, what a table may name in the option (`check_sequence`), and the numbers a merge compares
-(`sequence_codes`). Pure; knows no files.
+Owns: `SequenceOrder`, the check of the option (`check_sequence`), and the numbers that a merge compares
+(`sequence_codes`). Does not know: files.
 
 Invariants:
-- Rows of one key are ordered by the columns of the option, from left to right; rows equal in all of them by the
-  sequence number that every writer of the format gives (the order of arrival). Deletes are ordered as rows are.
-- The order of values is that of keys (`merge.encode_keys`): NaN is the greatest float, -0.0 lies below 0.0. With
+- Rows of one key are ordered by the columns of the option, from left to right; rows equal in all of them by their
+  sequence number (the order of arrival). Deletes are ordered as rows are.
+- Values are ordered as keys (`merge.encode_keys`): NaN is the greatest float, -0.0 is below 0.0. With
   ``sequence.field.sort-order = descending`` the least value is the newest. A null is older than every value, in both
-  orders. The format's other clients order alike.
+  orders. Other clients of the format use the same order.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WITHOUT_ORDER = frozenset(("ARRAY", "MULTISET", "MAP", "ROW", "VARIANT", "BLOB"
 
 @dataclass(frozen=True, slots=True)
 class SequenceOrder:
-    """How rows of one key are ordered before the order of arrival is looked at. Picklable."""
+    """How rows of one key are ordered, before the order of arrival. Picklable."""
 
     columns: tuple[str, ...]
     """At least one."""
@@ -45,7 +45,7 @@ class SequenceOrder:
 
 
 def sequence_order(schema: TableSchema) -> SequenceOrder | None:
-    """The order that a primary-key table asks for; None: the order of arrival alone.
+    """The order of a primary-key table's rows of one key; None: the order of arrival alone.
 
     Raises:
         InvalidRequest: the option names a column that the table does not have.
@@ -66,7 +66,7 @@ def sequence_order(schema: TableSchema) -> SequenceOrder | None:
 
 
 def delete_columns(schema: TableSchema) -> tuple[str, ...]:
-    """The columns that a delete of a row of a primary-key table needs: its key, and what orders it."""
+    """The columns that a delete in a primary-key table needs: the key, and the columns that order its rows."""
     order = sequence_order(schema)
     return schema.primary_keys if order is None else (*schema.primary_keys, *order.columns)
 
@@ -88,7 +88,7 @@ def sequence_codes(runs: Sequence[tuple[Columns, Numbers]], *, order: SequenceOr
 
 
 def check_sequence(schema: TableSchema) -> None:
-    """Refuse a definition of a new table that could not be kept or would mean nothing.
+    """Refuse a definition of a new table whose order is impossible or has no effect.
 
     Raises:
         InvalidRequest: the option on a table without primary key, a column that does not exist, is named twice, is a

@@ -8,9 +8,9 @@ Invariants:
 - An id is never used twice by lakebed: ids below the boundary are fenced. Gaps between ids are legal (rollbacks,
   expiry).
 - ``LATEST`` and ``EARLIEST`` are hints for other clients and for a first look; they are written after the commit, not
-  durably, best effort, and never trusted alone. In a store that is versioned as a whole there are none: there they
-  would be a difference between any two versions.
-- Commit times never decrease along ids that lakebed wrote, so time is searched by bisection.
+  durably, best effort, and never trusted alone. A store that is versioned as a whole has none: they would make any two
+  versions differ.
+- Commit times never decrease along the ids that lakebed wrote, so a time is found by bisection.
 
 Does not know: manifests, tags, retention. Other clients of the format write snapshots too; they ignore the boundary,
 and their renames may overwrite a file on a local folder.
@@ -36,7 +36,7 @@ __all__ = ["SnapshotLog", "write_id_of"]
 
 
 class SnapshotLog:
-    """The snapshots of one line of versions (main, or a branch). Thread-safe; keeps no snapshot in memory.
+    """The snapshots of main or of a branch. Thread-safe; keeps no snapshot in memory.
 
     Args:
         store: the table's folder.
@@ -61,48 +61,48 @@ class SnapshotLog:
 
     @property
     def log(self) -> NumberedLog:
-        """The numbered log below, for its boundary and deletions (expiry and rollback use them)."""
+        """The underlying numbered log; expiry and rollback use its boundary and deletions."""
         return self._log
 
     def latest_id(self) -> int | None:
-        """Id of the newest snapshot; None for a table without any. Cost: as `latest`, with a HEAD for the GET."""
+        """Id of the newest snapshot; None if there is none. Cost: as `latest`, with a HEAD in place of the GET."""
         return self._log.latest()
 
     def latest(self, *, exact: bool = True) -> Snapshot | None:
-        """The newest snapshot, read afresh; None for a table without any.
+        """The newest snapshot, never cached; None if there is none.
 
         Args:
-            exact: False may miss newer ids behind a gap that a rollback elsewhere left. Enough for a commit, which then
-                loses its race and looks again.
+            exact: False may miss newer ids after a gap that another client's rollback left. Enough for a commit, which
+                then loses its race and reads again.
 
-        Cost: 1 GET + 1 HEAD (that no newer one exists) + 1 LIST of the boundary when exact, and 1 HEAD for each
-        commit of others since the last look; at first 1 GET of the hint more.
+        Cost: 1 GET + 1 HEAD (no newer one exists) + 1 LIST of the boundary when exact, and 1 HEAD for each commit of
+        other writers since the last call; the first call 1 GET of the hint more.
         """
         newest = self._log.newest(exact=exact)
         return None if newest is None else decode_snapshot(newest[1], path=self._layout.snapshot(newest[0]))
 
     def next_id(self, newest: Snapshot | None) -> int:
-        """The id of the commit on top of a snapshot: the next one, or the boundary where that passed the next one.
+        """The id of a commit on top of a snapshot: the next one, or the boundary if that is higher.
 
-        The latter happens when another client rolled back below the boundary. Cost: 1 LIST at first, then nothing.
+        The boundary is higher after another client rolled back below it. Cost: 1 LIST at first, then nothing.
         """
         return max(1 if newest is None else newest.id + 1, self._log.free_from())
 
     def latest_body(self) -> tuple[int, bytes] | None:
-        """Id and file of the newest snapshot, unknown fields included; None without any. Cost: as `latest`."""
+        """Id and bytes of the newest snapshot, unknown fields included; None if there is none. Cost: as `latest`."""
         newest = self._log.newest()
         return None if newest is None else (newest[0], bytes(newest[1]))
 
     def earliest(self) -> Snapshot | None:
-        """The oldest snapshot that has not expired; None for a table without any. Cost: 1 LIST + 1 GET."""
+        """The oldest snapshot that has not expired; None if there is none. Cost: 1 LIST + 1 GET."""
         return next(self.walk(), None)
 
     def ids(self) -> list[int]:
-        """Ids of all snapshots, ascending; gaps are legal. Cost: 1 LIST a thousand."""
+        """Ids of all snapshots, ascending, with gaps. Cost: 1 LIST a thousand."""
         return self._log.ids()
 
     def written_ms(self) -> dict[int, int]:
-        """When the file of each snapshot was written, Unix ms by the store's clock. Cost: 1 LIST a thousand."""
+        """The time at which each snapshot's file was written, Unix ms by the store's clock. Cost: 1 LIST a thousand."""
         metas = self._store.list(self._layout.snapshot_folder)
         return {id: meta.modified_ms for meta in metas if (id := parse_snapshot(meta.path)) is not None}
 
@@ -120,7 +120,7 @@ class SnapshotLog:
         Raises:
             NotFound: it never existed or has expired; the sentence names the ids that are there.
             Corruption: the file is unreadable.
-        Cost: 1 GET (a miss adds 1 LIST for the sentence).
+        Cost: 1 GET (a miss adds 1 LIST for the message).
         """
         try:
             body = self.body(snapshot_id)
@@ -129,14 +129,14 @@ class SnapshotLog:
         return decode_snapshot(body, path=self._layout.snapshot(snapshot_id))
 
     def walk(self, ids: Iterable[int] | None = None) -> Iterator[Snapshot]:
-        """Snapshots oldest first, lazily; those that expire meanwhile are left out. Cost: 1 LIST + 1 GET each."""
+        """Snapshots oldest first, lazily, without those that expire during the walk. Cost: 1 LIST + 1 GET each."""
         for snapshot_id in self.ids() if ids is None else ids:
             found = self.find(snapshot_id)
             if found is not None:
                 yield found
 
     def find(self, snapshot_id: int) -> Snapshot | None:
-        """One snapshot by id, or None when it is not there. Cost: 1 GET."""
+        """One snapshot by id; None if it does not exist. Cost: 1 GET."""
         try:
             body = self.body(snapshot_id)
         except NotFound:
@@ -144,9 +144,9 @@ class SnapshotLog:
         return decode_snapshot(body, path=self._layout.snapshot(snapshot_id))
 
     def at_or_before(self, time_ms: int) -> Snapshot | None:
-        """The newest snapshot committed at or before a time (Unix ms, UTC); None when all that remain are later.
+        """The newest snapshot committed at or before a time (Unix ms, UTC); None if all are later.
 
-        Cost: 1 LIST + at most log2(count) + 1 GETs: ids are bisected, whatever their gaps.
+        Cost: 1 LIST + at most log2(count) + 1 GETs: ids are bisected, gaps do not matter.
         """
         return self.bisect(self.ids(), time_ms)
 
@@ -157,7 +157,7 @@ class SnapshotLog:
         while remaining:
             middle = len(remaining) // 2
             found = self.find(remaining[middle])
-            if found is None:  # expired while we search: as if it had not been listed
+            if found is None:  # expired since the listing: as if it had not been listed
                 del remaining[middle]
             elif found.time_ms <= time_ms:
                 best, remaining = found, remaining[middle + 1 :]
@@ -169,14 +169,14 @@ class SnapshotLog:
         """Make a snapshot visible: one durable create-only put of its id, then the hints.
 
         Raises:
-            Conflict: another writer took the id: re-read and try the next.
-            OutcomeUnknown: the writer stalled so long that the boundary's chain no longer tells.
-            NotFound: the branch was deleted meanwhile; nothing was committed.
-        Cost: 1 PUT + 1 LIST of the boundary + 1 PUT of the hint; the very first snapshot 1 PUT more, and one of a
-        branch 1 HEAD more.
+            Conflict: another writer took the id: read again and try the next.
+            OutcomeUnknown: the writer stalled so long that the boundary's chain no longer shows the outcome.
+            NotFound: the branch was deleted during the commit; nothing was committed.
+        Cost: 1 PUT + 1 LIST of the boundary + 1 PUT of the hint; the first snapshot 1 PUT more, one of a branch 1 HEAD
+        more.
         """
         if snapshot.uuid is None:
-            raise ValueError("a snapshot needs its uuid: it is the write id")
+            raise ValueError("a snapshot needs a uuid: it is the write id")
         self._log.append(snapshot.id, encode_snapshot(snapshot), write_id=snapshot.uuid)
         if self._layout.root:
             self._check_branch(snapshot.id, snapshot.schema_id, write_id=snapshot.uuid)
@@ -184,7 +184,7 @@ class SnapshotLog:
             self.store_earliest_hint(1)
 
     def _check_branch(self, snapshot_id: int, schema_id: int, *, write_id: str) -> None:
-        """A branch loses its schemas first: without ours, its deletion may have listed the folder before our put."""
+        """Withdraw the snapshot if its branch is being deleted: that deletes schemas first, then lists snapshots."""
         try:
             until_answered(
                 lambda: self._store.head(self._layout.schema(schema_id)),
@@ -200,16 +200,16 @@ class SnapshotLog:
             ) from gone
 
     def store_earliest_hint(self, snapshot_id: int) -> None:
-        """Tell other clients where the oldest snapshot is; best effort, they check it. Cost: 1 PUT."""
+        """Write the hint for other clients that names the oldest snapshot; best effort, they check it. Cost: 1 PUT."""
         if self._store.is_versioned:
             return
         try:
             self._store.put(self._layout.earliest_hint, str(snapshot_id).encode(), durable=False)
         except (Unavailable, OutcomeUnknown):
-            return  # a hint: whoever reads it checks it
+            return  # a hint: its readers check it
 
     def absent(self, snapshot_id: int) -> NotFound:
-        """The error that says which snapshots there are instead. Cost: 1 LIST."""
+        """The error for a missing snapshot, with the ids that exist. Cost: 1 LIST."""
         ids = self.ids()
         there = f"it has snapshots {spans_of(ids)}" if ids else "it has no snapshot yet"
         there = f"it has only snapshot {ids[0]}" if len(ids) == 1 else there
@@ -224,7 +224,7 @@ class SnapshotLog:
 
 
 def write_id_of(body: Buffer) -> str | None:
-    """The uuid inside a snapshot file; None when its writer has none or the file is not readable as a snapshot."""
+    """The uuid inside a snapshot file; None if it has none or is not readable as a snapshot."""
     try:
         return decode_snapshot(body, path="snapshot").uuid
     except (Corruption, UnsupportedFormat):

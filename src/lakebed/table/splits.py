@@ -1,12 +1,12 @@
 """Live files -> splits: which files must be read together. Pure.
 
-Owns: sections (files of a bucket whose key ranges touch), the order in which a merge takes files, packing to a size.
+Owns: sections (files of a bucket whose key ranges overlap), the order of files in a merge, and packing to a size.
 
 Invariants:
-- Files whose keys may overlap are in one split; so splits can be read anywhere, in any order, and concatenated.
+- Files whose keys may overlap are in one split. So splits can be read anywhere, in any order, and concatenated.
 - `Split.files` of a merge are oldest first: higher levels before lower ones, then level 0 by sequence number, ties by
-  the snapshot that committed them. Files of one level > 0 stand together, in key order: they are one sorted run.
-- A split says that it needs no merge only when every file may be read as plain Parquet: one run, and no deletes.
+  the snapshot that committed them. Files of one level > 0 are adjacent, in key order: they are one sorted run.
+- `Split.needs_merge` is False only if every file may be read as plain Parquet: one run, and no deletes.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ def plan_splits(
     Args:
         entries: live ADD entries (`manifest.ENTRY_SCHEMA`).
         schema: names and types of partition columns and keys.
-        layout: gives the folders.
-        target_bytes: files are packed together up to this size; merges are never cut below it.
-        open_cost_bytes: what a small file counts at least.
-        may_match: one element an entry; files that need no merge are left out where it is False. None keeps all.
+        layout: of the table.
+        target_bytes: files are packed together up to this size; a merge is never cut.
+        open_cost_bytes: least weight of a file.
+        may_match: one element an entry; files that need no merge are dropped where it is False. None keeps all.
 
     Cost: a few sorts over all files, then Python steps for each bucket and each split; no `DataFile` is made.
     """
@@ -133,7 +133,7 @@ def bucket_groups(entries: pa.Table, *, schema: TableSchema, layout: Layout) -> 
 
 
 def key_sections(files: Sequence[DataFile], *, schema: TableSchema) -> list[list[DataFile]]:
-    """As `sections_of`, from the keys in the files' own descriptions."""
+    """As `sections_of`, with the least and greatest keys of the files' entries."""
     return sections_of(files, *_ranges_of(files, schema))
 
 
@@ -144,7 +144,7 @@ def _ranges_of(files: Sequence[DataFile], schema: TableSchema) -> tuple[Codes, C
 
 
 def sections_of(files: Sequence[DataFile], low: Codes, high: Codes) -> list[list[DataFile]]:
-    """Cut the files of one bucket where no key range crosses; sections in key order, files of each in merge order.
+    """Cut the files of one bucket between key ranges; sections in key order, the files of each in merge order.
 
     Args:
         files: of one bucket.
@@ -161,7 +161,7 @@ def sections_of(files: Sequence[DataFile], low: Codes, high: Codes) -> list[list
 
 
 def in_key_order(splits: Sequence[Split], *, schema: TableSchema) -> list[Split]:
-    """The splits of one bucket by their least keys: read one after the other, their rows ascend by key.
+    """The splits of one bucket by their least keys: read in this order, their rows ascend by key.
 
     Args:
         splits: each a section of its own, as `plan_splits` makes them with ``target_bytes=0``.
@@ -174,17 +174,17 @@ def in_key_order(splits: Sequence[Split], *, schema: TableSchema) -> list[Split]
 
 
 def merge_rank(file: DataFile) -> tuple[int, int, int, int]:
-    """Sorts the files of a section oldest first; files of one level > 0 are equal in it."""
+    """Sort key of the files of a section, oldest first; equal for files of one level > 0."""
     if file.level > 0:
         return (-file.level, 0, 0, 0)
     return (0, file.max_sequence_number, file.min_sequence_number, file.commit_snapshot or 0)
 
 
 def sorted_runs(files: Sequence[DataFile], *, schema: TableSchema) -> list[list[DataFile]]:
-    """Files of one bucket as sorted runs, oldest first: what a merge opens at the same time.
+    """Files of one bucket as sorted runs, oldest first.
 
-    Each level > 0 is one run. Level-0 files of one commit are one run when their keys do not overlap (one sorted batch,
-    rolled into several files), else each is one.
+    Each level > 0 is one run. Level-0 files of one commit are one run if their keys do not overlap (one sorted batch in
+    several files); otherwise each is a run.
     """
     if len(files) == 1:
         return [list(files)]
@@ -206,21 +206,21 @@ def sorted_runs(files: Sequence[DataFile], *, schema: TableSchema) -> list[list[
 
 
 def is_plain(file: DataFile) -> bool:
-    """Whether a file alone may be read without looking at row kinds."""
+    """Whether a file may be read on its own, without its row kinds."""
     return states_deletes(file) and file.delete_row_count == 0
 
 
 def states_deletes(file: DataFile) -> bool:
-    """Whether what the file's description says about deletes may be believed.
+    """Whether the file's entry states its number of deletes reliably.
 
-    Level-0 files of other clients are not believed: one of them writes deletes and states none.
+    Level-0 files of other clients do not: one client writes deletes and states none.
     """
     is_trusted = file.level > 0 or (file.commit_snapshot is not None and file.commit_snapshot >= 0)
     return is_trusted and file.delete_row_count is not None
 
 
 def touching(splits: Sequence[Split], files: Sequence[DataFile], *, schema: TableSchema) -> list[Split]:
-    """The splits that may hold a key between the least and the greatest key of `files`, all of one bucket."""
+    """The splits that may have a key between the least and the greatest key of `files`; all of one bucket."""
     every = [*files, *(file for split in splits for file in split.files)]
     low, high = _ranges_of(every, schema)
     least, greatest = low[: len(files)].min(), high[: len(files)].max()
@@ -245,7 +245,7 @@ def _keyed_packs(
 ) -> list[tuple[int, bool, IntArray]]:
     """``(group, needs a merge, rows in merge order)`` of every pack of a primary-key table, in order of the groups.
 
-    In each group plain sections of one file are packed together, then merges together, both in key order.
+    In each group sections of one plain file are packed, and sections to merge are packed, both in key order.
 
     Args:
         order, group_of: all rows by group, and the group of each.
@@ -276,7 +276,7 @@ def _keyed_packs(
         pack = np.zeros(len(rows), np.int64)
         pack[pack_starts[1:]] = 1
         ages = _merge_ages(entries, rows)
-        # Sections of a pack do not overlap, so files of one level still are one run: they stand next to each other.
+        # Sections of a pack do not overlap, so files of one level are still one run: they are adjacent.
         by_age = np.lexsort((low[rows], section, *reversed(ages), np.cumsum(pack)))
         packs += [(number, True, part) for number, part in _cut(rows[by_age], row_groups, pack_starts)]
         packs.sort(key=lambda found: found[:2])
@@ -284,7 +284,7 @@ def _keyed_packs(
 
 
 def _pack_starts(weights: IntArray, group_of: IntArray, target_bytes: int) -> IntArray:
-    """Where packs begin: neighbours of one group go together while their weights sum up to at most the target."""
+    """The starts of packs: neighbours of one group are packed while their weights sum up to at most the target."""
     count = len(weights)
     if count == 0:
         return np.zeros(0, np.int64)
@@ -294,7 +294,7 @@ def _pack_starts(weights: IntArray, group_of: IntArray, target_bytes: int) -> In
     for bound in bounds:
         while start < bound:
             starts.append(start)
-            # The first one is in whatever it weighs; the others as long as the sum stays within the target.
+            # The first one is taken in any case, the others while the sum is within the target.
             start = max(start + 1, bisect_right(sums, sums[start] + target_bytes, start + 1, bound + 1) - 1)
     return np.array(starts, np.int64)
 
@@ -324,7 +324,7 @@ def _merge_ages(entries: pa.Table, rows: IntArray) -> tuple[IntArray, ...]:
 
 
 def _dense_ranges(entries: pa.Table, schema: TableSchema) -> tuple[IntArray, IntArray, int]:
-    """Least and greatest keys of all files as ranks from 0 on, and a number above all ranks."""
+    """Ranks, from 0 on, of the least and greatest keys of all files, and a number above all ranks."""
     low, high = _key_ranges(entries.column("min_key"), entries.column("max_key"), schema)
     distinct, ranks = np.unique(np.concatenate([low, high]), return_inverse=True)
     ranks = ranks.astype(np.int64)
@@ -332,7 +332,7 @@ def _dense_ranges(entries: pa.Table, schema: TableSchema) -> tuple[IntArray, Int
 
 
 def _column(entries: pa.Table, name: str, *, absent: int | None = None) -> IntArray:
-    """An integer column as int64; `absent` stands for null."""
+    """An integer column as int64, with `absent` in place of null."""
     column = entries.column(name)
     if absent is not None and column.null_count:
         column = pc.fill_null(column, absent)

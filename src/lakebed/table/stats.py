@@ -1,10 +1,14 @@
 """Minimum, maximum and null count of columns, for manifests. Pure.
 
-Owns: how statistics are computed, shortened and merged. Invariants: a bound is null when it is unknown (all values
-null, a nested type, floats with NaN and bytes of 0x80 or more, whose order other engines define differently); a
-shortened bound still bounds: the minimum is a prefix, the maximum is a prefix with its last character raised; a bound
-that is unknown for rows with values is unknown for every set of rows that contains them. A minimum of zero is -0.0 and
-a maximum of zero is 0.0, as Parquet requires, so that a reader that orders -0.0 below 0.0 finds both.
+Owns: how statistics are computed, shortened and merged.
+
+Invariants:
+- A bound is null when it is unknown: all values are null, the type is nested, or the values are floats with NaN or
+  bytes of 0x80 and above, which other engines order differently.
+- A shortened bound is still a bound: the minimum is a prefix, the maximum a prefix with its last character raised.
+- A bound that is unknown for rows with values is unknown for every set of rows that contains them.
+- A minimum of zero is -0.0 and a maximum of zero is 0.0, as Parquet requires, so that readers that order -0.0 below 0.0
+  find both.
 """
 
 from __future__ import annotations
@@ -54,7 +58,7 @@ def compute_stats(table: pa.Table, fields: Sequence[DataField], *, truncate: int
 
 
 def stats_of_mode(table: pa.Table, fields: Sequence[DataField], *, mode: str) -> Stats:
-    """`compute_stats` as the option ``metadata.stats-mode`` says: counts, full or truncate(length)."""
+    """`compute_stats` in a mode of the option ``metadata.stats-mode``: counts, full or truncate(length)."""
     if mode == "counts" and fields:
         unknown = [pa.nulls(2, arrow_type(field.type)) for field in fields]
         low, high = encode_rows(unknown, [field.type for field in fields]).to_pylist()
@@ -72,7 +76,7 @@ def _bounds(column: pa.ChunkedArray, type_text: str) -> tuple[object, object]:
         return None, None
     values = column if column.type == arrow_type(type_text) else column.cast(arrow_type(type_text))
     if pa.types.is_binary(values.type) and _has_high_byte(values):
-        # The Java implementation compares bytes as signed numbers; such bounds would make it skip rows it must find.
+        # The Java implementation compares bytes as signed numbers: with such bounds it would skip matching rows.
         return None, None
     if pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py():
         return None, None
@@ -80,13 +84,13 @@ def _bounds(column: pa.ChunkedArray, type_text: str) -> tuple[object, object]:
     if pa.types.is_floating(values.type):
         return _signed_zeros(both["min"].as_py(), both["max"].as_py())
     if pa.types.is_timestamp(values.type):
-        # Python's datetime cannot hold nanoseconds: let Arrow scalars travel.
+        # Python's datetime has no nanoseconds, so these stay Arrow scalars.
         return both["min"], both["max"]
     return both["min"].as_py(), both["max"].as_py()
 
 
 def _signed_zeros(minimum: float, maximum: float) -> tuple[float, float]:
-    """The bounds with the sign that includes both zeros: Arrow keeps whichever zero it met first."""
+    """The bounds with the signs that include both zeros; Arrow returns the first zero it finds."""
     return (-0.0 if minimum == 0 else minimum), (0.0 if maximum == 0 else maximum)
 
 
@@ -114,7 +118,7 @@ def _shortened(minimum: object, maximum: object, length: int) -> tuple[object, o
 
 
 def _raised_text(prefix: str) -> str | None:
-    """The smallest text of at most that length above every text with this prefix; None when there is none."""
+    """The smallest text of at most that length above every text with this prefix; None if there is none."""
     for index in range(len(prefix) - 1, -1, -1):
         code = ord(prefix[index]) + 1
         if 0xD800 <= code <= 0xDFFF:

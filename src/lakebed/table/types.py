@@ -1,14 +1,16 @@
-"""Paimon type text, JSON and Arrow types, and the way between them. Pure.
+"""Types of columns: Paimon's text and JSON forms, Arrow types, and conversions between them. Pure.
 
-Owns: `Type`, the parsed form of a type; its three spellings:
+Owns: `Type`, the parsed form of a type, and its three representations:
 
-- text, as `DataField.type` holds it: ``BIGINT``, ``DECIMAL(10, 2)``, ``ARRAY<INT NOT NULL>``, ``MAP<STRING, INT>``,
+- text, the value of `DataField.type`: ``BIGINT``, ``DECIMAL(10, 2)``, ``ARRAY<INT NOT NULL>``, ``MAP<STRING, INT>``,
   ``ROW<a@3: INT, b@4: STRING>`` (``@<field id>`` belongs to nested fields; other clients need it for evolution);
-- JSON, as a schema file holds it: text for plain types, an object for nested ones;
-- Arrow, as data files and memory hold it.
+- JSON, in schema files: text for plain types, an object for nested ones;
+- Arrow, in data files and in memory.
 
-Invariants: parsing then printing a text yields one canonical text; nullability of a column is `DataField.nullable`,
-never part of `DataField.type`; inside nested types it is written as ``NOT NULL``.
+Invariants:
+- Parsing and printing a text yields its canonical text.
+- The nullability of a column is `DataField.nullable`, never part of `DataField.type`. Inside nested types it is written
+  as ``NOT NULL``.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ __all__ = [
 ]
 
 FIELD_ID_KEY: Final = b"PARQUET:field_id"
-"""Arrow field metadata under which a column's field id travels into Parquet."""
+"""Key of the Arrow field metadata that carries a column's field id into Parquet."""
 
 VARIABLE_LENGTH_MAX: Final = 2**31 - 1
 _DEFAULT_PRECISION: Final = {"TIME": 0, "TIMESTAMP": 6, "TIMESTAMP_LTZ": 6}
@@ -79,7 +81,7 @@ class Type:
     """A parsed type. `str` prints its canonical text, with `` NOT NULL`` when not nullable."""
 
     root: str
-    """``BIGINT``, ``DECIMAL``, ``TIMESTAMP_LTZ``, ``ARRAY``, ...; VARCHAR(2^31-1) is STRING, such a VARBINARY BYTES."""
+    """``BIGINT``, ``DECIMAL``, ``TIMESTAMP_LTZ``, ``ARRAY``; STRING is VARCHAR(2^31-1), BYTES VARBINARY(2^31-1)."""
     precision: int | None = None
     """Digits of DECIMAL, fraction digits of TIME and TIMESTAMP, length of CHAR, VARCHAR, BINARY, VARBINARY."""
     scale: int | None = None
@@ -116,7 +118,7 @@ def _nested_text(field: NestedField) -> str:
 
 
 DEPTH_MAX: Final = 64
-"""Levels of nested types: Python and the decoders of other clients walk them recursively."""
+"""Limit of nesting: Python and other clients process nested types recursively."""
 
 _TOKEN: Final = re.compile(r"\s*(?:(`(?:[^`]|``)*`)|([A-Za-z_][A-Za-z0-9_]*)|([0-9]+)|([<>(),:@]))")
 
@@ -141,7 +143,7 @@ class _Parser:
 
     def error(self) -> InvalidRequest:
         return InvalidRequest(
-            f"{shown(self.text)} is not a type lakebed knows: use for example BIGINT, STRING, DECIMAL(10, 2), "
+            f"{shown(self.text)} is not a valid type: use for example BIGINT, STRING, DECIMAL(10, 2), "
             "TIMESTAMP(3), DATE, ARRAY<INT>, MAP<STRING, INT> or ROW<a: INT>.",
             kind="unknown_type",
             type=self.text,
@@ -260,22 +262,22 @@ class _Parser:
 
 def _too_deep() -> InvalidRequest:
     return InvalidRequest(
-        f"A type may have {DEPTH_MAX} levels of ARRAY, MAP and ROW at most; this one has more.", kind="unknown_type"
+        f"The type has more than {DEPTH_MAX} levels of ARRAY, MAP and ROW: use fewer.", kind="unknown_type"
     )
 
 
 @lru_cache(maxsize=4096)
 def parse_type(text: str) -> Type:
-    """The type a text names.
+    """Parse the text of a type.
 
     Raises:
-        InvalidRequest: not a type lakebed knows, or one of more than `DEPTH_MAX` levels.
+        InvalidRequest: not a valid type, or more than `DEPTH_MAX` levels.
     """
     return _Parser(text).whole()
 
 
 BINARY_ROOTS: Final = frozenset(("BINARY", "VARBINARY", "BYTES", "BLOB"))
-"""Types of bytes; no client can print them into a folder name that another one finds."""
+"""Types of bytes. Clients do not agree on folder names for their values."""
 
 _ARROW_OF_PLAIN: Final[dict[str, pa.DataType]] = {
     "BOOLEAN": pa.bool_(),
@@ -302,7 +304,7 @@ _ARROW_OF_PLAIN: Final[dict[str, pa.DataType]] = {
 
 @lru_cache(maxsize=4096)
 def arrow_type(text: str) -> pa.DataType:
-    """The Arrow type in which a column of that type is held and written."""
+    """The Arrow type of a column, in memory and in data files."""
     return _arrow_of(parse_type(text))
 
 
@@ -326,10 +328,10 @@ def _arrow_of(parsed: Type) -> pa.DataType:
 
 
 def type_of_arrow(data_type: pa.DataType) -> str:
-    """The type text of the narrowest Paimon type that holds every value of an Arrow type.
+    """The text of the narrowest Paimon type that holds every value of an Arrow type.
 
     Raises:
-        InvalidRequest: Paimon has no such type (unsigned 64-bit numbers, durations, unions, ...).
+        InvalidRequest: Paimon has no such type (unsigned 64-bit integers, durations, unions, ...).
     """
     try:
         return _type_of(data_type).text
@@ -440,7 +442,7 @@ def nested_field_ids(parsed: Type) -> list[int]:
 
 
 def json_of_type(parsed: Type) -> Any:
-    """The type as a schema file spells it: text, or an object when nested. Nullability included."""
+    """The type as in a schema file: text, or an object when nested. With its nullability."""
     suffix = "" if parsed.nullable else " NOT NULL"
     if not parsed.is_nested:
         return str(parsed)
@@ -458,11 +460,11 @@ def json_of_type(parsed: Type) -> Any:
 
 
 def type_of_json(value: Any) -> Type:
-    """The type a schema file spells; inverse of `json_of_type`.
+    """Parse the type of a schema file; inverse of `json_of_type`.
 
     Raises:
-        InvalidRequest: a text that is no type.
-        KeyError, TypeError: an object without the members it needs; the caller names the file.
+        InvalidRequest: the text is not a valid type.
+        KeyError, TypeError: an object lacks a required member; the caller adds the file's path.
     """
     if isinstance(value, str):
         return parse_type(value)
@@ -508,7 +510,7 @@ def _finer(old: Type, new: Type) -> bool:
 
 
 def can_widen(old: Type, new: Type) -> bool:
-    """True when every value of `old` is exactly one of `new`: what schema evolution may do to a column."""
+    """Whether every value of `old` is exactly representable in `new`, so that a column may change its type to it."""
     if old.root in _INTEGERS and new.root in _INTEGERS:
         return _INTEGERS.index(old.root) <= _INTEGERS.index(new.root)
     if new.root in _WIDENINGS:

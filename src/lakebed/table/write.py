@@ -5,11 +5,11 @@ Owns: `TableWriter` and `BucketIndex`. Rows go in whole batches; nothing here lo
 Invariants:
 - Every file of a primary-key table is sorted by key and holds a key once: the table's merge engine merges the rows of
   a batch.
-- Sequence numbers of a bucket go on from the highest one in the snapshot that the writer started from. Two writers that
-  start from the same snapshot may use the same numbers: upserts of one key by concurrent writers are ordered by
-  sequence number, then by commit order; neither commit fails for it.
-- Files are durable when `finish` returns; nothing references them before the commit does.
-- A writer that fails discards what it wrote, and is closed.
+- Sequence numbers of a bucket continue after the highest one in the writer's base snapshot. Two writers with the same
+  base may use the same numbers: their upserts of one key are ordered by sequence number, then by commit; neither commit
+  fails.
+- Files are durable when `finish` returns; only the commit references them.
+- A writer that fails deletes its files and is closed.
 
 Does not know: commits, manifests beyond the numbers in `BucketIndex`.
 """
@@ -61,8 +61,8 @@ __all__ = [
 
 SHARE_BYTES_MIN = 12 * 1024 * 1024
 SHARES_MAX = 4
-"""Rows of an append table for one bucket are encoded as up to so many files at once, each of at least these Arrow
-bytes: one file is the work of one core (most of it is compression)."""
+"""Rows of an append table for one bucket are encoded as up to `SHARES_MAX` files at once, each of at least
+`SHARE_BYTES_MIN` Arrow bytes: one core encodes one file, and most of the time is compression."""
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -114,7 +114,7 @@ class _Group:
     folder: str
     bucket: int
     positions: Int64s | None
-    """Rows of the batch, ascending; None: `row_count` rows from `first_row` on."""
+    """Positions in the batch, ascending; None: `row_count` rows from `first_row` on."""
     row_count: int
     first_row: int = 0
 
@@ -128,9 +128,9 @@ class TableWriter:
         layout: of the table.
         settings: see `WriteSettings`.
         environment: clock (creation times), randomness (file names), runtime (workers).
-        index: the state the writer starts from; called at most once, and only when numbers are needed.
-        hash_index: reads the index files of dynamic buckets, and may hold some already; None: a new one.
-        starts_anew: rows replace what is there, so sequence numbers start at 0 and the bucket count may change.
+        index: loads the state of the base snapshot; called at most once, only if numbers are needed.
+        hash_index: reads the index files of dynamic buckets and caches them; None: a new one.
+        starts_anew: rows replace all existing rows, so sequence numbers start at 0 and the bucket count may change.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class TableWriter:
                 self._add(*self._kinds_and_rows(part, deletes))
 
     def delete(self, keys: Rows) -> None:
-        """Delete rows of a primary-key table by key; other columns, when given, are stored with the delete.
+        """Delete rows of a primary-key table by key; other columns, if given, are stored with the delete.
 
         Raises:
             InvalidRequest: no primary-key table, or the rows do not hold every key column.
@@ -210,7 +210,7 @@ class TableWriter:
         ]
 
     def abandon(self) -> None:
-        """Give up: delete the files written so far and close the writer. Nothing happens once it is finished."""
+        """Delete the files written so far and close the writer. A no-op after `finish`."""
         if self._is_finished:
             return
         self._is_finished = True
@@ -219,7 +219,7 @@ class TableWriter:
 
     @contextmanager
     def _abandoned_on_error(self) -> Iterator[None]:
-        """Part of the rows may be written by then, and nobody can tell which: so all of them go."""
+        """Abandon the writer if an error is raised: it may have written some of the rows."""
         if self._is_finished:
             raise Closed("This writer is finished; take a new one.")
         try:
@@ -280,7 +280,7 @@ class TableWriter:
             self._added.setdefault((group.partition, group.bucket), []).extend(files)
 
     def _shares(self, group: _Group, group_count: int, row_bytes: float) -> list[_Group]:
-        """A group as several consecutive ones, where workers would have nothing to do otherwise."""
+        """Split a group into consecutive ones for workers that would be idle otherwise."""
         spare = self._settings.worker_count_max // group_count
         count = min(spare, int(row_bytes * group.row_count / SHARE_BYTES_MIN), SHARES_MAX)
         if count < 2:
@@ -338,7 +338,7 @@ class TableWriter:
         return engine.merge(rows, group_by_key(codes, sequences=sequences).at(group.positions))
 
     def _reserve(self, group: _Group) -> int:
-        """The first sequence number of a group's rows; later groups of the bucket go on after them."""
+        """The first sequence number of a group's rows; later groups of the bucket continue after them."""
         if not self._schema.primary_keys and self._settings.bucket_count == UNAWARE_BUCKET:
             return 0
         index = self._bucket_index()
@@ -363,7 +363,7 @@ class TableWriter:
     def _dynamic_buckets(
         self, rows: pa.Table, settings: DynamicBuckets, partitions: Sequence[bytes], codes: npt.NDArray[Any] | None
     ) -> Int32s:
-        """The bucket of each row, by the index and by what this writer placed before."""
+        """The bucket of each row, by the index and by this writer's earlier placements."""
         if self._assigner is None:
             files = self._bucket_index().key_files
             self._assigner = BucketAssigner(
@@ -382,7 +382,7 @@ class TableWriter:
         return buckets
 
     def _route(self, rows: pa.Table) -> list[_Group]:
-        """Which rows go into which bucket of which partition; buckets in order, partitions by first appearance."""
+        """Group rows by partition and bucket; partitions in order of first appearance, buckets ascending."""
         partitions, partition_codes = self._partitions(rows)
         bucket_count = self._settings.bucket_count
         codes = partition_codes
@@ -411,7 +411,7 @@ class TableWriter:
         return groups
 
     def _partitions(self, rows: pa.Table) -> tuple[list[tuple[bytes, str]], npt.NDArray[Any] | None]:
-        """Distinct partitions with their folders, and the code of each row's; None when there is only one."""
+        """Distinct partitions with their folders, and the code of each row's partition; None if there is only one."""
         names = self._schema.partition_keys
         if not names:
             return [(EMPTY_ROW, self._placement.directory)], None
@@ -469,7 +469,7 @@ def _parts(rows: Rows) -> Iterable[pa.Table]:
 
 
 def _split_by_code(codes: npt.NDArray[Any], *, code_count: int) -> list[tuple[int, Int64s]]:
-    """Positions of each code that occurs, ascending; one pass of a radix sort while codes fit 16 bits."""
+    """Positions of each code that occurs, ascending; a radix sort of one pass if codes fit into 16 bits."""
     narrow = codes.astype(np.uint16) if code_count <= 2**16 else codes
     order = np.argsort(narrow, kind="stable")
     counts = np.bincount(codes, minlength=code_count) if code_count <= 2**24 else None

@@ -1,4 +1,4 @@
-"""How a table's options ask for its files to be written, and which tables lakebed writes at all. Pure.
+"""The settings of writers by a table's options, and the check whether lakebed can write a table. Pure.
 
 Owns: `WriteSettings`, `file_settings` and `check_writable`.
 """
@@ -40,32 +40,32 @@ APPEND_FILE_BYTES = 256 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class WriteSettings:
-    """How a writer works. Every default may stand; the fields say what they cost."""
+    """Settings of a writer. All defaults are usable."""
 
     bucket_count: int = UNAWARE_BUCKET
     bucket_keys: tuple[str, ...] = ()
-    """Columns whose hash places a row; empty for an append table of bucket -1."""
+    """Columns whose hash decides the bucket; empty for an append table with bucket -1."""
     bucket_function: str = "default"
-    """How they do; see `bucket_of`."""
+    """See `bucket_of`."""
     buffer_bytes: int = 256 * 1024 * 1024
-    """Arrow bytes held before files are written. Larger: fewer, better sorted files, more memory (about twice this)."""
+    """Arrow bytes buffered before files are written. Larger: fewer, better sorted files; memory is about twice this."""
     worker_count_max: int = field(default_factory=lambda: max(1, min(8, os.cpu_count() or 1)))
-    """Buckets encoded at the same time."""
+    """Buckets encoded in parallel."""
     files: FileSettings = field(default_factory=FileSettings)
     dynamic: DynamicBuckets | None = None
-    """How keys are placed in dynamic buckets; None: in a fixed number of buckets, or anywhere."""
+    """Placement of keys in dynamic buckets; None: fixed buckets, or none."""
 
     @property
     def share_count(self) -> int:
-        """Into how many shares a partition's rows are divided: buckets, or classes of keys where these are dynamic."""
+        """Number of shares of a partition's rows: its buckets, or with dynamic buckets the classes of keys."""
         return self.bucket_count if self.dynamic is None else self.dynamic.class_count
 
     @classmethod
     def of(cls, schema: TableSchema) -> WriteSettings:
-        """The settings that a table's options ask for.
+        """The settings by a table's options.
 
         Raises:
-            InvalidRequest: an option that cannot be read.
+            InvalidRequest: an option has an invalid value.
         """
         options = TableOptions(schema.options)
         bucket_count = options.get(BUCKET)
@@ -80,7 +80,7 @@ class WriteSettings:
 
 
 def file_settings(schema: TableSchema) -> FileSettings:
-    """How the data files of a table are written, by its options."""
+    """Settings of data files by the options of their table."""
     options = TableOptions(schema.options)
     target_bytes = options.get(TARGET_FILE_SIZE)
     if target_bytes is None:
@@ -97,11 +97,10 @@ def file_settings(schema: TableSchema) -> FileSettings:
 
 
 def check_writable(schema: TableSchema, *, bucket_count: int) -> None:
-    """Refuse tables whose rows this package cannot place.
+    """Refuse tables that this version of lakebed cannot write.
 
     Raises:
-        InvalidRequest: options this package cannot keep, or a table with dynamic buckets whose keys may move between
-            partitions.
+        InvalidRequest: an unsupported option, or a table with dynamic buckets whose keys may move between partitions.
     """
     check_options_writable(schema.options)
     check_defined(schema.options)

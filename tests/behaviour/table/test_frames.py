@@ -95,9 +95,9 @@ def test_a_stream_of_any_library_is_written_once(table: Table) -> None:
         ([{"id": 1}], "not list"),
         ({"id": [1]}, "not dict"),
         (None, "not NoneType"),
-        (pd.DataFrame({**pd.DataFrame(NASTY), "count": [1.5, 2.0, 3.0]}), "cannot be read as columns"),
-        (pd.DataFrame({**pd.DataFrame(NASTY), "name": [object(), "a", "b"]}), "cannot be read as columns"),
-        (pa.chunked_array([[1]]), "cannot be read as columns"),
+        (pd.DataFrame({**pd.DataFrame(NASTY), "count": [1.5, 2.0, 3.0]}), "cannot be converted to columns"),
+        (pd.DataFrame({**pd.DataFrame(NASTY), "name": [object(), "a", "b"]}), "cannot be converted to columns"),
+        (pa.chunked_array([[1]]), "cannot be converted to columns"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
