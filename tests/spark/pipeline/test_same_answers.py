@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from lakebed.spark.pipeline.conditions import all_hold
 from lakebed.spark.pipeline.engine import Engine
+from lakebed.spark.pipeline.files import FileReading
 from lakebed.spark.pipeline.nodes import SourceLocation
 from lakebed.spark.pipeline.plain import read_plain_csv
 from lakebed.spark.pipeline.rows import LocalRows
@@ -67,10 +68,7 @@ def test_every_value_read_here_is_what_spark_reads(spark: SparkSession, tmp_path
     (tmp_path / "all.csv").write_text("\n".join([",".join(["n", *columns]), *lines]), newline="")
     frame = Engine(lambda: spark).read_files(
         [str(tmp_path / "all.csv")],
-        file_format="csv",
-        options={"mode": "PERMISSIVE", "nullValue": "NA"},
-        schema={"n": "int", **columns},
-        location=PLACE,
+        FileReading("csv", {"mode": "PERMISSIVE", "nullValue": "NA"}, {"n": "int", **columns}, PLACE),
     )
     by_spark = frame.toArrow().sort_by("n")
     read_here = 0
@@ -117,9 +115,7 @@ def test_every_file_read_here_is_what_spark_reads(spark: SparkSession, tmp_path:
         rows = read_plain_csv([str(path)], schema=schema, options=options)
         if rows is not None:
             paths.append(path)
-            by_spark = Engine(lambda: spark).read_files(
-                [str(path)], file_format="csv", options=options, schema=schema, location=PLACE
-            )
+            by_spark = Engine(lambda: spark).read_files([str(path)], FileReading("csv", options, schema, PLACE))
             assert rows.to_pylist() == by_spark.toArrow().to_pylist(), body
     assert len(paths) >= 6
 

@@ -13,8 +13,8 @@ import pytest
 from lakebed.lake.lake import Lake, open_lake
 from lakebed.runtime import Environment
 from lakebed.spark.pipeline import Check, Pipeline
+from lakebed.spark.pipeline.collect import collect
 from lakebed.spark.pipeline.execute import RunCall, execute
-from lakebed.spark.pipeline.facts import Fingerprint, ReportFacts, collect
 from lakebed.spark.pipeline.ledger import AttemptEnd, Ledger
 from lakebed.spark.pipeline.measure import commit_metrics
 from lakebed.spark.pipeline.model import StepRecord
@@ -22,6 +22,7 @@ from lakebed.spark.pipeline.page import render, verdict
 from lakebed.spark.pipeline.page_parts import bytes_text, told_apart
 from lakebed.spark.pipeline.page_table import _group_ticks
 from lakebed.spark.pipeline.plots import Flag, Tick, timeline
+from lakebed.spark.pipeline.report_model import Fingerprint, ReportFacts
 from lakebed.spark.pipeline.workspace import Workspace
 
 AUDIT = AttemptEnd(60_000, "failed", step="merge 2024-01-02", error_kind="audit_failed", error="Two rows are wrong.")

@@ -13,12 +13,13 @@ import pytest
 from lakebed.lake.lake import Lake, open_lake
 from lakebed.runtime import Environment
 from lakebed.spark.pipeline import Pipeline
+from lakebed.spark.pipeline.collect import collect
 from lakebed.spark.pipeline.execute import RunCall, execute
-from lakebed.spark.pipeline.facts import ReportFacts, collect
 from lakebed.spark.pipeline.ledger import AttemptEnd, Ledger
 from lakebed.spark.pipeline.measure import commit_metrics
 from lakebed.spark.pipeline.model import RunSummary, StepRecord
 from lakebed.spark.pipeline.page import render, verdict
+from lakebed.spark.pipeline.report_model import ReportFacts
 from lakebed.spark.pipeline.workspace import Workspace
 from lakebed.table.table import Table
 from lakebed.testing import ManualClock

@@ -6,11 +6,11 @@ Importing this loads neither PySpark nor Java; they are needed when a step that 
 from __future__ import annotations
 
 from lakebed.spark.pipeline.check import CheckReport
-from lakebed.spark.pipeline.facts import Check, Fingerprint
 from lakebed.spark.pipeline.ledger import RunStatus
 from lakebed.spark.pipeline.model import Plan, RunSummary
 from lakebed.spark.pipeline.progress import Progress, console_progress
 from lakebed.spark.pipeline.report import ReportFiles, write_report
+from lakebed.spark.pipeline.report_model import Check, Fingerprint
 from lakebed.spark.pipeline.run import Pipeline, check_file, run_file, status
 
 __all__ = [

@@ -9,8 +9,9 @@ loaded when a step first needs it; the session starts when Spark is first used.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -25,9 +26,10 @@ from lakebed.spark.jobs import compact_table
 from lakebed.spark.messages import first_line
 from lakebed.spark.pipeline.bad_rows import BadRow, BadRows, find_lines, local_path, reason_of
 from lakebed.spark.pipeline.conditions import all_hold
-from lakebed.spark.pipeline.facts import Fingerprint
+from lakebed.spark.pipeline.files import FileReading
 from lakebed.spark.pipeline.nodes import SourceLocation
 from lakebed.spark.pipeline.plain import read_plain_csv
+from lakebed.spark.pipeline.report_model import Fingerprint
 from lakebed.spark.pipeline.rows import LocalRows, Rows
 from lakebed.spark.reading import local_frame, read
 from lakebed.spark.types import arrow_schema_of
@@ -89,100 +91,63 @@ class Engine:
 
     # ---- rows
 
-    def read_plain(
-        self, paths: Sequence[str], *, options: Mapping[str, str], schema: Mapping[str, str]
-    ) -> LocalRows | None:
-        """Small CSV files of a plain kind, without a job; None: read them with `read_files`."""
-        kinds = {kind.strip().lower().partition("_")[0] for kind in schema.values()}
+    def read_plain(self, paths: Sequence[str], reading: FileReading) -> LocalRows | None:
+        """Read small CSV files of a plain kind without a job; None: read them with `read_files`."""
+        kinds = {kind.strip().lower().partition("_")[0] for kind in reading.columns.values()}
         if kinds & {"date", "timestamp"} and any(
             self._spark.conf.get(name) != text for name, text in _PLAIN_TIMES.items()
         ):
             return None
-        rows = read_plain_csv(paths, schema=schema, options=options)
+        rows = read_plain_csv(paths, schema=reading.columns, options=reading.options)
         return None if rows is None else LocalRows(rows)
 
-    def read_files(
-        self,
-        paths: Sequence[str],
-        *,
-        file_format: str,
-        options: Mapping[str, str],
-        schema: Mapping[str, str] | None,
-        location: SourceLocation,
-    ) -> DataFrame:
-        """Files as rows; `schema` gives columns with Spark SQL types, in the files' order (Parquet knows its own)."""
-        with _sentences(location):
-            reader = self._spark.read.format(file_format).options(**{**_READER_OPTIONS[file_format], **options})
-            if schema is not None:
-                reader = reader.schema(", ".join(f"`{column}` {kind}" for column, kind in schema.items()))
+    def read_files(self, paths: Sequence[str], reading: FileReading) -> DataFrame:
+        """Read files by Spark."""
+        with _sentences(reading.location):
+            options = {**_READER_OPTIONS[reading.file_format], **reading.options}
+            reader = self._spark.read.format(reading.file_format).options(**options)
+            if reading.schema is not None:
+                reader = reader.schema(", ".join(f"`{column}` {kind}" for column, kind in reading.schema.items()))
             return reader.load(list(paths))
 
-    def check_files(
-        self,
-        names: Mapping[str, str],
-        *,
-        file_format: str,
-        options: Mapping[str, str],
-        schema: Mapping[str, str],
-        location: SourceLocation,
-    ) -> BadRows:
-        """Read every value of CSV or JSON files, and say which rows do not fit the schema.
+    def check_files(self, names: Mapping[str, str], reading: FileReading) -> BadRows:
+        """Read every value of CSV or JSON files, and find the rows that do not fit the schema.
 
         Args:
-            names: paths with what people call them.
+            names: paths with the names that messages show.
+            reading: how they are read.
 
         Cost: one job; a second one for the first bad rows, and a pass over their files on this machine.
         """
-        mark, frame = self._marked(names, file_format=file_format, options=options, schema=schema, location=location)
-        # Every column is counted, since Spark judges only the values that it is asked for.
-        counts = [functions.count(quoted(name)) for name in (mark, *schema)]
-        with _sentences(location):
+        mark, frame = self._marked([*names], reading)
+        # Every column is counted, since Spark checks only the values that it is asked for.
+        counts = [functions.count(quoted(name)) for name in (mark, *reading.columns)]
+        with _sentences(reading.location):
             row_count, bad_count = frame.select(functions.count(functions.lit(1)), *counts).collect()[0][:2]
             if not bad_count:
                 return BadRows(row_count)
             bad = frame.select("*", "_metadata.file_path").filter(quoted(mark).isNotNull())
             bad = bad.orderBy("file_path", functions.monotonically_increasing_id()).limit(_SAMPLE_ROWS)
             first = [row.asDict() for row in bad.collect()]
-        return BadRows(
-            row_count,
-            bad_count,
-            _explained(first, mark, names=names, file_format=file_format, options=options, schema=schema),
-        )
+        return BadRows(row_count, bad_count, _explained(first, mark, names, reading))
 
-    def without_bad_rows(
-        self,
-        names: Mapping[str, str],
-        *,
-        file_format: str,
-        options: Mapping[str, str],
-        schema: Mapping[str, str],
-        location: SourceLocation,
-    ) -> DataFrame:
-        """The rows that fit, read once and kept by the executors.
+    def without_bad_rows(self, names: Mapping[str, str], reading: FileReading) -> DataFrame:
+        """Return the rows that fit, read once and kept by the executors.
 
         They are kept because Spark would decide anew, for each use of the rows, by the columns of that use alone.
         """
-        mark, frame = self._marked(names, file_format=file_format, options=options, schema=schema, location=location)
-        with _sentences(location):
-            return frame.filter(quoted(mark).isNull()).select(*map(quoted, schema)).localCheckpoint()
+        mark, frame = self._marked([*names], reading)
+        with _sentences(reading.location):
+            return frame.filter(quoted(mark).isNull()).select(*map(quoted, reading.columns)).localCheckpoint()
 
-    def _marked(
-        self,
-        paths: Iterable[str],
-        *,
-        file_format: str,
-        options: Mapping[str, str],
-        schema: Mapping[str, str],
-        location: SourceLocation,
-    ) -> tuple[str, DataFrame]:
-        """Files as rows with one more column (its name comes first): a bad row's text, null for the others."""
+    def _marked(self, paths: Sequence[str], reading: FileReading) -> tuple[str, DataFrame]:
+        """Read files with one more column (its name comes first): a bad row's text, null for the other rows."""
         mark = "_bad_row"
-        while mark.lower() in map(str.lower, schema):
+        while mark.lower() in map(str.lower, reading.columns):
             mark = f"_{mark}"
-        options = {**options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": mark}
-        columns = {**schema, mark: "string"}
-        frame = self.read_files([*paths], file_format=file_format, options=options, schema=columns, location=location)
-        return mark, frame
+        options = {**reading.options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": mark}
+        marked = replace(reading, options=options, schema={**reading.columns, mark: "string"})
+        return mark, self.read_files(paths, marked)
 
     def file_facts(self, pattern: str) -> list[tuple[str, int, int]]:
         """Path, size in bytes and time of change (Unix ms) of the files that a URL names, also in folders, sorted."""
@@ -197,14 +162,10 @@ class Engine:
                 found.append((file.getPath().toString(), int(file.getLen()), int(file.getModificationTime())))
         return sorted(found)
 
-    def infer_schema(
-        self, paths: Sequence[str], *, file_format: str, options: Mapping[str, str], location: SourceLocation
-    ) -> dict[str, str]:
-        """Columns with Spark SQL types, from a pass over the files."""
-        inferring = {"inferSchema": "true"} if file_format == "csv" else {}
-        frame = self.read_files(
-            paths, file_format=file_format, options={**inferring, **options}, schema=None, location=location
-        )
+    def infer_schema(self, paths: Sequence[str], reading: FileReading) -> dict[str, str]:
+        """Infer columns with Spark SQL types, by a pass over the files."""
+        inferring = {"inferSchema": "true"} if reading.file_format == "csv" else {}
+        frame = self.read_files(paths, replace(reading, options={**inferring, **reading.options}))
         return {field.name: field.dataType.simpleString() for field in frame.schema.fields}
 
     def read_table(self, table: Table, *, version: str | None, where: str | None, location: SourceLocation) -> Rows:
@@ -327,16 +288,10 @@ class Engine:
 
 
 def _explained(
-    rows: Sequence[dict[str, Any]],
-    mark: str,
-    *,
-    names: Mapping[str, str],
-    file_format: str,
-    options: Mapping[str, str],
-    schema: Mapping[str, str],
+    rows: Sequence[dict[str, Any]], mark: str, names: Mapping[str, str], reading: FileReading
 ) -> tuple[BadRow, ...]:
-    """Bad rows as Spark read them, each with its file's name, its line and what is wrong."""
-    chosen = {name.lower(): text for name, text in options.items()}
+    """Turn bad rows, as Spark read them, into their files' names, their lines and what is wrong with them."""
+    chosen = {name.lower(): text for name, text in reading.options.items()}
     encoding = chosen.get("encoding", chosen.get("charset", "utf-8"))
     lines: dict[str, list[int | None]] = {}
     for url in {row["file_path"] for row in rows}:
@@ -347,7 +302,13 @@ def _explained(
     explained = []
     for row in rows:
         path = local_path(row["file_path"])
-        reason = reason_of(row[mark], file_format=file_format, schema=schema, values=row, options=options)
+        reason = reason_of(
+            row[mark],
+            file_format=reading.file_format,
+            schema=reading.columns,
+            values=row,
+            options=reading.options,
+        )
         file = row["file_path"] if path is None else names.get(path, path)
         explained.append(BadRow(file, lines[row["file_path"]].pop(0), row[mark], reason))
     return tuple(explained)

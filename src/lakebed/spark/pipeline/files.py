@@ -12,12 +12,13 @@ import hashlib
 import os
 import shutil
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from lakebed.spark.pipeline.nodes import SourceLocation
 
-__all__ = ["FORMATS", "find_files", "format_of", "unpacked"]
+__all__ = ["FORMATS", "FileReading", "find_files", "format_of", "unpacked"]
 
 FORMATS = ("csv", "json", "parquet")
 
@@ -29,6 +30,26 @@ _FORMAT_OF_SUFFIX = {
     ".ndjson": "json",
     ".parquet": "parquet",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class FileReading:
+    """How Spark reads the input files of a step."""
+
+    file_format: str
+    """One of `FORMATS`."""
+    options: Mapping[str, str]
+    """Of Spark's reader."""
+    schema: Mapping[str, str] | None
+    """Columns with Spark SQL types, in the files' order; None: the files know them (Parquet), or they are inferred."""
+    location: SourceLocation
+    """Of the step, for errors."""
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        """The schema of files that have one given."""
+        assert self.schema is not None, "only CSV and JSON files are read with a schema"
+        return self.schema
 
 
 def find_files(pattern: str, *, location: SourceLocation) -> list[str]:

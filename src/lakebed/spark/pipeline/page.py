@@ -13,7 +13,6 @@ from importlib import resources
 from statistics import median
 from typing import Any
 
-from lakebed.spark.pipeline.facts import Check, ReportFacts, RunFacts, Stop, TagFacts
 from lakebed.spark.pipeline.model import StepRecord
 from lakebed.spark.pipeline.page_parts import (
     are,
@@ -25,6 +24,7 @@ from lakebed.spark.pipeline.page_parts import (
     utc_text,
 )
 from lakebed.spark.pipeline.page_table import holds_now, is_unread, table_sections, tag_holds
+from lakebed.spark.pipeline.report_model import Check, ReportFacts, RunFacts, Stop, TagFacts
 
 __all__ = ["render"]
 

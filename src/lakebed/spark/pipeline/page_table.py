@@ -11,7 +11,6 @@ from dataclasses import replace
 from html import escape
 from typing import Any
 
-from lakebed.spark.pipeline.facts import TableFacts, TagFacts, VersionFacts
 from lakebed.spark.pipeline.page_parts import (
     MONTHS,
     are,
@@ -26,6 +25,7 @@ from lakebed.spark.pipeline.page_parts import (
     verdict_mark,
 )
 from lakebed.spark.pipeline.plots import Area, Bars, Flag, Line, Tick, plot, timeline
+from lakebed.spark.pipeline.report_model import TableFacts, TagFacts, VersionFacts
 
 __all__ = ["holds_now", "is_unread", "table_sections", "tag_holds"]
 

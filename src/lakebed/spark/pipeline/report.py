@@ -7,17 +7,19 @@ for its report changes nothing in it.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from typing_extensions import Unpack
 
 from lakebed.errors import InvalidRequest
 from lakebed.lake.lake import Lake
 from lakebed.runtime import Environment
-from lakebed.spark.pipeline.facts import Check, Fingerprint, ReportFacts, collect
+from lakebed.spark.pipeline.collect import ReportOptions, collect
 from lakebed.spark.pipeline.page import render
+from lakebed.spark.pipeline.report_model import ReportFacts
 from lakebed.spark.pipeline.workspace import open_workspace
 
 __all__ = ["ReportFiles", "store_report", "write_report"]
@@ -37,22 +39,19 @@ def write_report(
     *,
     path: str | Path,
     branch: str | None = None,
-    run_id: str | None = None,
-    title: str | None = None,
-    checks: Sequence[Check] = (),
-    fingerprints: Mapping[tuple[str, str], Fingerprint] | None = None,
     storage_options: Mapping[str, str] | None = None,
     environment: Environment | None = None,
+    **options: Unpack[ReportOptions],
 ) -> ReportFiles:
-    """Collect what the runs of a lake did and write the page.
+    """Collect what the runs of a lake did, and write the page.
 
     Args:
+        lake_url: of the lake.
         path: the HTML file; the JSON goes beside it, with the ending ``.json``.
-        branch: ``repository/branch``: the runs inside of that branch.
-        run_id: only this run; None: all of them.
-        title: the page's heading; None: the names of the pipelines.
-        checks: what was verified from outside; shown with the tags they are about, or in a list.
-        fingerprints: tags as they read now, by (table, tag), to be compared with those taken when they were tagged.
+        branch: ``repository/branch``: the runs in that branch.
+        storage_options: settings of the lake's store.
+        environment: clock, randomness and concurrency.
+        **options: see `ReportOptions`.
 
     Raises:
         NotFound: no lake there, or no such run.
@@ -62,38 +61,14 @@ def write_report(
     with open_workspace(
         lake_url, branch=branch, create=False, storage_options=storage_options, environment=environment
     ) as workspace:
-        return store_report(
-            workspace.lake,
-            path=path,
-            run_id=run_id,
-            title=title,
-            checks=checks,
-            fingerprints=fingerprints,
-            environment=environment,
-        )
+        return store_report(workspace.lake, path=path, environment=environment, **options)
 
 
 def store_report(
-    lake: Lake,
-    *,
-    path: str | Path,
-    run_id: str | None = None,
-    writing_run: str | None = None,
-    title: str | None = None,
-    checks: Sequence[Check] = (),
-    fingerprints: Mapping[tuple[str, str], Fingerprint] | None = None,
-    environment: Environment,
+    lake: Lake, *, path: str | Path, environment: Environment, **options: Unpack[ReportOptions]
 ) -> ReportFiles:
-    """As `write_report`, for a lake that is open; `writing_run` is the run that has this report as a step."""
-    facts = collect(
-        lake,
-        environment=environment,
-        title=title or "",
-        run_id=run_id,
-        writing_run=writing_run,
-        checks=checks,
-        fingerprints=fingerprints,
-    )
+    """Write the report of an open lake; see `write_report`."""
+    facts = collect(lake, environment=environment, **options)
     html = Path(path).absolute()
     json = html.with_suffix(".json")
     _replace(html, render(facts).encode())

@@ -15,13 +15,13 @@ cannot change a type silently.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from lakebed.errors import InvalidRequest
 from lakebed.spark.pipeline.bad_rows import BadRows
 from lakebed.spark.pipeline.context import RunContext
-from lakebed.spark.pipeline.files import FORMATS, find_files, format_of, unpacked
+from lakebed.spark.pipeline.files import FORMATS, FileReading, find_files, format_of, unpacked
 from lakebed.spark.pipeline.keys import Key, StepKind
 from lakebed.spark.pipeline.measure import commit_metrics
 from lakebed.spark.pipeline.model import PlannedStep
@@ -41,8 +41,7 @@ class _Source:
     context: RunContext
     names: Mapping[str, str]
     """Paths with what people call them."""
-    reading: Mapping[str, Any]
-    """Format, options, schema and location, as the engine takes them."""
+    reading: FileReading
     files_read: int
 
     @classmethod
@@ -51,46 +50,37 @@ class _Source:
         file_format = str(settings["format"] or format_of(settings["from"]))  # `check` has seen that one says it
         found = find_files(settings["from"], location=location)
         names = unpacked(found, context.scratch_folder, location=location)
-        options = dict(settings["options"])
-        schema = settings["schema"]
-        if schema is None and file_format != "parquet":
-            schema = pinned_schema(
-                step,
-                context,
-                infer=lambda: engine.infer_schema(
-                    [*names], file_format=file_format, options=options, location=location
-                ),
-            )
-        reading = {"file_format": file_format, "options": options, "schema": schema, "location": location}
+        reading = FileReading(file_format, settings["options"], settings["schema"], location)
+        if reading.schema is None and file_format != "parquet":
+            schema = pinned_schema(step, context, infer=lambda: engine.infer_schema([*names], reading))
+            reading = replace(reading, schema=schema)
         return cls(step, context, names, reading, len(found))
 
     @property
     def is_checked(self) -> bool:
         """Whether rows of these files can be bad; Parquet knows its own types."""
-        return bool(self.reading["file_format"] != "parquet")
+        return self.reading.file_format != "parquet"
 
     def plain(self) -> LocalRows | None:
-        """The rows, where this process can read them; all of them fit then."""
-        if self.reading["file_format"] != "csv":
+        """Read the rows in this process where it can; then all of them fit."""
+        if self.reading.file_format != "csv":
             return None
-        return self.context.engine().read_plain(
-            [*self.names], options=self.reading["options"], schema=self.reading["schema"]
-        )
+        return self.context.engine().read_plain([*self.names], self.reading)
 
     def unchecked(self) -> Rows:
-        """The rows by Spark; a use of them fails at a bad row."""
-        return self.context.engine().read_files([*self.names], **self.reading)
+        """Read the rows by Spark; a use of them fails at a bad row."""
+        return self.context.engine().read_files([*self.names], self.reading)
 
     def check(self) -> BadRows:
-        """Which rows are bad.
+        """Find the bad rows.
 
         Raises:
             InvalidRequest: there are some, and they are not to be dropped; names the step's line, files and lines.
         """
-        found = self.context.engine().check_files(self.names, **self.reading)
+        found = self.context.engine().check_files(self.names, self.reading)
         if found.bad_count and self.step.settings["bad_rows"] == "stop":
             raise InvalidRequest(
-                f"{self.reading['location']}: {self.step.name} stopped the run: "
+                f"{self.reading.location}: {self.step.name} stopped the run: "
                 f"{found.sentence()}. Correct them, or say `bad_rows: drop` to leave such rows out and count them.",
                 kind="bad_rows",
                 step=self.step.name,
@@ -109,14 +99,14 @@ class _Source:
             return self.unchecked(), None
         found = self.check()
         if found.bad_count:
-            return self.context.engine().without_bad_rows(self.names, **self.reading), found
+            return self.context.engine().without_bad_rows(self.names, self.reading), found
         return self.unchecked(), found
 
     def shaped(self, rows: Rows) -> Rows:
         """Rows through ``select`` when there is one."""
         select, engine = self.step.settings["select"], self.context.engine()
         if select is not None:
-            rows = engine.query(select, views={"files": rows}, location=self.reading["location"])
+            rows = engine.query(select, views={"files": rows}, location=self.reading.location)
         return engine.kept(rows) if self.step.settings["cache"] else rows
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from lakebed.spark.pipeline.collect import taken_fingerprints
 from lakebed.spark.pipeline.context import RunContext
-from lakebed.spark.pipeline.facts import Fingerprint, taken_fingerprints
 from lakebed.spark.pipeline.keys import Key, StepKind
 from lakebed.spark.pipeline.ledger import Ledger, run_ids
 from lakebed.spark.pipeline.model import PlannedStep
 from lakebed.spark.pipeline.report import store_report
+from lakebed.spark.pipeline.report_model import Fingerprint
 
 __all__ = ["KIND"]
 

@@ -1,199 +1,69 @@
-"""What a report says, as data: collected from the run ledgers and the tables of a lake. The HTML page only shows it.
+"""Collecting a report: from the run ledgers and the tables of a lake.
 
-Owns: `ReportFacts` (the JSON report; ``format`` 1) and `collect`. Invariants: reads only; nothing is guessed: a version
-that has expired is known from the ledger, a living one from the table, and what neither knows is left out.
+Owns: `collect`. Invariants: reads only; nothing is guessed: a version that has expired is known from the ledger, a
+living one from the table, and what neither knows is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
+from typing import TypedDict
+
+from typing_extensions import Unpack
 
 from lakebed.lake.lake import Lake
 from lakebed.runtime import Environment
-from lakebed.spark.pipeline.ledger import AttemptEnd, Ledger, RunStatus, run_statuses
+from lakebed.spark.pipeline.ledger import AttemptEnd, Ledger, run_statuses
 from lakebed.spark.pipeline.measure import added_bytes, committed_snapshot, disk_use, totals
 from lakebed.spark.pipeline.model import StepRecord
+from lakebed.spark.pipeline.report_model import (
+    BAD_LOAD_KINDS,
+    Check,
+    Fingerprint,
+    ReportFacts,
+    RunFacts,
+    Stop,
+    TableFacts,
+    TagFacts,
+    VersionFacts,
+)
 from lakebed.table.model import ROLLED_BACK_TO, Tag
 from lakebed.table.table import Table
 
-__all__ = [
-    "Check",
-    "Fingerprint",
-    "ReportFacts",
-    "RunFacts",
-    "Stop",
-    "TableFacts",
-    "TagFacts",
-    "VersionFacts",
-    "collect",
-]
-
-BAD_LOAD_KINDS = ("audit_failed", "bad_rows")
-"""Kinds of errors that mean that the rows of a delivery were refused."""
-REPEATED_KIND = "merged_already"
+__all__ = ["ReportOptions", "collect", "read_fingerprints", "taken_fingerprints"]
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """Something that was verified from outside, such as a tag's rows against their source."""
+class ReportOptions(TypedDict, total=False):
+    """What a report covers; every key has a default.
 
-    subject: str
-    held: bool
-    detail: str
-    table: str | None = None
-    tag: str | None = None
-    """With `table`: the check is about this tag and stands in its row."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
-    """Rows and checksum of a version."""
-
-    rows: int
-    checksum: str
-    read_ms: int | None = field(default=None, compare=False)
-    """When a step read it (the step's start), Unix time in milliseconds, UTC; None: read for this report."""
-
-
-@dataclass(frozen=True, slots=True)
-class VersionFacts:
-    """One commit to a table."""
-
-    snapshot: int
-    committed_ms: int
-    step: str
-    """Name of the step that made it; empty when it was made outside of pipelines."""
-    verb: str
-    group: str
-    rows: int
-    files_total: int
-    bytes_total: int
-    """Data files of this version."""
-    bytes_written: int
-    """Data files written up to this commit, ever, by the commits that are known."""
-    alive: bool
-    """Whether the snapshot is still there."""
-    rolled_back: bool = False
-    """Whether a rollback, whose own snapshot is still there, took it back."""
-
-
-@dataclass(frozen=True, slots=True)
-class TagFacts:
-    """One tag."""
-
-    tag: str
-    snapshot: int
-    committed_ms: int
-    rows: int | None
-    checksum: str | None
-    data_bytes: int
-    alive: bool
-    """Whether its snapshot is still there too; a tag does not need it."""
-    reads_same: bool | None
-    """Whether it read, at `read_ms`, as it did when it was tagged; None: it was not read since."""
-    check: Check | None
-    read_ms: int | None = None
-    """When it was last read and compared, Unix time in milliseconds, UTC; None: it was not read since it was tagged."""
-    read_now: bool = False
-    """Whether that was for this report. If not, nothing is known of the tag's files as they are now."""
-    expires_ms: int | None = None
-    """When it may be deleted with its lifetime over, Unix time in milliseconds, UTC; None: it is kept until deleted."""
-
-
-@dataclass(frozen=True, slots=True)
-class TableFacts:
-    """One table of the lake that pipelines wrote to."""
-
-    name: str
-    rows: int
-    data_bytes: int
-    metadata_bytes: int
-    versions: tuple[VersionFacts, ...]
-    """In order of commit."""
-    tags: tuple[TagFacts, ...]
-    """In order of snapshot."""
-    expiries: tuple[Mapping[str, Any], ...]
-    """Metrics of the expire steps and ``started_ms``, in order of time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """One call of a run that an error ended."""
-
-    ended_ms: int
-    step: str | None
-    kind: str | None
-    """Of the error."""
-    sentence: str
-    bad_load: bool
-    """Whether the rows were refused, by an audit or because they do not fit their schema."""
-    repaired_ms: int | None
-    """When the step was done after all, by a later call of the run."""
-
-    @property
-    def is_repeated_increment(self) -> bool:
-        """Whether an increment was refused because another run had merged it."""
-        return self.kind == REPEATED_KIND
-
-
-@dataclass(frozen=True, slots=True)
-class RunFacts:
-    """One run with its steps."""
-
-    status: RunStatus
-    steps: tuple[StepRecord, ...]
-    stops: tuple[Stop, ...] = ()
-    """In order of time, also those that a later call repaired."""
-    is_writing: bool = False
-    """Whether this report is a step of it, so that it cannot be complete yet."""
-    continued_by: str | None = None
-    """Of a run that is not complete: the later run of the pipeline that went on in its place; None: none did."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReportFacts:
-    """The whole report."""
-
-    title: str
-    lake: str
-    generated_ms: int
-    runs: tuple[RunFacts, ...]
-    """Oldest first."""
-    tables: tuple[TableFacts, ...]
-    checks: tuple[Check, ...]
-    format: int = 1
-
-
-def collect(
-    lake: Lake,
-    *,
-    environment: Environment,
-    title: str,
-    run_id: str | None = None,
-    writing_run: str | None = None,
-    checks: Sequence[Check] = (),
-    fingerprints: Mapping[tuple[str, str], Fingerprint] | None = None,
-) -> ReportFacts:
-    """Everything a report says.
-
-    Args:
-        title: the heading; empty: the names of the pipelines.
+    Keys:
+        title: the heading; empty or None: the names of the pipelines.
         run_id: only this run; None: every run of the lake.
         writing_run: the run that has this report as a step.
-        checks: what was verified from outside.
-        fingerprints: tags as they read now, by (table, tag), compared with those taken when they were tagged; those
-            that are not given are taken from the last report step that read them, with the time of that step.
+        checks: what was verified outside of the lake; shown with the tags they are about, or in a list.
+        fingerprints: tags as they read now, by (table, tag), compared with the fingerprints taken when they were
+            tagged. Missing ones are taken from the last report step that read them, with the time of that step.
     """
+
+    title: str | None
+    run_id: str | None
+    writing_run: str | None
+    checks: Sequence[Check]
+    fingerprints: Mapping[tuple[str, str], Fingerprint] | None
+
+
+def collect(lake: Lake, *, environment: Environment, **options: Unpack[ReportOptions]) -> ReportFacts:
+    """Collect everything that a report says. Raises `NotFound` when there is no such run."""
+    run_id, checks = options.get("run_id"), options.get("checks", ())
     if run_id is None:
         ids = [status.run_id for status in reversed(run_statuses(lake.store, environment=environment))]
     else:
         ids = [run_id]
-    runs = _runs([Ledger(lake.store, run_id=one, environment=environment) for one in ids], writing_run=writing_run)
-    # What a run took over stands in the run that did it.
+    runs = _runs([Ledger(lake.store, run_id=one, environment=environment) for one in ids], options.get("writing_run"))
+    # A step that was taken over is shown in the run that did it.
     steps = [step for run in runs for step in run.steps if run_id is not None or not step.carried_from]
-    read_again = {**read_fingerprints(steps), **(fingerprints or {})}
+    read_again = {**read_fingerprints(steps), **(options.get("fingerprints") or {})}
     names = sorted({str(step.metrics["table"]) for step in steps if "table" in step.metrics})
     now_ms = environment.clock.now_ms()
     tables = tuple(
@@ -202,7 +72,7 @@ def collect(
         if lake.has_table(name)
     )
     return ReportFacts(
-        title=title or _title(runs),
+        title=options.get("title") or _title(runs),
         lake=lake.store.root_url,
         generated_ms=now_ms,
         runs=tuple(runs),
@@ -219,7 +89,7 @@ def _title(runs: Sequence[RunFacts]) -> str:
     return f"Pipeline {names[0]}" if len(names) == 1 else f"Pipelines {', '.join(shown[:-1])} and {shown[-1]}"
 
 
-def _runs(ledgers: Sequence[Ledger], *, writing_run: str | None) -> list[RunFacts]:
+def _runs(ledgers: Sequence[Ledger], writing_run: str | None) -> list[RunFacts]:
     """The runs, in order of time as their ledgers; those that are not complete with the one that went on."""
     runs = []
     for ledger in ledgers:
