@@ -79,7 +79,7 @@ def test_a_bad_row_stops_the_run_at_its_ingest(spark: SparkSession, tmp_path: Pa
     assert caught.value.message == (
         f"checks.yaml, line 7: read stopped the run: 4 of 5 rows do not fit the schema: "
         f"{path}, line 3: 2 (1 value for 3 columns); "
-        f"{path}, line 4: 3,late,false (delay = 'late' is no int); "
+        f"{path}, line 4: 3,late,false (delay = 'late' is not a valid int); "
         f"{path}, line 6: 4,7,false,more (4 values for 3 columns); and 1 more. "
         "Correct them, or say `bad_rows: drop` to leave such rows out and count them."
     )
@@ -116,8 +116,8 @@ def test_a_bad_row_of_an_ingest_into_a_table(spark: SparkSession, tmp_path: Path
     with pytest.raises(InvalidRequest) as caught:
         run(spark, tmp_path, text)
     assert "line 7: load stopped the run: 2 of 4 rows do not fit the schema: " in caught.value.message
-    assert 'in.json, line 3: {"id": 2, "delay": "late"} (delay = \'late\' is no int); ' in caught.value.message
-    assert 'in.json, line 4: {"id": 3 (it is no JSON object).' in caught.value.message
+    assert 'in.json, line 3: {"id": 2, "delay": "late"} (delay = \'late\' is not a valid int); ' in caught.value.message
+    assert 'in.json, line 4: {"id": 3 (it is not a JSON object).' in caught.value.message
     assert delays(tmp_path) == {}
 
 
@@ -165,7 +165,9 @@ def test_a_value_of_several_lines_is_one_row(spark: SparkSession, tmp_path: Path
         "  - {step: ingest, from: '${root}/in.csv', into: notes, options: {multiLine: 'true'},\n"
         "     schema: {id: bigint, note: string, n: int}}\n"
     )
-    with pytest.raises(InvalidRequest, match=r"in\.csv, line 4: 2,\"three more lines\",late \(n = 'late' is no int\)"):
+    with pytest.raises(
+        InvalidRequest, match=r"in\.csv, line 4: 2,\"three more lines\",late \(n = 'late' is not a valid int\)"
+    ):
         run(spark, tmp_path, text)
     run(spark, tmp_path, text.replace("schema:", "bad_rows: drop, schema:"))
     assert open_lake(str(tmp_path / "lake")).table("notes").read()["note"].to_pylist() == ["two\nlines"]

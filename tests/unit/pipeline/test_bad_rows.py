@@ -30,9 +30,9 @@ def test_a_record_of_several_lines_begins_at_its_first(tmp_path: Path) -> None:
     [
         ("1", {"id": 1}, "1 value for 3 columns"),
         ("1,2,true,4", {"id": 1}, "4 values for 3 columns"),
-        ("x,NA,maybe", {}, "id = 'x' is no bigint, gone = 'maybe' is no boolean"),
-        ('1,"2,3",true', {"id": 1, "gone": True}, "delay = '2,3' is no int"),
-        ('1,"2 ""or"" 3",true', {"id": 1, "gone": True}, "delay = '2 \"or\" 3' is no int"),
+        ("x,NA,maybe", {}, "id = 'x' is not a valid bigint, gone = 'maybe' is not a valid boolean"),
+        ('1,"2,3",true', {"id": 1, "gone": True}, "delay = '2,3' is not a valid int"),
+        ('1,"2 ""or"" 3",true', {"id": 1, "gone": True}, "delay = '2 \"or\" 3' is not a valid int"),
     ],
 )
 def test_a_reason_names_the_values_that_do_not_fit(text: str, values: dict[str, object], reason: str) -> None:
@@ -45,8 +45,8 @@ def test_a_reason_for_json() -> None:
     """A value of another type, or no JSON at all."""
     schema = {"id": "bigint", "delay": "int"}
     late = reason_of('{"id": 1, "delay": "late"}', file_format="json", schema=schema, values={"id": 1}, options={})
-    assert late == "delay = 'late' is no int"
-    assert reason_of('{"id": 1', file_format="json", schema=schema, values={}, options={}) == "it is no JSON object"
+    assert late == "delay = 'late' is not a valid int"
+    assert reason_of('{"id": 1', file_format="json", schema=schema, values={}, options={}) == "it is not a JSON object"
 
 
 def test_a_sentence_is_short_and_counts_what_it_does_not_show() -> None:

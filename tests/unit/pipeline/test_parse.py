@@ -187,7 +187,7 @@ def test_several_variables_of_a_loop_are_combined() -> None:
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ("{from: 3, to: 1}", "which is nothing"),
+        ("{from: 3, to: 1}", "which is an empty range"),
         ("{from: 2013-01, to: 2013-01-05}", "two whole numbers, two months"),
         ("{from: 2013-02-30, to: 2013-03-01}", "two whole numbers, two months"),
         ("{from: 1}", "needs both 'from' and 'to'"),

@@ -1,7 +1,7 @@
 """Rows of input files that do not fit their schema: which line of which file, what is wrong with it, in one sentence.
 
-Owns: `BadRow`, finding a record's line in a file (`find_lines`), and saying why a record does not fit (`reason_of`).
-That a row is bad is decided by Spark's reader; here it is only explained. Starts nothing.
+Owns: `BadRow`, finding a record's line in a file (`find_lines`), and explaining why a record does not fit (`reason_of`).
+Spark's reader decides that a row is bad; this module only explains it. Starts nothing.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _TEXT_MAX = 120
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """One row that does not fit."""
+    """One row that does not fit its schema."""
 
     file: str
     line: int | None
-    """Counted from 1, where the record begins; None: the file is not on this machine, or has lines of its own kind."""
+    """Counted from 1, where the record begins; None: the file is not on this machine, or has other line separators."""
     text: str
     reason: str
     """Empty: not known."""
 
     def sentence(self) -> str:
-        """The row for a person."""
+        """Return the row for a message."""
         place = self.file if self.line is None else f"{self.file}, line {self.line}"
         shown = self.text if len(self.text) <= _TEXT_MAX else self.text[: _TEXT_MAX - 1] + "…"
         return f"{place}: {' '.join(shown.splitlines())}" + (f" ({self.reason})" if self.reason else "")
@@ -44,7 +44,7 @@ class BadRow:
 
 @dataclass(frozen=True, slots=True)
 class BadRows:
-    """What reading some files found."""
+    """The result of checking some files."""
 
     row_count: int
     """All rows, the bad ones included."""
@@ -52,7 +52,7 @@ class BadRows:
     first: tuple[BadRow, ...] = ()
 
     def sentence(self) -> str:
-        """How many rows are bad, and the first of them."""
+        """Return how many rows are bad, and the first of them, for a message."""
         verb = "does" if self.bad_count == 1 else "do"
         shown = "; ".join(row.sentence() for row in self.first)
         more = f"; and {self.bad_count - len(self.first):,} more" if self.bad_count > len(self.first) else ""
@@ -60,13 +60,13 @@ class BadRows:
 
 
 def local_path(url: str) -> str | None:
-    """The path of a ``file:`` URL, as Spark names a file it read; None for any other."""
+    """Return the path of a ``file:`` URL, as Spark names a file it read; None for any other URL."""
     parts = urlsplit(url)
     return unquote(parts.path) if parts.scheme == "file" else None
 
 
 def find_lines(path: str, records: Sequence[str], *, encoding: str = "utf-8") -> list[int | None]:
-    """The line of each record, counted from 1; records of the same text are different lines, in order.
+    """Return the line of each record, counted from 1; records of the same text are different lines, in order.
 
     Args:
         path: a local file, also gzip or bzip2.
@@ -95,7 +95,7 @@ def find_lines(path: str, records: Sequence[str], *, encoding: str = "utf-8") ->
 def _opened(path: str, encoding: str) -> Iterator[TextIO]:
     encoding = "utf-8-sig" if encoding.lower() in ("utf-8", "utf8") else encoding
     openers: dict[str, Callable[[str], Any]] = {".gz": gzip.open, ".bz2": bz2.open}
-    # Universal newlines are what Spark ends a line at: a line feed, a carriage return, or both.
+    # Spark ends a line where universal newlines do: at a line feed, a carriage return, or both.
     opener = openers.get(Path(path).suffix.lower(), _open)
     with opener(path) as raw, io.TextIOWrapper(raw, encoding=encoding, errors="replace", newline=None) as text:
         yield text
@@ -108,21 +108,21 @@ def _open(path: str) -> IO[bytes]:
 def reason_of(
     text: str, *, file_format: str, schema: Mapping[str, str], values: Mapping[str, Any], options: Mapping[str, str]
 ) -> str:
-    """Why a record does not fit, in a few words; empty when that cannot be told from it.
+    """Return why a record does not fit, in a few words; empty when the record does not show it.
 
     Args:
         values: what Spark read of it: null in each column whose value does not fit.
     """
     there = _json_values(text) if file_format == "json" else _csv_values(text, options)
     if there is None:
-        return "it is no JSON object" if file_format == "json" else ""
+        return "it is not a JSON object" if file_format == "json" else ""
     if not isinstance(there, dict):
         if len(there) != len(schema):
             return f"{len(there)} {'value' if len(there) == 1 else 'values'} for {len(schema)} columns"
         there = dict(zip(schema, there, strict=True))
     wrong = [name for name in schema if values.get(name) is None and there.get(name) not in (None, "")]
     null = {name.lower(): value for name, value in options.items()}.get("nullvalue", "")
-    return ", ".join(f"{name} = {there[name]!r} is no {schema[name]}" for name in wrong if there[name] != null)
+    return ", ".join(f"{name} = {there[name]!r} is not a valid {schema[name]}" for name in wrong if there[name] != null)
 
 
 def _csv_values(text: str, options: Mapping[str, str]) -> list[str] | None:

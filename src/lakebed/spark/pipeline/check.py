@@ -1,8 +1,8 @@
-"""What can be wrong with a plan beyond its own text and its tables: columns, input files and SQL. Changes nothing.
+"""Checks of a plan beyond its own text and its tables: columns, input files and SQL. Changes nothing.
 
-Owns: the checks of ``pipeline run --check`` that a run does not make before it begins (those are in `preflight`).
-Invariants: a check that fails here would fail when its step runs, for the same reason; what cannot be known before
-(columns of a query, of files without a schema) is not judged.
+Owns: the checks of ``pipeline run --check`` that a run does not make before its first step (those are in `preflight`).
+Invariants: a check that fails here would fail when its step runs, for the same reason; what only a run can know (columns
+of a query, of files without a schema) is not checked.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ __all__ = ["CheckReport", "check_columns", "check_inputs", "check_sql"]
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """A plan without a mistake that could be found."""
+    """The result of a check that found no mistake."""
 
     plan: Plan
     sql_unchecked: str | None
-    """Why no parser looked at the SQL, as a sentence; None: one did."""
+    """Why the SQL was not parsed, as a sentence; None: it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,12 @@ class _Target:
     """A table as far as its columns are known."""
 
     fields: tuple[DataField, ...]
-    """Empty: the first rows will decide."""
+    """Empty: the first rows written decide."""
     keys: tuple[str, ...]
 
 
 def check_columns(plan: Plan, lake: Lake | None) -> None:
-    """The rows of every ingest and merge fit their table: its keys, ``deletes``, names and types."""
+    """Check that the rows of every ingest and merge fit their table: its keys, ``deletes``, names and types."""
     targets: dict[str, _Target] = {}
     views: dict[str, Mapping[str, str]] = {}
     for step in plan.steps:
@@ -101,8 +101,8 @@ def _check_fit(
         source, there = plain_type(kind), arrow_type(fields[column].type)
         if source is not None and not _fits(source, there):
             raise location.error(
-                f"column '{column}' of the table '{name}' is {fields[column].type}, and the rows bring {kind}, which "
-                "does not become that; change one of them, or cast it with `select`."
+                f"column '{column}' of the table '{name}' is {fields[column].type}, and the rows have {kind}, "
+                "which cannot be converted to it: change one of them, or cast it with `select`."
             )
 
 
@@ -113,7 +113,7 @@ def _fits(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def check_inputs(plan: Plan) -> None:
-    """Every local input file is there, and every pattern finds one."""
+    """Check that every local input file exists, and that every pattern matches one."""
     missing: list[InvalidRequest] = []
     for step in plan.steps:
         if KINDS[step.verb].reads_files:
@@ -128,16 +128,16 @@ def check_inputs(plan: Plan) -> None:
 
 
 def check_sql(plan: Plan, tables: Collection[str]) -> str | None:
-    """Every expression and query is SQL to Spark's parser, and reads tables and views that are there.
+    """Check that Spark's parser accepts every expression and query, and that the tables and views they read exist.
 
     Args:
-        plan: what is checked.
-        tables: those of the lake, as a query names them.
+        plan: the plan.
+        tables: the tables of the lake, as a query names them.
 
     Returns:
-        Why that could not be looked at (no Java), as a sentence; None when it was.
+        Why nothing was checked (no Java), as a sentence; None when it was.
 
-    Cost: 2 to 4 s to start a JVM, unless Spark runs; nothing when there is no SQL.
+    Cost: 2 to 4 s to start a JVM, unless Spark runs; nothing for a plan without SQL.
     """
     texts = list(_sql(plan))
     if not texts:
@@ -172,7 +172,7 @@ def check_sql(plan: Plan, tables: Collection[str]) -> str | None:
 
 
 def _known(plan: Plan, tables: Collection[str]) -> dict[int, frozenset[str]]:
-    """By ordinal of a step, what its query may name: tables, and views that are made before it."""
+    """Return, by ordinal of a step, what its query may name: tables, and views of steps before it."""
     known = frozenset((*tables, *plan.tables))
     found: dict[int, frozenset[str]] = {}
     for step in plan.steps:
@@ -183,7 +183,7 @@ def _known(plan: Plan, tables: Collection[str]) -> dict[int, frozenset[str]]:
 
 
 def _sql(plan: Plan) -> Iterator[tuple[PlannedStep, str, Literal["expression", "query"], str]]:
-    """Step, name, kind and text of all SQL, expressions in the form in which Spark will get them."""
+    """Yield step, name, kind and text of all SQL, with expressions in the form that Spark will get."""
     for step in plan.steps:
         for key in KINDS[step.verb].keys:
             value = step.settings.get(key.name)

@@ -1,8 +1,8 @@
-"""Simple SQL conditions over Arrow rows, judged in this process as Spark would judge them.
+"""Simple SQL conditions over Arrow rows, evaluated in this process with the result that Spark would give.
 
-Owns: which conditions count as simple. Invariant: `all_hold` answers True or False only where the meaning in Spark SQL
-leaves no choice; everything else (functions, arithmetic, casts, comparisons of unlike types, an unknown column, text
-that is no SQL) is None, and the caller asks Spark. A test compares the answers with Spark's.
+Owns: which conditions count as simple. Invariant: `all_hold` returns True or False only where the meaning in Spark SQL is
+unambiguous; everything else (functions, arithmetic, casts, comparisons of unlike types, an unknown column, text that is
+not SQL) is None, and the caller asks Spark. A test compares the results with Spark's.
 
     condition   = condition OR condition | condition AND condition | NOT condition | ( condition ) | comparison
     comparison  = value (= | == | <> | != | < | <= | > | >=) value | value [NOT] BETWEEN value AND value
@@ -48,16 +48,16 @@ _WHOLE_NUMBER_MAX = 2**63 - 1
 
 
 class _NotSimple(Exception):
-    """The condition is not one of those above."""
+    """The condition is not in the grammar above."""
 
 
 def all_hold(rows: pa.Table, *, every_row: Iterable[str], overall: Iterable[str]) -> bool | None:
-    """Whether each condition of `every_row` is true for each row, and each of `overall` for all rows together.
+    """Return whether each condition of `every_row` is true for each row, and each of `overall` for all rows together.
 
     NULL is not true.
 
     Returns:
-        None when one of the conditions must be judged by Spark.
+        None when Spark must evaluate one of the conditions.
     """
     try:
         held = [_holds(rows, condition, aggregates=False) for condition in every_row]
@@ -75,7 +75,7 @@ def _holds(rows: pa.Table, condition: str, *, aggregates: bool) -> bool:
 
 
 class _Evaluator:
-    """Reads one condition and computes it on the way: one value a row, or one for all (a scalar)."""
+    """Parses one condition and evaluates it on the way: one value a row, or one for all rows (a scalar)."""
 
     def __init__(self, rows: pa.Table, condition: str, *, aggregates: bool) -> None:
         self._rows = rows
@@ -85,7 +85,7 @@ class _Evaluator:
         self._depth = 0
 
     def whole(self) -> Any:
-        """The condition, and nothing behind it."""
+        """Evaluate the condition, which must end with the text."""
         result = self._either()
         if self._position < len(self._tokens):
             _refuse()
@@ -254,7 +254,7 @@ def _compare(operator: str, left: Any, right: Any) -> Any:
 
 
 def _count(columns: Sequence[pa.ChunkedArray], *, distinct: bool) -> pa.Scalar:
-    """Rows in which no column is null; distinct: different ones of them."""
+    """Count the rows in which no column is null; distinct: the different ones."""
     names = [str(number) for number in range(len(columns))]
     rows = pa.table(list(columns), names=names)
     complete = rows.filter(reduce(pc.and_, map(pc.is_valid, columns)))
@@ -268,7 +268,7 @@ def _sum(column: pa.ChunkedArray) -> pa.Scalar:
         _refuse()
     bounds = pc.min_max(column)
     largest = max(abs(bounds["min"].as_py() or 0), abs(bounds["max"].as_py() or 0))
-    # Spark refuses a sum that overflows; that is its business.
+    # Spark refuses a sum that overflows.
     return pc.sum(column) if largest * len(column) <= _WHOLE_NUMBER_MAX else _refuse()
 
 

@@ -1,8 +1,8 @@
 """Input files of an ingest step: finding local ones, telling their format, unpacking archives.
 
-Owns: paths with ``*``, and ``.zip`` (Spark reads ``.gz`` itself). Invariants: a local pattern that matches nothing is
-an error, never an empty read; a URL (``s3a://...``) is handed to Spark as it is. An archive is unpacked on the driver's
-disk, so a cluster needs it unpacked beforehand.
+Owns: paths with ``*``, and ``.zip`` (Spark reads ``.gz`` itself). Invariants: a local pattern without a match is an error,
+never an empty read; a URL (``s3a://...``) is passed to Spark unchanged. An archive is unpacked on the driver's disk, so a
+cluster needs it unpacked beforehand.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class FileReading:
 
 
 def find_files(pattern: str, *, location: SourceLocation) -> list[str]:
-    """What a path, a pattern or a URL names, sorted.
+    """Return the files that a path, a pattern or a URL names, sorted.
 
     Raises:
-        InvalidRequest: nothing local matches; names the step's line.
+        InvalidRequest: no local file matches; names the step's line.
     """
     if "://" in pattern:
         return [pattern]
@@ -69,7 +69,7 @@ def find_files(pattern: str, *, location: SourceLocation) -> list[str]:
 
 
 def format_of(pattern: str) -> str | None:
-    """csv, json or parquet by the name's ending, looking through ``.gz`` and ``.zip``; None: it does not say."""
+    """Return csv, json or parquet by the name's ending, without ``.gz`` or ``.zip``; None: the ending is unknown."""
     suffixes = [suffix.lower() for suffix in Path(pattern).suffixes]
     while suffixes and suffixes[-1] in (".gz", ".zip", ".bz2", ".zst"):
         suffixes.pop()
@@ -77,7 +77,7 @@ def format_of(pattern: str) -> str | None:
 
 
 def unpacked(paths: Sequence[str], scratch: Path, *, location: SourceLocation) -> dict[str, str]:
-    """Paths to read, with each ``.zip`` replaced by its unpacked files (once a run), and what people call them."""
+    """Return the paths to read, each ``.zip`` unpacked (once a run), with the names that messages show."""
     result: dict[str, str] = {}
     for path in paths:
         if path.lower().endswith(".zip") and "://" not in path:
@@ -93,10 +93,10 @@ def _members(path: str, scratch: Path, location: SourceLocation) -> dict[str, st
         with zipfile.ZipFile(path) as archive:
             members = [info for info in archive.infolist() if not info.is_dir() and not _is_clutter(info.filename)]
             if not members:
-                raise location.error(f"the archive '{path}' holds no file.")
+                raise location.error(f"the archive '{path}' holds no file: name another one.")
             targets: dict[str, str] = {}
             for number, info in enumerate(members):
-                # Numbered folders: members of the same name, and names with "..", cannot meet or escape.
+                # Numbered folders: members of the same name cannot collide, and names with ".." cannot escape.
                 target = scratch / f"{folder}-{number}" / Path(info.filename).name
                 if not target.exists() or target.stat().st_size != info.file_size:
                     target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""What a step is, apart from its name and place: so that finished work is found again in an edited pipeline. Pure.
+"""The identity of a step, apart from its name and line: it finds finished work again in an edited pipeline. Pure.
 
-Owns: `identities`. Two steps have the same `source` when they do the same with the same views: verb
-and settings, and those of the ingest steps whose views they read. Keys at their defaults, the step's name, its line, a
-view's name and `cache` are no part of it, so an edit of those changes nothing.
+Owns: `identities`. Two steps have the same `source` when verb and settings are the same, and those of the ingest steps
+whose views they read. Keys at their defaults, the step's name, its line, a view's name and `cache` do not belong to it,
+so editing these changes nothing.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from lakebed.spark.pipeline.steps import KINDS
 __all__ = ["identities"]
 
 _MEANINGLESS = frozenset(("as", "cache"))
-"""Settings that change no row."""
+"""Settings that do not change the rows."""
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def identities(plan: Plan) -> list[StepIdentity]:
-    """The identity of every step, in order."""
+    """Return the identity of every step, in order."""
     views: dict[str, StepIdentity] = {}
     found: list[StepIdentity] = []
     tables = {*plan.tables, *(name for step in plan.steps for name in _named_tables(step))}
@@ -59,7 +59,7 @@ def _identity(step: PlannedStep, views: Mapping[str, StepIdentity], tables: set[
 
 
 def _sources(step: PlannedStep) -> set[str]:
-    """Words of the step that may be the names of views and tables that it reads."""
+    """Return the words of the step that may name views and tables that it reads."""
     if KINDS[step.verb].reads_files:
         return set()
     query, source = step.settings.get("query"), step.settings.get("from")

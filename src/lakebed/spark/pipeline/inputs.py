@@ -1,9 +1,9 @@
-"""What an increment is made of, as one number: to know it again under another name, run or pipeline.
+"""The identity of an increment: it recognises the same increment under another name, run or pipeline.
 
 Owns: `Inputs`. The identity of an increment is the content of its input files (SHA-256 of their bytes, whatever their
-names), with the SQL that selects from them (`where`, `query`, `version`, `select`). An increment without files is known
-by the snapshots of the tables it reads. Invariants: reads files once a call, in pieces; a file that is not there, or
-lies behind a URL, has no identity here (`Inputs.of` then asks Spark, which knows sizes and times).
+names), with the SQL that selects from them (`where`, `query`, `version`, `select`). An increment without files is
+identified by the snapshots of the tables it reads. Invariants: a call reads each file once, in pieces; a missing file
+has no identity; for a URL, `Inputs.of` uses sizes and times that Spark reports.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _PIECE_BYTES = 1 << 20
 
 
 class Inputs:
-    """Identities of increments. Remembers the digests of files of one call.
+    """Identities of increments. Caches the digests of files for one call.
 
     Args:
-        remote: facts of what a URL names (path, size, time of change), sorted; None: such an increment is unknown.
+        remote: path, size and time of change of the files that a URL names, sorted; None: such increments are unknown.
     """
 
     def __init__(self, remote: Callable[[str], list[tuple[str, int, int]]] | None = None) -> None:
@@ -33,11 +33,11 @@ class Inputs:
         self._digests: dict[tuple[str, int, int], str] = {}
 
     def of(self, identity: StepIdentity, *, tables: Callable[[], list[tuple[str, int]]] | None = None) -> str | None:
-        """The identity of what a step reads, or None when it cannot be told.
+        """Return the identity of what a step reads; None when it is unknown.
 
         Args:
             identity: of the step.
-            tables: the tables it reads with their snapshots; asked for only when it reads no file.
+            tables: returns the tables that the step reads, with their snapshots; called only when it reads no file.
 
         Cost: reads the local files of the step's views once, at about 1 GB/s.
         """
@@ -55,7 +55,7 @@ class Inputs:
         return digest(["files", words, sorted(contents, key=digest)])
 
     def was_touched(self, identity: StepIdentity, since_ms: int) -> bool:
-        """Whether a local file that a step's views read was written since; reads no file, and says nothing of bytes."""
+        """Return whether a local file of a step's views was written since. Reads no file: its bytes may be the same."""
         return any(file.stat().st_ctime_ns > since_ms * 1_000_000 for view in identity.views for file in _found(view))
 
     def _content(self, view: PlannedStep) -> str | None:
@@ -78,19 +78,19 @@ class Inputs:
 
 
 def digest(value: object) -> str:
-    """Hex digest of plain data, the same on every machine."""
+    """Return the hex digest of plain data, which is the same on every machine."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=list).encode()).hexdigest()
 
 
 def _found(view: PlannedStep) -> list[Path]:
-    """The local files that a view reads."""
+    """Return the local files that a view reads."""
     pattern = view.settings["from"]
     found = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else [pattern]
     return [file for path in found for file in _files(Path(path))]
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """The files that Spark reads below a path: hidden ones and those that begin with ``_`` are none."""
+    """Yield the files that Spark reads below a path: none that are hidden or begin with ``_``."""
     if path.is_dir():
         for entry in sorted(path.iterdir()):
             if not entry.name.startswith(("_", ".")):

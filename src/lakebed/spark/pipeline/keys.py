@@ -1,7 +1,7 @@
-"""What a step understands: its verb, its keys with their kinds, and what runs it.
+"""The declaration of a step's kind: its verb, its keys with their types, the functions that run it.
 
-Owns: `Key`, `StepKind`, and reading a mapping of YAML into typed settings. Invariants: settings hold every key of the
-verb, defaults filled in; a wrong key, a missing one or a wrong type is one sentence with the line. Starts nothing.
+Owns: `Key`, `StepKind`, and reading a YAML mapping into typed settings. Invariants: settings hold every key of the verb,
+defaults filled in; an unknown key, a missing key or a wrong type is one sentence with the line. Starts nothing.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class StepKind:
     summary: str
     keys: tuple[Key, ...]
     run: Callable[[PlannedStep, RunContext], dict[str, Any]]
-    """Does the step and returns its metrics. Must be safe to call again after a crash at any point."""
+    """Runs the step and returns its metrics. Must be safe to call again after a crash at any point."""
     check: Callable[[Mapping[str, Any]], str | None] = lambda settings: None
     """A sentence when typed settings contradict each other, else None."""
     recall: Callable[[PlannedStep, RunContext], None] = lambda step, context: None
@@ -102,7 +102,7 @@ class StepKind:
 def read_settings(
     entries: Mapping[str, Entry], kind: StepKind, variables: Mapping[str, Value], location: SourceLocation
 ) -> dict[str, Any]:
-    """The typed settings of one step.
+    """Return the typed settings of one step.
 
     Args:
         entries: the step's own keys (without ``step`` and ``name``).
@@ -131,7 +131,7 @@ def read_settings(
 
 
 def read_key(node: Node, key: Key, variables: Mapping[str, Value], what: str) -> Any:
-    """One value, substituted and typed; `what` names it in errors."""
+    """Substitute variables in one value and convert it; `what` names it in errors."""
     if key.kind in ("texts", "predicates"):
         return _texts(node, variables, what)
     if key.kind == "names":
@@ -142,7 +142,7 @@ def read_key(node: Node, key: Key, variables: Mapping[str, Value], what: str) ->
     if not text:
         raise node.location.error(f"{what} is empty.")
     if key.choices and text not in key.choices:
-        raise node.location.error(f"{what} cannot be '{text}'.{nearest(text, key.choices)}")
+        raise node.location.error(f"{what}='{text}' is invalid.{nearest(text, key.choices)}")
     if key.kind == "count":
         number = whole_number(text)
         if number is None:

@@ -1,14 +1,14 @@
-"""What a commit did to a table's files, counted from its own manifests, and what a table weighs on its store.
+"""The metrics of a commit, counted from its manifests, and the space that a table takes on its store.
 
 Owns: the metric names that every committing step records:
 
     snapshot, committed_ms     the commit's id and time (Unix ms, UTC)
     rows                       rows in the files it added (of a merge: upserts and deletes)
     files_added, bytes_added   data files it added
-    files_removed, bytes_removed   data files it took out of the newest version (they live on while anything needs them)
+    files_removed, bytes_removed   data files it removed from the newest version (kept while a version needs them)
     files_total, bytes_total   data files of the new version
 
-Invariants: reads the commit's delta only (the whole file list just for the first commit after someone else's).
+Invariants: reads the commit's delta only; the whole file list only for the first commit after another writer's.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ _ADD = 0
 
 @dataclass(frozen=True, slots=True)
 class DiskUse:
-    """What lies below a table's folder."""
+    """The size of everything below a table's folder."""
 
     data_bytes: int
-    """Data files, whatever version needs them."""
+    """Data files of all versions."""
     metadata_bytes: int
     """Snapshots, tags, schemas, manifests and the rest."""
 
     @property
     def total_bytes(self) -> int:
-        """Everything."""
+        """Data and metadata."""
         return self.data_bytes + self.metadata_bytes
 
 
 def commit_metrics(table: Table, snapshot: Snapshot, *, name: str, before: Iterable[StepRecord] = ()) -> dict[str, Any]:
-    """The metrics of one commit.
+    """Return the metrics of one commit.
 
     Args:
         name: the table as the pipeline calls it.
-        before: the run's earlier records, newest first: when the commit before this one is theirs, its totals are
-            carried on and the table's whole file list need not be read.
+        before: the run's earlier records, newest first. When one of them made the commit before this one, its totals
+            are continued and the table's whole file list is not read.
 
     Cost: 1 GET (the delta's list) + 1 GET a manifest of it, cached.
     """
@@ -83,18 +83,18 @@ def committed_snapshot(record: StepRecord) -> int | None:
 
 
 def added_bytes(table: Table, snapshot: Snapshot) -> int:
-    """Data files that a commit added. Cost: 1 GET (the delta's list) + 1 GET a manifest of it, cached."""
+    """Return the bytes of the data files that a commit added. Cost: 1 GET (the delta's list) + 1 GET a manifest of it, cached."""
     return _sum(_delta(table, snapshot)[0], "file_size")
 
 
 def totals(table: Table, snapshot: Snapshot) -> tuple[int, int]:
-    """Count and bytes of the data files of a version. Cost: its manifests, cached."""
+    """Return count and bytes of the data files of a version. Cost: its manifests, cached."""
     live = table.reader.live_entries(snapshot)
     return live.num_rows, _sum(live, "file_size")
 
 
 def disk_use(table: Table) -> DiskUse:
-    """What lies below the table's folder. Cost: 1 LIST a 1000 objects."""
+    """Return the size of everything below the table's folder. Cost: 1 LIST a 1000 objects."""
     data = metadata = 0
     for meta in table.store.list():
         folder = meta.path.rpartition("/")[0].rpartition("/")[2]
@@ -106,7 +106,7 @@ def disk_use(table: Table) -> DiskUse:
 
 
 def _delta(table: Table, snapshot: Snapshot) -> tuple[pa.Table, pa.Table]:
-    """Entries that a commit added and those that it removed."""
+    """Return the entries that a commit added, and those that it removed."""
     entries = table.reader.delta_entries(snapshot)
     is_add = pc.equal(entries["kind"], pa.scalar(_ADD, entries.schema.field("kind").type))
     return entries.filter(is_add), entries.filter(pc.invert(is_add))

@@ -1,4 +1,4 @@
-"""What a pipeline is, as plain data: the tables it keeps, the steps it plans, what each step did.
+"""The plain data of pipelines: tables, planned steps, and the record of what each step did.
 
 Invariants:
 - A `Plan` is complete: variables are substituted, loops unrolled, values typed; it is made without Spark or Java.
@@ -53,14 +53,14 @@ class PlannedStep:
     """Every key of the verb, typed, with defaults filled in."""
     line: int
     group: str
-    """What the step is a part of, such as ``month 2013-01``; empty outside of loops."""
+    """The iteration that the step belongs to, such as ``month 2013-01``; empty outside of loops."""
     fingerprint: str
     """Hex digest of verb, name and settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepIdentity:
-    """One step of a plan, by what it does and what it needs."""
+    """One step of a plan, identified by what it does and what it needs."""
 
     step: PlannedStep
     source: str
@@ -78,7 +78,7 @@ class StepIdentity:
 
     @property
     def touches(self) -> frozenset[str]:
-        """Tables whose earlier writers must be done before this step is."""
+        """Tables whose earlier writers must finish before this step."""
         return self.reads if self.writes is None else self.reads | {self.writes}
 
 
@@ -109,7 +109,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """What a step did, as the ledger keeps it."""
+    """The record of a finished step in the ledger."""
 
     ordinal: int
     name: str
@@ -120,16 +120,16 @@ class StepRecord:
     """Unix time in milliseconds, UTC."""
     seconds: float
     metrics: Mapping[str, Any]
-    """What the verb counts: ``table``, ``snapshot``, ``rows``, ``files``, ``bytes``, ...; see each verb's module."""
+    """What the verb counted: ``table``, ``snapshot``, ``rows``, ``files``, ``bytes``, ...; see each verb's module."""
     identity: str = ""
     """`StepIdentity.source`; empty in records of older versions."""
     carried_from: str = ""
-    """``<run>/<ordinal>`` of the record that stands for this step; empty: this run did it."""
+    """``<run>/<ordinal>`` of the earlier record that counts for this step; empty: this run did the step."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What one call of run did."""
+    """The result of one call of run."""
 
     run_id: str
     pipeline: str
@@ -144,6 +144,6 @@ class RunSummary:
     report_path: str | None = None
     """The HTML page, when a report step wrote one."""
     inputs_changed: tuple[str, ...] = ()
-    """When there was nothing to do: the ingest steps whose local files hold other bytes now than the run read."""
+    """When there was nothing to do: the ingest steps whose local files have changed since the run read them."""
     steps_carried: int = 0
-    """Of the skipped ones: those that earlier runs of another definition did."""
+    """Of the skipped steps: those that earlier runs of another definition finished."""

@@ -1,8 +1,7 @@
-"""YAML with line numbers: text -> a small tree in which every key and value knows where it was written.
+"""YAML with line numbers: text -> a small tree in which every key and value has its location.
 
-Owns: reading YAML and the sentence that says where a mistake is. Invariants: scalars stay text (``2013-01-01`` is not
-a date here, ``on`` is not true): what a value means is decided by who asks for it; a key appears once in a mapping.
-Knows nothing about pipelines.
+Owns: reading YAML, and errors that name a line. Invariants: scalars stay text (``2013-01-01`` is not a date here, ``on``
+is not true), the reader of a value decides its type; a key appears once in a mapping. Knows nothing about pipelines.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ NODE_COUNT_MAX = 200_000
 
 @dataclass(frozen=True, slots=True)
 class SourceLocation:
-    """Where something was written."""
+    """A file and a line."""
 
     file: str
     line: int
@@ -74,7 +73,7 @@ class Mapping:
     location: SourceLocation
 
     def get(self, key: str) -> Node | None:
-        """The value of a key, or None."""
+        """Return the value of a key, or None."""
         entry = self.entries.get(key)
         return None if entry is None else entry.value
 
@@ -110,7 +109,7 @@ def compose(text: str, *, file: str) -> Node:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """``" Did you mean 'merge'?"`` when a known word is near, else the list of all; starts with a space."""
+    """Return ``" Did you mean 'merge'?"`` when a known word is similar, else the list of all; starts with a space."""
     choices = sorted(known)
     close = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
     if close:
@@ -119,14 +118,14 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 class _Converter:
-    """Nodes of the parser as nodes of this module. An alias is converted each time it is used."""
+    """Converts the parser's nodes to nodes of this module. An alias is converted each time it is used."""
 
     def __init__(self, file: str) -> None:
         self._file = file
         self._count = 0
 
     def convert(self, node: yaml.Node, *, depth: int) -> Node:
-        """One node with all below it.
+        """Convert one node with everything below it.
 
         Raises:
             InvalidRequest: too deep, or too many nodes: an alias inside its own anchor, or aliases of aliases.

@@ -1,7 +1,7 @@
-"""A pipeline file -> `Document`: its parts, still with variables and loops, every one knowing its line.
+"""A pipeline file -> `Document`: its parts, with variables and loops not yet applied, each with its line.
 
-Owns: the shape of the file (top-level keys, loops, steps). Values are read later, by `plan`, when variables are
-known. Pure; needs neither Spark nor a store.
+Owns: the structure of the file (top-level keys, loops, steps). `plan` reads the values later, when variables are known.
+Pure; needs neither Spark nor a store.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ def load(path: str | Path) -> Document:
     try:
         text = source.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise NotFound(f"There is no pipeline file '{path}' in {Path.cwd()}.", path=str(path)) from error
+        raise NotFound(
+            f"There is no pipeline file '{path}' in {Path.cwd()}: check the path.", path=str(path)
+        ) from error
     except IsADirectoryError as error:
         raise InvalidRequest(f"'{path}' is a folder: name the pipeline file in it.", path=str(path)) from error
     except OSError as error:

@@ -1,6 +1,6 @@
 """Schemas that were inferred once and then pinned: ``<lake>/_lakebed/pipelines/<pipeline>/schema-<digest>.json``.
 
-Owns: that object. Invariants: create-only; of two runs that infer at once, one wins and both use what it wrote.
+Owns: that object. Invariants: create-only; of two runs that infer at the same time, one wins and both use its schema.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class _Pinned:
 def pinned_schema(
     step: PlannedStep, context: RunContext, *, infer: Callable[[], Mapping[str, str]]
 ) -> Mapping[str, str]:
-    """The columns of a step's files: pinned by the first run that read them.
+    """Return the columns of a step's files, which the first run that read them pinned.
 
-    A step is known by its pipeline, verb and target (not by file names, which change daily).
+    A step is identified by its pipeline, verb and target (not by file names, which change daily).
 
     Raises:
         Corruption: the pinned schema is damaged; names its path.

@@ -3,7 +3,7 @@
 Owns: which files and values count as plain. Invariant: a file is either read exactly as Spark's CSV reader reads it
 (default options, a header, UTF-8, the session's time zone UTC), or not at all: `read_plain_csv` returns None for
 everything whose meaning depends on details of that reader (quotes inside values, escapes, numbers in other notations,
-rows that do not fit), and the caller asks Spark. So a bad row is never judged here. A test compares the two readers.
+rows that do not fit), and the caller asks Spark. So no row is found bad here. A test compares the two readers.
 
 Knows nothing of pipelines and starts nothing.
 """
@@ -24,7 +24,7 @@ from pyarrow import csv
 __all__ = ["PLAIN_BYTES_MAX", "plain_type", "read_plain_csv"]
 
 PLAIN_BYTES_MAX = 4 << 20
-"""Bytes of all files of one read; above it a Spark job, which uses every core, is the faster way."""
+"""Bytes of all files of one read; above it a Spark job, which uses every core, is faster."""
 
 _SUFFIXES = (".csv", ".tsv", ".txt")
 _OPTIONS = {"sep": ",", "delimiter": ",", "nullvalue": "", "header": "true"}
@@ -63,7 +63,7 @@ _TYPES: Mapping[str, tuple[str, pa.DataType]] = {
 
 
 def read_plain_csv(paths: Sequence[str], *, schema: Mapping[str, str], options: Mapping[str, str]) -> pa.Table | None:
-    """The rows of CSV files, or None when Spark must read them.
+    """Return the rows of CSV files, or None when Spark must read them.
 
     Args:
         paths: local files; all of them together at most `PLAIN_BYTES_MAX`.
@@ -93,10 +93,10 @@ def read_plain_csv(paths: Sequence[str], *, schema: Mapping[str, str], options: 
 
 
 def _bodies(paths: Sequence[str]) -> list[bytes] | None:
-    """The files' bytes; None when one of them is too large, or may mean something else to Spark than its bytes."""
+    """Return the files' bytes; None when they are too large, or Spark may not read a file by its bytes alone."""
     if any("://" in path or not path.lower().endswith(_SUFFIXES) or glob.has_magic(path) for path in paths):
         return None
-    # Spark passes over files whose names begin like this.
+    # Spark ignores files whose names begin like this.
     if any(Path(path).name.startswith((".", "_")) or not Path(path).is_file() for path in paths):
         return None
     if sum(Path(path).stat().st_size for path in paths) > PLAIN_BYTES_MAX:
@@ -106,7 +106,7 @@ def _bodies(paths: Sequence[str]) -> list[bytes] | None:
 
 
 def _is_plain(body: bytes) -> bool:
-    """Whether no escape, no NUL and no byte order mark is in a file.
+    """Return whether a file has no escape, no NUL and no byte order mark.
 
     A carriage return must be part of a line's end; alone it would end a line too.
     """
@@ -116,7 +116,7 @@ def _is_plain(body: bytes) -> bool:
 
 
 def _texts(body: bytes, names: list[str], separator: str) -> pa.Table | None:
-    """Every value of one file as text; None when its header, or a line, is not exactly what is expected."""
+    """Return every value of one file as text; None when its header, or a line, is not exactly as expected."""
     if b'"' in body and b'"' in _quoted_value(separator).sub(b"", b"\n" + body):
         return None
     try:
@@ -153,7 +153,7 @@ def _quoted_value(separator: str) -> re.Pattern[bytes]:
 
 
 def plain_type(kind: str) -> pa.DataType | None:
-    """The Arrow type of a Spark SQL type, as its rows travel; None for types that are not read here."""
+    """Return the Arrow type in which Spark returns an SQL type; None for types that are not read here."""
     kind = kind.strip().lower()
     if kind == "string":
         return pa.string()
@@ -162,7 +162,7 @@ def plain_type(kind: str) -> pa.DataType | None:
 
 
 def _typed(texts: pa.ChunkedArray, kind: str, *, null_value: str) -> pa.ChunkedArray | None:
-    """A column in its type; None when a value is not plain."""
+    """Convert a column to its type; None when a value is not plain."""
     is_null = pc.or_(pc.equal(texts, ""), pc.equal(texts, null_value))
     known = pc.if_else(is_null, pa.scalar(None, pa.string()), texts)
     kind = kind.strip().lower()
@@ -179,7 +179,7 @@ def _typed(texts: pa.ChunkedArray, kind: str, *, null_value: str) -> pa.ChunkedA
             return pc.utf8_rtrim(known, "Z").cast(pa.timestamp("us")).cast(target)
         return known.cast(target)
     except pa.ArrowInvalid:
-        return None  # out of range, or no day of the calendar
+        return None  # out of range, or not a day of the calendar
 
 
 def _decimal(kind: str) -> tuple[str, pa.DataType] | None:

@@ -1,6 +1,6 @@
 """`Document` + variables -> `Plan`: loops unrolled, values typed, names unique, tables understood. Pure.
 
-Everything a person can get wrong in a pipeline file is found here or in `parse`, before Spark or Java is needed.
+Every mistake in the text of a pipeline file is found here or in `parse`, before Spark or Java is needed.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _iterations(
     for name, entry in loop.variables.entries.items():
         if name in scope or not name.isidentifier():
             raise entry.location.error(
-                f"the loop variable '{name}' is already taken or is no word; choose another name."
+                f"the loop variable '{name}' is already taken or is not a word; choose another name."
             )
         pending = [
             ({**outer, name: value}, (*names, name))
@@ -168,7 +168,7 @@ def _planned(node: StepNode, scope: Mapping[str, Value], loop_names: tuple[str, 
 
 
 def _identifying(verb: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that make a step what it is."""
+    """Return the settings that belong to a step's fingerprint."""
     later = {key.name: key.default for key in KINDS[verb].keys if key.is_later}
     return {name: value for name, value in settings.items() if name not in later or value != later[name]}
 
@@ -176,7 +176,7 @@ def _identifying(verb: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 def _with_sequence(
     tables: Mapping[str, TableSpec], step: PlannedStep, location: SourceLocation
 ) -> dict[str, TableSpec]:
-    """The tables, with the option that a merge step asks for."""
+    """Return the tables, with the option that the `sequence` of a merge step sets."""
     columns, name = step.settings.get("sequence"), step.settings.get("into")
     if not columns or name is None or name not in tables:
         return dict(tables)

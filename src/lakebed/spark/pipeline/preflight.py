@@ -1,4 +1,4 @@
-"""What is looked at in the lake before a run does anything: tables, tags, and what earlier runs have finished.
+"""The checks of the lake before the first step of a run: tables, tags, and what earlier runs finished.
 
 Owns: `check_tables`, `check_tags`, `which_run` and `earlier_runs`. Invariants: reads only.
 """
@@ -20,16 +20,16 @@ from lakebed.spark.pipeline.steps import KINDS
 __all__ = ["OTHER_RUNS_MAX", "check_tables", "check_tags", "earlier_runs", "which_run"]
 
 OTHER_RUNS_MAX = 100
-"""Runs with other variables whose steps are looked through; those with the same variables all are."""
+"""Runs with other variables whose steps are searched. All runs with the same variables are."""
 
 _READERS = 16
 
 
 def check_tables(plan: Plan, lake: Lake | None) -> None:
-    """Every table or view that a step names is declared, made by an earlier step, or there already.
+    """Check that every table or view that a step names is declared, made by an earlier step, or in the lake.
 
     Args:
-        lake: None: there is none yet.
+        lake: None: the lake does not exist yet.
     """
     known = set(plan.tables)
     for step in plan.steps:
@@ -48,13 +48,13 @@ def check_tables(plan: Plan, lake: Lake | None) -> None:
 
 
 def check_tags(plan: Plan, lake: Lake, done: Mapping[int, StepRecord]) -> None:
-    """Every tag that is still to be made is free, or is already where it will be.
+    """Check that every tag still to be created is free, or already on the snapshot that it will be on.
 
     Args:
         done: the steps that will not run.
 
     Raises:
-        AlreadyExists: a tag is elsewhere and its step does not say `replace`.
+        AlreadyExists: a tag is on another snapshot and its step does not say `replace`.
 
     Cost: 1 GET a tag that is to be made.
     """
@@ -77,7 +77,7 @@ def check_tags(plan: Plan, lake: Lake, done: Mapping[int, StepRecord]) -> None:
 
 
 def _check_tag(plan: Plan, lake: Lake, step: PlannedStep, committed: int | None, *, is_written: bool) -> None:
-    """Refuse a tag that is there and elsewhere.
+    """Refuse a tag that exists on another snapshot.
 
     Args:
         committed: the run's last commit to the table; None: there is none, and the tag is to be on the newest snapshot.
@@ -101,9 +101,9 @@ def _check_tag(plan: Plan, lake: Lake, step: PlannedStep, committed: int | None,
 
 
 def which_run(plan: Plan, lake: Lake, *, replay: Sequence[str], environment: Environment) -> str:
-    """The run that a call without a run id goes on with, or begins.
+    """Return the run that a call without a run id continues or begins.
 
-    It is the definition's own run. A call that asks for steps again that this run has done begins another one,
+    It is the definition's own run. A call that replays steps that this run has finished begins another one,
     ``<run id>-r2``, and so on.
     """
     base = plan.default_run_id
@@ -123,7 +123,7 @@ def which_run(plan: Plan, lake: Lake, *, replay: Sequence[str], environment: Env
 
 
 def earlier_runs(plan: Plan, lake: Lake, *, run_id: str, environment: Environment) -> list[EarlierRun]:
-    """Other runs of the same pipeline, oldest first. Cost: 1 LIST, 1 GET a run, then 2 LIST and 1 GET a step."""
+    """Return the other runs of the same pipeline, oldest first. Cost: 1 LIST, 1 GET a run, then 2 LIST and 1 GET a step."""
     ledgers = [Ledger(lake.store, run_id=one, environment=environment) for one in run_ids(lake.store) if one != run_id]
     pool = environment.runtime.pool(_READERS)
     try:

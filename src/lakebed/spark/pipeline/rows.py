@@ -1,6 +1,6 @@
-"""The rows of a view: in this process when they are few and were read here, else a DataFrame.
+"""The rows of a view: an Arrow table when they are few and this process read them, else a DataFrame.
 
-Owns: `LocalRows` and the choice `Rows`. What can be done with either is in `engine`. Loads no PySpark.
+Owns: `LocalRows` and the union `Rows`. The operations on both are in `engine`. Loads no PySpark.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class LocalRows:
 
     arrow: pa.Table
     frame: DataFrame | None = None
-    """The same rows for Spark, once it was asked about them."""
+    """The same rows as a DataFrame, once Spark needed them."""
 
 
 Rows: TypeAlias = Union[LocalRows, "DataFrame"]

@@ -1,8 +1,7 @@
-"""Where the rows of a step come from: a table, a view, or a query over them, and the SQL errors on the way.
+"""The source of a step's rows: a table, a view, or a query over them.
 
-Owns: the keys ``from``, ``version``, ``where``, ``query``, and turning them into rows. Invariants: every table
-of the lake and every view of the pipeline can be named in a query; what Spark says about bad SQL becomes one sentence
-with the step's line.
+Owns: the keys ``from``, ``version``, ``where``, ``query``, and turning them into rows. Invariants: a query can name every
+table of the lake and every view of the pipeline; Spark's errors about SQL become one sentence with the step's line.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ SOURCE_KEYS = (
     Key("from", "rows", "the table or view to read"),
     Key("version", "text", "a snapshot id or tag of that table"),
     Key("where", "expression", "which of its rows"),
-    Key("query", "query", "a SELECT over tables and views, in place of 'from'"),
+    Key("query", "query", "a SELECT over tables and views, instead of 'from'"),
 )
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def check_source(settings: Mapping[str, Any]) -> str | None:
-    """Exactly one of ``from`` and ``query``."""
+    """Require exactly one of ``from`` and ``query``."""
     if (settings["from"] is None) == (settings["query"] is None):
         return "say where the rows come from: either 'from' (a table or view) or 'query' (a SELECT), not both."
     if settings["query"] is not None and (settings["where"] is not None or settings["version"] is not None):
@@ -38,7 +37,7 @@ def check_source(settings: Mapping[str, Any]) -> str | None:
 
 
 def source_rows(step: PlannedStep, context: RunContext) -> Rows:
-    """The rows a step reads.
+    """Return the rows that a step reads.
 
     Raises:
         InvalidRequest: no such table or view, or SQL that Spark does not accept; names the step's line.

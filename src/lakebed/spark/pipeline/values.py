@@ -1,4 +1,4 @@
-"""Variables: ``${name}`` and ``${name.part}`` in texts, and the values that a loop walks over.
+"""Variables: ``${name}`` and ``${name.part}`` in texts, and the values of a loop.
 
 Owns: the syntax of variables and ranges. Invariants: an unknown variable is an error that names its line; a loop is
 finite and at most `LOOP_COUNT_MAX` long; dates are proleptic Gregorian, ends included. Pure.
@@ -19,7 +19,7 @@ from lakebed.texts import LONG_MAX, shown, whole_number
 __all__ = ["LOOP_COUNT_MAX", "Value", "loop_values", "substitute"]
 
 LOOP_COUNT_MAX = 100_000
-"""Iterations of one loop; a longer one is a typing mistake in a range."""
+"""Iterations of one loop; more of them are a typing mistake in a range."""
 
 _REFERENCE = re.compile(r"\$(\$|\{([^}]*)\})")
 _DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})")
@@ -38,7 +38,7 @@ def substitute(text: str, variables: Mapping[str, Value], location: SourceLocati
     """Replace every ``${name}`` and ``${name.part}``; ``$$`` is a dollar sign.
 
     Raises:
-        InvalidRequest: a variable that is not there, or has no such part; names the line.
+        InvalidRequest: an unknown variable, or one without such a part; names the line.
     """
 
     def replace(match: re.Match[str]) -> str:
@@ -60,7 +60,7 @@ def substitute(text: str, variables: Mapping[str, Value], location: SourceLocati
 
 
 def loop_values(node: Node, variables: Mapping[str, Value], *, name: str) -> tuple[Value, ...]:
-    """The values of one ``for_each`` variable.
+    """Return the values of one ``for_each`` variable.
 
     A list gives its items; ``{from: a, to: b}`` gives whole numbers, months (``2013-01``) or days (``2013-01-01``),
     ends included; ``{in: month-or-year}`` gives the days of a month or the months of a year.
@@ -81,7 +81,7 @@ def loop_values(node: Node, variables: Mapping[str, Value], *, name: str) -> tup
     last = _text(node.entries["to"].value, variables, "'to'")
     values = _between(first, last, node.location)
     if not values:
-        raise node.location.error(f"'{name}' runs from {first} to {last}, which is nothing.")
+        raise node.location.error(f"'{name}' runs from {first} to {last}, which is an empty range: swap the ends.")
     return values
 
 
