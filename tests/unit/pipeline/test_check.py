@@ -61,11 +61,11 @@ def test_a_good_pipeline_passes_and_nothing_is_made(file: Path) -> None:
             "line 12: the rows have no column 'id', which is a key of",
         ),
         ("{id: bigint, amount:", "{id: bigint, amuont:", "line 12: the table 'sales' has no column 'amuont'"),
-        ("amount: int,", "amount: string,", "line 12: column 'amount' of the table 'sales' is INT, and the rows bring"),
+        ("amount: int,", "amount: string,", "line 12: column 'amount' of the table 'sales' is INT, and the rows have"),
         (
             "at: timestamp,",
             "at: date,",
-            "line 12: column 'at' of the table 'sales' is TIMESTAMP(3), and the rows bring",
+            "line 12: column 'at' of the table 'sales' is TIMESTAMP(3), and the rows have",
         ),
     ],
 )

@@ -1,7 +1,7 @@
 """Rows of input files that do not fit their schema: which line of which file, what is wrong with it, in one sentence.
 
-Owns: `BadRow`, finding a record's line in a file (`find_lines`), and explaining why a record does not fit (`reason_of`).
-Spark's reader decides that a row is bad; this module only explains it. Starts nothing.
+Owns: `BadRow`, finding a record's line in a file (`find_lines`), and explaining why a record does not fit
+(`reason_of`). Spark's reader decides that a row is bad; this module only explains it. Starts nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Checks of a plan beyond its own text and its tables: columns, input files and SQL. Changes nothing.
 
 Owns: the checks of ``pipeline run --check`` that a run does not make before its first step (those are in `preflight`).
-Invariants: a check that fails here would fail when its step runs, for the same reason; what only a run can know (columns
-of a query, of files without a schema) is not checked.
+Invariants: a check that fails here would fail when its step runs, for the same reason; what only a run can know
+(columns of a query, of files without a schema) is not checked.
 """
 
 from __future__ import annotations

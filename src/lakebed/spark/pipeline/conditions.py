@@ -1,8 +1,8 @@
 """Simple SQL conditions over Arrow rows, evaluated in this process with the result that Spark would give.
 
-Owns: which conditions count as simple. Invariant: `all_hold` returns True or False only where the meaning in Spark SQL is
-unambiguous; everything else (functions, arithmetic, casts, comparisons of unlike types, an unknown column, text that is
-not SQL) is None, and the caller asks Spark. A test compares the results with Spark's.
+Owns: which conditions count as simple. Invariant: `all_hold` returns True or False only where the meaning in Spark SQL
+is unambiguous; everything else (functions, arithmetic, casts, comparisons of unlike types, an unknown column, text that
+is not SQL) is None, and the caller asks Spark. A test compares the results with Spark's.
 
     condition   = condition OR condition | condition AND condition | NOT condition | ( condition ) | comparison
     comparison  = value (= | == | <> | != | < | <= | > | >=) value | value [NOT] BETWEEN value AND value

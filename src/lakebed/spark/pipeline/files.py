@@ -1,8 +1,8 @@
 """Input files of an ingest step: finding local ones, telling their format, unpacking archives.
 
-Owns: paths with ``*``, and ``.zip`` (Spark reads ``.gz`` itself). Invariants: a local pattern without a match is an error,
-never an empty read; a URL (``s3a://...``) is passed to Spark unchanged. An archive is unpacked on the driver's disk, so a
-cluster needs it unpacked beforehand.
+Owns: paths with ``*``, and ``.zip`` (Spark reads ``.gz`` itself). Invariants: a local pattern without a match is an
+error, never an empty read; a URL (``s3a://...``) is passed to Spark unchanged. An archive is unpacked on the driver's
+disk, so a cluster needs it unpacked beforehand.
 """
 
 from __future__ import annotations

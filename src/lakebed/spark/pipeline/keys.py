@@ -1,7 +1,7 @@
 """The declaration of a step's kind: its verb, its keys with their types, the functions that run it.
 
-Owns: `Key`, `StepKind`, and reading a YAML mapping into typed settings. Invariants: settings hold every key of the verb,
-defaults filled in; an unknown key, a missing key or a wrong type is one sentence with the line. Starts nothing.
+Owns: `Key`, `StepKind`, and reading a YAML mapping into typed settings. Invariants: settings hold every key of the
+verb, defaults filled in; an unknown key, a missing key or a wrong type is one sentence with the line. Starts nothing.
 """
 
 from __future__ import annotations

@@ -83,7 +83,10 @@ def committed_snapshot(record: StepRecord) -> int | None:
 
 
 def added_bytes(table: Table, snapshot: Snapshot) -> int:
-    """Return the bytes of the data files that a commit added. Cost: 1 GET (the delta's list) + 1 GET a manifest of it, cached."""
+    """Return the bytes of the data files that a commit added.
+
+    Cost: 1 GET (the delta's list) + 1 GET a manifest of it, cached.
+    """
     return _sum(_delta(table, snapshot)[0], "file_size")
 
 

@@ -1,7 +1,8 @@
 """YAML with line numbers: text -> a small tree in which every key and value has its location.
 
-Owns: reading YAML, and errors that name a line. Invariants: scalars stay text (``2013-01-01`` is not a date here, ``on``
-is not true), the reader of a value decides its type; a key appears once in a mapping. Knows nothing about pipelines.
+Owns: reading YAML, and errors that name a line. Invariants: scalars stay text (``2013-01-01`` is not a date here,
+``on`` is not true), the reader of a value decides its type; a key appears once in a mapping. Knows nothing about
+pipelines.
 """
 
 from __future__ import annotations

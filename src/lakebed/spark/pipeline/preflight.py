@@ -123,7 +123,10 @@ def which_run(plan: Plan, lake: Lake, *, replay: Sequence[str], environment: Env
 
 
 def earlier_runs(plan: Plan, lake: Lake, *, run_id: str, environment: Environment) -> list[EarlierRun]:
-    """Return the other runs of the same pipeline, oldest first. Cost: 1 LIST, 1 GET a run, then 2 LIST and 1 GET a step."""
+    """Return the other runs of the same pipeline, oldest first.
+
+    Cost: 1 LIST, 1 GET a run, then 2 LIST and 1 GET a step.
+    """
     ledgers = [Ledger(lake.store, run_id=one, environment=environment) for one in run_ids(lake.store) if one != run_id]
     pool = environment.runtime.pool(_READERS)
     try:

@@ -1,7 +1,8 @@
 """The source of a step's rows: a table, a view, or a query over them.
 
-Owns: the keys ``from``, ``version``, ``where``, ``query``, and turning them into rows. Invariants: a query can name every
-table of the lake and every view of the pipeline; Spark's errors about SQL become one sentence with the step's line.
+Owns: the keys ``from``, ``version``, ``where``, ``query``, and turning them into rows. Invariants: a query can name
+every table of the lake and every view of the pipeline; Spark's errors about SQL become one sentence with the step's
+line.
 """
 
 from __future__ import annotations
