@@ -11,20 +11,20 @@ from typing import Any
 RANK = {
     **dict.fromkeys(("errors", "clock", "runtime", "ids", "log", "metrics", "duration", "texts"), 0),
     "objects": 1,
-    "http": 1.5,  # above objects, below every store
-    "reclaim": 2,
-    "lsm": 3,
-    "kv": 4,
-    "key_value": 5,
-    "table": 6,
-    "repo": 6,  # beside tables: neither imports the other
-    "lake": 7,
+    "http": 2,  # what every service shares; knows no store
+    "reclaim": 3,
+    "lsm": 4,
+    "kv": 5,
+    "key_value": 6,
+    "table": 7,
+    "repo": 7,  # beside tables: neither imports the other
+    "lake": 8,
     # Beside the stores: these import any of them, and none of them imports these.
-    "fsck": 8,
-    "testing": 8,
-    "spark": 8,
-    "server": 8,
-    "cli": 9,
+    "fsck": 9,
+    "testing": 9,
+    "spark": 9,
+    "server": 9,
+    "cli": 10,
 }
 
 DELETERS = {
