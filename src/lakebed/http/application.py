@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
+from starlette.routing import Router
+from starlette.types import Receive, Scope, Send
 
 from lakebed.errors import InvalidRequest, LakebedError, NotFound
 from lakebed.http.call import Call
@@ -36,28 +35,28 @@ def build(site: Site[P, C], routes: Mapping[str, Iterable[Route[C]]]) -> Gate[P,
     for prefix, declared in routes.items():
         for one in declared:
             by_path.setdefault(prefix + one.endpoint.path, {})[one.endpoint.method] = one
-    app = Starlette(
-        routes=[
+    router = Router(
+        [
             StarletteRoute(path, EndpointApp(site, path, methods), methods=list(methods))
             for path, methods in by_path.items()
         ],
-        exception_handlers={404: _refuse, 405: _refuse},
+        redirect_slashes=False,
     )
-    app.router.redirect_slashes = False
-    return Gate(app, site=site)
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = application  # with it, the router raises its refusals
+        try:
+            await router(scope, receive, send)
+        except HTTPException as refusal:
+            where = f"{scope['method']} {scope['path']}"
+            await error_reply(_refused(where, refusal), request_id="")(scope, receive, send)
+
+    return Gate(application, site=site)
 
 
-async def _refuse(request: Request, error: Exception) -> Response:
-    """The router's own refusals, in the shape of every other error."""
-    where = f"{request.method} {request.url.path}"
-    if isinstance(error, HTTPException) and error.status_code == 405:
-        allow = (error.headers or {}).get("Allow", "")
-        problem: LakebedError = InvalidRequest(
-            f"{where} is not possible: use {allow}.", kind="method_not_allowed", allow=allow
-        )
-    else:
-        problem = NotFound(f"There is nothing at {where}: /openapi.json lists what there is.", kind="no_route")
-    reply = error_reply(problem, request_id="")
-    response = Response(bytes(memoryview(reply.body)), reply.status)
-    response.raw_headers.extend(reply.headers)
-    return response
+def _refused(where: str, refusal: HTTPException) -> LakebedError:
+    """A refusal of the router as an error of ours."""
+    if refusal.status_code == 405:
+        allow = (refusal.headers or {}).get("Allow", "")
+        return InvalidRequest(f"{where} is not possible: use {allow}.", kind="method_not_allowed", allow=allow)
+    return NotFound(f"There is nothing at {where}: /openapi.json lists what there is.", kind="no_route")

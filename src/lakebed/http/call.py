@@ -12,12 +12,12 @@ from typing import Any, Final, ParamSpec, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
+from starlette.types import Receive, Scope
 from typing_extensions import Buffer
 
 from lakebed.errors import InvalidRequest
 from lakebed.http.pages import AMOUNT_DEFAULT, AMOUNT_MAX, PageRequest
 from lakebed.http.pools import run_in
-from lakebed.http.replies import Receive, Scope
 from lakebed.http.serving import Serving
 from lakebed.http.streaming import download, gathered, upload
 
@@ -221,7 +221,7 @@ class Call:
         pieces = gathered(chunks, bytes_min=self.serving.options.chunk_bytes)
         return await upload(pieces, into=into, slots=self.serving.pools.uploads)
 
-    async def download(self, open_chunks: Callable[[], Iterator[Buffer]]) -> AsyncIterator[Buffer]:
+    async def download(self, open_chunks: Callable[[], Iterator[Buffer]]) -> AsyncIterator[memoryview]:
         """Pieces of an iterator that blocks: `lakebed.http.streaming.download`."""
         return await download(open_chunks, pool=self.serving.pools.transfer)
 

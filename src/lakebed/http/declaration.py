@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, TypeVar
 
-from lakebed.http.replies import Reply, StreamedReply
+from starlette.responses import Response
 
 __all__ = ["ROLES", "Endpoint", "Handler", "Parameter", "Role", "Route", "Routes"]
 
 C = TypeVar("C")
 """The class of calls that a service's handlers take."""
 
-Handler = Callable[[C], Awaitable[Reply | StreamedReply]]
+Handler = Callable[[C], Awaitable[Response]]
 
 Role = Literal["read", "write", "admin"]
 """What a caller may do: read; also change; everything."""

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
 from lakebed.errors import LakebedError
 from lakebed.http.call import Call, ClientGone
 from lakebed.http.declaration import Endpoint, Route
-from lakebed.http.replies import Receive, Reply, Scope, Send
 from lakebed.http.site import Change, Principal, Site
 
 __all__ = ["TRACE", "EndpointApp", "RequestTrace"]
@@ -59,16 +61,15 @@ class EndpointApp(Generic[P, C]):
             principal = None if endpoint.needs is None else await self._authenticate(scope, endpoint, trace)
             call = self._site.new_call(scope, receive, principal=principal, request_id=trace.request_id)
             reply = await route.handler(call)
-            if endpoint.audited and reply.status < 300 and principal is not None:
-                await self._audit(call, endpoint, principal, reply.status)
+            if endpoint.audited and reply.status_code < 300 and principal is not None:
+                await self._audit(call, endpoint, principal, reply.status_code)
         except ClientGone:
             trace.status, trace.error = 499, "client_gone"
             return
         except Exception as error:
             reply = self._explain(error, trace, statuses=statuses)
-        reply.headers.append((b"x-request-id", trace.request_id.encode()))
-        trace.status = reply.status
-        trace.bytes_out = await reply.send(send, with_body=method != "HEAD")
+        reply.raw_headers.append((b"x-request-id", trace.request_id.encode()))
+        await reply(scope, receive, send)
 
     async def _authenticate(self, scope: Scope, endpoint: Endpoint, trace: RequestTrace) -> P:
         header = next((value for name, value in scope["headers"] if name == b"authorization"), None)
@@ -84,9 +85,9 @@ class EndpointApp(Generic[P, C]):
         except LakebedError as error:  # the change is made, and its reply must say so
             self._site.serving.log_problem(f"no audit line of {endpoint.name}: {error}", request_id=call.request_id)
 
-    def _explain(self, error: Exception, trace: RequestTrace, *, statuses: Mapping[str, int]) -> Reply:
+    def _explain(self, error: Exception, trace: RequestTrace, *, statuses: Mapping[str, int]) -> Response:
         reply = self._site.error_reply(error, request_id=trace.request_id, statuses=statuses)
-        if isinstance(error, LakebedError) and reply.status != 500:
+        if isinstance(error, LakebedError) and reply.status_code != 500:
             trace.error = error.kind
         else:
             trace.error = "".join(traceback.format_exception(error))

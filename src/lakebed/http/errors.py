@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
+from starlette.responses import Response
 
 from lakebed.errors import (
     AlreadyExists,
@@ -28,7 +29,7 @@ from lakebed.errors import (
     UnsupportedFormat,
 )
 from lakebed.http.ranges import content_range
-from lakebed.http.replies import Headers, Reply, encode
+from lakebed.http.replies import json
 
 __all__ = [
     "KIND_HEADER",
@@ -41,9 +42,9 @@ __all__ = [
     "unauthorized",
 ]
 
-KIND_HEADER: Final = b"x-lakebed-error"
+KIND_HEADER: Final = "x-lakebed-error"
 """The kind of an error, for programs."""
-CLASS_HEADER: Final = b"x-lakebed-error-class"
+CLASS_HEADER: Final = "x-lakebed-error-class"
 """Its class in `lakebed.errors`, so that lakebed's client raises the same."""
 
 _BY_KIND: Final[dict[str, int]] = {
@@ -101,7 +102,7 @@ def error_reply(
     request_id: str,
     statuses: Mapping[str, int] = {},
     body_of: Callable[[LakebedError], ErrorBody] = public_body,
-) -> Reply:
+) -> Response:
     """The reply to a request that failed. A reply with status 500 reveals nothing of the server's inside.
 
     Args:
@@ -117,25 +118,22 @@ def error_reply(
         return message_reply(500, ErrorBody(sentence), kind=error.kind, cause=type(error))
     reply = message_reply(status, body_of(error), kind=error.kind, cause=type(error))
     if status == 401:
-        reply.headers.append((b"www-authenticate", b'Basic realm="lakebed"'))
+        reply.headers["www-authenticate"] = 'Basic realm="lakebed"'
     elif status == 416:
-        size_bytes = int(error.facts.get("size_bytes", 0))
-        reply.headers.append((b"content-range", content_range(None, size_bytes=size_bytes).encode()))
+        reply.headers["content-range"] = content_range(None, size_bytes=int(error.facts.get("size_bytes", 0)))
     elif status == 503:
-        reply.headers.append((b"retry-after", b"1"))
+        reply.headers["retry-after"] = "1"
     elif status == 405:
-        reply.headers.append((b"allow", str(error.facts.get("allow", "")).encode()))
+        reply.headers["allow"] = str(error.facts.get("allow", ""))
     return reply
 
 
-def message_reply(status: int, body: ErrorBody, *, kind: str, cause: type[LakebedError]) -> Reply:
+def message_reply(status: int, body: ErrorBody, *, kind: str, cause: type[LakebedError]) -> Response:
     """A reply of the shape that every error has."""
-    headers: Headers = [
-        (b"content-type", b"application/json"),
-        (KIND_HEADER, kind.encode()),
-        (CLASS_HEADER, cause.__name__.encode()),
-    ]
-    return Reply(status, encode(body), headers)
+    reply = json(body, status)
+    reply.headers[KIND_HEADER] = kind
+    reply.headers[CLASS_HEADER] = cause.__name__
+    return reply
 
 
 def _is_plain(fact: Any) -> bool:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Awaitable, Callable, MutableMapping
 from datetime import UTC, datetime
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 from urllib.parse import quote, unquote_to_bytes
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lakebed.http.access_log import AccessLine
 from lakebed.http.call import Call
 from lakebed.http.endpoint import TRACE, RequestTrace
-from lakebed.http.replies import Receive, Scope, Send
 from lakebed.http.site import Principal, Site
 from lakebed.metrics import default_registry
 
@@ -39,13 +39,12 @@ _OBJECT_CHARACTERS_MAX: Final = 1_024
 
 P = TypeVar("P", bound=Principal)
 C = TypeVar("C", bound=Call)
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Gate(Generic[P, C]):
     """A service as an ASGI application, around the application with the routes."""
 
-    def __init__(self, inner: Application, *, site: Site[P, C]) -> None:
+    def __init__(self, inner: ASGIApp, *, site: Site[P, C]) -> None:
         self._inner = inner
         self._site = site
         self._serving = site.serving
@@ -68,11 +67,13 @@ class Gate(Generic[P, C]):
         scope[TRACE] = trace
         began = False
 
-        async def watched(message: MutableMapping[str, Any]) -> None:
+        async def watched(message: Message) -> None:
             nonlocal began
             if message["type"] == "http.response.start":
                 began = True
-                trace.status = trace.status or message["status"]
+                trace.status = message["status"]
+            else:
+                trace.bytes_out += len(message["body"])
             await send(message)
 
         serving.running += 1
@@ -86,8 +87,7 @@ class Gate(Generic[P, C]):
             if began:
                 raise  # half a reply is sent: the connection must end, so that it is not taken for a whole one
             reply = self._site.error_reply(error, request_id=trace.request_id, statuses={})
-            trace.status = reply.status
-            await reply.send(send)
+            await reply(scope, receive, watched)
         finally:
             serving.running -= 1
             self._note(scope, trace, seconds=clock.monotonic_s() - started_s)
@@ -110,7 +110,7 @@ class Gate(Generic[P, C]):
                 path=quote(scope["path"], safe="/~^@$"),
                 status=trace.status,
                 ms=round(seconds * 1000, 3),
-                bytes_out=trace.bytes_out,
+                bytes_out=0 if scope["method"] == "HEAD" else trace.bytes_out,
                 access_key=trace.access_key,
                 object=_object_of(scope["query_string"]),
                 error=trace.error,

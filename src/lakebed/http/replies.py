@@ -1,101 +1,51 @@
-"""Replies: status, headers, body, and how they are sent over ASGI.
-
-Owns: the two kinds of reply (whole, streamed) and the JSON encoding. Knows neither routes nor errors.
-"""
+"""Replies: Starlette's responses, with JSON by msgspec, and bodies that are streamed from a store."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 import msgspec
-from typing_extensions import Buffer
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+from typing_extensions import override
 
-__all__ = [
-    "Headers",
-    "Receive",
-    "Reply",
-    "Scope",
-    "Send",
-    "StreamedReply",
-    "empty",
-    "encode",
-    "headers_of",
-    "json",
-    "text",
-]
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Headers = list[tuple[bytes, bytes]]
+__all__ = ["StreamedResponse", "empty", "encode", "json", "printable"]
 
 _UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
-_JSON: Final = (b"content-type", b"application/json")
-_encoder: Final = msgspec.json.Encoder()
-encode: Final = _encoder.encode
-"""A value of `lakebed.server.bodies` as JSON."""
+encode: Final = msgspec.json.Encoder().encode
+"""A value as JSON."""
 
 
-class Reply:
-    """A whole reply."""
+class StreamedResponse(StreamingResponse):
+    """A reply whose body comes in pieces; its headers hold its length.
 
-    __slots__ = ("body", "headers", "status")
+    A client that goes away is noticed when the next piece is sent, so no task listens for it.
+    """
 
-    def __init__(self, status: int, body: Buffer = b"", headers: Headers | None = None) -> None:
-        self.status = status
-        self.body = body
-        self.headers: Headers = [] if headers is None else headers
+    def __init__(self, chunks: AsyncIterator[memoryview], status: int, headers: Mapping[str, str]) -> None:
+        super().__init__(chunks, status, headers)
 
-    async def send(self, send: Send, *, with_body: bool = True) -> int:
-        """Send it; the number of bytes of its body. ``with_body=False``: to HEAD, whose headers are those of GET."""
-        size = memoryview(self.body).nbytes
-        headers = self.headers
-        if self.status not in {204, 304} and not any(name == b"content-length" for name, _ in headers):
-            headers = [*headers, (b"content-length", b"%d" % size)]
-        await send({"type": "http.response.start", "status": self.status, "headers": headers})
-        await send({"type": "http.response.body", "body": self.body if with_body else b""})
-        return size if with_body else 0
+    @override
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "HEAD":
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await send({"type": "http.response.body", "body": b""})
+        else:
+            await self.stream_response(send)
 
 
-class StreamedReply:
-    """A reply whose body comes in pieces; its headers hold its length."""
-
-    __slots__ = ("chunks", "headers", "status")
-
-    def __init__(self, status: int, chunks: AsyncIterator[Buffer], headers: Headers) -> None:
-        self.status = status
-        self.chunks = chunks
-        self.headers = headers
-
-    async def send(self, send: Send, *, with_body: bool = True) -> int:
-        """Send it piece by piece, as fast as the client takes it; the number of bytes of its body."""
-        await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
-        sent = 0
-        if with_body:
-            async for chunk in self.chunks:
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                sent += memoryview(chunk).nbytes
-        await send({"type": "http.response.body", "body": b""})
-        return sent
-
-
-def json(value: Any, status: int = 200) -> Reply:
+def json(value: Any, status: int = 200) -> Response:
     """A value as JSON."""
-    return Reply(status, _encoder.encode(value), [_JSON])
+    return Response(encode(value), status, media_type="application/json")
 
 
-def text(body: str, status: int = 200, content_type: str = "text/plain; charset=utf-8") -> Reply:
-    """Text."""
-    return Reply(status, body.encode(), [(b"content-type", content_type.encode())])
-
-
-def empty(status: int = 204) -> Reply:
+def empty(status: int = 204) -> Response:
     """Nothing but a status."""
-    return Reply(status)
+    return Response(status_code=status)
 
 
-def headers_of(pairs: Mapping[str, str]) -> Headers:
-    """Headers of a reply. What users may have chosen cannot end a header: only printable ASCII is left of a value."""
-    return [(name.encode(), _UNPRINTABLE.sub("", value).encode()) for name, value in pairs.items()]
+def printable(headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers whose values users may have chosen: only printable ASCII is left, so that no value ends its header."""
+    return {name: _UNPRINTABLE.sub("", value) for name, value in headers.items()}

@@ -12,11 +12,12 @@ import sys
 from dataclasses import dataclass, field
 from typing import Final
 
+from starlette.types import Receive, Send
+
 from lakebed.http.access_log import AccessLog, open_access_log
 from lakebed.http.memory import release_unused
 from lakebed.http.options import HttpOptions
 from lakebed.http.pools import Pools, run_in
-from lakebed.http.replies import Receive, Send
 from lakebed.runtime import Environment
 
 __all__ = ["Serving"]

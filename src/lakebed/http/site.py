@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from starlette.responses import Response
+from starlette.types import Receive, Scope
+
 from lakebed.http.call import Call
 from lakebed.http.declaration import Endpoint
-from lakebed.http.replies import Receive, Reply, Scope
 from lakebed.http.serving import Serving
 
 __all__ = ["Change", "Principal", "Site"]
@@ -62,7 +64,7 @@ class Site(Protocol[P, C]):
     async def audit(self, change: Change) -> None:
         """Record a change, after it was made and before its reply is sent. An error is logged; the reply stays."""
 
-    def error_reply(self, error: BaseException, *, request_id: str, statuses: Mapping[str, int]) -> Reply:
+    def error_reply(self, error: BaseException, *, request_id: str, statuses: Mapping[str, int]) -> Response:
         """The reply to a request that failed, usually made by `lakebed.http.errors.error_reply`.
 
         Args:

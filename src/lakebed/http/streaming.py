@@ -107,7 +107,7 @@ async def _either(turn: Coroutine[Any, Any, bool], running: asyncio.Future[Any])
         waiting.cancel()
 
 
-async def download(open_chunks: Callable[[], Iterator[Buffer]], *, pool: Executor) -> AsyncIterator[Buffer]:
+async def download(open_chunks: Callable[[], Iterator[Buffer]], *, pool: Executor) -> AsyncIterator[memoryview]:
     """Pieces of an iterator that waits, each asked for in a pool when the one before has been taken.
 
     The first is read before this returns, so that an object that is not there is an error and not half a reply.
@@ -116,10 +116,10 @@ async def download(open_chunks: Callable[[], Iterator[Buffer]], *, pool: Executo
     chunks = await loop.run_in_executor(pool, open_chunks)
     first = await loop.run_in_executor(pool, next, chunks, None)
 
-    async def rest() -> AsyncIterator[Buffer]:
+    async def rest() -> AsyncIterator[memoryview]:
         chunk = first
         while chunk is not None:
-            yield chunk
+            yield memoryview(chunk)
             chunk = await loop.run_in_executor(pool, next, chunks, None)
 
     return rest()

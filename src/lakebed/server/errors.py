@@ -11,10 +11,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from starlette.responses import Response
+
 from lakebed.errors import LakebedError
 from lakebed.http import errors as generic
 from lakebed.http.errors import ErrorBody, public_body
-from lakebed.http.replies import Reply
 
 __all__ = ["LOCAL_SCHEME", "concealed", "error_reply", "status_of"]
 
@@ -54,7 +55,7 @@ def status_of(error: LakebedError) -> int:
 
 def error_reply(
     error: BaseException, *, request_id: str, statuses: Mapping[str, int] = {}, root_url: str = ""
-) -> Reply:
+) -> Response:
     """The reply to a request that failed.
 
     Args:

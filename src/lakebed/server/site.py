@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from starlette.responses import Response
+from starlette.types import Receive, Scope
+
 from lakebed.http.authentication import parse_credential
 from lakebed.http.call import Call
 from lakebed.http.declaration import Endpoint
 from lakebed.http.pools import run_in
-from lakebed.http.replies import Receive, Reply, Scope
 from lakebed.http.serving import Serving
 from lakebed.http.signing import Signer
 from lakebed.http.site import Change
@@ -104,7 +106,7 @@ class RepositorySite:
         )
         await run_in(self.serving.pools.quick, self.audit_log.append, line)
 
-    def error_reply(self, error: BaseException, *, request_id: str, statuses: Mapping[str, int]) -> Reply:
+    def error_reply(self, error: BaseException, *, request_id: str, statuses: Mapping[str, int]) -> Response:
         """The reply to a request that failed."""
         return error_reply(error, request_id=request_id, statuses=statuses, root_url=self.repositories.url)
 

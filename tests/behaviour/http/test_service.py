@@ -13,6 +13,8 @@ from typing import Any, Final
 import msgspec
 import pytest
 import urllib3
+from starlette.responses import Response
+from starlette.types import Receive, Scope
 
 from lakebed.errors import NotFound
 from lakebed.http import errors
@@ -24,7 +26,7 @@ from lakebed.http.listening import bind, url_of
 from lakebed.http.openapi import PathParameter, Service, describe
 from lakebed.http.options import HttpOptions
 from lakebed.http.process import RunningServer
-from lakebed.http.replies import Receive, Reply, Scope, json
+from lakebed.http.replies import json
 from lakebed.http.serving import Serving
 from lakebed.http.site import Change
 from lakebed.runtime import Environment
@@ -83,7 +85,7 @@ class NoteSite:
         """Keep the change."""
         self.changes.append(change)
 
-    def error_reply(self, error: BaseException, *, request_id: str, statuses: Mapping[str, int]) -> Reply:
+    def error_reply(self, error: BaseException, *, request_id: str, statuses: Mapping[str, int]) -> Response:
         """The generic table of statuses."""
         return errors.error_reply(error, request_id=request_id, statuses=statuses)
 
@@ -98,7 +100,7 @@ NOTES: Final = Routes[NoteCall]()
 
 
 @NOTES.add(Endpoint("GET", "/notes/{name}", name="getNote", tag="notes", needs=None, gives={200: Note}))
-async def get_note(call: NoteCall) -> Reply:
+async def get_note(call: NoteCall) -> Response:
     """Read a note."""
 
     def read() -> Note:
@@ -123,7 +125,7 @@ async def get_note(call: NoteCall) -> Reply:
         audited=True,
     )
 )
-async def put_note(call: NoteCall) -> Reply:
+async def put_note(call: NoteCall) -> Response:
     """Write a note."""
     note = await call.read(Note)
     call.site.notes[call.path["name"]] = note

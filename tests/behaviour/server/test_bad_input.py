@@ -217,7 +217,7 @@ def test_a_bug_is_told_without_its_inside(client: Any, server: Any, monkeypatch:
     def broken(*arguments: object, **settings: object) -> None:
         raise ZeroDivisionError("a secret inside")
 
-    monkeypatch.setattr("lakebed.server.routes.commits.make_commit", broken)
+    monkeypatch.setattr("lakebed.server.routes.commits.Commit.run", broken)
     answer = client.ask("POST", COMMIT, {"message": "m"})
     assert answer.status == 500
     assert answer.headers["X-Request-Id"] in answer.message

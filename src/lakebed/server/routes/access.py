@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from starlette.responses import Response
+
 from lakebed.http.declaration import Endpoint, Routes
 from lakebed.http.pages import Page, page_of
-from lakebed.http.replies import Reply, empty, json
+from lakebed.http.replies import empty, json
 from lakebed.server.bodies import (
     AccessKeyCreation,
     AccessKeyRow,
@@ -39,7 +41,7 @@ _KEY: Final = "/auth/keys/{access_key}"
         gives={200: AuthenticationToken},
     )
 )
-async def login(call: RepositoryCall) -> Reply:
+async def login(call: RepositoryCall) -> Response:
     """A token for an access key and its secret, valid for a while."""
     body = await call.read(LoginInformation)
     token = await call.quick(call.site.keys.login, body.access_key_id, body.secret_access_key)
@@ -47,7 +49,7 @@ async def login(call: RepositoryCall) -> Reply:
 
 
 @ACCESS.add(Endpoint("GET", "/user", name="getCurrentUser", tag="auth", needs="read", gives={200: CurrentUser}))
-async def get_current_user(call: RepositoryCall) -> Reply:
+async def get_current_user(call: RepositoryCall) -> Response:
     """Who asks."""
     principal = call.principal
     assert principal is not None
@@ -65,7 +67,7 @@ async def get_current_user(call: RepositoryCall) -> Reply:
         parameters=PAGE,
     )
 )
-async def list_keys(call: RepositoryCall) -> Reply:
+async def list_keys(call: RepositoryCall) -> Response:
     """List access keys."""
     page = call.page()
     keys = await call.quick(call.site.keys.list)
@@ -85,7 +87,7 @@ async def list_keys(call: RepositoryCall) -> Reply:
         audited=True,
     )
 )
-async def create_key(call: RepositoryCall) -> Reply:
+async def create_key(call: RepositoryCall) -> Response:
     """Create an access key; its secret is told this once."""
     body = await call.read(AccessKeyCreation)
     names = None if body.repositories is None else tuple(body.repositories)
@@ -97,7 +99,7 @@ async def create_key(call: RepositoryCall) -> Reply:
 
 
 @ACCESS.add(Endpoint("GET", _KEY, name="getAccessKey", tag="auth", needs="admin", gives={200: AccessKeyRow}))
-async def get_key(call: RepositoryCall) -> Reply:
+async def get_key(call: RepositoryCall) -> Response:
     """Look at an access key."""
     return json(_row(await call.quick(call.site.keys.get, call.path["access_key"])))
 
@@ -105,7 +107,7 @@ async def get_key(call: RepositoryCall) -> Reply:
 @ACCESS.add(
     Endpoint("DELETE", _KEY, name="revokeAccessKey", tag="auth", needs="admin", gives={204: None}, audited=True)
 )
-async def revoke_key(call: RepositoryCall) -> Reply:
+async def revoke_key(call: RepositoryCall) -> Response:
     """End an access key and its tokens."""
     await call.quick(call.site.keys.revoke, call.path["access_key"])
     return empty()
@@ -122,7 +124,7 @@ async def revoke_key(call: RepositoryCall) -> Reply:
         audited=True,
     )
 )
-async def rotate_key(call: RepositoryCall) -> Reply:
+async def rotate_key(call: RepositoryCall) -> Response:
     """Give an access key a new secret, which is told this once; the old one ends."""
     return json(_row_with_secret(await call.quick(call.site.keys.rotate, call.path["access_key"])), 201)
 
@@ -138,7 +140,7 @@ async def rotate_key(call: RepositoryCall) -> Reply:
         parameters=(AFTER, AMOUNT),
     )
 )
-async def list_audit(call: RepositoryCall) -> Reply:
+async def list_audit(call: RepositoryCall) -> Response:
     """Who changed what, newest first."""
     page = call.page()
     rows = await call.heavy(call.site.audit_log.read, before=page.after or None, amount=page.probe)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
+from starlette.responses import PlainTextResponse, Response
+
 from lakebed.errors import InvalidRequest
 from lakebed.http.declaration import Endpoint, Parameter, Routes
 from lakebed.http.pages import Page, page_of
-from lakebed.http.replies import Reply, empty, json, text
+from lakebed.http.replies import empty, json
 from lakebed.repo import branches
 from lakebed.repo.verbs.reset import HardReset, Reset
 from lakebed.server.bodies import BranchCreation, Ref, ResetCreation
@@ -25,7 +27,7 @@ _HIDDEN = Parameter("show_hidden", "Also branches that were created hidden.", ki
 
 
 @HOT.add(Endpoint("GET", _ONE, name="getBranch", tag="branches", needs="read", gives={200: Ref}))
-async def get_branch(call: RepositoryCall) -> Reply:
+async def get_branch(call: RepositoryCall) -> Response:
     """Look at a branch."""
     home = await call.home()
     name = call.path["branch"]
@@ -44,11 +46,11 @@ async def get_branch(call: RepositoryCall) -> Reply:
         parameters=(*PAGE, _HIDDEN),
     )
 )
-async def list_branches(call: RepositoryCall) -> Reply:
+async def list_branches(call: RepositoryCall) -> Response:
     """List branches."""
     home, page, hidden = await call.home(), call.page(), call.flag("show_hidden")
 
-    def read() -> Reply:
+    def read() -> Response:
         found = branches.list_branches(home, prefix=page.prefix, after=page.after or None, hidden=hidden)
         rows = list(islice(found, page.probe))
         return json(
@@ -70,7 +72,7 @@ async def list_branches(call: RepositoryCall) -> Reply:
         audited=True,
     )
 )
-async def create_branch(call: RepositoryCall) -> Reply:
+async def create_branch(call: RepositoryCall) -> Response:
     """Create a branch from a reference; the reply is the id of the commit at its head."""
     body = await call.read(BranchCreation)
     home = await call.home(force=bool(body.force))
@@ -78,7 +80,7 @@ async def create_branch(call: RepositoryCall) -> Reply:
     made = await call.quick(
         branches.create_branch, home, body.name, source=body.source, hidden=bool(body.hidden), committer=call.committer
     )
-    return text(made.commit_id, 201)
+    return PlainTextResponse(made.commit_id, 201)
 
 
 @BRANCHES.add(
@@ -93,7 +95,7 @@ async def create_branch(call: RepositoryCall) -> Reply:
         audited=True,
     )
 )
-async def delete_branch(call: RepositoryCall) -> Reply:
+async def delete_branch(call: RepositoryCall) -> Response:
     """Delete a branch and what is staged on it."""
     home = await call.home(force=call.flag("force"))
     await call.quick(branches.delete_branch, home, call.path["branch"], committer=call.committer)
@@ -112,7 +114,7 @@ async def delete_branch(call: RepositoryCall) -> Reply:
         audited=True,
     )
 )
-async def reset_branch(call: RepositoryCall) -> Reply:
+async def reset_branch(call: RepositoryCall) -> Response:
     """Give up what is uncommitted: everything, at a path, or below a prefix."""
     body = await call.read(ResetCreation)
     home, name = await call.home(force=bool(body.force)), call.path["branch"]
@@ -140,7 +142,7 @@ async def reset_branch(call: RepositoryCall) -> Reply:
         audited=True,
     )
 )
-async def hard_reset_branch(call: RepositoryCall) -> Reply:
+async def hard_reset_branch(call: RepositoryCall) -> Response:
     """Let a branch go to another commit."""
     ref, force = call.required("ref"), call.flag("force")
     home = await call.home(force=force)

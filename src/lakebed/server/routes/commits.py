@@ -5,10 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
+from starlette.responses import Response
+
 from lakebed.errors import InvalidRequest
 from lakebed.http.declaration import Endpoint, Parameter, Routes
 from lakebed.http.pages import AMOUNT_MAX, Page, Pagination
-from lakebed.http.replies import Reply, empty, json
+from lakebed.http.replies import empty, json
 from lakebed.repo.commits import merge_base
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.refs import resolve_commit
@@ -52,7 +54,7 @@ _NO_OVERRIDES = CommitOverrides()
         parameters=(Parameter("source_metarange", "Not supported: an existing metarange cannot be committed."),),
     )
 )
-async def commit(call: RepositoryCall) -> Reply:
+async def commit(call: RepositoryCall) -> Response:
     """Commit what is staged on a branch, or the given paths of it."""
     body = await call.read(CommitCreation)
     if call.query.get("source_metarange"):
@@ -83,7 +85,7 @@ async def commit(call: RepositoryCall) -> Reply:
         gives={200: CommitRow},
     )
 )
-async def get_commit(call: RepositoryCall) -> Reply:
+async def get_commit(call: RepositoryCall) -> Response:
     """Look at a commit, by its id or any other reference."""
     home = await call.home()
     commit_id, found = await call.look(resolve_commit, home, call.path["commit"])
@@ -110,7 +112,7 @@ async def get_commit(call: RepositoryCall) -> Reply:
         ),
     )
 )
-async def log_commits(call: RepositoryCall) -> Reply:
+async def log_commits(call: RepositoryCall) -> Response:
     """List commits, from a reference backwards."""
     home, page = await call.home(), call.page()
     stop_at, first_parent, limit = call.query.get("stop_at"), call.flag("first_parent"), call.flag("limit")
@@ -128,7 +130,7 @@ async def log_commits(call: RepositoryCall) -> Reply:
         prefixes=prefixes,
     )
 
-    def read() -> Reply:
+    def read() -> Response:
         found = log.page(home, is_last=limit)
         following = found.following
         rows = [commit_row(*row) for row in found.rows]
@@ -150,7 +152,7 @@ async def log_commits(call: RepositoryCall) -> Reply:
         audited=True,
     )
 )
-async def merge(call: RepositoryCall) -> Reply:
+async def merge(call: RepositoryCall) -> Response:
     """Merge a reference into a branch."""
     body = await call.read(MergeCreation, default=MergeCreation())
     home = await call.home(force=bool(body.force))
@@ -170,7 +172,7 @@ async def merge(call: RepositoryCall) -> Reply:
 
 
 @COMMITS.add(Endpoint("GET", _MERGE, name="findMergeBase", tag="refs", needs="read", gives={200: MergeBaseResult}))
-async def find_merge_base(call: RepositoryCall) -> Reply:
+async def find_merge_base(call: RepositoryCall) -> Response:
     """The commit that a merge would compare both sides with."""
     home = await call.home()
     return json(await call.heavy(_merge_base, home, call.path["source"], call.path["branch"]))
@@ -195,7 +197,7 @@ def _merge_base(home: RepositoryContext, source: str, branch: str) -> MergeBaseR
         audited=True,
     )
 )
-async def revert(call: RepositoryCall) -> Reply:
+async def revert(call: RepositoryCall) -> Response:
     """Undo one commit's changes in a new commit."""
     body = await call.read(RevertCreation)
     home, says = await call.home(force=bool(body.force)), body.commit_overrides or _NO_OVERRIDES
@@ -224,7 +226,7 @@ async def revert(call: RepositoryCall) -> Reply:
         audited=True,
     )
 )
-async def cherry_pick(call: RepositoryCall) -> Reply:
+async def cherry_pick(call: RepositoryCall) -> Response:
     """Make one commit's changes again, in a new commit on a branch."""
     body = await call.read(CherryPickCreation)
     home, says = await call.home(force=bool(body.force)), body.commit_overrides or _NO_OVERRIDES

@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from starlette.responses import Response
+
 from lakebed.errors import InvalidRequest
 from lakebed.http.declaration import Endpoint, Parameter, Routes
 from lakebed.http.pages import Page, page_of
-from lakebed.http.replies import Reply, json
+from lakebed.http.replies import json
 from lakebed.repo.verbs.differences import Diff, Status
 from lakebed.server.bodies import DiffRow
 from lakebed.server.routes.parameters import AFTER, AMOUNT, DELIMITER, PREFIX
@@ -34,11 +36,11 @@ _RIGHT_STATS: Final = Parameter("include_right_stats", "Tell what the right side
         parameters=(PREFIX, AFTER, AMOUNT, DELIMITER),
     )
 )
-async def diff_branch(call: RepositoryCall) -> Reply:
+async def diff_branch(call: RepositoryCall) -> Response:
     """What is uncommitted on a branch."""
     home, page, delimiter = await call.home(), call.page(), call.query.get("delimiter", "")
 
-    def read() -> Reply:
+    def read() -> Response:
         status = Status(branch=call.path["branch"], prefix=page.prefix, after=page.after, delimiter=delimiter)
         found = status.rows(home, amount=page.probe)
         return json(page_of(list(found), amount=page.amount, key=lambda row: row.path, row=diff_row))
@@ -57,7 +59,7 @@ async def diff_branch(call: RepositoryCall) -> Reply:
         parameters=(PREFIX, AFTER, AMOUNT, DELIMITER, _KIND, _RIGHT_STATS),
     )
 )
-async def diff_two(call: RepositoryCall) -> Reply:
+async def diff_two(call: RepositoryCall) -> Response:
     """How two references differ; by default, what the right one changed since their merge base."""
     home, page, delimiter = await call.home(), call.page(), call.query.get("delimiter", "")
     kind = call.query.get("type") or "three_dot"
@@ -65,7 +67,7 @@ async def diff_two(call: RepositoryCall) -> Reply:
         raise InvalidRequest(f"type={kind!r} is neither two_dot nor three_dot.", kind="invalid_query")
     row = partial(diff_row, with_right=call.flag("include_right_stats"))
 
-    def read() -> Reply:
+    def read() -> Response:
         diff = Diff(
             left=call.path["left"],
             right=call.path["right"],

@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 from msgspec import UNSET, UnsetType
+from starlette.responses import Response
 
 from lakebed.http.declaration import Endpoint, Routes
-from lakebed.http.replies import Reply, empty, json
+from lakebed.http.replies import empty, json
 from lakebed.repo.commits import load_commit
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.importing import Import, ImportSource, cancel_import, import_status
@@ -41,7 +42,7 @@ _IMPORT: Final = "/repositories/{repository}/branches/{branch}/import"
         audited=True,
     )
 )
-async def start(call: RepositoryCall) -> Reply:
+async def start(call: RepositoryCall) -> Response:
     """Begin an import; it goes on behind the reply."""
     body = await call.read(ImportCreation)
     home, root_url = await call.home(), call.site.repositories.url
@@ -73,7 +74,7 @@ def _source(location: ImportLocation, *, root_url: str) -> ImportSource:
         parameters=(IMPORT_ID,),
     )
 )
-async def status(call: RepositoryCall) -> Reply:
+async def status(call: RepositoryCall) -> Response:
     """How far an import is."""
     import_id = call.required("id")
     home = await call.home()
@@ -112,7 +113,7 @@ def _problem(found: Import, *, root_url: str) -> Message | UnsetType:
         audited=True,
     )
 )
-async def cancel(call: RepositoryCall) -> Reply:
+async def cancel(call: RepositoryCall) -> Response:
     """Stop an import; the branch stays as it is."""
     import_id = call.required("id")
     home = await call.home()

@@ -12,13 +12,14 @@ from email.utils import formatdate
 from typing import Final
 
 import msgspec
+from starlette.responses import Response
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound
 from lakebed.http.declaration import Endpoint, Parameter, Routes
 from lakebed.http.multipart import FORM, form_content
 from lakebed.http.pages import Page, PageRequest, page_of
 from lakebed.http.ranges import content_range, parse_range
-from lakebed.http.replies import Reply, StreamedReply, empty, headers_of, json
+from lakebed.http.replies import StreamedResponse, empty, json, printable
 from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.repo import data
 from lakebed.repo.context import RepositoryContext
@@ -105,7 +106,7 @@ def _view(home: RepositoryContext, ref: str, snapshot: KeyValueSnapshot) -> View
         parameters=(OBJECT_PATH, USER_METADATA, PRESIGN),
     )
 )
-async def stat_object(call: RepositoryCall) -> Reply:
+async def stat_object(call: RepositoryCall) -> Response:
     """Look at an object."""
     path = call.required("path")
     with_metadata, presign = call.flag("user_metadata", default=True), call.flag("presign")
@@ -144,7 +145,7 @@ def _stats(
         parameters=(OBJECT_PATH, PRESIGN, RANGE, IF_NONE_MATCH),
     )
 )
-async def get_object(call: RepositoryCall) -> Reply | StreamedReply:
+async def get_object(call: RepositoryCall) -> Response:
     """Read an object, or a range of it."""
     path = call.required("path")
     presign = call.flag("presign")
@@ -152,10 +153,10 @@ async def get_object(call: RepositoryCall) -> Reply | StreamedReply:
     entry = await call.look(find_entry, home, call.path["ref"], path)
     if presign and call.site.signs:
         url = await call.quick(data.signed_get, home, entry, expires_in_s=call.site.options.presigned_lifetime_s)
-        return Reply(302, headers=[(b"location", url.encode())])
+        return Response(status_code=302, headers={"location": url})
     headers = _entity_headers(entry)
     if _unchanged(call, entry):
-        return Reply(304, headers=headers_of(headers))
+        return Response(status_code=304, headers=printable(headers))
     span = _span(call, entry)
     start, end = span or (0, entry.size_bytes)
     headers["content-length"] = str(end - start)
@@ -165,9 +166,9 @@ async def get_object(call: RepositoryCall) -> Reply | StreamedReply:
     if end - start > call.site.options.small_object_bytes:
         chunk_bytes = call.site.options.chunk_bytes
         chunks = await call.download(lambda: data.stream(home, entry, byte_range=(start, end), chunk_bytes=chunk_bytes))
-        return StreamedReply(status, chunks, headers_of(headers))
+        return StreamedResponse(chunks, status, printable(headers))
     body = b"" if entry.size_bytes == 0 else await call.quick(data.read, home, entry, byte_range=span)
-    return Reply(status, body, headers_of(headers))
+    return Response(memoryview(body), status, printable(headers))
 
 
 @HOT.add(
@@ -181,20 +182,20 @@ async def get_object(call: RepositoryCall) -> Reply | StreamedReply:
         parameters=(OBJECT_PATH, RANGE),
     )
 )
-async def head_object(call: RepositoryCall) -> Reply:
+async def head_object(call: RepositoryCall) -> Response:
     """Whether an object is there, and its headers."""
     path = call.required("path")
     home = await call.home()
     entry = await call.look(find_entry, home, call.path["ref"], path)
     headers = _entity_headers(entry)
     if _unchanged(call, entry):
-        return Reply(304, headers=headers_of(headers))
+        return Response(status_code=304, headers=printable(headers))
     span = _span(call, entry)
     start, end = span or (0, entry.size_bytes)
     headers["content-length"] = str(end - start)
     if span is not None:
         headers["content-range"] = content_range(span, size_bytes=entry.size_bytes)
-    return Reply(200 if span is None else 206, headers=headers_of(headers))
+    return Response(status_code=200 if span is None else 206, headers=printable(headers))
 
 
 def _entity_headers(entry: Entry) -> dict[str, str]:
@@ -248,7 +249,7 @@ def _span(call: RepositoryCall, entry: Entry) -> tuple[int, int] | None:
         parameters=(OBJECT_PATH, IF_MATCH, IF_NONE_MATCH, FORCE, Parameter("storageClass", "Not looked at.")),
     )
 )
-async def upload_object(call: RepositoryCall) -> Reply:
+async def upload_object(call: RepositoryCall) -> Response:
     """Write an object: a raw body, or a form whose field `content` has it; `x-lakefs-meta-*` headers go with it."""
     path, branch = call.required("path"), call.path["branch"]
     check_path(path, writing=True)  # before a byte is read
@@ -409,7 +410,7 @@ def dated(entry: Entry, mtime_s: int | None) -> Entry:
         parameters=(OBJECT_PATH, FORCE),
     )
 )
-async def delete_object(call: RepositoryCall) -> Reply:
+async def delete_object(call: RepositoryCall) -> Response:
     """Delete an object; one that is not there is fine."""
     path = call.required("path")
     home = await call.home(force=call.flag("force"))
@@ -429,7 +430,7 @@ async def delete_object(call: RepositoryCall) -> Reply:
         parameters=(FORCE,),
     )
 )
-async def delete_objects(call: RepositoryCall) -> Reply:
+async def delete_objects(call: RepositoryCall) -> Response:
     """Delete up to a thousand objects; those that are not there are fine."""
     body = await call.read(PathList)
     home = await call.home(force=call.flag("force"))
@@ -462,7 +463,7 @@ def _delete_all(home: RepositoryContext, branch: str, paths: list[str]) -> Objec
         parameters=(Parameter("dest_path", "Where the copy goes.", required=True),),
     )
 )
-async def copy_object(call: RepositoryCall) -> Reply:
+async def copy_object(call: RepositoryCall) -> Response:
     """Copy an object inside a repository: its bytes, not only its entry."""
     target = call.required("dest_path")
     body = await call.read(ObjectCopyCreation)
@@ -490,7 +491,7 @@ async def copy_object(call: RepositoryCall) -> Reply:
         parameters=(OBJECT_PATH,),
     )
 )
-async def stage_object(call: RepositoryCall) -> Reply:
+async def stage_object(call: RepositoryCall) -> Response:
     """Stage an object whose bytes are already on a store."""
     path = call.required("path")
     body = await call.read(ObjectStageCreation)
@@ -526,7 +527,7 @@ async def stage_object(call: RepositoryCall) -> Reply:
         parameters=(PREFIX, AFTER, AMOUNT, DELIMITER, USER_METADATA, PRESIGN),
     )
 )
-async def list_objects(call: RepositoryCall) -> Reply:
+async def list_objects(call: RepositoryCall) -> Response:
     """List objects and, with a delimiter, common prefixes."""
     page, delimiter = call.page(), call.query.get("delimiter", "")
     with_metadata, presign = call.flag("user_metadata", default=True), call.flag("presign") and call.site.signs
@@ -546,7 +547,7 @@ def _list(
     delimiter: str,
     with_metadata: bool,
     presign: bool,
-) -> Reply:
+) -> Response:
     with home.key_value.snapshot() as snapshot, _view(home, ref, snapshot) as view:
         rows = list(view.list(page.prefix, after=page.after, delimiter=delimiter, amount=page.probe))
     return json(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from starlette.responses import Response
+
 from lakebed.errors import InvalidRequest
 from lakebed.http.declaration import Endpoint, Parameter, Routes
 from lakebed.http.pages import Page, page_of
-from lakebed.http.replies import Reply, empty, json
+from lakebed.http.replies import empty, json
 from lakebed.server.auth import check_role
 from lakebed.server.bodies import RepositoryCreation, RepositoryMetadataKeys, RepositoryMetadataSet, RepositoryRow
 from lakebed.server.routes.parameters import FORCE, PAGE
@@ -23,7 +25,7 @@ _ONE = "/repositories/{repository}"
 
 
 @HOT.add(Endpoint("GET", _ONE, name="getRepository", tag="repositories", needs="read", gives={200: RepositoryRow}))
-async def get_repository(call: RepositoryCall) -> Reply:
+async def get_repository(call: RepositoryCall) -> Response:
     """Look at a repository."""
     home = await call.home()
     return json(repository_row(home.name, home.record, root_url=call.site.repositories.url))
@@ -40,12 +42,12 @@ async def get_repository(call: RepositoryCall) -> Reply:
         parameters=(*PAGE, Parameter("search", "Only names that hold this.")),
     )
 )
-async def list_repositories(call: RepositoryCall) -> Reply:
+async def list_repositories(call: RepositoryCall) -> Response:
     """List the repositories that the access key may see."""
     page, search, principal = call.page(), call.query.get("search", ""), call.principal
     assert principal is not None
 
-    def read() -> Reply:
+    def read() -> Response:
         rows = []
         for repository in call.site.repositories.list(prefix=page.prefix, after=page.after or None):
             if principal.sees(repository.name) and search in repository.name:
@@ -78,7 +80,7 @@ async def list_repositories(call: RepositoryCall) -> Reply:
         parameters=(Parameter("bare", "Not supported: a repository always has a first commit.", kind="boolean"),),
     )
 )
-async def create_repository(call: RepositoryCall) -> Reply:
+async def create_repository(call: RepositoryCall) -> Response:
     """Create a repository; its namespace is a folder of the server's storage, `local://folder`, or a URL inside it."""
     body = await call.read(RepositoryCreation)
     if call.flag("bare"):
@@ -125,7 +127,7 @@ def _check_namespace(namespace: str) -> None:
         audited=True,
     )
 )
-async def delete_repository(call: RepositoryCall) -> Reply:
+async def delete_repository(call: RepositoryCall) -> Response:
     """Delete a repository with everything in it."""
     force = call.flag("force")
     await call.quick(call.site.repositories.delete, call.path["repository"], force=force)
@@ -142,7 +144,7 @@ async def delete_repository(call: RepositoryCall) -> Reply:
         gives={200: dict[str, str]},
     )
 )
-async def get_metadata(call: RepositoryCall) -> Reply:
+async def get_metadata(call: RepositoryCall) -> Response:
     """The repository's own metadata."""
     home = await call.home()
     return json(home.record.metadata)
@@ -160,7 +162,7 @@ async def get_metadata(call: RepositoryCall) -> Reply:
         audited=True,
     )
 )
-async def set_metadata(call: RepositoryCall) -> Reply:
+async def set_metadata(call: RepositoryCall) -> Response:
     """Add to the repository's own metadata, or change it."""
     body = await call.read(RepositoryMetadataSet)
     home = await call.home()
@@ -180,7 +182,7 @@ async def set_metadata(call: RepositoryCall) -> Reply:
         audited=True,
     )
 )
-async def delete_metadata(call: RepositoryCall) -> Reply:
+async def delete_metadata(call: RepositoryCall) -> Response:
     """Remove keys of the repository's own metadata; those that are not there are fine."""
     body = await call.read(RepositoryMetadataKeys)
     home = await call.home()

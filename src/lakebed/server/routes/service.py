@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from starlette.responses import Response
+
 import lakebed
 from lakebed.http.declaration import Endpoint, Routes
-from lakebed.http.replies import Reply, empty, encode, json, text
+from lakebed.http.replies import empty, json
 from lakebed.metrics import render
 from lakebed.objects.path import parse_url
 from lakebed.server.bodies import Config, StorageConfig, VersionConfig
@@ -24,7 +26,7 @@ _BLOCKSTORES: Final = {"file": "local", "memory": "mem", "s3": "s3", "gs": "gs",
 
 
 @SERVICE.add(Endpoint("GET", "/healthcheck", name="healthCheck", tag="service", needs=None, gives={204: None}))
-async def health_check(call: RepositoryCall) -> Reply:
+async def health_check(call: RepositoryCall) -> Response:
     """Whether the server answers."""
     return empty()
 
@@ -32,13 +34,13 @@ async def health_check(call: RepositoryCall) -> Reply:
 @ROOT_SERVICE.add(
     Endpoint("GET", "/healthcheck", name="health", tag="service", needs=None, gives={200: dict[str, str]})
 )
-async def health(call: RepositoryCall) -> Reply:
+async def health(call: RepositoryCall) -> Response:
     """Whether the server answers, and which lakebed it is."""
     return json({"status": "ok", "version": lakebed.__version__})
 
 
 @SERVICE.add(Endpoint("GET", "/config", name="getConfig", tag="service", needs="read", gives={200: Config}))
-async def get_config(call: RepositoryCall) -> Reply:
+async def get_config(call: RepositoryCall) -> Response:
     """What clients should know of the server and its storage."""
     root = parse_url(call.site.repositories.url)
     is_local = root.scheme in ("file", "memory")
@@ -56,16 +58,16 @@ async def get_config(call: RepositoryCall) -> Reply:
 
 
 @ROOT_SERVICE.add(Endpoint("GET", "/metrics", name="metrics", tag="service", needs=None, gives={200: str}))
-async def metrics(call: RepositoryCall) -> Reply:
+async def metrics(call: RepositoryCall) -> Response:
     """Counters and latencies, as Prometheus reads them; those that name something, for a key that may see all."""
     principal = await call.optional_principal()
     with_names = principal is not None and principal.repositories is None
-    return text(render(with_names=with_names), content_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(render(with_names=with_names), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @ROOT_SERVICE.add(
     Endpoint("GET", "/openapi.json", name="openapi", tag="service", needs=None, gives={200: dict[str, Any]})
 )
-async def openapi(call: RepositoryCall) -> Reply:
+async def openapi(call: RepositoryCall) -> Response:
     """The description of the interface."""
-    return Reply(200, encode(call.site.description()), [(b"content-type", b"application/json")])
+    return json(call.site.description())

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from starlette.responses import Response
+
 from lakebed.errors import NotFound
 from lakebed.http.declaration import Endpoint, Parameter, Routes
-from lakebed.http.replies import Reply, empty, json
+from lakebed.http.replies import empty, json
 from lakebed.repo.protection import ProtectionRule, protected_with_tag, set_protected
 from lakebed.repo.retention import delete_retention, load_retention, store_retention
 from lakebed.server.bodies import BranchProtectionRule, GarbageCollectionRule, GarbageCollectionRules
@@ -29,12 +31,12 @@ _RETENTION: Final = "/repositories/{repository}/settings/gc_rules"
         gives={200: list[BranchProtectionRule]},
     )
 )
-async def get_protection(call: RepositoryCall) -> Reply:
+async def get_protection(call: RepositoryCall) -> Response:
     """The patterns of protected branches."""
     home = await call.home()
     rules, tag = await call.look(protected_with_tag, home)
     reply = json([BranchProtectionRule(rule.pattern) for rule in rules])
-    reply.headers.append((b"etag", f'"{tag}"'.encode()))
+    reply.headers["etag"] = f'"{tag}"'
     return reply
 
 
@@ -54,7 +56,7 @@ async def get_protection(call: RepositoryCall) -> Reply:
         audited=True,
     )
 )
-async def set_protection(call: RepositoryCall) -> Reply:
+async def set_protection(call: RepositoryCall) -> Response:
     """Replace the patterns of protected branches."""
     body = await call.read(list[BranchProtectionRule])
     home = await call.home()
@@ -73,7 +75,7 @@ async def set_protection(call: RepositoryCall) -> Reply:
         gives={200: GarbageCollectionRules},
     )
 )
-async def get_retention(call: RepositoryCall) -> Reply:
+async def get_retention(call: RepositoryCall) -> Response:
     """How long objects of old commits are kept."""
     home = await call.home()
     rules = await call.look(load_retention, home)
@@ -100,7 +102,7 @@ async def get_retention(call: RepositoryCall) -> Reply:
         audited=True,
     )
 )
-async def set_retention(call: RepositoryCall) -> Reply:
+async def set_retention(call: RepositoryCall) -> Response:
     """Set how long objects of old commits are kept."""
     body = await call.read(GarbageCollectionRules)
     home = await call.home()
@@ -120,7 +122,7 @@ async def set_retention(call: RepositoryCall) -> Reply:
         audited=True,
     )
 )
-async def remove_retention(call: RepositoryCall) -> Reply:
+async def remove_retention(call: RepositoryCall) -> Response:
     """Let nothing expire any more."""
     home = await call.home()
     await call.quick(delete_retention, home)

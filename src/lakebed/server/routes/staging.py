@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import urlencode
 
+from starlette.responses import Response
 from typing_extensions import Buffer
 
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.http.declaration import Endpoint, Parameter, Routes
-from lakebed.http.replies import Reply, headers_of, json
+from lakebed.http.replies import json
 from lakebed.repo import data
 from lakebed.repo.branches import load_branch
 from lakebed.repo.context import RepositoryContext
@@ -47,7 +48,7 @@ _BACKING = "/repositories/{repository}/branches/{branch}/staging/backing"
         parameters=(OBJECT_PATH, PRESIGN),
     )
 )
-async def get_physical_address(call: RepositoryCall) -> Reply:
+async def get_physical_address(call: RepositoryCall) -> Response:
     """A new address for an object's bytes, and with `presign` a URL to put them to."""
     check_path(call.required("path"), writing=True)
     presign = call.flag("presign")
@@ -79,7 +80,7 @@ async def get_physical_address(call: RepositoryCall) -> Reply:
         parameters=(OBJECT_PATH, IF_MATCH, IF_NONE_MATCH),
     )
 )
-async def link_physical_address(call: RepositoryCall) -> Reply:
+async def link_physical_address(call: RepositoryCall) -> Response:
     """Stage an object whose bytes were put to an address given before."""
     path = call.required("path")
     check_path(path, writing=True)
@@ -127,7 +128,7 @@ async def link_physical_address(call: RepositoryCall) -> Reply:
         ),
     )
 )
-async def upload_presigned(call: RepositoryCall) -> Reply:
+async def upload_presigned(call: RepositoryCall) -> Response:
     """Put bytes to a URL that the server has signed; the reply's ETag is their MD5."""
     repository, address = call.required("repository"), call.required("address")
     expires_at_s = call.integer("expires", default=0, low=0, high=1 << 40)
@@ -138,7 +139,7 @@ async def upload_presigned(call: RepositoryCall) -> Reply:
         call.chunks(bytes_max=call.site.options.object_bytes_max),
         into=lambda pieces: _put(home, address, pieces),
     )
-    return Reply(200, headers=headers_of({"etag": f'"{etag}"'}))
+    return Response(headers={"etag": f'"{etag}"'})
 
 
 def _refuse_second(home: RepositoryContext, address: str) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
+from starlette.responses import Response
+
 from lakebed.http.declaration import Endpoint, Routes
 from lakebed.http.pages import Page, page_of
-from lakebed.http.replies import Reply, empty, json
+from lakebed.http.replies import empty, json
 from lakebed.repo import tags
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.refs import resolve_commit
@@ -23,11 +25,11 @@ _ONE = "/repositories/{repository}/tags/{tag:path}"
 
 
 @TAGS.add(Endpoint("GET", _ALL, name="listTags", tag="tags", needs="read", gives={200: Page[Ref]}, parameters=PAGE))
-async def list_tags(call: RepositoryCall) -> Reply:
+async def list_tags(call: RepositoryCall) -> Response:
     """List tags."""
     home, page = await call.home(), call.page()
 
-    def read() -> Reply:
+    def read() -> Response:
         rows = list(islice(tags.list_tags(home, prefix=page.prefix, after=page.after or None), page.probe))
         return json(
             page_of(rows, amount=page.amount, key=lambda row: row[0], row=lambda row: Ref(row[0], row[1].commit_id))
@@ -41,7 +43,7 @@ async def list_tags(call: RepositoryCall) -> Reply:
         "POST", _ALL, name="createTag", tag="tags", needs="write", takes=TagCreation, gives={201: Ref}, audited=True
     )
 )
-async def create_tag(call: RepositoryCall) -> Reply:
+async def create_tag(call: RepositoryCall) -> Response:
     """Give a commit a name."""
     body = await call.read(TagCreation)
     home = await call.home(force=bool(body.force))
@@ -56,7 +58,7 @@ def _create(home: RepositoryContext, name: str, *, ref: str, owner: str) -> str:
 
 
 @TAGS.add(Endpoint("GET", _ONE, name="getTag", tag="tags", needs="read", gives={200: Ref}))
-async def get_tag(call: RepositoryCall) -> Reply:
+async def get_tag(call: RepositoryCall) -> Response:
     """Look at a tag."""
     home, name = await call.home(), call.path["tag"]
     tag = await call.look(tags.load_tag, home, name)
@@ -75,7 +77,7 @@ async def get_tag(call: RepositoryCall) -> Reply:
         audited=True,
     )
 )
-async def delete_tag(call: RepositoryCall) -> Reply:
+async def delete_tag(call: RepositoryCall) -> Response:
     """Delete a tag."""
     home = await call.home(force=call.flag("force"))
     await call.quick(tags.delete_tag, home, call.path["tag"])

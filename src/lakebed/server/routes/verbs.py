@@ -11,12 +11,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Final, TypeVar
 
 import msgspec
+from starlette.responses import Response
 from typing_extensions import Buffer
 
 from lakebed.errors import Conflict, InvalidRequest
 from lakebed.http.declaration import Endpoint, Parameter, Routes
 from lakebed.http.errors import forbidden
-from lakebed.http.replies import Reply, StreamedReply, empty, headers_of, json
+from lakebed.http.replies import StreamedResponse, empty, json
 from lakebed.repo import data
 from lakebed.repo.branch import Branch
 from lakebed.repo.columns import StageRow, table_of
@@ -49,7 +50,7 @@ _BRANCH: Final = Parameter("branch", "Which branch.", required=True)
 # ---- messages
 
 
-def _answer(verb: Any, *context: Any, **local: Any) -> Reply:
+def _answer(verb: Any, *context: Any, **local: Any) -> Response:
     """Run a verb, and encode the result where it was made: a plan of a million objects must not hold up the loop."""
     found = verb.run(*context, **local)
     return empty() if verb.gives is None else json(found)
@@ -83,8 +84,8 @@ def _subject(verb: Described) -> str:
     return ""
 
 
-def _runner(kind: type[Described], call: RepositoryCall) -> Callable[..., Awaitable[Reply]]:
-    runners: dict[Effort, Callable[..., Awaitable[Reply]]] = {
+def _runner(kind: type[Described], call: RepositoryCall) -> Callable[..., Awaitable[Response]]:
+    runners: dict[Effort, Callable[..., Awaitable[Response]]] = {
         "look": call.look,
         "write": call.quick,
         "compute": call.heavy,
@@ -96,7 +97,7 @@ def _runner(kind: type[Described], call: RepositoryCall) -> Callable[..., Awaita
 def _declare(kind: type[Verb[Any]]) -> None:
     """The endpoint of a verb of one repository."""
 
-    async def perform(call: RepositoryCall) -> Reply:
+    async def perform(call: RepositoryCall) -> Response:
         bytes_max = call.site.options.stage_bytes_max if kind.is_large else None
         verb = _named(await call.read(kind, bytes_max=bytes_max), call)
         call.subject = _subject(verb)
@@ -109,7 +110,7 @@ def _declare(kind: type[Verb[Any]]) -> None:
 def _declare_of_all(kind: type[CatalogVerb[Any]]) -> None:
     """The endpoint of a verb of all repositories; one that names a repository needs its role there."""
 
-    async def perform(call: RepositoryCall) -> Reply:
+    async def perform(call: RepositoryCall) -> Response:
         verb = _named(await call.read(kind), call)
         call.subject = _subject(verb)
         principal = call.principal
@@ -121,7 +122,7 @@ def _declare_of_all(kind: type[CatalogVerb[Any]]) -> None:
     _register(kind, _ALL, perform)
 
 
-def _register(kind: type[Described], place: str, perform: Callable[[RepositoryCall], Awaitable[Reply]]) -> None:
+def _register(kind: type[Described], place: str, perform: Callable[[RepositoryCall], Awaitable[Response]]) -> None:
     perform.__doc__ = kind.summary
     words = kind.verb_name.split("_")
     VERB_ENDPOINTS.add(
@@ -170,7 +171,7 @@ class PutLine(msgspec.Struct, frozen=True):
         parameters=(_BRANCH, Parameter("only_ask", "Only say whether it would be taken.", kind="boolean")),
     )
 )
-async def put(call: RepositoryCall) -> Reply:
+async def put(call: RepositoryCall) -> Response:
     """Write an object: a line of JSON with path, content_type, metadata and only_if_absent, then the bytes."""
     name, only_ask = call.required("branch"), call.flag("only_ask")
     chunks = call.chunks(bytes_max=call.site.options.object_bytes_max)
@@ -250,7 +251,7 @@ async def _chained(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[by
         ),
     )
 )
-async def read(call: RepositoryCall) -> Reply | StreamedReply:
+async def read(call: RepositoryCall) -> Response:
     """Read an object or a half-open range of it, as the path has it, or as it had it when its address was told."""
     ref, path = call.required("ref"), call.required("path")
     address = call.query.get("address")
@@ -267,10 +268,11 @@ async def read(call: RepositoryCall) -> Reply | StreamedReply:
     count = max(0, min(end, entry.size_bytes) - start)
     headers = {"content-type": data.CONTENT_TYPE, "x-content-type-options": "nosniff"}
     if count <= call.site.options.small_object_bytes:
-        return Reply(200, await call.quick(data.read, home, entry, byte_range=wanted), headers_of(headers))
+        body = await call.quick(data.read, home, entry, byte_range=wanted)
+        return Response(memoryview(body), headers=headers)
     chunk_bytes = call.site.options.chunk_bytes
     chunks = await call.download(lambda: data.stream(home, entry, byte_range=wanted, chunk_bytes=chunk_bytes))
-    return StreamedReply(200, chunks, headers_of({**headers, "content-length": str(count)}))
+    return StreamedResponse(chunks, 200, {**headers, "content-length": str(count)})
 
 
 _SIZE_MAX: Final = (1 << 53) - 1
@@ -303,7 +305,7 @@ def _meant(home: RepositoryContext, ref: str, path: str, address: str | None, si
         audited=True,
     )
 )
-async def stage_many(call: RepositoryCall) -> Reply:
+async def stage_many(call: RepositoryCall) -> Response:
     """Stage many objects whose bytes are there, in one atomic change: JSON rows, or an Arrow stream of the columns."""
     name = call.required("branch")
     call.subject = name
