@@ -76,7 +76,7 @@ def test_canonical_text(text: str, canonical: str) -> None:
 )
 def test_no_type(text: str) -> None:
     """What is no type is refused with examples."""
-    with pytest.raises(InvalidRequest, match="is not a type"):
+    with pytest.raises(InvalidRequest, match="is not a valid type"):
         parse_type(text)
 
 
