@@ -1,8 +1,8 @@
 """Text that users give and see: whole numbers of bounded size, names, times, and how errors repeat them. Pure.
 
-Owns: `whole_number`, `shown`, `names_of`, `spans_of`, `counted`, `sized`, `utc` and `html_table`. Python refuses to
-read integers of some thousand digits with an error of its own, and reads digits of other scripts: numbers that users
-type go through here.
+Owns: `whole_number`, `shown`, `names_of`, `spans_of`, `counted`, `sized`, `utc`, `html_table` and others. Python
+refuses to read integers of some thousand digits with an error of its own, and reads digits of other scripts: numbers
+that users type go through here.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ __all__ = [
     "did_you_mean",
     "html_table",
     "names_of",
+    "refuse_unknown_keywords",
     "shown",
     "sized",
     "spans_of",
@@ -108,6 +109,19 @@ def html_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, titl
     caption = f"<caption>{html.escape(title)}</caption>" if title else ""
     body = "".join(line(row, "td") for row in rows)
     return f"<table>{caption}<thead>{line(columns, 'th')}</thead><tbody>{body}</tbody></table>"
+
+
+def refuse_unknown_keywords(given: Iterable[str], known: type) -> None:
+    """Raise `TypeError` unless all keywords are keys of a `TypedDict`: Python itself lets ``**options`` take any.
+
+    Args:
+        given: names of the keywords.
+        known: the `TypedDict` that declares them.
+    """
+    for name in given:
+        if name not in known.__annotations__:
+            hint = did_you_mean(name, known.__annotations__)
+            raise TypeError(f"{name!r} is not a valid keyword argument: use {', '.join(known.__annotations__)}.{hint}")
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

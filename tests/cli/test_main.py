@@ -193,7 +193,7 @@ def test_a_library_loads_no_data_frames() -> None:
     script = (
         "import sys\n"
         "import lakebed.fsck.check, lakebed.kv.database, lakebed.lake.lake, lakebed.repo.repositories\n"
-        "import lakebed.table.history, lakebed.table.incremental, lakebed.table.row_verbs, lakebed.table.system\n"
+        "import lakebed.table.compact, lakebed.table.incremental, lakebed.table.orphans, lakebed.table.system\n"
         "sys.exit(sorted({'pandas', 'pyspark'} & sys.modules.keys()) or None)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

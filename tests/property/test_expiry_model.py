@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from lakebed.errors import LakebedError
-from lakebed.table import deletion, expire, judge, names, rollback
-from lakebed.table.holders import Holders
+from lakebed.table import deletion, expire, reachability, referenced_files, rollback
+from lakebed.table.live_versions import LiveVersions
 from lakebed.table.manifest import ENTRY_SCHEMA
 from lakebed.table.manifest_reader import ManifestReader
 from lakebed.table.model import BucketChange
@@ -95,35 +95,35 @@ def no_fold(patch: pytest.MonkeyPatch) -> None:
             dead=[snapshot_id for _, snapshot_id in found],
         )
 
-    patch.setattr(names, "fold_deltas", unfolded)
+    patch.setattr(referenced_files, "fold_deltas", unfolded)
 
 
 def no_delta_of_the_survivor(patch: pytest.MonkeyPatch) -> None:
     """The walk ends before the first surviving snapshot."""
-    fold = names.fold_deltas
-    patch.setattr(names, "fold_deltas", lambda deltas: fold(deltas[:-1]))
+    fold = referenced_files.fold_deltas
+    patch.setattr(referenced_files, "fold_deltas", lambda deltas: fold(deltas[:-1]))
 
 
 def no_fork_pins(patch: pytest.MonkeyPatch) -> None:
     """Main forgets what its branches share."""
 
-    def forgetful(line: Any) -> Holders:
+    def forgetful(line: Any) -> LiveVersions:
         found = read(line)
         tags = tuple(tag for tag in found.tags if not tag.name.startswith("lakebed.pin.branch."))
-        return Holders(found.snapshot_ids, tags, found.restored_ids)
+        return LiveVersions(found.snapshot_ids, tags, found.restored_ids)
 
-    read = deletion.read_holders
-    patch.setattr(deletion, "read_holders", forgetful)
+    read = deletion.read_live_versions
+    patch.setattr(deletion, "read_live_versions", forgetful)
 
 
 def no_fork_rule(patch: pytest.MonkeyPatch) -> None:
     """A branch collects what it shares with main."""
-    patch.setattr(judge, "_keep_forks", lambda case, born, fork: None)
+    patch.setattr(reachability, "_keep_forks", lambda case, born, fork: None)
 
 
 def no_names_for_unknown_birth(patch: pytest.MonkeyPatch) -> None:
     """A file of unknown birth counts as needed by nobody."""
-    patch.setattr(judge, "_keep_nearest", lambda case, which, nearest: None)
+    patch.setattr(reachability, "_keep_nearest", lambda case, which, nearest: None)
 
 
 def unknown_birth_is_filled_in(patch: pytest.MonkeyPatch) -> None:
@@ -146,28 +146,28 @@ def no_mark_of_rollbacks(patch: pytest.MonkeyPatch) -> None:
 
 def no_next_neighbour(patch: pytest.MonkeyPatch) -> None:
     """Deleting a tag does not ask the version after it."""
-    patch.setattr(judge, "nearest_later", lambda dead, versions: np.full(len(dead), UNKNOWN))
+    patch.setattr(reachability, "nearest_later", lambda dead, versions: np.full(len(dead), UNKNOWN))
 
 
 def no_interval_test(patch: pytest.MonkeyPatch) -> None:
     """Tags protect nothing of known birth."""
-    patch.setattr(judge, "needed_by_interval", lambda born, dead, versions: np.zeros(len(born), np.bool_))
+    patch.setattr(reachability, "needed_by_interval", lambda born, dead, versions: np.zeros(len(born), np.bool_))
 
 
 def no_manifests_in_the_walk(patch: pytest.MonkeyPatch) -> None:
     """Manifests are never collected."""
-    patch.setattr(names.Names, "_manifests_left", lambda self, walk: CANDIDATES.empty_table())
+    patch.setattr(referenced_files.ReferencedFiles, "_manifests_left", lambda self, walk: CANDIDATES.empty_table())
 
 
 def lists_die_with_their_snapshot(patch: pytest.MonkeyPatch) -> None:
     """A manifest list goes with its snapshot even while a tag holds it."""
-    own = names.Names._own_lists
+    own = referenced_files.ReferencedFiles._own_lists
 
     def short(self: Any, gone: Any) -> Any:
         lists = own(self, gone)
         return lists.set_column(4, "dead", lists["born"])
 
-    patch.setattr(names.Names, "_own_lists", short)
+    patch.setattr(referenced_files.ReferencedFiles, "_own_lists", short)
 
 
 def released_versions_are_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -194,23 +194,25 @@ def branch_pins_are_not_kept(patch: pytest.MonkeyPatch) -> None:
 
 def carried_files_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Expiry leaves index manifests, index files and statistics."""
-    patch.setattr(names.Names, "_carried_left", lambda self, walk: [])
+    patch.setattr(referenced_files.ReferencedFiles, "_carried_left", lambda self, walk: [])
 
 
 def index_files_are_not_read(patch: pytest.MonkeyPatch) -> None:
     """Nobody reads which index files an index manifest names."""
-    patch.setattr(names.Names, "_index_files", lambda self, path: [])
+    patch.setattr(referenced_files.ReferencedFiles, "_index_files", lambda self, path: [])
 
 
 def statistics_of_tags_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A version's names are told without its statistics."""
-    few = names.Names._few
-    patch.setattr(names.Names, "_few", lambda self, one, roles: few(self, one, roles - {Role.STATISTICS}))
+    few = referenced_files.ReferencedFiles._few
+    patch.setattr(
+        referenced_files.ReferencedFiles, "_few", lambda self, one, roles: few(self, one, roles - {Role.STATISTICS})
+    )
 
 
 def changelog_files_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Changelog files are left when their snapshot goes."""
-    patch.setattr(names.Names, "_changelog", lambda self, snapshot: NOTHING_NAMED)
+    patch.setattr(referenced_files.ReferencedFiles, "_changelog", lambda self, snapshot: NOTHING_NAMED)
 
 
 NOTHING_NAMED = paths_of(ENTRY_SCHEMA.empty_table(), lambda partition, bucket: ("",))

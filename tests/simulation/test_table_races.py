@@ -26,13 +26,13 @@ from lakebed.reclaim.model import ReclaimReport
 from lakebed.runtime import Environment
 from lakebed.table import deletion, expire, orphans, recovery, rollback, tags
 from lakebed.table.binary_row import EMPTY_ROW
-from lakebed.table.holders import Holders, Line, read_holders
-from lakebed.table.judge import Judgement
 from lakebed.table.layout import Layout, parse_snapshot
+from lakebed.table.live_versions import LiveVersions, TableBranch, read_live_versions
 from lakebed.table.manifest import files_of
 from lakebed.table.manifest_cache import ManifestCache
 from lakebed.table.model import BucketChange, DataFile, Snapshot, Stats
-from lakebed.table.names import Names
+from lakebed.table.reachability import Judgement
+from lakebed.table.referenced_files import ReferencedFiles
 from lakebed.table.snapshot_json import decode_snapshot
 from lakebed.table.table import Table
 from lakebed.table.unfinished import Deletion
@@ -100,7 +100,7 @@ class Race:
 
     @staticmethod
     def _own_cache(table: Table) -> Table:
-        table.reader._cache = ManifestCache()
+        table.context.reader._cache = ManifestCache()
         return table
 
     # ---- what actors do
@@ -109,7 +109,7 @@ class Race:
         """Add a file and, now and then, delete one."""
         name = f"data-{next(self.files)}.parquet"
         head = table.latest()
-        live = [] if head is None else files_of(table.reader.live_entries(head))
+        live = [] if head is None else files_of(table.context.reader.live_entries(head))
         gone = (rng.choice(live),) if live and rng.random() < 0.6 else ()
         self.promises.taken |= {file.file_name for file in gone}
         table.store.put(f"bucket-0/{name}", b"x")
@@ -124,7 +124,7 @@ class Race:
         if self.promises.tags and rng.random() < 0.3:
             made = table.create_tag(name, tag=rng.choice(sorted(self.promises.tags)))
         else:
-            made = table.create_tag(name, snapshot_id=rng.choice(table.log.ids()))
+            made = table.create_tag(name, snapshot_id=rng.choice(table.context.snapshots.ids()))
         if all(made.snapshot.id <= target for target in self.promises.targets):
             self.promises.tags[name] = made.snapshot.id
         self.promises.counts["tags"] += 1
@@ -136,7 +136,7 @@ class Race:
         name = rng.choice(sorted(self.promises.tags))
         del self.promises.tags[name]
         if rng.random() < 0.3:
-            table.replace_tag(name, snapshot_id=rng.choice(table.log.ids()))
+            table.replace_tag(name, snapshot_id=rng.choice(table.context.snapshots.ids()))
             self.promises.counts["replaced tags"] += 1
         else:
             table.delete_tag(name, if_exists=True)
@@ -149,7 +149,7 @@ class Race:
 
     def roll_back_once(self, table: Table, rng: random.Random) -> None:
         """Go back, with or without history."""
-        ids = [*table.log.ids(), *self.promises.tags.values()]
+        ids = [*table.context.snapshots.ids(), *self.promises.tags.values()]
         target = rng.choice(ids)
         self.promises.rolled_back = True
         if rng.random() < 0.5:
@@ -170,7 +170,7 @@ class Race:
         name = rng.choice(sorted(self.promises.tags))
         try:
             snapshot = table.tag(name).snapshot
-            for file in files_of(table.reader.live_entries(snapshot)):
+            for file in files_of(table.context.reader.live_entries(snapshot)):
                 table.store.get(f"bucket-0/{file.file_name}")
         except NotFound as error:
             if name in self.promises.tags:
@@ -220,7 +220,7 @@ class Race:
 
     def names(self, table: Table, snapshot: Snapshot) -> set[str]:
         """Everything a version needs."""
-        return set(Names(table.history.whole).of(snapshot).to_pylist())
+        return set(ReferencedFiles(table.context).of(snapshot).to_pylist())
 
     def stored(self) -> set[str]:
         """Paths on the store."""
@@ -252,24 +252,24 @@ class Race:
         """After recovery and cleaning, every version is whole and nothing unneeded is left."""
         table = self.observer()
         # A tag whose maker died before it could look may point at what had gone: reports name it, a user drops it.
-        doubtful = [name for name in table.tagger.names() if name not in self.promises.tags]
+        doubtful = [name for name in table.context.tags.names() if name not in self.promises.tags]
         table.delete_tag(*doubtful, if_exists=True)
         table.expire(retain_max=2, retain_min=1, older_than_ms=0)
         for _ in range(2):  # what unpins in the first round may free files for the second
             table.remove_orphan_files(older_than_ms=2**60)
         stored, needed = self.stored(), set()
-        holders = read_holders(table.history.whole)
+        holders = read_live_versions(table.context)
         for snapshot_id in holders.ids.tolist():
-            needed |= self.names(table, holders.load(table.history.whole, snapshot_id))
+            needed |= self.names(table, holders.load(table.context, snapshot_id))
         assert needed <= stored, f"lost {sorted(needed - stored)[:3]}"
         kept = {path for path in stored if path.startswith(("manifest/", "bucket-"))}
         assert kept <= needed, f"left {sorted(kept - needed)[:3]}"
         assert not [path for path in stored if path.startswith("lakebed/reclaim/")]
-        assert not [name for name in table.tagger.all_names() if name.startswith("lakebed.")]
+        assert not [name for name in table.context.tags.all_names() if name.startswith("lakebed.")]
         if not self.promises.rolled_back:
             head = table.latest()
             assert head is not None
-            files = {file.file_name for file in files_of(table.reader.live_entries(head))}
+            files = {file.file_name for file in files_of(table.context.reader.live_entries(head))}
             lost = self.promises.added - self.promises.taken - files
             assert not lost, f"acknowledged commits lost {sorted(lost)}"
         self.promises.counts["crashed"] += sum(actor.is_crashed for actor in self.scheduler.actors)
@@ -343,22 +343,22 @@ def no_look_after_tagging(patch: pytest.MonkeyPatch) -> None:
 
 def no_reading_after_hiding(patch: pytest.MonkeyPatch) -> None:
     """Holders are read before the versions are hidden."""
-    before: dict[str, Holders] = {}
-    store_deletion, read = deletion.store_deletion, deletion.read_holders
+    before: dict[str, LiveVersions] = {}
+    store_deletion, read = deletion.store_deletion, deletion.read_live_versions
 
     def store(target: ObjectStore, layout: Layout, one: Deletion) -> None:
         store_deletion(target, layout, one)
         before[target.root_url] = current
 
-    def carry(line: Line, one: Deletion, **more: object) -> ReclaimReport:
+    def carry(line: TableBranch, one: Deletion, **more: object) -> ReclaimReport:
         nonlocal current
         current = expire._without(read(line), one)
         return carry_out(line, one, **more)  # type: ignore[arg-type]
 
-    current = Holders(np.array([], np.int64), (), np.array([], np.int64))
+    current = LiveVersions(np.array([], np.int64), (), np.array([], np.int64))
     carry_out = deletion.carry_out
     patch.setattr(deletion, "store_deletion", store)
-    patch.setattr(deletion, "read_holders", lambda line: before[line.store.root_url])
+    patch.setattr(deletion, "read_live_versions", lambda line: before[line.store.root_url])
     patch.setattr(expire, "carry_out", carry)
     patch.setattr(recovery, "carry_out", carry)
 
@@ -372,7 +372,7 @@ def verdicts_instead_of_candidates(patch: pytest.MonkeyPatch) -> None:
     """Whoever finishes a deletion deletes what was written down, without judging it."""
     carry_out, judge = deletion.carry_out, deletion.judge
 
-    def carry(line: Line, one: Deletion, **more: object) -> ReclaimReport:
+    def carry(line: TableBranch, one: Deletion, **more: object) -> ReclaimReport:
         deletion.judge = lambda candidates, **_: Judgement(candidates, {}, (), True)  # type: ignore[assignment]
         try:
             return carry_out(line, one, **more)  # type: ignore[arg-type]

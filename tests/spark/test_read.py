@@ -164,7 +164,6 @@ def test_versions(spark: SparkSession, make_table: MakeTable) -> None:
     assert ids_of(read(spark, table)) == [1, 2]
     assert ids_of(read(spark, table, version=first.id)) == ids_of(read(spark, table, version="one")) == [1]
     assert ids_of(read(spark, table, timestamp_ms=second.time_ms)) == [1, 2]
-    assert ids_of(table.to_spark(spark, version="one")) == [1]
     with pytest.raises(NotFound, match="nonsense"):
         read(spark, table, version="nonsense")
 
@@ -340,7 +339,7 @@ def test_system_tables(spark: SparkSession, make_table: MakeTable, sorted_rows: 
     assert lakebed.spark.read(spark, table, system=name).columns == table.system(name).column_names
     table.append(numbers(1))
     table.create_tag("one", time_retained_ms=1000)
-    frame = table.to_spark(spark, system=name)
+    frame = lakebed.spark.read(spark, table, system=name)
     assert sorted_rows(frame) == sorted_rows(table.system(name))
     assert frame.columns == table.system(name).column_names
 

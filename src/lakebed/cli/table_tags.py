@@ -24,7 +24,7 @@ class Tags(BranchTableCommand, name="tags"):
 
     def run(self) -> None:
         opened = self.open_branch()
-        written = opened.tagger.written_ms()
+        written = opened.context.tags.written_ms()
         found = [table_output.of_tag(tag, written_ms=written.get(tag.name)) for tag in opened.tags()]
         if self.json:
             output.document(found)

@@ -43,7 +43,7 @@ def check_data_files(table: Table, files: pa.Table, findings: Findings) -> None:
 
 
 def _check_file(table: Table, path: str, file: DataFile, findings: Findings) -> None:
-    schema = table.schemas.load(file.schema_id)
+    schema = table.context.schemas.load(file.schema_id)
     store, name = place_of(table.store, path)
     opened = open_data_file(store, name, size_bytes=file.file_size)
     rows = opened.read(columns=opened.column_names)

@@ -25,7 +25,7 @@ from lakebed.kv.database_location import DatabaseLocation
 from lakebed.lake.lake import Lake
 from lakebed.runtime import Environment
 from lakebed.table.binary_row import decode_rows
-from lakebed.table.commit import CommitRequest, StagedChange
+from lakebed.table.commit import CommitRequest, StagedChange, commit
 from lakebed.table.data_file import OpenDataFile
 from lakebed.table.layout import MAIN_BRANCH
 from lakebed.table.manifest import ENTRY_SCHEMA, files_of
@@ -177,7 +177,7 @@ class _BranchRepairer:
     def run(self, *, dry_run: bool) -> BranchRepair:
         """Recompute, and commit unless `dry_run` or nothing is to be said anew."""
         head = self._table.latest()
-        live = ENTRY_SCHEMA.empty_table() if head is None else self._table.reader.live_entries(head)
+        live = ENTRY_SCHEMA.empty_table() if head is None else self._table.context.reader.live_entries(head)
         if not dry_run:
             check_writable(self._table.schema, bucket_count=self._table.options.get(BUCKET))
         self._recompute(live)
@@ -214,7 +214,7 @@ class _BranchRepairer:
 
     def _anew(self, path: str, file: DataFile, *, folders: Sequence[str]) -> DataFile:
         """The file with statistics recomputed from its rows; `path` names it in errors, `folders` are its bucket's."""
-        schema = self._table.schemas.load(file.schema_id)
+        schema = self._table.context.schemas.load(file.schema_id)
         keys = [column for name in schema.trimmed_primary_keys if (column := schema.field_by_name(name)) is not None]
         values = _stated_fields(file, schema)
         wanted = {column.name: column for column in (*keys, *values)}
@@ -254,10 +254,10 @@ class _BranchRepairer:
 
     def _commit(self) -> Snapshot:
         """One snapshot without rows of its own whose base describes the files anew."""
-        return self._table.committer.commit(CommitRequest(kind="COMPACT", derive=self._staged))
+        return commit(self._table.context, CommitRequest(kind="COMPACT", derive=self._staged))
 
     def _staged(self, head: Snapshot | None) -> StagedChange:
-        live = ENTRY_SCHEMA.empty_table() if head is None else self._table.reader.live_entries(head)
+        live = ENTRY_SCHEMA.empty_table() if head is None else self._table.context.reader.live_entries(head)
         rows = zip(*(live[name].to_pylist() for name in ("partition", "bucket", "file_name")), strict=True)
         found = [self._described.get(row) for row in rows]
         for stats in ("key_stats", "value_stats"):

@@ -33,8 +33,8 @@ from lakebed.table.manifest import ADD, fold
 from lakebed.table.manifest_cache import ManifestCache
 from lakebed.table.manifest_reader import ManifestReader
 from lakebed.table.model import ManifestMeta, Snapshot, Tag
-from lakebed.table.names import Names, folder_namer
 from lakebed.table.reclaim import Role, paths_of
+from lakebed.table.referenced_files import ReferencedFiles, folder_namer
 from lakebed.table.snapshot_json import decode_snapshot, decode_tag
 from lakebed.table.table import Table
 from lakebed.table.times import is_future
@@ -102,9 +102,9 @@ class _LineCheck:
         # A reader of its own: what this process has in memory says nothing about what is stored.
         cache = ManifestCache(_CACHE_BYTES_MAX, runtime=table.environment.runtime)
         self._reader = ManifestReader(table.store, table.layout, environment=table.environment, cache=cache)
-        line = replace(table.history.whole, reader=self._reader)
-        self._folders_of = folder_namer(line)
-        self._names = Names(line)
+        branch = replace(table.context, reader=self._reader)
+        self._folders_of = folder_namer(branch)
+        self._names = ReferencedFiles(branch)
         self._own_files = OwnFiles(table.store, self._folders_of)
 
     def run(self) -> None:
@@ -154,7 +154,7 @@ class _LineCheck:
     def _check_schema(self, schema_id: int, called: str) -> None:
         path = self._table.layout.schema(schema_id)
         with self._findings.reading(path, needed_by=called):
-            self._table.schemas.load(schema_id)
+            self._table.context.schemas.load(schema_id)
 
     def _check_version(self, version: _Version) -> None:
         """Lists, manifests, entries, counts, runs and the few other files of one version."""

@@ -24,6 +24,7 @@ from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweeper, notes_on
 from lakebed.runtime import Environment
+from lakebed.table.branches import every_branch
 from lakebed.table.external import roots_of
 from lakebed.table.external_files import own_external_files
 from lakebed.table.table import Table
@@ -111,7 +112,7 @@ def _external_files(
         if not roots_of(folder).every:
             return {}, ()
         table = Table.open(folder, name=str(name), environment=environment)
-        return own_external_files(table.history.lines()), ()
+        return own_external_files(every_branch(table.context)), ()
     except (Corruption, NotFound, UnsupportedFormat) as error:
         return {}, (f"The table cannot be read, so files that it may have outside its folder are left: {error}",)
 

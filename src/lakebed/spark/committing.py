@@ -12,14 +12,13 @@ import pyarrow.compute as pc
 
 from lakebed.errors import Conflict
 from lakebed.repo.task_store import EntryStore
-from lakebed.table.commit import Basis
+from lakebed.table.commit import Basis, CommitOptions
 from lakebed.table.discard import paths_written
 from lakebed.table.manifest import ADD
 from lakebed.table.model import BATCH_COMMIT_IDENTIFIER, BucketChange, CommitKind, Snapshot
 from lakebed.table.overwrite import Overwrite
 from lakebed.table.placement import Placement
 from lakebed.table.reclaim import paths_of
-from lakebed.table.row_verbs import CommitOptions
 from lakebed.table.table import Table
 
 __all__ = ["check_committed", "check_there", "commit_changes"]
@@ -77,7 +76,7 @@ def check_committed(table: Table, snapshot: Snapshot) -> None:
 
     def added() -> list[str]:
         written_to = partial(_first_folder, Placement.of(table.schema))
-        named = paths_of(table.reader.delta_entries(snapshot), written_to)
+        named = paths_of(table.context.reader.delta_entries(snapshot), written_to)
         found: list[str] = named.filter(pc.equal(named["kind"], ADD))["path"].to_pylist()
         return found
 
@@ -97,7 +96,7 @@ def _look(table: Table, paths_of_commit: Callable[[], list[str]]) -> None:
     newest = table.latest() if gone else None
     if gone and newest is not None:
         # What another writer has compacted and expired since is gone rightly: nothing names it any more.
-        live = set(table.reader.live_entries(newest).column("file_name").to_pylist())
+        live = set(table.context.reader.live_entries(newest).column("file_name").to_pylist())
         gone = {path for path in gone if path.rpartition("/")[2] in live}
     if gone:
         raise Conflict(

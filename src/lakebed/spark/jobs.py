@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.storagelevel import StorageLevel
+from typing_extensions import Unpack
 
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import ReclaimReport
@@ -25,24 +26,25 @@ from lakebed.spark.expression import quoted
 from lakebed.spark.reading import read_splits
 from lakebed.spark.repository import collect_repository, list_repository, stage_files
 from lakebed.spark.tasks import Batches, changes_of_units, dealt, packed, parallelism, ship, split_files
-from lakebed.table.compact import CompactReport, CompactTask, run_task
-from lakebed.table.holders import Line
+from lakebed.table.compact import CompactReport, CompactTask, compact, run_task
+from lakebed.table.context import TableBranch
+from lakebed.table.expire import ExpireRules
 from lakebed.table.incremental import ROW_KIND_COLUMN
 from lakebed.table.model import BucketChange
 from lakebed.table.orphans import (
-    ORPHAN_AGE_MS,
     Found,
     Search,
     Used,
     data_paths,
+    find_unused,
     found_of,
     names_of,
     outside_of,
     used_paths,
 )
 from lakebed.table.orphans import remove_orphan_files as remove_found
-from lakebed.table.placement import check_placement
 from lakebed.table.read import ReadPlan
+from lakebed.table.rows import plan_diff
 from lakebed.table.schema import require_column
 from lakebed.table.table import Table
 
@@ -98,7 +100,7 @@ def compact_table(
         )
         return made
 
-    report = table.rows.compactor(where=where).run(full=full, dry_run=dry_run, run_tasks=run_tasks)
+    report = compact(table.context, full=full, where=where, dry_run=dry_run, run_tasks=run_tasks)
     if report.snapshot is not None:
         check_there(table, made)
     return report
@@ -108,28 +110,12 @@ def _run_task(task: CompactTask, store: ObjectStore, *, plan: ReadPlan) -> Bucke
     return run_task(store, task, plan=plan, environment=Environment())
 
 
-def expire(
-    table: Table,
-    *,
-    retain_max: int | None = None,
-    retain_min: int | None = None,
-    older_than_ms: int | None = None,
-    max_deletes: int | None = None,
-    by_order: bool = False,
-    dry_run: bool = False,
-) -> ReclaimReport:
-    """Let the oldest snapshots go; arguments and result as `Table.expire`.
+def expire(table: Table, *, dry_run: bool = False, **rules: Unpack[ExpireRules]) -> ReclaimReport:
+    """Expire the oldest snapshots; arguments and result as `Table.expire`.
 
     It reads the delta manifests of what expires and nothing else, so it runs on the driver, without a Spark job.
     """
-    return table.expire(
-        retain_max=retain_max,
-        retain_min=retain_min,
-        older_than_ms=older_than_ms,
-        max_deletes=max_deletes,
-        by_order=by_order,
-        dry_run=dry_run,
-    )
+    return table.expire(dry_run=dry_run, **rules)
 
 
 # ---- orphans
@@ -150,23 +136,17 @@ def remove_orphan_files(
             needs a larger age.
         dry_run: only say what would go; the report's `plan` has it.
     """
-    table.refresh()
-    if older_than_ms is None:
-        older_than_ms = table.environment.clock.now_ms() - ORPHAN_AGE_MS
-    check_placement(table.schema)
-    lines = table.history.lines()
-    if isinstance(table.store, EntryStore):
-        # A branch is listed from its records, which tasks do not have; that is a read of columns, not of folders.
-        return remove_found(lines, older_than_ms=older_than_ms, dry_run=dry_run)
-    return remove_found(lines, older_than_ms=older_than_ms, dry_run=dry_run, find=partial(_find_unused, spark))
+    # A branch is listed from its records, which tasks do not have; that is a read of columns, not of folders.
+    find = find_unused if isinstance(table.store, EntryStore) else partial(_find_unused, spark)
+    return remove_found(table.context, older_than_ms=older_than_ms, dry_run=dry_run, find=find)
 
 
-def _find_unused(spark: SparkSession, lines: Sequence[Line], older_than_ms: int) -> Search:
-    found = _list_files(spark, lines[0], older_than_ms)
+def _find_unused(spark: SparkSession, branches: Sequence[TableBranch], older_than_ms: int) -> Search:
+    found = _list_files(spark, branches[0], older_than_ms)
     try:
         old = found.filter("is_old")
         old_count = old.count()  # listed now, before what is used is looked up
-        used, data = _used_frames(spark, used_paths(lines))
+        used, data = _used_frames(spark, used_paths(branches))
         orphans = old.join(used, on="name", how="left_anti").select("path", "size_bytes").orderBy("path").toArrow()
         present = data.join(found.select("path"), on="path", how="left_semi").select("name")
         missing = data.join(present, on="name", how="left_anti").select("path").orderBy("path").toArrow()
@@ -176,13 +156,13 @@ def _find_unused(spark: SparkSession, lines: Sequence[Line], older_than_ms: int)
     return Search(orphans, old_count - orphans.num_rows, lost)
 
 
-def _list_files(spark: SparkSession, line: Line, older_than_ms: int) -> DataFrame:
+def _list_files(spark: SparkSession, branch: TableBranch, older_than_ms: int) -> DataFrame:
     """Files by path, size and name, kept once listed: a second listing could see what was written since.
 
     Tasks list the table's folder, the driver the external roots, of which few tables have any.
     """
-    store, layout = ship(line.store), line.layout
-    folders = line.store.list_with_delimiter("").folders
+    store, layout = ship(branch.store), branch.layout
+    folders = branch.store.list_with_delimiter("").folders
 
     def lakebed_list(assigned: Iterator[str]) -> Batches:
         opened: ObjectStore = pickle.loads(store)
@@ -194,7 +174,7 @@ def _list_files(spark: SparkSession, line: Line, older_than_ms: int) -> DataFram
     packs = packed(folders, size_bytes=lambda folder: 0, task_count_min=4 * parallelism(spark))
     tasks, function = dealt(spark, packs, lakebed_list)
     listed = tasks.mapInArrow(function, _FOUND)
-    outside = outside_of(line, older_than_ms=older_than_ms)
+    outside = outside_of(branch, older_than_ms=older_than_ms)
     if len(outside.paths):
         listed = listed.unionByName(spark.createDataFrame(pa.Table.from_batches([_columns_of(outside)])))
     return listed.persist(StorageLevel.DISK_ONLY)
@@ -262,8 +242,7 @@ def diff_versions(
 
     Cost: reads the files that only one of the versions has (with a primary key also those whose keys overlap them).
     """
-    before, after = table.resolve(version=start), table.resolve(version=end)
-    old_splits, new_splits, plan = table.rows.plan_diff(before, after)
+    old_splits, new_splits, plan = plan_diff(table.context, start, end)
     old = read_splits(spark, table, splits=old_splits, plan=plan)
     new = read_splits(spark, table, splits=new_splits, plan=plan)
     chosen = tuple(keys) if keys is not None else plan.schema.primary_keys

@@ -42,7 +42,7 @@ from lakebed.spark.tasks import (
 )
 from lakebed.spark.types import arrow_schema_of
 from lakebed.table.bucket import bucket_of
-from lakebed.table.commit import Basis
+from lakebed.table.commit import Basis, CommitOptions, find_commit
 from lakebed.table.discard import discard, paths_written
 from lakebed.table.dynamic_bucket import HashIndex, IndexEntry
 from lakebed.table.layout import Layout
@@ -53,10 +53,10 @@ from lakebed.table.model import (
     TableSchema,
 )
 from lakebed.table.options import TableOptions
-from lakebed.table.overwrite import Overwrite, derive_overwrite, partition_scalars
+from lakebed.table.overwrite import Overwrite, partition_scalars
 from lakebed.table.predicate import Predicate, parse_predicate
 from lakebed.table.read import ReadPlan
-from lakebed.table.row_verbs import CommitOptions, Rewrite, inside_partition, without_rows
+from lakebed.table.rows import Rewrite, inside_partition, rewrites_of, scan_snapshot, without_rows
 from lakebed.table.scan import ScanRequest
 from lakebed.table.sequence import delete_columns, sequence_order
 from lakebed.table.table import Table
@@ -134,7 +134,6 @@ def write(
             "A dynamic overwrite needs a partitioned table; this one has no partition columns.", kind="not_partitioned"
         )
     overwrite = Overwrite(partition=dict(partition or {}), dynamic=mode == "overwrite_dynamic")
-    derive_overwrite((), overwrite=overwrite, schema=schema, reader=table.reader)  # refuses a wrong partition now
     for name, value in partition_scalars(overwrite.partition, schema=schema).items():
         if name not in df.columns:
             df = df.withColumn(name, functions.lit(value.as_py()))
@@ -336,7 +335,7 @@ def _read(
     where: Predicate | str | None = None,
 ) -> DataFrame:
     """A version with today's columns."""
-    scan = table.rows.scan(snapshot=basis.snapshot, request=ScanRequest(columns=columns, where=where))
+    scan = scan_snapshot(table.context, basis.snapshot, request=ScanRequest(columns=columns, where=where))
     return read_splits(spark, table, splits=scan.splits(), plan=scan.plan)
 
 
@@ -346,7 +345,7 @@ def _delete_where(table: Table, where: Predicate, options: CommitOptions) -> Sna
     if earlier is not None:
         return earlier
     for tries_left in reversed(range(_TRIES_MAX)):
-        rewrites, plan = table.rows.rewrites(where)
+        rewrites, plan = rewrites_of(table.context, where)
         changes = changes_of_units(
             _active_session(),
             rewrites,
@@ -434,7 +433,7 @@ def _run(
 def _earlier(table: Table, options: CommitOptions) -> Snapshot | None:
     """The snapshot of an earlier try of the same commit, so that its job need not run again."""
     user, identifier = options.get("commit_user"), options.get("commit_identifier")
-    return None if user is None or identifier is None else table.committer.find(user, identifier)
+    return None if user is None or identifier is None else find_commit(table.context, user, identifier)
 
 
 # ---- the task
@@ -524,7 +523,7 @@ def write_task(
         key_files: Sequence[IndexEntry] = ()
         if head is not None and settings.dynamic is not None:
             key_files = HashIndex(table.store, table.layout).entries(head.index_manifest)
-        index = BucketIndex(None if head is None else table.reader.live_entries(head), key_files=key_files)
+        index = BucketIndex(None if head is None else table.context.reader.live_entries(head), key_files=key_files)
     return WriteTask(
         schema=schema,
         branch=table.branch,

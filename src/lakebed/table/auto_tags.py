@@ -29,13 +29,14 @@ from dataclasses import dataclass, replace
 
 from lakebed.duration import parse_duration_ms
 from lakebed.errors import InvalidRequest
+from lakebed.table.context import TableBranch
+from lakebed.table.expire import delete_tags
 from lakebed.table.model import Snapshot, Tag
-from lakebed.table.snapshots import SnapshotLog
-from lakebed.table.tags import TAG_AUTOMATIC, Tags, is_automatic
+from lakebed.table.tags import TAG_AUTOMATIC, is_automatic
 from lakebed.table.times import committed_ms, first_written_ms, is_future
 from lakebed.texts import whole_number
 
-__all__ = ["PERIODS_MAX", "AutomaticTagging", "TagPlan", "make_automatic_tags", "plan_automatic_tags"]
+__all__ = ["PERIODS_MAX", "AutomaticTagging", "TagPlan", "plan_automatic_tags", "trigger_automatic_tags"]
 
 PERIODS_MAX = 1000
 """Missed periods completed at once, the newest."""
@@ -143,21 +144,21 @@ def plan_automatic_tags(
     return TagPlan(tuple(create), tuple(replace), _surplus(settings, tags, create))
 
 
-def make_automatic_tags(
-    settings: AutomaticTagging, *, log: SnapshotLog, tags: Tags, now_ms: int
-) -> tuple[list[Tag], tuple[str, ...]]:
-    """Make and move the automatic tags that are due.
+def trigger_automatic_tags(branch: TableBranch) -> list[Tag]:
+    """Make and move the automatic tags that are due, and delete those beyond ``tag.num-retained-max``.
 
     Returns:
-        The tags made or moved, and the names of those beyond ``tag.num-retained-max``, which the caller deletes.
+        The tags made or moved, oldest period first.
 
-    Cost: 1 LIST and 1 GET each of snapshots and tags, and what `Tags.create` costs.
+    Cost: 1 LIST and 1 GET each of snapshots and tags, what `Tags.create` costs, and what deleting the rest costs.
     """
+    settings = AutomaticTagging.of(branch.refresh().options)
     if settings.mode == "none":
-        return [], ()
-    snapshots = list(log.walk())
+        return []
+    now_ms, tags = branch.now_ms(), branch.tags
+    snapshots = list(branch.snapshots.walk())
     if any(is_future(snapshot.time_ms, now_ms=now_ms) for snapshot in snapshots):
-        written_ms = first_written_ms(log.written_ms())
+        written_ms = first_written_ms(branch.snapshots.written_ms())
         snapshots = [
             replace(one, time_ms=committed_ms(one.id, one.time_ms, written_ms=written_ms, now_ms=now_ms))
             for one in snapshots
@@ -172,7 +173,9 @@ def make_automatic_tags(
         tags.replace(name, source=tags.source(snapshot_id=snapshot_id), marks=marks)
         for name, snapshot_id in plan.replace
     ]
-    return made + moved, plan.drop
+    if plan.drop:
+        delete_tags(branch, plan.drop, if_exists=True)
+    return made + moved
 
 
 def _finished_periods(

@@ -1,7 +1,7 @@
 """From changes to a snapshot: the one way a table's state moves forward.
 
-Owns: `Committer`, which writes manifests, then manifest lists, then the create-only snapshot; what a lost race costs;
-the recognition of replayed commits; what an overwrite replaces.
+Owns: `commit`, which writes manifests, then manifest lists, then the create-only snapshot; what a lost race costs; the
+recognition of replayed commits.
 
 Invariants:
 - What is referenced is durable before its reference: data files (by the caller), manifests, lists, snapshot.
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,25 +30,21 @@ import pyarrow.compute as pc
 from lakebed.errors import Conflict, LakebedError
 from lakebed.ids import new_uuid
 from lakebed.log import logger
-from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import Deletable, ReclaimPlan
 from lakebed.reclaim.sweep import Sweeper
-from lakebed.runtime import Environment
 from lakebed.table.binary_row import EMPTY_ROW, decode_rows
-from lakebed.table.carried import FOLLOWS, Carried, encode_carried, load_carried
 from lakebed.table.conflicts import check_fits, rests_on_state, touches, writes_same_buckets
+from lakebed.table.context import TableBranch
 from lakebed.table.dynamic_bucket import (
-    HashIndex,
     IndexEntry,
     encode_hashes,
     encode_index_manifest,
     index_update,
     is_dynamic,
 )
-from lakebed.table.layout import Layout
+from lakebed.table.inherited import FOLLOWS, InheritedState, encode_inherited, load_inherited
 from lakebed.table.manifest import ADD, DELETE, encode_manifest, encode_manifest_list, entries_of_changes
 from lakebed.table.manifest_merge import MergePlan, fold_run, plan_merge
-from lakebed.table.manifest_reader import ManifestReader
 from lakebed.table.model import (
     BATCH_COMMIT_IDENTIFIER,
     BucketChange,
@@ -69,10 +65,9 @@ from lakebed.table.options import (
     MANIFEST_TARGET_FILE_SIZE,
     TableOptions,
 )
-from lakebed.table.snapshots import SnapshotLog
 from lakebed.table.stats import compute_stats
 
-__all__ = ["TRIES_MAX", "Basis", "CommitRequest", "Committer", "Derive", "StagedChange"]
+__all__ = ["TRIES_MAX", "Basis", "CommitOptions", "CommitRequest", "Derive", "StagedChange", "commit", "find_commit"]
 
 _LOG: Final = logger("table")
 
@@ -131,6 +126,19 @@ class Basis:
     """None: the table had no snapshot."""
 
 
+class CommitOptions(TypedDict, total=False):
+    """The keywords about its commit that every writing verb accepts."""
+
+    commit_user: str | None
+    """None: a fresh one."""
+    commit_identifier: int | None
+    """With `commit_user`: the pair is committed once, however often it is tried. None: a batch, never recognised."""
+    properties: Mapping[str, str] | None
+    """Stored in the snapshot."""
+    watermark: int | None
+    """Unix ms, UTC: no older row is expected."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
     """One change that should become the next snapshot."""
@@ -150,11 +158,83 @@ class CommitRequest:
     which another writer changed rows of the same buckets is a `Conflict` of kind ``rows_changed``."""
 
 
-@dataclass(slots=True)
-class _Attempt:
-    """The state of one change on its way, over all tries."""
+def commit(branch: TableBranch, request: CommitRequest) -> Snapshot:
+    """Make a change the newest snapshot.
 
+    Returns:
+        The snapshot that holds it; for a replayed (user, identifier) the earlier one (or, when that expired, the
+        newest, which contains it too).
+
+    Raises:
+        Conflict: what it deletes is gone, or keys overlap; or the allowed retries or time are used up.
+        OutcomeUnknown, Unavailable: the store failed while the snapshot was written; look before retrying.
+
+    Cost of an append, warm: 1 HEAD + 1 GET (newest snapshot), 1 PUT a manifest, 2 PUTs of lists, 1 PUT of the
+    snapshot, 1 LIST of the boundary, 1 PUT of the hint: 8 requests, however many snapshots there are. A lost race
+    adds what it takes to read the winner's snapshot and delta list, and the two lists.
+    """
+    schema = branch.schema
+    options = TableOptions(schema.options)
+    timeout_ms = options.get(COMMIT_TIMEOUT)
+    one = _Commit(
+        branch=branch,
+        options=options,
+        request=request,
+        schema=schema,
+        commit_user=request.commit_user or _fresh_user(branch, options),
+        write_id=new_uuid(branch.environment.rng),
+        deadline_s=None if timeout_ms is None else branch.environment.clock.monotonic_s() + timeout_ms / 1000,
+    )
+    with branch.commit_turn:
+        return one.run()
+
+
+def _fresh_user(branch: TableBranch, options: TableOptions) -> str:
+    prefix, fresh = options.get(COMMIT_USER_PREFIX), new_uuid(branch.environment.rng)
+    return fresh if prefix is None else f"{prefix}_{fresh}"
+
+
+def find_commit(branch: TableBranch, commit_user: str, commit_identifier: int) -> Snapshot | None:
+    """The snapshot that a pair was committed with, or the newest when that one expired; None: not committed yet.
+
+    For callers to whom preparing a commit again is expensive. Cost: 1 probe + 1 GET (newest snapshot).
+    """
+    head = branch.snapshots.latest()
+    if head is None:
+        return None
+    inherited = load_inherited(_newest_first(branch, head))
+    return _find_earlier(branch, commit_user, commit_identifier, inherited, head)
+
+
+def _find_earlier(
+    branch: TableBranch, commit_user: str, commit_identifier: int, inherited: InheritedState, head: Snapshot
+) -> Snapshot | None:
+    known = inherited.users.get(commit_user)
+    if known is None or commit_identifier == BATCH_COMMIT_IDENTIFIER or commit_identifier > known.identifier:
+        return None
+    if commit_identifier == known.identifier:
+        return branch.snapshots.find(known.snapshot_id) or head
+    for snapshot in _newest_first(branch, head):
+        if (snapshot.commit_user, snapshot.commit_identifier) == (commit_user, commit_identifier):
+            return snapshot
+    return head
+
+
+def _newest_first(branch: TableBranch, head: Snapshot) -> Iterator[Snapshot]:
+    yield head
+    older = [snapshot_id for snapshot_id in branch.snapshots.ids() if snapshot_id < head.id]
+    yield from branch.snapshots.walk(reversed(older))
+
+
+@dataclass(slots=True)
+class _Commit:
+    """One change on its way to be a snapshot, over all tries."""
+
+    branch: TableBranch
+    options: TableOptions
     request: CommitRequest
+    schema: TableSchema
+    """The newest when the running try began."""
     commit_user: str
     write_id: str
     deadline_s: float | None
@@ -180,208 +260,128 @@ class _Attempt:
     lists: dict[str, tuple[ManifestMeta, ...]] = field(default_factory=dict)
     """Manifest lists written so far, by name."""
     entries_of: dict[str, pa.Table] = field(default_factory=dict)
-    """What the manifests written so far say, by name."""
+    """The entries of the manifests written so far, by name."""
 
-    def name(self, kind: str) -> str:
-        """A fresh object name of this change."""
-        return f"{kind}-{self.write_id}-{len(self.written)}"
-
-
-class Committer:
-    """Commits changes to one branch of a table. Thread-safe; threads that share it take turns.
-
-    Args:
-        store: the table's folder.
-        layout: of the branch.
-        snapshots: of the branch.
-        reader: decodes and caches manifests.
-        hash_index: reads the index files of dynamic buckets.
-        schema: the newest, called once a commit.
-        environment: clock, randomness and concurrency.
-    """
-
-    def __init__(
-        self,
-        store: ObjectStore,
-        *,
-        layout: Layout,
-        snapshots: SnapshotLog,
-        reader: ManifestReader,
-        hash_index: HashIndex,
-        schema: Callable[[], TableSchema],
-        environment: Environment,
-    ) -> None:
-        self._store = store
-        self._layout = layout
-        self._snapshots = snapshots
-        self._reader = reader
-        self._schema = schema
-        self._environment = environment
-        self._index = hash_index
-        self._turn = environment.runtime.lock()
-
-    def commit(self, request: CommitRequest) -> Snapshot:
-        """Make a change the newest snapshot.
-
-        Returns:
-            The snapshot that holds it; for a replayed (user, identifier) the earlier one (or, when that expired, the
-            newest, which contains it too).
-
-        Raises:
-            Conflict: what it deletes is gone, or keys overlap; or the allowed retries or time are used up.
-            OutcomeUnknown, Unavailable: the store failed while the snapshot was written; look before retrying.
-
-        Cost of an append, warm: 1 HEAD + 1 GET (newest snapshot), 1 PUT a manifest, 2 PUTs of lists, 1 PUT of the
-        snapshot, 1 LIST of the boundary, 1 PUT of the hint: 8 requests, however many snapshots there are. A lost race
-        adds what it takes to read the winner's snapshot and delta list, and the two lists.
-        """
-        options = TableOptions(self._schema().options)
-        timeout_ms = options.get(COMMIT_TIMEOUT)
-        clock = self._environment.clock
-        attempt = _Attempt(
-            request=request,
-            commit_user=request.commit_user or self._fresh_user(options),
-            write_id=new_uuid(self._environment.rng),
-            deadline_s=None if timeout_ms is None else clock.monotonic_s() + timeout_ms / 1000,
-        )
-        with self._turn:
-            return self._until_won(attempt, options)
-
-    def _fresh_user(self, options: TableOptions) -> str:
-        prefix, fresh = options.get(COMMIT_USER_PREFIX), new_uuid(self._environment.rng)
-        return fresh if prefix is None else f"{prefix}_{fresh}"
-
-    def find(self, commit_user: str, commit_identifier: int) -> Snapshot | None:
-        """The snapshot that a pair was committed with, or the newest when that one expired; None: not committed yet.
-
-        For those who would prepare a commit at great cost. Cost: 1 probe + 1 GET (newest snapshot).
-        """
-        head = self._snapshots.latest()
-        if head is None:
-            return None
-        return self._earlier(commit_user, commit_identifier, load_carried(self._newest_first(head)), head)
-
-    def _until_won(self, attempt: _Attempt, options: TableOptions) -> Snapshot:
-        while True:  # `_wait_or_give_up` ends it
-            attempt.try_started_s = self._environment.clock.monotonic_s()
+    def run(self) -> Snapshot:
+        """Try until the change is committed or may not be tried again; see `commit`."""
+        while True:  # `_wait_or_give_up` ends the loop
+            self.try_started_s = self.branch.environment.clock.monotonic_s()
             try:
                 head = self._newest()
-                carried = self._carried(attempt.request, head)
-                earlier = self._replayed(attempt, carried, head)
+                inherited = InheritedState() if head is None else load_inherited(_newest_first(self.branch, head))
+                earlier = self._earlier_snapshot(inherited, head)
                 if earlier is not None:
-                    self._discard(attempt, keep=frozenset())
+                    self._discard(keep=frozenset())
                     return earlier
-                snapshot = self._stage(attempt, head, carried, options)
+                snapshot = self._stage(head, inherited)
             except LakebedError:
-                self._discard(attempt, keep=frozenset())
+                self._discard(keep=frozenset())
                 raise
             try:
-                self._snapshots.append(snapshot)
+                self.branch.snapshots.append(snapshot)
             except Conflict as lost:
-                attempt.tries += 1
-                attempt.stuck = attempt.stuck + 1 if snapshot.id == attempt.lost_id else 0
-                attempt.lost_id = snapshot.id
-                self._wait_or_give_up(attempt, options, lost)
+                self.tries += 1
+                self.stuck = self.stuck + 1 if snapshot.id == self.lost_id else 0
+                self.lost_id = snapshot.id
+                self._wait_or_give_up(lost)
                 continue
-            self._remember(attempt, snapshot)
-            self._discard(attempt, keep=attempt.used)
+            self._remember(snapshot)
+            self._discard(keep=self.used)
             _LOG.info(
                 "committed",
-                table=self._store.root_url,
+                table=self.branch.store.root_url,
                 snapshot=snapshot.id,
                 kind=snapshot.commit_kind,
                 rows_delta=snapshot.delta_record_count,
-                lost_races=attempt.tries,
+                lost_races=self.tries,
             )
             return snapshot
 
     def _newest(self) -> Snapshot | None:
-        head = self._snapshots.latest(exact=False)
-        if self._snapshots.next_id(head) == (1 if head is None else head.id + 1):
+        head = self.branch.snapshots.latest(exact=False)
+        if self.branch.snapshots.next_id(head) == (1 if head is None else head.id + 1):
             return head
         # Ids above are passed. Either newer snapshots lie beyond them, or another client rolled back below them.
-        return self._snapshots.latest()
+        return self.branch.snapshots.latest()
 
     # ---- one try
 
-    def _stage(self, attempt: _Attempt, head: Snapshot | None, carried: Carried, options: TableOptions) -> Snapshot:
+    def _stage(self, head: Snapshot | None, inherited: InheritedState) -> Snapshot:
         """Write everything that the next snapshot references; return that snapshot, not yet visible."""
-        schema = self._schema()
-        snapshot_id = self._snapshots.next_id(head)
+        self.schema = self.branch.schema
+        snapshot_id = self.branch.snapshots.next_id(head)
         follows = {FOLLOWS: str(head.id)} if head is not None and snapshot_id != head.id + 1 else {}
-        staged = self._staged(attempt, head, schema)
-        if attempt.request.derive is not None or attempt.delta is None:
-            attempt.delta = self._write_manifests(attempt, staged.entries, schema=schema, options=options)
-        delta = [replace(meta, added_snapshot=snapshot_id) for meta in attempt.delta]
-        base = self._merge(attempt, staged, snapshot_id=snapshot_id, schema=schema, options=options)
-        base_list, base_size = self._write_list(attempt, base)
-        delta_list, delta_size = self._write_list(attempt, delta)
-        attempt.used = frozenset(
-            self._layout.manifest(name)
+        staged = self._staged(head)
+        if self.request.derive is not None or self.delta is None:
+            self.delta = self._write_manifests(staged.entries)
+        delta = [replace(meta, added_snapshot=snapshot_id) for meta in self.delta]
+        base = self._merge(staged, snapshot_id=snapshot_id)
+        base_list, base_size = self._write_list(base)
+        delta_list, delta_size = self._write_list(delta)
+        self.used = frozenset(
+            self.branch.layout.manifest(name)
             for name in (base_list, delta_list, *(meta.file_name for meta in base), *(meta.file_name for meta in delta))
         )
-        index_manifest = self._index_of(attempt, staged, schema)
+        index_manifest = self._index_of(staged)
         delta_rows = _row_count_delta(staged.entries)
         kept = staged.keeps or staged.base
-        watermarks = [
-            mark for mark in (attempt.request.watermark, head.watermark if head else None) if mark is not None
-        ]
-        now_ms = self._environment.clock.now_ms()
+        watermarks = [mark for mark in (self.request.watermark, head.watermark if head else None) if mark is not None]
+        now_ms = self.branch.environment.clock.now_ms()
         return Snapshot(
             id=snapshot_id,
-            schema_id=schema.id,
+            schema_id=self.schema.id,
             base_manifest_list=base_list,
             base_manifest_list_size=base_size,
             delta_manifest_list=delta_list,
             delta_manifest_list_size=delta_size,
-            commit_user=attempt.commit_user,
-            commit_identifier=attempt.request.commit_identifier,
-            commit_kind=attempt.request.kind,
+            commit_user=self.commit_user,
+            commit_identifier=self.request.commit_identifier,
+            commit_kind=self.request.kind,
             # A clock that runs behind the last writer's must not make time run backwards: travel bisects on it.
             time_ms=now_ms if head is None else max(now_ms, head.time_ms),
             total_record_count=(staged.base.total_record_count if staged.base else 0) + delta_rows,
             delta_record_count=delta_rows,
-            uuid=attempt.write_id,
+            uuid=self.write_id,
             index_manifest=index_manifest,
             statistics=kept.statistics if kept else None,
             watermark=max(watermarks, default=None),
             properties={
-                **attempt.request.properties,
+                **self.request.properties,
                 **follows,
-                **encode_carried(replace(carried, restored=carried.restored or staged.restored)),
+                **encode_inherited(replace(inherited, restored=inherited.restored or staged.restored)),
             },
             next_row_id=head.next_row_id if head else None,
         )
 
-    def _staged(self, attempt: _Attempt, head: Snapshot | None, schema: TableSchema) -> StagedChange:
-        if attempt.request.derive is not None:
-            return attempt.request.derive(head)
-        if attempt.entries is None:
-            attempt.entries = entries_of_changes(attempt.request.changes)
-        if attempt.request.basis is not None:
-            self._check_basis(attempt.request.basis, attempt.entries, head)
-        if rests_on_state(attempt.entries):
-            self._check(attempt, attempt.entries, head, schema)
-        return StagedChange(entries=attempt.entries, base=head, changes=attempt.request.changes)
+    def _staged(self, head: Snapshot | None) -> StagedChange:
+        if self.request.derive is not None:
+            return self.request.derive(head)
+        if self.entries is None:
+            self.entries = entries_of_changes(self.request.changes)
+        if self.request.basis is not None:
+            self._check_basis(self.request.basis, self.entries, head)
+        if rests_on_state(self.entries):
+            self._check(self.entries, head)
+        return StagedChange(entries=self.entries, base=head, changes=self.request.changes)
 
-    def _index_of(self, attempt: _Attempt, staged: StagedChange, schema: TableSchema) -> str | None:
+    def _index_of(self, staged: StagedChange) -> str | None:
         """The index manifest of the result, written when the change is one of keys in dynamic buckets."""
         kept = staged.keeps or staged.base
         before = kept.index_manifest if kept else None
-        if not is_dynamic(schema) or not (staged.changes or staged.drops):
+        if not is_dynamic(self.schema) or not (staged.changes or staged.drops):
             return before
-        entries = self._index.entries(before)
-        update = index_update(staged.changes, entries, index=self._index, drops=staged.drops)
+        entries = self.branch.hash_index.entries(before)
+        update = index_update(staged.changes, entries, index=self.branch.hash_index, drops=staged.drops)
         if update is None:
             return before
-        written = []
+        written, layout = [], self.branch.layout
         for partition, bucket, hashes in update.written:
-            name, body = attempt.name("index"), encode_hashes(hashes)
-            self._put(attempt, self._layout.index(name), body)
+            name, body = self._fresh_name("index"), encode_hashes(hashes)
+            self._put(layout.index(name), body)
             written.append(IndexEntry(partition, bucket, name, len(body), len(hashes)))
-        name = attempt.name("index-manifest")
-        self._put(attempt, self._layout.manifest(name), encode_index_manifest([*update.kept, *written]))
-        attempt.used |= {self._layout.manifest(name), *(self._layout.index(entry.file_name) for entry in written)}
+        name = self._fresh_name("index-manifest")
+        self._put(layout.manifest(name), encode_index_manifest([*update.kept, *written]))
+        self.used |= {layout.manifest(name), *(layout.index(entry.file_name) for entry in written)}
         return name
 
     def _check_basis(self, basis: Basis, entries: pa.Table, head: Snapshot | None) -> None:
@@ -400,7 +400,7 @@ class Committer:
                 snapshot=None if basis.snapshot is None else basis.snapshot.id,
             )
 
-    def _check(self, attempt: _Attempt, entries: pa.Table, head: Snapshot | None, schema: TableSchema) -> None:
+    def _check(self, entries: pa.Table, head: Snapshot | None) -> None:
         """Raise `Conflict` unless `entries` fit `head`; after a lost race, look at the winners' deltas first."""
         if head is None:
             raise Conflict(
@@ -408,12 +408,13 @@ class Committer:
                 "was created anew. Read again and redo the change.",
                 kind="file_gone",
             )
-        deltas = None if attempt.checked is None else self._deltas_between(attempt.checked, head)
+        deltas = None if self.checked is None else self._deltas_between(self.checked, head)
         if deltas is None or any(touches(entries, delta) for _, delta in deltas):
-            keys = [field.type for name in schema.trimmed_primary_keys if (field := schema.field_by_name(name))]
-            live = self._reader.live_entries(head)
+            fields = map(self.schema.field_by_name, self.schema.trimmed_primary_keys)
+            keys = [field.type for field in fields if field is not None]
+            live = self.branch.reader.live_entries(head)
             check_fits(entries, live=live, key_types=keys, snapshot_id=head.id)
-        attempt.checked = head
+        self.checked = head
 
     def _deltas_between(self, before: Snapshot, head: Snapshot) -> list[tuple[Snapshot, pa.Table]] | None:
         """The snapshots after `before` up to `head` with their delta entries; None when they cannot tell what changed.
@@ -421,152 +422,126 @@ class Committer:
         That is when one of them is gone, or when `before` is: another client may have rolled back below it and used
         its id again.
         """
-        if head.id - before.id > _DELTAS_MAX or self._snapshots.find(before.id) != before:
+        if head.id - before.id > _DELTAS_MAX or self.branch.snapshots.find(before.id) != before:
             return None
         deltas: list[tuple[Snapshot, pa.Table]] = []
         for snapshot_id in range(before.id + 1, head.id + 1):
-            snapshot = head if snapshot_id == head.id else self._snapshots.find(snapshot_id)
+            snapshot = head if snapshot_id == head.id else self.branch.snapshots.find(snapshot_id)
             if snapshot is None:
                 return None
-            deltas.append((snapshot, self._reader.delta_entries(snapshot)))
+            deltas.append((snapshot, self.branch.reader.delta_entries(snapshot)))
         return deltas
 
-    def _merge(
-        self,
-        attempt: _Attempt,
-        staged: StagedChange,
-        *,
-        snapshot_id: int,
-        schema: TableSchema,
-        options: TableOptions,
-    ) -> list[ManifestMeta]:
+    def _merge(self, staged: StagedChange, *, snapshot_id: int) -> list[ManifestMeta]:
         """The base list: all manifests of `base`, small neighbours merged when it is worth it."""
         if staged.live is not None:
-            described = self._write_manifests(attempt, staged.live, schema=schema, options=options)
+            described = self._write_manifests(staged.live)
             return [replace(meta, added_snapshot=snapshot_id) for meta in described]
-        metas = [] if staged.base is None else list(self._reader.all_metas(staged.base))
-        count_min = options.get(MANIFEST_MERGE_MIN_COUNT)
+        metas = [] if staged.base is None else list(self.branch.reader.all_metas(staged.base))
+        count_min = self.options.get(MANIFEST_MERGE_MIN_COUNT)
         plan = plan_merge(
             metas,
-            count_min=count_min if attempt.tries == 0 else count_min * _MERGE_POSTPONED_FACTOR,
-            target_bytes=options.get(MANIFEST_TARGET_FILE_SIZE),
-            full_threshold_bytes=options.get(MANIFEST_FULL_COMPACTION_SIZE),
+            count_min=count_min if self.tries == 0 else count_min * _MERGE_POSTPONED_FACTOR,
+            target_bytes=self.options.get(MANIFEST_TARGET_FILE_SIZE),
+            full_threshold_bytes=self.options.get(MANIFEST_FULL_COMPACTION_SIZE),
         )
         if staged.fold_base and metas:
             plan = MergePlan(runs=((0, len(metas)),), full=True)
         for start, end in reversed(plan.runs):
             run = metas[start:end]
             names = tuple(meta.file_name for meta in run)
-            if names not in attempt.merged:
-                entries = fold_run(pa.concat_tables(self._reader.entries(meta) for meta in run))
+            if names not in self.merged:
+                entries = fold_run(pa.concat_tables(self.branch.reader.entries(meta) for meta in run))
                 if plan.full:
                     entries = entries.filter(pc.equal(entries["kind"], ADD))
-                attempt.merged[names] = self._write_manifests(attempt, entries, schema=schema, options=options)
-            metas[start:end] = [replace(meta, added_snapshot=snapshot_id) for meta in attempt.merged[names]]
+                self.merged[names] = self._write_manifests(entries)
+            metas[start:end] = [replace(meta, added_snapshot=snapshot_id) for meta in self.merged[names]]
         return metas
 
     # ---- writing
 
-    def _write_manifests(
-        self, attempt: _Attempt, entries: pa.Table, *, schema: TableSchema, options: TableOptions
-    ) -> tuple[ManifestMeta, ...]:
+    def _fresh_name(self, kind: str) -> str:
+        return f"{kind}-{self.write_id}-{len(self.written)}"
+
+    def _write_manifests(self, entries: pa.Table) -> tuple[ManifestMeta, ...]:
         """Entries as manifests of about the target size; none for no entries."""
         metas = []
-        rows_max = max(1, options.get(MANIFEST_TARGET_FILE_SIZE) // _ENTRY_BYTES)
+        rows_max = max(1, self.options.get(MANIFEST_TARGET_FILE_SIZE) // _ENTRY_BYTES)
         for start in range(0, entries.num_rows, rows_max):
             part = entries if entries.num_rows <= rows_max else entries.slice(start, rows_max)
             body = encode_manifest(part)
-            name = attempt.name("manifest")
-            self._put(attempt, self._layout.manifest(name), body)
-            attempt.entries_of[name] = part
-            metas.append(manifest_meta(part, file_name=name, file_size=len(body), schema=schema))
+            name = self._fresh_name("manifest")
+            self._put(self.branch.layout.manifest(name), body)
+            self.entries_of[name] = part
+            metas.append(manifest_meta(part, file_name=name, file_size=len(body), schema=self.schema))
         return tuple(metas)
 
-    def _write_list(self, attempt: _Attempt, metas: Sequence[ManifestMeta]) -> tuple[str, int]:
+    def _write_list(self, metas: Sequence[ManifestMeta]) -> tuple[str, int]:
         body = encode_manifest_list(metas)
-        name = attempt.name("manifest-list")
-        attempt.lists[name] = tuple(metas)
-        self._put(attempt, self._layout.manifest(name), body)
+        name = self._fresh_name("manifest-list")
+        self.lists[name] = tuple(metas)
+        self._put(self.branch.layout.manifest(name), body)
         return name, len(body)
 
-    def _put(self, attempt: _Attempt, path: str, body: bytes) -> None:
-        attempt.written.append(path)
-        self._store.put(path, body)
+    def _put(self, path: str, body: bytes) -> None:
+        self.written.append(path)
+        self.branch.store.put(path, body)
 
     # ---- before and after
 
-    def _carried(self, request: CommitRequest, head: Snapshot | None) -> Carried:
-        return Carried() if head is None else load_carried(self._newest_first(head))
-
-    def _newest_first(self, head: Snapshot) -> Iterator[Snapshot]:
-        yield head
-        older = [snapshot_id for snapshot_id in self._snapshots.ids() if snapshot_id < head.id]
-        yield from self._snapshots.walk(reversed(older))
-
-    def _replayed(self, attempt: _Attempt, carried: Carried, head: Snapshot | None) -> Snapshot | None:
-        """The earlier snapshot of the same (user, identifier), when there is one."""
+    def _earlier_snapshot(self, inherited: InheritedState, head: Snapshot | None) -> Snapshot | None:
+        """The snapshot that the same (user, identifier) was committed with, if there is one."""
         if head is None:
             return None
-        return self._earlier(attempt.commit_user, attempt.request.commit_identifier, carried, head)
+        return _find_earlier(self.branch, self.commit_user, self.request.commit_identifier, inherited, head)
 
-    def _earlier(self, commit_user: str, commit_identifier: int, carried: Carried, head: Snapshot) -> Snapshot | None:
-        known = carried.users.get(commit_user)
-        if known is None or commit_identifier == BATCH_COMMIT_IDENTIFIER or commit_identifier > known.identifier:
-            return None
-        if commit_identifier == known.identifier:
-            return self._snapshots.find(known.snapshot_id) or head
-        for snapshot in self._newest_first(head):
-            if (snapshot.commit_user, snapshot.commit_identifier) == (commit_user, commit_identifier):
-                return snapshot
-        return head
-
-    def _wait_or_give_up(self, attempt: _Attempt, options: TableOptions, lost: Conflict) -> None:
+    def _wait_or_give_up(self, lost: Conflict) -> None:
         """Sleep a random while before the next try, longer the more tries were lost; or raise when a limit was set."""
-        environment = self._environment
-        late = attempt.deadline_s is not None and environment.clock.monotonic_s() >= attempt.deadline_s
-        if attempt.stuck >= _STUCK_TRIES_MAX:
-            self._discard(attempt, keep=frozenset())
+        environment = self.branch.environment
+        late = self.deadline_s is not None and environment.clock.monotonic_s() >= self.deadline_s
+        if self.stuck >= _STUCK_TRIES_MAX:
+            self._discard(keep=frozenset())
             raise Conflict(
-                f"The commit was tried {attempt.stuck + 1} times as snapshot {attempt.lost_id}, and each time "
-                f"snapshot {attempt.lost_id} is taken, although the newest that can be seen is older. Nothing was "
+                f"The commit was tried {self.stuck + 1} times as snapshot {self.lost_id}, and each time "
+                f"snapshot {self.lost_id} is taken, although the newest that can be seen is older. Nothing was "
                 "changed: run `lakebed fsck` on the table, and look whether another client is rolling it back.",
                 kind="commit_stuck",
-                id=attempt.lost_id,
+                id=self.lost_id,
             ) from lost
-        retries_max = options.get(COMMIT_MAX_RETRIES) if options.is_set(COMMIT_MAX_RETRIES) else TRIES_MAX
-        if late or attempt.tries > retries_max:
-            self._discard(attempt, keep=frozenset())
+        retries_max = self.options.get(COMMIT_MAX_RETRIES) if self.options.is_set(COMMIT_MAX_RETRIES) else TRIES_MAX
+        if late or self.tries > retries_max:
+            self._discard(keep=frozenset())
             limit = "commit.timeout" if late else f"{retries_max:,}, which commit.max-retries sets"
             raise Conflict(
-                f"The commit lost {attempt.tries} races against other writers and reached {limit}. "
+                f"The commit lost {self.tries} races against other writers and reached {limit}. "
                 "Nothing was changed: try again, or raise the limit.",
                 kind="commit_contention",
-                tries=attempt.tries,
+                tries=self.tries,
             ) from lost
         # A try that takes long is one that others overtake: what it took is the unit in which to make room for them.
-        took_ms = (environment.clock.monotonic_s() - attempt.try_started_s) * 1000
-        unit_ms = max(options.get(COMMIT_MIN_RETRY_WAIT), took_ms)
-        longest_ms = min(options.get(COMMIT_MAX_RETRY_WAIT), unit_ms * (1 << min(attempt.tries, _WAIT_DOUBLINGS_MAX)))
+        took_ms = (environment.clock.monotonic_s() - self.try_started_s) * 1000
+        unit_ms = max(self.options.get(COMMIT_MIN_RETRY_WAIT), took_ms)
+        longest_ms = min(self.options.get(COMMIT_MAX_RETRY_WAIT), unit_ms * (1 << min(self.tries, _WAIT_DOUBLINGS_MAX)))
         environment.clock.sleep(environment.rng.random() * longest_ms / 1000)
 
-    def _remember(self, attempt: _Attempt, snapshot: Snapshot) -> None:
+    def _remember(self, snapshot: Snapshot) -> None:
         """Put what won into the reader's cache: the next commit of this process then reads the snapshot only."""
-        for name, metas in attempt.lists.items():
+        for name, metas in self.lists.items():
             if name not in (snapshot.base_manifest_list, snapshot.delta_manifest_list):
                 continue
-            self._reader.remember_list(name, metas)
+            self.branch.reader.remember_list(name, metas)
             for meta in metas:
-                if meta.file_name in attempt.entries_of:
-                    self._reader.remember_entries(meta, attempt.entries_of[meta.file_name])
+                if meta.file_name in self.entries_of:
+                    self.branch.reader.remember_entries(meta, self.entries_of[meta.file_name])
 
-    def _discard(self, attempt: _Attempt, *, keep: frozenset[str]) -> None:
+    def _discard(self, *, keep: frozenset[str]) -> None:
         """Delete what this change wrote and nothing references; best effort, what stays is an orphan."""
-        unused = [path for path in attempt.written if path not in keep]
+        unused = [path for path in self.written if path not in keep]
         if unused:
             doomed = tuple(
                 Deletable(path=path, size_bytes=0, why="written by a commit that lost its race") for path in unused
             )
-            Sweeper(self._store, self._environment).sweep(ReclaimPlan(store="", hide=(), doomed=doomed))
+            Sweeper(self.branch.store, self.branch.environment).sweep(ReclaimPlan(store="", hide=(), doomed=doomed))
 
 
 def manifest_meta(entries: pa.Table, *, file_name: str, file_size: int, schema: TableSchema) -> ManifestMeta:

@@ -1,6 +1,6 @@
-"""Fewer, larger, sorted files: what to merge (a pure plan) and the merging itself (in bounded memory).
+"""Merge small files into fewer, larger, sorted ones: the plan (pure) and the merge itself (in bounded memory).
 
-Owns: `plan_compaction`, `run_task`, and `Compactor`, which runs a plan and commits it as one COMPACT snapshot.
+Owns: `plan_compaction`, `run_task`, and `compact`, which runs a plan and commits it as one COMPACT snapshot.
 
 Primary-key tables compact as the format's other clients do ("universal"): the newest sorted runs of a bucket are merged
 into the level below them when there are ``num-sorted-run.compaction-trigger`` of them, all of them when the newer ones
@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +28,8 @@ import pyarrow.compute as pc
 from lakebed.errors import Conflict, InvalidRequest
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
+from lakebed.table.commit import CommitRequest, commit
+from lakebed.table.context import TableBranch
 from lakebed.table.data_file import RollingWriter
 from lakebed.table.discard import discard, paths_written
 from lakebed.table.engines.engine import MergeEngine
@@ -51,7 +54,7 @@ from lakebed.table.scan import check_readable
 from lakebed.table.splits import bucket_groups, is_plain, key_sections, merge_rank, sorted_runs, states_deletes
 from lakebed.table.write_settings import check_writable, file_settings
 
-__all__ = ["CompactProgress", "CompactReport", "CompactTask", "Compactor", "plan_compaction", "run_task"]
+__all__ = ["CompactProgress", "CompactReport", "CompactTask", "compact", "current_tasks", "plan_compaction", "run_task"]
 
 COMPACT_TRIES_MAX = 5
 """How often a compaction is planned anew because another writer replaced its files."""
@@ -133,6 +136,10 @@ class CompactReport:
             f"CompactReport({made}, tasks={len(self.tasks)}, files={self.files_before} -> {self.files_after}, "
             f"bytes={self.bytes_before} -> {self.bytes_after})"
         )
+
+
+RunTasks = Callable[[Sequence[CompactTask], ReadPlan], list[BucketChange]]
+"""Runs the tasks of a compaction, each by `run_task`."""
 
 
 def plan_compaction(entries: pa.Table, *, schema: TableSchema, layout: Layout, full: bool = False) -> list[CompactTask]:
@@ -347,137 +354,116 @@ def _merge_into(writer: RollingWriter, store: ObjectStore, task: CompactTask, pl
         writer.write(window.combine_chunks())
 
 
-class Compactor:
-    """Plans, runs and commits a compaction of one branch of a table.
+def current_tasks(
+    branch: TableBranch, *, full: bool = False, where: Mapping[str, object] | None = None
+) -> list[CompactTask]:
+    """Plan the compaction of the newest snapshot; arguments as `compact`.
+
+    Raises:
+        UnsupportedFormat, InvalidRequest: the table's options ask for a merge that this package would do wrong.
+    """
+    schema = branch.schema
+    check_readable(schema)
+    check_writable(schema, bucket_count=branch.options.get(BUCKET))
+    newest = branch.snapshots.latest()
+    if newest is None:
+        return []
+    entries = branch.reader.live_entries(newest)
+    if where:
+        entries = _in_partitions(entries, values=where, schema=schema)
+    return plan_compaction(entries, schema=schema, layout=branch.layout, full=full)
+
+
+def compact(
+    branch: TableBranch,
+    *,
+    full: bool = False,
+    where: Mapping[str, object] | None = None,
+    dry_run: bool = False,
+    progress: Callable[[CompactProgress], None] | None = None,
+    run_tasks: RunTasks | None = None,
+) -> CompactReport:
+    """Plan, rewrite, commit; again from the newest snapshot while other writers replace the files it took.
 
     Args:
-        store: the table's folder.
-        layout: of the branch.
-        schema: the newest schema.
-        load_schema: schemas of older files, by id.
-        newest: the newest snapshot with its live entries, or None.
-        commit: commits changes as one COMPACT snapshot.
-        environment: clock, randomness, runtime.
-        partition: values of partition columns; only such partitions are compacted.
+        full: everything, whatever the triggers say.
+        where: values of partition columns; only such partitions are compacted.
+        dry_run: plan only.
+        progress: called after each task that runs here.
+        run_tasks: runs the tasks elsewhere, each by `run_task` with the plan given; None: here.
+
+    Raises:
+        Conflict: that happened `COMPACT_TRIES_MAX` times.
     """
-
-    def __init__(
-        self,
-        store: ObjectStore,
-        *,
-        layout: Layout,
-        schema: TableSchema,
-        load_schema: Callable[[int], TableSchema],
-        newest: Callable[[], tuple[Snapshot, pa.Table] | None],
-        commit: Callable[[list[BucketChange]], Snapshot],
-        environment: Environment,
-        partition: Mapping[str, object] | None = None,
-    ) -> None:
-        self._store = store
-        self._partition = partition or {}
-        self._layout = layout
-        self._schema = schema
-        self._load_schema = load_schema
-        self._newest = newest
-        self._commit = commit
-        self._environment = environment
-
-    def plan(self, *, full: bool = False) -> list[CompactTask]:
-        """What would be done now.
-
-        Raises:
-            UnsupportedFormat, InvalidRequest: the table's options ask for a merge that this package would do wrong.
-        """
-        check_readable(self._schema)
-        check_writable(self._schema, bucket_count=TableOptions(self._schema.options).get(BUCKET))
-        found = self._newest()
-        if found is None:
-            return []
-        entries = found[1]
-        if self._partition:
-            entries = _in_partitions(entries, values=self._partition, schema=self._schema)
-        return plan_compaction(entries, schema=self._schema, layout=self._layout, full=full)
-
-    def run(
-        self,
-        *,
-        full: bool = False,
-        dry_run: bool = False,
-        progress: Callable[[CompactProgress], None] | None = None,
-        run_tasks: Callable[[Sequence[CompactTask], ReadPlan], list[BucketChange]] | None = None,
-    ) -> CompactReport:
-        """Plan, rewrite, commit; again from the newest snapshot while other writers replace the files it took.
-
-        Args:
-            full: everything, whatever the triggers say.
-            dry_run: plan only.
-            progress: called after each task that runs here.
-            run_tasks: does the tasks elsewhere, each by `run_task` with the plan given; None: here.
-
-        Raises:
-            Conflict: that happened `COMPACT_TRIES_MAX` times.
-        """
-        started_s = self._environment.clock.monotonic_s()
-        for tries_left in reversed(range(COMPACT_TRIES_MAX)):
-            tasks = self.plan(full=full)
-            if dry_run or not tasks:
-                return _report(tasks, [], None, seconds=self._seconds_since(started_s), dry_run=dry_run)
-            changes = self._run_tasks(tasks, progress) if run_tasks is None else run_tasks(tasks, self.read_plan(tasks))
-            try:
-                snapshot = self._commit(changes)
-            except Conflict as lost:
-                self._discard(changes)
-                if tries_left == 0 or lost.kind not in ("file_gone", "keys_overlap"):
-                    raise
-                continue
-            return _report(tasks, changes, snapshot, seconds=self._seconds_since(started_s), dry_run=False)
-        raise AssertionError("the last try returns or raises")
-
-    def _seconds_since(self, started_s: float) -> float:
-        return self._environment.clock.monotonic_s() - started_s
-
-    def _run_tasks(
-        self, tasks: Sequence[CompactTask], progress: Callable[[CompactProgress], None] | None
-    ) -> list[BucketChange]:
-        plan = self.read_plan(tasks)
-        is_light = max(task.input_bytes for task in tasks) <= PARALLEL_TASK_BYTES_MAX
-        worker_count = max(1, min(8, os.cpu_count() or 1, len(tasks))) if is_light else 1
-        pool = self._environment.runtime.pool(worker_count)
-        total = sum(task.input_bytes for task in tasks)
-        changes: list[BucketChange] = []
-        finished: list[BucketChange] = []
-        bytes_done = 0
-
-        def run(task: CompactTask) -> BucketChange:
-            change = run_task(self._store, task, plan=plan, environment=self._environment)
-            finished.append(change)
-            return change
-
+    clock = branch.environment.clock
+    started_s = clock.monotonic_s()
+    run = run_tasks or partial(_run_tasks, branch, progress)
+    for tries_left in reversed(range(COMPACT_TRIES_MAX)):
+        tasks = current_tasks(branch, full=full, where=where)
+        if dry_run or not tasks:
+            return _report(tasks, [], None, seconds=clock.monotonic_s() - started_s, dry_run=dry_run)
+        changes = run(tasks, _read_plan(branch, tasks))
         try:
-            try:
-                for task, change in zip(tasks, pool.map(run, tasks), strict=True):
-                    changes.append(change)
-                    bytes_done += task.input_bytes
-                    if progress is not None:
-                        progress(CompactProgress(len(changes), len(tasks), bytes_done, total))
-            finally:
-                pool.close()
-        except Exception:
-            self._discard(finished)
-            raise
-        return changes
+            snapshot = commit(branch, CommitRequest(kind="COMPACT", changes=changes))
+        except Conflict as lost:
+            _discard(branch, changes)
+            if tries_left == 0 or lost.kind not in ("file_gone", "keys_overlap"):
+                raise
+            continue
+        return _report(tasks, changes, snapshot, seconds=clock.monotonic_s() - started_s, dry_run=False)
+    raise AssertionError("the last try returns or raises")
 
-    def _discard(self, changes: Sequence[BucketChange]) -> None:
-        """Delete the files that changes brought, which are known not to be committed."""
-        paths = paths_written(changes, schema=self._schema, layout=self._layout)
-        discard(self._store, paths, environment=self._environment)
 
-    def read_plan(self, tasks: Sequence[CompactTask]) -> ReadPlan:
-        """What `run_task` needs besides the store; picklable."""
-        ids = {file.schema_id for task in tasks for file in task.inputs}
-        schemas = {schema_id: self._load_schema(schema_id) for schema_id in sorted(ids)}
-        schemas[self._schema.id] = self._schema
-        return ReadPlan(schema=self._schema, schemas=schemas, columns=())
+def _run_tasks(
+    branch: TableBranch,
+    progress: Callable[[CompactProgress], None] | None,
+    tasks: Sequence[CompactTask],
+    plan: ReadPlan,
+) -> list[BucketChange]:
+    is_light = max(task.input_bytes for task in tasks) <= PARALLEL_TASK_BYTES_MAX
+    worker_count = max(1, min(8, os.cpu_count() or 1, len(tasks))) if is_light else 1
+    pool = branch.environment.runtime.pool(worker_count)
+    total = sum(task.input_bytes for task in tasks)
+    changes: list[BucketChange] = []
+    finished: list[BucketChange] = []
+    bytes_done = 0
+
+    def run(task: CompactTask) -> BucketChange:
+        change = run_task(branch.store, task, plan=plan, environment=branch.environment)
+        finished.append(change)
+        return change
+
+    try:
+        try:
+            for task, change in zip(tasks, pool.map(run, tasks), strict=True):
+                changes.append(change)
+                bytes_done += task.input_bytes
+                if progress is not None:
+                    progress(CompactProgress(len(changes), len(tasks), bytes_done, total))
+        finally:
+            pool.close()
+    except Exception:
+        _discard(branch, finished)
+        raise
+    return changes
+
+
+def _discard(branch: TableBranch, changes: Sequence[BucketChange]) -> None:
+    """Delete the files that changes brought, which are known not to be committed."""
+    discard(
+        branch.store,
+        paths_written(changes, schema=branch.schema, layout=branch.layout),
+        environment=branch.environment,
+    )
+
+
+def _read_plan(branch: TableBranch, tasks: Sequence[CompactTask]) -> ReadPlan:
+    """What `run_task` needs besides the store; picklable."""
+    schema = branch.schema
+    ids = {file.schema_id for task in tasks for file in task.inputs}
+    schemas = {schema_id: branch.schemas.load(schema_id) for schema_id in sorted(ids)}
+    schemas[schema.id] = schema
+    return ReadPlan(schema=schema, schemas=schemas, columns=())
 
 
 def _report(
@@ -509,7 +495,7 @@ def _in_partitions(entries: pa.Table, *, values: Mapping[str, object], schema: T
     """The entries of the partitions whose columns have the given values.
 
     Raises:
-        InvalidRequest: a name that is no partition column.
+        InvalidRequest: a name that is not a partition column.
     """
     columns = partition_columns(entries, schema)
     mask = np.ones(entries.num_rows, np.bool_)

@@ -32,18 +32,30 @@ from lakebed.errors import Corruption, InvalidRequest, NotFound, Unavailable
 from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Progress, Sweep, Sweeper, notes_on, report_of
-from lakebed.table.holders import Holders, Line, note_expired_below, read_holders
-from lakebed.table.judge import Unreadable, judge
+from lakebed.table.branches import with_fork
+from lakebed.table.context import TableBranch
 from lakebed.table.lineage import fits, restore_newest
-from lakebed.table.names import Names
+from lakebed.table.live_versions import LiveVersions, note_expired_below, read_live_versions
+from lakebed.table.placement import check_placement
+from lakebed.table.reachability import Unreadable, judge
 from lakebed.table.reclaim import CANDIDATES, STAGES, UNKNOWN, concat
+from lakebed.table.referenced_files import ReferencedFiles
 from lakebed.table.snapshot_json import decode_snapshot
 from lakebed.table.snapshots import write_id_of
 from lakebed.table.tags import TAG_ID
 from lakebed.table.unfinished import Deletion, HiddenTag, path_of, store_deletion
 from lakebed.texts import spans_of
 
-__all__ = ["ProgressCall", "Released", "carry_out", "doomed_of", "gather_released", "is_unchanged", "merge_reports"]
+__all__ = [
+    "ProgressCall",
+    "Released",
+    "carry_out",
+    "doomed_of",
+    "gather_released",
+    "is_unchanged",
+    "merge_reports",
+    "open_for_deletion",
+]
 
 ProgressCall = Callable[[Progress], None]
 
@@ -56,36 +68,55 @@ class Released:
     warnings: tuple[str, ...] = ()
 
 
+def open_for_deletion(branch: TableBranch) -> TableBranch:
+    """The branch as every deleting verb needs it: with its newest schema and its fork snapshot.
+
+    Raises:
+        NotFound: the branch is gone.
+        InvalidRequest: another client made the branch (see `with_fork`), or the options place data files where lakebed
+            does not find them (see `check_placement`).
+    Cost: 1 LIST, and 1 GET when there is a newer schema; in a branch 1 GET more.
+    """
+    branch.refresh()
+    branch = with_fork(branch)
+    check_placement(branch.schema)
+    return branch
+
+
 @freeing_space()
 def carry_out(
-    line: Line, deletion: Deletion, *, names: Names | None = None, progress: ProgressCall | None = None
+    branch: TableBranch,
+    deletion: Deletion,
+    *,
+    names: ReferencedFiles | None = None,
+    progress: ProgressCall | None = None,
 ) -> ReclaimReport:
     """Do a deletion, or finish one that another began.
 
     Returns:
         What was hidden and deleted, and why the rest was kept.
     """
-    names = names or Names(line)
-    store_deletion(line.store, line.layout, deletion)
-    hidden, warnings = _hide(line, deletion)
-    if _releases_nothing(line, deletion):
-        _forget(line, deletion)
-        plan = ReclaimPlan(line.name, hidden, (), {}, warnings)
+    names = names or ReferencedFiles(branch)
+    store_deletion(branch.store, branch.layout, deletion)
+    hidden, warnings = _hide(branch, deletion)
+    if _releases_nothing(branch, deletion):
+        _forget(branch, deletion)
+        plan = ReclaimPlan(branch.name, hidden, (), {}, warnings)
         return report_of(plan, Sweep(), hidden_count=len(hidden), dry_run=False)
     try:
-        holders = read_holders(line)
+        versions = read_live_versions(branch)
     except Corruption as error:
         warnings = (*warnings, f"nothing was deleted, for what a tag holds is unknown: {error}")
-        plan = ReclaimPlan(line.name, hidden, (), {"unreadable": deletion.candidates.num_rows}, warnings)
+        plan = ReclaimPlan(branch.name, hidden, (), {"unreadable": deletion.candidates.num_rows}, warnings)
         return report_of(plan, Sweep(), hidden_count=len(hidden), dry_run=False)
-    if deletion.snapshot_ids and len(holders.snapshot_ids):
-        line.snapshots.store_earliest_hint(int(holders.snapshot_ids[0]))
+    if deletion.snapshot_ids and len(versions.snapshot_ids):
+        branch.snapshots.store_earliest_hint(int(versions.snapshot_ids[0]))
     if deletion.released:
-        released = gather_released(line, deletion, holders, names)
+        released = gather_released(branch, deletion, versions, names)
         warnings += released.warnings
         deletion = replace(deletion, released=(), candidates=concat([deletion.candidates, released.candidates]))
         try:
-            store_deletion(line.store, line.layout, deletion)
+            store_deletion(branch.store, branch.layout, deletion)
         except Unavailable as error:
             # What was released is already written down: after a crash from here on the same candidates are gathered
             # again, as far as their manifests are still there, and the rest is left to orphan cleaning.
@@ -93,31 +124,31 @@ def carry_out(
                 raise
     judgement = judge(
         deletion.candidates,
-        line=line,
-        holders=holders,
+        branch=branch,
+        versions=versions,
         names=names,
         walk_end=deletion.walk_end,
         is_open=deletion.kind == "delete-tag",
-        is_lost=deletion.kind != "delete-tag" and not fits(line, deletion),
+        is_lost=deletion.kind != "delete-tag" and not fits(branch, deletion),
     )
     doomed = doomed_of(judgement.doomed)
-    sweeper = Sweeper(line.store, line.environment, progress, reaches_outside=True)
+    sweeper = Sweeper(branch.store, branch.environment, progress, reaches_outside=True)
     sweep = sweeper.delete_all(doomed)
     plan = ReclaimPlan(
-        line.name,
+        branch.name,
         hidden,
         doomed,
         judgement.kept,
         (*warnings, *judgement.warnings),
-        notes_on(line.store, doomed),
+        notes_on(branch.store, doomed),
     )
-    _withdraw_tags(line, deletion, holders)
+    _withdraw_tags(branch, deletion, versions)
     if judgement.complete and sweep.complete:
-        _forget(line, deletion)
+        _forget(branch, deletion)
     return report_of(plan, sweep, hidden_count=len(hidden), dry_run=False)
 
 
-def _releases_nothing(line: Line, deletion: Deletion) -> bool:
+def _releases_nothing(branch: TableBranch, deletion: Deletion) -> bool:
     """Whether the tags of a deletion, now hidden, leave only versions whose own snapshots are there.
 
     Then no file can go, whatever other tags there are, and nobody needs to list them. An expiry that hides one of those
@@ -127,41 +158,41 @@ def _releases_nothing(line: Line, deletion: Deletion) -> bool:
     if not deletion.released or deletion.snapshot_ids or deletion.candidates.num_rows:
         return False
     ids = {decode_snapshot(body.encode(), path="a released tag").id for body in deletion.released}
-    return all(line.snapshots.exists(snapshot_id) for snapshot_id in sorted(ids))
+    return all(branch.snapshots.exists(snapshot_id) for snapshot_id in sorted(ids))
 
 
-def _forget(line: Line, deletion: Deletion) -> None:
-    Sweeper(line.store, line.environment).delete_all([Deletable(path_of(line.layout, deletion), 0, "finished")])
+def _forget(branch: TableBranch, deletion: Deletion) -> None:
+    Sweeper(branch.store, branch.environment).delete_all([Deletable(path_of(branch.layout, deletion), 0, "finished")])
 
 
-def hide_paths(line: Line, deletion: Deletion) -> tuple[str, ...]:
+def hide_paths(branch: TableBranch, deletion: Deletion) -> tuple[str, ...]:
     """What a deletion makes invisible."""
-    snapshots = (line.layout.snapshot(snapshot_id) for snapshot_id in deletion.snapshot_ids)
-    return (*(line.layout.tag(tag.name) for tag in deletion.tags), *snapshots)
+    snapshots = (branch.layout.snapshot(snapshot_id) for snapshot_id in deletion.snapshot_ids)
+    return (*(branch.layout.tag(tag.name) for tag in deletion.tags), *snapshots)
 
 
-def _hide(line: Line, deletion: Deletion) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _hide(branch: TableBranch, deletion: Deletion) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Hide tags and snapshots; the paths that were hidden, and warnings."""
-    names = [tag.name for tag in deletion.tags if is_unchanged(line, tag)]
+    names = [tag.name for tag in deletion.tags if is_unchanged(branch, tag)]
     if names:
-        line.tags.remove_files(names)
-    hidden = tuple(line.layout.tag(name) for name in names)
+        branch.tags.remove_files(names)
+    hidden = tuple(branch.layout.tag(name) for name in names)
     if not deletion.snapshot_ids:
         return hidden, ()
-    ids, warning = _hide_snapshots(line, deletion)
-    return (*hidden, *(line.layout.snapshot(snapshot_id) for snapshot_id in ids)), (warning,) if warning else ()
+    ids, warning = _hide_snapshots(branch, deletion)
+    return (*hidden, *(branch.layout.snapshot(snapshot_id) for snapshot_id in ids)), (warning,) if warning else ()
 
 
-def _hide_snapshots(line: Line, deletion: Deletion) -> tuple[list[int], str | None]:
+def _hide_snapshots(branch: TableBranch, deletion: Deletion) -> tuple[list[int], str | None]:
     bodies: dict[int, bytes] = {}
-    is_planned = fits(line, deletion)
+    is_planned = fits(branch, deletion)
     if is_planned:
         for snapshot_id in deletion.snapshot_ids:
             with suppress(NotFound):
-                bodies[snapshot_id] = line.snapshots.body(snapshot_id)
+                bodies[snapshot_id] = branch.snapshots.body(snapshot_id)
         try:
             write_ids = {one: write_id_of(body) for one, body in bodies.items()}
-            line.snapshots.log.raise_boundary(deletion.walk_end, write_ids=write_ids)
+            branch.snapshots.log.raise_boundary(deletion.walk_end, write_ids=write_ids)
         except InvalidRequest:
             is_planned = False
     if not is_planned:
@@ -171,56 +202,58 @@ def _hide_snapshots(line: Line, deletion: Deletion) -> tuple[list[int], str | No
             "expired snapshots. None was hidden; run the expiry again."
         )
     if deletion.kind == "expire":
-        note_expired_below(line, max(deletion.snapshot_ids) + 1)
-    line.snapshots.log.delete(list(deletion.snapshot_ids))
-    newest = restore_newest(line, bodies)
+        note_expired_below(branch, max(deletion.snapshot_ids) + 1)
+    branch.snapshots.log.delete(list(deletion.snapshot_ids))
+    newest = restore_newest(branch, bodies)
     if newest is None:
         return list(deletion.snapshot_ids), None
     kept = [snapshot_id for snapshot_id in deletion.snapshot_ids if snapshot_id != newest]
     return kept, f"another client rolled back to snapshot {newest} while it was being hidden, so it was put back"
 
 
-def _withdraw_tags(line: Line, deletion: Deletion, holders: Holders) -> None:
+def _withdraw_tags(branch: TableBranch, deletion: Deletion, versions: LiveVersions) -> None:
     """Take back tags of ours that landed on a version after the judgement found nobody to hold it.
 
     Their makers look for the source, which is hidden, and would withdraw them: none was or will be acknowledged. What
     lands later still is named by reports. Cost: 1 LIST, and 1 GET a tag that is new.
     """
-    seen = {tag.name for tag in holders.tags}
-    for name in line.tags.all_names():
-        late = line.tags.find(name) if name not in seen else None
+    seen = {tag.name for tag in versions.tags}
+    for name in branch.tags.all_names():
+        late = branch.tags.find(name) if name not in seen else None
         if late is None or TAG_ID not in late.snapshot.properties:
             continue
-        if not deletion.hides(late.snapshot.id) or holders.holds(late.snapshot.id):
+        if not deletion.hides(late.snapshot.id) or versions.holds(late.snapshot.id):
             continue
-        if not line.snapshots.exists(late.snapshot.id):  # another client may have used the id again
-            line.tags.remove_files([name])
+        if not branch.snapshots.exists(late.snapshot.id):  # another client may have used the id again
+            branch.tags.remove_files([name])
 
 
-def tag_now(line: Line, name: str) -> tuple[HiddenTag, str] | None:
+def tag_now(branch: TableBranch, name: str) -> tuple[HiddenTag, str] | None:
     """A tag as it is now, to be hidden only while it still is so, and its JSON; None when it is gone.
 
     Raises `Corruption`. Cost: 1 GET.
     """
-    path = line.layout.tag(name)
+    path = branch.layout.tag(name)
     try:
-        body = bytes(line.store.get(path))
+        body = bytes(branch.store.get(path))
     except NotFound:
         return None
     snapshot_id = decode_snapshot(body, path=path).id
     return HiddenTag(name, snapshot_id, hashlib.sha256(body).hexdigest()), body.decode()
 
 
-def is_unchanged(line: Line, tag: HiddenTag) -> bool:
+def is_unchanged(branch: TableBranch, tag: HiddenTag) -> bool:
     """Whether the tag is still the file it was. Cost: 1 GET."""
     try:
-        now = tag_now(line, tag.name)
+        now = tag_now(branch, tag.name)
     except Corruption:
         return False
     return now is not None and now[0] == tag
 
 
-def gather_released(line: Line, deletion: Deletion, holders: Holders, names: Names) -> Released:
+def gather_released(
+    branch: TableBranch, deletion: Deletion, versions: LiveVersions, names: ReferencedFiles
+) -> Released:
     """Candidates of the versions that `deletion` released and that nothing holds any more.
 
     Cost: each such version's lists and manifests.
@@ -229,7 +262,7 @@ def gather_released(line: Line, deletion: Deletion, holders: Holders, names: Nam
     seen: set[int] = set()
     for body in deletion.released:
         snapshot = decode_snapshot(body.encode(), path="a released tag")
-        if holders.holds(snapshot.id) or snapshot.id in seen:
+        if versions.holds(snapshot.id) or snapshot.id in seen:
             continue
         seen.add(snapshot.id)
         try:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TypedDict
 
 import numpy as np
 
@@ -22,6 +23,8 @@ from lakebed.errors import InvalidRequest, NotFound, Unavailable
 from lakebed.ids import new_uuid
 from lakebed.reclaim.model import ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweep, notes_on, report_of
+from lakebed.table.branches import with_fork
+from lakebed.table.context import TableBranch
 from lakebed.table.deletion import (
     ProgressCall,
     carry_out,
@@ -29,56 +32,76 @@ from lakebed.table.deletion import (
     gather_released,
     hide_paths,
     merge_reports,
+    open_for_deletion,
     tag_now,
 )
-from lakebed.table.holders import Holders, Line, held_from, read_holders
-from lakebed.table.judge import Unreadable, judge
 from lakebed.table.lineage import held_by_hint, least
+from lakebed.table.live_versions import LiveVersions, held_from, read_live_versions
 from lakebed.table.model import Snapshot, Tag
-from lakebed.table.names import Names
 from lakebed.table.options import (
     SNAPSHOT_EXPIRE_LIMIT,
     SNAPSHOT_RETAINED_MAX,
     SNAPSHOT_RETAINED_MIN,
     SNAPSHOT_TIME_RETAINED,
     TAG_TIME_EXPIRE_ENABLED,
-    TableOptions,
 )
+from lakebed.table.reachability import Unreadable, judge
 from lakebed.table.reclaim import Retention, plan_expiry
 from lakebed.table.recovery import forget, recover
+from lakebed.table.referenced_files import ReferencedFiles
 from lakebed.table.tags import Source, check_tag_name
 from lakebed.table.times import committed_ms, first_written_ms, is_future
 from lakebed.table.unfinished import Deletion, HiddenTag, store_deletion
+from lakebed.texts import refuse_unknown_keywords
 
-__all__ = ["delete_tags", "expire", "expire_tags", "plan_reclaim", "preview", "release", "replace_tag", "retention_of"]
+__all__ = [
+    "ExpireRules",
+    "delete_tags",
+    "expire",
+    "expire_tags",
+    "plan_reclaim",
+    "preview",
+    "release",
+    "replace_tag",
+    "retention_of",
+]
 
 _AFTER_ALL_MS = 2**63 - 1
 """Later than every snapshot: expiry that goes by order alone."""
 
 
-def retention_of(
-    line: Line,
-    *,
-    retain_max: int | None = None,
-    retain_min: int | None = None,
-    older_than_ms: int | None = None,
-    max_deletes: int | None = None,
-    by_order: bool = False,
-) -> Retention:
-    """The rule of expiry: what the caller says, else the table's options.
+class ExpireRules(TypedDict, total=False):
+    """Which snapshots may expire; what is not given is the table's option."""
 
-    Args:
-        by_order: no time is looked at: the newest `retain_min` snapshots stay.
+    retain_max: int | None
+    """Newest snapshots that may stay whatever their age; default ``snapshot.num-retained.max``."""
+    retain_min: int | None
+    """Newest snapshots that always stay; default ``snapshot.num-retained.min``."""
+    older_than_ms: int | None
+    """Unix ms, UTC, exclusive; default now less ``snapshot.time-retained``."""
+    max_deletes: int | None
+    """Snapshots at most in one run; default ``snapshot.expire.limit``."""
+    by_order: bool
+    """Ignore times: all but the newest `retain_min` snapshots expire. For a table whose commit times are wrong because
+    a writer's clock was."""
+
+
+def retention_of(branch: TableBranch, rules: ExpireRules) -> Retention:
+    """The rules of the caller, completed by the table's options.
 
     Raises:
-        InvalidRequest: a number below 1, more snapshots to keep at least than at most, or a time beside `by_order`.
+        InvalidRequest: a number below 1, more snapshots to keep at least than at most, or a time with `by_order`.
     """
+    refuse_unknown_keywords(rules, ExpireRules)
+    retain_max, retain_min = rules.get("retain_max"), rules.get("retain_min")
+    max_deletes, older_than_ms = rules.get("max_deletes"), rules.get("older_than_ms")
+    by_order = rules.get("by_order", False)
     if by_order and older_than_ms is not None:
         raise InvalidRequest(
             "Expiry goes either by_order or by time (older_than_ms), not by both: leave one of them out.",
             kind="invalid_retention",
         )
-    options = TableOptions(line.schema().options)
+    options = branch.options
     least = options.get(SNAPSHOT_RETAINED_MIN) if retain_min is None else retain_min
     most = options.get(SNAPSHOT_RETAINED_MAX) if retain_max is None else retain_max
     limit = options.get(SNAPSHOT_EXPIRE_LIMIT) if max_deletes is None else max_deletes
@@ -95,41 +118,48 @@ def retention_of(
     if by_order:
         older_than_ms = _AFTER_ALL_MS
     elif older_than_ms is None:
-        older_than_ms = line.environment.clock.now_ms() - options.get(SNAPSHOT_TIME_RETAINED)
+        older_than_ms = branch.now_ms() - options.get(SNAPSHOT_TIME_RETAINED)
     return Retention(most, least, older_than_ms, limit)
 
 
 def expire(
-    line: Line, *, retention: Retention, dry_run: bool = False, progress: ProgressCall | None = None
+    branch: TableBranch, rules: ExpireRules, *, dry_run: bool = False, progress: ProgressCall | None = None
 ) -> ReclaimReport:
-    """Let the oldest snapshots go, as far as the rule and the consumers allow, and delete what nothing needs then.
+    """Expire the oldest snapshots, as far as the rules and the consumers allow, and delete what nothing needs then.
 
     Raises:
         Corruption: a consumer's progress is unreadable.
     """
-    reports = [] if dry_run else recover(line)
-    names = Names(line)
-    held = least(held_from(line), held_by_hint(line))
-    ids = line.snapshots.ids()
-    count = plan_expiry(ids, retention, time_ms_of=_Times(line, retention.older_than_ms).of, held_from=held)
-    walk, warnings = _readable_walk(line, names, ids[: count + 1] if count else [])
+    branch = open_for_deletion(branch)
+    return _expire(branch, retention_of(branch, rules), dry_run=dry_run, progress=progress)
+
+
+def _expire(
+    branch: TableBranch, retention: Retention, *, dry_run: bool, progress: ProgressCall | None = None
+) -> ReclaimReport:
+    reports = [] if dry_run else recover(branch)
+    names = ReferencedFiles(branch)
+    held = least(held_from(branch), held_by_hint(branch))
+    ids = branch.snapshots.ids()
+    count = plan_expiry(ids, retention, time_ms_of=_Times(branch, retention.older_than_ms).of, held_from=held)
+    walk, warnings = _readable_walk(branch, names, ids[: count + 1] if count else [])
     if len(walk) < 2:
-        empty = ReclaimPlan(line.name, (), (), {}, tuple(warnings))
-        return merge_reports([*reports, report_of(empty, Sweep(), hidden_count=0, dry_run=dry_run)], store=line.name)
+        empty = ReclaimPlan(branch.name, (), (), {}, tuple(warnings))
+        return merge_reports([*reports, report_of(empty, Sweep(), hidden_count=0, dry_run=dry_run)], store=branch.name)
     if dry_run:
-        report = preview(line, _expiry(line, names, walk), names)
+        report = preview(branch, _expiry(branch, names, walk), names)
     else:
-        report = _carry_out_expiry(line, names, walk, progress=progress)
+        report = _carry_out_expiry(branch, names, walk, progress=progress)
     reports.append(replace(report, warnings=(*warnings, *report.warnings)))
-    return merge_reports(reports, store=line.name)
+    return merge_reports(reports, store=branch.name)
 
 
-def _expiry(line: Line, names: Names, walk: Sequence[Snapshot]) -> Deletion:
+def _expiry(branch: TableBranch, names: ReferencedFiles, walk: Sequence[Snapshot]) -> Deletion:
     """The deletion of all snapshots of a walk but its last, which stays."""
     gone, survivor = walk[:-1], walk[-1]
     return Deletion(
         kind="expire",
-        id=new_uuid(line.environment.rng),
+        id=new_uuid(branch.environment.rng),
         walk_end=survivor.id,
         snapshot_ids=tuple(snapshot.id for snapshot in gone),
         candidates=names.left_by_walk(gone, survivor),
@@ -138,27 +168,27 @@ def _expiry(line: Line, names: Names, walk: Sequence[Snapshot]) -> Deletion:
 
 
 def _carry_out_expiry(
-    line: Line, names: Names, walk: Sequence[Snapshot], *, progress: ProgressCall | None
+    branch: TableBranch, names: ReferencedFiles, walk: Sequence[Snapshot], *, progress: ProgressCall | None
 ) -> ReclaimReport:
     """Expire the snapshots of a walk: at once, or fewer when the disk is too full for the plan of all."""
     while True:
-        deletion = _expiry(line, names, walk)
+        deletion = _expiry(branch, names, walk)
         try:
-            return carry_out(line, deletion, names=names, progress=progress)
+            return carry_out(branch, deletion, names=names, progress=progress)
         except Unavailable as error:
             if error.kind != "disk_full" or len(walk) <= 2:
                 raise
-            forget(line, deletion)  # hiding is the last step that needs room, so nothing is hidden yet
+            forget(branch, deletion)  # hiding is the last step that needs room, so nothing is hidden yet
             walk = walk[: 1 + len(walk) // 2]
 
 
 class _Times:
     """Commit times of snapshots that may expire; an unreadable one counts as too young."""
 
-    def __init__(self, line: Line, too_young_ms: int) -> None:
-        self._line = line
+    def __init__(self, branch: TableBranch, too_young_ms: int) -> None:
+        self._line = branch
         self._too_young_ms = too_young_ms
-        self._now_ms = line.environment.clock.now_ms()
+        self._now_ms = branch.environment.clock.now_ms()
         self._written_ms: dict[int, int] | None = None
 
     def of(self, snapshot_id: int) -> int:
@@ -176,12 +206,12 @@ class _Times:
         return committed_ms(snapshot_id, time_ms, written_ms=self._written_ms, now_ms=self._now_ms)
 
 
-def _readable_walk(line: Line, names: Names, ids: Sequence[int]) -> tuple[list[Snapshot], list[str]]:
+def _readable_walk(branch: TableBranch, names: ReferencedFiles, ids: Sequence[int]) -> tuple[list[Snapshot], list[str]]:
     """The snapshots of a walk, up to the last whose own change can be read."""
     walk: list[Snapshot] = []
     for snapshot_id in ids:
         try:
-            snapshot = line.snapshots.snapshot(snapshot_id)
+            snapshot = branch.snapshots.snapshot(snapshot_id)
             names.check_readable(snapshot, after=walk[-1] if walk else None)
         except Unreadable as error:
             stays = f"snapshots from {walk[-1].id if walk else snapshot_id} on stay"
@@ -190,49 +220,51 @@ def _readable_walk(line: Line, names: Names, ids: Sequence[int]) -> tuple[list[S
     return walk, []
 
 
-def _without(holders: Holders, deletion: Deletion) -> Holders:
+def _without(versions: LiveVersions, deletion: Deletion) -> LiveVersions:
     """The holders as they will be when what a deletion hides is hidden."""
     hidden = {tag.name for tag in deletion.tags}
-    return Holders(
-        snapshot_ids=np.setdiff1d(holders.snapshot_ids, np.array(deletion.snapshot_ids, np.int64)),
-        tags=tuple(tag for tag in holders.tags if tag.name not in hidden),
-        restored_ids=holders.restored_ids,
+    return LiveVersions(
+        snapshot_ids=np.setdiff1d(versions.snapshot_ids, np.array(deletion.snapshot_ids, np.int64)),
+        tags=tuple(tag for tag in versions.tags if tag.name not in hidden),
+        restored_ids=versions.restored_ids,
     )
 
 
-def preview(line: Line, deletion: Deletion, names: Names) -> ReclaimReport:
+def preview(branch: TableBranch, deletion: Deletion, names: ReferencedFiles) -> ReclaimReport:
     """What `carry_out` would do now."""
-    holders = _without(read_holders(line), deletion)
+    versions = _without(read_live_versions(branch), deletion)
     candidates = deletion.candidates
     warnings: tuple[str, ...] = ()
     if deletion.released:
-        released = gather_released(line, deletion, holders, names)
+        released = gather_released(branch, deletion, versions, names)
         candidates, warnings = released.candidates, released.warnings
     judgement = judge(
         candidates,
-        line=line,
-        holders=holders,
+        branch=branch,
+        versions=versions,
         names=names,
         walk_end=deletion.walk_end,
         is_open=deletion.kind == "delete-tag",
     )
     doomed = doomed_of(judgement.doomed)
     plan = ReclaimPlan(
-        line.name,
-        hide_paths(line, deletion),
+        branch.name,
+        hide_paths(branch, deletion),
         doomed,
         judgement.kept,
         (*warnings, *judgement.warnings),
-        notes_on(line.store, doomed),
+        notes_on(branch.store, doomed),
     )
     return report_of(plan, Sweep(), hidden_count=0, dry_run=True)
 
 
-def plan_reclaim(line: Line) -> ReclaimPlan:
-    """What cleaning would delete now by the table's own options: expired snapshots and outlived tags."""
-    report = merge_reports(
-        [expire(line, retention=retention_of(line), dry_run=True), expire_tags(line, dry_run=True)], store=line.name
-    )
+def plan_reclaim(branch: TableBranch) -> ReclaimPlan:
+    """What cleaning would delete now by the table's own options: expired snapshots and tags past their lifetime."""
+    branch.refresh()
+    branch = with_fork(branch)
+    snapshots = _expire(branch, retention_of(branch, {}), dry_run=True)
+    tags = release(branch, _outlived_tags(branch, older_than_ms=None), dry_run=True)
+    report = merge_reports([snapshots, tags], store=branch.name)
     assert report.plan is not None
     return report.plan
 
@@ -241,7 +273,7 @@ def plan_reclaim(line: Line) -> ReclaimPlan:
 
 
 def delete_tags(
-    line: Line,
+    branch: TableBranch,
     names: Sequence[str],
     *,
     if_exists: bool = False,
@@ -255,41 +287,48 @@ def delete_tags(
         InvalidRequest: a name that no tag may have.
     Cost: a few listings and 1 GET a tag; when its snapshot has expired, its manifests, and those of its neighbours.
     """
-    reports = [] if dry_run else recover(line)
+    branch = open_for_deletion(branch)
+    reports = [] if dry_run else recover(branch)
     chosen = []
     for name in dict.fromkeys(names):
         check_tag_name(name)
-        if if_exists and not line.tags.exists(name):
+        if if_exists and not branch.tags.exists(name):
             continue
-        line.tags.tag(name)
+        branch.tags.tag(name)
         chosen.append(name)
-    reports.append(release(line, chosen, dry_run=dry_run, progress=progress))
-    return merge_reports(reports, store=line.name)
+    reports.append(release(branch, chosen, dry_run=dry_run, progress=progress))
+    return merge_reports(reports, store=branch.name)
 
 
 def expire_tags(
-    line: Line, *, older_than_ms: int | None = None, dry_run: bool = False, progress: ProgressCall | None = None
+    branch: TableBranch,
+    *,
+    older_than_ms: int | None = None,
+    dry_run: bool = False,
+    progress: ProgressCall | None = None,
 ) -> ReclaimReport:
     """Delete the tags whose lifetime is over and, with `older_than_ms`, those made before that time (Unix ms, UTC).
 
     A tag without a creation time counts as made when its file was written. Hidden pins never go.
     """
-    reports = [] if dry_run else recover(line)
-    looks = TableOptions(line.schema().options).get(TAG_TIME_EXPIRE_ENABLED)
-    now_ms = line.environment.clock.now_ms()
-    outlived = [
-        tag.name for tag in line.tags.list() if _is_outlived(line, tag, now_ms if looks else None, older_than_ms)
-    ]
-    reports.append(release(line, outlived, dry_run=dry_run, progress=progress))
-    return merge_reports(reports, store=line.name)
+    branch = open_for_deletion(branch)
+    reports = [] if dry_run else recover(branch)
+    outlived = _outlived_tags(branch, older_than_ms=older_than_ms)
+    reports.append(release(branch, outlived, dry_run=dry_run, progress=progress))
+    return merge_reports(reports, store=branch.name)
 
 
-def _is_outlived(line: Line, tag: Tag, now_ms: int | None, older_than_ms: int | None) -> bool:
+def _outlived_tags(branch: TableBranch, *, older_than_ms: int | None) -> list[str]:
+    now_ms = branch.now_ms() if branch.options.get(TAG_TIME_EXPIRE_ENABLED) else None
+    return [tag.name for tag in branch.tags.list() if _is_outlived(branch, tag, now_ms, older_than_ms)]
+
+
+def _is_outlived(branch: TableBranch, tag: Tag, now_ms: int | None, older_than_ms: int | None) -> bool:
     created_ms, retained_ms = tag.create_time_ms, tag.time_retained_ms
-    clock_ms = line.environment.clock.now_ms()
+    clock_ms = branch.environment.clock.now_ms()
     if created_ms is not None and is_future(created_ms, now_ms=clock_ms):
         try:  # made by a clock that was ahead: its lifetime counts from when its file was written
-            created_ms = min(created_ms, line.store.head(line.layout.tag(tag.name)).modified_ms)
+            created_ms = min(created_ms, branch.store.head(branch.layout.tag(tag.name)).modified_ms)
         except NotFound:
             return False
     has_lifetime = created_ms is not None and retained_ms is not None
@@ -299,36 +338,36 @@ def _is_outlived(line: Line, tag: Tag, now_ms: int | None, older_than_ms: int | 
         return False
     if created_ms is None:
         try:
-            created_ms = line.store.head(line.layout.tag(tag.name)).modified_ms
+            created_ms = branch.store.head(branch.layout.tag(tag.name)).modified_ms
         except NotFound:
             return False
     return created_ms < older_than_ms
 
 
 def release(
-    line: Line, names: Iterable[str], *, dry_run: bool = False, progress: ProgressCall | None = None
+    branch: TableBranch, names: Iterable[str], *, dry_run: bool = False, progress: ProgressCall | None = None
 ) -> ReclaimReport:
     """Hide tags, hidden pins included, by their full names; what nothing else holds then goes with them."""
     tags: list[HiddenTag] = []
     released: list[str] = []
     for name in names:
-        now = tag_now(line, name)
+        now = tag_now(branch, name)
         if now is not None:
             tags.append(now[0])
             released.append(now[1])
     deletion = Deletion(
         kind="delete-tag",
-        id=new_uuid(line.environment.rng),
+        id=new_uuid(branch.environment.rng),
         walk_end=max((tag.snapshot_id for tag in tags), default=0),
         tags=tuple(tags),
         released=tuple(released),
     )
     if dry_run or not tags:
-        return replace(preview(line, deletion, Names(line)), dry_run=dry_run)
-    return carry_out(line, deletion, progress=progress)
+        return replace(preview(branch, deletion, ReferencedFiles(branch)), dry_run=dry_run)
+    return carry_out(branch, deletion, progress=progress)
 
 
-def replace_tag(line: Line, name: str, *, source: Source, time_retained_ms: int | None = None) -> Tag:
+def replace_tag(branch: TableBranch, name: str, *, source: Source, time_retained_ms: int | None = None) -> Tag:
     """Point a tag at another version, and delete the files that only the old one needed.
 
     The new version is pinned by a hidden tag until the tag holds it: there is no moment at which neither does. That pin
@@ -339,19 +378,20 @@ def replace_tag(line: Line, name: str, *, source: Source, time_retained_ms: int 
         NotFound: no such tag.
         Conflict: the new version expired meanwhile; the tag is as it was.
     """
-    recover(line)
+    branch = open_for_deletion(branch)
+    recover(branch)
     check_tag_name(name)
-    line.tags.tag(name)
-    uuid = new_uuid(line.environment.rng)
-    before = tag_now(line, name)
+    branch.tags.tag(name)
+    uuid = new_uuid(branch.environment.rng)
+    before = tag_now(branch, name)
     deletion = Deletion(kind="delete-tag", id=uuid, walk_end=0, released=() if before is None else (before[1],))
-    store_deletion(line.store, line.layout, deletion)
-    pin = line.tags.pin_hidden(f"replace.{uuid}", source=source)
-    tag = line.tags.replace(
-        name, source=Source(body=source.body, path=line.layout.tag(pin.name)), time_retained_ms=time_retained_ms
+    store_deletion(branch.store, branch.layout, deletion)
+    pin = branch.tags.pin_hidden(f"replace.{uuid}", source=source)
+    tag = branch.tags.replace(
+        name, source=Source(body=source.body, path=branch.layout.tag(pin.name)), time_retained_ms=time_retained_ms
     )
-    pinned = tag_now(line, pin.name)
+    pinned = tag_now(branch, pin.name)
     if pinned is not None:
         deletion = replace(deletion, tags=(pinned[0],), released=(*deletion.released, pinned[1]))
-    carry_out(line, deletion)
+    carry_out(branch, deletion)
     return tag

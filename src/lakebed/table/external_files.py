@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from lakebed.objects.path import is_url
+from lakebed.table.context import TableBranch
 from lakebed.table.external import roots_of
-from lakebed.table.holders import Line, read_holders
 from lakebed.table.layout import parse_changelog
-from lakebed.table.names import Names
+from lakebed.table.live_versions import read_live_versions
 from lakebed.table.orphans import list_outside
+from lakebed.table.referenced_files import ReferencedFiles
 from lakebed.table.snapshot_json import decode_snapshot
 from lakebed.table.unfinished import Deletion, load_deletions
 
@@ -23,7 +24,7 @@ __all__ = ["own_external_files"]
 _EVER_MS: Final = 2**62
 
 
-def own_external_files(lines: Sequence[Line]) -> dict[str, int]:
+def own_external_files(branches: Sequence[TableBranch]) -> dict[str, int]:
     """The URLs of a table's own external files, with their sizes in bytes (0: not known).
 
     Args:
@@ -33,7 +34,7 @@ def own_external_files(lines: Sequence[Line]) -> dict[str, int]:
         Corruption, UnsupportedFormat, NotFound: something that may name such files cannot be read.
     Cost: 1 GET a schema; with external roots also all manifests of the table, and the listing of the roots.
     """
-    main = lines[0]
+    main = branches[0]
     roots = roots_of(main.store)
     if not roots.every or main.store.is_versioned:
         return {}
@@ -42,15 +43,15 @@ def own_external_files(lines: Sequence[Line]) -> dict[str, int]:
     own = dict(
         zip(*(column.filter(listed.is_old).to_pylist() for column in (listed.paths, listed.size_bytes)), strict=True)
     )
-    for line in lines:
-        names, holders = Names(line), read_holders(line)
-        snapshots = [holders.load(line, snapshot_id) for snapshot_id in holders.ids.tolist()]
-        for meta in line.store.list(line.layout.changelog_folder):
+    for branch in branches:
+        names, versions = ReferencedFiles(branch), read_live_versions(branch)
+        snapshots = [versions.load(branch, snapshot_id) for snapshot_id in versions.ids.tolist()]
+        for meta in branch.store.list(branch.layout.changelog_folder):
             if parse_changelog(meta.path) is not None:
-                snapshots.append(decode_snapshot(line.store.get(meta.path), path=meta.path))
+                snapshots.append(decode_snapshot(branch.store.get(meta.path), path=meta.path))
         for snapshot in snapshots:
             own.update((url, found.get(url, 0)) for url in names.own_external(snapshot)["path"].to_pylist())
-        for deletion in load_deletions(line.store, line.layout):
+        for deletion in load_deletions(branch.store, branch.layout):
             if isinstance(deletion, Deletion):
                 paths = deletion.candidates["path"].to_pylist()
                 own.update((path, found.get(path, 0)) for path in paths if is_url(path))

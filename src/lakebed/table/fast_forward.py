@@ -32,16 +32,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
-from lakebed.table.branches import PUBLISHED_FOLDER, fork_pin, published_mark
-from lakebed.table.commit import CommitRequest, Committer, Derive, StagedChange
-from lakebed.table.holders import Line, mark_restored, read_holders
+from lakebed.table.branches import PUBLISHED_FOLDER, branch_exists, branch_not_found, fork_pin, published_mark
+from lakebed.table.commit import CommitRequest, Derive, StagedChange, commit
+from lakebed.table.context import TableBranch
+from lakebed.table.deletion import open_for_deletion
 from lakebed.table.layout import parse_schema
+from lakebed.table.live_versions import mark_restored, read_live_versions
 from lakebed.table.manifest import DELETE, ENTRY_SCHEMA, IDENTITY
 from lakebed.table.model import COMMIT_SNAPSHOT_UNKNOWN, Snapshot, Tag
 from lakebed.table.row_codes import row_codes
 from lakebed.table.tags import HIDDEN_PREFIX
 
-__all__ = ["FAST_FORWARDED", "Forward", "fast_forward", "plan_fast_forward", "take_schemas"]
+__all__ = ["FAST_FORWARDED", "Forward", "fast_forward", "plan_fast_forward"]
 
 FAST_FORWARDED = "lakebed.fast-forwarded-to"
 """Property of the commit: ``<branch>/<snapshot id>/<its delta manifest list>``. DO NOT CHANGE: on disk."""
@@ -70,7 +72,7 @@ class Forward:
         return f"{self.branch}/{self.target.id}/{self.target.delta_manifest_list}"
 
 
-def plan_fast_forward(main: Line, branch: str) -> Forward:
+def plan_fast_forward(main: TableBranch, branch: str) -> Forward:
     """Whether main can become what a branch is; nothing is changed.
 
     Raises:
@@ -79,8 +81,8 @@ def plan_fast_forward(main: Line, branch: str) -> Forward:
         Conflict: kind ``not_fast_forward``: main has moved since, or its schema has.
     Cost: about 6 GETs and 3 LISTs, and 1 GET a schema.
     """
-    line = main.of_branch(branch)
-    target, head = line.snapshots.latest(), main.snapshots.latest()
+    source = main.of_branch(branch)
+    target, head = source.snapshots.latest(), main.snapshots.latest()
     pin = main.tags.find(fork_pin(branch))
     if pin is None or target is None:
         raise InvalidRequest(
@@ -89,7 +91,7 @@ def plan_fast_forward(main: Line, branch: str) -> Forward:
             kind="foreign_branch",
             branch=branch,
         )
-    if head is None or not (_is_same(head, pin.snapshot) or _was_published(line, branch, head)):
+    if head is None or not (_is_same(head, pin.snapshot) or _was_published(source, branch, head)):
         raise Conflict(
             f"Main has moved since the branch {branch!r} started from snapshot {pin.snapshot.id}"
             f"{'' if head is None else f': its newest snapshot is {head.id}'}. Make a branch from main as it is and "
@@ -99,11 +101,11 @@ def plan_fast_forward(main: Line, branch: str) -> Forward:
             fork=pin.snapshot.id,
             newest=None if head is None else head.id,
         )
-    _new_schemas(main, line)
+    _new_schemas(main, source)
     return Forward(branch, pin, head, target)
 
 
-def take_schemas(main: Line, branch: str) -> None:
+def _take_schemas(main: TableBranch, branch: str) -> None:
     """Give main the schemas that were made in the branch, oldest first; those that are there already are fine.
 
     Raises `Conflict`, kind ``not_fast_forward``: main's schema was changed too.
@@ -116,35 +118,62 @@ def take_schemas(main: Line, branch: str) -> None:
                 raise _schema_moved(branch) from None
 
 
-def fast_forward(main: Line, forward: Forward, *, committer: Committer) -> Snapshot:
-    """Commit a branch's newest version to main; `take_schemas` was called, and the committer knows the newest schema.
+def fast_forward(main: TableBranch, branch: str, *, dry_run: bool) -> Snapshot:
+    """Publish a branch; see `Table.fast_forward`.
+
+    Raises:
+        InvalidRequest: kind ``branch_of_branch``: `main` is a branch; or as `plan_fast_forward`.
+        NotFound, Conflict: as `plan_fast_forward`.
+        OutcomeUnknown, Unavailable: the store failed: call it again.
+    """
+    main = open_for_deletion(main)
+    if main.branch is not None:
+        raise InvalidRequest(
+            f"Main is fast-forwarded, and this table is its branch {main.branch!r}: call it on the table.",
+            kind="branch_of_branch",
+            branch=main.branch,
+        )
+    if not branch_exists(main.store, branch):
+        raise branch_not_found(main.store, branch)
+    forward = plan_fast_forward(main, branch)
+    if forward.is_done:
+        return forward.head
+    if dry_run:
+        return forward.target
+    _take_schemas(main, branch)
+    main.refresh()
+    return _publish(main, forward)
+
+
+def _publish(main: TableBranch, forward: Forward) -> Snapshot:
+    """Commit a branch's newest version to main, which has its schemas.
 
     Raises:
         Conflict: kind ``not_fast_forward``: a writer of main was faster; or the branch's version went meanwhile.
         OutcomeUnknown, Unavailable: the store failed: call it again.
     Cost: the manifests of both versions that are not cached, 1 pin, 1 PUT, 1 commit.
     """
-    line = main.of_branch(forward.branch)
-    _pin(line, forward.target)
-    returned = _may_return(main, line, forward)
+    source = main.of_branch(forward.branch)
+    _pin(source, forward.target)
+    returned = _may_return(main, source, forward)
     main.store.put(published_mark(forward.branch, forward.pin), b"")
     request = CommitRequest(
         kind="OVERWRITE",
-        derive=_derive(main, line, forward, returned=returned),
+        derive=_derive(main, source, forward, returned=returned),
         properties={FAST_FORWARDED: forward.name},
     )
-    return committer.commit(request)
+    return commit(main, request)
 
 
-def _may_return(main: Line, line: Line, forward: Forward) -> bool:
+def _may_return(main: TableBranch, source: TableBranch, forward: Forward) -> bool:
     """Whether a file may come into main that an older version of main had: what rollbacks do, also other clients'."""
-    if len(read_holders(main).restored_ids) or len(read_holders(line).restored_ids):
+    if len(read_live_versions(main).restored_ids) or len(read_live_versions(source).restored_ids):
         return True
     published = any(True for _ in main.store.list(f"{PUBLISHED_FOLDER}/{forward.branch}"))
     return published and _is_same(forward.head, forward.pin.snapshot)
 
 
-def _derive(main: Line, line: Line, forward: Forward, *, returned: bool) -> Derive:
+def _derive(main: TableBranch, source: TableBranch, forward: Forward, *, returned: bool) -> Derive:
     def derive(head: Snapshot | None) -> StagedChange:
         if head is None or not _is_same(head, forward.head):
             raise Conflict(
@@ -157,7 +186,7 @@ def _derive(main: Line, line: Line, forward: Forward, *, returned: bool) -> Deri
             )
         if returned:
             mark_restored(main, head.id + 1)
-        live, wanted = main.reader.live_entries(head), line.reader.live_entries(forward.target)
+        live, wanted = main.reader.live_entries(head), source.reader.live_entries(forward.target)
         ours, theirs = row_codes(IDENTITY, live, wanted)
         gone = live.filter(pa.array(~np.isin(ours, theirs)))
         kind = ENTRY_SCHEMA.field("kind")
@@ -185,12 +214,12 @@ def _born_in_main(adds: pa.Table, live: pa.Table, *, returned: bool) -> pa.Table
     return adds.set_column(position, field, known.cast(field.type))
 
 
-def _pin(line: Line, target: Snapshot) -> None:
+def _pin(source: TableBranch, target: Snapshot) -> None:
     name = f"given.{target.id}"
     try:
-        line.tags.pin_hidden(name, source=line.tags.source(snapshot_id=target.id))
+        source.tags.pin_hidden(name, source=source.tags.source(snapshot_id=target.id))
     except AlreadyExists:  # an earlier try
-        found = line.tags.find(HIDDEN_PREFIX + name)
+        found = source.tags.find(HIDDEN_PREFIX + name)
         if found is None or not _is_same(found.snapshot, target):
             raise
     except NotFound as gone:
@@ -199,28 +228,28 @@ def _pin(line: Line, target: Snapshot) -> None:
         ) from gone
 
 
-def _was_published(line: Line, branch: str, head: Snapshot) -> bool:
+def _was_published(source: TableBranch, branch: str, head: Snapshot) -> bool:
     """Whether main's newest snapshot is a version of this very branch."""
     name, _, rest = head.properties.get(FAST_FORWARDED, "").rpartition("/")[0].partition("/")
     if name != branch or not rest.isdecimal():
         return False
-    pin = line.tags.find(f"{HIDDEN_PREFIX}given.{rest}")
+    pin = source.tags.find(f"{HIDDEN_PREFIX}given.{rest}")
     return pin is not None and head.properties[FAST_FORWARDED].endswith(f"/{pin.snapshot.delta_manifest_list}")
 
 
-def _new_schemas(main: Line, line: Line) -> list[tuple[str, bytes]]:
+def _new_schemas(main: TableBranch, source: TableBranch) -> list[tuple[str, bytes]]:
     """Paths in main and bodies of the schemas that only the branch has, oldest first."""
     found: list[tuple[int, bytes]] = []
     ours = {parse_schema(meta.path) for meta in main.store.list(main.layout.schema_folder)}
-    for meta in line.store.list(line.layout.schema_folder):
+    for meta in source.store.list(source.layout.schema_folder):
         schema_id = parse_schema(meta.path)
         if schema_id is None:
             continue
-        body = bytes(line.store.get(meta.path))
+        body = bytes(source.store.get(meta.path))
         if schema_id not in ours:
             found.append((schema_id, body))
         elif bytes(main.store.get(main.layout.schema(schema_id))) != body:
-            raise _schema_moved(str(line.layout.branch))
+            raise _schema_moved(str(source.layout.branch))
     return [(main.layout.schema(schema_id), body) for schema_id, body in sorted(found)]
 
 

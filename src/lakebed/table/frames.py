@@ -8,7 +8,6 @@ Does not know: tables.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -60,7 +59,9 @@ def as_arrow(rows: Any, *, like: pa.Schema | None = None) -> Any:
             f"The {_kind_of(rows)} cannot be converted to columns: {str(wrong).partition(chr(10))[0].rstrip('.')}.",
             kind="invalid_rows",
         ) from wrong
-    hint = " Write it with lakebed.spark.write or upsert." if _is_of(rows, "pyspark", "DataFrame") else ""
+    hint = (
+        " Write it with the verbs of its engine, or toArrow() it when it is small." if hasattr(rows, "toArrow") else ""
+    )
     raise InvalidRequest(
         "Rows must be a pyarrow Table, RecordBatch or RecordBatchReader, a DataFrame of pandas or polars, a relation "
         f"of DuckDB, or another object with __arrow_c_stream__, not {_kind_of(rows)}.{hint}",
@@ -70,13 +71,21 @@ def as_arrow(rows: Any, *, like: pa.Schema | None = None) -> Any:
 
 def into_pandas(rows: pa.Table) -> Any:
     """As a pandas DataFrame. Raises `InvalidRequest` when pandas is not installed."""
-    _loaded("pandas")
+    try:
+        import pandas  # noqa: F401
+    except ModuleNotFoundError as missing:
+        raise _not_installed("pandas") from missing
     return rows.to_pandas()
 
 
 def into_polars(rows: pa.Table) -> pl.DataFrame:
     """As a polars DataFrame. Raises `InvalidRequest` when polars is not installed."""
-    frame: pl.DataFrame = _loaded("polars").from_arrow(rows)
+    try:
+        import polars as pl
+    except ModuleNotFoundError as missing:
+        raise _not_installed("polars") from missing
+    frame = pl.from_arrow(rows)
+    assert isinstance(frame, pl.DataFrame)
     return frame
 
 
@@ -85,9 +94,14 @@ def into_duckdb(rows: pa.Table, name: str, connection: DuckDBPyConnection | None
 
     Raises `InvalidRequest` when DuckDB is not installed.
     """
-    chosen: DuckDBPyConnection = _loaded("duckdb").connect() if connection is None else connection
-    chosen.register(name, rows)
-    return chosen
+    if connection is None:
+        try:
+            import duckdb
+        except ModuleNotFoundError as missing:
+            raise _not_installed("duckdb") from missing
+        connection = duckdb.connect()
+    connection.register(name, rows)
+    return connection
 
 
 def _of_pandas(frame: Any, like: pa.Schema | None) -> pa.Table:
@@ -113,10 +127,7 @@ def _kind_of(value: Any) -> str:
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__.partition('.')[0]} {kind.__name__}"
 
 
-def _loaded(library: str) -> Any:
-    try:
-        return importlib.import_module(library)
-    except ModuleNotFoundError as missing:
-        raise InvalidRequest(
-            f"{library} is not installed: pip install {library}, or read() the rows as Arrow.", kind="not_installed"
-        ) from missing
+def _not_installed(library: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{library} is not installed: pip install {library}, or read() the rows as Arrow.", kind="not_installed"
+    )

@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,12 +24,12 @@ from lakebed.errors import InvalidRequest
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import HTML_ROWS_MAX
 from lakebed.table.binary_row import encode_rows
+from lakebed.table.context import TableBranch
 from lakebed.table.data_file import KIND_COLUMN, SYSTEM_COLUMNS
 from lakebed.table.engines.engine import Increments
 from lakebed.table.engines.registry import engine_name, engine_of
 from lakebed.table.layout import Layout
 from lakebed.table.manifest import ADD, ENTRY_SCHEMA
-from lakebed.table.manifest_reader import ManifestReader
 from lakebed.table.merge import encode_keys, is_strictly_increasing
 from lakebed.table.model import DataField, Snapshot, Split, TableSchema
 from lakebed.table.read import (
@@ -57,26 +57,12 @@ ROW_KINDS = ("+I", "-U", "+U", "-D")
 Positions = npt.NDArray[np.int64]
 
 
-def read_changes(
-    store: ObjectStore,
-    *,
-    snapshots: Iterable[Snapshot],
-    end: Snapshot,
-    schema: TableSchema,
-    load_schema: Callable[[int], TableSchema],
-    reader: ManifestReader,
-    layout: Layout,
-) -> pa.Table:
+def read_changes(branch: TableBranch, snapshots: Iterable[Snapshot], *, end: Snapshot) -> pa.Table:
     """The rows that some snapshots wrote.
 
     Args:
-        store: the table's folder.
         snapshots: those of ``(start, end]`` that exist.
-        end: the newer version.
-        schema: whose columns come out.
-        load_schema: schemas by id.
-        reader: of the table's manifests.
-        layout: of the table.
+        end: the last of them, whose columns are returned.
 
     Returns:
         Append tables: every row appended, with the table's columns. Primary-key tables: the rows written, merged to
@@ -90,11 +76,12 @@ def read_changes(
     Cost: the delta manifests and the delta files, whatever the size of the table; with `Increments.COMPARED` also the
         files of the last snapshot whose keys touch theirs.
     """
-    entries = [reader.delta_entries(snapshot) for snapshot in snapshots if snapshot.commit_kind == "APPEND"]
+    schema, store = branch.schemas.load(end.schema_id), branch.store
+    entries = [branch.reader.delta_entries(snapshot) for snapshot in snapshots if snapshot.commit_kind == "APPEND"]
     whole = pa.concat_tables([ENTRY_SCHEMA.empty_table(), *entries])
     added = whole.filter(pc.equal(whole.column("kind"), ADD))
     keyed = bool(schema.primary_keys)
-    splits = plan_splits(added, schema=schema, layout=layout, target_bytes=2**62, open_cost_bytes=0)
+    splits = plan_splits(added, schema=schema, layout=branch.layout, target_bytes=2**62, open_cost_bytes=0)
     increments = engine_of(schema).increments if keyed else Increments.CURRENT
     if increments is Increments.UNKNOWN:
         raise InvalidRequest(
@@ -103,12 +90,12 @@ def read_changes(
             kind="unsupported_changes",
         )
     is_compared = increments is Increments.COMPARED
-    end_entries = reader.live_entries(end) if is_compared else ENTRY_SCHEMA.empty_table()
-    ends = _splits_by_bucket(end_entries, schema, layout)
+    end_entries = branch.reader.live_entries(end) if is_compared else ENTRY_SCHEMA.empty_table()
+    ends = _splits_by_bucket(end_entries, schema, branch.layout)
     ids = {id_ for entries in (added, end_entries) for id_ in entries.column("schema_id").unique().to_pylist()}
     plan = ReadPlan(
         schema=schema,
-        schemas={schema_id: load_schema(schema_id) for schema_id in sorted(ids | {schema.id})},
+        schemas={schema_id: branch.schemas.load(schema_id) for schema_id in sorted(ids | {schema.id})},
         columns=tuple(field.name for field in schema.fields),
     )
     if not keyed:

@@ -23,36 +23,37 @@ from collections.abc import Mapping
 from lakebed.errors import AlreadyExists, Corruption, NotFound, UnsupportedFormat
 from lakebed.reclaim.model import ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweeper
-from lakebed.table.carried import follows, is_ours
-from lakebed.table.holders import Line, expired_below
+from lakebed.table.context import TableBranch
+from lakebed.table.inherited import follows, is_ours
+from lakebed.table.live_versions import expired_below
 from lakebed.table.model import Snapshot
 from lakebed.table.unfinished import Deletion
 
 __all__ = ["fits", "held_by_hint", "least", "restore_newest", "withdraw_late"]
 
 
-def _newest_hinted(line: Line) -> int | None:
+def _newest_hinted(branch: TableBranch) -> int | None:
     """The id that ``LATEST`` names: another client may be about to make it the newest. None when there is no hint.
 
     Cost: 1 GET; nothing in a store without hints.
     """
-    if line.store.is_versioned:
+    if branch.store.is_versioned:
         return None
     try:
-        text = bytes(line.store.get(line.layout.latest_hint)).strip()
+        text = bytes(branch.store.get(branch.layout.latest_hint)).strip()
     except NotFound:
         return None
     return int(text) if len(text) <= 20 and text.isdigit() else None
 
 
-def held_by_hint(line: Line) -> int | None:
+def held_by_hint(branch: TableBranch) -> int | None:
     """No snapshot from this id on may expire, because ``LATEST`` names it; None when it names none that is there.
 
     A hint that was not written anew for long names a snapshot that has expired: nobody rolls back to that one.
     Cost: as of reading the hint, and 1 HEAD.
     """
-    newest = _newest_hinted(line)
-    return newest if newest is not None and line.snapshots.exists(newest) else None
+    newest = _newest_hinted(branch)
+    return newest if newest is not None and branch.snapshots.exists(newest) else None
 
 
 def least(*ids: int | None) -> int | None:
@@ -60,19 +61,19 @@ def least(*ids: int | None) -> int | None:
     return min((one for one in ids if one is not None), default=None)
 
 
-def fits(line: Line, deletion: Deletion) -> bool:
+def fits(branch: TableBranch, deletion: Deletion) -> bool:
     """Whether the snapshot that ends a deletion's walk is still the one that was planned with.
 
     A rollback below it would have deleted it, so all older snapshots of the walk are unchanged too. Cost: 1 GET.
     """
     try:
-        survivor = line.snapshots.find(deletion.walk_end)
+        survivor = branch.snapshots.find(deletion.walk_end)
     except (Corruption, UnsupportedFormat):
         return False
     return survivor is not None and survivor.base_manifest_list == deletion.survivor
 
 
-def restore_newest(line: Line, hidden: Mapping[int, bytes]) -> int | None:
+def restore_newest(branch: TableBranch, hidden: Mapping[int, bytes]) -> int | None:
     """Put back the snapshot to which another client rolled back while it was being hidden.
 
     Args:
@@ -82,17 +83,17 @@ def restore_newest(line: Line, hidden: Mapping[int, bytes]) -> int | None:
         Its id; None when nothing had to be put back.
     Cost: 1 GET, and 1 HEAD and 1 PUT when there was such a rollback.
     """
-    newest = _newest_hinted(line)
-    if newest is None or newest not in hidden or line.snapshots.exists(newest):
+    newest = _newest_hinted(branch)
+    if newest is None or newest not in hidden or branch.snapshots.exists(newest):
         return None
     try:
-        line.store.put(line.layout.snapshot(newest), hidden[newest], create_only=True)
+        branch.store.put(branch.layout.snapshot(newest), hidden[newest], create_only=True)
     except AlreadyExists:
         return None
     return newest
 
 
-def withdraw_late(line: Line) -> list[ReclaimReport]:
+def withdraw_late(branch: TableBranch) -> list[ReclaimReport]:
     """Take back snapshots of lakebed's that landed after their id had passed, through a plan.
 
     Either their writer died before it could look, or a retry of a put that had won came after the snapshot expired.
@@ -102,13 +103,13 @@ def withdraw_late(line: Line) -> list[ReclaimReport]:
     Cost: 2 LISTs + 1 GET; 1 GET and at most 2 HEADs more for each snapshot below the marks, of which there are none but
     after a late landing or after another client's rollback.
     """
-    boundary, expired = line.snapshots.log.boundary(), expired_below(line)
-    ids = line.snapshots.ids()
+    boundary, expired = branch.snapshots.log.boundary(), expired_below(branch)
+    ids = branch.snapshots.ids()
     low = [snapshot_id for snapshot_id in ids[:-1] if snapshot_id < max(boundary, expired)]
     if not low:
         return []
     looked_at = ids[: len(low) + 1]  # the first above the marks says what it follows
-    found = {snapshot_id: _find(line, snapshot_id) for snapshot_id in looked_at}
+    found = {snapshot_id: _find(branch, snapshot_id) for snapshot_id in looked_at}
     followed = {follows(snapshot) for snapshot in found.values() if snapshot is not None}
     late = []
     for snapshot_id in low:
@@ -117,17 +118,17 @@ def withdraw_late(line: Line) -> list[ReclaimReport]:
             continue
         after = found.get(snapshot_id + 1)
         is_reached = snapshot_id in followed or (after is not None and not is_ours(after))
-        is_beaten = line.snapshots.log.create_outcome(snapshot_id, snapshot.uuid) == "lost"
-        if is_beaten or (snapshot_id < expired and not (is_reached and _has_lists(line, snapshot))):
+        is_beaten = branch.snapshots.log.create_outcome(snapshot_id, snapshot.uuid) == "lost"
+        if is_beaten or (snapshot_id < expired and not (is_reached and _has_lists(branch, snapshot))):
             late.append(snapshot_id)
     if not late:
         return []
     note = f"snapshots {', '.join(map(str, late))} landed after their ids had passed, and were never acknowledged"
-    plan = ReclaimPlan(line.name, tuple(line.layout.snapshot(one) for one in late), (), notes=(note,))
-    return [Sweeper(line.store, line.environment).sweep(plan)]
+    plan = ReclaimPlan(branch.name, tuple(branch.layout.snapshot(one) for one in late), (), notes=(note,))
+    return [Sweeper(branch.store, branch.environment).sweep(plan)]
 
 
-def _has_lists(line: Line, snapshot: Snapshot) -> bool:
+def _has_lists(branch: TableBranch, snapshot: Snapshot) -> bool:
     """Whether the manifest lists of a snapshot, which no other one names, are there. Cost: 2 HEADs.
 
     They tell a snapshot that landed again after it expired from one whose expiry did not hide it: the snapshot above
@@ -135,15 +136,15 @@ def _has_lists(line: Line, snapshot: Snapshot) -> bool:
     """
     try:
         for name in (snapshot.base_manifest_list, snapshot.delta_manifest_list):
-            line.store.head(line.layout.manifest(name))
+            branch.store.head(branch.layout.manifest(name))
     except NotFound:
         return False
     return True
 
 
-def _find(line: Line, snapshot_id: int) -> Snapshot | None:
+def _find(branch: TableBranch, snapshot_id: int) -> Snapshot | None:
     """None also for a file that cannot be read: the walk of an expiry reports it."""
     try:
-        return line.snapshots.find(snapshot_id)
+        return branch.snapshots.find(snapshot_id)
     except (Corruption, UnsupportedFormat):
         return None

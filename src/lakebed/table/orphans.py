@@ -27,22 +27,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.errors import Corruption, InvalidRequest, NotFound, UnsupportedFormat
+from lakebed.errors import Corruption, NotFound, UnsupportedFormat
 from lakebed.objects.open import open_elsewhere, place_of
 from lakebed.objects.path import URL_PATTERN, is_url
 from lakebed.objects.port import ObjectMeta, ObjectStore
 from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweep, Sweeper, notes_on, report_of
+from lakebed.table.branches import every_branch
+from lakebed.table.context import TableBranch
 from lakebed.table.deletion import ProgressCall, merge_reports
 from lakebed.table.expire import release
 from lakebed.table.external import MARKED_NAME, Roots, bucket_folders_below, is_marked, owner_of, roots_of
 from lakebed.table.external_paths import ExternalPaths
-from lakebed.table.holders import Line, read_holders
-from lakebed.table.judge import Unreadable, used_names
 from lakebed.table.layout import Layout, parse_bucket_folder, parse_changelog, parse_schema
-from lakebed.table.names import Names
-from lakebed.table.placement import Placement
+from lakebed.table.live_versions import read_live_versions
+from lakebed.table.placement import Placement, check_placement
+from lakebed.table.reachability import Unreadable, used_names
 from lakebed.table.recovery import forget, recover
+from lakebed.table.referenced_files import ReferencedFiles
 from lakebed.table.snapshot_json import decode_snapshot
 from lakebed.table.tags import HIDDEN_PREFIX
 from lakebed.table.unfinished import Deletion, load_deletions, path_of
@@ -105,21 +107,21 @@ class Search:
     among them that no listing covers; see `_lost`."""
 
 
-def list_files(line: Line, *, older_than_ms: int) -> Found:
+def list_files(branch: TableBranch, *, older_than_ms: int) -> Found:
     """Data files, manifests, index files and statistics; also the data files below the table's external roots.
 
     Args:
         older_than_ms: files last written before this time (Unix ms, UTC; exclusive) are old.
     Cost: 1 LIST a thousand files, 1 GET a schema when there are several; with external roots as `list_outside`.
     """
-    metas = list(line.store.list(""))
-    inside = found_of(metas, line.layout, older_than_ms=older_than_ms)
-    outside = outside_of(line, (meta.path for meta in metas), older_than_ms=older_than_ms)
+    metas = list(branch.store.list(""))
+    inside = found_of(metas, branch.layout, older_than_ms=older_than_ms)
+    outside = outside_of(branch, (meta.path for meta in metas), older_than_ms=older_than_ms)
     columns = zip(*((one.paths, one.size_bytes, one.is_old) for one in (inside, outside)), strict=True)
     return Found(*map(pa.concat_arrays, columns))
 
 
-def outside_of(line: Line, paths: Iterable[str] | None = None, *, older_than_ms: int) -> Found:
+def outside_of(branch: TableBranch, paths: Iterable[str] | None = None, *, older_than_ms: int) -> Found:
     """What is below the external roots of a table, as `list_outside`; empty for a table that never had any.
 
     Args:
@@ -127,19 +129,19 @@ def outside_of(line: Line, paths: Iterable[str] | None = None, *, older_than_ms:
     Cost: 1 GET a schema, and without `paths` 2 LIST or more; nothing with `paths` and one schema. Then `list_outside`.
     """
     schemas = None if paths is None else [path for path in paths if parse_schema(path) is not None]
-    if schemas is not None and len(schemas) == 1 and not ExternalPaths.of(line.schema().options).roots:
+    if schemas is not None and len(schemas) == 1 and not ExternalPaths.of(branch.schema.options).roots:
         return _no_files()
-    roots = roots_of(line.store, schemas)
-    if not roots.every or line.store.is_versioned:
+    roots = roots_of(branch.store, schemas)
+    if not roots.every or branch.store.is_versioned:
         return _no_files()
-    return list_outside(line, roots, older_than_ms=older_than_ms)
+    return list_outside(branch, roots, older_than_ms=older_than_ms)
 
 
 def _no_files() -> Found:
     return Found(*(pa.array([], field.type) for field in _FILES))
 
 
-def list_outside(line: Line, roots: Roots, *, older_than_ms: int) -> Found:
+def list_outside(branch: TableBranch, roots: Roots, *, older_than_ms: int) -> Found:
     """The files in the folders of buckets below external roots, by their URLs.
 
     Old are those that were written before the time and carry the table's mark: a file without it may be another
@@ -147,11 +149,11 @@ def list_outside(line: Line, roots: Roots, *, older_than_ms: int) -> Found:
 
     Cost: 1 GET; for each root 1 LIST a folder of partitions and 1 a thousand files.
     """
-    schema = line.schema()
-    owner = owner_of(line.store)
+    schema = branch.schema
+    owner = owner_of(branch.store)
     tables = [pa.table([[], [], []], schema=_FILES)]
     for root in roots.every:
-        place = open_elsewhere(line.store, root)
+        place = open_elsewhere(branch.store, root)
         for folder in bucket_folders_below(place, Placement.of(schema).directory, depth=len(schema.partition_keys)):
             metas = list(place.list(folder))
             columns = ([f"{root}/{meta.path}" for meta in metas], [meta.size_bytes for meta in metas])
@@ -192,7 +194,7 @@ def may_be_orphan(layout: Layout, meta: ObjectMeta) -> bool:
     return folder.partition("/")[0] not in _OTHER_FOLDERS and is_in_bucket(meta.path)
 
 
-def used_paths(lines: Sequence[Line]) -> Iterator[Used]:
+def used_paths(branches: Sequence[TableBranch]) -> Iterator[Used]:
     """Paths of every file that a version or changelog of any branch names, one version after the other.
 
     Args:
@@ -202,13 +204,13 @@ def used_paths(lines: Sequence[Line]) -> Iterator[Used]:
         Corruption, UnsupportedFormat, NotFound: something cannot be read, so nobody knows what is used.
     Cost: all manifests of the table.
     """
-    for line in lines:
-        names = Names(line)
-        for paths in used_names(line, read_holders(line), names):
+    for branch in branches:
+        names = ReferencedFiles(branch)
+        for paths in used_names(branch, read_live_versions(branch), names):
             yield Used(paths, must_exist=True)
-        for meta in line.store.list(line.layout.changelog_folder):
+        for meta in branch.store.list(branch.layout.changelog_folder):
             if parse_changelog(meta.path) is not None:
-                kept = decode_snapshot(line.store.get(meta.path), path=meta.path)
+                kept = decode_snapshot(branch.store.get(meta.path), path=meta.path)
                 yield Used(names.of(kept), must_exist=False)
 
 
@@ -249,36 +251,37 @@ def search_of(found: Found, used: Iterable[Used]) -> Search:
     return Search(remaining, old.num_rows - remaining.num_rows, lost)
 
 
-FindUnused = Callable[[Sequence[Line], int], Search]
+FindUnused = Callable[[Sequence[TableBranch], int], Search]
 """Given the lines and the age limit: what nothing names, and what is missing."""
 
 
-def find_unused(lines: Sequence[Line], older_than_ms: int) -> Search:
+def find_unused(branches: Sequence[TableBranch], older_than_ms: int) -> Search:
     """Search the files of a table.
 
     Raises: as `used_paths`.
     """
-    return search_of(list_files(lines[0], older_than_ms=older_than_ms), used_paths(lines))
+    return search_of(list_files(branches[0], older_than_ms=older_than_ms), used_paths(branches))
 
 
-def _checked(lines: Sequence[Line], older_than_ms: int, find: FindUnused) -> Search:
+def _checked(branches: Sequence[TableBranch], older_than_ms: int, find: FindUnused) -> Search:
     """A search in whose course nothing was missing.
 
     Raises:
         Corruption: live data files are not where they are looked for: they are lost, or the table's layout is not what
             its options say. Files that were written or expired during the first search are not missing in the second.
     """
-    search = find(lines, older_than_ms)
-    if not len(_lost(lines[0].store, search.missing)):
+    search = find(branches, older_than_ms)
+    if not len(_lost(branches[0].store, search.missing)):
         return search
-    again = find(lines, older_than_ms)
-    lost = _lost(lines[0].store, again.missing.filter(pc.is_in(again.missing, value_set=search.missing)))
+    again = find(branches, older_than_ms)
+    lost = _lost(branches[0].store, again.missing.filter(pc.is_in(again.missing, value_set=search.missing)))
     if not len(lost):
         return again
     count = len(pc.unique(names_of(lost)))
     raise Corruption(
-        f"{lines[0].name}: {count:,} live data files are not where lakebed looks for them, such as {lost[0]}. Nothing "
-        "was deleted. Files were lost, or another client of the format puts them elsewhere: run fsck to see which.",
+        f"{branches[0].name}: {count:,} live data files are not where lakebed looks for them, such as {lost[0]}. "
+        "Nothing was deleted. Files were lost, or another client of the format puts them elsewhere: run fsck to see "
+        "which.",
         kind="live_files_missing",
         path=lost[0].as_py(),
     )
@@ -311,9 +314,9 @@ def _exists(store: ObjectStore, url: str) -> bool:
 
 
 def remove_orphan_files(
-    lines: Sequence[Line],
+    branch: TableBranch,
     *,
-    older_than_ms: int,
+    older_than_ms: int | None = None,
     dry_run: bool = False,
     progress: ProgressCall | None = None,
     find: FindUnused = find_unused,
@@ -333,16 +336,19 @@ def remove_orphan_files(
     Raises:
         Corruption: ``live_files_missing``: a live data file is not where lakebed looks for it; nothing was deleted.
     """
-    if not lines:
-        raise InvalidRequest("a table without a line of versions has no orphans.")
-    main = lines[0]
+    branch.refresh()
+    check_placement(branch.schema)
+    if older_than_ms is None:
+        older_than_ms = branch.now_ms() - ORPHAN_AGE_MS
+    branches = every_branch(branch)
+    main = branches[0]
     reports: list[ReclaimReport] = []
     if not dry_run:
-        for line in lines:
-            reports += recover(line)
-            reports += _abandoned(line, lines, older_than_ms=older_than_ms, progress=progress)
+        for one in branches:
+            reports += recover(one)
+            reports += _abandoned(one, branches, older_than_ms=older_than_ms, progress=progress)
     try:
-        search = _checked(lines, older_than_ms, find)
+        search = _checked(branches, older_than_ms, find)
     except Unreadable as error:
         if error.kind == "live_files_missing":
             raise
@@ -361,25 +367,25 @@ def remove_orphan_files(
 
 
 def _abandoned(
-    line: Line, lines: Sequence[Line], *, older_than_ms: int, progress: ProgressCall | None
+    branch: TableBranch, branches: Sequence[TableBranch], *, older_than_ms: int, progress: ProgressCall | None
 ) -> list[ReclaimReport]:
     """Forget rollbacks that never committed, and hidden pins of verbs that never finished or of branches never made."""
-    kept = tuple(f"{HIDDEN_PREFIX}branch.{other.layout.branch}" for other in lines)
-    for deletion in load_deletions(line.store, line.layout):
+    kept = tuple(f"{HIDDEN_PREFIX}branch.{other.layout.branch}" for other in branches)
+    for deletion in load_deletions(branch.store, branch.layout):
         if isinstance(deletion, Corruption | UnsupportedFormat) or deletion.rollback is None:
             continue
-        if _is_older(line, deletion, older_than_ms):
-            forget(line, deletion)
+        if _is_older(branch, deletion, older_than_ms):
+            forget(branch, deletion)
     pins: list[str] = []
-    for meta in list(line.store.list(line.layout.tag_folder)):
+    for meta in list(branch.store.list(branch.layout.tag_folder)):
         name = meta.path.rpartition("/")[2].removeprefix("tag-")
         if name.startswith(_TRANSIENT_PINS) and name not in kept and meta.modified_ms < older_than_ms:
             pins.append(name)
-    return [release(line, pins, progress=progress)] if pins else []
+    return [release(branch, pins, progress=progress)] if pins else []
 
 
-def _is_older(line: Line, deletion: Deletion, older_than_ms: int) -> bool:
+def _is_older(branch: TableBranch, deletion: Deletion, older_than_ms: int) -> bool:
     try:
-        return line.store.head(path_of(line.layout, deletion)).modified_ms < older_than_ms
+        return branch.store.head(path_of(branch.layout, deletion)).modified_ms < older_than_ms
     except NotFound:
         return False

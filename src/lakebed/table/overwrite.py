@@ -1,6 +1,6 @@
-"""Which live files an overwrite replaces. Pure but for reading the manifests of the newest snapshot.
+"""Which live files an overwrite replaces. Only the manifests of the newest snapshot are read.
 
-Owns: `Overwrite` and its derivation against a snapshot, done again at each try of a commit, since it depends on the
+Owns: `Overwrite` and its derivation from a snapshot, which every try of a commit repeats because it depends on the
 state.
 """
 
@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from lakebed.errors import InvalidRequest
 from lakebed.table.binary_row import decode_rows
 from lakebed.table.commit import Derive, StagedChange
+from lakebed.table.context import TableBranch
 from lakebed.table.manifest import DELETE, entries_of_changes
-from lakebed.table.manifest_reader import ManifestReader
 from lakebed.table.model import BucketChange, Snapshot, TableSchema
 from lakebed.table.types import arrow_type
 
@@ -26,7 +26,7 @@ __all__ = ["Overwrite", "derive_overwrite", "partition_scalars"]
 
 @dataclass(frozen=True, slots=True)
 class Overwrite:
-    """Which live files a commit replaces, judged against the newest snapshot at each try."""
+    """Which live files a commit replaces; chosen in the newest snapshot at each try."""
 
     partition: Mapping[str, object] = field(default_factory=dict)
     """Static: files whose partition columns equal these values; empty is the whole table."""
@@ -34,14 +34,13 @@ class Overwrite:
     """Instead: every partition that the change adds files to, and no other."""
 
 
-def derive_overwrite(
-    changes: Sequence[BucketChange], *, overwrite: Overwrite, schema: TableSchema, reader: ManifestReader
-) -> Derive:
+def derive_overwrite(branch: TableBranch, changes: Sequence[BucketChange], *, overwrite: Overwrite) -> Derive:
     """The change as a function of the newest snapshot: DELETEs of what it replaces, then `changes`.
 
     Raises:
-        InvalidRequest: `overwrite.partition` names something that is no partition column, or a value of another type.
+        InvalidRequest: `overwrite.partition` names a column that is not a partition column, or a value of another type.
     """
+    schema = branch.schema
     added = entries_of_changes(changes)
     fields = [column for name in schema.partition_keys if (column := schema.field_by_name(name))]
     wanted = partition_scalars(overwrite.partition, schema=schema)
@@ -63,7 +62,7 @@ def derive_overwrite(
     def derive(head: Snapshot | None) -> StagedChange:
         if head is None:
             return StagedChange(entries=added, base=None, changes=changes)
-        live = reader.live_entries(head)
+        live = branch.reader.live_entries(head)
         partitions = pc.unique(live["partition"])
         replaced = live.filter(pc.is_in(live["partition"], partitions.filter(hits(partitions))))
         kind = live.schema.field("kind")
@@ -84,7 +83,7 @@ def partition_scalars(partition: Mapping[str, object], *, schema: TableSchema) -
     """The values of partition columns in the columns' types; texts such as ``2013-01-31`` are read as such.
 
     Raises:
-        InvalidRequest: no partition column, or a value of another type.
+        InvalidRequest: not a partition column, or a value of another type.
     """
     typed = {}
     for name, value in partition.items():

@@ -17,13 +17,14 @@ from lakebed.errors import Corruption, NotFound, UnsupportedFormat
 from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import Deletable, ReclaimReport
 from lakebed.reclaim.sweep import Sweeper
+from lakebed.table.context import TableBranch
 from lakebed.table.deletion import ProgressCall, carry_out, tag_now
-from lakebed.table.holders import Line, held_from
-from lakebed.table.judge import Unreadable
 from lakebed.table.lineage import held_by_hint, least, withdraw_late
+from lakebed.table.live_versions import held_from
 from lakebed.table.model import Snapshot
-from lakebed.table.names import Names
+from lakebed.table.reachability import Unreadable
 from lakebed.table.reclaim import CANDIDATES
+from lakebed.table.referenced_files import ReferencedFiles
 from lakebed.table.tags import HIDDEN_PREFIX
 from lakebed.table.unfinished import Deletion, HiddenTag, RollbackIntent, load_deletions, path_of, store_deletion
 
@@ -33,55 +34,55 @@ _TRIES_MAX = 8
 
 
 @freeing_space()
-def recover(line: Line) -> list[ReclaimReport]:
+def recover(branch: TableBranch) -> list[ReclaimReport]:
     """Finish the unfinished deletions of a line.
 
     Returns:
         One report each; what could not be finished is in their warnings.
     Cost: 3 LISTs + 1 GET when there is nothing to finish.
     """
-    reports = withdraw_late(line)
-    found = list(load_deletions(line.store, line.layout))
+    reports = withdraw_late(branch)
+    found = list(load_deletions(branch.store, branch.layout))
     begun = {deletion.id for deletion in found if isinstance(deletion, Deletion) and deletion.kind == "rollback"}
     for deletion in found:
         if isinstance(deletion, Corruption | UnsupportedFormat):
-            reports.append(_warning(line, f"an unfinished deletion was passed over: {deletion}"))
+            reports.append(_warning(branch, f"an unfinished deletion was passed over: {deletion}"))
         elif deletion.rollback is not None:
             if f"{deletion.id}.files" in begun:  # its candidates are known: they are carried out by themselves
-                forget(line, deletion)
+                forget(branch, deletion)
                 continue
-            commit = _commit_of(line, deletion.rollback)
+            commit = _commit_of(branch, deletion.rollback)
             if commit is not None:
-                reports += finish_rollback(line, deletion, commit)
+                reports += finish_rollback(branch, deletion, commit)
         elif deletion.kind == "expire":
-            reports.append(_finish_expiry(line, deletion))
+            reports.append(_finish_expiry(branch, deletion))
         else:
-            reports.append(carry_out(line, deletion))
+            reports.append(carry_out(branch, deletion))
     return reports
 
 
-def forget(line: Line, deletion: Deletion) -> None:
+def forget(branch: TableBranch, deletion: Deletion) -> None:
     """Remove what was written down of a deletion. Cost: 1 DELETE."""
-    Sweeper(line.store, line.environment).delete_all([Deletable(path_of(line.layout, deletion), 0, "finished")])
+    Sweeper(branch.store, branch.environment).delete_all([Deletable(path_of(branch.layout, deletion), 0, "finished")])
 
 
-def _finish_expiry(line: Line, deletion: Deletion) -> ReclaimReport:
+def _finish_expiry(branch: TableBranch, deletion: Deletion) -> ReclaimReport:
     try:
-        held = least(held_from(line), held_by_hint(line))
+        held = least(held_from(branch), held_by_hint(branch))
     except Corruption as error:
-        return _warning(line, f"an unfinished expiry waits: {error}")
+        return _warning(branch, f"an unfinished expiry waits: {error}")
     ids = tuple(snapshot_id for snapshot_id in deletion.snapshot_ids if held is None or snapshot_id < held)
-    return carry_out(line, replace(deletion, snapshot_ids=ids))
+    return carry_out(branch, replace(deletion, snapshot_ids=ids))
 
 
-def _commit_of(line: Line, intent: RollbackIntent) -> Snapshot | None:
+def _commit_of(branch: TableBranch, intent: RollbackIntent) -> Snapshot | None:
     """The rollback's own commit, if it is there."""
-    later = [snapshot_id for snapshot_id in line.snapshots.ids() if snapshot_id > intent.after_id]
-    return next((found for found in line.snapshots.walk(later) if found.commit_user == intent.commit_user), None)
+    later = [snapshot_id for snapshot_id in branch.snapshots.ids() if snapshot_id > intent.after_id]
+    return next((found for found in branch.snapshots.walk(later) if found.commit_user == intent.commit_user), None)
 
 
 def finish_rollback(
-    line: Line, deletion: Deletion, commit: Snapshot, *, progress: ProgressCall | None = None
+    branch: TableBranch, deletion: Deletion, commit: Snapshot, *, progress: ProgressCall | None = None
 ) -> list[ReclaimReport]:
     """After a rollback's commit: let go of its pin and, unless history is kept, of what came after the target.
 
@@ -89,25 +90,25 @@ def finish_rollback(
     """
     intent = deletion.rollback
     assert intent is not None
-    names = Names(line)
-    steps = [_tags_step(line, deletion, intent, commit)]
+    names = ReferencedFiles(branch)
+    steps = [_tags_step(branch, deletion, intent, commit)]
     warnings: list[ReclaimReport] = []
     if not intent.keeps_history:
-        step, warning = _files_step(line, deletion, intent, commit, names)
+        step, warning = _files_step(branch, deletion, intent, commit, names)
         steps.append(step)
-        warnings = [_warning(line, warning)] if warning else []
+        warnings = [_warning(branch, warning)] if warning else []
     for step in steps:
-        store_deletion(line.store, line.layout, step)
-    forget(line, deletion)
-    return [*(carry_out(line, step, names=names, progress=progress) for step in steps), *warnings]
+        store_deletion(branch.store, branch.layout, step)
+    forget(branch, deletion)
+    return [*(carry_out(branch, step, names=names, progress=progress) for step in steps), *warnings]
 
 
-def _tags_step(line: Line, deletion: Deletion, intent: RollbackIntent, commit: Snapshot) -> Deletion:
+def _tags_step(branch: TableBranch, deletion: Deletion, intent: RollbackIntent, commit: Snapshot) -> Deletion:
     going = {tag.name: tag for tag in deletion.tags} if not intent.keeps_history else {}
     tags: list[HiddenTag] = []
     released: list[str] = []
     for name in (HIDDEN_PREFIX + intent.pin, *going):
-        now = tag_now(line, name)
+        now = tag_now(branch, name)
         if now is not None and going.get(name, now[0]) == now[0]:
             tags.append(now[0])
             released.append(now[1])
@@ -117,19 +118,19 @@ def _tags_step(line: Line, deletion: Deletion, intent: RollbackIntent, commit: S
 
 
 def _files_step(
-    line: Line, deletion: Deletion, intent: RollbackIntent, commit: Snapshot, names: Names
+    branch: TableBranch, deletion: Deletion, intent: RollbackIntent, commit: Snapshot, names: ReferencedFiles
 ) -> tuple[Deletion, str | None]:
     """What the snapshots between target and commit leave behind."""
     warning = None
     candidates = CANDIDATES.empty_table()
     gone_ids: list[int] = []
     for tries in range(_TRIES_MAX):
-        ids = line.snapshots.ids()
+        ids = branch.snapshots.ids()
         gone_ids = [snapshot_id for snapshot_id in ids if intent.target_id < snapshot_id < commit.id]
         earlier = [snapshot_id for snapshot_id in ids if snapshot_id <= intent.target_id]
         try:
-            gone = [line.snapshots.snapshot(snapshot_id) for snapshot_id in gone_ids]
-            before = line.snapshots.snapshot(earlier[-1]) if earlier else None
+            gone = [branch.snapshots.snapshot(snapshot_id) for snapshot_id in gone_ids]
+            before = branch.snapshots.snapshot(earlier[-1]) if earlier else None
             candidates = names.left_by_walk(gone, commit, before=before)
             warning = None
         except Unreadable as error:
@@ -148,5 +149,5 @@ def _files_step(
     return step, warning
 
 
-def _warning(line: Line, sentence: str) -> ReclaimReport:
-    return ReclaimReport(line.name, 0, 0, 0, {}, (sentence,), False)
+def _warning(branch: TableBranch, sentence: str) -> ReclaimReport:
+    return ReclaimReport(branch.name, 0, 0, 0, {}, (sentence,), False)

@@ -27,16 +27,19 @@ from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.ids import new_uuid
 from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import ReclaimPlan
-from lakebed.table.commit import CommitRequest, Committer, Derive, StagedChange
-from lakebed.table.deletion import ProgressCall, tag_now
+from lakebed.table.branches import with_fork
+from lakebed.table.commit import CommitRequest, Derive, StagedChange, commit
+from lakebed.table.context import TableBranch
+from lakebed.table.deletion import ProgressCall, open_for_deletion, tag_now
 from lakebed.table.expire import preview
-from lakebed.table.holders import Holders, Line, mark_restored, read_holders
+from lakebed.table.live_versions import LiveVersions, mark_restored, read_live_versions
 from lakebed.table.manifest import DELETE, ENTRY_SCHEMA, IDENTITY
 from lakebed.table.model import ROLLED_BACK_TO, Snapshot
-from lakebed.table.names import Names
 from lakebed.table.recovery import finish_rollback, forget, recover
+from lakebed.table.referenced_files import ReferencedFiles
 from lakebed.table.row_codes import row_codes
 from lakebed.table.tags import HIDDEN_PREFIX, is_hidden
+from lakebed.table.travel import Resolved, Time, resolve
 from lakebed.table.unfinished import Deletion, HiddenTag, RollbackIntent, store_deletion
 
 __all__ = ["plan_rollback", "roll_back"]
@@ -46,82 +49,114 @@ _BRANCH_PIN = f"{HIDDEN_PREFIX}branch."
 
 @freeing_space()
 def roll_back(
-    line: Line,
-    target: Snapshot,
+    branch: TableBranch,
+    version: int | str | None,
     *,
-    committer: Committer,
-    tag: str | None = None,
+    timestamp_ms: Time | None = None,
     keeps_history: bool,
+    dry_run: bool = False,
     progress: ProgressCall | None = None,
 ) -> Snapshot:
     """Make a version the newest again.
 
     Args:
-        target: what to go back to.
-        tag: the tag that holds it, when its snapshot may have expired.
+        version, timestamp_ms: what to go back to, as `travel.resolve`; one of both is given.
         keeps_history: only commit it; otherwise later snapshots, tags, and the files only they needed go too.
+        dry_run: check only that it is possible.
 
     Returns:
-        The new snapshot; the newest itself when that is the target already.
+        The new snapshot; the target itself when it is the newest already, or with `dry_run`.
 
     Raises:
-        InvalidRequest: a branch started after the target (unless history is kept).
+        NotFound: no such version.
+        InvalidRequest: the target is another branch, or a branch started after it (unless history is kept).
         Conflict: the target expired meanwhile; nothing was changed.
     Cost: the manifests of both versions, 1 commit; without history, the lists and deltas of the later snapshots.
     """
-    recover(line)
-    holders = read_holders(line)
-    newest = line.snapshots.latest()
+    found = _target(branch, version, timestamp_ms)
+    branch = open_for_deletion(branch)
+    if dry_run:
+        _plan(branch, found.snapshot)
+        return found.snapshot
+    return _roll_back(branch, found.snapshot, tag=found.tag, keeps_history=keeps_history, progress=progress)
+
+
+def _roll_back(
+    branch: TableBranch, target: Snapshot, *, tag: str | None, keeps_history: bool, progress: ProgressCall | None
+) -> Snapshot:
+    recover(branch)
+    versions = read_live_versions(branch)
+    newest = branch.snapshots.latest()
     if newest is None or newest.id == target.id:
         return target
     if not keeps_history:
-        _check_branches(holders, target)
-    deletion = _intent(line, holders, target, newest=newest, keeps_history=keeps_history)
+        _check_branches(versions, target)
+    deletion = _intent(branch, versions, target, newest=newest, keeps_history=keeps_history)
     intent = deletion.rollback
     assert intent is not None
-    store_deletion(line.store, line.layout, deletion)
-    _pin(line, deletion, intent, target, tag)
+    store_deletion(branch.store, branch.layout, deletion)
+    _pin(branch, deletion, intent, target, tag)
     request = CommitRequest(
         kind="OVERWRITE",
-        derive=_derive(line, target),
+        derive=_derive(branch, target),
         commit_user=intent.commit_user,
         properties={ROLLED_BACK_TO: str(target.id)},
     )
     try:
-        commit = committer.commit(request)
+        committed = commit(branch, request)
     except Conflict:
         # Certainly not committed: let go of the pin as if it had been a tag, and forget the intent.
-        finish_rollback(line, replace(deletion, rollback=replace_struct(intent, keeps_history=True)), newest)
+        finish_rollback(branch, replace(deletion, rollback=replace_struct(intent, keeps_history=True)), newest)
         raise
-    finish_rollback(line, deletion, commit, progress=progress)
-    return commit
+    finish_rollback(branch, deletion, committed, progress=progress)
+    return committed
 
 
-def plan_rollback(line: Line, target: Snapshot) -> ReclaimPlan:
+def plan_rollback(branch: TableBranch, version: int | str | None, *, timestamp_ms: Time | None = None) -> ReclaimPlan:
+    """What `roll_back` without history would hide and delete. Deletes nothing. Raises as `roll_back`."""
+    branch.refresh()
+    return _plan(with_fork(branch), _target(branch, version, timestamp_ms).snapshot)
+
+
+def _target(branch: TableBranch, version: int | str | None, timestamp_ms: Time | None) -> Resolved:
+    """The snapshot to go back to, and the tag that holds it when its snapshot may have expired."""
+    if version is None and timestamp_ms is None:
+        raise InvalidRequest("Say what to go back to: a version or a timestamp.", kind="no_version")
+    found = resolve(branch, version=version, timestamp=timestamp_ms)
+    if found.branch is not None:
+        raise InvalidRequest(
+            f"{version!r} is a branch: go back to a snapshot or a tag of this branch.", kind="rollback_to_branch"
+        )
+    return found
+
+
+def _plan(branch: TableBranch, target: Snapshot) -> ReclaimPlan:
     """What `roll_back` without history would hide and delete now. Deletes nothing. Raises `InvalidRequest`."""
-    holders = read_holders(line)
-    newest = line.snapshots.latest()
+    versions = read_live_versions(branch)
+    newest = branch.snapshots.latest()
     if newest is None or newest.id == target.id:
-        return ReclaimPlan(line.name, (), ())
-    _check_branches(holders, target)
-    gone = [line.snapshots.snapshot(int(one)) for one in holders.snapshot_ids[holders.snapshot_ids > target.id]]
-    earlier = holders.snapshot_ids[holders.snapshot_ids <= target.id]
-    before = line.snapshots.snapshot(int(earlier[-1])) if len(earlier) else None
-    names = Names(line)
+        return ReclaimPlan(branch.name, (), ())
+    _check_branches(versions, target)
+    gone = [branch.snapshots.snapshot(int(one)) for one in versions.snapshot_ids[versions.snapshot_ids > target.id]]
+    earlier = versions.snapshot_ids[versions.snapshot_ids <= target.id]
+    before = branch.snapshots.snapshot(int(earlier[-1])) if len(earlier) else None
+    names = ReferencedFiles(branch)
     # As if the target had been committed anew, after a gap, so that it is compared by its files.
     survivor = replace(target, id=newest.id + 2)
-    deletion = _intent(line, holders, target, newest=newest, keeps_history=False)
+    deletion = _intent(branch, versions, target, newest=newest, keeps_history=False)
     deletion = replace(deletion, snapshot_ids=tuple(snapshot.id for snapshot in gone), rollback=None)
     candidates = names.left_by_walk(gone, survivor, before=before)
-    return preview(line, replace(deletion, candidates=candidates), names).plan or ReclaimPlan(line.name, (), ())
+    return preview(branch, replace(deletion, candidates=candidates), names).plan or ReclaimPlan(branch.name, (), ())
 
 
-def _intent(line: Line, holders: Holders, target: Snapshot, *, newest: Snapshot, keeps_history: bool) -> Deletion:
-    uuid = new_uuid(line.environment.rng)
+def _intent(
+    branch: TableBranch, versions: LiveVersions, target: Snapshot, *, newest: Snapshot, keeps_history: bool
+) -> Deletion:
+    uuid = new_uuid(branch.environment.rng)
     tags: list[HiddenTag] = []
-    for entry in holders.tags if not keeps_history else ():
+    for entry in versions.tags if not keeps_history else ():
         if entry.snapshot_id > target.id and not is_hidden(entry.name):
-            found = tag_now(line, entry.name)
+            found = tag_now(branch, entry.name)
             tags += [found[0]] if found is not None else []
     return Deletion(
         kind="rollback",
@@ -130,7 +165,7 @@ def _intent(line: Line, holders: Holders, target: Snapshot, *, newest: Snapshot,
         tags=tuple(tags),
         rollback=RollbackIntent(
             target_id=target.id,
-            commit_user=new_uuid(line.environment.rng),
+            commit_user=new_uuid(branch.environment.rng),
             after_id=newest.id,
             pin=f"rollback.{uuid}",
             keeps_history=keeps_history,
@@ -138,8 +173,8 @@ def _intent(line: Line, holders: Holders, target: Snapshot, *, newest: Snapshot,
     )
 
 
-def _check_branches(holders: Holders, target: Snapshot) -> None:
-    for entry in holders.tags:
+def _check_branches(versions: LiveVersions, target: Snapshot) -> None:
+    for entry in versions.tags:
         if entry.name.startswith(_BRANCH_PIN) and entry.snapshot_id > target.id:
             branch = entry.name.removeprefix(_BRANCH_PIN)
             raise InvalidRequest(
@@ -151,14 +186,16 @@ def _check_branches(holders: Holders, target: Snapshot) -> None:
             )
 
 
-def _pin(line: Line, deletion: Deletion, intent: RollbackIntent, target: Snapshot, tag: str | None) -> None:
+def _pin(branch: TableBranch, deletion: Deletion, intent: RollbackIntent, target: Snapshot, tag: str | None) -> None:
     try:
-        pin = line.tags.pin_hidden(intent.pin, source=line.tags.source(snapshot_id=None if tag else target.id, tag=tag))
+        pin = branch.tags.pin_hidden(
+            intent.pin, source=branch.tags.source(snapshot_id=None if tag else target.id, tag=tag)
+        )
     except (Conflict, NotFound):
-        forget(line, deletion)
+        forget(branch, deletion)
         raise
     if pin.snapshot.id != target.id:
-        finish_rollback(line, replace(deletion, rollback=replace_struct(intent, keeps_history=True)), target)
+        finish_rollback(branch, replace(deletion, rollback=replace_struct(intent, keeps_history=True)), target)
         raise Conflict(
             f"The tag {tag!r} was pointed at another snapshot meanwhile: nothing was changed, try again.",
             kind="tag_replaced",
@@ -166,13 +203,13 @@ def _pin(line: Line, deletion: Deletion, intent: RollbackIntent, target: Snapsho
         )
 
 
-def _derive(line: Line, target: Snapshot) -> Derive:
+def _derive(branch: TableBranch, target: Snapshot) -> Derive:
     """The difference between the newest snapshot and the target, whichever is the newest at each try."""
 
     def derive(head: Snapshot | None) -> StagedChange:
-        wanted = line.reader.live_entries(target)
-        live = ENTRY_SCHEMA.empty_table() if head is None else line.reader.live_entries(head)
-        mark_restored(line, 1 if head is None else head.id + 1)
+        wanted = branch.reader.live_entries(target)
+        live = ENTRY_SCHEMA.empty_table() if head is None else branch.reader.live_entries(head)
+        mark_restored(branch, 1 if head is None else head.id + 1)
         gone = _without(live, wanted)
         kind = ENTRY_SCHEMA.field("kind")
         deletes = gone.set_column(0, kind, pa.array(np.full(gone.num_rows, DELETE), kind.type))

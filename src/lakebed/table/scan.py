@@ -14,24 +14,21 @@ Does not know: how the snapshot was found (`travel`), how rows are decoded (`rea
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from lakebed.errors import InvalidRequest, UnsupportedFormat
-from lakebed.objects.port import ObjectStore
-from lakebed.runtime import Environment
+from lakebed.table.context import TableBranch
 from lakebed.table.engines.registry import check_mergeable
 from lakebed.table.file_stats import may_match
 from lakebed.table.frames import into_duckdb, into_pandas, into_polars
-from lakebed.table.layout import Layout
 from lakebed.table.manifest import ENTRY_SCHEMA
-from lakebed.table.manifest_reader import ManifestReader
 from lakebed.table.model import Snapshot, Split, TableSchema
 from lakebed.table.options import (
     READ_BATCH_SIZE,
@@ -44,6 +41,7 @@ from lakebed.table.read import ReadPlan, read_split, read_split_table
 from lakebed.table.scan_pruning import prune_files, prune_manifests
 from lakebed.table.schema import require_column, unknown_column
 from lakebed.table.splits import plan_splits
+from lakebed.table.travel import Time
 from lakebed.table.types import arrow_schema
 from lakebed.texts import names_of, shown
 
@@ -56,6 +54,23 @@ __all__ = ["Scan", "ScanRequest", "check_readable"]
 
 READ_WORKERS_MAX = max(1, min(8, os.cpu_count() or 1))
 """Splits decoded at the same time by `Scan.to_arrow`."""
+
+
+class ReadOptions(TypedDict, total=False):
+    """What to read of a table, as keywords."""
+
+    version: int | str | None
+    """As `Table.resolve`; of `version`, `tag` and `timestamp_ms` at most one is given."""
+    tag: str | None
+    """The version that a tag holds."""
+    timestamp_ms: Time | None
+    """As `Table.resolve`."""
+    columns: str | Sequence[str] | None
+    """One name, or several in the order wanted; None: all."""
+    where: Predicate | str | None
+    """A predicate or its text, such as ``carrier = 'UA' AND month >= 2``."""
+    limit: int | None
+    """At most so many rows, of which any may come; files are opened until there are enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,39 +89,22 @@ class Scan:
     """A read of one snapshot. Planning happens once, when first needed; nothing is decoded before rows are asked for.
 
     Args:
-        store: the table's folder.
+        branch: whose files are read.
         snapshot: what to read; None: a table without any snapshot, which has no rows.
-        schema: whose columns come out.
-        load_schema: schemas of older files, by id.
-        reader: of the table's manifests.
-        layout: of the table.
+        schema: whose columns are returned.
         request: columns and predicate.
-        environment: gives the pool that decodes splits.
     """
 
     def __init__(
-        self,
-        store: ObjectStore,
-        *,
-        snapshot: Snapshot | None,
-        schema: TableSchema,
-        load_schema: Callable[[int], TableSchema],
-        reader: ManifestReader,
-        layout: Layout,
-        request: ScanRequest,
-        environment: Environment,
+        self, branch: TableBranch, *, snapshot: Snapshot | None, schema: TableSchema, request: ScanRequest
     ) -> None:
         check_readable(schema)
         self.snapshot = snapshot
         self.table_schema = schema
-        self._store = store
-        self._load_schema = load_schema
-        self._reader = reader
-        self._layout = layout
+        self._branch = branch
         self._where = _bound(request.where, schema)
         self._columns = _checked_columns(request.columns, schema)
         self._limit = _checked_limit(request.limit)
-        self._environment = environment
 
     def __repr__(self) -> str:
         version = None if self.snapshot is None else self.snapshot.id
@@ -148,7 +146,7 @@ class Scan:
         # With a limit, files that can be read alone come before those that have to be merged.
         splits = self._splits if rest is None else sorted(self._splits, key=lambda split: split.needs_merge)
         for split in splits:
-            for batch in read_split(self._store, split, plan=self.plan, batch_rows=batch_rows):
+            for batch in read_split(self._branch.store, split, plan=self.plan, batch_rows=batch_rows):
                 if rest is None:
                     yield batch
                     continue
@@ -173,11 +171,11 @@ class Scan:
         if not splits:
             return self.schema.empty_table()
         if len(splits) == 1:
-            return read_split_table(self._store, splits[0], plan=self.plan, threads=True).cast(self.schema)
+            return read_split_table(self._branch.store, splits[0], plan=self.plan, threads=True).cast(self.schema)
         plan = self.plan
-        pool = self._environment.runtime.pool(min(READ_WORKERS_MAX, len(splits)))
+        pool = self._branch.environment.runtime.pool(min(READ_WORKERS_MAX, len(splits)))
         try:
-            tables = list(pool.map(lambda split: read_split_table(self._store, split, plan=plan), splits))
+            tables = list(pool.map(lambda split: read_split_table(self._branch.store, split, plan=plan), splits))
         finally:
             pool.close()
         return pa.concat_tables([table.cast(self.schema) for table in tables])
@@ -219,13 +217,13 @@ class Scan:
         if self._where is not None:
             narrow = replace(self.plan, columns=())
             return sum(
-                batch.num_rows for split in self._splits for batch in read_split(self._store, split, plan=narrow)
+                batch.num_rows for split in self._splits for batch in read_split(self._branch.store, split, plan=narrow)
             )
         known: int = sum(split.row_count for split in self._splits if not split.needs_merge)
         narrow = replace(self.plan, columns=self.table_schema.trimmed_primary_keys)
         merged = (split for split in self._splits if split.needs_merge)
         for split in merged:
-            known += sum(batch.num_rows for batch in read_split(self._store, split, plan=narrow))
+            known += sum(batch.num_rows for batch in read_split(self._branch.store, split, plan=narrow))
         return known
 
     @cached_property
@@ -234,12 +232,12 @@ class Scan:
             return ENTRY_SCHEMA.empty_table()
         where, schema = self._where, self.table_schema
         if where is None:
-            return self._reader.live_entries(self.snapshot)
+            return self._branch.reader.live_entries(self.snapshot)
         names: frozenset[str] | None = None
         if schema.partition_keys:
-            metas = self._reader.all_metas(self.snapshot)
+            metas = self._branch.reader.all_metas(self.snapshot)
             names = prune_manifests(metas, where=where, schema=schema, schema_of=self._schema_of)
-        entries = self._reader.live_entries(
+        entries = self._branch.reader.live_entries(
             self.snapshot, keep_manifest=lambda meta: names is None or meta.file_name in names
         )
         return prune_files(entries, where=where, schema=schema, schema_of=self._schema_of)
@@ -252,7 +250,7 @@ class Scan:
         splits = plan_splits(
             self._entries,
             schema=self.table_schema,
-            layout=self._layout,
+            layout=self._branch.layout,
             target_bytes=options.get(SOURCE_SPLIT_TARGET_SIZE),
             open_cost_bytes=options.get(SOURCE_SPLIT_OPEN_FILE_COST),
             may_match=self._may_match() if judged else None,
@@ -264,7 +262,7 @@ class Scan:
         return may_match(self._entries, self._where, schema=self.table_schema, schema_of=self._schema_of)
 
     def _schema_of(self, schema_id: int) -> TableSchema:
-        return self.table_schema if schema_id == self.table_schema.id else self._load_schema(schema_id)
+        return self.table_schema if schema_id == self.table_schema.id else self._branch.schemas.load(schema_id)
 
 
 def check_readable(schema: TableSchema) -> None:

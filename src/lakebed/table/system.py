@@ -1,4 +1,4 @@
-"""System tables: what a table knows of itself, as Arrow, with Paimon's names and types.
+"""System tables: the metadata of a table as Arrow tables, with Paimon's names and types.
 
 Owns: ``$snapshots $tags $schemas $files $manifests $options $partitions $branches $consumers``. Invariants: each
 shows the newest state (`files`, `manifests` and `partitions` that of the newest snapshot, or of the version
@@ -13,8 +13,7 @@ Does not know: how anything is stored.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -24,20 +23,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.duration import format_iso_duration
-from lakebed.errors import Corruption, InvalidRequest, NotFound
-from lakebed.objects.port import ObjectStore
+from lakebed.errors import InvalidRequest, NotFound
 from lakebed.table.binary_row import decode_rows
-from lakebed.table.branches import Branches
-from lakebed.table.layout import Layout, parse_consumer
-from lakebed.table.manifest_reader import ManifestReader
+from lakebed.table.branches import list_branches
+from lakebed.table.consumers import load_consumers
+from lakebed.table.context import TableBranch
+from lakebed.table.layout import Layout
 from lakebed.table.model import DataField, Snapshot, TableSchema
-from lakebed.table.schema import SchemaLog, encode_schema
-from lakebed.table.snapshots import SnapshotLog
+from lakebed.table.schema import encode_schema
 from lakebed.table.splits import bucket_groups
-from lakebed.table.tags import Tags
 from lakebed.texts import names_of
 
-__all__ = ["SYSTEM_TABLES", "SystemTables", "next_snapshot_of"]
+__all__ = ["SYSTEM_TABLES", "read_system_table"]
 
 _TIME = pa.timestamp("ms")
 _TEXT = pa.string()
@@ -146,246 +143,240 @@ _CONSUMERS = pa.schema(
 _ALIASES = {"tags": {"tagged_snapshot_id": "snapshot_id"}}
 
 
-@dataclass(frozen=True, slots=True)
-class SystemTables:
-    """Reads the system tables of one branch."""
+def read_system_table(
+    branch: TableBranch, name: str, *, columns: str | Sequence[str] | None = None, snapshot: Snapshot | None = None
+) -> pa.Table:
+    """One system table.
 
-    store: ObjectStore
-    layout: Layout
-    log: SnapshotLog
-    tags: Tags
-    schemas: SchemaLog
-    reader: ManifestReader
-    branches: Branches
+    Args:
+        name: with or without ``$``.
+        columns: in this order; None is all.
+        snapshot: whose files, manifests and partitions; None is the newest.
 
-    def read(
-        self, name: str, *, columns: str | Sequence[str] | None = None, snapshot: Snapshot | None = None
-    ) -> pa.Table:
-        """One system table.
-
-        Args:
-            name: with or without ``$``.
-            columns: in this order; None is all.
-            snapshot: whose files, manifests and partitions; None is the newest.
-
-        Raises:
-            InvalidRequest: no such system table or column; the sentence names the nearest.
-        Cost: what its rows are read from: 1 GET a snapshot, a tag, a schema; the manifests of one snapshot.
-        """
-        plain = name.removeprefix("$")
-        reader = SYSTEM_TABLES.get(plain)
-        if reader is None:
-            near = get_close_matches(plain, SYSTEM_TABLES, n=1)
-            hint = f"did you mean ${near[0]}? " if near else ""
-            raise InvalidRequest(
-                f"There is no system table ${plain}: {hint}there are {_names_of_all()}.",
-                kind="unknown_system_table",
-                name=plain,
-            )
-        table = reader(self, snapshot)
-        if columns is None:
-            return table
-        columns = names_of(columns)
-        aliases = _ALIASES.get(plain, {})
-        unknown = [column for column in columns if aliases.get(column, column) not in table.column_names]
-        if unknown:
-            raise InvalidRequest(
-                f"${plain} has no column {unknown[0]!r}: it has {', '.join(table.column_names)}.",
-                kind="unknown_column",
-                column=unknown[0],
-            )
-        return table.select([aliases.get(column, column) for column in columns]).rename_columns(list(columns))
-
-    def _head(self, snapshot: Snapshot | None) -> Snapshot | None:
-        return snapshot or self.log.latest()
-
-    def _newest_schema(self) -> TableSchema:
-        newest = self.schemas.latest()
-        if newest is None:
-            raise NotFound(f"There is no table at {self.store.root_url}.", kind="table_not_found")
-        return newest
-
-    def _snapshots(self, _: Snapshot | None) -> pa.Table:
-        names = [field.name for field in _SNAPSHOTS if field.name not in ("snapshot_id", "commit_time")]
-        rows = (
-            {
-                "snapshot_id": snapshot.id,
-                "commit_time": snapshot.time_ms,
-                **{name: getattr(snapshot, name) for name in names},
-            }
-            for snapshot in self.log.walk()
+    Raises:
+        InvalidRequest: no such system table or column; the sentence names the nearest.
+    Cost: what its rows are read from: 1 GET a snapshot, a tag, a schema; the manifests of one snapshot.
+    """
+    plain = name.removeprefix("$")
+    reader = SYSTEM_TABLES.get(plain)
+    if reader is None:
+        near = get_close_matches(plain, SYSTEM_TABLES, n=1)
+        hint = f"did you mean ${near[0]}? " if near else ""
+        raise InvalidRequest(
+            f"There is no system table ${plain}: {hint}there are {_names_of_all()}.",
+            kind="unknown_system_table",
+            name=plain,
         )
-        return _table(rows, _SNAPSHOTS)
-
-    def _tags(self, _: Snapshot | None) -> pa.Table:
-        rows = (
-            {
-                "tag_name": tag.name,
-                "snapshot_id": tag.snapshot.id,
-                "schema_id": tag.snapshot.schema_id,
-                "commit_time": tag.snapshot.time_ms,
-                "record_count": tag.snapshot.total_record_count,
-                "create_time": tag.create_time_ms,
-                "time_retained": None if tag.time_retained_ms is None else format_iso_duration(tag.time_retained_ms),
-            }
-            for tag in self.tags.list()
+    table = reader(branch, snapshot)
+    if columns is None:
+        return table
+    columns = names_of(columns)
+    aliases = _ALIASES.get(plain, {})
+    unknown = [column for column in columns if aliases.get(column, column) not in table.column_names]
+    if unknown:
+        raise InvalidRequest(
+            f"${plain} has no column {unknown[0]!r}: it has {', '.join(table.column_names)}.",
+            kind="unknown_column",
+            column=unknown[0],
         )
-        return _table(rows, _TAGS)
+    return table.select([aliases.get(column, column) for column in columns]).rename_columns(list(columns))
 
-    def _schemas(self, _: Snapshot | None) -> pa.Table:
-        def row(schema: TableSchema) -> dict[str, Any]:
-            members = msgspec.json.decode(encode_schema(schema))
-            return {
-                "schema_id": schema.id,
-                "fields": _json(members["fields"]),
-                "partition_keys": _json(schema.partition_keys),
-                "primary_keys": _json(schema.primary_keys),
-                "options": _json(schema.options),
-                "comment": schema.comment,
-                "update_time": schema.time_ms,
-            }
 
-        return _table((row(self.schemas.load(schema_id)) for schema_id in self.schemas.ids()), _SCHEMAS)
+def _newest_schema(branch: TableBranch) -> TableSchema:
+    newest = branch.schemas.latest()
+    if newest is None:
+        raise NotFound(f"There is no table at {branch.store.root_url}.", kind="table_not_found")
+    return newest
 
-    def _options(self, _: Snapshot | None) -> pa.Table:
-        options = self._newest_schema().options
-        return _table(({"key": key, "value": value} for key, value in options.items()), _OPTIONS)
 
-    def _branches(self, _: Snapshot | None) -> pa.Table:
-        rows = ({"branch_name": branch.name, "create_time": branch.created_ms} for branch in self.branches.list())
-        return _table(rows, _BRANCHES)
-
-    def _consumers(self, _: Snapshot | None) -> pa.Table:
-        def rows() -> Iterator[dict[str, Any]]:
-            for meta in self.store.list(self.layout.consumer_folder):
-                consumer = parse_consumer(meta.path)
-                if consumer is not None:
-                    yield {"consumer_id": consumer, "next_snapshot_id": next_snapshot_of(self.store, meta.path)}
-
-        return _table(rows(), _CONSUMERS)
-
-    def _manifests(self, snapshot: Snapshot | None) -> pa.Table:
-        head = self._head(snapshot)
-        if head is None:
-            return _MANIFESTS.empty_table()
-        fields = _partition_fields(self._newest_schema())
-        metas = self.reader.all_metas(head)
-        least = _partition_texts([meta.partition_stats.min_values for meta in metas], fields)
-        greatest = _partition_texts([meta.partition_stats.max_values for meta in metas], fields)
-        rows = (
-            {
-                "file_name": meta.file_name,
-                "file_size": meta.file_size,
-                "num_added_files": meta.added_file_count,
-                "num_deleted_files": meta.deleted_file_count,
-                "schema_id": meta.schema_id,
-                "min_partition_stats": least[index],
-                "max_partition_stats": greatest[index],
-            }
-            for index, meta in enumerate(metas)
-        )
-        return _table(rows, _MANIFESTS)
-
-    def _partitions(self, snapshot: Snapshot | None) -> pa.Table:
-        head = self._head(snapshot)
-        if head is None:
-            return _PARTITIONS.empty_table()
-        live = self.reader.live_entries(head)
-        grouped = live.group_by("partition").aggregate(
-            [
-                ("row_count", "sum"),
-                ("file_size", "sum"),
-                ("file_name", "count"),
-                ("creation_time_ms", "max"),
-                ("bucket", "count_distinct"),
-            ]
-        )
-        count = grouped.num_rows
-        nothing = {name: pa.nulls(count, _PARTITIONS.field(name).type) for name in _PARTITIONS.names}
-        columns = {
-            **nothing,
-            "partition": pa.array(_partition_names(grouped["partition"], self._newest_schema()), _TEXT),
-            "record_count": grouped["row_count_sum"],
-            "file_size_in_bytes": grouped["file_size_sum"],
-            "file_count": grouped["file_name_count"],
-            "last_update_time": grouped["creation_time_ms_max"].cast(_LONG).cast(_TIME),
-            "total_buckets": grouped["bucket_count_distinct"].cast(pa.int32()),
-            "done": pa.array([False] * count),
-            "deleted_record_count": pa.array([0] * count, _LONG),
+def _snapshots_table(branch: TableBranch, _: Snapshot | None) -> pa.Table:
+    names = [field.name for field in _SNAPSHOTS if field.name not in ("snapshot_id", "commit_time")]
+    rows = (
+        {
+            "snapshot_id": snapshot.id,
+            "commit_time": snapshot.time_ms,
+            **{name: getattr(snapshot, name) for name in names},
         }
-        return pa.table([columns[name] for name in _PARTITIONS.names], schema=_PARTITIONS).sort_by("partition")
+        for snapshot in branch.snapshots.walk()
+    )
+    return _table(rows, _SNAPSHOTS)
 
-    def _files(self, snapshot: Snapshot | None) -> pa.Table:
-        head = self._head(snapshot)
-        if head is None:
-            return _FILES.empty_table()
-        schema = self._newest_schema()
-        live = self.reader.live_entries(head)
-        count = live.num_rows
-        keys = [field for name in schema.trimmed_primary_keys if (field := schema.field_by_name(name))]
-        statistics = self._value_statistics(live, schema)
-        sources = live["file_source"].to_pylist()
-        columns = {
-            "partition": pa.array(_partition_names(live["partition"], schema), _TEXT),
-            "bucket": live["bucket"],
-            "file_path": _paths(live, schema=schema, layout=self.layout),
-            "file_format": pc.replace_substring_regex(live["file_name"], pattern=r"^.*\.", replacement=""),
-            "schema_id": live["schema_id"],
-            "level": live["level"],
-            "record_count": live["row_count"],
-            "file_size_in_bytes": live["file_size"],
-            "min_key": pa.array(_key_texts(live["min_key"], keys) if keys else [None] * count, _TEXT),
-            "max_key": pa.array(_key_texts(live["max_key"], keys) if keys else [None] * count, _TEXT),
-            "null_value_counts": pa.array([nulls for nulls, _, _ in statistics], _TEXT),
-            "min_value_stats": pa.array([least for _, least, _ in statistics], _TEXT),
-            "max_value_stats": pa.array([greatest for _, _, greatest in statistics], _TEXT),
-            "min_sequence_number": live["min_sequence_number"],
-            "max_sequence_number": live["max_sequence_number"],
-            "creation_time": live["creation_time_ms"],
-            "deleteRowCount": live["delete_row_count"],
-            "file_source": pa.array([None if source is None else str(source) for source in sources], _TEXT),
-            "first_row_id": live["first_row_id"],
-            "write_cols": live["write_cols"],
-            "commit_snapshot": live["commit_snapshot"],
+
+def _tags_table(branch: TableBranch, _: Snapshot | None) -> pa.Table:
+    rows = (
+        {
+            "tag_name": tag.name,
+            "snapshot_id": tag.snapshot.id,
+            "schema_id": tag.snapshot.schema_id,
+            "commit_time": tag.snapshot.time_ms,
+            "record_count": tag.snapshot.total_record_count,
+            "create_time": tag.create_time_ms,
+            "time_retained": None if tag.time_retained_ms is None else format_iso_duration(tag.time_retained_ms),
         }
-        return pa.table([columns[field.name].cast(field.type) for field in _FILES], schema=_FILES)
-
-    def _value_statistics(self, live: pa.Table, schema: TableSchema) -> list[tuple[str, str, str]]:
-        """(null counts, minima, maxima) of each file as JSON by the newest column names, matched by field id."""
-        found = [("{}", "{}", "{}")] * live.num_rows
-        groups: dict[tuple[int, tuple[str, ...] | None], list[int]] = {}
-        for row, (schema_id, names) in enumerate(
-            zip(live["schema_id"].to_pylist(), live["value_stats_cols"].to_pylist(), strict=True)
-        ):
-            groups.setdefault((schema_id, None if names is None else tuple(names)), []).append(row)
-        newest = {field.id: field.name for field in schema.fields}
-        for (schema_id, names), rows in groups.items():
-            written = self.schemas.load(schema_id).fields
-            fields = written if names is None else [field for name in names for field in written if field.name == name]
-            part = live.take(pa.array(rows))
-            shown = [newest.get(field.id) for field in fields]
-            least = _values(part["value_stats_min"], fields)
-            greatest = _values(part["value_stats_max"], fields)
-            nulls = part["value_stats_null_counts"].to_pylist()
-            for index, row in enumerate(rows):
-                found[row] = (
-                    _json_map(shown, nulls[index] or []),
-                    _json_map(shown, least[index]),
-                    _json_map(shown, greatest[index]),
-                )
-        return found
+        for tag in branch.tags.list()
+    )
+    return _table(rows, _TAGS)
 
 
-SYSTEM_TABLES: dict[str, Callable[[SystemTables, Snapshot | None], pa.Table]] = {
-    "snapshots": SystemTables._snapshots,
-    "tags": SystemTables._tags,
-    "schemas": SystemTables._schemas,
-    "files": SystemTables._files,
-    "manifests": SystemTables._manifests,
-    "options": SystemTables._options,
-    "partitions": SystemTables._partitions,
-    "branches": SystemTables._branches,
-    "consumers": SystemTables._consumers,
+def _schemas_table(branch: TableBranch, _: Snapshot | None) -> pa.Table:
+    def row(schema: TableSchema) -> dict[str, Any]:
+        members = msgspec.json.decode(encode_schema(schema))
+        return {
+            "schema_id": schema.id,
+            "fields": _json(members["fields"]),
+            "partition_keys": _json(schema.partition_keys),
+            "primary_keys": _json(schema.primary_keys),
+            "options": _json(schema.options),
+            "comment": schema.comment,
+            "update_time": schema.time_ms,
+        }
+
+    return _table((row(branch.schemas.load(schema_id)) for schema_id in branch.schemas.ids()), _SCHEMAS)
+
+
+def _options_table(branch: TableBranch, _: Snapshot | None) -> pa.Table:
+    options = _newest_schema(branch).options
+    return _table(({"key": key, "value": value} for key, value in options.items()), _OPTIONS)
+
+
+def _branches_table(branch: TableBranch, _: Snapshot | None) -> pa.Table:
+    rows = ({"branch_name": one.name, "create_time": one.created_ms} for one in list_branches(branch.main))
+    return _table(rows, _BRANCHES)
+
+
+def _consumers_table(branch: TableBranch, _: Snapshot | None) -> pa.Table:
+    rows = (
+        {"consumer_id": one.name, "next_snapshot_id": one.next_snapshot_id}
+        for one in load_consumers(branch.store, branch.layout)
+    )
+    return _table(rows, _CONSUMERS)
+
+
+def _manifests_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
+    head = snapshot or branch.snapshots.latest()
+    if head is None:
+        return _MANIFESTS.empty_table()
+    fields = _partition_fields(_newest_schema(branch))
+    metas = branch.reader.all_metas(head)
+    least = _partition_texts([meta.partition_stats.min_values for meta in metas], fields)
+    greatest = _partition_texts([meta.partition_stats.max_values for meta in metas], fields)
+    rows = (
+        {
+            "file_name": meta.file_name,
+            "file_size": meta.file_size,
+            "num_added_files": meta.added_file_count,
+            "num_deleted_files": meta.deleted_file_count,
+            "schema_id": meta.schema_id,
+            "min_partition_stats": least[index],
+            "max_partition_stats": greatest[index],
+        }
+        for index, meta in enumerate(metas)
+    )
+    return _table(rows, _MANIFESTS)
+
+
+def _partitions_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
+    head = snapshot or branch.snapshots.latest()
+    if head is None:
+        return _PARTITIONS.empty_table()
+    live = branch.reader.live_entries(head)
+    grouped = live.group_by("partition").aggregate(
+        [
+            ("row_count", "sum"),
+            ("file_size", "sum"),
+            ("file_name", "count"),
+            ("creation_time_ms", "max"),
+            ("bucket", "count_distinct"),
+        ]
+    )
+    count = grouped.num_rows
+    nothing = {name: pa.nulls(count, _PARTITIONS.field(name).type) for name in _PARTITIONS.names}
+    columns = {
+        **nothing,
+        "partition": pa.array(_partition_names(grouped["partition"], _newest_schema(branch)), _TEXT),
+        "record_count": grouped["row_count_sum"],
+        "file_size_in_bytes": grouped["file_size_sum"],
+        "file_count": grouped["file_name_count"],
+        "last_update_time": grouped["creation_time_ms_max"].cast(_LONG).cast(_TIME),
+        "total_buckets": grouped["bucket_count_distinct"].cast(pa.int32()),
+        "done": pa.array([False] * count),
+        "deleted_record_count": pa.array([0] * count, _LONG),
+    }
+    return pa.table([columns[name] for name in _PARTITIONS.names], schema=_PARTITIONS).sort_by("partition")
+
+
+def _files_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
+    head = snapshot or branch.snapshots.latest()
+    if head is None:
+        return _FILES.empty_table()
+    schema = _newest_schema(branch)
+    live = branch.reader.live_entries(head)
+    count = live.num_rows
+    keys = [field for name in schema.trimmed_primary_keys if (field := schema.field_by_name(name))]
+    statistics = _value_statistics(branch, live, schema)
+    sources = live["file_source"].to_pylist()
+    columns = {
+        "partition": pa.array(_partition_names(live["partition"], schema), _TEXT),
+        "bucket": live["bucket"],
+        "file_path": _paths(live, schema=schema, layout=branch.layout),
+        "file_format": pc.replace_substring_regex(live["file_name"], pattern=r"^.*\.", replacement=""),
+        "schema_id": live["schema_id"],
+        "level": live["level"],
+        "record_count": live["row_count"],
+        "file_size_in_bytes": live["file_size"],
+        "min_key": pa.array(_key_texts(live["min_key"], keys) if keys else [None] * count, _TEXT),
+        "max_key": pa.array(_key_texts(live["max_key"], keys) if keys else [None] * count, _TEXT),
+        "null_value_counts": pa.array([nulls for nulls, _, _ in statistics], _TEXT),
+        "min_value_stats": pa.array([least for _, least, _ in statistics], _TEXT),
+        "max_value_stats": pa.array([greatest for _, _, greatest in statistics], _TEXT),
+        "min_sequence_number": live["min_sequence_number"],
+        "max_sequence_number": live["max_sequence_number"],
+        "creation_time": live["creation_time_ms"],
+        "deleteRowCount": live["delete_row_count"],
+        "file_source": pa.array([None if source is None else str(source) for source in sources], _TEXT),
+        "first_row_id": live["first_row_id"],
+        "write_cols": live["write_cols"],
+        "commit_snapshot": live["commit_snapshot"],
+    }
+    return pa.table([columns[field.name].cast(field.type) for field in _FILES], schema=_FILES)
+
+
+def _value_statistics(branch: TableBranch, live: pa.Table, schema: TableSchema) -> list[tuple[str, str, str]]:
+    """(null counts, minima, maxima) of each file as JSON by the newest column names, matched by field id."""
+    found = [("{}", "{}", "{}")] * live.num_rows
+    groups: dict[tuple[int, tuple[str, ...] | None], list[int]] = {}
+    for row, (schema_id, names) in enumerate(
+        zip(live["schema_id"].to_pylist(), live["value_stats_cols"].to_pylist(), strict=True)
+    ):
+        groups.setdefault((schema_id, None if names is None else tuple(names)), []).append(row)
+    newest = {field.id: field.name for field in schema.fields}
+    for (schema_id, names), rows in groups.items():
+        written = branch.schemas.load(schema_id).fields
+        fields = written if names is None else [field for name in names for field in written if field.name == name]
+        part = live.take(pa.array(rows))
+        shown = [newest.get(field.id) for field in fields]
+        least = _values(part["value_stats_min"], fields)
+        greatest = _values(part["value_stats_max"], fields)
+        nulls = part["value_stats_null_counts"].to_pylist()
+        for index, row in enumerate(rows):
+            found[row] = (
+                _json_map(shown, nulls[index] or []),
+                _json_map(shown, least[index]),
+                _json_map(shown, greatest[index]),
+            )
+    return found
+
+
+SYSTEM_TABLES: dict[str, Callable[[TableBranch, Snapshot | None], pa.Table]] = {
+    "snapshots": _snapshots_table,
+    "tags": _tags_table,
+    "schemas": _schemas_table,
+    "files": _files_table,
+    "manifests": _manifests_table,
+    "options": _options_table,
+    "partitions": _partitions_table,
+    "branches": _branches_table,
+    "consumers": _consumers_table,
 }
 """Every system table by name."""
 
@@ -454,11 +445,3 @@ def _partition_texts(rows: Sequence[bytes], fields: Sequence[DataField]) -> list
     """``{2013-01-01, 3}`` a row, ``null`` for null; ``{}`` without partitions."""
     values = _values(pa.chunked_array([pa.array(rows, pa.binary())]), fields)
     return ["{" + ", ".join("null" if value is None else str(_plain(value)) for value in row) + "}" for row in values]
-
-
-def next_snapshot_of(store: ObjectStore, path: str) -> int:
-    """The snapshot a consumer reads next, and so holds. Raises `Corruption`. Cost: 1 GET."""
-    try:
-        return int(msgspec.json.decode(store.get(path))["nextSnapshot"])
-    except (msgspec.DecodeError, KeyError, TypeError, ValueError) as broken:
-        raise Corruption(f"{path} is not a consumer's progress: {broken}.", path=path) from broken

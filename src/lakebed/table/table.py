@@ -1,49 +1,108 @@
-"""The facade: one object a table (or branch of one), whose verbs delegate to the rooms beside it.
+"""The facade: one object a table, or branch of one, whose methods call the functions of this package.
 
-Owns: the wiring of those rooms, and the schema it last saw. Invariants: no storage logic here; a `Table` is
-thread-safe; every verb looks at the newest snapshot, so what was committed before a verb began is seen by it.
+Owns: `Table`, and nothing else: each method documents a verb and hands the context to the function that implements it.
+Invariants: no storage logic here; a `Table` is thread-safe; every verb looks at the newest snapshot, so it sees what
+was committed before it began. What writes, and what reads rows, is imported by the methods that need it: loading it
+takes half of the time of a short command.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 import pyarrow as pa
+from typing_extensions import Unpack
 
-from lakebed.errors import AlreadyExists, Conflict, InvalidRequest
+from lakebed.errors import InvalidRequest
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, ReclaimReport, Version
 from lakebed.runtime import Environment
+from lakebed.table import branches, travel, versions
 from lakebed.table.branches import Branch
-from lakebed.table.layout import Layout
-from lakebed.table.model import (
-    DataField,
-    Snapshot,
-    Tag,
-)
+from lakebed.table.context import TableBranch
+from lakebed.table.model import BucketChange, CommitKind, DataField, Rows, Snapshot, TableSchema, Tag
+from lakebed.table.options import TableOptions
 from lakebed.table.schema import (
-    SchemaLog,
+    add_column,
+    drop_column,
+    move_column,
     new_schema,
+    remove_options,
+    rename_column,
+    set_options,
+    widen_column,
 )
-from lakebed.table.table_rows import TableRows
-from lakebed.table.table_tags import TableTags
-from lakebed.table.travel import Time
-from lakebed.table.versions import TableView, list_pins, list_versions, pin_of, version_of
+from lakebed.table.travel import Resolved, SourceOptions, Time
+from lakebed.table.types import arrow_schema
+from lakebed.table.versions import TableView
+from lakebed.texts import html_table, names_of
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    from duckdb import DuckDBPyConnection
+
+    from lakebed.table.commit import Basis, CommitOptions
+    from lakebed.table.compact import CompactProgress, CompactReport
     from lakebed.table.deletion import ProgressCall
+    from lakebed.table.expire import ExpireRules
+    from lakebed.table.incremental import TableDiff
+    from lakebed.table.overwrite import Overwrite
+    from lakebed.table.predicate import Predicate
+    from lakebed.table.scan import ReadOptions, Scan
+    from lakebed.table.write import TableWriter
 
 __all__ = ["Table"]
 
+P = ParamSpec("P")
 
-class Table(TableRows, TableTags):
+
+class Table:
     """A table at a folder of an object store. Make one with `Table.create` or `Table.open`.
 
-    Its rooms are attributes; see `TableRooms`.
+    Attributes:
+        context: store, schemas, snapshots, tags and manifests of this branch, for code that builds on tables.
+        name: as its lake knows it, such as ``db.flights``.
+        store: the table's folder.
+        layout: paths of this branch.
+        branch: None for main.
+        environment: clock, randomness and concurrency.
     """
 
-    # ---- making and opening
+    def __init__(self, context: TableBranch) -> None:
+        self.context = context
+        self.name = context.name
+        self.store = context.store
+        self.layout = context.layout
+        self.branch = context.branch
+        self.environment = context.environment
+
+    def __repr__(self) -> str:
+        branch = "" if self.branch is None else f", branch={self.branch!r}"
+        return f"Table({self.name!r}, url={self.url!r}{branch})"
+
+    def _repr_html_(self) -> str:
+        """For a notebook: the columns."""
+        schema = self.schema
+        keys = (("primary key", schema.primary_keys), ("partition", schema.partition_keys))
+        rows = [
+            (
+                field.name,
+                field.type,
+                "yes" if field.nullable else "no",
+                ", ".join(kind for kind, names in keys if field.name in names),
+                field.description,
+            )
+            for field in schema.fields
+        ]
+        return html_table(("column", "type", "nullable", "key", "comment"), rows, title=repr(self))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """As the address that another process opens; a store in this process's memory refuses it."""
+        return _unpickled, (self.store, self.name, self.schema, self.branch)
+
+    # ---- create and open
 
     @classmethod
     def create(
@@ -58,7 +117,7 @@ class Table(TableRows, TableTags):
         comment: str = "",
         environment: Environment | None = None,
     ) -> Table:
-        """Make a new, empty table in a folder.
+        """Create an empty table in a folder.
 
         Raises:
             AlreadyExists: the folder holds a table. The put of the first schema decides between racing creators.
@@ -74,194 +133,223 @@ class Table(TableRows, TableTags):
             comment=comment,
             time_ms=environment.clock.now_ms(),
         )
-        log = SchemaLog(store, Layout())
-        if log.ids():
-            raise _taken(name, store)
-        try:
-            created = log.store_next(first)
-        except Conflict as taken:
-            raise _taken(name, store) from taken
-        return cls(store, name=name, schema=created, environment=environment)
+        return cls(branches.create_main(store, name=name, schema=first, environment=environment))
 
-    # ---- branches
+    @classmethod
+    def open(
+        cls, store: ObjectStore, *, name: str, branch: str | None = None, environment: Environment | None = None
+    ) -> Table:
+        """Open a table, or one of its branches. Raises `NotFound`. Cost: 1 LIST + 1 GET."""
+        return cls(branches.open_branch(store, name=name, branch=branch, environment=environment or Environment()))
 
-    def branches(self) -> list[Branch]:
-        """All branches but main, by name."""
-        return self.branching.list()
+    def of_branch(self, branch: str) -> Table:
+        """Another branch of this table. Raises `NotFound`. Cost: as `open`."""
+        return Table.open(self.store, name=self.name, branch=branch, environment=self.environment)
 
-    def create_branch(self, name: str, *, tag: str | None = None, snapshot_id: int | None = None) -> Table:
-        """A fork of the newest snapshot, of a tag's, or of one by id.
+    # ---- schema and options
 
-        Raises `AlreadyExists`, `InvalidRequest`, `NotFound`.
-        """
-        if self.branch is not None:
-            raise _branch_of_branch(self.branch)
-        self.branching.create(name, source=self.travel.source(tag=tag, snapshot_id=snapshot_id))
-        return self.of_branch(name)
+    @property
+    def url(self) -> str:
+        """The table's folder as a URL, without credentials."""
+        return self.store.root_url
 
-    def fast_forward(self, branch: str, *, dry_run: bool = False) -> Snapshot:
-        """Make main what a branch is: its newest version becomes main's, in one commit. The branch stays.
+    @property
+    def schema(self) -> TableSchema:
+        """The newest schema this object has seen; `refresh` looks again."""
+        return self.context.schema
 
-        Main must not have moved since the branch started, or since it was last fast-forwarded to this branch; schemas
-        that were made in the branch become main's first.
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The same as Arrow fields, in order."""
+        return arrow_schema(self.schema.fields)
 
-        Returns:
-            Main's new snapshot; its newest when there is nothing to do; with `dry_run` the branch's snapshot that main
-            would become.
+    @property
+    def options(self) -> TableOptions:
+        """The table's options, parsed."""
+        return self.context.options
 
-        Raises:
-            NotFound: no such branch.
-            Conflict: kind ``not_fast_forward``: main has commits or schemas of its own since.
-            InvalidRequest: a branch of another client, or this is a branch.
-        Cost: the manifests of both versions, and 1 commit.
-        """
-        return self.history.fast_forward(branch, dry_run=dry_run)
+    def refresh(self) -> TableSchema:
+        """Look for a newer schema and remember it. Cost: 1 LIST, 1 GET when there is one."""
+        return self.context.refresh()
 
-    def delete_branch(self, name: str) -> None:
-        """Remove a branch with its snapshots and tags; its own data files become orphans. Raises `NotFound`."""
-        self.branching.delete(name)
+    # Each change is one new schema object; no data file is rewritten. Raises `InvalidRequest`.
 
-    # ---- letting versions go, bringing them back
+    def add_column(
+        self, name: str, type: str, *, comment: str | None = None, after: str | None = None, first: bool = False
+    ) -> TableSchema:
+        """Add a nullable column, by default at the end; it is null in existing rows."""
+        return self._change_schema(add_column, name, type, comment=comment, after=after, first=first)
 
-    def expire(
-        self,
-        *,
-        retain_max: int | None = None,
-        retain_min: int | None = None,
-        older_than_ms: int | None = None,
-        max_deletes: int | None = None,
-        by_order: bool = False,
-        dry_run: bool = False,
-        progress: ProgressCall | None = None,
-    ) -> ReclaimReport:
-        """Let the oldest snapshots go, with every file that no snapshot, tag or branch needs then.
+    def drop_column(self, name: str) -> TableSchema:
+        """Remove a column; older versions keep it, and a new column of the same name does not restore its values."""
+        return self._change_schema(drop_column, name)
+
+    def rename_column(self, old: str, new: str) -> TableSchema:
+        """Rename a column; its values stay."""
+        return self._change_schema(rename_column, old, new)
+
+    def widen_column(self, name: str, type: str) -> TableSchema:
+        """Give a column a wider type, such as INT to BIGINT."""
+        return self._change_schema(widen_column, name, type)
+
+    def move_column(self, name: str, *, after: str | None = None) -> TableSchema:
+        """Move a column behind another one, or to the front."""
+        return self._change_schema(move_column, name, after=after)
+
+    def set_options(self, options: Mapping[str, str]) -> TableSchema:
+        """Set options; the error for an unknown one names the nearest."""
+        return self._change_schema(set_options, options)
+
+    def remove_options(self, names: Collection[str]) -> TableSchema:
+        """Reset options to their defaults."""
+        return self._change_schema(remove_options, names)
+
+    def _change_schema(
+        self, change: Callable[Concatenate[TableSchema, P], TableSchema], *args: P.args, **options: P.kwargs
+    ) -> TableSchema:
+        return self.context.newest_schema.change(
+            lambda schema: change(schema, *args, **options), time_ms=self.context.now_ms()
+        )
+
+    # ---- write rows
+
+    def new_writer(self) -> TableWriter:
+        """A writer on the newest snapshot: ``.write(rows, deletes=None)``, then ``commit(writer.finish())``."""
+        from lakebed.table import rows
+
+        return rows.new_writer(self.context)
+
+    def write(self, rows: Rows, *, deletes: str | None = None, **options: Unpack[CommitOptions]) -> Snapshot:
+        """Append to an append table, upsert into a primary-key table.
 
         Args:
-            retain_max: newest snapshots that may stay whatever their age; default ``snapshot.num-retained.max``.
-            retain_min: newest snapshots that always stay; default ``snapshot.num-retained.min``.
-            older_than_ms: Unix ms, UTC, exclusive; default now less ``snapshot.time-retained``.
-            max_deletes: snapshots at most in one run; default ``snapshot.expire.limit``.
-            by_order: look at no time: all but the newest `retain_min` snapshots go. For a table whose commit times are
-                wrong because a writer's clock was.
-            dry_run: only say what would go; the report's `plan` has it.
-
-        Cost: the lists and delta manifests of what expires, whatever the number and size of tags.
-        """
-        return self.history.expire(
-            retain_max=retain_max,
-            retain_min=retain_min,
-            older_than_ms=older_than_ms,
-            max_deletes=max_deletes,
-            by_order=by_order,
-            dry_run=dry_run,
-            progress=progress,
-        )
-
-    def delete_tag(self, *names: str, if_exists: bool = False, dry_run: bool = False) -> ReclaimReport:
-        """Delete tags, and the files that only they needed.
-
-        Raises `NotFound` (then none is deleted), `InvalidRequest`.
-        """
-        return self.history.delete_tags(names, if_exists=if_exists, dry_run=dry_run)
-
-    def expire_tags(self, *, older_than_ms: int | None = None, dry_run: bool = False) -> ReclaimReport:
-        """Delete tags that outlived their lifetime and, with `older_than_ms` (Unix ms, UTC), all made before it."""
-        return self.history.expire_tags(older_than_ms=older_than_ms, dry_run=dry_run)
-
-    def rollback_to(
-        self, version: int | str | None = None, *, timestamp_ms: Time | None = None, dry_run: bool = False
-    ) -> Snapshot:
-        """Make an older version the newest; later snapshots and tags go, and the files only they needed.
-
-        Returns:
-            The new snapshot, equal to the target under a new id; with `dry_run` the target (`plan_rollback` has the
-            rest).
+            rows: Arrow data, a DataFrame of pandas or polars, a relation of DuckDB, or another object that exports an
+                Arrow stream, with the table's column names; values are cast where the cast is lossless.
+            deletes: name of a boolean column: true deletes the row's key (primary-key tables).
+            **options: of the commit: see `CommitOptions`.
 
         Raises:
-            NotFound: no such version.
-            InvalidRequest: a branch started after it.
+            InvalidRequest: the rows do not fit the table.
         """
-        return self.history.roll_back(version, timestamp_ms=timestamp_ms, keeps_history=False, dry_run=dry_run)
+        from lakebed.table import rows as verbs
 
-    def rollback_to_as_latest(self, version: int | str | None = None, *, timestamp_ms: Time | None = None) -> Snapshot:
-        """Make an older version the newest and keep all history. Raises `NotFound`."""
-        return self.history.roll_back(version, timestamp_ms=timestamp_ms, keeps_history=True)
+        return verbs.write(self.context, rows, deletes=deletes, options=options)
 
-    def plan_rollback(self, version: int | str | None = None, *, timestamp_ms: Time | None = None) -> ReclaimPlan:
-        """What `rollback_to` would hide and delete. Deletes nothing. Raises as it does."""
-        return self.history.plan_rollback(version, timestamp_ms=timestamp_ms)
+    def append(self, rows: Rows, **options: Unpack[CommitOptions]) -> Snapshot:
+        """Add rows to an append table. Raises `InvalidRequest` for a primary-key table."""
+        from lakebed.table import rows as verbs
 
-    def remove_orphan_files(self, *, older_than_ms: int | None = None, dry_run: bool = False) -> ReclaimReport:
-        """Delete files that nothing names, last written before a time (Unix ms, UTC; default: a day ago)."""
-        return self.history.remove_orphan_files(older_than_ms=older_than_ms, dry_run=dry_run)
+        return verbs.append(self.context, rows, options=options)
 
-    def bytes_alone(self, tag: str) -> int:
-        """Bytes that only this tag holds: what deleting it would free. Raises `NotFound`."""
-        return self.history.bytes_alone(tag)
+    def upsert(self, rows: Rows, **options: Unpack[CommitOptions]) -> Snapshot:
+        """Insert or replace rows by primary key; of equal keys the last row wins. Raises `InvalidRequest`."""
+        from lakebed.table import rows as verbs
 
-    def trigger_automatic_tags(self) -> list[Tag]:
-        """Make the automatic tags that are due, by ``tag.automatic-creation`` and its companions.
+        return verbs.upsert(self.context, rows, options=options)
 
-        Those beyond ``tag.num-retained-max`` are dropped, a person's tags never. Run it after commits or from a timer.
+    def delete(
+        self, where: Predicate | str | None = None, *, keys: Rows | None = None, **options: Unpack[CommitOptions]
+    ) -> Snapshot | None:
+        """Delete rows by predicate, or (primary-key tables) by key.
 
         Returns:
-            The tags made or moved, oldest period first.
+            The snapshot; None when no row matched the predicate.
+
+        Raises:
+            InvalidRequest: neither or both are given, or keys on an append table.
         """
-        from lakebed.table.auto_tags import AutomaticTagging, make_automatic_tags
+        from lakebed.table import rows as verbs
 
-        made, surplus = make_automatic_tags(
-            AutomaticTagging.of(self.refresh().options),
-            log=self.log,
-            tags=self.tagger,
-            now_ms=self.environment.clock.now_ms(),
-        )
-        if surplus:
-            self.delete_tag(*surplus, if_exists=True)
-        return made
+        return verbs.delete(self.context, where, keys=keys, options=options)
 
-    # ---- what every store of a lake answers
+    def overwrite(
+        self,
+        rows: Rows,
+        *,
+        partition: Mapping[str, object] | None = None,
+        dynamic: bool = False,
+        **options: Unpack[CommitOptions],
+    ) -> Snapshot:
+        """Replace all rows, those of one partition, or (`dynamic`) those of every partition of the new rows."""
+        from lakebed.table import rows as verbs
 
-    def restore(self, version: int | str) -> Version:
-        """Make an older version the newest one; history is kept. As `rollback_to_as_latest`. Raises `NotFound`."""
-        return version_of(self.rollback_to_as_latest(version), store=self.name)
+        return verbs.overwrite(self.context, rows, partition=partition, dynamic=dynamic, options=options)
 
-    def plan_reclaim(self) -> ReclaimPlan:
-        """What cleaning would delete now by the table's own options: expired snapshots, outlived tags."""
-        return self.history.plan_reclaim()
+    def commit(
+        self,
+        changes: Sequence[BucketChange],
+        *,
+        kind: CommitKind = "APPEND",
+        overwrite: Overwrite | None = None,
+        basis: Basis | None = None,
+        **options: Unpack[CommitOptions],
+    ) -> Snapshot:
+        """Make changes the newest snapshot; see `commit.commit` for lost races, replays and conflicts.
 
-    def why(self, path: str) -> Explanation:
-        """Who needs an object of the table, or when it may go. `path` is relative to the table. Raises `NotFound`."""
-        return self.history.why(path)
+        Args:
+            overwrite: also replace these live files, chosen in the newest snapshot.
+            basis: the version that the changes were made from; see `CommitRequest.basis`.
+        """
+        from lakebed.table import rows as verbs
 
-    def at(self, version: int | str) -> TableView:
-        """A read-only view of one version: a snapshot id, a tag or a branch. Raises `NotFound`, `InvalidRequest`."""
-        return TableView(table=self, resolved=self.travel.at_version(version))
+        return verbs.commit_changes(self.context, changes, kind=kind, overwrite=overwrite, basis=basis, options=options)
 
-    def versions(self) -> Iterator[Version]:
-        """Readable versions, oldest first, expired ones that a tag holds included. Cost: 1 GET a snapshot and a tag."""
-        return list_versions(self.log, self.tagger, store=self.name)
+    # ---- read rows
 
-    def pins(self) -> list[Pin]:
-        """Everything that keeps a version alive: tags, forks, consumers, and lakebed's own passing pins."""
-        return list_pins(self.store, self.tagger, layout=self.layout, name=self.name)
+    def scan(self, **options: Unpack[ReadOptions]) -> Scan:
+        """Plan a read of a version (the newest by default): ``.splits() .to_batches() .to_arrow() .count()``.
 
-    def pin(self, name: str, *, version: int | str | None = None, lifetime_ms: int | None = None) -> Pin:
-        """As `create_tag`, from any version. Raises `AlreadyExists`, `NotFound`, `InvalidRequest`."""
-        tag = self.tagger.create(name, source=self.travel.source_of(version), time_retained_ms=lifetime_ms)
-        return pin_of(tag, store=self.name, written_ms=self.tagger.written_ms().get(name))
+        A version is read with the columns it had, the newest one with today's. For the keywords see `ReadOptions`.
+        """
+        from lakebed.table import rows
 
-    def unpin(self, name: str) -> None:
-        """As `delete_tag`: data files that only this tag held go too. Raises `NotFound`."""
-        self.delete_tag(name)
+        return rows.scan(self.context, options)
 
-    def fork(self, name: str, *, version: int | str | None = None) -> Table:
-        """As `create_branch`, from any version. Raises `AlreadyExists`, `NotFound`, `InvalidRequest`."""
-        found = None if version is None else self.travel.at_version(version)
-        if found is None:
-            return self.create_branch(name)
-        if found.branch is not None:
-            raise _branch_of_branch(found.branch)
-        return self.create_branch(name, tag=found.tag, snapshot_id=None if found.tag else found.snapshot.id)
+    def read(self, **options: Unpack[ReadOptions]) -> pa.Table:
+        """The rows of a version in memory; arguments as `scan`. No order is promised."""
+        return self.scan(**options).to_arrow()
+
+    def to_pandas(self, **options: Unpack[ReadOptions]) -> pd.DataFrame:
+        """The rows of a version as a pandas DataFrame; arguments as `scan`."""
+        return self.scan(**options).to_pandas()
+
+    def to_polars(self, **options: Unpack[ReadOptions]) -> pl.DataFrame:
+        """The rows of a version as a polars DataFrame; arguments as `scan`."""
+        return self.scan(**options).to_polars()
+
+    def to_duckdb(
+        self, table_name: str, connection: DuckDBPyConnection | None = None, **options: Unpack[ReadOptions]
+    ) -> DuckDBPyConnection:
+        """The rows of a version as a view in DuckDB, as `Scan.to_duckdb`; other arguments as `scan`."""
+        return self.scan(**options).to_duckdb(table_name, connection)
+
+    def changes(self, start: int | str | None, end: int | str | None = None) -> pa.Table:
+        """The rows written after version `start` (None: ever) up to version `end` (None: the newest).
+
+        Returns:
+            Append tables: the appended rows. Primary-key tables: the last row of each key written, with ``_row_kind``
+            (``+I``, ``+U``, ``-D``). Compactions, and rows removed by overwrites and rollbacks, are left out: see
+            `diff`.
+
+        Raises:
+            NotFound: no such version, or snapshots in between have expired.
+        """
+        from lakebed.table import rows
+
+        return rows.changes(self.context, start, end)
+
+    def diff(
+        self, start: int | str, end: int | str | None = None, *, keys: str | Sequence[str] | None = None
+    ) -> TableDiff:
+        """Rows added, removed and changed from version `start` to version `end` (None: the newest).
+
+        Args:
+            start, end: snapshot ids, tags or branches; any versions, whatever happened in between.
+            keys: columns that identify a row; by default the primary key, in append tables the whole row.
+        """
+        from lakebed.table import rows
+
+        return rows.diff(self.context, start, end, keys=None if keys is None else names_of(keys))
 
     def system(
         self, name: str, *, columns: str | Sequence[str] | None = None, version: int | str | None = None
@@ -274,19 +362,302 @@ class Table(TableRows, TableTags):
         Raises:
             InvalidRequest: no such system table or column.
         """
-        from lakebed.table.system import SystemTables
+        from lakebed.table.system import read_system_table
 
-        rooms = SystemTables(self.store, self.layout, self.log, self.tagger, self.schemas, self.reader, self.branching)
         snapshot = None if version is None else self.resolve(version=version)
-        return rooms.read(name, columns=columns, snapshot=snapshot)
+        return read_system_table(self.context, name, columns=columns, snapshot=snapshot)
+
+    # ---- versions
+
+    def latest(self) -> Snapshot | None:
+        """The newest snapshot; None when nothing was ever written. Cost: 1 probe + 1 GET."""
+        return self.context.snapshots.latest()
+
+    def snapshot(self, snapshot_id: int) -> Snapshot:
+        """One snapshot by id. Raises `NotFound` with the ids that exist. Cost: 1 GET."""
+        return self.context.snapshots.snapshot(snapshot_id)
+
+    def snapshots(self) -> Iterator[Snapshot]:
+        """All snapshots that have not expired, oldest first, lazily. Cost: 1 LIST + 1 GET each."""
+        return self.context.snapshots.walk()
+
+    def resolve(self, *, version: int | str | None = None, timestamp_ms: Time | None = None) -> Snapshot:
+        """The snapshot of a version or a time; neither: the newest. See `travel` for the rules and errors."""
+        return self.locate(version=version, timestamp_ms=timestamp_ms).snapshot
+
+    def locate(self, *, version: int | str | None = None, timestamp_ms: Time | None = None) -> Resolved:
+        """As `resolve`, with the tag or the branch that the version names."""
+        return travel.resolve(self.context, version=version, timestamp=timestamp_ms)
+
+    def at(self, version: int | str) -> TableView:
+        """A read-only view of one version: a snapshot id, a tag or a branch. Raises `NotFound`, `InvalidRequest`."""
+        return TableView(table=self, resolved=travel.at_version(self.context, version))
+
+    def versions(self) -> Iterator[Version]:
+        """Readable versions, oldest first, expired ones that a tag holds included. Cost: 1 GET a snapshot and a tag."""
+        return versions.list_versions(self.context)
+
+    def pins(self) -> list[Pin]:
+        """Everything that keeps a version: tags, forks, consumers, and lakebed's own temporary pins."""
+        return versions.list_pins(self.context)
+
+    def pin(self, name: str, *, version: int | str | None = None, lifetime_ms: int | None = None) -> Pin:
+        """As `create_tag`, from any version. Raises `AlreadyExists`, `NotFound`, `InvalidRequest`."""
+        return versions.pin_version(self.context, name, version=version, lifetime_ms=lifetime_ms)
+
+    def unpin(self, name: str) -> None:
+        """As `delete_tag`: data files that only this tag held are deleted too. Raises `NotFound`."""
+        self.delete_tag(name)
+
+    # ---- tags
+
+    def create_tag(
+        self,
+        name: str,
+        *,
+        time_retained_ms: int | None = None,
+        if_not_exists: bool = False,
+        **source: Unpack[SourceOptions],
+    ) -> Tag:
+        """Pin a snapshot under a name: the newest, or that of `source`; see `SourceOptions`.
+
+        Raises:
+            InvalidRequest: a name that breaks the rules, a negative lifetime, or several sources.
+            AlreadyExists: the tag exists.
+            NotFound: nothing to tag.
+            Conflict: the source expired meanwhile.
+        Cost, from the newest snapshot: 1 GET + 2 HEADs + 1 LIST + 1 PUT: 5 requests.
+        """
+        chosen = travel.source(self.context, source)
+        return self.context.tags.create(
+            name, source=chosen, time_retained_ms=time_retained_ms, if_not_exists=if_not_exists
+        )
+
+    def replace_tag(self, name: str, *, time_retained_ms: int | None = None, **source: Unpack[SourceOptions]) -> Tag:
+        """Point an existing tag at another snapshot. Raises as `create_tag`, and `NotFound` for a missing tag."""
+        from lakebed.table import expire
+
+        chosen = travel.source(self.context, source)
+        return expire.replace_tag(self.context, name, source=chosen, time_retained_ms=time_retained_ms)
+
+    def rename_tag(self, old: str, new: str) -> Tag:
+        """Rename a tag; a crash in between leaves both names.
+
+        Raises `NotFound`, `AlreadyExists`, `InvalidRequest`.
+        """
+        return self.context.tags.rename(old, new)
+
+    def delete_tag(self, *names: str, if_exists: bool = False, dry_run: bool = False) -> ReclaimReport:
+        """Delete tags, and the files that only they needed.
+
+        Raises `NotFound` (then none is deleted), `InvalidRequest`.
+        """
+        from lakebed.table import expire
+
+        return expire.delete_tags(self.context, names, if_exists=if_exists, dry_run=dry_run)
+
+    def expire_tags(self, *, older_than_ms: int | None = None, dry_run: bool = False) -> ReclaimReport:
+        """Delete tags past their lifetime and, with `older_than_ms` (Unix ms, UTC), all created before it."""
+        from lakebed.table import expire
+
+        return expire.expire_tags(self.context, older_than_ms=older_than_ms, dry_run=dry_run)
+
+    def tags(self) -> list[Tag]:
+        """All tags, oldest snapshot first, then by name. Cost: 1 LIST + 1 GET a tag not read before."""
+        return self.context.tags.list()
+
+    def tag(self, name: str) -> Tag:
+        """One tag. Raises `NotFound` with the names that exist. Cost: 1 GET."""
+        return self.context.tags.tag(name)
+
+    def tag_exists(self, name: str) -> bool:
+        """Whether the tag exists. Cost: 1 HEAD."""
+        return self.context.tags.exists(name)
+
+    def tag_path(self, name: str) -> str:
+        """Where the tag's file is or would be, relative to the table's folder."""
+        return self.context.tags.path(name)
+
+    def tag_directory(self) -> str:
+        """The folder of the tag files, relative to the table's folder."""
+        return self.context.tags.directory
+
+    def previous_tag(self, name: str) -> Tag | None:
+        """The tag whose commit time is the newest before this one's; None for the first. Raises `NotFound`."""
+        return self.context.tags.previous(name)
+
+    def next_tag(self, name: str) -> Tag | None:
+        """The tag whose commit time is the oldest after this one's; None for the last. Raises `NotFound`."""
+        return self.context.tags.next(name)
+
+    def tagged_snapshots(self) -> Iterator[Snapshot]:
+        """Snapshots that some tag holds, oldest first, each once."""
+        return self.context.tags.tagged_snapshots()
+
+    def trigger_automatic_tags(self) -> list[Tag]:
+        """Create the automatic tags that are due, by ``tag.automatic-creation`` and its companions.
+
+        Automatic tags beyond ``tag.num-retained-max`` are deleted, others never. Run it after commits or from a timer.
+
+        Returns:
+            The tags created or moved, oldest period first.
+        """
+        from lakebed.table import auto_tags
+
+        return auto_tags.trigger_automatic_tags(self.context)
+
+    # ---- branches
+
+    def branches(self) -> list[Branch]:
+        """All branches but main, by name."""
+        return branches.list_branches(self.context.main)
+
+    def create_branch(self, name: str, *, tag: str | None = None, snapshot_id: int | None = None) -> Table:
+        """Fork the newest snapshot, a tag's, or one by id.
+
+        Raises `AlreadyExists`, `InvalidRequest`, `NotFound`.
+        """
+        if self.branch is not None:
+            raise _branch_of_branch(self.branch)
+        branches.create_branch(
+            self.context, name, source=travel.source(self.context, {"tag": tag, "snapshot_id": snapshot_id})
+        )
+        return self.of_branch(name)
+
+    def fork(self, name: str, *, version: int | str | None = None) -> Table:
+        """As `create_branch`, from any version. Raises `AlreadyExists`, `NotFound`, `InvalidRequest`."""
+        found = None if version is None else travel.at_version(self.context, version)
+        if found is None:
+            return self.create_branch(name)
+        if found.branch is not None:
+            raise _branch_of_branch(found.branch)
+        return self.create_branch(name, tag=found.tag, snapshot_id=None if found.tag else found.snapshot.id)
+
+    def fast_forward(self, branch: str, *, dry_run: bool = False) -> Snapshot:
+        """Publish a branch: its newest version becomes main's, in one commit. The branch stays.
+
+        Main must not have moved since the branch started, or since it was last fast-forwarded to this branch. Schemas
+        that were made in the branch become main's first.
+
+        Returns:
+            Main's new snapshot; its newest when there is nothing to do; with `dry_run` the branch's snapshot that main
+            would become.
+
+        Raises:
+            NotFound: no such branch.
+            Conflict: kind ``not_fast_forward``: main has commits or schemas of its own since.
+            InvalidRequest: a branch of another client, or this is a branch.
+        Cost: the manifests of both versions, and 1 commit.
+        """
+        from lakebed.table.fast_forward import fast_forward
+
+        return fast_forward(self.context, branch, dry_run=dry_run)
+
+    def delete_branch(self, name: str) -> None:
+        """Delete a branch with its snapshots and tags; its own data files become orphans. Raises `NotFound`."""
+        branches.delete_branch(self.context.main, name)
+
+    # ---- expiry, rollback, maintenance
+
+    def expire(
+        self, *, dry_run: bool = False, progress: ProgressCall | None = None, **rules: Unpack[ExpireRules]
+    ) -> ReclaimReport:
+        """Expire the oldest snapshots, and delete every file that no snapshot, tag or branch needs then.
+
+        Args:
+            dry_run: delete nothing; the report's `plan` says what would go.
+            **rules: which snapshots: see `ExpireRules`.
+
+        Cost: the lists and delta manifests of what expires, whatever the number and size of tags.
+        """
+        from lakebed.table import expire
+
+        return expire.expire(self.context, rules, dry_run=dry_run, progress=progress)
+
+    def rollback_to(
+        self, version: int | str | None = None, *, timestamp_ms: Time | None = None, dry_run: bool = False
+    ) -> Snapshot:
+        """Make an older version the newest; delete later snapshots and tags, and the files only they needed.
+
+        Returns:
+            The new snapshot, equal to the target under a new id; with `dry_run` the target (`plan_rollback` has the
+            rest).
+
+        Raises:
+            NotFound: no such version.
+            InvalidRequest: a branch started after it.
+        """
+        from lakebed.table.rollback import roll_back
+
+        return roll_back(self.context, version, timestamp_ms=timestamp_ms, keeps_history=False, dry_run=dry_run)
+
+    def rollback_to_as_latest(self, version: int | str | None = None, *, timestamp_ms: Time | None = None) -> Snapshot:
+        """Make an older version the newest and keep all history. Raises `NotFound`."""
+        from lakebed.table.rollback import roll_back
+
+        return roll_back(self.context, version, timestamp_ms=timestamp_ms, keeps_history=True)
+
+    def plan_rollback(self, version: int | str | None = None, *, timestamp_ms: Time | None = None) -> ReclaimPlan:
+        """What `rollback_to` would hide and delete. Deletes nothing. Raises as it does."""
+        from lakebed.table import rollback
+
+        return rollback.plan_rollback(self.context, version, timestamp_ms=timestamp_ms)
+
+    def restore(self, version: int | str) -> Version:
+        """Make an older version the newest one; history is kept. As `rollback_to_as_latest`. Raises `NotFound`."""
+        return versions.version_of(self.rollback_to_as_latest(version), store=self.name)
+
+    def compact(
+        self,
+        *,
+        full: bool = False,
+        where: Mapping[str, object] | None = None,
+        dry_run: bool = False,
+        progress: Callable[[CompactProgress], None] | None = None,
+    ) -> CompactReport:
+        """Rewrite small and overlapping files as fewer, larger ones, in one COMPACT snapshot; no row changes.
+
+        Args:
+            full: everything, whatever the triggers say.
+            where: values of partition columns; only such partitions.
+            dry_run: plan only.
+            progress: called after each bucket.
+        """
+        from lakebed.table.compact import compact
+
+        return compact(self.context, full=full, where=where, dry_run=dry_run, progress=progress)
+
+    def remove_orphan_files(self, *, older_than_ms: int | None = None, dry_run: bool = False) -> ReclaimReport:
+        """Delete files that nothing references, last written before a time (Unix ms, UTC; default: a day ago)."""
+        from lakebed.table import orphans
+
+        return orphans.remove_orphan_files(self.context, older_than_ms=older_than_ms, dry_run=dry_run)
+
+    def plan_reclaim(self) -> ReclaimPlan:
+        """What cleaning would delete now by the table's own options: expired snapshots, tags past their lifetime."""
+        from lakebed.table import expire
+
+        return expire.plan_reclaim(self.context)
+
+    def bytes_alone(self, tag: str) -> int:
+        """Bytes that only this tag holds: what deleting it would free. Raises `NotFound`."""
+        from lakebed.table import why
+
+        return why.bytes_alone(self.context, tag)
+
+    def why(self, path: str) -> Explanation:
+        """Which versions need an object of the table, or when it may be deleted.
+
+        `path` is relative to the table. Raises `NotFound`.
+        """
+        from lakebed.table import why
+
+        return why.why(self.context, path)
 
 
-def _taken(name: str, store: ObjectStore) -> AlreadyExists:
-    return AlreadyExists(
-        f"There is a table at {store.root_url} already: open it, or create {name!r} elsewhere.",
-        kind="table_exists",
-        table=name,
-    )
+def _unpickled(store: ObjectStore, name: str, schema: TableSchema, branch: str | None) -> Table:
+    """A table that was pickled. Cost: no request."""
+    return Table(TableBranch.of(store, name=name, schema=schema, branch=branch, environment=Environment()))
 
 
 def _branch_of_branch(branch: str) -> InvalidRequest:

@@ -1,4 +1,4 @@
-"""A table as the `Versioned` contract sees it: its readable versions, what pins them, and a view of one.
+"""The versions and pins of a table by the `Versioned` contract, and a view of one version.
 
 Owns: the translation of snapshots, tags, branches and consumers into `Version` and `Pin`, and `TableView`.
 Invariants: a version's id is its snapshot id as text; expired snapshots that a tag holds are versions too.
@@ -13,16 +13,15 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import Pin, Version
-from lakebed.table.layout import Layout, parse_consumer
+from lakebed.table.consumers import load_consumers
+from lakebed.table.context import TableBranch
 from lakebed.table.model import ROLLED_BACK_TO, Snapshot, Tag
-from lakebed.table.snapshots import SnapshotLog
-from lakebed.table.tags import HIDDEN_PREFIX, Tags, is_hidden
-from lakebed.table.travel import Resolved
+from lakebed.table.tags import HIDDEN_PREFIX, is_hidden
+from lakebed.table.travel import Resolved, source_of
 from lakebed.texts import whole_number
 
-__all__ = ["TableView", "list_pins", "list_versions", "pin_of", "rollback_target", "version_of"]
+__all__ = ["TableView", "list_pins", "list_versions", "pin_of", "pin_version", "rollback_target", "version_of"]
 
 
 class _Readable(Protocol):
@@ -88,7 +87,7 @@ def version_of(snapshot: Snapshot, *, store: str) -> Version:
 
 
 def rollback_target(snapshot: Snapshot) -> int | None:
-    """The id of the version that a rollback brought back with this snapshot; None for other snapshots."""
+    """The id of the version that a rollback restored with this snapshot; None for other snapshots."""
     return whole_number(snapshot.properties.get(ROLLED_BACK_TO, ""))
 
 
@@ -96,7 +95,7 @@ def pin_of(tag: Tag, *, store: str, written_ms: int | None = None) -> Pin:
     """A tag, or one of lakebed's hidden pins, as a pin, without an owner: the format records none.
 
     Args:
-        written_ms: when its file was written, for tags that do not say when they were made.
+        written_ms: when its file was written, for tags without a creation time.
     """
     kind, name = "tag", tag.name
     if is_hidden(tag.name):
@@ -115,38 +114,42 @@ def pin_of(tag: Tag, *, store: str, written_ms: int | None = None) -> Pin:
     )
 
 
-def list_versions(log: SnapshotLog, tags: Tags, *, store: str) -> Iterator[Version]:
-    """Readable versions, oldest first: expired ones that a tag holds, then what is left of the log. Lazy."""
-    ids = log.ids()
+def list_versions(branch: TableBranch) -> Iterator[Version]:
+    """Readable versions, oldest first: expired ones that a tag holds, then the live snapshots. Lazy."""
+    ids = branch.snapshots.ids()
     earliest = ids[0] if ids else None
-    for snapshot in tags.tagged_snapshots():
+    for snapshot in branch.tags.tagged_snapshots():
         if earliest is None or snapshot.id < earliest:
-            yield version_of(snapshot, store=store)
-    for snapshot in log.walk(ids):
-        yield version_of(snapshot, store=store)
+            yield version_of(snapshot, store=branch.name)
+    for snapshot in branch.snapshots.walk(ids):
+        yield version_of(snapshot, store=branch.name)
 
 
-def list_pins(store: ObjectStore, tags: Tags, *, layout: Layout, name: str) -> list[Pin]:
-    """Tags, forks and lakebed's own passing pins, oldest version first, then consumers.
+def list_pins(branch: TableBranch) -> list[Pin]:
+    """Tags, forks and lakebed's own temporary pins, oldest version first, then consumers.
 
     Cost: 2 LISTs + 1 GET a tag, and 1 LIST + 1 GET a consumer.
     """
-    written = tags.written_ms()
-    pins = [pin_of(tag, store=name, written_ms=written.get(tag.name)) for tag in tags.list_all()]
-    for meta in store.list(layout.consumer_folder):
-        consumer = parse_consumer(meta.path)
-        if consumer is not None:
-            from lakebed.table.system import next_snapshot_of  # with the columns of all system tables
-
-            pins.append(
-                Pin(
-                    store=name,
-                    kind="consumer",
-                    name=consumer,
-                    version=str(next_snapshot_of(store, meta.path)),
-                    owner=consumer,
-                    created_ms=meta.modified_ms,
-                    expires_ms=None,
-                )
+    written = branch.tags.written_ms()
+    pins = [pin_of(tag, store=branch.name, written_ms=written.get(tag.name)) for tag in branch.tags.list_all()]
+    for consumer in load_consumers(branch.store, branch.layout):
+        pins.append(
+            Pin(
+                store=branch.name,
+                kind="consumer",
+                name=consumer.name,
+                version=str(consumer.next_snapshot_id),
+                owner=consumer.name,
+                created_ms=consumer.written_ms,
+                expires_ms=None,
             )
+        )
     return pins
+
+
+def pin_version(
+    branch: TableBranch, name: str, *, version: int | str | None = None, lifetime_ms: int | None = None
+) -> Pin:
+    """Tag a version; see `Table.pin`."""
+    tag = branch.tags.create(name, source=source_of(branch, version), time_retained_ms=lifetime_ms)
+    return pin_of(tag, store=branch.name, written_ms=branch.tags.written_ms().get(name))

@@ -6,19 +6,19 @@ holders and the same names as they do. Does not know: how anything is deleted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pyarrow as pa
 
 from lakebed.errors import Corruption, NotFound
 from lakebed.objects.path import is_url
 from lakebed.reclaim.model import Explanation, Pin
+from lakebed.table.branches import every_branch, with_fork
+from lakebed.table.context import TableBranch
 from lakebed.table.expire import release
-from lakebed.table.holders import Holders, Line, held_from, read_holders
 from lakebed.table.layout import parse_bucket_folder, parse_schema, parse_snapshot, parse_tag
+from lakebed.table.live_versions import LiveVersions, held_from, read_live_versions
 from lakebed.table.model import Snapshot
-from lakebed.table.names import Names
 from lakebed.table.reclaim import ROLES, Role, is_named
+from lakebed.table.referenced_files import ReferencedFiles
 from lakebed.table.unfinished import Deletion, load_deletions
 from lakebed.table.versions import pin_of
 
@@ -27,42 +27,46 @@ __all__ = ["bytes_alone", "why"]
 _SHOWN_MAX = 4
 
 
-def bytes_alone(line: Line, name: str) -> int:
+def bytes_alone(branch: TableBranch, name: str) -> int:
     """Bytes that only this tag holds: what deleting it would free.
 
-    Raises `NotFound`. Cost: nothing but listings while its snapshot lives; else its manifests and its neighbours'.
+    Raises `NotFound`. Cost: only listings while its snapshot is live; else its manifests and its neighbours'.
     """
-    line.tags.tag(name)
-    plan = release(line, [name], dry_run=True).plan
+    branch.refresh()
+    branch = with_fork(branch)
+    branch.tags.tag(name)
+    plan = release(branch, [name], dry_run=True).plan
     return 0 if plan is None else plan.bytes_freed
 
 
-def why(line: Line, path: str, *, branches: Sequence[Line] = ()) -> Explanation:
-    """Who needs an object of the table, or when it may go.
+def why(branch: TableBranch, path: str) -> Explanation:
+    """Which versions of any branch need an object of the table, or when it may be deleted.
 
     Args:
         path: relative to the table's folder, or the URL of a data file outside of it.
-        branches: the other lines of versions, whose holders are asked too.
 
     Raises:
         NotFound: there is no such object, and nothing names it.
         Corruption: something that might need it is unreadable.
     Cost: a few listings; for a data file the manifests of every version, else their lists.
     """
-    fixed = _fixed(line, path)
+    branch.refresh()
+    branches = every_branch(branch)
+    branch = branches[0]
+    fixed = _fixed(branch, path)
     if fixed is not None:
         return fixed
     pins: list[Pin] = []
-    for one in (line, *branches):
+    for one in branches:
         pins += _needing(one, path)
     if pins:
         shown = ", ".join(f"{pin.kind} {pin.name}" for pin in pins[:_SHOWN_MAX])
         more = f" and {len(pins) - _SHOWN_MAX} more" if len(pins) > _SHOWN_MAX else ""
         return Explanation(path, tuple(pins), f"{path} is needed by {shown}{more}.")
-    line.store.head(path)
+    branch.store.head(path)
     waiting = [
         deletion
-        for deletion in load_deletions(line.store, line.layout)
+        for deletion in load_deletions(branch.store, branch.layout)
         if isinstance(deletion, Deletion) and path in deletion.candidates["path"].to_pylist()
     ]
     if waiting:
@@ -73,33 +77,33 @@ def why(line: Line, path: str, *, branches: Sequence[Line] = ()) -> Explanation:
     return Explanation(path, (), f"{path} is needed by no version: {orphan}.")
 
 
-def _fixed(line: Line, path: str) -> Explanation | None:
+def _fixed(branch: TableBranch, path: str) -> Explanation | None:
     """Explain objects that no version's names can answer for."""
     snapshot_id = parse_snapshot(path)
-    if snapshot_id is not None and path.startswith(line.layout.snapshot_folder + "/"):
-        line.store.head(path)
-        return _explain_snapshot(line, path, snapshot_id)
+    if snapshot_id is not None and path.startswith(branch.layout.snapshot_folder + "/"):
+        branch.store.head(path)
+        return _explain_snapshot(branch, path, snapshot_id)
     tag = parse_tag(path)
     if tag is not None:
-        written_ms = line.store.head(path).modified_ms
-        found = line.tags.find(tag)
-        pins = () if found is None else (pin_of(found, store=line.name, written_ms=written_ms),)
+        written_ms = branch.store.head(path).modified_ms
+        found = branch.tags.find(tag)
+        pins = () if found is None else (pin_of(found, store=branch.name, written_ms=written_ms),)
         return Explanation(path, pins, f"{path} is the tag {tag!r} itself: it goes when the tag is deleted or expires.")
     if parse_schema(path) is not None:
         return Explanation(path, (), f"{path} is a version of the schema: schemas are kept while the table exists.")
-    if path.startswith((line.layout.root + "lakebed/", line.layout.consumer_folder + "/")):
+    if path.startswith((branch.layout.root + "lakebed/", branch.layout.consumer_folder + "/")):
         return Explanation(path, (), f"{path} is bookkeeping, not data: it is kept.")
     return None
 
 
-def _explain_snapshot(line: Line, path: str, snapshot_id: int) -> Explanation:
-    ids = line.snapshots.ids()
-    found = line.snapshots.find(snapshot_id)
+def _explain_snapshot(branch: TableBranch, path: str, snapshot_id: int) -> Explanation:
+    ids = branch.snapshots.ids()
+    found = branch.snapshots.find(snapshot_id)
     made_ms = None if found is None else found.time_ms
-    pins = [Pin(line.name, "snapshot", str(snapshot_id), str(snapshot_id), "retention", made_ms, None)]
+    pins = [Pin(branch.name, "snapshot", str(snapshot_id), str(snapshot_id), "retention", made_ms, None)]
     if snapshot_id == ids[-1]:
         return Explanation(path, tuple(pins), f"{path} is the newest snapshot: it stays until a newer one expires it.")
-    held = held_from(line)
+    held = held_from(branch)
     if held is not None and held <= snapshot_id:
         return Explanation(path, tuple(pins), f"{path} waits for a consumer that reads snapshot {held} next.")
     newer = len(ids) - 1 - ids.index(snapshot_id)
@@ -108,34 +112,34 @@ def _explain_snapshot(line: Line, path: str, snapshot_id: int) -> Explanation:
     )
 
 
-def _needing(line: Line, path: str) -> list[Pin]:
+def _needing(branch: TableBranch, path: str) -> list[Pin]:
     """Pins and live snapshots of one line whose version names the path."""
-    names, holders = Names(line), read_holders(line)
+    names, versions = ReferencedFiles(branch), read_live_versions(branch)
     roles = _roles_of(path)
     probe = pa.table({"path": pa.array([path], pa.string())})
     pins = []
-    for snapshot_id in holders.ids.tolist():
+    for snapshot_id in versions.ids.tolist():
         try:
-            snapshot = holders.load(line, snapshot_id)
+            snapshot = versions.load(branch, snapshot_id)
             if is_named(probe, names.of(snapshot, roles))[0]:
-                pins += _holding(line, holders, snapshot)
+                pins += _holding(branch, versions, snapshot)
         except NotFound as error:
             if error.kind != "version_went":
                 raise Corruption(f"version {snapshot_id} cannot be read: {error}", path=path) from error
     return pins
 
 
-def _holding(line: Line, holders: Holders, snapshot: Snapshot) -> list[Pin]:
+def _holding(branch: TableBranch, versions: LiveVersions, snapshot: Snapshot) -> list[Pin]:
     pins = []
-    if holders.is_live(snapshot.id):
+    if versions.is_live(snapshot.id):
         version = str(snapshot.id)
-        owner = line.layout.branch or "table"
-        pins.append(Pin(line.name, "snapshot", version, version, owner, snapshot.time_ms, None))
-    written = line.tags.written_ms()
-    for entry in holders.tags:
-        tag = line.tags.find(entry.name) if entry.snapshot_id == snapshot.id else None
+        owner = branch.layout.branch or "table"
+        pins.append(Pin(branch.name, "snapshot", version, version, owner, snapshot.time_ms, None))
+    written = branch.tags.written_ms()
+    for entry in versions.tags:
+        tag = branch.tags.find(entry.name) if entry.snapshot_id == snapshot.id else None
         if tag is not None:
-            pins.append(pin_of(tag, store=line.name, written_ms=written.get(tag.name)))
+            pins.append(pin_of(tag, store=branch.name, written_ms=written.get(tag.name)))
     return pins
 
 

@@ -189,7 +189,7 @@ def test_no_hints_are_written(home: RepositoryContext) -> None:
     table.create_tag("v1")
     append(table, range(20, 25))
     table.expire(retain_max=1)
-    table.tagger.index()
+    table.context.tags.index()
     names = {meta.path for meta in store.list()}
     assert not {"snapshot/LATEST", "snapshot/EARLIEST", "lakebed/tag-index"} & names
     store.put("snapshot/LATEST", b"1")

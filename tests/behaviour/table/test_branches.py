@@ -8,7 +8,7 @@ import pytest
 
 from lakebed.errors import NotFound
 from lakebed.table.branches import fork_pin
-from lakebed.table.names import Names
+from lakebed.table.referenced_files import ReferencedFiles
 from lakebed.table.table import Table
 from lakebed.testing.between import Between
 
@@ -73,7 +73,7 @@ def test_a_late_deleter_leaves_the_pin_of_a_branch_made_anew(bench: Any) -> None
         assert between.struck
     assert [branch.fork_snapshot_id for branch in bench.table.branches()] == [2]
     assert [snapshot.id for snapshot in bench.reopen(branch="b").snapshots()] == [2]
-    assert bench.table.tagger.find(fork_pin("b")) is not None
+    assert bench.table.context.tags.find(fork_pin("b")) is not None
 
 
 def test_main_keeps_what_a_branch_of_another_client_needs(bench: Any) -> None:
@@ -89,7 +89,7 @@ def test_main_keeps_what_a_branch_of_another_client_needs(bench: Any) -> None:
         bench.store.put(f"bucket-0/{name}", b"x")
     bench.table.create_tag("one", snapshot_id=1)
     fork = bench.reopen(branch="foreign")
-    needed = set(Names(fork.history.whole).of(fork.snapshot(1)).to_pylist())
+    needed = set(ReferencedFiles(fork.context).of(fork.snapshot(1)).to_pylist())
     bench.commit("c", deleted=("b",))
     foretold = bench.table.expire(retain_max=1, retain_min=1, dry_run=True).plan
     assert not needed & {one.path for one in foretold.doomed}

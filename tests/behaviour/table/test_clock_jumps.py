@@ -70,7 +70,7 @@ def test_expiry_by_time_goes_on() -> None:
     table, clock = jumped()
     older_than_ms = clock.now_ms() - int(2.5 * DAY_S * 1000)
     table.expire(retain_min=1, older_than_ms=older_than_ms)
-    assert table.log.ids() == [9, 10]
+    assert table.context.snapshots.ids() == [9, 10]
     assert sorted(table.read()["id"].to_pylist()) == list(range(1, 11))
 
 
@@ -78,7 +78,7 @@ def test_expiry_by_order_looks_at_no_time() -> None:
     """By order, the newest retain_min snapshots stay, whatever times they have; a time beside it is refused."""
     table, clock = jumped()
     table.expire(retain_min=4, by_order=True)
-    assert table.log.ids() == [7, 8, 9, 10]
+    assert table.context.snapshots.ids() == [7, 8, 9, 10]
     with pytest.raises(InvalidRequest, match="by_order"):
         table.expire(by_order=True, older_than_ms=clock.now_ms())
 
@@ -109,10 +109,10 @@ def test_a_tag_made_while_the_clock_was_ahead_ends() -> None:
     body = bytes(table.store.get("tag/tag-short"))
     table.store.put("tag/tag-short", body)  # as on a store with a clock of its own
     table.expire_tags()
-    assert table.tagger.names() == ["short"]
+    assert table.context.tags.names() == ["short"]
     clock.advance(2.0)
     table.expire_tags()
-    assert table.tagger.names() == []
+    assert table.context.tags.names() == []
 
 
 def test_automatic_tags_go_on() -> None:

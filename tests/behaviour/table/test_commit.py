@@ -11,7 +11,7 @@ import pytest
 from lakebed.errors import Conflict, InvalidRequest, LakebedError
 from lakebed.objects.port import ObjectStore
 from lakebed.table.binary_row import EMPTY_ROW
-from lakebed.table.commit import CommitRequest, StagedChange
+from lakebed.table.commit import CommitRequest, StagedChange, commit
 from lakebed.table.manifest import entries_of_changes, files_of
 from lakebed.table.model import BucketChange, Snapshot
 from lakebed.table.overwrite import Overwrite
@@ -21,7 +21,7 @@ from lakebed.testing.clock import ManualClock
 
 def lose_races(bench: Any, rival: Any, count: int) -> None:
     """Let a rival commit right before each of the next `count` snapshot puts."""
-    original = bench.table.log.append
+    original = bench.table.context.snapshots.append
     left = [count]
 
     def append(snapshot: Snapshot) -> None:
@@ -30,7 +30,7 @@ def lose_races(bench: Any, rival: Any, count: int) -> None:
             rival()
         original(snapshot)
 
-    bench.table.log.append = append
+    bench.table.context.snapshots.append = append
 
 
 def manifests(store: ObjectStore) -> set[str]:
@@ -42,7 +42,7 @@ def referenced(bench: Any) -> set[str]:
     names = set()
     for snapshot in bench.table.snapshots():
         names |= {snapshot.base_manifest_list, snapshot.delta_manifest_list}
-        names |= {meta.file_name for meta in bench.table.reader.all_metas(snapshot)}
+        names |= {meta.file_name for meta in bench.table.context.reader.all_metas(snapshot)}
     return {f"manifest/{name}" for name in names}
 
 
@@ -64,7 +64,7 @@ def test_an_append_costs_eight_requests_whatever_came_before(bench: Any) -> None
         merged = requests.put - 5
         assert (requests.get, requests.head, requests.list, requests.delete) == (1, 1, 1, 0)
         assert merged in (0, 1)
-    metas = bench.table.reader.all_metas(bench.table.latest())
+    metas = bench.table.context.reader.all_metas(bench.table.latest())
     assert len(metas) < 32
 
 
@@ -86,7 +86,7 @@ def test_new_files_inherit_the_snapshot_that_won(bench: Any) -> None:
     assert bench.commit("ours").id == 2
     for number in range(60):
         bench.commit(f"f{number}")
-    entries = bench.table.reader.live_entries(bench.table.latest())
+    entries = bench.table.context.reader.live_entries(bench.table.latest())
     found = dict(zip(entries["file_name"].to_pylist(), entries["commit_snapshot"].to_pylist(), strict=True))
     assert found["rival"] == 1
     assert found["ours"] == 2
@@ -96,12 +96,12 @@ def test_new_files_inherit_the_snapshot_that_won(bench: Any) -> None:
 def test_files_with_a_known_snapshot_keep_it(bench: Any) -> None:
     """An upgrade (DELETE + ADD of the same file) keeps the file's first snapshot, and unknown stays unknown."""
     bench.commit("a")
-    live = bench.table.reader.live_entries(bench.commit("b"))
+    live = bench.table.context.reader.live_entries(bench.commit("b"))
     file = next(file for file in files_of(live) if file.file_name == "a")
     upgraded = replace(file, level=1)
     foreign = replace(file, file_name="foreign", commit_snapshot=-1)
     newest = bench.table.commit([BucketChange(EMPTY_ROW, 0, -1, (upgraded, foreign), (file,))], kind="COMPACT")
-    entries = bench.table.reader.live_entries(newest)
+    entries = bench.table.context.reader.live_entries(newest)
     found = dict(zip(entries["file_name"].to_pylist(), entries["commit_snapshot"].to_pylist(), strict=True))
     assert found == {"a": 1, "b": 2, "foreign": -1}
 
@@ -210,8 +210,8 @@ def test_a_replay_is_recognised_after_its_snapshot_expired(bench: Any) -> None:
     bench.commit("a", commit_user="job", commit_identifier=5)
     bench.commit("b")
     newest = bench.commit("c")
-    bench.table.log.log.raise_boundary(3)
-    bench.table.log.log.delete([1, 2])
+    bench.table.context.snapshots.log.raise_boundary(3)
+    bench.table.context.snapshots.log.delete([1, 2])
     assert bench.commit("a2", commit_user="job", commit_identifier=5) == newest
     assert bench.live() == ["a", "b", "c"]
 
@@ -250,7 +250,7 @@ def test_a_change_derived_from_the_state_is_derived_at_each_try(bench: Any) -> N
     bench.commit("a")
     rival = bench.reopen()
     lose_races(bench, lambda: rival.commit([bench.change("r")]), 1)
-    bench.table.committer.commit(CommitRequest(kind="APPEND", derive=derive))
+    commit(bench.table.context, CommitRequest(kind="APPEND", derive=derive))
     assert seen == [1, 2]
     assert bench.live() == ["a", "d", "r"]
 
@@ -263,7 +263,7 @@ def test_an_error_while_deriving_leaves_nothing(bench: Any) -> None:
 
     bench.commit("a")
     with pytest.raises(LakebedError):
-        bench.table.committer.commit(CommitRequest(kind="APPEND", derive=derive))
+        commit(bench.table.context, CommitRequest(kind="APPEND", derive=derive))
     assert manifests(bench.store) == referenced(bench)
     assert bench.table.latest().id == 1
 

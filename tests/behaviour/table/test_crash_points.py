@@ -18,12 +18,13 @@ from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.binary_row import encode_row
-from lakebed.table.holders import read_holders
+from lakebed.table.branches import every_branch
+from lakebed.table.live_versions import read_live_versions
 from lakebed.table.manifest import files_of
 from lakebed.table.manifest_cache import PROCESS_CACHE, ManifestCache
 from lakebed.table.manifest_reader import ManifestReader
 from lakebed.table.model import BucketChange, DataFile, Snapshot
-from lakebed.table.names import Names
+from lakebed.table.referenced_files import ReferencedFiles
 from lakebed.table.table import Table
 from lakebed.testing import Call, Crashed, Fault, FaultyStore, ManualClock, PowerLossStore, RecordingStore
 from worlds.table.world import InlineRuntime, TableWorld
@@ -116,7 +117,7 @@ def open_table(store: ObjectStore, who: str) -> Table:
 
 def commit(table: Table) -> None:
     """One file more, one less."""
-    live = table.reader.live_entries(table.latest() or pytest.fail("no snapshot"))
+    live = table.context.reader.live_entries(table.latest() or pytest.fail("no snapshot"))
     world_file = BucketChange(
         live["partition"][0].as_py(), 0, 1, deleted=(table_files(table)[0],), added=(new_file(table, "crash"),)
     )
@@ -125,12 +126,12 @@ def commit(table: Table) -> None:
 
 def table_files(table: Table) -> list[DataFile]:
     """Data files of the newest snapshot, first partition first."""
-    return files_of(table.reader.live_entries(table.latest() or pytest.fail("no snapshot")))
+    return files_of(table.context.reader.live_entries(table.latest() or pytest.fail("no snapshot")))
 
 
 def new_file(table: Table, name: str) -> DataFile:
     """A data file like the first one, with its object."""
-    partition = table.reader.live_entries(table.latest() or pytest.fail("no snapshot"))["partition"][0].as_py()
+    partition = table.context.reader.live_entries(table.latest() or pytest.fail("no snapshot"))["partition"][0].as_py()
     value = "a" if partition == encode_row(["a"], ["STRING"]) else "b"
     table.store.put(f"pt={value}/bucket-0/data-{name}.parquet", b"x")
     return replace(
@@ -179,7 +180,7 @@ def may_lose(verb: str) -> tuple[set[int], set[str]]:
 def files_at(table: Table, snapshot: Snapshot) -> frozenset[str]:
     """Data files of a version, decoded from the store."""
     reader = ManifestReader(table.store, table.layout, environment=table.environment, cache=_CHECKED)
-    names = Names(replace(table.history.whole, reader=reader))
+    names = ReferencedFiles(replace(table.context, reader=reader))
     return frozenset(names.of(snapshot, ["data"]).to_pylist())
 
 
@@ -206,12 +207,12 @@ def check_versions(table: Table, verb: str) -> None:
 def unneeded(table: Table) -> set[str]:
     """Data files and manifests that no version of any branch names."""
     used: set[str] = set()
-    for line in table.history.lines():
+    for line in every_branch(table.context):
         line = replace(
             line, reader=ManifestReader(table.store, line.layout, environment=table.environment, cache=_CHECKED)
         )
-        holders = read_holders(line)
-        names = Names(line)
+        holders = read_live_versions(line)
+        names = ReferencedFiles(line)
         for snapshot_id in holders.ids.tolist():
             used |= set(names.of(holders.load(line, snapshot_id)).to_pylist())
     stored = (meta.path for meta in table.store.list(""))
@@ -235,7 +236,7 @@ def check_recovery(store: ObjectStore, verb: str, put: set[str], *, where: str) 
     assert not unneeded(table)
     assert not [meta.path for meta in store.list("lakebed/reclaim")], "unfinished work is left"
     check_branch(table)
-    assert not [name for name in table.tagger.all_names() if name.startswith("lakebed.")], "a hidden pin is left"
+    assert not [name for name in table.context.tags.all_names() if name.startswith("lakebed.")], "a hidden pin is left"
 
 
 def check_branch(table: Table) -> None:
@@ -258,7 +259,7 @@ def check_branch(table: Table) -> None:
 
 def commit_after(table: Table) -> None:
     """A commit by another process after the fault."""
-    partition = table.reader.live_entries(table.latest() or pytest.fail("no snapshot"))["partition"][0].as_py()
+    partition = table.context.reader.live_entries(table.latest() or pytest.fail("no snapshot"))["partition"][0].as_py()
     table.commit([BucketChange(partition, 0, 1, added=(new_file(table, "after"),))])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lakebed.errors import Conflict, InvalidRequest
+from lakebed.errors import Closed, Conflict, InvalidRequest
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.compact import CompactProgress, run_task
-from lakebed.table.read import read_split
+from lakebed.table.compact import CompactProgress, CompactTask, compact, current_tasks, run_task
+from lakebed.table.model import BucketChange
+from lakebed.table.read import ReadPlan, read_split
 from lakebed.table.table import Table
 
 MIB = 1 << 20
@@ -134,14 +135,25 @@ def test_progress_counts_up_to_the_end() -> None:
     assert seen[-1].bytes_done == seen[-1].bytes_total
 
 
+def compacted(table: Table) -> list[BucketChange]:
+    """A full compaction whose files are written and not committed."""
+    changes: list[BucketChange] = []
+
+    def run(tasks: Sequence[CompactTask], plan: ReadPlan) -> list[BucketChange]:
+        changes.extend(run_task(table.store, task, plan=plan, environment=table.environment) for task in tasks)
+        raise Closed("before the commit")
+
+    with pytest.raises(Closed):
+        compact(table.context, full=True, run_tasks=run)
+    return changes
+
+
 def test_a_compaction_overtaken_by_another_starts_over() -> None:
     """Two compactions of the same files: one commits, the other notices and ends without harm; upserts never wait."""
     table = make("compact-race")
     for v in range(6):
         table.upsert(rows(range(10), v=v))
-    overtaken = table.rows.compactor()
-    tasks = overtaken.plan(full=True)
-    changes = overtaken._run_tasks(tasks, None)
+    changes = compacted(table)
     table.upsert(rows(range(5), v=9))
     assert table.compact(full=True).snapshot is not None
     with pytest.raises(Conflict):
@@ -154,8 +166,7 @@ def test_rows_written_during_a_compaction_survive_it() -> None:
     table = make("compact-during")
     for v in range(6):
         table.upsert(rows(range(10), v=v))
-    compactor = table.rows.compactor()
-    changes = compactor._run_tasks(compactor.plan(full=True), None)
+    changes = compacted(table)
     table.upsert(rows(range(3), v=7))
     table.delete(keys=rows([9]).select(["dt", "id"]))
     table.commit(changes, kind="COMPACT")
@@ -186,7 +197,7 @@ def test_merging_is_bounded_in_memory(tmp_path: Path) -> None:
     assert peak < 12 * MIB
     seen: list[int] = []
     recording = Recorder(store, lambda: seen.append(pa.total_allocated_bytes() - base))
-    (task,) = table.rows.compactor().plan(full=True)
+    (task,) = current_tasks(table.context, full=True)
     change = run_task(recording, task, plan=scan.plan, environment=Environment(), window_bytes=2 * MIB)
     assert sum(file.row_count for file in change.added) == count
     assert len(seen) > 4

@@ -12,7 +12,7 @@ import pytest
 from lakebed.errors import Closed, Conflict, InvalidRequest
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
-from lakebed.table.compact import run_task
+from lakebed.table.compact import compact, run_task
 from lakebed.table.table import Table
 from lakebed.testing.wrapper import Call, StoreWrapper
 
@@ -66,7 +66,6 @@ def test_a_compaction_that_lost_discards_what_it_wrote() -> None:
     table, other, _ = make()
     for v in range(6):
         table.upsert(rows(range(10), v=v))
-    compactor = table.rows.compactor()
 
     def overtaken(tasks: Any, plan: Any) -> Any:
         changes = [run_task(table.store, task, plan=plan, environment=table.environment) for task in tasks]
@@ -74,7 +73,7 @@ def test_a_compaction_that_lost_discards_what_it_wrote() -> None:
         other.compact(full=True)
         return changes
 
-    compactor.run(full=True, run_tasks=overtaken)
+    compact(table.context, full=True, run_tasks=overtaken)
     assert unreferenced(table) == set()
     assert set(table.read()["v"].to_pylist()) == {5}
 
@@ -84,14 +83,13 @@ def test_files_that_only_moved_are_never_discarded() -> None:
     table, other, _ = make(**{"target-file-size": "1 b"})
     table.upsert(rows([1]))
     table.upsert(rows([2]))
-    compactor = table.rows.compactor()
 
     def overtaken(tasks: Any, plan: Any) -> Any:
         assert [len(task.moved) for task in tasks] == [2]
         other.compact(full=True)
         return [run_task(table.store, task, plan=plan, environment=table.environment) for task in tasks]
 
-    compactor.run(full=True, run_tasks=overtaken)
+    compact(table.context, full=True, run_tasks=overtaken)
     assert unreferenced(table) == set()
     assert sorted(table.read()["id"].to_pylist()) == [1, 2]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,7 +13,8 @@ import pytest
 from lakebed.errors import Conflict
 from lakebed.objects.open import open_store
 from lakebed.runtime import Environment
-from lakebed.table.row_verbs import TRIES_MAX
+from lakebed.table import rows as rows_module
+from lakebed.table.rows import TRIES_MAX
 from lakebed.table.table import Table
 from lakebed.testing import ManualClock
 from lakebed.testing.between import Between
@@ -73,18 +75,24 @@ def test_a_delete_finds_nothing_after_a_lost_race() -> None:
     assert deleter.delete("v = 1.0") is None
     assert store.struck
     assert values_of(table) == dict.fromkeys(range(10), 2.0)
-    assert table.log.ids() == [1, 2]
+    assert table.context.snapshots.ids() == [1, 2]
 
 
-def test_a_compaction_in_between_costs_no_second_read() -> None:
+def test_a_compaction_in_between_costs_no_second_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A compaction changes no row, so a delete that lost its race to one commits what it found."""
     table = new_table()
     table.upsert(rows({1: 7.0}))
     deleter, store = racing(table, lambda other: other.compact(full=True))
     scans = []
-    scan = deleter.rows.scan
-    deleter.rows.scan = lambda **asked: scans.append(1) or scan(**asked)  # type: ignore[method-assign,func-returns-value]
+    scan = rows_module.scan_snapshot
+
+    def counted(*args: Any, **asked: Any) -> Any:
+        scans.append(1)
+        return scan(*args, **asked)
+
+    monkeypatch.setattr(rows_module, "scan_snapshot", counted)
     deleter.delete("v = 1.0")
+    monkeypatch.undo()
     assert store.struck
     assert len(scans) == 1
     assert values_of(table) == {1: 7.0}
@@ -105,24 +113,25 @@ def test_the_winner_expired_before_the_loser_looked() -> None:
     assert values_of(table) == {3: 5.0}
 
 
-def test_rows_that_change_at_every_try_end_with_a_sentence() -> None:
+def test_rows_that_change_at_every_try_end_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     """A delete that never comes first gives up after a number of tries, and leaves no file behind."""
     table = new_table()
     other = Table.open(table.store, name="t", environment=environment())
     deleter = Table.open(table.store, name="t", environment=environment())
     tries = 0
-    scan = deleter.rows.scan
+    scan = rows_module.scan_snapshot
 
-    def scan_and_change(**asked: object) -> object:
+    def scan_and_change(*args: Any, **asked: Any) -> Any:
         nonlocal tries
         tries += 1
-        found = scan(**asked)  # type: ignore[arg-type]
+        found = scan(*args, **asked)
         other.upsert(rows({100: float(tries)}))
         return found
 
-    deleter.rows.scan = scan_and_change  # type: ignore[method-assign,assignment]
+    monkeypatch.setattr(rows_module, "scan_snapshot", scan_and_change)
     with pytest.raises(Conflict, match="changed rows of the same buckets"):
         deleter.delete("v = 1.0")
+    monkeypatch.undo()
     assert tries == TRIES_MAX
     assert len(values_of(table)) == 11
     data = {meta.path for meta in table.store.list("")}

@@ -10,7 +10,7 @@ import pytest
 
 from lakebed.errors import Conflict, Unavailable
 from lakebed.objects.port import ObjectStore
-from lakebed.table.holders import expired_below, read_holders
+from lakebed.table.live_versions import expired_below, read_live_versions
 from lakebed.table.manifest_cache import PROCESS_CACHE
 from lakebed.table.table import Table
 from lakebed.testing import Call, Crashed, Fault, FaultyStore
@@ -67,7 +67,7 @@ def test_a_tag_is_not_made_from_a_tag_whose_deletion_is_under_way() -> None:
     crash(made, lambda table: table.delete_tag("old"), after=is_change("lakebed/reclaim/delete-tag"))
     with pytest.raises(Conflict, match="expired while it was being made"):
         made.table.create_tag("new", tag="old")
-    assert made.table.tagger.names() == ["old"]
+    assert made.table.context.tags.names() == ["old"]
 
 
 def test_a_tag_that_was_pointed_elsewhere_is_not_deleted_by_a_recovered_deletion() -> None:
@@ -80,7 +80,7 @@ def test_a_tag_that_was_pointed_elsewhere_is_not_deleted_by_a_recovered_deletion
     made.main.tags["moved"] = (2, made.main.snapshots[2], None)
     made.table.expire(retain_max=5, retain_min=1, older_than_ms=0)
     del made.main.snapshots[1]
-    assert made.table.tagger.names() == ["moved"]
+    assert made.table.context.tags.names() == ["moved"]
     check(made)
 
 
@@ -106,7 +106,7 @@ def test_holders_are_collected_until_two_collections_are_equal() -> None:
     made.table.create_tag("z", snapshot_id=2)
     expire_all(made.table)
     store = HandedOn(made.store)
-    found = read_holders(seen_by(made, store).history.whole)
+    found = read_live_versions(seen_by(made, store).context)
     assert store.struck
     assert [tag.name for tag in found.tags] == ["a"]
 
@@ -117,7 +117,7 @@ def test_a_recovered_expiry_honours_consumers() -> None:
     crash(made, expire_all, after=is_change("lakebed/reclaim/expire"))
     made.store.put("consumer/consumer-job", msgspec.json.encode({"nextSnapshot": 3}))
     expire_all(made.table)
-    assert made.table.log.ids() == [3, 4, 5, 6]
+    assert made.table.context.snapshots.ids() == [3, 4, 5, 6]
     for snapshot_id in (1, 2):
         del made.main.snapshots[snapshot_id]
     check(made)
@@ -177,11 +177,11 @@ def test_the_boundary_of_expired_snapshots_is_noted_before_they_go() -> None:
     made = world()
     body = bytes(made.store.get("snapshot/snapshot-2"))
     made.table.expire(retain_max=3, retain_min=1, older_than_ms=0)
-    assert expired_below(made.table.history.whole) == 4
+    assert expired_below(made.table.context) == 4
     made.store.put("snapshot/snapshot-2", body)
     report = made.table.delete_tag("none", if_exists=True)
     assert report.hidden_count == 1
-    assert made.table.log.ids() == [4, 5, 6]
+    assert made.table.context.snapshots.ids() == [4, 5, 6]
 
 
 def test_a_deletion_that_could_not_delete_everything_is_finished_later() -> None:
@@ -206,7 +206,7 @@ def test_an_unreadable_snapshot_ends_the_walk() -> None:
     made.store.put("snapshot/snapshot-3", b"{")
     report = made.table.expire(retain_max=1, retain_min=1, older_than_ms=0)
     assert any("snapshot-3" in warning for warning in report.warnings)
-    assert made.table.log.ids() == [2, 3, 4, 5, 6]
+    assert made.table.context.snapshots.ids() == [2, 3, 4, 5, 6]
     made.store.put("snapshot/snapshot-3", body)
     del made.main.snapshots[1]
     check(made)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -95,7 +96,7 @@ def manifest_count(table: Table) -> int:
     """Manifests of the newest snapshot."""
     head = table.latest()
     assert head is not None
-    return len(table.reader.all_metas(head))
+    return len(table.context.reader.all_metas(head))
 
 
 # ---- every option has a proof
@@ -344,7 +345,7 @@ def _(name: str) -> None:
     table = make({name: "true"}, keyed=True)
     for number in range(7):
         table.upsert(rows(1, start=number))
-    assert (len(files(table)), len(table.log.ids())) == (7, 7)
+    assert (len(files(table)), len(table.context.snapshots.ids())) == (7, 7)
 
 
 # ---- manifests and commits
@@ -387,7 +388,7 @@ class _Rival:
     """A snapshot log in which another writer comes first, a number of times."""
 
     def __init__(self, table: Table, clock: ManualClock, count: int) -> None:
-        self._log = table.log
+        self._log = table.context.snapshots
         self._other = Table.open(table.store, name="t")
         self._clock = clock
         self._left = count
@@ -408,7 +409,7 @@ def _losing(options: dict[str, str], count: int) -> tuple[Table, list[float]]:
     """A table of which a commit loses `count` races, and the pauses that its clock is asked for."""
     clock = _Pauses()
     table = Table.open(make(options).store, name="t", environment=Environment(clock=clock))
-    table.committer._snapshots = _Rival(table, clock, count)  # type: ignore[assignment]
+    table.context = replace(table.context, snapshots=_Rival(table, clock, count))  # type: ignore[arg-type]
     return table, clock.pauses
 
 
@@ -463,7 +464,7 @@ def _(name: str) -> None:
             table.write(rows(1, start=number))
             clock.sleep(60.0)
         table.expire()
-        assert len(table.log.ids()) == left, (text, table.log.ids())
+        assert len(table.context.snapshots.ids()) == left, (text, table.context.snapshots.ids())
 
 
 @proves("tag.default-time-retained")

@@ -193,7 +193,7 @@ def test_neither_line_deletes_what_the_other_has(table: Table, first: str) -> No
     shrink(table)
     assert read(table) == ({7: "new"} if one is table else expected)
     check(table)
-    assert not [name for name in table.tagger.all_names() if name.startswith("lakebed.")]
+    assert not [name for name in table.context.tags.all_names() if name.startswith("lakebed.")]
     assert not list(table.store.list("lakebed/published"))
 
 

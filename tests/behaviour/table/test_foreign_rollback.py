@@ -18,6 +18,7 @@ from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.manifest_cache import PROCESS_CACHE
 from lakebed.table.model import Snapshot
+from lakebed.table.rows import _without_matching
 from lakebed.table.table import Table
 from lakebed.testing import Call, Crashed, Fault, FaultyStore, ManualClock, RecordingStore, StoreWrapper
 from lakebed.testing.between import Between
@@ -69,7 +70,7 @@ def expired_and_rolled_back(inserts: int = 1) -> Table:
         table.append(rows(number))
     table.create_tag("t1", snapshot_id=1)
     table.expire(retain_max=3, retain_min=1, older_than_ms=0)
-    assert table.log.ids() == [13, 14, 15]
+    assert table.context.snapshots.ids() == [13, 14, 15]
     foreign_rollback(table, "t1")
     for number in range(inserts):
         insert_elsewhere(table, 100 + number)
@@ -96,19 +97,19 @@ def test_a_hint_of_a_snapshot_that_is_gone_does_not_stop_expiry() -> None:
     table.expire(retain_max=3, retain_min=3)
     table.store.put("snapshot/LATEST", b"1")
     table.expire(retain_max=1)
-    assert table.log.ids() == [6]
+    assert table.context.snapshots.ids() == [6]
 
 
 def test_expiry_keeps_what_another_client_made_newest() -> None:
     """After a rollback below the boundary, expiry keeps the newest snapshot and reports what it hides."""
     table = expired_and_rolled_back(inserts=3)
     report = table.expire(retain_max=4, retain_min=1, older_than_ms=0)
-    assert (report.hidden_count, table.log.ids()) == (0, [1, 2, 3, 4])
+    assert (report.hidden_count, table.context.snapshots.ids()) == (0, [1, 2, 3, 4])
     report = table.expire(retain_max=3, retain_min=1, older_than_ms=0)
     assert report.hidden_count == 1
     assert report.plan is not None
     assert report.plan.hide == ("snapshot/snapshot-1",)
-    assert table.log.ids() == [2, 3, 4]
+    assert table.context.snapshots.ids() == [2, 3, 4]
     assert ids_of(table, "tag.t1") == [0]
     check_clean(table, [0, 100, 101, 102])
 
@@ -119,7 +120,7 @@ def test_the_version_rolled_back_to_stays_when_it_is_the_newest() -> None:
     for _ in range(2):
         assert table.expire(retain_max=1, retain_min=1, older_than_ms=0).hidden_count == 0
     table.delete_tag("t1")
-    assert table.log.ids() == [1]
+    assert table.context.snapshots.ids() == [1]
     check_clean(table, [0])
 
 
@@ -147,9 +148,9 @@ def test_what_came_before_the_next_commit_stays_readable() -> None:
     table.append(rows(8))
     for _ in range(2):
         table.expire(retain_max=3, retain_min=1, older_than_ms=0)
-        assert table.log.ids() == [1, 13, 14]
+        assert table.context.snapshots.ids() == [1, 13, 14]
     report = table.expire(retain_max=1, retain_min=1, older_than_ms=0)
-    assert (report.hidden_count, table.log.ids()) == (2, [14])
+    assert (report.hidden_count, table.context.snapshots.ids()) == (2, [14])
     check_clean(table, [0, 7, 8])
 
 
@@ -242,15 +243,15 @@ def test_unfinished_work_from_before_a_rollback_is_finished_by_what_is_there(ver
         if not crash(table, verb, at):
             break
         struck += 1
-        target = 3 if 3 in table.log.ids() else "t2"
+        target = 3 if 3 in table.context.snapshots.ids() else "t2"
         foreign_rollback(table, target)
         for number in range(inserts):
             insert_elsewhere(table, 100 + number)
         if inserts > 5:
             foreign_expire(reopened(table), retain_max=2)
-        there = table.log.ids()
+        there = table.context.snapshots.ids()
         reopened(table).delete_tag("nothing", if_exists=True)
-        assert table.log.ids() == there, f"{verb}, change {at}"
+        assert table.context.snapshots.ids() == there, f"{verb}, change {at}"
         expected = [*range(3 if target == 3 else 2), *range(100, 100 + inserts)]
         assert ids_of(reopened(table)) == expected, f"{verb}, change {at}"
         reopened(table).expire(retain_max=2, retain_min=1, older_than_ms=0)
@@ -292,7 +293,7 @@ def test_a_rollback_while_an_expiry_runs_keeps_its_target() -> None:
             table.expire(retain_max=1, retain_min=1, older_than_ms=0)
         if store.left >= 0:
             break
-        is_rolled_back = 3 in plain.log.ids()
+        is_rolled_back = 3 in plain.context.snapshots.ids()
         struck += is_rolled_back
         expected = [0, 1, 2] if is_rolled_back else [0, 1, 3, 4, 5]
         assert ids_of(reopened(plain)) == expected, f"call {call}"
@@ -313,7 +314,7 @@ def test_a_change_made_before_a_rollback_does_not_fit_the_same_id_of_another_lin
         table.append(rows(number))
     newest = table.latest()
     assert newest is not None
-    planned = table.rows._without_rows("id = 2")
+    planned = _without_matching(table.context, "id = 2")
     assert planned
 
     def elsewhere() -> None:
@@ -334,7 +335,7 @@ def test_a_rewrite_whose_race_was_lost_to_an_expired_snapshot_is_checked() -> No
     """The snapshot that replaced a file expired before the loser looked: its rewrite is refused all the same."""
     table = new_table()
     table.append(rows(1, 2))
-    planned = table.rows._without_rows("id = 2")
+    planned = _without_matching(table.context, "id = 2")
 
     def elsewhere() -> None:
         plain = reopened(table)
@@ -356,8 +357,8 @@ def test_a_commit_that_cannot_advance_ends_with_a_sentence() -> None:
     store = RecordingStore(table.store)
     stuck = reopened(table, store)
     before = {meta.path for meta in table.store.list("manifest")}
-    newest = stuck.log.latest()
-    stuck.log.latest = lambda *, exact=True: newest  # type: ignore[method-assign]
+    newest = stuck.context.snapshots.latest()
+    stuck.context.snapshots.latest = lambda *, exact=True: newest  # type: ignore[method-assign]
     table.append(rows(2))
     table_files = {meta.path for meta in table.store.list("manifest")}
     with pytest.raises(Conflict, match="17 times as snapshot 2"):

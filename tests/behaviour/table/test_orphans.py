@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lakebed.table.manifest_cache import ManifestCache
+from lakebed.table.manifest_reader import ManifestReader
 from lakebed.table.orphans import remove_orphan_files
 from worlds.table.world import TableWorld
 
@@ -76,13 +79,12 @@ def test_other_things_in_the_folder_are_left_alone(made: TableWorld) -> None:
 
 def test_an_unreadable_manifest_stops_it(made: TableWorld) -> None:
     """When what is used is unknown, nothing is deleted, and the report says why."""
-    snapshot = made.table.log.snapshot(3)
-    name = made.table.reader.all_metas(snapshot)[0].file_name
+    snapshot = made.table.context.snapshots.snapshot(3)
+    name = made.table.context.reader.all_metas(snapshot)[0].file_name
     made.store.put(f"manifest/{name}", b"broken")
-    lines = made.table.history.lines()
-    for line in lines:
-        line.reader._cache = ManifestCache()
-    said = remove_orphan_files(lines, older_than_ms=2**60)
+    main = made.table.context
+    reader = ManifestReader(main.store, main.layout, environment=main.environment, cache=ManifestCache())
+    said = remove_orphan_files(replace(main, reader=reader), older_than_ms=2**60)
     assert said.deleted_count == 0
     assert any(name in warning for warning in said.warnings)
     assert strays(made) == list(STRAYS)

@@ -58,7 +58,7 @@ VERBS: dict[str, Callable[[Table], object]] = {
     "expire": lambda table: table.expire(retain_max=1, retain_min=1),
     "expire_tags": lambda table: table.expire_tags(older_than_ms=EVER_MS),
     "delete_tag": lambda table: table.delete_tag("kept", if_exists=True),
-    "rollback_to": lambda table: table.rollback_to(min(table.log.ids())),
+    "rollback_to": lambda table: table.rollback_to(min(table.context.snapshots.ids())),
     "remove_orphan_files": lambda table: table.remove_orphan_files(older_than_ms=EVER_MS),
 }
 WRITING = ("write", "writer", "overwrite", "delete", "compact")
@@ -147,7 +147,7 @@ def test_manifests_of_other_formats_are_not_called_corrupt(start: bytes) -> None
     """A manifest that another client wrote as ORC or Parquet is an unsupported format, for readers and writers."""
     table = make({"p": pa.string(), "id": pa.int64()})
     table.write(ONE)
-    head = table.log.latest()
+    head = table.context.snapshots.latest()
     assert head is not None
     path = table.layout.manifest(head.delta_manifest_list)
     table.store.put(path, start + bytes(table.store.get(path))[len(start) :])
@@ -182,9 +182,9 @@ def test_a_table_with_mod_keeps_one_row_a_key() -> None:
     assert sorted(table.read().to_pydict()["id"]) == keys
     for key in keys:
         assert table.read(where=f"id = {key}").to_pylist() == [{"id": key, "v": 2}]
-    head = table.log.latest()
+    head = table.context.snapshots.latest()
     assert head is not None
-    entries = table.reader.live_entries(head)
+    entries = table.context.reader.live_entries(head)
     assert set(entries["bucket"].to_pylist()) == {key % 4 for key in keys}
 
 

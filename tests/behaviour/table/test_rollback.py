@@ -33,7 +33,7 @@ def test_rollback_to_a_snapshot() -> None:
     made.main.last_id = 7
     made.check(collected=True)
     made.check_versions()
-    assert snapshot.total_record_count == made.table.log.snapshot(3).total_record_count
+    assert snapshot.total_record_count == made.table.context.snapshots.snapshot(3).total_record_count
 
 
 def test_ids_are_never_used_again() -> None:
@@ -44,7 +44,7 @@ def test_ids_are_never_used_again() -> None:
     made.main.last_id = 7
     made.main.snapshots = {one: made.main.snapshots[one] for one in (1, 2)} | {7: made.main.snapshots[2]}
     made._commit_to(other, made.main)
-    assert other.log.ids() == [1, 2, 7, 8]
+    assert other.context.snapshots.ids() == [1, 2, 7, 8]
 
 
 def test_rollback_to_a_tag_whose_snapshot_expired() -> None:
@@ -63,7 +63,7 @@ def test_rollback_to_a_tag_whose_snapshot_expired() -> None:
 def test_rollback_to_a_time() -> None:
     """A timestamp means the newest snapshot at or before it."""
     made = world()
-    time_ms = made.table.log.snapshot(4).time_ms
+    time_ms = made.table.context.snapshots.snapshot(4).time_ms
     assert made.table.rollback_to(timestamp_ms=time_ms).properties[ROLLED_BACK_TO] == "4"
 
 
@@ -81,7 +81,7 @@ def test_no_file_stands_in_manifests_both_deleted_and_added_again() -> None:
     """Clients that read manifests as sets, whatever their order, see the target's files too."""
     made = world()
     snapshot = made.table.rollback_to_as_latest(2)
-    entries = made.table.reader.concatenated(made.table.reader.all_metas(snapshot))
+    entries = made.table.context.reader.concatenated(made.table.context.reader.all_metas(snapshot))
     rows = list(zip(*(entries[name].to_pylist() for name in (*IDENTITY, "kind")), strict=True))
     added = [row[:-1] for row in rows if row[-1] == ADD]
     deleted = {row[:-1] for row in rows if row[-1] == DELETE}

@@ -135,7 +135,7 @@ def test_old_versions_expire_after_a_repair(old_table: Table) -> None:
     """The files that the new manifests name survive the expiry of the versions before them."""
     repair_statistics(old_table)
     old_table.expire(retain_max=1, retain_min=1, older_than_ms=2**62)
-    assert [snapshot.id for snapshot in old_table.log.walk(old_table.log.ids())] == [4]
+    assert [snapshot.id for snapshot in old_table.context.snapshots.walk(old_table.context.snapshots.ids())] == [4]
     assert old_table.read().num_rows == 4
     assert check_url(old_table.url, deep=True).error_count == 0
 

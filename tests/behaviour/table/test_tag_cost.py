@@ -32,7 +32,7 @@ def write(bench: Any, added: str, *deleted: str) -> None:
     """A commit whose data file is there."""
     bench.store.put(f"bucket-0/{added}", b"x")
     newest = bench.table.latest()
-    live = [] if newest is None else files_of(bench.table.reader.live_entries(newest))
+    live = [] if newest is None else files_of(bench.table.context.reader.live_entries(newest))
     change = replace(bench.change(added), deleted=tuple(file for file in live if file.file_name in deleted))
     bench.clock.advance(1)
     bench.table.commit([change])
@@ -51,8 +51,8 @@ def test_each_tag_is_read_once(bench: Any) -> None:
         assert targets(bench.reopen()) == targets(bench.table)
     assert (first.list, first.get) == (1, 40)
     assert (second.get, second.list) == (1, 3), "the handle reads the schema; tags are listed twice"
-    bench.table.tagger.replace("t07", source=bench.table.tagger.source(snapshot_id=2))
-    bench.table.tagger.remove_files(["t08"])
+    bench.table.context.tags.replace("t07", source=bench.table.context.tags.source(snapshot_id=2))
+    bench.table.context.tags.remove_files(["t08"])
     with bench.store.count() as third:
         found = targets(bench.table)
     assert (found["t07"], "t08" in found, len(found)) == (2, False, 39)
@@ -94,10 +94,10 @@ def test_replaced_tags_are_seen_in_a_local_folder(tmp_path: Path, bench: Any) ->
     table = Table.create(open_store(str(tmp_path)), name="t", schema=pa.schema([("id", pa.int64())]))
     for name in "ab":
         table.commit([bench.change(name)])
-    source = [table.tagger.source(snapshot_id=number) for number in (1, 2)]
+    source = [table.context.tags.source(snapshot_id=number) for number in (1, 2)]
     table.create_tag("x")
     for number in range(20):
-        table.tagger.replace("x", source=source[number % 2])
+        table.context.tags.replace("x", source=source[number % 2])
         assert targets(table) == {"x": number % 2 + 1}
 
 
@@ -125,11 +125,11 @@ def deletion_among(bench: Any, count: int, *, expired: bool) -> RequestCounts:
         bench.table.create_tag(f"t{number:04d}", snapshot_id=1 + number * 20 // count)
     if expired:
         bench.table.expire(retain_max=1, retain_min=1, older_than_ms=0)
-    bench.table.tagger.index()
+    bench.table.context.tags.index()
     bench.reopen().delete_tag("t0001")
     with bench.store.count() as counts:
         bench.reopen().delete_tag(f"t{count // 2:04d}")
-    assert f"t{count // 2:04d}" not in bench.table.tagger.all_names()
+    assert f"t{count // 2:04d}" not in bench.table.context.tags.all_names()
     return counts
 
 

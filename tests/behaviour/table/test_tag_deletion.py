@@ -118,11 +118,11 @@ def test_lifetimes(made: TableWorld) -> None:
 
 def test_a_source_tag_that_was_pointed_elsewhere_is_no_source(made: TableWorld) -> None:
     """Regression: who tags another tag's version notices that the other tag lets go of it meanwhile."""
-    source = made.table.travel.source(tag="b")
+    source = made.table.context.tags.source(tag="b")
     made.table.replace_tag("b", tag="c")
     made.main.tags["b"] = made.main.tags["c"]
     with pytest.raises(Conflict):
-        made.table.tagger.create("too-late", source=source)
+        made.table.context.tags.create("too-late", source=source)
     made.check(collected=True)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from lakebed.errors import Conflict, NotFound
 from lakebed.table.manifest import files_of
-from lakebed.table.names import Names
+from lakebed.table.referenced_files import ReferencedFiles
 from lakebed.table.table import Table
 from lakebed.testing import Crashed
 from lakebed.testing.between import Between
@@ -25,7 +25,7 @@ def write(bench: Any, added: str, *deleted: str) -> None:
     """A commit whose data file is there."""
     bench.store.put(f"bucket-0/{added}", b"x")
     newest = bench.table.latest()
-    live = [] if newest is None else files_of(bench.table.reader.live_entries(newest))
+    live = [] if newest is None else files_of(bench.table.context.reader.live_entries(newest))
     change = replace(bench.change(added), deleted=tuple(file for file in live if file.file_name in deleted))
     bench.clock.advance(1)
     bench.table.commit([change])
@@ -40,7 +40,7 @@ def check_tags(bench: Any) -> None:
     """Every tag has all its files."""
     stored = {meta.path for meta in bench.store.list("")}
     for tag in bench.table.tags():
-        names = set(Names(bench.reopen().history.whole).of(tag.snapshot).to_pylist())
+        names = set(ReferencedFiles(bench.reopen().context).of(tag.snapshot).to_pylist())
         assert names <= stored, f"tag {tag.name} misses {sorted(names - stored)}"
 
 
@@ -59,7 +59,7 @@ def test_replacing_a_tag_is_not_disturbed_by_other_verbs(bench: Any, prefix: str
     assert bench.table.tag("x").snapshot.id == 2
     check_tags(bench)
     assert "bucket-0/a" not in {meta.path for meta in bench.store.list("")}
-    assert bench.table.tagger.all_names() == ["x"]
+    assert bench.table.context.tags.all_names() == ["x"]
 
 
 @pytest.mark.parametrize("verb", ["create_tag", "rename_tag", "create_branch", "rollback_to_as_latest", "replace_tag"])
@@ -104,10 +104,10 @@ def test_a_tag_whose_maker_died_while_its_version_went_is_withdrawn(bench: Any) 
     def tag() -> None:
         dying = Between(bench.store, kind="put", prefix="tag/tag-late", happens=die)
         with suppress(Crashed):
-            through(bench, dying).tagger.create("late", source=source)
+            through(bench, dying).context.tags.create("late", source=source)
         assert dying.struck
 
-    source = bench.table.tagger.source(snapshot_id=1)
+    source = bench.table.context.tags.source(snapshot_id=1)
     between = Between(bench.store, kind="delete", prefix="bucket-0/a", happens=tag)
     through(bench, between).expire(retain_max=1, retain_min=1, older_than_ms=0)
     assert between.struck

@@ -8,10 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakebed.errors import InvalidRequest, LakebedError, NotFound
+from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects.open import open_store
 from lakebed.table.table import Table
-from lakebed.table.travel import version_of_options
 
 DIGITS = "9" * 5000
 VERSIONS: list[Any] = [
@@ -60,11 +59,3 @@ def test_times(table: Table, time: Any) -> None:
 def test_a_time_far_ahead_is_the_newest_version(table: Table) -> None:
     """A time after everything is no error."""
     assert table.read(timestamp_ms=2**63 - 1).num_rows == 1
-
-
-@pytest.mark.parametrize("key", ["scan.snapshot-id", "scan.version", "scan.tag-name", "scan.timestamp-millis"])
-def test_options(table: Table, key: str) -> None:
-    """The same through options."""
-    for text in (DIGITS, "\ud800", "a" * 5000):
-        with pytest.raises(LakebedError):
-            table.travel.resolve(**version_of_options({key: text}))  # type: ignore[arg-type]

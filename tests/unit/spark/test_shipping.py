@@ -21,7 +21,10 @@ from lakebed.runtime import Environment
 from lakebed.spark import tasks
 from lakebed.spark.pipeline.engine import Engine
 from lakebed.spark.writing import write_arrow
-from lakebed.table.commit import CommitRequest, Committer
+from lakebed.table import commit, compact
+from lakebed.table import rows as rows_module
+from lakebed.table.commit import CommitRequest
+from lakebed.table.context import TableBranch
 from lakebed.table.model import Snapshot
 from worlds.repo.memory_repository import Place, Trap, open_home
 
@@ -121,13 +124,14 @@ def test_a_reset_in_the_middle_of_a_drivers_commit_is_told(
         for number in range(2):
             write_arrow(rows, table, commit_user="before", commit_identifier=number)
         branch.commit("two versions")
-        real = Committer.commit
+        real = commit.commit
 
-        def interrupted(self: Committer, request: CommitRequest) -> Snapshot:
+        def interrupted(table_branch: TableBranch, request: CommitRequest) -> Snapshot:
             branch.reset()
-            return real(self, request)
+            return real(table_branch, request)
 
-        monkeypatch.setattr(Committer, "commit", interrupted)
+        for module in (rows_module, compact):
+            monkeypatch.setattr(module, "commit", interrupted)
         verbs: dict[str, Callable[[], object]] = {
             "write": lambda: write_arrow(rows, table, commit_user="late", commit_identifier=1),
             "compact": lambda: Engine(start_spark=pytest.fail).compact(table, full=True),

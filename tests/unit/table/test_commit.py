@@ -9,16 +9,16 @@ import pytest
 
 from lakebed.errors import Conflict
 from lakebed.table.binary_row import EMPTY_ROW, encode_row
-from lakebed.table.carried import (
-    USERS_MAX,
-    Carried,
-    UserCommit,
-    carried_of,
-    encode_carried,
-    is_ours,
-    load_carried,
-)
 from lakebed.table.conflicts import check_fits, rests_on_state, touches
+from lakebed.table.inherited import (
+    USERS_MAX,
+    InheritedState,
+    UserCommit,
+    encode_inherited,
+    inherited_of,
+    is_ours,
+    load_inherited,
+)
 from lakebed.table.manifest import ADD, DELETE, ENTRY_SCHEMA, entries_of_changes, fold
 from lakebed.table.manifest_merge import fold_run, plan_merge
 from lakebed.table.model import BATCH_COMMIT_IDENTIFIER, BucketChange, DataFile, ManifestMeta, Snapshot, Stats
@@ -233,21 +233,21 @@ def test_folding_keeps_other_files_and_their_order() -> None:
 
 def test_carried_facts_survive_their_encoding() -> None:
     """What a snapshot's properties say is what the next commit reads."""
-    carried = Carried(restored=True, users={"job@x.1": UserCommit(identifier=-5, snapshot_id=9)})
-    assert carried_of(snapshot(10, **encode_carried(carried))) == carried
-    assert is_ours(snapshot(10, **encode_carried(Carried())))
+    carried = InheritedState(restored=True, users={"job@x.1": UserCommit(identifier=-5, snapshot_id=9)})
+    assert inherited_of(snapshot(10, **encode_inherited(carried))) == carried
+    assert is_ours(snapshot(10, **encode_inherited(InheritedState())))
     assert not is_ours(snapshot(10))
 
 
 def test_batch_users_are_not_carried() -> None:
     """Only users with identifiers of their own are remembered; the properties of batch tables stay small."""
-    assert Carried().after(snapshot(3)).users == {}
-    assert Carried().after(snapshot(3, user="s", identifier=4)).users == {"s": UserCommit(4, 3)}
+    assert InheritedState().after(snapshot(3)).users == {}
+    assert InheritedState().after(snapshot(3, user="s", identifier=4)).users == {"s": UserCommit(4, 3)}
 
 
 def test_users_that_committed_last_are_remembered() -> None:
     """The memory is bounded; the user that committed longest ago is forgotten first."""
-    carried = Carried()
+    carried = InheritedState()
     for snapshot_id in range(USERS_MAX + 1):
         carried = carried.after(snapshot(snapshot_id, user=f"u{snapshot_id}", identifier=1))
     assert len(carried.users) == USERS_MAX
@@ -256,7 +256,7 @@ def test_users_that_committed_last_are_remembered() -> None:
 
 def test_commits_of_other_clients_are_walked_over() -> None:
     """A foreign snapshot carries nothing on, so the newest of ours and every commit since count."""
-    ours = snapshot(5, **encode_carried(Carried(restored=True, users={"a": UserCommit(1, 2)})))
+    ours = snapshot(5, **encode_inherited(InheritedState(restored=True, users={"a": UserCommit(1, 2)})))
     foreign = [replace(snapshot(7, user="b", identifier=3)), snapshot(6, user="a", identifier=2)]
-    carried = load_carried([*foreign, ours, snapshot(4, user="never", identifier=1)])
-    assert carried == Carried(restored=True, users={"a": UserCommit(2, 6), "b": UserCommit(3, 7)})
+    carried = load_inherited([*foreign, ours, snapshot(4, user="never", identifier=1)])
+    assert carried == InheritedState(restored=True, users={"a": UserCommit(2, 6), "b": UserCommit(3, 7)})

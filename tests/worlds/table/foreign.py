@@ -153,12 +153,12 @@ def foreign_commit(
         name: makes the names of its objects unique.
         extras: what else the snapshot names.
     """
-    head = table.log.latest()
+    head = table.context.snapshots.latest()
     extras = extras or Extras()
     writer = _Writer(table, name)
-    base = [] if head is None else table.reader.all_metas(head)
+    base = [] if head is None else table.context.reader.all_metas(head)
     if merges and head is not None:
-        live = table.reader.live_entries(head)
+        live = table.context.reader.live_entries(head)
         base = [writer.put_manifest(live, "m")] if live.num_rows else []
     entries = entries_of_changes(changes)
     base_list, base_size = writer.put_list(base, "0")

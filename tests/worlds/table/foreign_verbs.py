@@ -15,7 +15,7 @@ from lakebed.errors import NotFound
 from lakebed.objects.port import ObjectStore
 from lakebed.table.layout import Layout, parse_schema, parse_snapshot, parse_tag
 from lakebed.table.model import Snapshot
-from lakebed.table.names import Names
+from lakebed.table.referenced_files import ReferencedFiles
 from lakebed.table.snapshot_json import decode_snapshot
 from lakebed.table.table import Table
 
@@ -138,7 +138,7 @@ def _versions(table: Table, *, without: Iterable[int]) -> list[Snapshot]:
 
 
 def _named(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
-    names = Names(table.history.whole)
+    names = ReferencedFiles(table.context)
     found: set[str] = set()
     for snapshot in snapshots:
         try:

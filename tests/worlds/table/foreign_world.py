@@ -45,7 +45,7 @@ class ForeignWorld(TableWorld):
         if isinstance(target, str):
             kept, files, _ = self.main.tags[target]
             self.main.snapshots[kept] = files
-            self.counts["brought back"] += kept < min(self.table.log.ids())
+            self.counts["brought back"] += kept < min(self.table.context.snapshots.ids())
         else:
             kept = target
         foreign_rollback(self.table, target)
@@ -93,7 +93,7 @@ class ForeignWorld(TableWorld):
         self._foreign_deletes(self.rng.choice(("pt=a/", "pt=b/")))
 
     def _foreign_deletes(self, prefix: str | None) -> None:
-        live = self._files(self.table, self.table.log.latest())
+        live = self._files(self.table, self.table.context.snapshots.latest())
         gone = {path: file for path, file in live.items() if prefix is None or path.startswith(prefix)}
         changes = [BucketChange(partition, 0, 1, deleted=(file,)) for partition, file in gone.values()]
         if not changes:

@@ -237,9 +237,9 @@ class TableWorld:
 
         What is excused must be one of: restored once (a tag in the hole kept it), left by a deleted branch.
         """
-        ids = self.table.log.ids()
+        ids = self.table.context.snapshots.ids()
         assert ids == sorted(self.main.snapshots), f"snapshots are {ids}, should be {sorted(self.main.snapshots)}"
-        tags = set(self.table.tagger.names())
+        tags = set(self.table.context.tags.names())
         assert tags == set(self.main.tags), f"tags are {tags}, should be {set(self.main.tags)}"
         stored, needed = self.stored(), self.needed()
         lost = needed - stored
@@ -253,9 +253,9 @@ class TableWorld:
         lines = [(self.table, self.main)] + ([self.branch] if self.branch else [])
         for table, model in lines:
             for snapshot_id, files in model.snapshots.items():
-                assert self._paths(table, table.log.snapshot(snapshot_id)) == files
+                assert self._paths(table, table.context.snapshots.snapshot(snapshot_id)) == files
             for name, (_, files, _) in model.tags.items():
-                assert self._paths(table, table.tagger.tag(name).snapshot) == files
+                assert self._paths(table, table.context.tags.tag(name).snapshot) == files
 
     def _paths(self, table: Table, snapshot: Snapshot) -> set[str]:
         files = self._files(table, snapshot)
@@ -264,7 +264,7 @@ class TableWorld:
     def _files(self, table: Table, snapshot: Snapshot | None) -> dict[str, tuple[bytes, DataFile]]:
         if snapshot is None:
             return {}
-        entries = table.reader.live_entries(snapshot)
+        entries = table.context.reader.live_entries(snapshot)
         partitions = entries["partition"].to_pylist()
         return {
             _path_of(partition, file): (partition, file)
@@ -300,7 +300,7 @@ class TableWorld:
     def _change(
         self, table: Table, *, add_count: int, delete_count: int
     ) -> tuple[list[BucketChange], set[str], set[str]]:
-        live = self._files(table, table.log.latest())
+        live = self._files(table, table.context.snapshots.latest())
         gone = self.rng.sample(sorted(live), k=min(delete_count, len(live)))
         changes = [BucketChange(live[path][0], 0, 1, deleted=(live[path][1],)) for path in gone]
         added = set()
@@ -331,7 +331,7 @@ class TableWorld:
 
     def upgrade(self) -> None:
         """Move one file to a higher level: DELETE and ADD of the same file in one snapshot."""
-        live = self._files(self.table, self.table.log.latest())
+        live = self._files(self.table, self.table.context.snapshots.latest())
         if not live:
             return
         partition, file = live[self.rng.choice(sorted(live))]

@@ -179,7 +179,7 @@ def _table_facts(
 ) -> TableFacts:
     own = [step for step in steps if step.metrics.get("table") == name]
     use = disk_use(table)
-    alive = set(table.log.ids())
+    alive = set(table.context.snapshots.ids())
     taken = taken_fingerprints(own)
     tags = []
     for tag in sorted(table.tags(), key=lambda tag: (tag.snapshot.id, tag.name)):

@@ -34,8 +34,9 @@ from lakebed.spark.pipeline.rows import LocalRows, Rows
 from lakebed.spark.reading import local_frame, read
 from lakebed.spark.types import arrow_schema_of
 from lakebed.spark.writing import merge, write, write_arrow
+from lakebed.table.commit import CommitOptions
+from lakebed.table.compact import current_tasks
 from lakebed.table.model import Snapshot
-from lakebed.table.row_verbs import CommitOptions
 from lakebed.table.table import Table
 
 __all__ = ["Engine"]
@@ -278,7 +279,7 @@ class Engine:
     def compact(self, table: Table, *, full: bool) -> Snapshot | None:
         """Rewrite small files, one task a bucket. None: there was nothing to do."""
         table.refresh()
-        planned = table.rows.compactor().plan(full=full)
+        planned = current_tasks(table.context, full=full)
         if sum(task.input_bytes for task in planned) <= _DRIVER_BYTES_MAX:
             snapshot = table.compact(full=full).snapshot
             if snapshot is not None:

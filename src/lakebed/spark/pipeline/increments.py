@@ -26,6 +26,7 @@ from lakebed.spark.pipeline.inputs import digest
 from lakebed.spark.pipeline.ledger import Ledger
 from lakebed.spark.pipeline.model import PlannedStep, StepIdentity
 from lakebed.spark.pipeline.nodes import SourceLocation
+from lakebed.table.commit import find_commit
 from lakebed.table.table import Table
 
 __all__ = ["INCREMENTS_FOLDER", "Increment", "StepCommit", "commit_identity"]
@@ -108,9 +109,9 @@ def commit_identity(
     is_resumed, is_replayed = commit.is_resumed, commit.is_replayed
     if content is None:
         return own
-    created_ms = table.schemas.load(0).time_ms
+    created_ms = table.context.schemas.load(0).time_ms
     path = f"{INCREMENTS_FOLDER}/{digest([name, created_ms, content])[:40]}.json"
-    if is_resumed and not _is_claimed(store, path) and (earlier := table.committer.find(**own)) is not None:
+    if is_resumed and not _is_claimed(store, path) and (earlier := find_commit(table.context, **own)) is not None:
         if not is_replayed:
             raise _input_changed(commit, earlier.id)
         own = {**own, "commit_user": f"{own['commit_user']}:{content[:12]}"}
@@ -137,7 +138,7 @@ def commit_identity(
         return taken if claim.ordinal == commit.step.ordinal else own
     recorded = ledger_of(claim.run_id).record_of(claim.ordinal)
     if recorded is None:
-        committed = table.committer.find(claim.commit_user, claim.commit_identifier)
+        committed = find_commit(table.context, claim.commit_user, claim.commit_identifier)
         if committed is None or claim.identity == commit.identity.source:
             return taken  # that step was killed before its commit or its record, or runs now: one commit results
     elif recorded.metrics.get("content") != content or not recorded.metrics.get("rows"):

@@ -1,6 +1,6 @@
 """The files that one version needs, by path: data, manifests, lists, index files, statistics, changelog.
 
-Owns: `Names`, which reads them (through the manifest cache), and the candidates that a version leaves behind.
+Owns: `ReferencedFiles`, which reads them (through the manifest cache), and the candidates that a version leaves behind.
 
 Invariants: a version's names are exactly what reading it opens, plus the files that exist for it only. A file whose
 bucket has several folders is named in each of them. External files are named by their URLs; only those that `OwnFiles`
@@ -19,14 +19,14 @@ import pyarrow.compute as pc
 
 from lakebed.errors import Corruption
 from lakebed.table.avro import decode_columns
+from lakebed.table.context import TableBranch
 from lakebed.table.external import OwnFiles
-from lakebed.table.holders import Line
 from lakebed.table.manifest import ADD, DELETE
 from lakebed.table.model import ManifestMeta, Snapshot
 from lakebed.table.placement import Placement, bucket_folders
 from lakebed.table.reclaim import ROLES, UNKNOWN, Role, candidates_of, concat, fold_deltas, paths_of
 
-__all__ = ["Names", "folder_namer"]
+__all__ = ["ReferencedFiles", "folder_namer"]
 
 
 @dataclass(slots=True)
@@ -38,9 +38,9 @@ class _Life:
     last: int
 
 
-def folder_namer(line: Line) -> Callable[[bytes, int], tuple[str, ...]]:
+def folder_namer(branch: TableBranch) -> Callable[[bytes, int], tuple[str, ...]]:
     """``(partition, bucket)`` -> the bucket's folders, as `Placement.folders`; a partition is decoded once."""
-    placement = Placement.of(line.schema())
+    placement = Placement.of(branch.schema)
     known: dict[bytes, tuple[str, ...]] = {}
 
     def folders_of(partition: bytes, bucket: int) -> tuple[str, ...]:
@@ -53,14 +53,14 @@ def folder_namer(line: Line) -> Callable[[bytes, int], tuple[str, ...]]:
     return folders_of
 
 
-class Names:
+class ReferencedFiles:
     """Reads what versions name. One instance serves one verb; paths of data files are kept for its time."""
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
-        self._layout = line.layout
-        self._folders_of = folder_namer(line)
-        self._own_files = OwnFiles(line.store, self._folders_of)
+    def __init__(self, branch: TableBranch) -> None:
+        self._line = branch
+        self._layout = branch.layout
+        self._folders_of = folder_namer(branch)
+        self._own_files = OwnFiles(branch.store, self._folders_of)
         self._deltas: dict[str, pa.Table] = {}
 
     def _paths_of(self, entries: pa.Table) -> pa.Table:

@@ -33,10 +33,10 @@ import pyarrow.compute as pc
 
 from lakebed.errors import Corruption, NotFound, UnsupportedFormat
 from lakebed.table.branches import PUBLISHED_FOLDER, fork_pin
-from lakebed.table.holders import Holders, Line, read_holders
+from lakebed.table.context import TableBranch
 from lakebed.table.layout import parse_branch, parse_changelog
+from lakebed.table.live_versions import LiveVersions, read_live_versions
 from lakebed.table.model import Snapshot
-from lakebed.table.names import Names
 from lakebed.table.reclaim import (
     ROLES,
     UNKNOWN,
@@ -48,6 +48,7 @@ from lakebed.table.reclaim import (
     nearest_later,
     needed_by_interval,
 )
+from lakebed.table.referenced_files import ReferencedFiles
 
 __all__ = ["Judgement", "judge", "used_names"]
 
@@ -72,9 +73,9 @@ class Judgement:
 class _Case:
     """Candidates under judgement."""
 
-    line: Line
-    holders: Holders
-    names: Names
+    branch: TableBranch
+    versions: LiveVersions
+    names: ReferencedFiles
     candidates: pa.Table
     needed: BoolArray
     kept: dict[str, int] = field(default_factory=dict)
@@ -121,9 +122,9 @@ class _Case:
 def judge(
     candidates: pa.Table,
     *,
-    line: Line,
-    holders: Holders,
-    names: Names,
+    branch: TableBranch,
+    versions: LiveVersions,
+    names: ReferencedFiles,
     walk_end: int,
     is_open: bool = False,
     is_lost: bool = False,
@@ -140,30 +141,30 @@ def judge(
 
     Cost: 1 LIST for candidates of known birth in a table without rollbacks; see the module's rules for the others.
     """
-    case = _Case(line, holders, names, candidates, np.zeros(candidates.num_rows, np.bool_))
+    case = _Case(branch, versions, names, candidates, np.zeros(candidates.num_rows, np.bool_))
     if candidates.num_rows == 0:
         return Judgement(candidates, {}, (), True)
     born = candidates["born"].to_numpy()
     dead = candidates["dead"].to_numpy()
     everything = np.ones(candidates.num_rows, np.bool_)
-    if line.fork is not None:
-        _keep_forks(case, born, line.fork)
-    if not line.layout.root:
+    if branch.fork is not None:
+        _keep_forks(case, born, branch.fork)
+    if not branch.layout.root:
         _keep_unpinned(case, everything)
     _keep_changelogs(case, born)
     unknown = born == UNKNOWN
-    has_holes = len(holders.restored_ids) > 0
+    has_holes = len(versions.restored_ids) > 0
     if is_lost or (is_open and has_holes):
         _keep_every(case, everything)
     else:
-        case.keep(needed_by_interval(born, dead, holders.ids) & ~unknown, "needed")
+        case.keep(needed_by_interval(born, dead, versions.ids) & ~unknown, "needed")
         if has_holes:
             _keep_every(case, unknown)
             _keep_restored(case, dead, walk_end)
         else:
-            _keep_nearest(case, unknown, nearest_earlier(dead, holders.ids))
+            _keep_nearest(case, unknown, nearest_earlier(dead, versions.ids))
         if is_open:
-            _keep_nearest(case, everything, nearest_later(dead, holders.ids))
+            _keep_nearest(case, everything, nearest_later(dead, versions.ids))
     doomed = candidates.filter(pa.array(~case.needed))
     return Judgement(doomed, case.kept, tuple(case.warnings), case.complete)
 
@@ -173,7 +174,7 @@ def _keep_changelogs(case: _Case, born: IntArray) -> None:
     which: BoolArray = pc.is_in(case.candidates["role"], value_set=pa.array(_CHANGELOG_ROLES)).to_numpy()
     if not which.any():
         return
-    metas = case.line.store.list(case.line.layout.changelog_folder)
+    metas = case.branch.store.list(case.branch.layout.changelog_folder)
     ids = [snapshot_id for meta in metas if (snapshot_id := parse_changelog(meta.path)) is not None]
     case.keep(which & np.isin(born, ids), "of a kept changelog")
 
@@ -185,19 +186,19 @@ def _keep_forks(case: _Case, born: IntArray, fork: Snapshot) -> None:
 
 def _keep_unpinned(case: _Case, everything: BoolArray) -> None:
     """What branches without a fork pin name, and those that were published."""
-    pins = {tag.name for tag in case.holders.tags}
-    folders = case.line.store.list_with_delimiter(case.line.layout.branch_folder).folders
-    marks = case.line.store.list(PUBLISHED_FOLDER) if folders else ()
+    pins = {tag.name for tag in case.versions.tags}
+    folders = case.branch.store.list_with_delimiter(case.branch.layout.branch_folder).folders
+    marks = case.branch.store.list(PUBLISHED_FOLDER) if folders else ()
     published = {meta.path.removeprefix(f"{PUBLISHED_FOLDER}/").partition("/")[0] for meta in marks}
     for folder in folders:
         name = parse_branch(folder)
         if name is None or (fork_pin(name) in pins and name not in published):
             continue
-        branch = case.line.of_branch(name)
+        branch = case.branch.of_branch(name)
         try:
-            holders = read_holders(branch)
-            for snapshot_id in holders.ids.tolist():
-                case.keep_named(everything, holders.load(branch, snapshot_id), f"of the branch {name}")
+            versions = read_live_versions(branch)
+            for snapshot_id in versions.ids.tolist():
+                case.keep_named(everything, versions.load(branch, snapshot_id), f"of the branch {name}")
         except Unreadable as error:
             case.unreadable(everything, f"the branch {name}", error)
 
@@ -209,37 +210,37 @@ def _keep_nearest(case: _Case, which: BoolArray, nearest: IntArray) -> None:
 
 
 def _keep_restored(case: _Case, dead: IntArray, walk_end: int) -> None:
-    holders = case.holders
-    later = holders.restored_ids[holders.restored_ids >= dead.min()]
+    versions = case.versions
+    later = versions.restored_ids[versions.restored_ids >= dead.min()]
     if len(later) == 0:
         return
-    stale = [int(mark) for mark in later if mark > walk_end and not holders.is_live(int(mark))]
+    stale = [int(mark) for mark in later if mark > walk_end and not versions.is_live(int(mark))]
     if stale:
         _keep_every(case, dead <= max(stale))
-    live = [int(mark) for mark in later if holders.is_live(int(mark))]
-    if len(holders.snapshot_ids):
-        live.insert(0, int(holders.snapshot_ids[0]))
+    live = [int(mark) for mark in later if versions.is_live(int(mark))]
+    if len(versions.snapshot_ids):
+        live.insert(0, int(versions.snapshot_ids[0]))
     for snapshot_id in dict.fromkeys(live):
         _keep_version(case, np.ones(len(dead), np.bool_), snapshot_id, "restored")
 
 
 def _keep_every(case: _Case, which: BoolArray) -> None:
     """Ask the names of every version, until no candidate is left to ask for."""
-    for snapshot_id, added_only in _versions(case.holders):
+    for snapshot_id, added_only in _versions(case.versions):
         if not (which & ~case.needed).any():
             return
         _keep_version(case, which, snapshot_id, "needed", added_only=added_only)
 
 
-def _versions(holders: Holders) -> Iterator[tuple[int, bool]]:
+def _versions(versions: LiveVersions) -> Iterator[tuple[int, bool]]:
     """Every version, and whether what it added is enough to ask, all older live snapshots being asked before.
 
     What a live snapshot has is what the one before it had, less what died, plus what it added; without the one before
     it, or after a rollback, it is asked in full.
     """
-    restored = set(holders.restored_ids.tolist())
-    live = set(holders.snapshot_ids.tolist())
-    for snapshot_id in holders.ids.tolist():
+    restored = set(versions.restored_ids.tolist())
+    live = set(versions.snapshot_ids.tolist())
+    for snapshot_id in versions.ids.tolist():
         yield snapshot_id, snapshot_id in live and snapshot_id - 1 in live and snapshot_id not in restored
 
 
@@ -248,21 +249,21 @@ def _keep_version(case: _Case, which: BoolArray, snapshot_id: int, reason: str, 
     if not asked.any():
         return
     try:
-        snapshot = case.holders.load(case.line, snapshot_id)
+        snapshot = case.versions.load(case.branch, snapshot_id)
     except Unreadable as error:
         case.unreadable(asked, f"version {snapshot_id}", error)
         return
     case.keep_named(asked, snapshot, reason, added_only=added_only)
 
 
-def used_names(line: Line, holders: Holders, names: Names) -> Iterator[pa.Array]:
+def used_names(branch: TableBranch, versions: LiveVersions, names: ReferencedFiles) -> Iterator[pa.Array]:
     """Paths of every file that any version needs, one version after the other.
 
     Raises:
         Corruption, UnsupportedFormat, NotFound: something cannot be read; then nobody knows what is used.
     """
-    for snapshot_id, added_only in _versions(holders):
-        snapshot = holders.load(line, snapshot_id)
+    for snapshot_id, added_only in _versions(versions):
+        snapshot = versions.load(branch, snapshot_id)
         if added_only:
             yield names.added(snapshot)
             yield names.of(snapshot, [role for role in ROLES if role != Role.DATA])

@@ -1,16 +1,16 @@
-"""What must outlive the snapshots that first said it: carried from snapshot to snapshot in their `properties`.
+"""State that every snapshot inherits from the one before, in its `properties`.
 
-Owns: the keys below, and reading them from the newest snapshot that lakebed wrote.
+Owns: `InheritedState`, the keys below, and reading them from the newest snapshot that lakebed wrote.
 
-    lakebed.format        "1": a lakebed wrote this snapshot and carried the rest on
-    lakebed.follows       id of the snapshot before, where it is not the id - 1 (see `Committer`)
-    lakebed.restored      "true" once a rollback brought old files back (their lifetimes then have holes)
+    lakebed.format        "1": lakebed wrote this snapshot and copied the state
+    lakebed.follows       id of the snapshot before, where it is not the id - 1 (see `commit`)
+    lakebed.restored      "true" once a rollback restored old files (their lifetimes then have holes)
     lakebed.user.<user>   "<identifier>@<snapshot id>": newest commit of each streaming user, so that a replay is
                           recognised after its snapshot expired. DO NOT CHANGE: on disk.
 
-Invariants: at most `USERS_MAX` users are carried, those that committed last; an older user's replay is then
-recognised only while its own snapshots live. Snapshots of other clients carry nothing: they are walked over, back to
-the newest of ours.
+Invariants: at most `USERS_MAX` users are kept, those that committed last; the replay of an older user is recognised
+only while its own snapshots live. Snapshots of other clients hold no state: the search goes back to the newest snapshot
+that lakebed wrote.
 """
 
 from __future__ import annotations
@@ -20,7 +20,16 @@ from dataclasses import dataclass, field, replace
 
 from lakebed.table.model import BATCH_COMMIT_IDENTIFIER, Snapshot
 
-__all__ = ["FOLLOWS", "USERS_MAX", "Carried", "carried_of", "encode_carried", "follows", "is_ours", "load_carried"]
+__all__ = [
+    "FOLLOWS",
+    "USERS_MAX",
+    "InheritedState",
+    "encode_inherited",
+    "follows",
+    "inherited_of",
+    "is_ours",
+    "load_inherited",
+]
 
 USERS_MAX = 100
 """Streaming users remembered. About 60 bytes each, in every snapshot file."""
@@ -40,14 +49,14 @@ class UserCommit:
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class InheritedState:
     """What a snapshot carries on from its predecessors."""
 
     restored: bool = False
     """Whether any rollback ever brought files back: then a file may have died and lived again."""
     users: Mapping[str, UserCommit] = field(default_factory=dict)
 
-    def after(self, snapshot: Snapshot) -> Carried:
+    def after(self, snapshot: Snapshot) -> InheritedState:
         """The same, with one more commit taken into account."""
         if snapshot.commit_identifier == BATCH_COMMIT_IDENTIFIER:
             return self
@@ -69,34 +78,34 @@ def follows(snapshot: Snapshot) -> int:
     return int(text) if text.isdecimal() else snapshot.id - 1
 
 
-def carried_of(snapshot: Snapshot) -> Carried:
+def inherited_of(snapshot: Snapshot) -> InheritedState:
     """What one snapshot (or tag) of ours carries, without its own commit."""
     users: dict[str, UserCommit] = {}
     for key, value in snapshot.properties.items():
         identifier, at, snapshot_id = value.partition("@")
         if key.startswith(_USER) and at and _is_integer(identifier) and _is_integer(snapshot_id):
             users[key[len(_USER) :]] = UserCommit(int(identifier), int(snapshot_id))
-    return Carried(restored=snapshot.properties.get(_RESTORED) == "true", users=users)
+    return InheritedState(restored=snapshot.properties.get(_RESTORED) == "true", users=users)
 
 
-def load_carried(newest_first: Iterable[Snapshot]) -> Carried:
+def load_inherited(newest_first: Iterable[Snapshot]) -> InheritedState:
     """What the next commit has to carry on: of the newest snapshot of ours, plus every commit since.
 
     Cost: nothing when lakebed wrote the newest snapshot; else 1 GET a snapshot of others since then.
     """
     since: list[Snapshot] = []
-    carried = Carried()
+    carried = InheritedState()
     for snapshot in newest_first:
         since.append(snapshot)
         if is_ours(snapshot):
-            carried = carried_of(snapshot)
+            carried = inherited_of(snapshot)
             break
     for snapshot in reversed(since):
         carried = carried.after(snapshot)
     return carried
 
 
-def encode_carried(carried: Carried) -> dict[str, str]:
+def encode_inherited(carried: InheritedState) -> dict[str, str]:
     """The properties that say it."""
     properties = {_FORMAT: "1"}
     if carried.restored:

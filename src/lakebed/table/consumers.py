@@ -1,0 +1,52 @@
+"""Consumers: the progress of streaming readers, one file each at ``consumer/consumer-<name>``.
+
+Owns: reading these files. Other clients of the format write them; lakebed honours them: neither the snapshot that a
+consumer reads next nor a newer one expires. Does not know: snapshots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from lakebed.errors import Corruption, NotFound
+from lakebed.objects.port import ObjectStore
+from lakebed.table.layout import Layout, parse_consumer
+
+__all__ = ["Consumer", "load_consumers"]
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A streaming reader and where it is."""
+
+    name: str
+    next_snapshot_id: int
+    """The snapshot it reads next."""
+    written_ms: int
+    """When its file was last written, Unix ms by the store's clock."""
+
+
+def load_consumers(store: ObjectStore, layout: Layout) -> Iterator[Consumer]:
+    """The consumers of a branch, in the order of the listing.
+
+    Raises:
+        Corruption: a consumer's file is unreadable, so which snapshots it needs is unknown.
+    Cost: 1 LIST + 1 GET a consumer.
+    """
+    for meta in store.list(layout.consumer_folder):
+        name = parse_consumer(meta.path)
+        if name is None:
+            continue
+        try:
+            snapshot_id = int(msgspec.json.decode(bytes(store.get(meta.path)))["nextSnapshot"])
+        except NotFound:
+            continue  # deleted since the listing
+        except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
+            raise Corruption(
+                f"{meta.path} is not a consumer's progress ({error}): nothing expires while the file is there.",
+                path=meta.path,
+            ) from error
+        yield Consumer(name, snapshot_id, meta.modified_ms)

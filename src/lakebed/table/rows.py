@@ -1,0 +1,523 @@
+"""Write and read the rows of one branch of a table: append, upsert, delete, overwrite, scan, changes, diff.
+
+Owns: each of these verbs as a function of a `TableBranch`, in terms of a writer, a scan and a commit. Does not know
+encoding.
+
+Invariants:
+- A verb works on the newest schema that the context has seen and on the newest snapshot when it begins.
+- A delete by predicate rewrites files, or deletes the keys that it found. When another writer replaced one of those
+  files or changed rows of the same buckets meanwhile, the delete is repeated on the new state: a deleted row never
+  returns, and a row that no longer matches stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakebed.errors import Conflict, InvalidRequest, NotFound
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+from lakebed.table.branches import open_branch
+from lakebed.table.commit import Basis, CommitOptions, CommitRequest, commit
+from lakebed.table.context import TableBranch
+from lakebed.table.data_file import RollingWriter
+from lakebed.table.discard import discard, paths_written
+from lakebed.table.dynamic_bucket import is_dynamic
+from lakebed.table.external import targets_of
+from lakebed.table.frames import as_arrow
+from lakebed.table.model import (
+    BATCH_COMMIT_IDENTIFIER,
+    BucketChange,
+    CommitKind,
+    Rows,
+    Snapshot,
+    Split,
+    TableSchema,
+)
+from lakebed.table.options import BUCKET
+from lakebed.table.overwrite import Overwrite, derive_overwrite, partition_scalars
+from lakebed.table.predicate import Predicate, parse_predicate
+from lakebed.table.read import ReadPlan, filter_rows, read_split
+from lakebed.table.scan import ReadOptions, Scan, ScanRequest
+from lakebed.table.sequence import delete_columns
+from lakebed.table.travel import resolve
+from lakebed.table.types import arrow_schema
+from lakebed.table.write import BucketIndex, TableWriter, as_table
+from lakebed.table.write_settings import WriteSettings, check_writable
+from lakebed.texts import refuse_unknown_keywords
+
+if TYPE_CHECKING:
+    from lakebed.table.incremental import TableDiff
+
+__all__ = [
+    "Rewrite",
+    "append",
+    "changes",
+    "commit_changes",
+    "delete",
+    "diff",
+    "inside_partition",
+    "new_writer",
+    "overwrite",
+    "plan_diff",
+    "rewrites_of",
+    "scan",
+    "scan_snapshot",
+    "upsert",
+    "without_rows",
+    "write",
+]
+
+TRIES_MAX = 20
+"""How often a verb starts over because another writer replaced its files, or placed its new keys elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """One file of an append table that a delete by predicate may have to rewrite. Picklable."""
+
+    split: Split
+    """The file alone."""
+    total_buckets: int
+
+
+# ---- writing
+
+
+def new_writer(branch: TableBranch, *, replaces_all: bool = False) -> TableWriter:
+    """A writer that starts from the newest snapshot.
+
+    Args:
+        replaces_all: its rows will replace the live rows (an overwrite).
+    """
+
+    def index() -> BucketIndex:
+        newest = branch.snapshots.latest()
+        if newest is None:
+            return BucketIndex(None)
+        key_files = branch.hash_index.entries(newest.index_manifest) if is_dynamic(schema) else ()
+        return BucketIndex(branch.reader.live_entries(newest), key_files=key_files)
+
+    schema = branch.schema
+    return TableWriter(
+        branch.store,
+        schema=schema,
+        layout=branch.layout,
+        settings=WriteSettings.of(schema),
+        environment=branch.environment,
+        index=index,
+        hash_index=branch.hash_index,
+        starts_anew=replaces_all,
+    )
+
+
+def write(branch: TableBranch, rows: Rows, *, deletes: str | None, options: CommitOptions) -> Snapshot:
+    """Append to an append table, upsert into a primary-key table; see `Table.write`."""
+    refuse_unknown_keywords(options, CommitOptions)
+    found = _as_arrow(branch, rows)
+
+    def add(writer: TableWriter) -> None:
+        writer.write(found, deletes=deletes)
+
+    return _written(branch, add, may_repeat=not isinstance(found, pa.RecordBatchReader), options=options)
+
+
+def _as_arrow(branch: TableBranch, rows: Rows) -> Rows:
+    found: Rows = as_arrow(rows, like=arrow_schema(branch.schema.fields))
+    return found
+
+
+def _written(
+    branch: TableBranch, add: Callable[[TableWriter], None], *, may_repeat: bool, options: CommitOptions
+) -> Snapshot:
+    """Write and commit rows, and once more when another writer placed some of the new keys elsewhere."""
+    tries_left = TRIES_MAX if may_repeat else 1
+    while True:
+        tries_left -= 1
+        writer = new_writer(branch)
+        add(writer)
+        try:
+            return _committed(branch, writer.finish(), options=options)
+        except Conflict as lost:
+            if tries_left == 0 or lost.kind != "index_changed":
+                raise
+
+
+def append(branch: TableBranch, rows: Rows, *, options: CommitOptions) -> Snapshot:
+    """Add rows to an append table. Raises `InvalidRequest` for a primary-key table."""
+    if branch.schema.primary_keys:
+        raise InvalidRequest("The table has a primary key: use upsert, which replaces rows of the same key.")
+    return write(branch, rows, deletes=None, options=options)
+
+
+def upsert(branch: TableBranch, rows: Rows, *, options: CommitOptions) -> Snapshot:
+    """Insert or replace rows by key. Raises `InvalidRequest` for an append table."""
+    if not branch.schema.primary_keys:
+        raise InvalidRequest("The table has no primary key, so there is nothing to upsert by: use append.")
+    return write(branch, rows, deletes=None, options=options)
+
+
+def delete(
+    branch: TableBranch, where: Predicate | str | None, *, keys: Rows | None, options: CommitOptions
+) -> Snapshot | None:
+    """Delete rows by predicate or by key; exactly one is given. See `Table.delete`."""
+    refuse_unknown_keywords(options, CommitOptions)
+    if (where is None) == (keys is None):
+        raise InvalidRequest(
+            "A delete needs either a predicate (where) or keys; overwrite with no rows empties a table."
+        )
+    if where is not None:
+        return _delete_where(branch, where, options=options)
+    assert keys is not None
+    return _delete_keys(branch, keys, options=options)
+
+
+def _delete_keys(branch: TableBranch, keys: Rows, *, options: CommitOptions) -> Snapshot:
+    """Delete rows of a primary-key table by key; deleting a missing key is a no-op.
+
+    With the option ``sequence.field`` the keys bring its columns too: a row that is newer by them stays.
+    """
+    found = _as_arrow(branch, keys)
+
+    def add(writer: TableWriter) -> None:
+        writer.delete(found)
+
+    return _written(branch, add, may_repeat=not isinstance(found, pa.RecordBatchReader), options=options)
+
+
+def _delete_where(branch: TableBranch, where: Predicate | str, *, options: CommitOptions) -> Snapshot | None:
+    """Delete the rows for which a predicate is true; None when there is none.
+
+    With the option ``sequence.field`` each delete has the values of the row that was read: it deletes that row and
+    all older ones, and not one that another writer makes newer meanwhile.
+
+    Cost: reads the files that may match; a primary-key table then writes one delete a row, an append table rewrites
+    the files with matching rows.
+    """
+    keys = delete_columns(branch.schema) if branch.schema.primary_keys else None
+    for tries_left in reversed(range(TRIES_MAX)):
+        basis = None if keys is None else Basis(branch.snapshots.latest())
+        if basis is None:
+            changes = _without_matching(branch, where)
+        else:
+            changes = _deletes_of_matching(branch, where, keys, basis)
+        if not changes:
+            return None
+        try:
+            kind: CommitKind = "OVERWRITE" if basis is None else "APPEND"
+            return _committed(branch, changes, kind=kind, basis=basis, options=options)
+        except Conflict as lost:
+            if tries_left == 0 or lost.kind not in ("file_gone", "rows_changed", "index_changed"):
+                raise
+    return None
+
+
+def _deletes_of_matching(
+    branch: TableBranch, where: Predicate | str, columns: Sequence[str] | None, basis: Basis
+) -> list[BucketChange]:
+    """Changes that delete the keys of the rows that match in a version; none when no row matches."""
+    request = ScanRequest(columns=columns, where=where)
+    found = scan_snapshot(branch, basis.snapshot, request=request).to_arrow()
+    if found.num_rows == 0:
+        return []
+    writer = new_writer(branch)
+    writer.delete(found)
+    return writer.finish()
+
+
+def overwrite(
+    branch: TableBranch, rows: Rows, *, partition: Mapping[str, object] | None, dynamic: bool, options: CommitOptions
+) -> Snapshot:
+    """Replace the whole table, one static partition, or (dynamic) the partitions of the new rows."""
+    refuse_unknown_keywords(options, CommitOptions)
+    schema = branch.schema
+    if dynamic and partition:
+        raise InvalidRequest("An overwrite is either of a given partition or dynamic, not both.")
+    if dynamic and not schema.partition_keys:
+        raise InvalidRequest("A dynamic overwrite needs a partitioned table; this one has no partition columns.")
+    table = as_table(_as_arrow(branch, rows))
+    if partition:
+        table = inside_partition(table, partition=partition, schema=schema)
+    writer = new_writer(branch, replaces_all=True)
+    writer.write(table)
+    replaced = Overwrite(dict(partition or {}), dynamic)
+    return _committed(branch, writer.finish(), overwrite=replaced, options=options)
+
+
+def commit_changes(
+    branch: TableBranch,
+    changes: Sequence[BucketChange],
+    *,
+    kind: CommitKind = "APPEND",
+    overwrite: Overwrite | None = None,
+    basis: Basis | None = None,
+    options: CommitOptions,
+) -> Snapshot:
+    """Make changes the newest snapshot; see `commit`.
+
+    Args:
+        overwrite: also replace these live files, chosen in the newest snapshot.
+        basis: the version that the changes were made from; see `CommitRequest.basis`.
+        options: as the caller of the verb gave them.
+    """
+    refuse_unknown_keywords(options, CommitOptions)
+    derive = None
+    if overwrite is not None:
+        derive = derive_overwrite(branch, changes, overwrite=overwrite)
+        kind, changes = "OVERWRITE", ()
+    identifier = options.get("commit_identifier")
+    return commit(
+        branch,
+        CommitRequest(
+            kind=kind,
+            changes=changes,
+            derive=derive,
+            commit_user=options.get("commit_user"),
+            commit_identifier=BATCH_COMMIT_IDENTIFIER if identifier is None else identifier,
+            properties=options.get("properties") or {},
+            watermark=options.get("watermark"),
+            basis=basis,
+        ),
+    )
+
+
+def _committed(
+    branch: TableBranch,
+    changes: list[BucketChange],
+    *,
+    kind: CommitKind = "APPEND",
+    overwrite: Overwrite | None = None,
+    basis: Basis | None = None,
+    options: CommitOptions,
+) -> Snapshot:
+    """Commit; a batch without any row makes no snapshot where one exists. Delete the files of a refused commit."""
+    if not changes and overwrite is None and options.get("commit_identifier") is None:
+        newest = branch.snapshots.latest()
+        if newest is not None:
+            return newest
+    try:
+        return commit_changes(branch, changes, kind=kind, overwrite=overwrite, basis=basis, options=options)
+    except (Conflict, InvalidRequest):
+        # Both say that nothing was committed; any other error leaves that open.
+        _discard(branch, changes)
+        raise
+
+
+def _discard(branch: TableBranch, changes: Sequence[BucketChange]) -> None:
+    """Delete the files that changes brought, which are known not to be committed."""
+    discard(
+        branch.store,
+        paths_written(changes, schema=branch.schema, layout=branch.layout),
+        environment=branch.environment,
+    )
+
+
+# ---- reading
+
+
+def scan(branch: TableBranch, options: ReadOptions) -> Scan:
+    """Plan a read of a version; see `Table.scan`.
+
+    Raises:
+        InvalidRequest: a version, a tag and a time, or two of them, are given; columns or a predicate that do not fit.
+        NotFound: no such version.
+    """
+    refuse_unknown_keywords(options, ReadOptions)
+    version, tag, timestamp_ms = options.get("version"), options.get("tag"), options.get("timestamp_ms")
+    request = ScanRequest(columns=options.get("columns"), where=options.get("where"), limit=options.get("limit"))
+    if tag is not None:
+        if version is not None or timestamp_ms is not None:
+            raise InvalidRequest("Give a version, a tag or a timestamp, not several.", kind="ambiguous_version")
+        version = f"tag.{tag}"
+    if version is None and timestamp_ms is None:
+        return scan_snapshot(branch, branch.snapshots.latest(), request=request)
+    found = resolve(branch, version=version, timestamp=timestamp_ms)
+    if found.branch is not None:
+        branch = open_branch(branch.store, name=branch.name, branch=found.branch, environment=branch.environment)
+    return scan_snapshot(branch, found.snapshot, request=request, schema_id=found.snapshot.schema_id)
+
+
+def scan_snapshot(
+    branch: TableBranch, snapshot: Snapshot | None, *, request: ScanRequest, schema_id: int | None = None
+) -> Scan:
+    """Plan a read of one snapshot.
+
+    Args:
+        snapshot: None for a table without a snapshot, which has no rows.
+        request: columns and predicate.
+        schema_id: whose columns are returned (time travel: the snapshot's own); None: the newest schema's.
+    """
+    schema = branch.schema
+    if snapshot is not None and schema_id is None and snapshot.schema_id > schema.id:
+        schema_id = snapshot.schema_id
+    if schema_id is not None:
+        schema = branch.schemas.load(schema_id)
+    return Scan(branch, snapshot=snapshot, schema=schema, request=request)
+
+
+def changes(branch: TableBranch, start: int | str | None, newest: int | str | None) -> pa.Table:
+    """Rows written by the snapshots after version `start` (None: from the first) up to `newest`; see `read_changes`.
+
+    Raises:
+        NotFound: no such version, or snapshots in between have expired.
+        InvalidRequest: `start` is newer than `newest`.
+    """
+    first = 1 if start is None else resolve(branch, version=start).snapshot.id + 1
+    end = resolve(branch, version=newest).snapshot
+    if first > end.id + 1:
+        raise InvalidRequest(f"Changes go from an older to a newer version; {first - 1} is newer than {end.id}.")
+    ids = [snapshot_id for snapshot_id in branch.snapshots.ids() if first <= snapshot_id <= end.id]
+    earliest = branch.snapshots.earliest()
+    if first <= end.id and (earliest is None or first < earliest.id):
+        oldest = "none is left" if earliest is None else f"the oldest left is {earliest.id}"
+        raise NotFound(
+            f"Changes after snapshot {first - 1} need every snapshot since, but {oldest}; compare the two versions "
+            "with diff, which needs only both ends.",
+            kind="snapshot_expired",
+        )
+    from lakebed.table.incremental import read_changes  # most programs compare no versions
+
+    return read_changes(branch, branch.snapshots.walk(ids), end=end)
+
+
+def diff(
+    branch: TableBranch, start: int | str, end: int | str | None, *, keys: Sequence[str] | None = None
+) -> TableDiff:
+    """Rows added, removed and changed from one version to another (None: the newest); see `diff_scans`."""
+    from lakebed.table.incremental import diff_scans
+
+    before, after = _with_same_columns(branch, start, end)
+    return diff_scans(branch.store, start=before, end=after, layout=branch.layout, keys=keys)
+
+
+def plan_diff(
+    branch: TableBranch, start: int | str, end: int | str | None
+) -> tuple[list[Split], list[Split], ReadPlan]:
+    """What `diff` would read of each version, for engines that distribute the work; see `incremental.plan_diff`."""
+    from lakebed.table.incremental import plan_diff
+
+    before, after = _with_same_columns(branch, start, end)
+    return plan_diff(before, after, layout=branch.layout)
+
+
+def _with_same_columns(branch: TableBranch, start: int | str, end: int | str | None) -> tuple[Scan, Scan]:
+    """Scans of two versions with the columns of the second."""
+    request = ScanRequest()
+    before, after = (resolve(branch, version=version).snapshot for version in (start, end))
+    return (
+        scan_snapshot(branch, before, request=request, schema_id=after.schema_id),
+        scan_snapshot(branch, after, request=request, schema_id=after.schema_id),
+    )
+
+
+# ---- delete by predicate in append tables
+
+
+def rewrites_of(branch: TableBranch, where: Predicate | str) -> tuple[list[Rewrite], ReadPlan]:
+    """The files of an append table that a delete by predicate has to read, and the plan to read them by."""
+    schema = branch.schema
+    check_writable(schema, bucket_count=branch.options.get(BUCKET))
+    matching = scan_snapshot(branch, branch.snapshots.latest(), request=ScanRequest(where=where))
+    whole = scan_snapshot(branch, matching.snapshot, request=ScanRequest())
+    totals = dict(
+        zip(*(matching.entries().column(name).to_pylist() for name in ("file_name", "total_buckets")), strict=True)
+    )
+    alone = [
+        Rewrite(replace(split, files=(file,), row_count=file.row_count, needs_merge=False), totals[file.file_name])
+        for split in matching.splits()
+        for file in split.files
+    ]
+    return alone, whole.plan
+
+
+def _without_matching(branch: TableBranch, where: Predicate | str) -> list[BucketChange]:
+    """Changes that replace every file with matching rows by one without them."""
+    predicate = parse_predicate(where) if isinstance(where, str) else where
+    rewrites, plan = rewrites_of(branch, predicate)
+    changes: list[BucketChange] = []
+    try:
+        for rewrite in rewrites:
+            change = without_rows(branch.store, rewrite, where=predicate, plan=plan, environment=branch.environment)
+            changes.extend([change] if change is not None else [])
+    except Exception:
+        _discard(branch, changes)
+        raise
+    return changes
+
+
+def without_rows(
+    store: ObjectStore, rewrite: Rewrite, *, where: Predicate, plan: ReadPlan, environment: Environment
+) -> BucketChange | None:
+    """Write a file anew without the rows that match; None when none does.
+
+    Args:
+        store: the table's folder.
+        rewrite, plan: of `rewrites_of`.
+        where: rows for which it is true are deleted.
+        environment: gives the new file's name and time.
+    """
+    split, file = rewrite.split, rewrite.split.files[0]
+    settings = WriteSettings.of(plan.schema)
+    writer = RollingWriter(
+        store,
+        folder=split.folder,
+        schema=plan.schema,
+        settings=settings.files,
+        environment=environment,
+        targets=targets_of(store, plan.schema, rng=environment.rng),
+    )
+    kept = 0
+    try:
+        for batch in read_split(store, split, plan=plan):
+            rows = pa.Table.from_batches([batch])
+            stays = _not_matching(rows, where)
+            kept += stays.num_rows
+            if stays.num_rows:
+                writer.write(stays)
+        if kept == file.row_count:
+            discard(store, writer.paths, environment=environment)
+            return None
+        added = writer.close(first_sequence=file.min_sequence_number)
+    except Exception:
+        discard(store, writer.paths, environment=environment)
+        raise
+    return BucketChange(
+        partition=split.partition,
+        bucket=split.bucket,
+        total_buckets=rewrite.total_buckets,
+        added=tuple(added),
+        deleted=(file,),
+    )
+
+
+def _not_matching(rows: pa.Table, where: Predicate) -> pa.Table:
+    """Rows for which the predicate is false or unknown."""
+    numbered = rows.append_column("\0row", pa.array(np.arange(rows.num_rows)))
+    matching = filter_rows(numbered, where).column("\0row")
+    stays = pc.invert(pc.is_in(numbered.column("\0row"), matching.combine_chunks()))
+    return rows.filter(stays)
+
+
+def inside_partition(rows: pa.Table, *, partition: Mapping[str, object], schema: TableSchema) -> pa.Table:
+    """Rows of a static overwrite: partition columns that are missing are filled in, those there must agree."""
+    for name, constant in partition_scalars(partition, schema=schema).items():
+        kind = constant.type
+        position = rows.schema.get_field_index(name)
+        if position < 0:
+            rows = rows.append_column(pa.field(name, kind), pa.repeat(constant, rows.num_rows))
+            continue
+        found = rows.column(position)
+        same = pc.equal(found.cast(kind), constant) if constant.is_valid else pc.is_null(found)
+        if rows.num_rows and not pc.all(pc.fill_null(same, False)).as_py():
+            raise InvalidRequest(
+                f"The overwrite is of the partition {name}={constant}, but some rows have another {name!r}.",
+                kind="rows_outside_partition",
+                column=name,
+            )
+    return rows
