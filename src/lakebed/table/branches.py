@@ -44,6 +44,7 @@ __all__ = [
     "branch_exists",
     "branch_names",
     "branch_not_found",
+    "branch_of_branch",
     "check_branch_name",
     "create_branch",
     "create_main",
@@ -255,6 +256,13 @@ def _clear(main: TableBranch, name: str, *, pin: Tag | None) -> bool:
     raise Unavailable(
         f"The branch {name!r} is not deleted yet: its folder was cleared {_CLEAR_TRIES_MAX} times, and something "
         "was written into it each time. Stop its writers and delete it again."
+    )
+
+
+def branch_of_branch(name: str) -> InvalidRequest:
+    """The error for a fork of a branch."""
+    return InvalidRequest(
+        f"A branch cannot be forked again ({name!r} is one): fork from main.", kind="branch_of_branch", branch=name
     )
 
 

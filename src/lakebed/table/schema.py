@@ -35,7 +35,7 @@ from lakebed.table.types import (
     type_of_json,
     with_field_ids,
 )
-from lakebed.texts import names_of
+from lakebed.texts import html_table, names_of
 
 __all__ = [
     "SCHEMA_VERSION_MAX",
@@ -51,6 +51,7 @@ __all__ = [
     "remove_options",
     "rename_column",
     "require_column",
+    "schema_html",
     "set_options",
     "widen_column",
 ]
@@ -493,6 +494,22 @@ def _refuse_immutable(schema: TableSchema, names: Collection[str]) -> None:
                 kind="invalid_option",
                 option=name,
             )
+
+
+def schema_html(schema: TableSchema, *, title: str) -> str:
+    """The columns of a schema as a table for a notebook."""
+    keys = (("primary key", schema.primary_keys), ("partition", schema.partition_keys))
+    rows = [
+        (
+            field.name,
+            field.type,
+            "yes" if field.nullable else "no",
+            ", ".join(kind for kind, names in keys if field.name in names),
+            field.description,
+        )
+        for field in schema.fields
+    ]
+    return html_table(("column", "type", "nullable", "key", "comment"), rows, title=title)
 
 
 class SchemaLog:

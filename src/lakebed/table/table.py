@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec
 import pyarrow as pa
 from typing_extensions import Unpack
 
-from lakebed.errors import InvalidRequest
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, ReclaimReport, Version
 from lakebed.runtime import Environment
@@ -30,13 +29,14 @@ from lakebed.table.schema import (
     new_schema,
     remove_options,
     rename_column,
+    schema_html,
     set_options,
     widen_column,
 )
 from lakebed.table.travel import Resolved, SourceOptions, Time
 from lakebed.table.types import arrow_schema
 from lakebed.table.versions import TableView
-from lakebed.texts import html_table, names_of
+from lakebed.texts import names_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,19 +84,7 @@ class Table:
 
     def _repr_html_(self) -> str:
         """For a notebook: the columns."""
-        schema = self.schema
-        keys = (("primary key", schema.primary_keys), ("partition", schema.partition_keys))
-        rows = [
-            (
-                field.name,
-                field.type,
-                "yes" if field.nullable else "no",
-                ", ".join(kind for kind, names in keys if field.name in names),
-                field.description,
-            )
-            for field in schema.fields
-        ]
-        return html_table(("column", "type", "nullable", "key", "comment"), rows, title=repr(self))
+        return schema_html(self.schema, title=repr(self))
 
     def __reduce__(self) -> tuple[object, ...]:
         """As the address that another process opens; a store in this process's memory refuses it."""
@@ -117,22 +105,15 @@ class Table:
         comment: str = "",
         environment: Environment | None = None,
     ) -> Table:
-        """Create an empty table in a folder.
+        """Create an empty table in a folder. The put of the first schema decides between racing creators.
 
-        Raises:
-            AlreadyExists: the folder holds a table. The put of the first schema decides between racing creators.
-            InvalidRequest: an unknown type, key column or option.
-        Cost: 1 LIST + 1 PUT. The store is not probed: its lake was (`Lake.open`).
+        Raises `AlreadyExists`, `InvalidRequest` (an unknown type, key column or option). Cost: 1 LIST + 1 PUT. The
+        store is not probed: its lake was (`Lake.open`).
         """
         environment = environment or Environment()
-        first = new_schema(
-            schema,
-            primary_keys=primary_keys,
-            partition_keys=partition_keys,
-            options=options,
-            comment=comment,
-            time_ms=environment.clock.now_ms(),
-        )
+        now_ms = environment.clock.now_ms()
+        keys = {"primary_keys": primary_keys, "partition_keys": partition_keys}
+        first = new_schema(schema, **keys, options=options, comment=comment, time_ms=now_ms)
         return cls(branches.create_main(store, name=name, schema=first, environment=environment))
 
     @classmethod
@@ -220,16 +201,13 @@ class Table:
         return rows.new_writer(self.context)
 
     def write(self, rows: Rows, *, deletes: str | None = None, **options: Unpack[CommitOptions]) -> Snapshot:
-        """Append to an append table, upsert into a primary-key table.
+        """Append to an append table, upsert into a primary-key table. Raises `InvalidRequest` when rows do not fit.
 
         Args:
             rows: Arrow data, a DataFrame of pandas or polars, a relation of DuckDB, or another object that exports an
                 Arrow stream, with the table's column names; values are cast where the cast is lossless.
             deletes: name of a boolean column: true deletes the row's key (primary-key tables).
             **options: of the commit: see `CommitOptions`.
-
-        Raises:
-            InvalidRequest: the rows do not fit the table.
         """
         from lakebed.table import rows as verbs
 
@@ -250,13 +228,9 @@ class Table:
     def delete(
         self, where: Predicate | str | None = None, *, keys: Rows | None = None, **options: Unpack[CommitOptions]
     ) -> Snapshot | None:
-        """Delete rows by predicate, or (primary-key tables) by key.
+        """Delete rows by predicate, or (primary-key tables) by key. Returns None when no row matched the predicate.
 
-        Returns:
-            The snapshot; None when no row matched the predicate.
-
-        Raises:
-            InvalidRequest: neither or both are given, or keys on an append table.
+        Raises `InvalidRequest`: neither or both are given, or keys on an append table.
         """
         from lakebed.table import rows as verbs
 
@@ -331,8 +305,7 @@ class Table:
             (``+I``, ``+U``, ``-D``). Compactions, and rows removed by overwrites and rollbacks, are left out: see
             `diff`.
 
-        Raises:
-            NotFound: no such version, or snapshots in between have expired.
+        Raises `NotFound`: no such version, or snapshots in between have expired.
         """
         from lakebed.table import rows
 
@@ -356,11 +329,7 @@ class Table:
     ) -> pa.Table:
         """A system table such as ``tags`` or ``$files`` as Arrow; see `system` for their columns.
 
-        Args:
-            version: whose files, manifests and partitions; None is the newest.
-
-        Raises:
-            InvalidRequest: no such system table or column.
+        `version` says whose files, manifests and partitions; None is the newest. Raises `InvalidRequest`.
         """
         from lakebed.table.system import read_system_table
 
@@ -421,12 +390,8 @@ class Table:
     ) -> Tag:
         """Pin a snapshot under a name: the newest, or that of `source`; see `SourceOptions`.
 
-        Raises:
-            InvalidRequest: a name that breaks the rules, a negative lifetime, or several sources.
-            AlreadyExists: the tag exists.
-            NotFound: nothing to tag.
-            Conflict: the source expired meanwhile.
-        Cost, from the newest snapshot: 1 GET + 2 HEADs + 1 LIST + 1 PUT: 5 requests.
+        Raises `InvalidRequest` (a wrong name, a negative lifetime, several sources), `AlreadyExists`, `NotFound`
+        (nothing to tag), `Conflict` (the source expired meanwhile). Cost, from the newest snapshot: 5 requests.
         """
         chosen = travel.source(self.context, source)
         return self.context.tags.create(
@@ -441,17 +406,11 @@ class Table:
         return expire.replace_tag(self.context, name, source=chosen, time_retained_ms=time_retained_ms)
 
     def rename_tag(self, old: str, new: str) -> Tag:
-        """Rename a tag; a crash in between leaves both names.
-
-        Raises `NotFound`, `AlreadyExists`, `InvalidRequest`.
-        """
+        """Rename a tag; a crash leaves both names. Raises `NotFound`, `AlreadyExists`, `InvalidRequest`."""
         return self.context.tags.rename(old, new)
 
     def delete_tag(self, *names: str, if_exists: bool = False, dry_run: bool = False) -> ReclaimReport:
-        """Delete tags, and the files that only they needed.
-
-        Raises `NotFound` (then none is deleted), `InvalidRequest`.
-        """
+        """Delete tags, and the files that only they needed. Raises `NotFound` (none is deleted), `InvalidRequest`."""
         from lakebed.table import expire
 
         return expire.delete_tags(self.context, names, if_exists=if_exists, dry_run=dry_run)
@@ -498,9 +457,7 @@ class Table:
         """Create the automatic tags that are due, by ``tag.automatic-creation`` and its companions.
 
         Automatic tags beyond ``tag.num-retained-max`` are deleted, others never. Run it after commits or from a timer.
-
-        Returns:
-            The tags created or moved, oldest period first.
+        Returns the tags created or moved, oldest period first.
         """
         from lakebed.table import auto_tags
 
@@ -513,12 +470,9 @@ class Table:
         return branches.list_branches(self.context.main)
 
     def create_branch(self, name: str, *, tag: str | None = None, snapshot_id: int | None = None) -> Table:
-        """Fork the newest snapshot, a tag's, or one by id.
-
-        Raises `AlreadyExists`, `InvalidRequest`, `NotFound`.
-        """
+        """Fork the newest snapshot, a tag's, or one by id. Raises `AlreadyExists`, `InvalidRequest`, `NotFound`."""
         if self.branch is not None:
-            raise _branch_of_branch(self.branch)
+            raise branches.branch_of_branch(self.branch)
         branches.create_branch(
             self.context, name, source=travel.source(self.context, {"tag": tag, "snapshot_id": snapshot_id})
         )
@@ -530,7 +484,7 @@ class Table:
         if found is None:
             return self.create_branch(name)
         if found.branch is not None:
-            raise _branch_of_branch(found.branch)
+            raise branches.branch_of_branch(found.branch)
         return self.create_branch(name, tag=found.tag, snapshot_id=None if found.tag else found.snapshot.id)
 
     def fast_forward(self, branch: str, *, dry_run: bool = False) -> Snapshot:
@@ -539,15 +493,9 @@ class Table:
         Main must not have moved since the branch started, or since it was last fast-forwarded to this branch. Schemas
         that were made in the branch become main's first.
 
-        Returns:
-            Main's new snapshot; its newest when there is nothing to do; with `dry_run` the branch's snapshot that main
-            would become.
-
-        Raises:
-            NotFound: no such branch.
-            Conflict: kind ``not_fast_forward``: main has commits or schemas of its own since.
-            InvalidRequest: a branch of another client, or this is a branch.
-        Cost: the manifests of both versions, and 1 commit.
+        Returns main's new snapshot; its newest when there is nothing to do; with `dry_run` the branch's newest.
+        Raises `NotFound`, `Conflict` (kind ``not_fast_forward``: main has commits or schemas of its own since),
+        `InvalidRequest` (a branch of another client, or this is a branch). Cost: both versions' manifests, 1 commit.
         """
         from lakebed.table.fast_forward import fast_forward
 
@@ -579,13 +527,8 @@ class Table:
     ) -> Snapshot:
         """Make an older version the newest; delete later snapshots and tags, and the files only they needed.
 
-        Returns:
-            The new snapshot, equal to the target under a new id; with `dry_run` the target (`plan_rollback` has the
-            rest).
-
-        Raises:
-            NotFound: no such version.
-            InvalidRequest: a branch started after it.
+        Returns the new snapshot, equal to the target under a new id; with `dry_run` the target (`plan_rollback` has
+        the rest). Raises `NotFound`, `InvalidRequest` (a branch started after it).
         """
         from lakebed.table.rollback import roll_back
 
@@ -617,11 +560,7 @@ class Table:
     ) -> CompactReport:
         """Rewrite small and overlapping files as fewer, larger ones, in one COMPACT snapshot; no row changes.
 
-        Args:
-            full: everything, whatever the triggers say.
-            where: values of partition columns; only such partitions.
-            dry_run: plan only.
-            progress: called after each bucket.
+        Arguments as `compact.compact`: `full` ignores the triggers, `where` has values of partition columns.
         """
         from lakebed.table.compact import compact
 
@@ -646,10 +585,7 @@ class Table:
         return why.bytes_alone(self.context, tag)
 
     def why(self, path: str) -> Explanation:
-        """Which versions need an object of the table, or when it may be deleted.
-
-        `path` is relative to the table. Raises `NotFound`.
-        """
+        """Which versions need an object of the table (by relative path), or when it may go. Raises `NotFound`."""
         from lakebed.table import why
 
         return why.why(self.context, path)
@@ -658,9 +594,3 @@ class Table:
 def _unpickled(store: ObjectStore, name: str, schema: TableSchema, branch: str | None) -> Table:
     """A table that was pickled. Cost: no request."""
     return Table(TableBranch.of(store, name=name, schema=schema, branch=branch, environment=Environment()))
-
-
-def _branch_of_branch(branch: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"A branch cannot be forked again ({branch!r} is one): fork from main.", kind="branch_of_branch", branch=branch
-    )
