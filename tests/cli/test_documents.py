@@ -19,6 +19,7 @@ PAGES = [
     "docs/guide/tables.md",
     "docs/guide/databases.md",
     "docs/guide/repositories.md",
+    "docs/guide/testing.md",
 ]
 
 

@@ -1,16 +1,18 @@
-"""Public test tools: faulty stores, power loss, recorded calls, a manual clock and a seeded scheduler of actors.
+"""Test tools for code that uses lakebed: faulty stores, power loss, recorded calls, clocks and a seeded scheduler.
 
 `FaultyStore` and `RecordingStore` answer "what if exactly this call fails"; `Scheduler` answers "in which order, and
-with which faults, does it break". All stores here implement `ObjectStore` and nest in any order. Needs the extra
-``testing``.
+with which faults, does it break"; `ScheduledCalls` loses, repeats and delays calls between services. All stores here
+implement `ObjectStore` and nest in any order. Needs the extra ``testing``. Guide: ``docs/guide/testing.md``.
 """
 
 from lakebed.testing.actor_loop import Actor, Deadlock, StepsExceeded
+from lakebed.testing.between import Between
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed, Fault, FaultyStore, random_faults
 from lakebed.testing.power_loss import PowerLossStore
 from lakebed.testing.recording import Recorded, RecordingStore
 from lakebed.testing.scheduled_calls import FaultRates, ScheduledCalls
+from lakebed.testing.scheduled_key_value import ScheduledKeyValue
 from lakebed.testing.scheduled_store import ScheduledStore
 from lakebed.testing.scheduler import Scheduler, seed_count
 from lakebed.testing.simulated_runtime import SimulatedClock, SimulatedRuntime
@@ -18,6 +20,7 @@ from lakebed.testing.wrapper import Call, StoreWrapper
 
 __all__ = [
     "Actor",
+    "Between",
     "Call",
     "Crashed",
     "Deadlock",
@@ -29,6 +32,7 @@ __all__ = [
     "Recorded",
     "RecordingStore",
     "ScheduledCalls",
+    "ScheduledKeyValue",
     "ScheduledStore",
     "Scheduler",
     "SimulatedClock",
