@@ -17,6 +17,7 @@ from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
 from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.objects import open_store
 from lakebed.repo import DiffKind, RangeOptions, Repositories, RepositoryOptions
+from lakebed.repo.catalog import LocalCatalog
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 
@@ -66,12 +67,14 @@ class RepositoryMachine(RuleBasedStateMachine):
         self.clock = ManualClock()
         environment = Environment(clock=self.clock, rng=random.Random(seed))
         self.home = Repositories(
-            open_store(f"memory://{uuid.uuid4()}", environment=environment),
-            MemoryKeyValue(environment=environment),
-            options=RepositoryOptions(
-                ranges=RangeOptions(entry_count_min=1, raggedness=3, entry_count_max=4), background=False
-            ),
-            environment=environment,
+            LocalCatalog(
+                open_store(f"memory://{uuid.uuid4()}", environment=environment),
+                MemoryKeyValue(environment=environment),
+                options=RepositoryOptions(
+                    ranges=RangeOptions(entry_count_min=1, raggedness=3, entry_count_max=4), background=False
+                ),
+                environment=environment,
+            )
         )
         self.repo = self.home.create("model")
         main = self.repo.branch()

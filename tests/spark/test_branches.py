@@ -246,7 +246,7 @@ def test_a_table_behind_a_server(spark: SparkSession, tmp_path: Path) -> None:
     with start_server(tmp_path / "served", options=ServerOptions(durable=False, repository_options=options)) as running:
         told = running.started
         url = f"{told.endpoint}/analytics"
-        opened: Any = lakebed.repo.open(url, access_key=told.access_key, secret=told.secret)
+        opened: Any = lakebed.repo.open(url, access=lakebed.repo.Access(access_key=told.access_key, secret=told.secret))
         with opened as remote:
             main = remote.branch()
             make_tables(main)

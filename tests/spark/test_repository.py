@@ -35,7 +35,9 @@ def served(tmp_path: Path) -> Iterator[Any]:
     with start_server(tmp_path / "served", options=ServerOptions(durable=False)) as running:
         told = running.started
         url = f"{told.endpoint}/analytics"
-        with lakebed.repo.open(url, access_key=told.access_key, secret=told.secret) as opened:
+        with lakebed.repo.open(
+            url, access=lakebed.repo.Access(access_key=told.access_key, secret=told.secret)
+        ) as opened:
             yield opened
 
 

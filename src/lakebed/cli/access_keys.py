@@ -9,7 +9,7 @@ from lakebed.cli import output
 from lakebed.cli.command import Deletion
 from lakebed.cli.grammar import argument, option
 from lakebed.cli.repo_context import RepositoriesCommand
-from lakebed.repo.remote.repositories import RemoteRepositories
+from lakebed.repo.opening import is_server
 from lakebed.repo.repositories import Repositories
 from lakebed.server.keys import AccessKeys, NewAccessKey
 
@@ -112,7 +112,7 @@ class RevokeKey(Deletion, RepositoriesCommand, name="revoke"):
 
 def _access_keys(repositories: Repositories) -> Any:
     """The access keys of a lake: in its records, or through the server that owns them, with the same methods."""
-    if isinstance(repositories, RemoteRepositories):
+    if is_server(repositories.url):
         return repositories.access_keys
     return AccessKeys(repositories.key_value, environment=repositories.environment)
 

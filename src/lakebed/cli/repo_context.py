@@ -68,7 +68,7 @@ class RepositoriesCommand(Command):
         with repo.open_all(
             self.lake,
             create=False,
-            read_only=not shared,  # a database server has no single owner
+            access=repo.Access(read_only=not shared),  # a database server has no single owner
             metadata=self.metadata,
             options=repo.RepositoryOptions(background=False),
             storage_options=self.storage_options,
@@ -88,7 +88,7 @@ class RepositoriesCommand(Command):
                 create=create,
                 metadata=self.metadata,
                 options=repo.RepositoryOptions(background=False, webhook_hosts=arguments.webhook_hosts()),
-                owner_wait_ms=_OWNER_WAIT_MS,
+                access=repo.Access(owner_wait_ms=_OWNER_WAIT_MS),
                 storage_options=self.storage_options,
             )
         except Conflict as problem:

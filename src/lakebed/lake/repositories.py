@@ -17,6 +17,7 @@ from lakebed.kv.options import CollectorOptions
 from lakebed.lake.databases import admin, location
 from lakebed.lake.on_demand import LakeRoot
 from lakebed.reclaim.model import ReclaimReport
+from lakebed.repo.catalog import LocalCatalog
 from lakebed.repo.commits import SHOWN_CHARACTERS
 from lakebed.repo.drop import sweep_deleted
 from lakebed.repo.foreign import ForeignStores
@@ -46,7 +47,9 @@ def _repositories(root: LakeRoot, key_value: KeyValue, options: RepositoryOption
         allowed=None,
         environment=root.environment,
     )
-    return Repositories(root.store, key_value, options=options, environment=root.environment, foreign=foreign)
+    return Repositories(
+        LocalCatalog(root.store, key_value, options=options, environment=root.environment, foreign=foreign)
+    )
 
 
 def collect(

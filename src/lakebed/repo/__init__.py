@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lakebed.repo.model import Commit, Difference, DiffKind, Entry, Tag
     from lakebed.repo.opening import open_repositories as open_all
     from lakebed.repo.opening import open_repository
-    from lakebed.repo.options import CollectionOptions, RangeOptions, RepositoryOptions
+    from lakebed.repo.options import Access, CollectionOptions, RangeOptions, RepositoryOptions
     from lakebed.repo.protection import ProtectionRule
     from lakebed.repo.reference import Reference
     from lakebed.repo.repositories import Repositories
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     open = open_repository
 
 __all__ = [
+    "Access",
     "Branch",
     "CollectionOptions",
     "Commit",
@@ -53,6 +54,7 @@ __all__ = [
 """Without `open`: ``from lakebed.repo import *`` must leave the built-in one in place."""
 
 _HOMES = {
+    "Access": ("lakebed.repo.options", "Access"),
     "Branch": ("lakebed.repo.branch", "Branch"),
     "CollectionOptions": ("lakebed.repo.options", "CollectionOptions"),
     "Commit": ("lakebed.repo.model", "Commit"),

@@ -21,12 +21,14 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any, Final
 from urllib.parse import unquote
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound
 from lakebed.repo.model import Entry
 from lakebed.repo.opening import open_repositories
+from lakebed.repo.options import Access
 
 try:
     from fsspec.spec import AbstractFileSystem
@@ -48,7 +50,7 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
         lake: a folder, the URL of a bucket or a server, as `lakebed.repo.open_all`; by default the environment variable
             ``LAKEBED_LAKE``. It is opened when it is first needed, and this process owns it until it ends or `close`.
         source: open repositories, or one open repository, in place of `lake`.
-        options: of `lakebed.repo.open_all`, such as ``read_only=True``, ``storage_options``, ``metadata``.
+        options: of `lakebed.repo.open_all` and `lakebed.repo.Access`, such as ``read_only=True``, ``metadata``.
 
     Example:
         >>> import lakebed.repo
@@ -324,8 +326,10 @@ class _StagedFile(io.BufferedIOBase):
 
 def _open(lake: str, options: dict[str, Any]) -> Any:
     """The repositories of a lake, by way of the server that owns them, if one does."""
+    options = dict(options)
     try:
-        return open_repositories(lake, **options)
+        access = Access(**{one.name: options.pop(one.name) for one in fields(Access) if one.name in options})
+        return open_repositories(lake, access=access, **options)
     except Conflict as owned:
         endpoint = owned.facts.get("endpoint")
         if owned.kind != "owned" or not endpoint:

@@ -2,7 +2,7 @@
 
 Keys (UTF-8 but for the paths in staging, which are any bytes):
 
-    home                                             HomeRecord: which home this is
+    home                                             CatalogRecord: which home this is
     repos/<name>                                     RepositoryRecord
     deleted/<uid>                                    DeletedRepository: to be cleaned up
     r/<uid>/branches/<name>                          Branch
@@ -26,10 +26,10 @@ from dataclasses import dataclass
 from typing import Final
 
 __all__ = [
+    "CATALOG_KEY",
     "CLOCK_PATH",
     "DATA_FOLDER",
     "DELETED_PREFIX",
-    "HOME_KEY",
     "MARKER_PATH",
     "METARANGE_FOLDER",
     "RANGE_FOLDER",
@@ -56,7 +56,7 @@ MARKER_PATH: Final = "_repository.json"
 
 REPOSITORY_PREFIX: Final = b"repos/"
 DELETED_PREFIX: Final = b"deleted/"
-HOME_KEY: Final = b"home"
+CATALOG_KEY: Final = b"home"
 """What makes this home different from every other; changes with each repository that is made."""
 
 

@@ -22,12 +22,12 @@ __all__ = [
     "ROWS_SCHEMA",
     "TOMBSTONE",
     "Branch",
+    "CatalogRecord",
     "Commit",
     "DeletedRepository",
     "DiffKind",
     "Difference",
     "Entry",
-    "HomeRecord",
     "MetarangeRef",
     "RangeMeta",
     "RepositoryRecord",
@@ -184,7 +184,7 @@ class DeletedRepository(msgspec.Struct, frozen=True):
     deleted_at_ms: int
 
 
-class HomeRecord(msgspec.Struct, frozen=True):
+class CatalogRecord(msgspec.Struct, frozen=True):
     """The record of a home of repositories."""
 
     id: str

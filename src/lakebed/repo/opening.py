@@ -1,18 +1,18 @@
 """Opening by URL: one repository, or all repositories of a storage.
 
-Owns: the way from a URL to a storage, its records and a repository's name; `open_repository` and `open_repositories`,
-which `lakebed.repo` has as ``open`` and ``open_all``. Does not know: what opening does; how a repository is reached
-over HTTP (`lakebed.repo.remote`).
+Owns: the mapping from a URL to a storage, its records and a repository's name; `open_repository` and
+`open_repositories`, which `lakebed.repo` has as ``open`` and ``open_all``. Does not know: what opening does; how a
+repository is reached over HTTP (`lakebed.repo.remote`).
 """
 
 from __future__ import annotations
 
-import importlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
+from urllib.parse import unquote, urlsplit
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound
 from lakebed.key_value.open import open_key_value
@@ -21,20 +21,25 @@ from lakebed.key_value.reader import ReadOnlyKeyValue
 from lakebed.kv.database_location import DatabaseLocation
 from lakebed.objects.open import open_store
 from lakebed.objects.path import StoreUrl, parse_url
+from lakebed.objects.port import ObjectStore
+from lakebed.repo.catalog import Catalog, LocalCatalog
 from lakebed.repo.foreign import ForeignStores
 from lakebed.repo.names import check_repository_name
 from lakebed.repo.namespace import METADATA_FOLDER, REPOSITORY_SUFFIX
-from lakebed.repo.options import RepositoryOptions
+from lakebed.repo.options import Access, RepositoryOptions
 from lakebed.repo.repositories import Repositories
 from lakebed.repo.repository import Repository
 from lakebed.runtime import Environment
 
-__all__ = ["open_repositories", "open_repository", "sole_repository"]
+__all__ = ["is_server", "open_repositories", "open_repository", "sole_repository"]
 
-_REMOTE_SCHEMES: Final = ("http://", "https://")
-_REMOTE: Final = "lakebed.repo.remote.opening"
-_OWNER_LOOK_S: Final = 0.1
+_OWNER_POLL_S: Final = 0.1
 """How often a waiting process looks whether the owner is gone."""
+
+
+def is_server(url: str) -> bool:
+    """Whether a URL is a server's."""
+    return url.startswith(("http://", "https://"))
 
 
 def open_repositories(
@@ -45,100 +50,89 @@ def open_repositories(
     options: RepositoryOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
     environment: Environment | None = None,
-    take_over: bool = False,
-    read_only: bool = False,
     durable: bool = True,
-    endpoint: str | None = None,
-    import_from: Sequence[str] | None = None,
-    owner_wait_ms: int = 0,
-    access_key: str | None = None,
-    secret: str | None = None,
+    access: Access | None = None,
 ) -> Repositories:
-    """Open all repositories of a storage: become the owner of their records. Or those of a running server.
+    """Open all repositories of a storage, as the owner of their records; or those of a running server.
 
     Args:
         url: of the storage: a path, or a URL such as ``s3://bucket/folder``; or a server's, ``http://host:port``.
-        create: make the database of records when it is not there.
+        create: make the database of records when it is missing.
         metadata: where the records are: the folder or URL of a database, or ``postgresql://...``, which several servers
             may share; by default ``_repositories`` in the storage.
         options: settings of every repository.
         storage_options: credentials and endpoints, as `lakebed.objects.open_store` takes them.
         environment: clock, randomness and threads; for tests.
-        take_over: also when another process owns the records; that one is over then.
-        read_only: own nothing and write nothing, beside whoever owns the records; for questions, not for servers.
         durable: False does not wait for the disk, on local folders.
-        endpoint: where this process serves others; whom its ownership turns away is told.
-        import_from: URLs below which objects may be imported, or ``repository=URL`` for one repository; None:
-            everywhere. With a list, nothing below the storage itself may be but what is in the list, and never the
-            records, another repository or another store.
-        owner_wait_ms: wait so long for another process that owns the records and is no server: a command, a job.
-        access_key, secret: for a server, which takes nothing else but the URL.
+        access: reading, taking over and waiting for another owner; credentials for a server, which takes only these.
 
     Raises:
         Conflict: kind ``owned``: another process owns the records, and at which endpoint it serves them.
         NotFound: kind ``repositories_not_found``: there are none, and not `create`.
-        InvalidRequest: a URL or an option cannot be.
+        InvalidRequest: a URL or an option is invalid; ``no_credentials``.
         Unavailable, OutcomeUnknown, Fenced: as `lakebed.kv.open`.
-    Cost: as `lakebed.kv.open`.
+    Cost: as `lakebed.kv.open`; of a server no request.
     """
-    if (text := os.fspath(url)).startswith(_REMOTE_SCHEMES):
-        remote: Repositories = _remote().open_remote_repositories(text, access_key=access_key, secret=secret)
-        return remote
-    environment = environment or Environment()
-    store = open_store(
-        url, storage_options=storage_options, environment=environment, durable=durable, create=create and not read_only
-    )
-    place: str | os.PathLike[str] = f"{store.root_url}/{METADATA_FOLDER}" if metadata is None else metadata
+    access = access or Access()
+    if is_server(text := os.fspath(url)):
+        return Repositories(_server_catalog(text, access))
+    options, environment = options or RepositoryOptions(), environment or Environment()
+    if access.read_only:
+        options, create = replace(options, background=False), False
+    store = open_store(url, storage_options=storage_options, environment=environment, durable=durable, create=create)
+    records = f"{store.root_url}/{METADATA_FOLDER}" if metadata is None else os.fspath(metadata)
     # Credentials are for the storage: records that are elsewhere are reached by what the environment says.
     credentials = storage_options if metadata is None else None
+
+    def open_records() -> KeyValue:
+        if access.read_only:
+            return ReadOnlyKeyValue(
+                DatabaseLocation.at(records, storage_options=credentials, environment=environment, durable=durable)
+            )
+        return open_key_value(
+            records,
+            storage_options=credentials,
+            environment=environment,
+            create=create,
+            take_over=access.take_over,
+            durable=durable,
+            endpoint=access.endpoint,
+        )
+
     try:
-        key_value: KeyValue
-        if read_only:
-            key_value = ReadOnlyKeyValue(
-                DatabaseLocation.at(place, storage_options=credentials, environment=environment, durable=durable)
-            )
-        else:
-            key_value = _owned(
-                lambda: open_key_value(
-                    place,
-                    storage_options=credentials,
-                    environment=environment,
-                    create=create,
-                    take_over=take_over,
-                    durable=durable,
-                    endpoint=endpoint,
-                ),
-                wait_ms=owner_wait_ms,
-                environment=environment,
-            )
+        key_value = _after_owner(open_records, wait_ms=access.owner_wait_ms, environment=environment)
     except NotFound as missing:
-        above, _, folder = store.root_url.rpartition("/")
-        hint = f"name the lake, {above}" if folder.endswith(".repo") else "create one, or name another storage"
-        raise NotFound(
-            f"There are no repositories at {store.root_url}: {hint}.",
-            kind="repositories_not_found",
-            url=store.root_url,
-        ) from missing
-    options = options or RepositoryOptions()
-    if read_only:
-        options = replace(options, background=False)
+        raise _no_repositories(store) from missing
     foreign = ForeignStores(
         like=store.root_url,
         storage_options=storage_options,
-        allowed=import_from,
-        records=place,
+        allowed=options.import_from,
+        records=records,
         environment=environment,
     )
-    return Repositories(store, key_value, options=options, environment=environment, foreign=foreign)
+    return Repositories(LocalCatalog(store, key_value, options=options, environment=environment, foreign=foreign))
 
 
-def _remote() -> Any:
-    """The client of a server, loaded by those who use it."""
-    return importlib.import_module(_REMOTE)
+def _server_catalog(url: str, access: Access) -> Catalog:
+    """The repositories of a server. No request is made."""
+    from lakebed.repo.remote.catalog import HttpCatalog  # here, for it loads urllib3
+    from lakebed.repo.remote.client import Client
+
+    return HttpCatalog(Client(url, access_key=access.access_key, secret=access.secret))
 
 
-def _owned(opening: Callable[[], KeyValue], *, wait_ms: int, environment: Environment) -> KeyValue:
-    """What is opened, once a passing owner has let it go; a server stays, so nobody waits for one."""
+def _no_repositories(store: ObjectStore) -> NotFound:
+    above, _, folder = store.root_url.rpartition("/")
+    hint = f"name the lake, {above}" if folder.endswith(".repo") else "create one, or name another storage"
+    return NotFound(
+        f"There are no repositories at {store.root_url}: {hint}.",
+        kind="repositories_not_found",
+        url=store.root_url,
+    )
+
+
+def _after_owner(opening: Callable[[], KeyValue], *, wait_ms: int, environment: Environment) -> KeyValue:
+    """Open the records, waiting for an owner that is going to end; a server is not waited for."""
     clock = environment.clock
     until_s = clock.monotonic_s() + wait_ms / 1000
     while True:
@@ -147,7 +141,7 @@ def _owned(opening: Callable[[], KeyValue], *, wait_ms: int, environment: Enviro
         except Conflict as error:
             if error.kind != "owned" or error.facts.get("endpoint") or clock.monotonic_s() >= until_s:
                 raise
-        clock.sleep(_OWNER_LOOK_S)
+        clock.sleep(_OWNER_POLL_S)
 
 
 def open_repository(
@@ -158,78 +152,90 @@ def open_repository(
     options: RepositoryOptions | None = None,
     storage_options: Mapping[str, str] | None = None,
     environment: Environment | None = None,
-    take_over: bool = False,
     durable: bool = True,
-    access_key: str | None = None,
-    secret: str | None = None,
+    access: Access | None = None,
 ) -> Repository:
     """Open one repository: ``/lake/analytics.repo``, or ``http://host:port/analytics`` of a running server.
 
     Args:
         url: of the repository: the storage's, then its name and ``.repo``; or a server's, then its name.
-        create: make it when it is not there.
-        access_key, secret: for a server.
-        metadata, options, storage_options, environment, take_over, durable: as `open_repositories`; not for a server.
+        create: make it when it is missing.
+        metadata, options, storage_options, environment, durable, access: as `open_repositories`.
 
     Returns:
-        A `Repository` that closes what was opened for it, or the same facade over HTTP.
+        A `Repository` that closes what was opened for it.
 
     Raises:
-        NotFound: kind ``repository_not_found``, ``repositories_not_found``: it is not there, and not `create`.
-        InvalidRequest: kind ``not_a_repository``: the URL has no ``<name>.repo`` at its end.
+        NotFound: kind ``repository_not_found``, ``repositories_not_found``: it is missing, and not `create`.
+        InvalidRequest: kind ``not_a_repository``: the URL names no repository.
         Conflict: kind ``owned``: as `open_repositories`.
     Cost: as `open_repositories`, and 1 read.
     """
-    text = os.fspath(url)
-    if text.startswith(_REMOTE_SCHEMES):
-        remote: Repository = _remote().open_remote_repository(text, access_key=access_key, secret=secret, create=create)
-        return remote
-    storage, name = _split(text)
+    storage, name = _split(os.fspath(url))
     if create:
         check_repository_name(name)  # before anything is made, or owned
-    home = open_repositories(
+    repositories = open_repositories(
         storage,
         create=create,
         metadata=metadata,
         options=options,
         storage_options=storage_options,
         environment=environment,
-        take_over=take_over,
         durable=durable,
+        access=access,
     )
-    return sole_repository(home, name, create=create)
+    return sole_repository(repositories, name, create=create)
 
 
 def sole_repository(repositories: Repositories, name: str, *, create: bool) -> Repository:
-    """One repository, which closes all when it is closed; they are closed at once when it cannot be opened.
+    """One repository, whose `close` closes all; they are closed at once when it cannot be opened.
 
     Args:
-        create: make it when it is not there.
+        create: make it when it is missing.
 
     Raises as `Repositories.repository` and, with `create`, `Repositories.create`.
     """
     try:
-        if create and not repositories.exists(name):
-            try:
-                repositories.create(name)
-            except AlreadyExists as error:
-                if error.kind != "repository_exists":  # somebody else made it at this moment
-                    raise
-        return Repository(repositories.repository(name).transport, close=repositories.close)
+        found = _find_or_create(repositories, name) if create else repositories.repository(name)
+        return Repository(found.transport, close=repositories.close)
     except BaseException:
         with suppress(LakebedError):
-            repositories.close()  # or the next try would find ourselves in the way
+            repositories.close()  # or the next attempt would meet this process as the owner
         raise
 
 
+def _find_or_create(repositories: Repositories, name: str) -> Repository:
+    try:
+        return repositories.repository(name)
+    except NotFound as missing:
+        if missing.kind != "repository_not_found":
+            raise
+    try:
+        return repositories.create(name)
+    except AlreadyExists as error:
+        if error.kind != "repository_exists":
+            raise
+    return repositories.repository(name)  # another process made it at this moment
+
+
 def _split(url: str) -> tuple[str, str]:
-    """The URL of the storage, and the repository's name."""
+    """The URL of the storage or server, and the repository's name."""
+    if is_server(url):
+        endpoint, _, name = url.rstrip("/").rpartition("/")
+        if urlsplit(url).path.strip("/") == "":
+            raise InvalidRequest(
+                f"{url} is a server's URL and names no repository: write {url.rstrip('/')}/NAME, or open all of them "
+                "with lakebed.repo.open_all.",
+                kind="not_a_repository",
+                url=url,
+            )
+        return endpoint, unquote(name)
     parsed = parse_url(url)
     folder, _, last = parsed.prefix.rpartition("/")
     name = last.removesuffix(REPOSITORY_SUFFIX)
     if name == last or not name:
         raise InvalidRequest(
-            f"{url} is no repository's URL: write the storage's, then the name with {REPOSITORY_SUFFIX} behind it, "
+            f"{url} is not a repository's URL: write the storage's, then the name with {REPOSITORY_SUFFIX} behind it, "
             f"such as {url.rstrip('/')}/analytics{REPOSITORY_SUFFIX}; or open all of them with lakebed.repo.open_all.",
             kind="not_a_repository",
             url=url,

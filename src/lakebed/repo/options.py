@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
-__all__ = ["DAY_MS", "CollectionOptions", "RangeOptions", "RepositoryOptions"]
+__all__ = ["DAY_MS", "Access", "CollectionOptions", "RangeOptions", "RepositoryOptions"]
 
 DAY_MS: Final = 86_400_000
 """Rules are told in days."""
@@ -31,7 +31,7 @@ class RangeOptions:
 
 @dataclass(frozen=True, slots=True)
 class RepositoryOptions:
-    """Settings of an open home of repositories."""
+    """Settings of open repositories, all of one storage."""
 
     ranges: RangeOptions = field(default_factory=RangeOptions)
     cache_bytes: int | None = None
@@ -62,6 +62,28 @@ class RepositoryOptions:
     """Hosts that webhooks may reach although their addresses are private, loopback or otherwise not public: names,
     addresses or networks such as ``10.0.0.0/8``; a name or an address may have a port behind a colon. Webhooks are set
     by administrators of one repository, and the request leaves from this machine: list only what they may reach."""
+    import_from: tuple[str, ...] | None = None
+    """URLs below which objects may be imported, or ``repository=URL`` for one repository; None: everywhere. With a
+    list, nothing below the storage itself may be imported but what is in the list, and never the records, another
+    repository or another store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How this process reaches repositories: as the owner of their records, as a reader, or through a server."""
+
+    read_only: bool = False
+    """Own nothing and write nothing, while another process may own the records; for questions, not for servers."""
+    take_over: bool = False
+    """Become the owner although another process is; that process can write no more."""
+    owner_wait_ms: int = 0
+    """Wait so long for another owner that is not a server: a command, a job."""
+    endpoint: str | None = None
+    """The URL at which this process serves others; the error that refuses a second owner names it."""
+    access_key: str | None = None
+    """For a server; None: from ``LAKEBED_ACCESS_KEY_ID``."""
+    secret: str | None = field(default=None, repr=False)
+    """For a server; None: from ``LAKEBED_SECRET_ACCESS_KEY``."""
 
 
 @dataclass(frozen=True, slots=True)

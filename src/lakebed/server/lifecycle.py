@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from lakebed.http.process import RunningServer, serve
 from lakebed.http.serving import Serving
 from lakebed.http.signing import Signer
 from lakebed.repo.opening import open_repositories
+from lakebed.repo.options import Access
 from lakebed.repo.repositories import Repositories
 from lakebed.runtime import Environment
 from lakebed.server.app import build, description
@@ -38,13 +40,11 @@ def open_records(settings: ServerSettings, *, environment: Environment) -> Repos
     return open_repositories(
         settings.storage_url,
         metadata=options.metadata,
-        options=options.repository_options,
+        options=replace(options.repository_options, import_from=tuple(options.import_from)),
         storage_options=options.storage_options,
         environment=environment,
-        take_over=options.take_over,
         durable=options.durable,
-        endpoint=settings.endpoint,
-        import_from=options.import_from,
+        access=Access(take_over=options.take_over, endpoint=settings.endpoint),
     )
 
 

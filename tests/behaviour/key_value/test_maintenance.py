@@ -13,6 +13,7 @@ from lakebed.kv import DatabaseOptions
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.repo import RepositoryOptions
+from lakebed.repo.catalog import LocalCatalog
 from lakebed.repo.repositories import Repositories
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
@@ -76,7 +77,9 @@ def test_a_step_of_the_background_maintains_the_records(environment: Environment
     store = open_store(f"memory://{uuid.uuid4()}", environment=environment)
     place = store.sub("_repositories")
     options = RepositoryOptions(background=False)
-    with Repositories(store, database(place, environment), options=options, environment=environment) as home:
+    with Repositories(
+        LocalCatalog(store, database(place, environment), options=options, environment=environment)
+    ) as home:
         main = home.create("analytics").branch()
         for number in range(60):
             main.put(f"{number}", b"x")

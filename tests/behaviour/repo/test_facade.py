@@ -47,8 +47,7 @@ def served(folder: Path) -> Iterator[Repository]:
         ) as running,
         lakebed.repo.open(
             f"{running.started.endpoint}/analytics",
-            access_key=running.started.access_key,
-            secret=running.started.secret,
+            access=lakebed.repo.Access(access_key=running.started.access_key, secret=running.started.secret),
         ) as found,
     ):
         yield found

@@ -47,7 +47,8 @@ def repository(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Repos
         running.site.repositories.create("some")
         told = running.started
         with lakebed.repo.open(
-            f"{told.endpoint}/some", access_key=str(told.access_key), secret=str(told.secret)
+            f"{told.endpoint}/some",
+            access=lakebed.repo.Access(access_key=str(told.access_key), secret=str(told.secret)),
         ) as opened:
             yield opened
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import pickle
 import random
 import socketserver
@@ -20,8 +19,8 @@ from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound, Out
 from lakebed.repo import CollectionOptions, Entry, RepositoryOptions
 from lakebed.repo.branch import Branch
 from lakebed.repo.reference import Reference
+from lakebed.repo.remote.catalog import HttpCatalog
 from lakebed.repo.remote.client import Client
-from lakebed.repo.remote.repositories import RemoteRepositories
 from lakebed.repo.remote.transport import HttpTransport
 from lakebed.repo.repositories import Repositories
 from lakebed.repo.repository import Repository
@@ -43,16 +42,18 @@ def server(tmp_path: Path) -> Iterator[Running]:
 
 
 @pytest.fixture
-def home(server: Running) -> Iterator[RemoteRepositories]:
+def home(server: Running) -> Iterator[Repositories]:
     """Its repositories."""
     told = server.started
-    opened: Any = lakebed.repo.open_all(told.endpoint, access_key=told.access_key, secret=told.secret)
+    opened: Any = lakebed.repo.open_all(
+        told.endpoint, access=lakebed.repo.Access(access_key=told.access_key, secret=told.secret)
+    )
     with opened:
         yield opened
 
 
 @pytest.fixture
-def repo(home: RemoteRepositories) -> Repository:
+def repo(home: Repositories) -> Repository:
     """A repository behind it."""
     return home.create("analytics")
 
@@ -81,21 +82,7 @@ def test_verbs_are_methods(name: str) -> None:
         assert VERBS[name].summary
 
 
-def test_owners_and_clients_of_repositories_have_the_same_methods() -> None:
-    """Every public method and property is there, with the same parameters in the same order and the same defaults."""
-    other = {"options", "last_failure"}  # of the process that owns the records
-    for name in sorted({name for name in dir(Repositories) if not name.startswith("_")} - other):
-        ours, theirs = getattr(Repositories, name), getattr(RemoteRepositories, name)
-        assert isinstance(ours, property) == isinstance(theirs, property), name
-        if not isinstance(ours, property):
-            assert _shape(ours) == _shape(theirs), name
-
-
-def _shape(method: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
-    return [(one.name, one.kind, one.default) for one in inspect.signature(method).parameters.values()]
-
-
-def test_what_needs_the_storage_is_refused(home: RemoteRepositories, repo: Repository) -> None:
+def test_what_needs_the_storage_is_refused(home: Repositories, repo: Repository) -> None:
     """Hooks that are functions, records and views are of the process that has the storage: it is said so."""
     main = repo.branch()
     acts: list[Callable[[], Any]] = [
@@ -112,7 +99,7 @@ def test_what_needs_the_storage_is_refused(home: RemoteRepositories, repo: Repos
     assert {kind_of(act) for act in acts} == {"not_over_http"}
 
 
-def test_a_home_through_a_server(home: RemoteRepositories, server: Running) -> None:
+def test_a_home_through_a_server(home: Repositories, server: Running) -> None:
     """Repositories are made, found, listed in pages, given metadata, dropped; each is what the server says it is."""
     made = home.create("beta-one", metadata={"k": "v"}, default_branch="trunk", committer="ann")
     local = server.site.repositories.repository("beta-one")
@@ -391,7 +378,7 @@ def test_a_lost_answer_is_unknown_or_asked_again() -> None:
 )
 def test_wrong_urls(url: str, kind: str) -> None:
     """What names no server, or no repository of one, is refused before a request is made."""
-    assert kind_of(lambda: lakebed.repo.open(url, access_key="a", secret="b")) == kind
+    assert kind_of(lambda: lakebed.repo.open(url, access=lakebed.repo.Access(access_key="a", secret="b"))) == kind
 
 
 def test_credentials_are_needed(monkeypatch: pytest.MonkeyPatch, server: Running) -> None:
@@ -400,7 +387,12 @@ def test_credentials_are_needed(monkeypatch: pytest.MonkeyPatch, server: Running
         monkeypatch.delenv(name, raising=False)
     told = server.started
     assert kind_of(lambda: lakebed.repo.open_all(told.endpoint)) == "no_credentials"
-    assert kind_of(lambda: lakebed.repo.open(f"{told.endpoint}/x-y-z", access_key="a", secret="b")) == "unauthorized"
+    assert (
+        kind_of(
+            lambda: lakebed.repo.open(f"{told.endpoint}/x-y-z", access=lakebed.repo.Access(access_key="a", secret="b"))
+        )
+        == "unauthorized"
+    )
     monkeypatch.setenv("LAKEBED_ACCESS_KEY_ID", str(told.access_key))
     monkeypatch.setenv("LAKEBED_SECRET_ACCESS_KEY", str(told.secret))
     assert kind_of(lambda: lakebed.repo.open(f"{told.endpoint}/x-y-z", create=False)) == "repository_not_found"
@@ -413,4 +405,4 @@ def test_home_verbs_are_few() -> None:
     """Of all repositories there are these verbs; everything else is of one."""
     assert sorted(CATALOG_VERBS) == ["create", "deleted", "list", "set_metadata", "update_metadata"]
     with pytest.raises(InvalidRequest):
-        RemoteRepositories(Client("http://127.0.0.1:1", access_key="a", secret="b")).step_once()
+        Repositories(HttpCatalog(Client("http://127.0.0.1:1", access_key="a", secret="b"))).step_once()

@@ -57,7 +57,9 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
         tmp_path_factory.mktemp("served"), options=ServerOptions(durable=False, repository_options=options)
     ) as running:
         told = running.started
-        home: Any = lakebed.repo.open_all(told.endpoint, access_key=told.access_key, secret=told.secret)
+        home: Any = lakebed.repo.open_all(
+            told.endpoint, access=lakebed.repo.Access(access_key=told.access_key, secret=told.secret)
+        )
         with home:
             yield home.create("analytics")
 

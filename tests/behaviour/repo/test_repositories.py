@@ -17,8 +17,10 @@ from lakebed.key_value.memory import MemoryKeyValue, MemorySpace
 from lakebed.objects import open_store
 from lakebed.repo import Repositories, RepositoryOptions
 from lakebed.repo.branches import load_branch
+from lakebed.repo.catalog import LocalCatalog
 from lakebed.repo.layout import MARKER_PATH, Keys, repository_key
 from lakebed.repo.namespace import namespace_folder, overlaps
+from lakebed.repo.options import Access
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed
@@ -44,7 +46,7 @@ class Storage:
         key_value = key_value or MemoryKeyValue(space or self.space)
         if trap is not None:
             store, key_value = TrappedStore(store, trap), TrappedKeyValue(key_value, trap)
-        return Repositories(store, key_value, options=QUIET, environment=self.environment)
+        return Repositories(LocalCatalog(store, key_value, options=QUIET, environment=self.environment))
 
 
 @pytest.fixture
@@ -310,7 +312,9 @@ def test_a_step_of_the_background_compacts_and_cleans(storage: Storage) -> None:
     """What the sensor asks for is compacted; rows of dropped tokens and old lines of the log go."""
     options = RepositoryOptions(background=False, compaction_tombstones_min=3)
     store = open_store(storage.url, environment=storage.environment)
-    with Repositories(store, MemoryKeyValue(storage.space), options=options, environment=storage.environment) as home:
+    with Repositories(
+        LocalCatalog(store, MemoryKeyValue(storage.space), options=options, environment=storage.environment)
+    ) as home:
         repo = home.create("analytics")
         main = repo.branch()
         for number in range(5):
@@ -358,7 +362,9 @@ def test_a_repository_that_cannot_be_served_keeps_no_other_waiting(storage: Stor
     """The background goes on with the others, and says what was wrong with the first."""
     options = RepositoryOptions(background=False, compaction_tombstones_min=2)
     store = open_store(storage.url, environment=storage.environment)
-    with Repositories(store, MemoryKeyValue(storage.space), options=options, environment=storage.environment) as home:
+    with Repositories(
+        LocalCatalog(store, MemoryKeyValue(storage.space), options=options, environment=storage.environment)
+    ) as home:
         damaged, sound = home.create("damaged"), home.create("sound")
         main = sound.branch()
         for path in ("a", "b"):
@@ -425,11 +431,15 @@ def test_opening_what_is_not_there_creates_nothing(url: str) -> None:
 
 def test_records_have_one_owner(url: str) -> None:
     """A second one is turned away, and told where to ask; reading needs no ownership; taking over ends the first."""
-    with lakebed.repo.open_all(url, options=QUIET, durable=False, endpoint="http://127.0.0.1:8000") as home:
+    with lakebed.repo.open_all(
+        url, options=QUIET, durable=False, access=Access(endpoint="http://127.0.0.1:8000")
+    ) as home:
         home.create("analytics").branch().put("a", b"1")
-        sentence = refused(Conflict, "owned", lakebed.repo.open_all, url, durable=False, owner_wait_ms=60_000)
+        sentence = refused(
+            Conflict, "owned", lakebed.repo.open_all, url, durable=False, access=Access(owner_wait_ms=60_000)
+        )
         assert "http://127.0.0.1:8000" in sentence
-        with lakebed.repo.open_all(url, read_only=True) as reading:
+        with lakebed.repo.open_all(url, access=Access(read_only=True)) as reading:
             assert reading.repository("analytics").branch().get("a") == b"1"
             refused(InvalidRequest, "read_only", reading.create, "other")
 
@@ -449,9 +459,17 @@ def test_a_passing_owner_is_waited_for(url: str) -> None:
 
     clock = Impatient(start_ms=first.environment.clock.now_ms())
     environment = Environment(clock=clock)
-    refused(Conflict, "owned", lakebed.repo.open_all, url, durable=False, environment=environment, owner_wait_ms=150)
+    refused(
+        Conflict,
+        "owned",
+        lakebed.repo.open_all,
+        url,
+        durable=False,
+        environment=environment,
+        access=Access(owner_wait_ms=150),
+    )
     with lakebed.repo.open_all(
-        url, options=QUIET, durable=False, environment=environment, owner_wait_ms=5_000
+        url, options=QUIET, durable=False, environment=environment, access=Access(owner_wait_ms=5_000)
     ) as second:
         assert looks >= 3
         assert list(second.list()) == []

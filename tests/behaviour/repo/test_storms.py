@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lakebed.repo import open_all
+from lakebed.repo import Access, open_all
 from worlds.repo.client import QUIET, LibraryClient, check_sound
 from worlds.repo.workload import LIBRARY_WORKLOADS, start_workloads
 
@@ -51,7 +51,7 @@ def storm(
 
 def assert_nothing_lost(said: Path, url: str, *, seed: int, options: Mapping[str, str] | None = None) -> None:
     """Whoever opens it next sees what every workload was told, byte for byte; a collection leaves nothing over."""
-    with open_all(url, options=QUIET, take_over=True, storage_options=options) as home:
+    with open_all(url, options=QUIET, access=Access(take_over=True), storage_options=options) as home:
         repository = home.repository("storm")
         workloads = start_workloads(LibraryClient(repository), said, seed, names=LIBRARY_WORKLOADS)
         check_sound(repository, tidy=False)

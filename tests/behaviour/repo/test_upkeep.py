@@ -11,6 +11,7 @@ import pytest
 from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.objects import open_store
 from lakebed.repo.branches import load_branch
+from lakebed.repo.catalog import LocalCatalog
 from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.repositories import Repositories
 from lakebed.repo.upkeep import Upkeep
@@ -40,7 +41,7 @@ def home(environment: Environment) -> Iterator[Repositories]:
     """Repositories that compact at three tombstones."""
     store = open_store(f"memory://{uuid.uuid4()}", environment=environment)
     options = RepositoryOptions(background=False, compaction_tombstones_min=3)
-    with Repositories(store, Asked(), options=options, environment=environment) as opened:
+    with Repositories(LocalCatalog(store, Asked(), options=options, environment=environment)) as opened:
         yield opened
 
 

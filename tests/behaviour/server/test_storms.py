@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lakebed.repo import open_all
+from lakebed.repo import Access, open_all
 from worlds.repo.client import QUIET, LibraryClient, check_sound
 from worlds.repo.server_process import HttpClient, ImportWorkload, ServerProcess
 from worlds.repo.workload import (
@@ -219,7 +219,7 @@ def test_a_server_that_slept_acknowledges_nothing(served: ServerProcess, tmp_pat
     asleep = [threading.Thread(target=told, args=(request,)) for request in requests]
     for thread in asleep:  # they wait in its socket
         thread.start()
-    with open_all(tmp_path / "lake", take_over=True) as home:
+    with open_all(tmp_path / "lake", access=Access(take_over=True)) as home:
         repository = home.repository("storm")
         repository.branch("main").put("after", b"2")
         commit = repository.branch("main").commit("the next owner")

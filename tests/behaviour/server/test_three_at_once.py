@@ -59,7 +59,7 @@ def test_a_server_a_command_and_a_job_at_once(told: dict[str, Any], tmp_path: Pa
     lake, access_key, secret = str(tmp_path / "lake"), told["access_key_id"], told["secret_access_key"]
     file = tmp_path / "file"
     file.write_bytes(b"by a command")
-    with repo.open(f"{told['endpoint']}/analytics", access_key=access_key, secret=secret) as served:
+    with repo.open(f"{told['endpoint']}/analytics", access=repo.Access(access_key=access_key, secret=secret)) as served:
         credentials = {"LAKEBED_ACCESS_KEY_ID": access_key, "LAKEBED_SECRET_ACCESS_KEY": secret}
         command = subprocess.Popen(
             [sys.executable, "-c", COMMITTING, lake, str(file), str(COMMIT_COUNT)],

@@ -22,6 +22,7 @@ from lakebed.objects import open_store
 from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, Version
 from lakebed.reclaim.versioned import Versioned
 from lakebed.repo import Branch, Reference, Repositories, Repository, RepositoryOptions
+from lakebed.repo.catalog import LocalCatalog
 from lakebed.runtime import Environment
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
@@ -96,10 +97,12 @@ def a_repository() -> Subject:
     clock = ManualClock()
     environment = Environment(clock=clock, rng=random.Random(uuid.uuid4().int))
     home = Repositories(
-        open_store(f"memory://{uuid.uuid4()}", environment=environment),
-        MemoryKeyValue(environment=environment),
-        options=RepositoryOptions(background=False),
-        environment=environment,
+        LocalCatalog(
+            open_store(f"memory://{uuid.uuid4()}", environment=environment),
+            MemoryKeyValue(environment=environment),
+            options=RepositoryOptions(background=False),
+            environment=environment,
+        )
     )
 
     def write(store: Repository | Branch, item: int) -> None:

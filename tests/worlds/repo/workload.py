@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 
 from lakebed.clock import SystemClock
 from lakebed.repo.opening import open_repositories
+from lakebed.repo.options import Access
 from lakebed.repo.staging.cleanup import clean_once
 from worlds.promise import PromiseBroken
 from worlds.repo.client import (
@@ -438,7 +439,7 @@ def run_owner(
     url: str, said: Path, seed: int, *, seconds: float, storage_options: Mapping[str, str] | None = None
 ) -> None:
     """Run one owner with eight threads and report what went wrong; it may be killed at any time."""
-    with open_repositories(url, options=EAGER, take_over=True, storage_options=storage_options) as home:
+    with open_repositories(url, options=EAGER, access=Access(take_over=True), storage_options=storage_options) as home:
         repository = home.repository("storm") if home.exists("storm") else home.create("storm")
         workloads = start_workloads(LibraryClient(repository), said, seed, names=LIBRARY_WORKLOADS)
         stop = threading.Event()

@@ -1,66 +1,81 @@
-"""Verbs on all repositories of a storage.
-
-A server runs them on the repositories that it owns (`lakebed.repo.repositories.Repositories`); in one process the
-methods of that class are called directly.
-"""
+"""Verbs on all repositories of a storage. They run on a `lakebed.repo.catalog.LocalCatalog`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
+from lakebed.errors import Conflict
+from lakebed.objects.port import ObjectStore
+from lakebed.repo.commit import check_commit_metadata
 from lakebed.repo.context import RepositoryContext
-from lakebed.repo.model import DeletedRepository
+from lakebed.repo.model import CatalogRecord, DeletedRepository, RepositoryRecord
+from lakebed.repo.names import check_branch_name, check_repository_name
+from lakebed.repo.namespace import (
+    REPOSITORY_SUFFIX,
+    check_new_folder,
+    check_new_namespace,
+    claim_namespace,
+    namespace_folder,
+)
 from lakebed.repo.verbs.message import PAGE_COUNT_MAX, Amount, Described, RepositoryFacts, Texts, facts_of, verb
+from lakebed.runtime import Environment
 
-__all__ = ["CatalogVerb", "CreateRepository", "Deleted", "ListRepositories", "Owner", "SetMetadata", "UpdateMetadata"]
+__all__ = [
+    "ATTEMPTS_MAX",
+    "CatalogVerb",
+    "CreateRepository",
+    "Deleted",
+    "ListRepositories",
+    "Owner",
+    "SetMetadata",
+    "UpdateMetadata",
+]
+
+ATTEMPTS_MAX: Final = 16
+"""Attempts of a change of the catalog that lost the race."""
 
 R = TypeVar("R")
 
 
-class Opened(Protocol):
-    """An open repository."""
-
-    @property
-    def context(self) -> RepositoryContext:
-        """What its verbs run on."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        ...
-
-
 class Owner(Protocol):
-    """`lakebed.repo.repositories.Repositories`, as far as verbs use it."""
+    """`lakebed.repo.catalog.LocalCatalog`, as far as verbs use it."""
 
-    def create(
-        self,
-        name: str,
-        *,
-        namespace: str | None = None,
-        default_branch: str = "main",
-        metadata: Mapping[str, str] | None = None,
-        committer: str | None = None,
-        read_only: bool = False,
-    ) -> Opened:
-        """Make a repository."""
+    store: ObjectStore
+    environment: Environment
+
+    @property
+    def url(self) -> str:
+        """Of the storage."""
         ...
 
-    def list(self, *, prefix: str = "", after: str | None = None) -> Iterator[Opened]:
-        """Repositories, by name."""
+    def contexts(self, *, prefix: str = "", after: str | None = None) -> Iterator[RepositoryContext]:
+        """All repositories, by name."""
         ...
 
-    def set_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
-        """Replace metadata."""
+    def record_of_catalog(self) -> CatalogRecord:
+        """The identity of the catalog."""
         ...
 
-    def update_metadata(self, name: str, changed: Mapping[str, str], *, removed: Iterable[str] = ()) -> None:
-        """Change metadata."""
+    def check_free(self, name: str, folder: str) -> None:
+        """Refuse a name or folder that is taken."""
+        ...
+
+    def store_new(
+        self, name: str, record: RepositoryRecord, *, catalog_record: CatalogRecord, committer: str | None
+    ) -> RepositoryContext:
+        """Record a repository."""
+        ...
+
+    def lost_race(self, operation: str) -> Conflict:
+        """The error of too many lost races."""
+        ...
+
+    def change_metadata(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
+        """Replace metadata by a function of it."""
         ...
 
     def deleted(self) -> tuple[DeletedRepository, ...]:
@@ -71,8 +86,8 @@ class Owner(Protocol):
 class CatalogVerb(Described, Generic[R], frozen=True):
     """An operation on all repositories."""
 
-    def run(self, owner: Owner, sees: Callable[[str], bool]) -> R:
-        """Do it for a caller who may see the repositories of which `sees` says so."""
+    def run(self, catalog: Owner, sees: Callable[[str], bool]) -> R:
+        """Do it for a caller who may see the repositories for which `sees` is true."""
         raise NotImplementedError
 
 
@@ -84,9 +99,9 @@ class ListRepositories(CatalogVerb[list[RepositoryFacts]], frozen=True, kw_only=
     after: str | None = None
     amount: Amount = PAGE_COUNT_MAX
 
-    def run(self, owner: Owner, sees: Callable[[str], bool]) -> list[RepositoryFacts]:
-        seen = (one for one in owner.list(prefix=self.prefix, after=self.after) if sees(one.name))
-        return [facts_of(one.context) for one in islice(seen, max(0, self.amount))]
+    def run(self, catalog: Owner, sees: Callable[[str], bool]) -> list[RepositoryFacts]:
+        seen = (one for one in catalog.contexts(prefix=self.prefix, after=self.after) if sees(one.name))
+        return [facts_of(one) for one in islice(seen, max(0, self.amount))]
 
 
 @verb("create", role="write", effort="write", gives=RepositoryFacts)
@@ -100,16 +115,34 @@ class CreateRepository(CatalogVerb[RepositoryFacts], frozen=True, kw_only=True):
     committer: str | None = None
     read_only: bool = False
 
-    def run(self, owner: Owner, sees: Callable[[str], bool]) -> RepositoryFacts:
-        made = owner.create(
-            self.name,
-            namespace=self.namespace,
-            default_branch=self.default_branch,
-            metadata=self.metadata,
-            committer=self.committer,
-            read_only=self.read_only,
-        )
-        return facts_of(made.context)
+    def run(self, catalog: Owner, sees: Callable[[str], bool]) -> RepositoryFacts:
+        check_repository_name(self.name)
+        check_branch_name(self.default_branch)
+        check_commit_metadata(self.metadata or {})
+        namespace = f"{self.name}{REPOSITORY_SUFFIX}" if self.namespace is None else self.namespace
+        check_new_namespace(namespace)
+        folder = namespace_folder(namespace, root_url=catalog.url)
+        check_new_folder(folder)
+        environment = catalog.environment
+        for _ in range(ATTEMPTS_MAX):
+            catalog_record = catalog.record_of_catalog()
+            catalog.check_free(self.name, folder)
+            record = RepositoryRecord(
+                uid=claim_namespace(
+                    catalog.store, folder, name=self.name, home_id=catalog_record.id, environment=environment
+                ),
+                namespace=namespace if namespace.startswith("local://") else folder,
+                default_branch=self.default_branch,
+                created_at_ms=environment.clock.now_ms(),
+                read_only=self.read_only,
+                metadata=self.metadata or {},
+            )
+            try:
+                made = catalog.store_new(self.name, record, catalog_record=catalog_record, committer=self.committer)
+            except Conflict:
+                continue
+            return facts_of(made)
+        raise catalog.lost_race("creation")
 
 
 @verb("set_metadata", role="admin", effort="write", gives=None)
@@ -119,8 +152,8 @@ class SetMetadata(CatalogVerb[None], frozen=True, kw_only=True):
     name: str
     metadata: Texts
 
-    def run(self, owner: Owner, sees: Callable[[str], bool]) -> None:
-        owner.set_metadata(self.name, self.metadata)
+    def run(self, catalog: Owner, sees: Callable[[str], bool]) -> None:
+        catalog.change_metadata(self.name, lambda _: self.metadata)
 
 
 @verb("update_metadata", role="admin", effort="write", gives=None)
@@ -131,13 +164,17 @@ class UpdateMetadata(CatalogVerb[None], frozen=True, kw_only=True):
     changed: Texts
     removed: list[str] = msgspec.field(default_factory=list)
 
-    def run(self, owner: Owner, sees: Callable[[str], bool]) -> None:
-        owner.update_metadata(self.name, self.changed, removed=self.removed)
+    def run(self, catalog: Owner, sees: Callable[[str], bool]) -> None:
+        removed = set(self.removed)
+        catalog.change_metadata(
+            self.name,
+            lambda before: {key: value for key, value in before.items() if key not in removed} | self.changed,
+        )
 
 
 @verb("deleted", role="admin", effort="look", gives=tuple[DeletedRepository, ...], changes_nothing=True)
 class Deleted(CatalogVerb[tuple[DeletedRepository, ...]], frozen=True):
     """Repositories that are deleted and not cleaned up yet."""
 
-    def run(self, owner: Owner, sees: Callable[[str], bool]) -> tuple[DeletedRepository, ...]:
-        return owner.deleted()
+    def run(self, catalog: Owner, sees: Callable[[str], bool]) -> tuple[DeletedRepository, ...]:
+        return catalog.deleted()

@@ -117,7 +117,7 @@ def _declare_of_all(kind: type[CatalogVerb[Any]]) -> None:
         assert principal is not None
         if "name" in kind.__struct_fields__:
             check_role(principal, needed=kind.role, repository=call.subject)
-        return await _runner(kind, call)(_answer, verb, call.site.repositories, principal.sees)
+        return await _runner(kind, call)(_answer, verb, call.site.repositories.local, principal.sees)
 
     _register(kind, _ALL, perform)
 
