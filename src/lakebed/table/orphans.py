@@ -27,13 +27,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.errors import Corruption, NotFound, UnsupportedFormat
+from lakebed.errors import Corruption, InvalidRequest, NotFound, UnsupportedFormat
 from lakebed.objects.open import open_elsewhere, place_of
 from lakebed.objects.path import URL_PATTERN, is_url
 from lakebed.objects.port import ObjectMeta, ObjectStore
 from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweep, Sweeper, notes_on, report_of
-from lakebed.table.branches import every_branch
+from lakebed.table.branches import every_branch, with_fork
 from lakebed.table.context import TableBranch
 from lakebed.table.deletion import ProgressCall, merge_reports
 from lakebed.table.expire import release
@@ -344,7 +344,7 @@ def remove_orphan_files(
     main = branches[0]
     reports: list[ReclaimReport] = []
     if not dry_run:
-        for one in branches:
+        for one in map(_with_fork, branches):
             reports += recover(one)
             reports += _abandoned(one, branches, older_than_ms=older_than_ms, progress=progress)
     try:
@@ -364,6 +364,14 @@ def remove_orphan_files(
     sweeper = Sweeper(main.store, main.environment, progress, reaches_outside=True)
     reports.append(sweeper.sweep(plan, dry_run=dry_run))
     return merge_reports(reports, store=main.name)
+
+
+def _with_fork(branch: TableBranch) -> TableBranch:
+    """A branch with its fork snapshot where that is known: without it no deletion in the branch is finished."""
+    try:
+        return with_fork(branch)
+    except (NotFound, InvalidRequest):  # deleted since the listing, or made by another client
+        return branch
 
 
 def _abandoned(

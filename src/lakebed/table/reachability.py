@@ -12,7 +12,8 @@ The rules, for a candidate that lived in [born, dead):
 4. A rollback at or after the death may have brought the file back: names of live restoring snapshots and of the first
    live snapshot are kept; a restoring snapshot that went since the candidates were gathered leaves only asking every
    version.
-5. A branch never deletes what its fork snapshot had: born at or before it, or named by it.
+5. A branch never deletes what its fork snapshot had: born at or before it, or named by it. While the fork snapshot is
+   unknown, nothing of the branch is deleted.
 6. Main never deletes what a version of a branch without a pin names: another client made it, so which files it
    shares is unknown. Nor what one names that was published: main has files of it.
 7. A changelog that another client kept beyond its snapshot (``changelog/changelog-<id>``) keeps its own files.
@@ -147,10 +148,14 @@ def judge(
     born = candidates["born"].to_numpy()
     dead = candidates["dead"].to_numpy()
     everything = np.ones(candidates.num_rows, np.bool_)
-    if branch.fork is not None:
-        _keep_forks(case, born, branch.fork)
-    if not branch.layout.root:
+    if branch.branch is None:
         _keep_unpinned(case, everything)
+    elif branch.fork is not None:
+        _keep_forks(case, born, branch.fork)
+    else:
+        case.complete = False
+        case.warnings.append(f"where the branch {branch.branch!r} started is unknown, so its files are kept")
+        case.keep(everything, "of the branch's origin")
     _keep_changelogs(case, born)
     unknown = born == UNKNOWN
     has_holes = len(versions.restored_ids) > 0

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
+from lakebed.errors import Closed
+from lakebed.objects import open_store
+from lakebed.table import deletion
 from lakebed.table.manifest_cache import ManifestCache
 from lakebed.table.manifest_reader import ManifestReader
 from lakebed.table.orphans import remove_orphan_files
+from lakebed.table.table import Table
+from lakebed.table.unfinished import load_deletions
 from worlds.table.world import TableWorld
 
 DAY_S = 86_400.0
@@ -88,6 +95,35 @@ def test_an_unreadable_manifest_stops_it(made: TableWorld) -> None:
     assert said.deleted_count == 0
     assert any(name in warning for warning in said.warnings)
     assert strays(made) == list(STRAYS)
+
+
+@pytest.mark.parametrize("is_pinned", [True, False], ids=["pinned", "another client's"])
+def test_an_expiry_of_a_branch_that_was_cut_short_takes_nothing_of_main(
+    monkeypatch: pytest.MonkeyPatch, is_pinned: bool
+) -> None:
+    """Cleaning finishes a deletion of a branch as the branch would: the files that it shares with main stay."""
+    store = open_store(f"memory://{uuid.uuid4()}")
+    table = Table.create(store, name="t", schema=pa.schema([("id", pa.int64())]))
+    for number in range(3):
+        table.append(pa.table({"id": [number]}))
+    branch = table.create_branch("b")
+    branch.overwrite(pa.table({"id": [9]}))
+    branch.append(pa.table({"id": [10]}))
+
+    def cut_short(_: object) -> object:
+        raise Closed("cut short")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(deletion, "read_live_versions", cut_short)
+        with pytest.raises(Closed):
+            branch.expire(retain_max=1, retain_min=1, older_than_ms=0)
+    if not is_pinned:
+        table.context.tags.unpin_hidden("branch.b")
+    report = table.remove_orphan_files(older_than_ms=2**60)
+    assert sorted(table.read()["id"].to_pylist()) == [0, 1, 2]
+    assert sorted(branch.read()["id"].to_pylist()) == [9, 10]
+    unfinished = list(load_deletions(store, branch.layout))
+    assert (len(unfinished), len(report.warnings)) == ((0, 0) if is_pinned else (1, 1))
 
 
 def test_files_of_a_deleted_branch_are_orphans(made: TableWorld) -> None:
