@@ -1,8 +1,8 @@
 """The access log: one line of JSON a request.
 
-Owns: what a line holds and how lines leave the process: they are gathered and written together a few times a second, by
-a thread of the pool, so that no request waits for a terminal or a disk. Invariant: no line holds a header, a body, or
-a query string; of the query only the names of refs and paths are told, so no signature and no secret.
+Owns: what a line holds and how lines are written: together, a few times a second, by a thread of the pool, so that no
+request waits for a terminal or a disk. Invariant: no line holds a header, a body, or a query string; of the query only
+the path of an object is logged, so no signature and no secret.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["AccessLine", "AccessLog", "open_access_log"]
 _STANDARD_ERROR: Final = 2
 
 _LINES_MAX: Final = 50_000
-"""Lines that wait for a slow reader of the log; beyond it lines are dropped, and counted."""
+"""Lines buffered for a slow reader of the log; more are dropped, and counted."""
 
 
 class AccessLine(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -38,11 +38,11 @@ class AccessLine(msgspec.Struct, frozen=True, omit_defaults=True):
     object: str = ""
     """The query's ``path``."""
     error: str = ""
-    """Of what failed: the error's kind. Of bugs: the whole traceback."""
+    """The kind of an error; of a bug the whole traceback."""
 
 
 class AccessLog:
-    """Where the lines go."""
+    """A log that lines are appended to."""
 
     def __init__(self, file: io.FileIO) -> None:
         self._file = file
@@ -51,7 +51,7 @@ class AccessLog:
         self._encode = msgspec.json.Encoder().encode
 
     def add(self, line: AccessLine) -> None:
-        """Remember a line. Cost: 1 us."""
+        """Buffer a line. Cost: 1 us."""
         if len(self._lines) < _LINES_MAX:
             self._lines.append(self._encode(line))
         else:
@@ -59,11 +59,11 @@ class AccessLog:
 
     @property
     def waiting(self) -> bool:
-        """Whether there is something to write."""
+        """Whether there are lines to write."""
         return bool(self._lines)
 
     def flush(self) -> None:
-        """Write what was added. One thread at a time calls it. A log that cannot be written does not stop a server."""
+        """Write the buffered lines. Not thread-safe. A failed write drops them; it does not stop the server."""
         lines, self._lines = self._lines, []
         if self._dropped:
             lines.append(b'{"dropped_lines":%d}' % self._dropped)
@@ -78,16 +78,16 @@ class AccessLog:
             self._dropped += len(lines)
 
     def close(self) -> None:
-        """Write the rest."""
+        """Write the rest and close the file."""
         self.flush()
         self._file.close()
 
 
-def open_access_log(place: str | os.PathLike[str] | None) -> AccessLog | None:
-    """The log at a place: ``"-"`` is standard error, a path is a file that is appended to; None: no log."""
-    if place is None:
+def open_access_log(target: str | os.PathLike[str] | None) -> AccessLog | None:
+    """Open a log: ``"-"`` is standard error, a path is a file that is appended to; None: no log."""
+    if target is None:
         return None
-    # Without a buffer: what a reader that went away did not take is dropped, and not written once more at the end.
-    if place == "-":
+    # Without a buffer: lines that a closed pipe did not take are dropped, and not written again at the end.
+    if target == "-":
         return AccessLog(open(os.dup(_STANDARD_ERROR), "wb", buffering=0))
-    return AccessLog(open(place, "ab", buffering=0))
+    return AccessLog(open(target, "ab", buffering=0))

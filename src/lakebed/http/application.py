@@ -58,5 +58,5 @@ def _refused(where: str, refusal: HTTPException) -> LakebedError:
     """A refusal of the router as an error of ours."""
     if refusal.status_code == 405:
         allow = (refusal.headers or {}).get("Allow", "")
-        return InvalidRequest(f"{where} is not possible: use {allow}.", kind="method_not_allowed", allow=allow)
-    return NotFound(f"There is nothing at {where}: /openapi.json lists what there is.", kind="no_route")
+        return InvalidRequest(f"{where} is not supported: use {allow}.", kind="method_not_allowed", allow=allow)
+    return NotFound(f"There is no route {where}: see /openapi.json.", kind="no_route")

@@ -59,7 +59,7 @@ class Call:
         self._query: dict[str, str] | None = None
 
     def header(self, name: bytes) -> str | None:
-        """A header by its lower-case name; None: it is not there."""
+        """A header by its lower-case name; None: it is missing."""
         for key, value in self.scope["headers"]:
             if key == name:
                 text: str = value.decode("latin-1")
@@ -67,7 +67,7 @@ class Call:
         return None
 
     def etags(self, name: bytes) -> frozenset[str] | None:
-        """The strong ETags of a header; None: the header is not there, or is ``*``."""
+        """The strong ETags of a header; None: the header is missing, or is ``*``."""
         text = self.header(name)
         if text is None or text.strip() == "*":
             return None
@@ -76,50 +76,50 @@ class Call:
 
     @property
     def query(self) -> dict[str, str]:
-        """The query's parameters; of one that repeats, the last."""
+        """The query's parameters; of a repeated one the last value."""
         if self._query is None:
             self._query = dict(self._pairs())
         return self._query
 
     def repeated(self, name: str) -> list[str]:
-        """All values of a parameter of the query that may repeat."""
+        """All values of a repeatable parameter of the query."""
         return [value for key, value in self._pairs() if key == name]
 
     def _pairs(self) -> list[tuple[str, str]]:
         try:
             raw = self.scope["query_string"].decode("ascii")
             return parse_qsl(raw, keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX)
-        except ValueError as error:  # not UTF-8 behind its percent signs, not ASCII at all, or too much of it
+        except ValueError as error:  # not UTF-8 after unquoting, not ASCII, or too many fields
             raise InvalidRequest(
-                "The query cannot be read: encode its values as UTF-8 with percent signs.", kind="invalid_query"
+                "The query cannot be decoded: encode its values as UTF-8 with percent signs.", kind="invalid_query"
             ) from error
 
     def required(self, name: str) -> str:
-        """A parameter of the query that must be there."""
+        """A required parameter of the query."""
         value = self.query.get(name)
         if value is None:
-            raise InvalidRequest(f"The query lacks the parameter {name!r}: give it.", kind="missing_parameter")
+            raise InvalidRequest(f"The query has no parameter {name!r}: add it.", kind="missing_parameter")
         return value
 
     def flag(self, name: str, *, default: bool = False) -> bool:
-        """A parameter of the query that is true or false."""
+        """A boolean parameter of the query."""
         value = self.query.get(name)
         if value is None:
             return default
         word = value.lower()
         if word not in _TRUE and word not in _FALSE:
-            raise InvalidRequest(f"{name}={value!r} is neither true nor false.", kind="invalid_query")
+            raise InvalidRequest(f"{name}={value!r} is invalid: use true or false.", kind="invalid_query")
         return word in _TRUE
 
     def integer(self, name: str, *, default: int, low: int, high: int) -> int:
-        """A parameter of the query that is a whole number in ``[low, high]``."""
+        """An integer parameter of the query in ``[low, high]``."""
         value = self.query.get(name)
         if value is None:
             return default
         digits = value.removeprefix("-")
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 18 and low <= int(value) <= high):
             raise InvalidRequest(
-                f"{name}={value!r} cannot be: give a whole number from {low} to {high}.", kind="invalid_query"
+                f"{name}={value!r} is invalid: use an integer from {low} to {high}.", kind="invalid_query"
             )
         return int(value)
 
@@ -130,25 +130,25 @@ class Call:
         return f"{'https' if proto == 'https' else 'http'}://{self.header(b'host') or self.serving.authority}"
 
     def page(self) -> PageRequest:
-        """Which page of a list is asked for. An amount below 1 stands for the most that a page can have."""
+        """Which page of a list is asked for. An amount below 1 means the largest page."""
         amount = self.integer("amount", default=AMOUNT_DEFAULT, low=-1, high=AMOUNT_MAX)
         return PageRequest(
             self.query.get("prefix", ""), self.query.get("after", ""), amount if amount > 0 else AMOUNT_MAX
         )
 
     def content_length(self, *, bytes_max: int) -> int | None:
-        """The length that the body is announced with; None: it comes in chunks. Raises when it is too much."""
+        """The announced length of the body; None: it comes in chunks. Raises when it is too large."""
         text = self.header(b"content-length")
         if text is None:
             return None
         if not (text.isascii() and text.isdigit()):
-            raise InvalidRequest("The Content-Length is no number.", kind="invalid_header")
+            raise InvalidRequest("The Content-Length is not a number.", kind="invalid_header")
         if int(text) > bytes_max:
             raise oversized_body(bytes_max)
         return int(text)
 
     async def chunks(self, *, bytes_max: int) -> AsyncIterator[bytes]:
-        """The body as it comes in. Raises `ClientGone`, and `InvalidRequest` (``too_large``) beyond `bytes_max`."""
+        """The body as it arrives. Raises `ClientGone`, and `InvalidRequest` (``too_large``) beyond `bytes_max`."""
         self.content_length(bytes_max=bytes_max)
         total = 0
         more = True
@@ -165,13 +165,15 @@ class Call:
                 yield body
 
     async def _next_message(self) -> MutableMapping[str, Any]:
-        """More of a body that has begun, which must not take for ever: its reader holds a thread."""
+        """The next piece of a body, within a limit of time: its reader holds a thread."""
         stalled_s = self.serving.options.stalled_s
         try:
             async with asyncio.timeout(stalled_s):
                 return await self.receive()
         except TimeoutError as error:
-            raise InvalidRequest(f"No more of the body has come for {stalled_s:g} s.", kind="stalled") from error
+            raise InvalidRequest(
+                f"The body paused for more than {stalled_s:g} s: send it again.", kind="stalled"
+            ) from error
 
     async def body(self, *, bytes_max: int) -> bytes:
         """The whole body."""
@@ -179,14 +181,14 @@ class Call:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def read(self, kind: type[B], *, default: B | None = None, bytes_max: int | None = None) -> B:
-        """The body as a record of `lakebed.server.bodies`.
+        """The JSON body as a struct.
 
         Args:
-            default: what an empty body stands for; None: it may not be empty.
-            bytes_max: of the body; None: `ServerOptions.json_bytes_max`.
+            default: the value of an empty body; None: it may not be empty.
+            bytes_max: of the body; None: `HttpOptions.json_bytes_max`.
 
         Raises:
-            InvalidRequest: it is no JSON, lacks a field, or a field has another type.
+            InvalidRequest: it is not JSON, lacks a field, or a field has another type.
         """
         raw = await self.body(bytes_max=bytes_max or self.serving.options.json_bytes_max)
         if default is not None and not raw.strip():
@@ -194,26 +196,26 @@ class Call:
         try:
             return msgspec.json.decode(raw, type=kind)
         except msgspec.ValidationError as error:
-            raise InvalidRequest(f"The body is not what this call takes: {error}.", kind="invalid_body") from error
+            raise InvalidRequest(f"The body does not have the expected form: {error}.", kind="invalid_body") from error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidRequest(f"The body is no JSON: {error}.", kind="invalid_body") from error
+            raise InvalidRequest(f"The body is not valid JSON: {error}.", kind="invalid_body") from error
 
     async def look(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a short read: at once where what it reads is on this machine, else in the pool for what waits."""
+        """Run a short read: inline where its data is on this machine, else in the pool for calls that wait."""
         if self.serving.reads_inline:
             return function(*args, **kwargs)
         return await run_in(self.serving.pools.quick, function, *args, **kwargs)
 
     async def quick(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run what waits for a store or a disk in the pool for it."""
+        """Run a call that waits for a store or a disk, in the pool for those."""
         return await run_in(self.serving.pools.quick, function, *args, **kwargs)
 
     async def heavy(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run what computes in the pool for it."""
+        """Run a call that computes, in the pool for those."""
         return await run_in(self.serving.pools.heavy, function, *args, **kwargs)
 
     async def transfer(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run what moves a piece of a large object in the pool for it."""
+        """Run a call that moves a large body, in the pool for those."""
         return await run_in(self.serving.pools.transfer, function, *args, **kwargs)
 
     async def upload(self, chunks: AsyncIterator[bytes], *, into: Callable[[Iterator[Buffer]], R]) -> R:
@@ -228,4 +230,4 @@ class Call:
 
 def oversized_body(bytes_max: int) -> InvalidRequest:
     """The error of a body that is too large."""
-    return InvalidRequest(f"The body is larger than {bytes_max:,} bytes, the most for this call.", kind="too_large")
+    return InvalidRequest(f"The body is larger than {bytes_max:,} bytes, the limit of this call.", kind="too_large")

@@ -1,6 +1,6 @@
 """The memory of a serving process: which allocator it uses, and how freed memory returns to the system.
 
-Many threads allocate and free, so allocators that keep what each thread has freed let a server grow without end.
+Many threads allocate and free. With allocators that keep what each thread has freed, a server grows without bound.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ __all__ = ["lean_pool", "release_unused"]
 
 
 def lean_pool() -> pa.MemoryPool:
-    """The allocator of Arrow that gives freed memory back soon: jemalloc, or the system's where there is none.
+    """Arrow's allocator that returns freed memory soon: jemalloc, or else the system's.
 
-    The usual one, mimalloc, keeps what each thread has freed.
+    The default one, mimalloc, keeps what each thread has freed.
     """
     has_jemalloc = "jemalloc" in pa.supported_memory_backends()
     return pa.jemalloc_memory_pool() if has_jemalloc else pa.system_memory_pool()
 
 
 def release_unused() -> None:
-    """Give freed memory back to the system: Arrow's, and with glibc also what lies between blocks in use.
+    """Return freed memory to the system: Arrow's, and with glibc also what lies between blocks in use.
 
-    By itself glibc returns only what lies behind the last block in use. Cost: milliseconds.
+    By itself glibc returns only what follows the last block in use. Cost: milliseconds.
     """
     pa.default_memory_pool().release_unused()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's own
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only in glibc
     if trim is not None:
         trim(0)

@@ -1,7 +1,6 @@
-"""Uploads of clients that send a form: the bytes of its field ``content``, as they come in.
+"""Uploads as forms: the bytes of the field ``content`` of a ``multipart/form-data`` body, as they arrive.
 
-Owns: finding that field in a ``multipart/form-data`` body. Other fields are passed over. Invariant: no more than one
-piece of the body is held.
+Other fields are skipped. Invariant: no more than one piece of the body is held.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _FIELD: Final = b"content"
 
 
 class _Form:
-    """What the parser calls back: the current part's headers, and the wanted part's bytes."""
+    """The parser's callbacks: headers of the current part, bytes of the wanted part."""
 
     def __init__(self) -> None:
         self.taken: list[bytes] = []
@@ -50,8 +49,8 @@ class _Form:
         self._wanted = options.get(b"name") == _FIELD and not self.seen
         if self._wanted:
             self.seen = True
-            said = self._headers.get(b"content-type")
-            self.content_type = None if said is None else said.decode("latin-1")
+            value = self._headers.get(b"content-type")
+            self.content_type = None if value is None else value.decode("latin-1")
 
     def on_part_data(self, piece: bytes, start: int, end: int) -> None:
         if self._wanted:
@@ -64,7 +63,7 @@ class _Form:
         self.ended = True
 
     def take(self) -> bytes:
-        """What has come in since the last call."""
+        """The bytes since the last call."""
         taken, self.taken = self.taken, []
         return b"".join(taken)
 
@@ -77,7 +76,7 @@ async def form_content(chunks: AsyncIterator[bytes], *, content_type: str) -> tu
         content_type: its header, with the boundary.
 
     Raises:
-        InvalidRequest: kind ``invalid_body``: it is no form, or ends before its end, or has no such field.
+        InvalidRequest: kind ``invalid_body``: it is not a form, is truncated, or has no such field.
     """
     _, options = parse_options_header(content_type.encode("latin-1"))
     boundary = options.get(b"boundary")
@@ -102,10 +101,10 @@ async def form_content(chunks: AsyncIterator[bytes], *, content_type: str) -> tu
         try:
             if chunk is None:
                 if not form.ended:
-                    raise _invalid("it ends in the middle")
+                    raise _invalid("it is truncated")
                 return False
             parser.write(chunk)
-        except ValueError as error:  # the parser's own errors are of this kind
+        except ValueError as error:  # the base of the parser's errors
             raise _invalid(str(error)) from error
         return True
 

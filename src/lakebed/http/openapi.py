@@ -1,4 +1,4 @@
-"""The OpenAPI description, made from the declarations of the endpoints and the structs they exchange. Pure."""
+"""The OpenAPI description, made from the declarations of endpoints and the structs that they exchange. Pure."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _STATUS_TEXTS: Final = {
     201: "Created.",
     202: "Accepted.",
     204: "Done.",
-    206: "A part.",
-    302: "It is elsewhere.",
-    304: "Unchanged.",
+    206: "The requested range.",
+    302: "Redirect to the object's URL.",
+    304: "Not modified.",
 }
 _ERRORS: Final = {
-    400: "The request cannot be served as it is.",
-    401: "Nobody whom the server knows asks.",
-    403: "Who asks may not do this.",
-    404: "What was named is not there.",
-    409: "It is there already, or another change was faster, or two changes contradict each other.",
-    412: "A condition of the request, or a hook, does not hold.",
-    413: "The body, or something in it, is too large.",
+    400: "The request is invalid.",
+    401: "Missing or invalid credentials.",
+    403: "The credentials do not permit this.",
+    404: "Not found.",
+    409: "It already exists, or a concurrent or contradicting change was made.",
+    412: "A precondition of the request or a hook failed.",
+    413: "The body or a part of it is too large.",
     416: "The range is outside the object.",
-    503: "The store does not answer, or the outcome is unknown: look, then try again.",
+    503: "The store is unavailable, or the outcome is unknown: check, then retry.",
 }
 
 
@@ -94,9 +94,9 @@ def describe(service: Service, routes: Mapping[str, Iterable[Route[Any]]]) -> di
 
 
 def _loosen_arrays(component: dict[str, Any]) -> None:
-    """Of a struct that travels as an array, say what its elements may be, not which is which.
+    """For a struct encoded as an array, describe what its elements may be, not which is which.
 
-    Few tools take ``prefixItems`` as the standard means it; some refuse the whole description.
+    Few tools implement ``prefixItems`` as the standard defines it; some refuse the whole description.
     """
     elements = component.pop("prefixItems", None)
     if elements is not None:

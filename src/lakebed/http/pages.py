@@ -1,4 +1,4 @@
-"""Pages of lists: the query parameters that ask for one, and the object that says where it stands. Pure."""
+"""Pages of lists: which page a query asks for, and the reply that holds it. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["AMOUNT_DEFAULT", "AMOUNT_MAX", "Page", "PageRequest", "Pagination", 
 
 AMOUNT_DEFAULT: Final = 100
 AMOUNT_MAX: Final = 1_000
-"""Most rows of a page. Clients ask for the next one; a page never keeps the server for long."""
+"""Most rows of a page, so that no single request occupies the server for long."""
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -41,12 +41,12 @@ class PageRequest:
 
     prefix: str = ""
     after: str = ""
-    """Rows behind this one; empty: from the start."""
+    """Only rows after this one; empty: from the start."""
     amount: int = AMOUNT_DEFAULT
 
     @property
     def probe(self) -> int:
-        """How many rows to read: one more than asked for, which tells whether there is a next page."""
+        """How many rows to read: one more than asked for, which shows whether there is a next page."""
         return self.amount + 1
 
 
@@ -55,8 +55,8 @@ def page_of(rows: Sequence[R], *, amount: int, key: Callable[[R], str], row: Cal
 
     Args:
         rows: from the page's start, in order; one more than `amount` when there is a next page.
-        key: the value of ``after`` with which the page behind a row begins.
-        row: what is shown of it.
+        key: the value of ``after`` with which the page after a row begins.
+        row: makes a row of the reply.
     """
     has_more = len(rows) > amount
     shown = rows[:amount] if has_more else rows

@@ -1,4 +1,4 @@
-"""Threads for what a handler must not do in the event loop: waiting for stores, computing, moving large objects."""
+"""Threads for what a handler must not do in the event loop: wait for stores, compute, move large bodies."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """Threads, by what they do (`HttpOptions` says why there are several)."""
+    """Thread pools by kind of work; `HttpOptions` says why there are several."""
 
     quick: ThreadPoolExecutor
     heavy: ThreadPoolExecutor
     transfer: ThreadPoolExecutor
     uploads: UploadSlots
-    """Some of the threads for transfers: the others are left for downloads and copies."""
+    """A part of the threads for transfers; the others are left for downloads and copies."""
 
     @classmethod
     def open(cls, options: HttpOptions) -> Pools:
-        """Pools of the sizes that are set. Threads start when they are needed."""
+        """Pools of the configured sizes. Threads start when they are needed."""
         transfer = ThreadPoolExecutor(options.transfer_threads, "lakebed-transfer")
         return cls(
             ThreadPoolExecutor(options.quick_threads, "lakebed-quick"),
@@ -45,7 +45,7 @@ class Pools:
 
 
 async def run_in(pool: Executor, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a call in a pool, and wait for it without holding the event loop."""
+    """Run a call in a pool, and wait for it without blocking the event loop."""
     if kwargs:
         return await asyncio.get_running_loop().run_in_executor(pool, lambda: function(*args, **kwargs))
     run: Callable[..., R] = function

@@ -1,8 +1,8 @@
-"""HTTP on one connection, with bounds that the parser below does not have: how large and how late a head may be.
+"""HTTP on one connection, with two bounds that the parser lacks: the size of a head, and the time it may take.
 
-Owns: these two bounds. A head is everything before a request's body. Without them whoever can connect could fill the
-memory with one endless header, or all connections with heads that never end, without an access key. Does not know:
-requests; bodies have bounds of their own (`lakebed.http.call`).
+A head is everything before a request's body. Without these bounds a client without credentials could fill the memory
+with one endless header, or all connections with heads that never end. Does not know: requests; bodies have bounds of
+their own (`lakebed.http.call`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from lakebed.http.replies import encode
 
 __all__ = ["bounded_http"]
 
-_TOO_LARGE: Final = "The head of the request is larger than {:,} bytes, the most that is read."
-_TOO_LATE: Final = "The head of the request has not come within {:g} s."
-_NO_HTTP: Final = "What was sent is no HTTP/1.1 request."
+_TOO_LARGE: Final = "The head of the request is larger than the limit of {:,} bytes: send fewer or shorter headers."
+_TOO_LATE: Final = "The head of the request was not complete within {:g} s: send it again."
+_NO_HTTP: Final = "The bytes received are not a valid HTTP/1.1 request."
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """See the module."""
+    """A connection with bounded heads."""
 
     options: ClassVar[HttpOptions]
 
@@ -37,13 +37,13 @@ class BoundedHttp(HttpToolsProtocol):
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client is there: its first head must come in time."""
+        """Start the timer of the first head."""
         super().connection_made(transport)
         self._wait()
 
     @override
     def data_received(self, data: bytes) -> None:
-        """Bytes of a head are counted; those of a body are bounded by whoever reads it."""
+        """Count the bytes of a head; those of a body are bounded by its reader."""
         if self._in_head:
             self._head_bytes += len(data)
         super().data_received(data)
@@ -54,14 +54,14 @@ class BoundedHttp(HttpToolsProtocol):
 
     @override
     def on_message_begin(self) -> None:
-        """A head begins."""
+        """Note that a head begins."""
         super().on_message_begin()
         self._in_head = True
         self._head_bytes = max(self._head_bytes, 1)
 
     @override
     def on_headers_complete(self) -> None:
-        """The head is whole: from here on the body has its own bounds."""
+        """Stop counting and timing: the body has bounds of its own."""
         self._in_head = False
         self._head_bytes = 0
         self._stop_waiting()
@@ -69,7 +69,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing more is waited for."""
+        """Stop the timer."""
         self._stop_waiting()
         super().connection_lost(exc)
 
@@ -90,13 +90,13 @@ class BoundedHttp(HttpToolsProtocol):
 
     @override
     def send_400_response(self, msg: str) -> None:
-        """What came is no HTTP."""
+        """Refuse what is not HTTP."""
         self._refuse(400, "Bad Request", _NO_HTTP)
 
     def _refuse(self, status: int, reason: str, message: str) -> None:
-        """Say why, and end the connection: what is left of the head is not read.
+        """Send the reason and close the connection; the rest of the head is not read.
 
-        Nothing is said in the middle of the reply to the request before.
+        Nothing is sent in the middle of the reply to the previous request.
         """
         if self.transport.is_closing():
             return
@@ -108,5 +108,5 @@ class BoundedHttp(HttpToolsProtocol):
 
 
 def bounded_http(options: HttpOptions) -> type[asyncio.Protocol]:
-    """The protocol of a server's connections."""
+    """The protocol class of a server's connections."""
     return type("BoundedHttp", (BoundedHttp,), {"options": options})

@@ -1,7 +1,7 @@
-"""Byte ranges of HTTP: what a ``Range`` header asks of an object of known size. Pure.
+"""Byte ranges of HTTP: which part of an object of known size a ``Range`` header asks for. Pure.
 
-Owns: the parsing. One range is served; several at once, other units and malformed headers are ignored, which the
-standard allows, and the whole object is the answer. Source: RFC 9110, section 14.
+One range is served. Several at once, other units and malformed headers are ignored, which the standard allows: the
+whole object is the reply. Source: RFC 9110, section 14.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["content_range", "parse_range"]
 _RANGE: Final = re.compile(r"\s*bytes\s*=\s*(\d*)\s*-\s*(\d*)\s*", re.ASCII)
 _SHOWN_CHARACTERS: Final = 60
 _DIGITS_MAX: Final = 18
-"""No object has so many bytes: what has more digits lies past every end."""
+"""A number with more digits lies past the end of every object."""
 
 
 def parse_range(header: str | None, *, size_bytes: int) -> tuple[int, int] | None:
@@ -29,7 +29,7 @@ def parse_range(header: str | None, *, size_bytes: int) -> tuple[int, int] | Non
         ``(start, end)`` with ``0 <= start < end <= size_bytes``, or None: send everything.
 
     Raises:
-        InvalidRequest: nothing of the range is inside the object (kind ``range_not_satisfiable``, ``size_bytes=``).
+        InvalidRequest: no byte of the range is inside the object (kind ``range_not_satisfiable``, ``size_bytes=``).
     """
     match = _RANGE.fullmatch(header) if header else None
     if match is None:
@@ -45,7 +45,7 @@ def parse_range(header: str | None, *, size_bytes: int) -> tuple[int, int] | Non
         return None
     if start >= end:
         raise InvalidRequest(
-            f"The range {(header or '')[:_SHOWN_CHARACTERS]!r} is outside the object, which has {size_bytes} bytes.",
+            f"The range {(header or '')[:_SHOWN_CHARACTERS]!r} is outside the object of {size_bytes} bytes.",
             kind="range_not_satisfiable",
             size_bytes=size_bytes,
         )
@@ -53,7 +53,7 @@ def parse_range(header: str | None, *, size_bytes: int) -> tuple[int, int] | Non
 
 
 def _number(digits: str) -> int:
-    """A number, or one as good: turning thousands of digits into one takes long."""
+    """The number, capped: parsing thousands of digits takes long."""
     short = digits.lstrip("0") or "0"
     return int(short) if len(short) <= _DIGITS_MAX else 10**_DIGITS_MAX
 

@@ -1,8 +1,8 @@
-"""URLs of our own that carry an expiring permission, for uploads to stores whose vendor signs none.
+"""Signatures with an expiry time, for URLs that permit one request without credentials.
 
-Owns: the signature over what a URL permits (one address, one method, until one time). A local folder has no vendor to
-sign for it; clients that upload through presigned URLs then put to the server itself. Invariants: a signature permits
-nothing but what it was made for; the key is random, is never stored, and ends with the server that made it.
+Invariants: a signature permits nothing but what it was made for; the key is random, is never stored, and dies with the
+server that made it. The form on the wire is a hexadecimal keyed BLAKE2b of the permitted parts and the expiry time,
+which travel as parameters of their own: DO NOT CHANGE.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SIGNING_KEY_BYTES: Final = 32
 
 
 class Signer:
-    """Signs, and checks what was signed."""
+    """Makes and checks signatures."""
 
     def __init__(self, key: bytes, *, clock: Clock) -> None:
         self._key = key
@@ -32,9 +32,9 @@ class Signer:
         return hashlib.blake2b(text, key=self._key, digest_size=32).hexdigest()
 
     def check(self, signature: str, *parts: str, expires_at_s: int) -> None:
-        """Raises `InvalidRequest` (``forbidden``): the signature is wrong, or its time is over."""
+        """Raise `InvalidRequest` (``forbidden``) when the signature is wrong or has expired."""
         expected = self.sign(*parts, expires_at_s=expires_at_s)
         if not hmac.compare_digest(expected.encode(), signature.encode(errors="replace")):
-            raise InvalidRequest("The URL's signature does not fit it: ask for a new one.", kind="forbidden")
+            raise InvalidRequest("The URL's signature is not valid for it: ask for a new URL.", kind="forbidden")
         if self._clock.now_ms() >= expires_at_s * 1000:
-            raise InvalidRequest("The URL has expired: ask for a new one.", kind="forbidden")
+            raise InvalidRequest("The URL has expired: ask for a new URL.", kind="forbidden")

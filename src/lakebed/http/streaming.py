@@ -1,9 +1,9 @@
-"""Bodies that are larger than memory: from the event loop to a store that takes an iterator, and back.
+"""Bodies larger than memory: from the event loop to a store that takes an iterator, and back.
 
-Owns: the hand-over between the loop, where a client's bytes come in and go out, and a thread, where a store works.
+Owns: the hand-over between the loop, which receives and sends a client's bytes, and a thread, in which a store works.
 Invariants: about three pieces of `ServerOptions.chunk_bytes` are in memory, however large the object and however slow
-either side: the client waits for the store, and the store for the client. When the client goes away, the store's
-iterator ends in an error, so that nothing is left of the upload. Does not know: HTTP.
+either side: the client waits for the store, and the store for the client. When the client disconnects, the store's
+iterator raises an error, so that nothing is left of the upload. Does not know: HTTP.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WAITING_MAX: Final = 2
 
 
 class _Ended:
-    """What follows the last piece: nothing, or the error that ended the body."""
+    """The end of a body, or the error that ended it."""
 
     __slots__ = ("error",)
 
@@ -37,7 +37,7 @@ class _Ended:
 
 
 async def gathered(chunks: AsyncIterator[bytes], *, bytes_min: int) -> AsyncIterator[bytes]:
-    """The same bytes in pieces of at least `bytes_min`, but for the last: fewer and larger steps."""
+    """The same bytes in pieces of at least `bytes_min`, except the last: fewer and larger steps."""
     held: list[bytes] = []
     size = 0
     async for chunk in chunks:
@@ -51,15 +51,15 @@ async def gathered(chunks: AsyncIterator[bytes], *, bytes_min: int) -> AsyncIter
 
 
 async def upload(chunks: AsyncIterator[bytes], *, into: Callable[[Iterator[Buffer]], R], slots: UploadSlots) -> R:
-    """Hand a body to a call that takes an iterator, while it comes in.
+    """Pass a body to a call that takes an iterator, while it arrives.
 
     Args:
         chunks: the body.
         into: runs in a thread. An error of `chunks` is raised inside its iterator, and then by this call.
-        slots: of uploads; waited for.
+        slots: one of them is waited for, and held.
 
     Raises:
-        InvalidRequest: kind ``stalled``: no piece came for long, and others waited.
+        InvalidRequest: kind ``stalled``: no piece came for long while others waited.
         Whatever `chunks` or `into` raises.
     """
     async with slots.hold() as slot:
@@ -69,30 +69,30 @@ async def upload(chunks: AsyncIterator[bytes], *, into: Callable[[Iterator[Buffe
 async def _upload(chunks: AsyncIterator[bytes], *, into: Callable[[Iterator[Buffer]], R], slot: UploadSlot) -> R:
     loop = asyncio.get_running_loop()
     pieces: SimpleQueue[bytes | _Ended] = SimpleQueue()
-    room = asyncio.Semaphore(_WAITING_MAX)
+    capacity = asyncio.Semaphore(_WAITING_MAX)
 
     def arriving() -> Iterator[Buffer]:
         while True:
             piece = pieces.get()
             if isinstance(piece, _Ended):
                 if piece.error is not None:
-                    raise Unavailable("The client went away in the middle of its upload.", kind="client_gone")
+                    raise Unavailable("The client disconnected in the middle of its upload.", kind="client_gone")
                 return
             yield piece
-            loop.call_soon_threadsafe(room.release)
+            loop.call_soon_threadsafe(capacity.release)
 
     running = loop.run_in_executor(slot.pool, into, arriving())
     try:
         async for chunk in chunks:
-            await _either(room.acquire(), running)
-            if running.done():  # it failed: what still comes in is of no use
+            await _either(capacity.acquire(), running)
+            if running.done():  # it failed: the rest of the body is of no use
                 break
             pieces.put(chunk)
             slot.delivered()
     except BaseException as error:
         pieces.put(_Ended(error))
         await asyncio.wait([running])
-        running.exception()  # it ends with our own error, which is told once
+        running.exception()  # it ends with our own error, which is raised here
         raise
     slot.complete()
     pieces.put(_Ended())
@@ -100,7 +100,7 @@ async def _upload(chunks: AsyncIterator[bytes], *, into: Callable[[Iterator[Buff
 
 
 async def _either(turn: Coroutine[Any, Any, bool], running: asyncio.Future[Any]) -> None:
-    """Wait for room, or for the end of the call that makes it."""
+    """Wait for capacity, or for the end of the call that frees it."""
     waiting = asyncio.ensure_future(turn)
     await asyncio.wait([waiting, running], return_when=asyncio.FIRST_COMPLETED)
     if not waiting.done():
@@ -108,9 +108,9 @@ async def _either(turn: Coroutine[Any, Any, bool], running: asyncio.Future[Any])
 
 
 async def download(open_chunks: Callable[[], Iterator[Buffer]], *, pool: Executor) -> AsyncIterator[memoryview]:
-    """Pieces of an iterator that waits, each asked for in a pool when the one before has been taken.
+    """Pieces of an iterator that blocks, each read in a pool when the one before has been taken.
 
-    The first is read before this returns, so that an object that is not there is an error and not half a reply.
+    The first is read before this returns, so that a missing object is an error and not half a reply.
     """
     loop = asyncio.get_running_loop()
     chunks = await loop.run_in_executor(pool, open_chunks)

@@ -1,8 +1,8 @@
-"""UploadSlots of large uploads: each has a thread from its first piece to its last, so their number is bounded.
+"""Slots for large uploads: each holds a thread from its first piece to its last, so their number is bounded.
 
-Owns: who gets one, and who has to give one back. Invariant: clients that send next to nothing cannot keep others out:
-while somebody waits, an upload that has delivered no whole piece for a while goes, the idlest first. While nobody
-waits, every upload may take its time. One event loop uses it. Does not know: where bytes come from or go.
+Owns: which upload gets a slot, and which has to release one. Invariant: slow clients cannot keep others out: while an
+upload waits, a running one that has delivered no whole piece for a while is ended, the idlest first. While none waits,
+an upload may take any time. Used by one event loop. Does not know: where bytes come from or go.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lakebed.errors import InvalidRequest
 __all__ = ["UploadSlot", "UploadSlots"]
 
 _LOOK_S = 0.5
-"""How often somebody who waits looks for an idle one."""
+"""How often a waiting upload looks for an idle one."""
 
 
 class UploadSlot:
@@ -32,30 +32,30 @@ class UploadSlot:
         self._limit = limit
         self._loop = asyncio.get_running_loop()
         self.delivered_s: float | None = self._loop.time()
-        """When its last piece came; None: it cannot be asked to go, for all of it is here, or it was asked already."""
+        """When its last piece came; None: it cannot be ended, because all of it is here, or it was ended already."""
 
     def delivered(self) -> None:
-        """A piece was handed over."""
+        """Record that a piece was handed over."""
         if self.delivered_s is not None:
             self.delivered_s = self._loop.time()
 
     def complete(self) -> None:
-        """All pieces were handed over."""
+        """Record that all pieces were handed over."""
         self.delivered_s = None
 
     def end(self) -> None:
-        """Ask it to go."""
+        """Cancel the upload."""
         self.delivered_s = None
         self._limit.reschedule(self._loop.time())
 
 
 class UploadSlots:
-    """A number of slots.
+    """A fixed number of slots.
 
     Args:
         pool: has at least `count` threads.
         count: of uploads at once.
-        idle_s: how long one may deliver nothing while others wait.
+        idle_s: how long an upload may deliver nothing while others wait.
     """
 
     def __init__(self, pool: Executor, *, count: int, idle_s: float) -> None:
@@ -67,7 +67,7 @@ class UploadSlots:
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[UploadSlot]:
-        """A slot, once there is one.
+        """Wait for a slot, and hold it.
 
         Raises:
             InvalidRequest: kind ``stalled``: no piece came for `idle_s`, and others waited.
@@ -94,14 +94,14 @@ class UploadSlots:
                     self._freed.notify()
 
     def _end_idlest(self) -> None:
-        asked = [slot for slot in self._held if slot.delivered_s is not None]
-        idlest = min(asked, key=lambda slot: slot.delivered_s or 0.0, default=None)
+        running = [slot for slot in self._held if slot.delivered_s is not None]
+        idlest = min(running, key=lambda slot: slot.delivered_s or 0.0, default=None)
         now_s = asyncio.get_running_loop().time()
         if idlest is not None and idlest.delivered_s is not None and now_s - idlest.delivered_s >= self._idle_s:
             idlest.end()
 
     def _too_idle(self) -> InvalidRequest:
         return InvalidRequest(
-            f"Too little of the body has come for {self._idle_s:g} s, and others wait: send it again, faster.",
+            f"The body arrived too slowly for {self._idle_s:g} s while other uploads waited: send it again, faster.",
             kind="stalled",
         )

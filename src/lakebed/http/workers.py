@@ -23,7 +23,7 @@ CONTEXT: Final = multiprocessing.get_context("spawn")
 _RESTART_S: Final = 1.0
 _RESTART_S_MAX: Final = 30.0
 _END_S: Final = 10.0
-"""How much longer than its own bound a worker may take to end."""
+"""How much longer than its own limit a worker may take to end."""
 
 
 def run_workers(
