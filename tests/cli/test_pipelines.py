@@ -114,7 +114,7 @@ def test_a_wrong_name_is_answered_with_what_is_there(cli: Cli, tmp_path: Path) -
         none = cli("pipeline", *command)
         assert (none.code, none.err.count("\n")) == (exits.NOT_FOUND, 1)
         assert "There is no run 'nosuch'" in none.err
-        assert "No pipeline ever ran there." in none.err
+        assert "No pipeline has run in it." in none.err
     for name in ("daily-1", "daily-2"):
         opened.store.put(f"_lakebed/runs/{name}/x", b"")
     assert "It has daily-1, daily-2." in cli("pipeline", "status", lake, "nosuch").err

@@ -17,7 +17,8 @@ import lakebed.spark
 from lakebed.errors import InvalidRequest
 from lakebed.spark import writing
 from lakebed.spark.tasks import collect_changes, ship
-from lakebed.spark.writing import commit_changes, write_task
+from lakebed.spark.write_tasks import write_task
+from lakebed.spark.writing import commit_changes
 from lakebed.table.model import BATCH_COMMIT_IDENTIFIER, DataField
 from lakebed.table.table import Table
 
@@ -358,9 +359,9 @@ def test_verbs_that_need_a_key(spark: SparkSession, make_table: MakeTable, verb:
 
 def test_unknown_mode(spark: SparkSession, make_table: MakeTable) -> None:
     """An unknown mode is refused with those that exist."""
-    with pytest.raises(InvalidRequest, match="'replace' is none of append, overwrite, overwrite_dynamic"):
+    with pytest.raises(InvalidRequest, match="mode='replace' is invalid: use append, overwrite, overwrite_dynamic"):
         lakebed.spark.write(spark.createDataFrame(numbers(1)), make_table(NUMBERS), mode="replace")  # type: ignore[arg-type]
-    with pytest.raises(InvalidRequest, match="goes with mode='overwrite' only"):
+    with pytest.raises(InvalidRequest, match="is for mode='overwrite' only"):
         lakebed.spark.write(spark.createDataFrame(numbers(1)), make_table(NUMBERS, name="u"), partition={"id": 1})
 
 

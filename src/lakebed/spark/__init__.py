@@ -1,8 +1,8 @@
 """lakebed through PySpark: read tables as DataFrames, write DataFrames into tables, run the heavy jobs.
 
 The names below are loaded on first use, so that importing this package, or the pipeline's parser in it, loads neither
-PySpark nor Java; where they are missing, that first use says in one sentence what to install. (No module here bears
-the name of one of these functions: the import system would put the module in the function's place.)
+PySpark nor Java; where they are missing, the error of the first use says what to install. (No module here has the name
+of one of these functions: the import system would replace the function by the module.)
 """
 
 from __future__ import annotations

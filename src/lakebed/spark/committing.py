@@ -1,6 +1,6 @@
-"""The commit of a job: what tasks have written becomes one snapshot, on the driver.
+"""The commit of a job: the files that tasks wrote become one snapshot, on the driver.
 
-Owns: the one commit, and the look whether a branch still has its files. Does not know: how rows were written.
+Owns: the one commit, and the check that a branch still has its files. Does not know: how rows were written.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def commit_changes(
     overwrite: Overwrite | None = None,
     basis: Basis | None = None,
 ) -> Snapshot:
-    """The one commit of a job; the newest snapshot when it changes nothing and need not be remembered.
+    """Commit a job once. A job that changes nothing and need not be remembered returns the newest snapshot.
 
     Raises:
         Conflict: kind ``branch_moved``: in a branch of a repository, as `check_there`; otherwise as `Table.commit`.
@@ -58,10 +58,10 @@ def commit_changes(
 
 
 def check_there(table: Table, changes: Sequence[BucketChange]) -> None:
-    """Look whether the files of a commit are in the branch, when the table is in one.
+    """Check that the files of a commit are in the branch, when the table is in one.
 
-    A reset, or a merge that took the whole table from the other side, removes what is staged and not yet committed. One
-    that came between the staging of a job's files and its commit has left a snapshot whose files are gone.
+    A reset, or a merge that took the whole table from the other side, removes entries that are staged and not yet
+    committed. Between the staging of a job's files and its commit, it leaves a snapshot whose files are gone.
 
     Raises:
         Conflict: kind ``branch_moved``.
@@ -72,7 +72,7 @@ def check_there(table: Table, changes: Sequence[BucketChange]) -> None:
 
 
 def check_committed(table: Table, snapshot: Snapshot) -> None:
-    """As `check_there`, of a commit that a verb of the table has made. Cost: also that of the commit's manifests."""
+    """As `check_there`, for a commit that a verb of the table made. Cost: also that of the commit's manifests."""
 
     def added() -> list[str]:
         written_to = partial(_first_folder, Placement.of(table.schema))
@@ -84,7 +84,7 @@ def check_committed(table: Table, snapshot: Snapshot) -> None:
 
 
 def _first_folder(placement: Placement, partition: bytes, bucket: int) -> tuple[str, ...]:
-    """The folder that files are written to; those of older files are of no interest."""
+    """Return the folder that files are written to, without the folders of older files."""
     return placement.folders(partition, bucket)[:1]
 
 
@@ -95,7 +95,7 @@ def _look(table: Table, paths_of_commit: Callable[[], list[str]]) -> None:
     gone = set(paths) - set(table.store.entries(paths))
     newest = table.latest() if gone else None
     if gone and newest is not None:
-        # What another writer has compacted and expired since is gone rightly: nothing names it any more.
+        # Files that another writer has compacted and expired since are rightly gone: nothing names them any more.
         live = set(table.context.reader.live_entries(newest).column("file_name").to_pylist())
         gone = {path for path in gone if path.rpartition("/")[2] in live}
     if gone:

@@ -1,6 +1,6 @@
-"""Spark's timestamps (instants) on their way into columns without a time zone: what a clock in UTC showed.
+"""Conversion of Spark's timestamps (instants) for columns without a time zone: they become local times in UTC.
 
-Owns: which columns that concerns, and when it is refused because another clock may be meant.
+Owns: which columns are converted, and when that is refused because another zone may be meant.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ __all__ = ["in_utc", "instants_to_utc"]
 
 
 def instants_to_utc(brought: pa.Schema, schema: TableSchema) -> list[str]:
-    """Columns that bring instants (``timestamp``) for a column without a time zone (``TIMESTAMP``)."""
+    """Return the columns with instants (``timestamp``) for a column without a time zone (``TIMESTAMP``)."""
     instants = [field.name for field in brought if pa.types.is_timestamp(field.type) and field.type.tz is not None]
     fields = {field.name: field for field in schema.fields}
     return [name for name in instants if name in fields and parse_type(fields[name].type).root == "TIMESTAMP"]
 
 
 def in_utc(df: DataFrame, schema: TableSchema) -> DataFrame:
-    """Instants as what clocks in UTC showed, where the table has no time zone.
+    """Convert instants to local times in UTC, where the table has no time zone.
 
     Raises:
-        InvalidRequest: the session's time zone is another one, so that it is not clear which clock is meant.
+        InvalidRequest: the session's time zone is not UTC, so the meant zone is not clear.
     """
     for name in instants_to_utc(arrow_schema_of(df.schema), schema):
         zone = df.sparkSession.conf.get("spark.sql.session.timeZone")

@@ -1,8 +1,8 @@
-"""Maintenance of tables as Spark jobs: compact, find orphans, compare versions; and expiry, which needs none.
+"""Maintenance of tables as Spark jobs: compact, find orphans, compare versions; and expiry, which needs no job.
 
-The door to the jobs of repositories too (`lakebed.spark.repository`). Owns: how the work is spread over tasks. What is
-to be done is planned, judged, committed and deleted by the table's own rooms, on the driver: so a job that dies has
-changed nothing, and the same rules protect tags and branches whoever runs them. Every job that deletes has a dry run.
+Exports the jobs of repositories too (`lakebed.spark.repository`). Owns: how the work is distributed over tasks. The
+table's own modules plan, decide, commit and delete on the driver. So a job that fails has changed nothing, and the same
+rules protect tags and branches in every caller. Every job that deletes has a dry run.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 _FOUND = "path string, size_bytes bigint, is_old boolean, name string"
-"""A file that might be an orphan or a data file."""
+"""Columns of a listed file."""
 
 
 def compact_table(
@@ -70,21 +70,21 @@ def compact_table(
     where: Mapping[str, object] | None = None,
     dry_run: bool = False,
 ) -> CompactReport:
-    """Rewrite small and overlapping files as fewer, larger ones, in parallel, in one COMPACT snapshot; no row changes.
+    """Rewrite small and overlapping files as fewer, larger ones, in parallel, in one COMPACT snapshot. No row changes.
 
     Args:
-        spark: where the rewriting runs.
+        spark: runs the rewriting.
         table: the table, or one of its branches.
-        full: everything, whatever the triggers say.
-        where: values of partition columns; only such partitions.
+        full: rewrite everything, whatever the triggers say.
+        where: values of partition columns; only these partitions.
         dry_run: plan only.
 
     Returns:
         What was done, or would be read. Its `snapshot` is None when there was nothing to do.
 
     Raises:
-        Conflict: other writers replaced the files again and again while they were being rewritten; kind
-            ``branch_moved``: the branch that the table is in was reset meanwhile.
+        Conflict: other writers replaced the files during every attempt; kind ``branch_moved``: the branch that the
+            table is in was reset during the job.
     """
     table.refresh()
     made: list[BucketChange] = []
@@ -126,17 +126,18 @@ def remove_orphan_files(
 ) -> ReclaimReport:
     """Delete files that no snapshot, tag or branch names, last written before a time.
 
-    The folders are listed by tasks, before what is used is looked up; then Spark joins the two, and only the orphans
-    come to the driver. In a branch of a repository the driver does all of it.
+    Tasks list the folders first; then the used files are looked up, and Spark joins the two. Only the orphans are sent
+    to the driver. In a branch of a repository the driver does all of the work.
 
     Args:
-        spark: where the listing and the join run.
+        spark: runs the listing and the join.
         table: the table; files of all its branches count.
-        older_than_ms: Unix ms, UTC, exclusive; default a day ago. Whoever writes for longer than that before committing
+        older_than_ms: Unix ms, UTC, exclusive; default a day ago. A writer that takes longer than that before its
+        commit
             needs a larger age.
-        dry_run: only say what would go; the report's `plan` has it.
+        dry_run: delete nothing; the report's `plan` lists what would be deleted.
     """
-    # A branch is listed from its records, which tasks do not have; that is a read of columns, not of folders.
+    # A branch is listed from its records, which tasks do not have: a read of columns, not of folders.
     find = find_unused if isinstance(table.store, EntryStore) else partial(_find_unused, spark)
     return remove_found(table.context, older_than_ms=older_than_ms, dry_run=dry_run, find=find)
 
@@ -145,7 +146,7 @@ def _find_unused(spark: SparkSession, branches: Sequence[TableBranch], older_tha
     found = _list_files(spark, branches[0], older_than_ms)
     try:
         old = found.filter("is_old")
-        old_count = old.count()  # listed now, before what is used is looked up
+        old_count = old.count()  # forces the listing, before the used files are looked up
         used, data = _used_frames(spark, used_paths(branches))
         orphans = old.join(used, on="name", how="left_anti").select("path", "size_bytes").orderBy("path").toArrow()
         present = data.join(found.select("path"), on="path", how="left_semi").select("name")
@@ -157,7 +158,7 @@ def _find_unused(spark: SparkSession, branches: Sequence[TableBranch], older_tha
 
 
 def _list_files(spark: SparkSession, branch: TableBranch, older_than_ms: int) -> DataFrame:
-    """Files by path, size and name, kept once listed: a second listing could see what was written since.
+    """List files by path, size and name, once: a second listing could include files written since.
 
     Tasks list the table's folder, the driver the external roots, of which few tables have any.
     """
@@ -191,9 +192,9 @@ def _columns_of(found: Found) -> pa.RecordBatch:
 
 
 def _used_frames(spark: SparkSession, versions: Iterator[Used]) -> tuple[DataFrame, DataFrame]:
-    """Every name that some version uses, and every path of a data file that must exist, with its name; each once.
+    """Return the names that versions use, and the paths of data files that must exist with their names; each once.
 
-    Versions share most of theirs, so they are folded as they come.
+    Versions share most of their files, so they are deduplicated one by one.
     """
     names = data = pa.array([], pa.string())
     for used in versions:
@@ -225,17 +226,17 @@ def diff_versions(
     *,
     keys: Sequence[str] | None = None,
 ) -> DataFrame:
-    """The rows that differ between two versions, as a DataFrame.
+    """Compare two versions: the rows that differ, as a DataFrame.
 
     Args:
-        spark: where the comparison runs.
+        spark: runs the comparison.
         table: the table, or one of its branches.
-        start, end: snapshot ids, tags or branches, whatever happened in between; `end` None: the newest.
+        start, end: snapshot ids, tags or branches, with any history between them; `end` None: the newest.
         keys: columns that identify a row; by default the primary key, in append tables the whole row.
 
     Returns:
-        The columns of `end`, and last ``_row_kind``: ``+I`` added, ``-D`` removed, ``-U`` and ``+U`` a changed row as
-        it was and as it is. In an append table a row that occurs more often by n comes n times.
+        The columns of `end`, and last ``_row_kind``: ``+I`` added, ``-D`` removed, ``-U`` and ``+U`` a changed row
+        before and after. In an append table a row that occurs n times more often appears n times.
 
     Raises:
         NotFound: no such version or key column.
@@ -278,9 +279,9 @@ def _changes(*rows: tuple[str, str]) -> Column:
 
 
 def _multiset_diff(old: DataFrame, new: DataFrame) -> DataFrame:
-    """Whole rows by how often they occur: one shuffle of both sides together."""
+    """Compare whole rows by their number of occurrences: one shuffle of both sides together."""
     names = new.columns
-    surplus = "surplus of " + max(names, key=len)  # longer than every column's name, so no column's
+    surplus = "surplus of " + max(names, key=len)  # longer than every column's name, so it is unique
     both = new.withColumn(surplus, functions.lit(1)).union(old.withColumn(surplus, functions.lit(-1)))
     counted = both.groupBy(*(quoted(name) for name in names)).agg(functions.sum(quoted(surplus)).alias(surplus))
     differing = counted.filter(quoted(surplus) != 0)

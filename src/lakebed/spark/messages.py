@@ -1,4 +1,4 @@
-"""Spark's messages for people: the first line that says something, without codes for programs. Pure."""
+"""Spark's messages for people: the first line with text, without codes for programs. Pure."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ _STATE: Final = re.compile(r"\s*\(?\bSQLSTATE: \w{5}\)?(?=[\s.;,]|$)")
 
 
 def first_line(text: str) -> str:
-    """The first line that says something, without its SQLSTATE; the condition in brackets stays. Empty for none."""
+    """Return the first line with text, without its SQLSTATE; the condition in brackets stays. Empty for none."""
     lines = (_STATE.sub("", line).replace(".;", ";").strip() for line in text.splitlines())
     return next(filter(None, lines), "")

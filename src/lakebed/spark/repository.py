@@ -1,8 +1,8 @@
 """Repositories through Spark: objects that tasks upload and the driver stages, collections, and listings.
 
-Owns: how this work is spread over tasks. What is staged, judged and deleted is the repository's own business, on the
-driver: a job that dies has made nothing visible and deleted nothing, and what its tasks uploaded is taken by a later
-collection. A task that is tried again uploads again; only the attempt that Spark accepted is staged.
+Owns: how this work is distributed over tasks. The repository's own modules stage, decide and delete on the driver: a
+job that fails has made nothing visible and deleted nothing, and a later collection deletes what its tasks uploaded. A
+retried task uploads again; only the attempt that Spark accepted is staged.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _ENTRIES: Final = (
 )
 _NAMED: Final = "ulid string, problem binary"
 _LASTING: Final = (*LASTING, NotFound)
-"""What trying again would not heal: it is told as it is, and keeps a collection from deleting anything."""
+"""Errors that a retry would repeat: they are raised unchanged, and keep a collection from deleting anything."""
 _ROWS_AT_ONCE: Final = 16_384
 
 Upload = Callable[[Any, str], Entry]
@@ -66,22 +66,22 @@ def stage_files(
     content_type: str = CONTENT_TYPE,
     storage_options: Mapping[str, str] | None = None,
 ) -> int:
-    """Upload many objects in parallel, then stage all of them in one change: they appear at one moment, or not at all.
+    """Upload many objects in parallel, then stage all of them in one change: they appear atomically, or not at all.
 
     Args:
-        spark: where the uploads run.
+        spark: runs the uploads.
         branch: of an open repository, or of one behind a server.
         files: a DataFrame with the columns ``path`` (text) and ``content`` (binary), one object a row; or a mapping of
-            paths on the branch to URLs, such as those of the files that a job has written.
+            paths on the branch to URLs, such as the files that a job has written.
         content_type: of all of them.
-        storage_options: how the URLs are read.
+        storage_options: settings for reading the URLs.
 
     Returns:
-        How many objects were staged. They are uncommitted.
+        The number of staged, uncommitted objects.
 
     Raises:
         InvalidRequest: as `Branch.stage_many`; a repository in this process's memory; a DataFrame of other columns.
-        NotFound: nothing is at a URL, or there is no such branch.
+        NotFound: there is no object at a URL, or no such branch.
         Otherwise as `Branch.stage_many`.
     Cost: a copy of the bytes, by tasks; 1 write of about 150 bytes an object by the driver, which holds as much.
     """
@@ -100,7 +100,7 @@ def stage_files(
 
 
 def _uploader(branch: Branch) -> Upload:
-    """How a task uploads: into the storage, or through the server."""
+    """Return how a task uploads: into the storage, or through the server."""
     if isinstance(branch.transport, HttpTransport):
         return partial(_upload_through, pickle.dumps(branch))
     return partial(_upload_into, ship(branch.context.store))
@@ -120,7 +120,7 @@ _OPENED: dict[bytes, Any] = {}
 
 
 def _opened(pickled: bytes) -> Any:
-    """What a task works with, once a process: its connections serve all rows."""
+    """Unpickle what a task works with once a process, so that its connections serve all rows."""
     if pickled not in _OPENED:
         _OPENED.clear()
         _OPENED[pickled] = pickle.loads(pickled)
@@ -131,7 +131,7 @@ def _check_columns(files: DataFrame) -> None:
     kinds = dict(files.dtypes)
     if kinds.get("path") != "string" or kinds.get("content") != "binary":
         raise InvalidRequest(
-            f"Files are rows of path (string) and content (binary), and these have {files.dtypes}: select those two.",
+            f"Files are rows of path (string) and content (binary), but these have {files.dtypes}: select those two.",
             kind="invalid_columns",
         )
 
@@ -148,7 +148,7 @@ def _uploading_rows(upload: Upload, content_type: str) -> Callable[[Batches], Ba
 
 
 def _contents(column: Any) -> Iterator[Any]:
-    """Bodies without copies."""
+    """Yield bodies without copies."""
     return (None if value.as_py() is None else memoryview(value.as_buffer()) for value in column)
 
 
@@ -179,11 +179,11 @@ def collect_repository(
     dry_run: bool = False,
     progress: Callable[[Any], None] | None = None,
 ) -> ReclaimReport:
-    """Delete what nothing needs, with the comparison run by Spark: tasks read the ranges, and Spark joins.
+    """Delete unneeded objects; tasks read the ranges, and Spark compares.
 
     Args:
-        spark: where the comparison runs.
-        repository: open in this process. One behind a server collects on the server's side.
+        spark: runs the comparison.
+        repository: open in this process. A repository behind a server is collected by the server.
         options, dry_run, progress: as `Repository.collect_garbage`; the report is the same too.
 
     Raises:
@@ -237,7 +237,7 @@ def _sorted(left: DataFrame) -> pa.Table:
 
 
 def _named(spark: SparkSession, store: bytes, ranges: Sequence[RangeOf]) -> DataFrame:
-    """What ranges name, read once."""
+    """Read the addresses in ranges, once."""
 
     def lakebed_names(assigned: Iterator[RangeOf]) -> Batches:
         with _committed(store) as committed:
@@ -254,12 +254,12 @@ def _named(spark: SparkSession, store: bytes, ranges: Sequence[RangeOf]) -> Data
 
 
 def _problem_row(ulids: pa.Array, problem: LakebedError | None) -> pa.RecordBatch:
-    told = [None if problem is None else pickle.dumps(problem)] * len(ulids)
-    return pa.RecordBatch.from_arrays([ulids, pa.array(told, pa.binary())], names=["ulid", "problem"])
+    problems = [None if problem is None else pickle.dumps(problem)] * len(ulids)
+    return pa.RecordBatch.from_arrays([ulids, pa.array(problems, pa.binary())], names=["ulid", "problem"])
 
 
 def _committed(store: bytes) -> AbstractContextManager[Committed]:
-    """The ranges of a repository in a task."""
+    """Open the ranges of a repository in a task."""
     return closing(Committed(pickle.loads(store), environment=Environment()))
 
 
@@ -267,21 +267,21 @@ def _committed(store: bytes) -> AbstractContextManager[Committed]:
 
 
 def list_repository(spark: SparkSession, repository: Repository, ref: str | None = None) -> DataFrame:
-    """What a reference shows, as a DataFrame: of a branch with what is uncommitted, all of one moment.
+    """List a reference as a DataFrame: of a branch with its uncommitted changes, all of one moment.
 
     Args:
-        spark: where the ranges are read.
+        spark: reads the ranges.
         repository: open in this process, or behind a server, which then lists page by page for the driver.
         ref: a branch, tag or commit; None: the default branch.
 
     Returns:
         ``path``, ``address``, ``size_bytes``, ``checksum``, ``modified_ms``, ``content_type`` and ``metadata`` of every
-        object, in no order.
+        object, unordered.
 
     Raises:
         NotFound: kind ``reference_not_found``.
         InvalidRequest: a repository in this process's memory.
-    Cost: 1 GET a range, by tasks, each time the frame is run; the driver holds what is uncommitted.
+    Cost: 1 GET a range, by tasks, each time the frame is run; the driver holds the uncommitted changes.
     """
     text = repository.default_branch if ref is None else ref
     if isinstance(repository.transport, HttpTransport):

@@ -24,7 +24,7 @@ __all__ = ["Parse", "Parsed", "sql_parser"]
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What the parser says of a text."""
+    """The parser's result for a text."""
 
     wrong: str | None
     """In Spark's first words; None: it is SQL."""
@@ -63,7 +63,7 @@ def sql_parser() -> Iterator[Parse]:
             except (Py4JJavaError, ParseException) as error:
                 # PySpark turns what the JVM throws into its own errors once a session was made.
                 message = str(error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else error)
-                return Parsed(first_line(message) or "it is no SQL")
+                return Parsed(first_line(message) or "it is not SQL")
 
         yield parse
     finally:

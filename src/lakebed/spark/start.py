@@ -1,10 +1,10 @@
-"""A Spark session that suits lakebed: the settings that pay, a quiet console, nothing left behind.
+"""A Spark session for lakebed: useful settings, a quiet console, no files left behind.
 
 Owns: which settings a local session gets (each with its reason) and where its temporary files live. Invariants: a
-session that is already running is used as it is; whatever the caller sets wins; a local session listens on the
-loopback address only and writes outside its tables into one temporary folder, removed when the interpreter exits.
+running session is used unchanged; the caller's settings win; a local session listens on the loopback address only and
+writes outside its tables into one temporary folder, removed when the interpreter exits.
 
-Knows nothing of tables: reading and writing work in any Spark 4 session, this one or the cluster's own.
+Knows nothing of tables: reading and writing work in any Spark 4 session.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def session(
     memory: str | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """The running Spark session, or a new one with settings that suit lakebed.
+    """Return the running Spark session, or start one with settings for lakebed.
 
     Args:
         app_name: the name Spark shows.
@@ -56,7 +56,7 @@ def session(
 
     Raises:
         InvalidRequest: no Java 17 or newer, no PySpark 4.1 or newer, or `cores` is not positive: one sentence each.
-        Unavailable: the JVM did not start; its own words are on the console.
+        Unavailable: the JVM did not start; its output is on the console.
 
     Cost: a first start takes 4 to 6 s, a running session nothing.
     """
@@ -81,7 +81,7 @@ def session(
 
 
 def _settings(app_name: str, *, cores: int | None, memory: str | None, wanted: Mapping[str, str]) -> dict[str, str]:
-    """Every setting of a new session; `wanted` wins."""
+    """Return every setting of a new session; `wanted` wins."""
     settings = {
         "spark.app.name": app_name,
         # Timestamps with a local time zone print, group and compare the same wherever the job runs.
@@ -96,7 +96,7 @@ def _settings(app_name: str, *, cores: int | None, memory: str | None, wanted: M
         "spark.sql.timeType.enabled": "true",
         # No metastore: nothing is looked up in Hive, no derby.log, no metastore_db in the working folder.
         "spark.sql.catalogImplementation": "in-memory",
-        # A web server for every script is a port, a second of start and megabytes of heap: ask for it when wanted.
+        # A web server costs a port, a second at the start and megabytes of heap in every script.
         "spark.ui.enabled": "false",
         # The console belongs to the program.
         "spark.ui.showConsoleProgress": "false",
@@ -112,13 +112,13 @@ def _settings(app_name: str, *, cores: int | None, memory: str | None, wanted: M
 
 
 def _local_settings(master: str, *, cores: int | None, memory: str | None) -> dict[str, str]:
-    """What only a session on this machine needs: a size, an address, a place for temporary files."""
+    """Return the settings of a session on this machine: size, address, folder for temporary files."""
     core_count = cores or _usable_core_count()
     folder = _temporary_folder()
     return {
         "spark.master": f"local[{core_count}]" if master == "local" else master,
         "spark.driver.memory": memory or "1g",
-        # Nobody else on the network talks to a local session, and looking up the machine's name can take seconds.
+        # A local session needs no network, and looking up the machine's name can take seconds.
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         # Spark's 200 is for clusters: each shuffle would run 200 tiny tasks. Adaptive execution merges these further.
@@ -130,14 +130,14 @@ def _local_settings(master: str, *, cores: int | None, memory: str | None) -> di
 
 
 def _usable_core_count() -> int:
-    """Cores this process may use; macOS does not say, there it is all of them."""
+    """Return the number of cores this process may use; on macOS, which does not say, all of them."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _temporary_folder() -> Path:
-    """A folder that is removed, with whatever Spark left in it, when the interpreter exits."""
+    """Create a folder that is removed, with everything that Spark left in it, when the interpreter exits."""
     folder = Path(tempfile.mkdtemp(prefix="lakebed-spark-"))
     atexit.register(_stop_and_remove, folder)
     return folder
@@ -147,14 +147,14 @@ def _stop_and_remove(folder: Path) -> None:
     """Stop the session that writes below `folder`, if one still runs, then remove it."""
     context = SparkContext._active_spark_context
     if context is not None:
-        # An error means that the JVM is gone already: nothing writes here any more.
+        # An error means that the JVM has ended: nothing writes here any more.
         with contextlib.suppress(Py4JError, OSError):
             context.stop()
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def launch(conf: SparkConf) -> JavaGateway:
-    """Start a JVM; what it prints goes to this process's standard error, but for one line without meaning.
+    """Start a JVM; its output goes to this process's standard error, except one meaningless line.
 
     Raises:
         Unavailable: it did not start.
@@ -165,8 +165,8 @@ def launch(conf: SparkConf) -> JavaGateway:
         return launch_gateway(conf, popen_kwargs={"stderr": write_end})  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as error:
         raise Unavailable(
-            "Spark's JVM ended while it was starting; its own words are above. Often it is a setting it does not know "
-            "or a heap larger than the machine's memory.",
+            "Spark's JVM ended while it was starting; its output is above. Often the reason is an unknown setting or a "
+            "heap larger than the machine's memory: correct it.",
             kind="spark_start",
         ) from error
     finally:

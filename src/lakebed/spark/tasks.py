@@ -1,11 +1,11 @@
-"""Work in Spark's tasks: what is shipped to them, and what comes back.
+"""Work in Spark's tasks: what is shipped to them, and what they return.
 
-Owns: how a store travels (`ship`), how work is dealt out to tasks (`packed`, `dealt`), and how the changes that tasks
-made reach the driver (`collect_changes`, `changes_of_units`). Of a store in a branch tasks get the bytes and no branch:
-what they read is resolved by the driver (`located`), what they upload is staged by the driver, all of it in one change.
+Owns: how a store is shipped (`ship`), how work is distributed over tasks (`packed`, `dealt`), and how the changes of
+tasks reach the driver (`collect_changes`, `changes_of_units`). For a store in a branch, tasks get access to the bytes
+and not to the branch: the driver resolves what they read (`located`) and stages what they upload, in one change.
 
-Invariants: a store, with its credentials, is only ever part of a pickled function; a task's mistake that trying again
-would not heal comes back as the `LakebedError` it is, every other error is Spark's to retry; only uploads of attempts
+Invariants: a store, with its credentials, is only ever part of a pickled function; an error of a task that a retry
+would repeat is returned as the same `LakebedError`, Spark retries after every other error; only uploads of attempts
 that Spark accepted are staged.
 """
 
@@ -48,26 +48,26 @@ Unit = TypeVar("Unit")
 
 TASK_BYTES_MAX = 128 << 20
 OPEN_BYTES = 4 << 20
-"""What opening a file costs, in bytes that could be read meanwhile: so many small ones make one task."""
+"""The cost of opening a file, in bytes that could be read meanwhile: it bounds how many small files make one task."""
 
 _RESULT = "result binary"
 
 _STAGE_TRIES_MAX: Final = 3
-"""How often uploads are staged while the answer is lost."""
+"""How often uploads are staged when the reply is lost."""
 
 LASTING = (InvalidRequest, Corruption, UnsupportedFormat)
-"""Errors of a task that would come again with every try."""
+"""Errors of a task that a retry would repeat."""
 
 
 def ship(store: ObjectStore, *, writes: bool = False) -> bytes:
-    """A store as bytes that an executor opens; to be captured in a function, never put into a column or a setting.
+    """Pickle a store for executors. Capture the bytes in a function; never put them into a column or a setting.
 
     Args:
-        store: of a table; a folder of a branch is shipped as its bytes alone (`TaskStore`).
-        writes: refuse a store that cannot be written to now, and not after the job.
+        store: of a table; a folder of a branch is shipped as access to its bytes alone (`TaskStore`).
+        writes: refuse a read-only store now, not after the job.
 
     Raises:
-        InvalidRequest: a store that only this process can see; a commit, or a protected branch, and `writes`.
+        InvalidRequest: a store in this process's memory; a commit or a protected branch, with `writes`.
         NotFound: the branch is gone.
     """
     bytes_url = store.root_url
@@ -87,15 +87,15 @@ def ship(store: ObjectStore, *, writes: bool = False) -> bytes:
 def located(
     store: ObjectStore, packs: Sequence[Sequence[Unit]], *, files: Callable[[Unit], Iterable[Sequence[str]]]
 ) -> list[Mapping[str, Entry]]:
-    """Where the files of each task are, for stores whose paths are entries; empty for all others.
+    """Locate the files of each task, for stores whose paths are entries; empty for all others.
 
     Args:
         store: of the table, on the driver.
-        packs: for each task its units.
-        files: the files that a unit reads, each as the paths that it may be at; see `split_files`.
+        packs: the units of each task.
+        files: the files that a unit reads, each as its possible paths; see `split_files`.
 
     Raises:
-        NotFound: a file is not there any more.
+        NotFound: a file is gone.
     Cost: that of `EntryStore.entries` for all paths together; for other stores none.
     """
     url = store.root_url
@@ -111,13 +111,13 @@ def located(
 
 
 def opened_in_task(shipped: bytes, entries: Mapping[str, Entry] | None = None) -> ObjectStore:
-    """A shipped store, in a task, with the files that the task was given."""
+    """Open a shipped store in a task, with the files of the task."""
     store: ObjectStore = pickle.loads(shipped)
     return store.with_entries(entries) if entries and isinstance(store, TaskStore) else store
 
 
 def split_files(split: Split) -> list[tuple[str, ...]]:
-    """The files of a split in its store, each as the paths that it may be at."""
+    """Return the files of a split in its store, each as its possible paths."""
     return [
         (data_path(split, file), *(f"{folder}/{file.file_name}" for folder in split.other_folders))
         for file in split.files
@@ -126,7 +126,7 @@ def split_files(split: Split) -> list[tuple[str, ...]]:
 
 
 def packed(units: Sequence[Unit], *, size_bytes: Callable[[Unit], int], task_count_min: int) -> list[list[Unit]]:
-    """Units of work as tasks: large ones alone, small neighbours together, but no fewer tasks than can run at once."""
+    """Group units into tasks: large ones alone, small neighbours together, at least as many as can run at once."""
     weights = [size_bytes(unit) + OPEN_BYTES for unit in units]
     task_bytes = min(TASK_BYTES_MAX, max(OPEN_BYTES, sum(weights) // max(1, task_count_min)))
     packs: list[list[Unit]] = []
@@ -142,14 +142,14 @@ def packed(units: Sequence[Unit], *, size_bytes: Callable[[Unit], int], task_cou
 
 
 def split_bytes(split: Split) -> int:
-    """Encoded bytes of a split's files."""
+    """Return the encoded bytes of a split's files."""
     return sum(file.file_size for file in split.files)
 
 
 def dealt(
     spark: SparkSession, packs: Sequence[Sequence[Unit]], function: Callable[[Iterator[Unit]], Batches]
 ) -> tuple[DataFrame, Callable[[Batches], Batches]]:
-    """A DataFrame with one task a pack, and the function for its `mapInArrow` that hands each task its units."""
+    """Return a DataFrame with one task a pack, and the function for its `mapInArrow` that gives each task its units."""
     pickled = [pickle.dumps(list(pack)) for pack in packs]
 
     def lakebed_task(batches: Batches) -> Batches:
@@ -160,7 +160,7 @@ def dealt(
 
 
 def parallelism(spark: SparkSession) -> int:
-    """How many tasks run at once; over Spark Connect, where that is not told, how many a shuffle would have."""
+    """Return how many tasks run at once; over Spark Connect, which does not say, how many a shuffle would have."""
     if is_available(spark):
         return int(spark.sparkContext.defaultParallelism)
     return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
@@ -175,13 +175,13 @@ def changes_of_units(
     store: ObjectStore,
     function: Callable[[Unit, ObjectStore], BucketChange | None],
 ) -> list[BucketChange]:
-    """Run a function that rewrites units in tasks, and bring the changes to the driver. Raises what it raised.
+    """Run a function that rewrites units in tasks, and return the changes. Raises its errors.
 
     Args:
-        size_bytes: what a unit weighs.
-        files: what a unit reads; see `located`.
+        size_bytes: the bytes of a unit.
+        files: the files that a unit reads; see `located`.
         store: of the table.
-        function: from a unit, and the store as a task sees it, to the change.
+        function: maps a unit, and the store as a task sees it, to the change.
     """
     if not units:
         return []
@@ -202,13 +202,13 @@ def changes_of_units(
 def collect_changes(
     frame: DataFrame, function: Callable[[Batches], Batches], *, into: ObjectStore | None = None
 ) -> list[BucketChange]:
-    """Run one task a partition of `frame`, each ending in `returning_changes`, and bring the changes to the driver.
+    """Run one task a partition of `frame`, each ending in `returning_changes`, and return the changes.
 
     Args:
-        into: the table's store: what tasks have uploaded for a branch is staged there, in one atomic change, before the
-            changes are returned. None: tasks write to no branch.
+        into: the table's store: the uploads of tasks for a branch are staged there, in one atomic change, before the
+            changes are returned. None: tasks do not write to a branch.
 
-    Only the attempt that Spark accepted for a partition is heard. Raises the first lasting error of a task.
+    Only the attempt that Spark accepted for a partition counts. Raises the first lasting error of a task.
     """
     changes: list[BucketChange] = []
     uploads: list[tuple[str, Entry]] = []
@@ -225,7 +225,7 @@ def collect_changes(
 
 
 def _stage(store: EntryStore, uploads: Sequence[tuple[str, Entry]]) -> None:
-    """Stage uploads; their paths are new and only ours, so staging them again after a lost reply is harmless."""
+    """Stage uploads. Their paths are new and ours alone, so staging them again after a lost reply is harmless."""
     for tries_left in reversed(range(_STAGE_TRIES_MAX)):
         try:
             store.stage_entries(uploads)
@@ -237,7 +237,7 @@ def _stage(store: EntryStore, uploads: Sequence[tuple[str, Entry]]) -> None:
 
 
 class _Result:
-    """What a task brings back."""
+    """The result of a task."""
 
     def __init__(self, changes: list[Any], uploads: list[tuple[str, Entry]]) -> None:
         self.changes = changes
@@ -250,12 +250,12 @@ def returning_changes(
     lasting: tuple[type[LakebedError], ...] = LASTING,
     store: ObjectStore | None = None,
 ) -> Batches:
-    """The end of a task: its changes, or its lasting error, as the one row that the driver collects.
+    """End a task: yield its changes, or its lasting error, as the one row that the driver collects.
 
     Args:
-        work: what the task does.
-        lasting: errors that are told, and not retried.
-        store: that the task has written to; uploads for a branch come back with the changes.
+        work: does the task.
+        lasting: errors that are returned, and not retried.
+        store: that the task wrote to; uploads for a branch are returned with the changes.
     """
     result: _Result | LakebedError
     try:

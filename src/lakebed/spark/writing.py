@@ -1,26 +1,22 @@
-"""DataFrames into tables: append, overwrite, upsert, delete and merge, each one snapshot.
+"""Writing DataFrames into tables: append, overwrite, upsert, delete and merge, each as one snapshot.
 
-Owns: where rows go (each bucket of a table with fixed buckets is written by exactly one task), the task that writes
-them, and the one commit on the driver. Data files are written by lakebed's own `TableWriter` inside the tasks, so
-they are the same files that the local verbs write, statistics included.
+Owns: the verbs and their one commit on the driver; `write_tasks` distributes the rows. Tasks write data files with
+lakebed's own `TableWriter`, so these are the same files that the local verbs write, statistics included.
 
-Invariants: a verb changes the table once, at its end, or not at all. A task that fails, is retried or runs twice
-leaves files that nothing references; only the result of the attempt that Spark accepted is committed. Mistakes (a
-column that does not fit, a null key) are the same errors with the same sentences as those of the local verbs.
-Credentials travel inside the pickled function, never in a path, a plan or an event log.
+Invariants: a verb changes the table once, at its end, or not at all. A task that fails, is retried or runs twice leaves
+files that nothing references; only the result of the attempt that Spark accepted is committed. Mistakes (a column that
+does not fit, a null key) raise the same errors as the local verbs. Credentials are part of the pickled function, never
+of a path, a plan or an event log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, get_args
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession, functions
-from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.sql.types import IntegerType
+from pyspark.sql import DataFrame, SparkSession, functions
 from typing_extensions import Unpack
 
 from lakebed.errors import Conflict, InvalidRequest
@@ -31,58 +27,43 @@ from lakebed.spark.expression import quoted
 from lakebed.spark.instants import in_utc, instants_to_utc
 from lakebed.spark.reading import read_splits
 from lakebed.spark.tasks import (
-    Batches,
     changes_of_units,
     collect_changes,
-    opened_in_task,
-    returning_changes,
     ship,
     split_bytes,
     split_files,
 )
 from lakebed.spark.types import arrow_schema_of
-from lakebed.table.bucket import bucket_of
+from lakebed.spark.write_tasks import distributed, write_task
 from lakebed.table.commit import Basis, CommitOptions, find_commit
 from lakebed.table.discard import discard, paths_written
-from lakebed.table.dynamic_bucket import HashIndex, IndexEntry
-from lakebed.table.layout import Layout
 from lakebed.table.model import (
     BucketChange,
-    DataField,
     Snapshot,
     TableSchema,
 )
-from lakebed.table.options import TableOptions
 from lakebed.table.overwrite import Overwrite, partition_scalars
 from lakebed.table.predicate import Predicate, parse_predicate
 from lakebed.table.read import ReadPlan
-from lakebed.table.rows import Rewrite, inside_partition, rewrites_of, scan_snapshot, without_rows
+from lakebed.table.rows import Rewrite, rewrites_of, scan_snapshot, without_rows
 from lakebed.table.scan import ScanRequest
 from lakebed.table.sequence import delete_columns, sequence_order
 from lakebed.table.table import Table
-from lakebed.table.types import arrow_type
-from lakebed.table.write import BucketIndex, TableWriter, as_table
-from lakebed.table.write_settings import WriteSettings
 
 __all__ = [
     "Mode",
-    "WriteTask",
     "commit_changes",
     "delete",
     "merge",
     "upsert",
     "write",
     "write_arrow",
-    "write_task",
 ]
 
 Mode = Literal["append", "overwrite", "overwrite_dynamic"]
 
-_BUFFER_BYTES_MAX = 96 << 20
-"""Arrow bytes a task holds before it writes: as many tasks as cores run at once, each taking about twice this."""
-
 _TRIES_MAX = 5
-"""How often a verb starts over because another writer replaced its files, changed its rows or placed its keys."""
+"""How often a verb starts again because another writer replaced its files, changed its rows or placed its keys."""
 
 
 def write(
@@ -98,19 +79,19 @@ def write(
 
     Args:
         df: rows with the table's column names, in any order. In an append table columns it lacks become nulls.
-        table: where to.
+        table: the target.
         mode: ``append`` adds rows (in a primary-key table they replace rows of the same key); ``overwrite`` replaces
             the whole table, or one `partition` of it; ``overwrite_dynamic`` replaces every partition that `df` has
             rows for.
-        partition: with ``overwrite`` only: values of partition columns; only what lies there is replaced. `df` may
-            lack these columns, or must agree.
-        order_by: with a primary key: of rows of one key within `df` the last by these columns stays. Without it, and
-            with ties, it is not said which one does.
+        partition: with ``overwrite`` only: values of partition columns; only this partition is replaced. `df` may
+            lack these columns, or must agree with the values.
+        order_by: with a primary key: of rows of one key within `df` the last by these columns is kept. Without it,
+            and with ties, any of them may be kept.
         **options: of the commit: see `CommitOptions`. A pair of user and identifier that was committed before runs
-            nothing and returns the snapshot of that time.
+            nothing and returns the earlier snapshot.
 
     Returns:
-        The snapshot. With no rows to append and no identifier to remember nothing is committed: it is the newest.
+        The snapshot. Without rows to append and without an identifier nothing is committed: it is the newest.
 
     Raises:
         InvalidRequest: columns, types or values that do not fit; nothing is changed.
@@ -120,12 +101,14 @@ def write(
     """
     if mode not in get_args(Mode):
         raise InvalidRequest(
-            f"mode={mode!r} is none of {', '.join(get_args(Mode))}; use upsert or merge to change rows by key.",
+            f"mode={mode!r} is invalid: use {', '.join(get_args(Mode))}, or upsert or merge to change rows by key.",
             kind="unknown_mode",
             mode=mode,
         )
     if partition and mode != "overwrite":
-        raise InvalidRequest(f"partition= goes with mode='overwrite' only, not with {mode!r}.", kind="unknown_mode")
+        raise InvalidRequest(
+            f"partition= is for mode='overwrite' only, not for {mode!r}: leave it out.", kind="unknown_mode"
+        )
     if mode == "append":
         return _run(df, table, options=options, order_by=order_by)
     schema = table.refresh()
@@ -143,10 +126,10 @@ def write(
 def write_arrow(
     rows: pa.Table, table: Table, *, deletes: str | None = None, **options: Unpack[CommitOptions]
 ) -> Snapshot:
-    """Write whole rows that this process holds, as `write` (append) and `upsert` do, without a Spark job.
+    """Write whole rows of this process, as `write` (append) and `upsert` do, without a Spark job.
 
     Args:
-        rows: few enough for one process. Of rows of one key the last one stays.
+        rows: few enough for one process. Of rows of one key the last one is kept.
         deletes, **options: as `upsert`.
 
     Raises:
@@ -171,7 +154,7 @@ def upsert(
     order_by: str | Sequence[str] = (),
     **options: Unpack[CommitOptions],
 ) -> Snapshot:
-    """Insert or replace rows by primary key; what is stored is not read.
+    """Insert or replace rows by primary key, without reading stored rows.
 
     Args:
         df: whole rows.
@@ -196,13 +179,13 @@ def merge(
     order_by: str | Sequence[str] = (),
     **options: Unpack[CommitOptions],
 ) -> Snapshot:
-    """Change a primary-key table by rows that may be incomplete: insert, update, delete.
+    """Change a primary-key table by rows that may lack columns: insert, update, delete.
 
     Args:
         df: must have every key column, and the columns of the table's option ``sequence.field``. Of a row whose key is
             in the table, columns that `df` lacks keep their value; of a new row they are null.
         matched: what happens to keys that the table has.
-        not_matched: what happens to keys that it has not.
+        not_matched: what happens to keys that it lacks.
         deletes: a boolean column of `df`: where it is true, the (matched) key is deleted.
         order_by, **options: as `write`.
 
@@ -228,7 +211,7 @@ def merge(
 
 
 def _require_sequence(schema: TableSchema, missing: Sequence[str]) -> None:
-    """Rows without the columns that order them cannot be told from older or newer ones."""
+    """Refuse rows without the columns that tell older rows of a key from newer ones."""
     order = sequence_order(schema)
     for name in order.columns if order is not None else ():
         if name in missing:
@@ -250,7 +233,7 @@ def _joined(
     matched: str,
     not_matched: str,
 ) -> DataFrame:
-    """The rows of `df` to upsert, completed from a version of the table."""
+    """Return the rows of `df` to upsert, completed from a version of the table."""
     keys = list(schema.primary_keys)
     kept = missing if matched == "update" else []
     current = _read(df.sparkSession, table, basis, columns=[*keys, *kept])
@@ -273,17 +256,17 @@ def delete(
         rows: a DataFrame with every key column of a primary-key table and the columns of its option
             ``sequence.field`` (others are ignored), or a predicate, also as text such as
             ``"carrier = 'UA' and month >= 2"``.
-        table: where from.
+        table: the table.
         **options: of the commit, as `write`.
 
     Returns:
-        The snapshot; None when a predicate found nothing and there is no identifier to remember.
+        The snapshot; None when a predicate matched no row and there is no identifier to remember.
 
     Raises:
         InvalidRequest: keys for a table without primary key, or a predicate that does not fit the table.
 
     Cost: by key, one upsert of the keys. By predicate, a read of the files it may concern; a primary-key table then
-    gets an upsert of the keys found, an append table new files in place of those that held such rows.
+    gets an upsert of the keys found, an append table new files that replace those with such rows.
     """
     if not isinstance(rows, DataFrame):
         if not table.refresh().primary_keys:
@@ -303,10 +286,10 @@ def delete(
 def _until_unchanged(
     table: Table, made: Callable[[Basis], DataFrame], *, options: CommitOptions, **more: Any
 ) -> Snapshot:
-    """Commit rows that are made from the newest version, again when another writer changed what they were made from.
+    """Commit rows that are computed from the newest version; repeat when another writer changed that version's rows.
 
     Args:
-        made: the rows, given the version to read.
+        made: computes the rows from the version to read.
         **more: of `_run`.
 
     Raises:
@@ -334,7 +317,7 @@ def _read(
     columns: Sequence[str] | None,
     where: Predicate | str | None = None,
 ) -> DataFrame:
-    """A version with today's columns."""
+    """Read a version with the newest schema's columns."""
     scan = scan_snapshot(table.context, basis.snapshot, request=ScanRequest(columns=columns, where=where))
     return read_splits(spark, table, splits=scan.splits(), plan=scan.plan)
 
@@ -402,7 +385,7 @@ def _run(
     order_by: str | Sequence[str] = (),
     keys_only: bool = False,
 ) -> Snapshot:
-    """Write and commit rows, and once more when another writer placed some of the new keys elsewhere."""
+    """Write and commit rows; repeat when another writer placed some of the new keys in other buckets."""
     earlier = _earlier(table, options)
     if earlier is not None:
         return earlier
@@ -418,7 +401,7 @@ def _run(
         )
         fitting = in_utc(df, task.schema)
         task.check(table.store, arrow_schema_of(fitting.schema))
-        placed = _placed(fitting, task, order_by=[order_by] if isinstance(order_by, str) else list(order_by))
+        placed = distributed(fitting, task, order_by=[order_by] if isinstance(order_by, str) else list(order_by))
         changes = collect_changes(placed, task.function(ship(table.store, writes=True)), into=table.store)
         try:
             return commit_changes(table, changes, options=options, overwrite=overwrite, basis=basis)
@@ -431,155 +414,6 @@ def _run(
 
 
 def _earlier(table: Table, options: CommitOptions) -> Snapshot | None:
-    """The snapshot of an earlier try of the same commit, so that its job need not run again."""
+    """Return the snapshot of an earlier attempt of the same commit, so that its job need not run again."""
     user, identifier = options.get("commit_user"), options.get("commit_identifier")
     return None if user is None or identifier is None else find_commit(table.context, user, identifier)
-
-
-# ---- the task
-
-
-@dataclass(frozen=True, slots=True)
-class WriteTask:
-    """What an executor needs besides the store to write its share. Picklable."""
-
-    schema: TableSchema
-    branch: str | None
-    settings: WriteSettings
-    index: BucketIndex | None
-    """The state that numbers go on from; None: nothing of it is needed."""
-    starts_anew: bool = False
-    deletes: str | None = None
-    keys_only: bool = False
-    """The rows name keys to delete."""
-    partition: Mapping[str, object] = field(default_factory=dict)
-    """Of a static overwrite: what every row must lie in."""
-
-    def writer(self, store: ObjectStore, environment: Environment) -> TableWriter:
-        """A writer for this share."""
-        return TableWriter(
-            store,
-            schema=self.schema,
-            layout=Layout(branch=self.branch),
-            settings=self.settings,
-            environment=environment,
-            index=lambda: self.index or BucketIndex(None),
-            starts_anew=self.starts_anew,
-        )
-
-    def add(self, writer: TableWriter, rows: pa.Table | pa.RecordBatch) -> None:
-        """Hand rows to a writer the way this task means them."""
-        if self.partition:
-            rows = inside_partition(as_table(rows), partition=self.partition, schema=self.schema)
-        if self.keys_only:
-            writer.delete(rows)
-        else:
-            writer.write(rows, deletes=self.deletes)
-
-    def check(self, store: ObjectStore, brought: pa.Schema) -> None:
-        """Refuse columns that do not fit before any job runs; raises what the local verbs raise."""
-        self.add(self.writer(store, Environment()), brought.empty_table())
-
-    def function(self, store: bytes) -> Callable[[Batches], Batches]:
-        """What `mapInArrow` runs: all rows of one partition in, one result out."""
-        task = self
-
-        def lakebed_write(batches: Batches) -> Batches:
-            opened = opened_in_task(store)
-
-            def work() -> list[BucketChange]:
-                writer = task.writer(opened, Environment())
-                for batch in batches:
-                    task.add(writer, batch)
-                return writer.finish()
-
-            yield from returning_changes(work, store=opened)
-            for _ in batches:
-                pass  # Spark wants its rows taken, also after an error
-
-        return lakebed_write
-
-
-def write_task(
-    table: Table,
-    *,
-    deletes: str | None = None,
-    keys_only: bool = False,
-    starts_anew: bool = False,
-    partition: Mapping[str, object] | None = None,
-) -> WriteTask:
-    """What the tasks of one write need: the newest schema, and the state of the buckets that they go on from.
-
-    Cost: 1 LIST (schema); with fixed buckets also the manifests of the newest snapshot, unless all rows are replaced.
-    """
-    schema = table.refresh()
-    settings = WriteSettings.of(schema)
-    settings = replace(settings, buffer_bytes=min(settings.buffer_bytes, _BUFFER_BYTES_MAX), worker_count_max=1)
-    if settings.dynamic is not None:
-        settings = replace(settings, dynamic=settings.dynamic.placed_by(TableOptions(schema.options)))
-    index = None
-    if (settings.bucket_count > 0 or settings.dynamic is not None) and not starts_anew:
-        head = table.latest()
-        key_files: Sequence[IndexEntry] = ()
-        if head is not None and settings.dynamic is not None:
-            key_files = HashIndex(table.store, table.layout).entries(head.index_manifest)
-        index = BucketIndex(None if head is None else table.context.reader.live_entries(head), key_files=key_files)
-    return WriteTask(
-        schema=schema,
-        branch=table.branch,
-        settings=settings,
-        index=index,
-        starts_anew=starts_anew,
-        deletes=deletes,
-        keys_only=keys_only,
-        partition=dict(partition or {}),
-    )
-
-
-# ---- which task gets which row
-
-
-def _placed(df: DataFrame, task: WriteTask, *, order_by: Sequence[str]) -> DataFrame:
-    """The rows shuffled so that each bucket is in one task; as they are for tables that place rows anywhere."""
-    settings, partition_keys = task.settings, task.schema.partition_keys
-    if settings.bucket_count < 1 and settings.dynamic is None:
-        return df
-    shares = settings.share_count
-    if shares == 1 and not partition_keys:
-        placed = df.repartition(1)
-    else:
-        tasks_max = int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
-        task_count = tasks_max if partition_keys else min(shares, tasks_max)
-        number = _bucket_number(task)
-        if partition_keys:
-            # As 64-bit numbers: a hash near the end of its range must not overflow.
-            number = functions.hash(*(quoted(name) for name in partition_keys)).cast("bigint") + number
-        placed = df.repartitionById(task_count, functions.pmod(number, functions.lit(task_count)).cast("int"))
-    return placed.sortWithinPartitions(*(quoted(name) for name in order_by)) if order_by else placed
-
-
-def _bucket_number(task: WriteTask) -> Column:
-    """The share of each row. With dynamic buckets rows of one key are in one task, which alone places that key."""
-    if task.settings.share_count == 1:
-        return functions.lit(0)
-    fields = [field for name in task.settings.bucket_keys if (field := task.schema.field_by_name(name)) is not None]
-    function: Any = _bucket_function(fields, task.settings)
-    placing = arrow_udf(function, IntegerType())  # type: ignore[call-overload]
-    placed: Column = placing(*(quoted(field.name) for field in fields))
-    return placed
-
-
-def _bucket_function(fields: Sequence[DataField], settings: WriteSettings) -> Callable[..., pa.Array]:
-    targets = [arrow_type(field.type) for field in fields]
-    types = [field.type for field in fields]
-    bucket_count, function = settings.share_count, settings.bucket_function
-
-    def lakebed_bucket(*columns: pa.Array) -> pa.Array:
-        try:
-            cast = [column.cast(target) for column, target in zip(columns, targets, strict=True)]
-        except pa.ArrowInvalid:
-            # A value that does not fit its column: the writer that gets the row says so, whichever task it is in.
-            return pa.array([0] * len(columns[0]), pa.int32())
-        return pa.array(bucket_of(cast, types, bucket_count=bucket_count, function=function), pa.int32())
-
-    return lakebed_bucket

@@ -188,7 +188,7 @@ def test_a_pipeline_behind_a_server(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (TEXT.replace("branch: analytics/etl", "branch: etl"), "names no branch of a repository"),
+        (TEXT.replace("branch: analytics/etl", "branch: etl"), "does not name a branch of a repository"),
         (TEXT.replace("branch: analytics/etl", "branch: [a]"), "`branch` must be one value"),
         (TEXT.replace("branch: analytics/etl\n", ""), "branch: analytics/dev"),
         (TEXT.replace("message: Monday", "into: etl"), "works in 'etl' already"),

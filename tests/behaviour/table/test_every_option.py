@@ -19,7 +19,7 @@ import pytest
 from lakebed.errors import Conflict, InvalidRequest, UnsupportedFormat
 from lakebed.objects.open import open_store
 from lakebed.runtime import Environment
-from lakebed.spark.writing import write_task
+from lakebed.spark.write_tasks import write_task
 from lakebed.table.auto_tags import AutomaticTagging
 from lakebed.table.dynamic_bucket import DynamicBuckets
 from lakebed.table.options import OPTIONS

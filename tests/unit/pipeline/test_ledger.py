@@ -92,7 +92,7 @@ def test_two_processes_cannot_record_one_step(store: ObjectStore) -> None:
 @pytest.mark.parametrize("run_id", ["", "../up", "a b", "a/b", "x" * 129, ".hidden"])
 def test_a_run_id_is_a_plain_name(store: ObjectStore, run_id: str) -> None:
     """It becomes a folder."""
-    with pytest.raises(InvalidRequest, match="cannot be a run id"):
+    with pytest.raises(InvalidRequest, match="is not a valid run id"):
         ledger_of(store, run_id)
 
 

@@ -1,12 +1,12 @@
-"""An edited pipeline: which finished steps count as done, and which would run again. Pure.
+"""Edited pipelines: which finished steps count as done, and which would run again. Pure.
 
-Owns: `plan_carry`. A step of the new plan takes over the record of an earlier one of the same pipeline when both do the
-same (`StepIdentity.source`), the input is the same, and every step before it that writes to a table it touches is done
-too and was done earlier (or an earlier run had both in this order, by consent). A step that an earlier run
-finished and that cannot be taken over would run again. For one that changes rows or names a person must say so
-(`--replay`), or that what was done stands (`--carry`); what stands by consent stands for later plans as well.
+Owns: `plan_carry`. A step of the new plan takes over the record of an earlier step of the same pipeline when both have
+the same `StepIdentity.source` and the same input, and every step before it that writes to a table it touches is done
+too and was done earlier (or an earlier run had both in this order, by consent). A finished step that cannot be taken
+over would run again. If it changes rows or names of versions, a person must consent to that (`--replay`), or to keeping
+the earlier result (`--carry`). Consent to keep a result holds for later plans as well.
 
-Invariants: reads nothing; decides step by step in the order of the plan.
+Invariants: no I/O; decides step by step in the order of the plan.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ __all__ = [
 ]
 
 _ACCEPTED = "content_accepted"
-"""The metric of a carried record: the content of the input that it was kept for. DO NOT CHANGE: on disk."""
+"""The metric of a carried record: the content of the input for which it was kept. DO NOT CHANGE: on disk."""
 
 _SHOWN_MAX = 12
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierRun:
-    """What a run of the same pipeline did."""
+    """An earlier run of the same pipeline."""
 
     run_id: str
     variables: Mapping[str, str]
     records: Mapping[int, StepRecord]
-    """By ordinal, with those that it took over itself: what stood in it, in its order."""
+    """By ordinal, including the records that it took over itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,30 +58,30 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class Carry:
-    """What an edited definition takes over."""
+    """The result of `plan_carry`."""
 
     records: tuple[StepRecord, ...]
-    """Of the new plan's steps, made from those of earlier runs."""
+    """Of steps of the new plan, made from records of earlier runs."""
     again: tuple[Again, ...]
-    """What still needs consent; empty: go on."""
+    """Steps that need consent; empty: the run may begin."""
 
 
 @dataclass(slots=True)
 class _Tables:
-    """How far each table is, at some step of the plan."""
+    """The state of the tables, as the plan is walked step by step."""
 
     search: _Search
     pending: dict[str, str] = field(default_factory=dict)
-    """By table: the name of the first step that writes to it and is not done."""
+    """By table: the name of its first writer that is not done."""
     newest: dict[str, tuple[str, StepRecord]] = field(default_factory=dict)
     """By table: its last done writer and the run that did it."""
     undone: str | None = None
-    """The first step of all that is not done."""
+    """The first step that is not done."""
     last: dict[str, StepRecord] = field(default_factory=dict)
-    """By run: the last of its steps that stand."""
+    """By run: the last of its steps that count as done."""
 
     def obstacle(self, identity: StepIdentity, run_id: str, record: StepRecord) -> str | None:
-        """Why a record does not stand for the step any more."""
+        """Return why a record does not count for the step any more; None: it does."""
         for table in sorted(identity.touches):
             if table in self.pending:
                 return f"'{self.pending[table]}' runs before it and writes to '{table}'"
@@ -97,7 +97,7 @@ class _Tables:
     def _is_late(
         self, run_id: str, record: StepRecord, other_id: str, other: StepRecord, *, table: str | None = None
     ) -> bool:
-        """Whether the other one, which is before it in the plan, was done after it, and no run accepted that."""
+        """Return whether the other step, which the plan has before it, was done after it, and no run accepted that."""
         if not _is_before(run_id, record, other_id, other, table=table):
             return False
         return not self.search.is_accepted(_key(run_id, record), after=_key(other_id, other))
@@ -108,14 +108,14 @@ class _Tables:
         return f"'{other.name}', which now is before it, was done after it"
 
     def did(self, identity: StepIdentity, run_id: str, record: StepRecord) -> None:
-        """A step is done."""
+        """Note that a step is done."""
         if run_id not in self.last or _ordinal(self.last[run_id]) < _ordinal(record):
             self.last[run_id] = record
         if identity.writes is not None:
             self.newest[identity.writes] = (run_id, record)
 
     def will(self, identity: StepIdentity) -> None:
-        """A step is still to be done."""
+        """Note that a step will run."""
         self.undone = self.undone or identity.step.name
         if identity.writes is not None:
             self.pending.setdefault(identity.writes, identity.step.name)
@@ -137,11 +137,11 @@ def plan_carry(
     Args:
         identities: of its steps.
         run_id: of the plan's own run.
-        done: its records.
+        done: the records of that run.
         earlier: other runs of the pipeline, oldest first.
-        content: what a step's input is now; None: unknown, which counts as unchanged.
+        content: the identity of a step's input now; None: unknown, which counts as unchanged.
         replay: names of steps (or patterns such as ``merge *``) that run again.
-        carry: names of steps whose earlier record stands, although they differ.
+        carry: names of steps whose earlier record counts although they differ.
     """
     search = _Search(plan, earlier)
     tables = _Tables(search)
@@ -176,7 +176,7 @@ def plan_carry(
 
 
 class _Search:
-    """Finds what earlier runs did."""
+    """Finds records of earlier runs."""
 
     def __init__(self, plan: Plan, earlier: Sequence[EarlierRun]) -> None:
         self._by_name: dict[tuple[str, str], tuple[str, StepRecord]] = {}
@@ -206,12 +206,12 @@ class _Search:
                 _keep(self._by_turn, (record.identity, turns[record.identity]), found)
                 turns[record.identity] += 1
             else:
-                # Written by an older version: what it did is known by the digest of its settings and of those of the
-                # views that there were.
+                # Written by an older version: it is identified by the digest of its settings and of those of its
+                # views.
                 self._legacy[record.fingerprint].append((set(views.values()), found))
 
     def same(self, identity: StepIdentity) -> tuple[str, StepRecord] | None:
-        """The last time that a step did the same, by its name or else by its turn among equal ones."""
+        """Return the last record of the same identity, by the step's name or else its position among equal ones."""
         turn = self._turns[identity.source]
         self._turns[identity.source] += 1
         found = self._by_source.get((identity.source, identity.step.name)) or self._by_turn.get((identity.source, turn))
@@ -225,23 +225,23 @@ class _Search:
         return None
 
     def named(self, identity: StepIdentity) -> tuple[str, StepRecord] | None:
-        """A step of the same verb and name, in a run with the same variables."""
+        """Return the record of a step of the same verb and name, in a run with the same variables."""
         return self._by_name.get((identity.step.verb, identity.step.name))
 
     def is_accepted(self, one: tuple[str, int], *, after: tuple[str, int]) -> bool:
-        """Whether the newest run in which both stood had one behind the other, as the plan has."""
+        """Return whether the newest run with both had them in the order of the plan."""
         for order in reversed(self._orders):
             if one in order and after in order:
                 return order[after] < order[one]
         return False
 
     def was_before(self, run_id: str, record: StepRecord, other: StepRecord) -> bool:
-        """Whether the run that did a step had the other one, by its name, before it."""
+        """Return whether the run that did a step had the other one, by its name, before it."""
         place = self._places.get(run_id, {}).get((other.verb, other.name))
         return place is not None and place < _ordinal(record)
 
     def change(self, identity: StepIdentity) -> str:
-        """Why a step is another one than the one of its name."""
+        """Return how a step differs from the earlier step of its name."""
         named = self.named(identity)
         if named is None or named[1].fingerprint != identity.step.fingerprint:
             return "it was changed"
@@ -255,19 +255,19 @@ class _Search:
 def _keep(
     index: dict[Any, tuple[str, StepRecord]], key: tuple[str, str] | tuple[str, int], found: tuple[str, StepRecord]
 ) -> None:
-    """The newer run wins; what it only took over does not win over a step that was done later."""
+    """Keep the record of the newer run, unless it only took over a step that was done earlier."""
     there = index.get(key)
     if there is None or not found[1].carried_from or there[1].started_ms <= found[1].started_ms:
         index[key] = found
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
-    """Whether a step is meant."""
+    """Return whether a pattern names a step."""
     return any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def refuse_again(plan: Plan, again: Sequence[Again]) -> InvalidRequest:
-    """The error that lists what would run again and how to decide."""
+    """Return the error that lists the steps that would run again, and how to decide."""
     shown = [f"'{one.identity.step.name}' (line {one.identity.step.line}: {one.reason})" for one in again[:_SHOWN_MAX]]
     more = f", and {len(again) - _SHOWN_MAX} more" if len(again) > _SHOWN_MAX else ""
     count = (
@@ -300,19 +300,19 @@ def check_patterns(plan: Plan, *, replay: Sequence[str], carry: Sequence[str]) -
 def changed_input(
     record: StepRecord, identity: StepIdentity, content: Callable[[StepIdentity], str | None]
 ) -> str | None:
-    """Whether the input is another one than the record's; an unknown one counts as unchanged."""
+    """Return how the input differs from the record's; None: it does not. An unknown input counts as unchanged."""
     now = _content(record, identity, content)
     known = (record.metrics.get("content"), record.metrics.get(_ACCEPTED))
     return None if now is None or now in known else "its input has changed"
 
 
 def _content(record: StepRecord, identity: StepIdentity, content: Callable[[StepIdentity], str | None]) -> str | None:
-    """What the step's input is now; None: nothing to compare it with."""
+    """Return the identity of the step's input now; None: there is nothing to compare it with."""
     return content(identity) if record.metrics.get("content") is not None and identity.views else None
 
 
 def _taken_over(found: tuple[str, StepRecord], identity: StepIdentity, *, accepted: str | None) -> StepRecord:
-    """The record for this step; `accepted`: the content of another input that a person let it stand for."""
+    """Return the record for this step; `accepted`: the content of another input for which a person kept it."""
     run_id, record = found
     step = identity.step
     return replace(
@@ -328,7 +328,7 @@ def _taken_over(found: tuple[str, StepRecord], identity: StepIdentity, *, accept
 
 
 def _key(run_id: str, record: StepRecord) -> tuple[str, int]:
-    """Which execution of a step: the run that did it, and the place there."""
+    """Return which execution of a step it was: the run, and the ordinal in it."""
     return run_id, _ordinal(record)
 
 
@@ -337,7 +337,7 @@ def _origin(record: StepRecord, run_id: str) -> str:
 
 
 def _is_before(run_id: str, record: StepRecord, other_id: str, other: StepRecord, *, table: str | None = None) -> bool:
-    """Whether a step was done before another one: by commits to the table, places in one run, or the clock."""
+    """Return whether a step was done before another one: by commits to the table, order in one run, or the clock."""
     commits = [
         one.metrics.get("snapshot")
         for one in (record, other)

@@ -1,8 +1,8 @@
-"""What a step may use while it runs: the lake, its tables, Spark when it asks for it, and the identity of its commit.
+"""The context of a step: the lake, its tables, Spark on demand, and the identity of its commit.
 
-Owns: creating declared tables, and the views that ingest steps name. Invariants: Spark starts when a step first asks
-for it, never before; the commit of step n of run r is (user ``pipeline:<r>``, identifier n), on whatever table,
-however often the step is tried.
+Owns: creating declared tables, and the views that ingest steps name. Invariants: Spark starts when a step first needs
+it, never before; the commit of step n of run r is (user ``pipeline:<r>``, identifier n), on any table, however often
+the step is tried.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RunContext:
     workspace: Workspace
     environment: Environment
     scratch_folder: Path
-    """A local folder that lives as long as this call."""
+    """A local folder that exists as long as this call."""
     start_spark: Callable[[], SparkSession]
     identities: Mapping[int, StepIdentity] = field(default_factory=dict)
     """By ordinal."""
@@ -67,7 +67,7 @@ class RunContext:
         return self.workspace.lake
 
     def engine(self) -> Engine:
-        """What talks to Spark; the session starts when Spark is first needed."""
+        """Return the engine, which uses Spark; the session starts when Spark is first needed."""
         if self._engine is None:
             # Imported here because it loads PySpark, which a run of metadata steps does not need.
             from lakebed.spark.pipeline.engine import Engine
@@ -76,7 +76,7 @@ class RunContext:
         return self._engine
 
     def close(self) -> None:
-        """Let go of cached rows; the session stays."""
+        """Release cached rows; the session stays."""
         for rows in self._views.values():
             self.engine().released(rows)
         self._views.clear()
@@ -86,11 +86,11 @@ class RunContext:
         return self.plan.location(step)
 
     def identity(self, step: PlannedStep) -> dict[str, Any]:
-        """``commit_user`` and ``commit_identifier`` of a step's commit."""
+        """Return ``commit_user`` and ``commit_identifier`` of a step's commit."""
         return {"commit_user": f"pipeline:{self.run_id}", "commit_identifier": step.ordinal}
 
     def content(self, step: PlannedStep) -> str | None:
-        """The identity of the increment that a step reads, as it is now; None when it cannot be told."""
+        """Return the identity of the increment that a step reads now; None when it is unknown."""
         if self._inputs is None:
             self._inputs = Inputs(remote=lambda pattern: self.engine().file_facts(pattern))
         identity = self.identities[step.ordinal]
@@ -103,7 +103,7 @@ class RunContext:
         return self._inputs.of(identity, tables=tables)
 
     def increment(self, step: PlannedStep, table: Table, *, name: str, content: str | None) -> dict[str, Any]:
-        """``commit_user`` and ``commit_identifier`` for the commit of a step's increment.
+        """Return ``commit_user`` and ``commit_identifier`` for the commit of a step's increment.
 
         A table whose merge engine ignores repeated rows (it has ``sequence.field``) may get an increment twice: nothing
         is compared.
@@ -133,18 +133,18 @@ class RunContext:
         )
 
     def has_table(self, name: str) -> bool:
-        """Whether the lake has the table now."""
+        """Return whether the lake has the table now."""
         return name in self._tables or self.lake.has_table(name)
 
     def row_sources(self) -> set[str]:
-        """Every view and table that a query may name; tables of the database ``default`` by their plain names."""
+        """Return every view and table that a query may name; tables of database ``default`` by their plain names."""
         return {*self._recipes, *self.plan.tables, *query_names(self.lake)}
 
     def table(self, name: str, *, step: PlannedStep) -> Table:
-        """A table of the lake; a declared one with a schema is created when absent.
+        """Return a table of the lake; a declared one with a schema is created when absent.
 
         Raises:
-            InvalidRequest: neither declared nor there; names the step's line.
+            InvalidRequest: neither declared nor in the lake; names the step's line.
         """
         table = self._tables.get(name)
         if table is None:
@@ -157,12 +157,12 @@ class RunContext:
         return table
 
     def declares_columns(self, name: str) -> bool:
-        """Whether the pipeline says which columns the table has."""
+        """Return whether the pipeline declares the columns of the table."""
         spec = self.plan.tables.get(name)
         return spec is not None and bool(spec.columns)
 
     def create_like(self, name: str, rows: Rows, *, step: PlannedStep, without: str | None = None) -> Table:
-        """A table without declared columns gets those of the first rows written to it (but `without`); they pin it."""
+        """Create a table with the columns of the first rows written to it (except `without`)."""
         spec = self.plan.tables.get(name, TableSpec(name))
         schema = self.engine().arrow_schema(rows, without=without, never_null=spec.primary_key)
         for column in (*spec.primary_key, *spec.partition_by):
@@ -175,20 +175,20 @@ class RunContext:
         return self._tables[name]
 
     def name_view(self, view: str, recipe: Callable[[], Rows]) -> None:
-        """From now on `view` is what `recipe` makes, once a step asks for its rows."""
+        """Define a view; `recipe` makes its rows when a step first needs them."""
         forgotten = self._views.pop(view, None)
         if forgotten is not None:
             self.engine().released(forgotten)
         self._recipes[view] = recipe
 
     def view(self, name: str) -> Rows | None:
-        """The rows of a view that an ingest step named, or None when there is no such view."""
+        """Return the rows of a view that an ingest step named; None when there is no such view."""
         if name not in self._views and name in self._recipes:
             self._views[name] = self._recipes[name]()
         return self._views.get(name)
 
     def last_snapshot(self, table: str) -> int | None:
-        """The newest snapshot this run committed to a table, from the ledger; None when it did not write to it."""
+        """Return the newest snapshot that this run committed to a table; None when it did not write to it."""
         return newest_commit(self.records, table)
 
     def _open(self, name: str, *, step: PlannedStep) -> Table:
@@ -215,18 +215,18 @@ class RunContext:
 
 
 def newest_commit(records: Iterable[StepRecord], table: str) -> int | None:
-    """The newest snapshot that steps committed to a table; None when none did. What was carried may be in any order."""
+    """Return the newest snapshot that steps committed to a table; None when none did. Records may be in any order."""
     commits = (committed_snapshot(record) for record in records if record.metrics.get("table") == table)
     return max((snapshot for snapshot in commits if snapshot is not None), default=None)
 
 
 def query_names(lake: Lake) -> set[str]:
-    """The lake's tables as a query names them: those of the database ``default`` by their plain names. Cost: 1 LIST."""
+    """Return the lake's tables as a query names them: those of the database ``default`` by their plain names."""
     return {name.removeprefix("default.") for name in lake.tables()}
 
 
 def fields_of(spec: TableSpec) -> tuple[DataField, ...]:
-    """The declared columns as a table's fields, numbered from 0; keys are never null."""
+    """Return the declared columns as a table's fields, numbered from 0; keys are never null."""
     keys = {*spec.primary_key}
     return tuple(
         DataField(id=number, name=column.name, type=column.type, nullable=column.nullable and column.name not in keys)

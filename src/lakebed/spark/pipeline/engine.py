@@ -66,7 +66,7 @@ _DRIVER_BYTES_MAX = 32 << 20
 
 
 class Engine:
-    """A Spark session, seen from the pipeline's side.
+    """The operations of steps on rows and tables, by Spark or in this process.
 
     Args:
         start_spark: called once, when Spark is first needed.
@@ -83,7 +83,7 @@ class Engine:
         return self._session
 
     def frame(self, rows: Rows) -> DataFrame:
-        """Rows as a DataFrame; those of this process are handed over once."""
+        """Return rows as a DataFrame; rows of this process are transferred once."""
         if not isinstance(rows, LocalRows):
             return rows
         if rows.frame is None:
@@ -151,7 +151,7 @@ class Engine:
         return mark, self.read_files(paths, marked)
 
     def file_facts(self, pattern: str) -> list[tuple[str, int, int]]:
-        """Path, size in bytes and time of change (Unix ms) of the files that a URL names, also in folders, sorted."""
+        """Return path, bytes and time of change (Unix ms) of the files that a URL names, also in folders, sorted."""
         session: Any = self._spark
         path = session._jvm.org.apache.hadoop.fs.Path(pattern)
         system = path.getFileSystem(session._jsc.hadoopConfiguration())
@@ -170,36 +170,36 @@ class Engine:
         return {field.name: field.dataType.simpleString() for field in frame.schema.fields}
 
     def read_table(self, table: Table, *, version: str | None, where: str | None, location: SourceLocation) -> Rows:
-        """A version of a table (None: the newest)."""
+        """Read a version of a table (None: the newest)."""
         return self.filtered(read(self._spark, table, version=version), where, location=location)
 
     def query(self, sql: str, *, views: Mapping[str, Rows], location: SourceLocation) -> DataFrame:
-        """A SELECT over views of these names."""
+        """Run a SELECT over views of these names."""
         for name, rows in views.items():
             self.frame(rows).createOrReplaceTempView(name)
         with _sentences(location):
             return self._spark.sql(sql)
 
     def filtered(self, rows: Rows, where: str | None, *, location: SourceLocation) -> Rows:
-        """The rows for which `where` is true; None: all."""
+        """Return the rows for which `where` is true; None: all."""
         if where is None:
             return rows
         with _sentences(location):
             return self.frame(rows).filter(where)
 
     def kept(self, rows: Rows) -> Rows:
-        """The same rows, kept in memory (or on the executors' disks) after their first use."""
+        """Cache rows in memory (or on the executors' disks) after their first use."""
         return rows if isinstance(rows, LocalRows) else rows.cache()
 
     def released(self, rows: Rows) -> None:
-        """Let go of what `kept` keeps."""
+        """Release what `kept` cached."""
         if not isinstance(rows, LocalRows):
             rows.unpersist()
 
-    # ---- judging
+    # ---- checking
 
     def count_when_held(self, rows: Rows, *, every_row: Sequence[str], overall: Sequence[str]) -> int | None:
-        """How many rows there are, when this process can tell that every condition holds; None: ask with `one_row`."""
+        """Return the number of rows, when this process finds that every condition holds; None: use `one_row`."""
         if isinstance(rows, LocalRows) and all_hold(rows.arrow, every_row=every_row, overall=overall):
             return int(rows.arrow.num_rows)
         return None
@@ -210,20 +210,20 @@ class Engine:
             self.frame(rows).selectExpr(f"coalesce(({predicate}), false)")
 
     def one_row(self, rows: Rows, expressions: Sequence[str], *, location: SourceLocation) -> tuple[Any, ...]:
-        """Aggregates over all rows, in one job."""
+        """Compute aggregates over all rows, in one job."""
         frame = self.frame(rows)
         with _sentences(location):
-            # Few rows are one task, which then needs no second stage to bring its results together.
+            # Few rows are one task, which needs no second stage to combine results.
             frame = frame.coalesce(1) if isinstance(rows, LocalRows) else frame
             return tuple(frame.selectExpr(*expressions).collect()[0])
 
     def sample(self, rows: Rows, where: str, *, count: int, location: SourceLocation) -> list[dict[str, Any]]:
-        """At most `count` rows for which `where` is true."""
+        """Return at most `count` rows for which `where` is true."""
         with _sentences(location):
             return [row.asDict() for row in self.frame(rows).filter(where).limit(count).collect()]
 
     def fingerprint(self, table: Table, *, version: str) -> Fingerprint:
-        """Count and checksum of a version's rows, whatever their order.
+        """Compute count and checksum of a version's rows, independent of their order.
 
         The checksum is the sum of a 64-bit hash (xxHash64) of each row over all columns, as a decimal number.
         """
@@ -237,7 +237,7 @@ class Engine:
     # ---- writing
 
     def arrow_schema(self, rows: Rows, *, without: str | None, never_null: Sequence[str]) -> pa.Schema:
-        """The rows' columns as Arrow fields, to make a table of them."""
+        """Return the rows' columns as Arrow fields, to create a table with them."""
         schema = rows.arrow.schema if isinstance(rows, LocalRows) else arrow_schema_of(rows.schema)
         fields = [field.with_nullable(field.name not in never_null) for field in schema if field.name != without]
         return pa.schema(fields)
@@ -245,9 +245,9 @@ class Engine:
     def append(
         self, rows: Rows, table: Table, *, location: SourceLocation, commit_user: str, commit_identifier: int
     ) -> Snapshot | None:
-        """Add rows (in a table with a primary key: put them in the place of those of the same key); one commit.
+        """Append rows (with a primary key: replace the rows of the same key) in one commit.
 
-        None: there was nothing to commit. A commit of the same user and identifier is found, not made again.
+        None: there was nothing to commit. An earlier commit of the same user and identifier is returned, not repeated.
         """
         identity = CommitOptions(commit_user=commit_user, commit_identifier=commit_identifier)
         with _sentences(location):
@@ -316,7 +316,7 @@ def _explained(
 
 
 _NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-"""PySpark prints every analysis error as a page of JSON through these; here it becomes a sentence."""
+"""PySpark logs every analysis error as a page of JSON through these; here it becomes a sentence."""
 
 
 _CAUSES_MAX = 20
@@ -325,7 +325,7 @@ _WORDS_MAX = 400
 
 @contextmanager
 def _sentences(location: SourceLocation, what: str = "Spark") -> Iterator[None]:
-    """What Spark refuses is an error in the pipeline file: say where, in Spark's first words."""
+    """Translate an error of Spark into one sentence with the step's line and the first line of Spark's message."""
     loggers = [logging.getLogger(name) for name in _NOISY_LOGGERS]
     were_disabled = [logger.disabled for logger in loggers]
     try:
@@ -349,14 +349,14 @@ def _sentences(location: SourceLocation, what: str = "Spark") -> Iterator[None]:
 
 
 def _first_words(error: PySparkException) -> str:
-    """The first line of Spark's message, without its stack and its plan."""
+    """Return the first line of Spark's message, without its stack and its plan."""
     return _line(str(error)) or type(error).__name__
 
 
 def _causes(java_exception: Any) -> tuple[str, bool]:
-    """Why a job failed: the two innermost messages; and whether rows, files or SQL were at fault, not the cluster.
+    """Return the two innermost messages of a failed job, and whether rows, files or SQL were at fault, not the cluster.
 
-    Spark's own errors about those carry a condition (``[MALFORMED_RECORD_IN_PARSING...]``), which begins the message.
+    Spark's errors about those begin with a condition (``[MALFORMED_RECORD_IN_PARSING...]``).
     """
     messages: list[str] = []
     cause = java_exception
@@ -365,12 +365,12 @@ def _causes(java_exception: Any) -> tuple[str, bool]:
         if message and message not in messages:
             messages.append(message)
         cause = cause.getCause()
-    told = [message for message in messages if message.startswith("[")]
+    conditions = [message for message in messages if message.startswith("[")]
     words = "; ".join(messages[-2:]) or "Spark gave no reason"
-    return words, bool(told)
+    return words, bool(conditions)
 
 
 def _line(text: str) -> str:
-    """The first line that says something, cut where it gets long."""
+    """Return the first line that is not empty, shortened."""
     first = first_line(text)
     return first if len(first) <= _WORDS_MAX else first[: _WORDS_MAX - 1] + "…"

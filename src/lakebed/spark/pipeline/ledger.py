@@ -7,8 +7,8 @@
                                   attempts/<6 digits>-end.json   how that call ended; missing: it runs, or was killed
 
 Owns: these names, reading and writing them. DO NOT CHANGE: on disk. Invariants: nothing is ever replaced or deleted; a
-step is recorded after what it did is durable, so a crash in between repeats the step, and the step's own idempotence
-(its commit identity) makes that harmless; a run id belongs to one plan for ever.
+step is recorded after its effects are durable, so a crash in between repeats the step, which its commit identity makes
+harmless; a run id belongs to one plan for ever.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """What a run is."""
+    """What runs; the first object of a run."""
 
     format: int
     run_id: str
@@ -58,27 +58,27 @@ class RunRecord:
 
     @property
     def is_of_definition(self) -> bool:
-        """Whether its id is the one that its definition and variables give, so that it takes over earlier runs."""
+        """Whether its id follows from its definition and variables, so that it takes over earlier runs."""
         return self.run_id.startswith(f"{self.pipeline}-{self.fingerprint[:12]}")
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What one call of run took over."""
+    """The records that one call of run took over."""
 
     records: tuple[StepRecord, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptStart:
-    """One call of run began."""
+    """The start of one call of run."""
 
     started_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnd:
-    """How one call of run ended."""
+    """The end of one call of run."""
 
     ended_ms: int
     outcome: str
@@ -92,12 +92,12 @@ class AttemptEnd:
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """A run as `status` shows it."""
+    """The state of a run, as `status` shows it."""
 
     run_id: str
     pipeline: str
     state: str
-    """``complete``, ``failed``, or ``unfinished`` (it runs now, or was killed: run it again to go on)."""
+    """``complete``, ``failed``, or ``unfinished`` (it runs now, or was killed: run it again to continue)."""
     steps_total: int
     steps_done: int
     started_ms: int
@@ -121,7 +121,7 @@ class Ledger:
     def __init__(self, store: ObjectStore, *, run_id: str, environment: Environment) -> None:
         if not _RUN_ID.fullmatch(run_id):
             raise InvalidRequest(
-                f"'{run_id}' cannot be a run id: use letters, digits, '.', '_' and '-', at most 128.", run_id=run_id
+                f"'{run_id}' is not a valid run id: use letters, digits, '.', '_' and '-', at most 128.", run_id=run_id
             )
         self.run_id = run_id
         self._store = store
@@ -129,7 +129,7 @@ class Ledger:
         self._environment = environment
 
     def begin(self, plan: Plan, *, replay: Sequence[str] = ()) -> int:
-        """Write (or check) what this run is, and that a call began; returns the call's number, from 1.
+        """Write (or check) what runs, and the start of a call. Return the call's number, from 1.
 
         Raises:
             InvalidRequest: the run id belongs to another plan.
@@ -168,23 +168,23 @@ class Ledger:
         if earlier.fingerprint != plan.fingerprint:
             raise InvalidRequest(
                 f"The run '{self.run_id}' was begun with another version of the pipeline '{earlier.pipeline}' or "
-                "with other variables; give another run id to start a new run, or none to go on with what earlier runs "
-                "have finished.",
+                "with other variables: give another run id to start a new run, or none to continue from what earlier "
+                "runs finished.",
                 kind="run_id_taken",
                 run_id=self.run_id,
             )
 
     def carry(self, attempt: int, records: Sequence[StepRecord]) -> None:
-        """Write which records of earlier runs stand for steps of this one: one object, all or none of them."""
+        """Write the records of earlier runs that count for steps of this one: one object, all or none of them."""
         if records:
             self._create(f"carried/{attempt:06d}.json", Carried(tuple(records)))
 
     def end(self, attempt: int, end: AttemptEnd) -> None:
-        """Write how a call ended."""
+        """Write the end of a call."""
         self._create(f"attempts/{attempt:06d}-end.json", end)
 
     def record(self, record: StepRecord) -> None:
-        """Write that a step is done.
+        """Write the record of a finished step.
 
         Raises:
             Conflict: another process recorded the same step: two of them run this run at once.
@@ -199,7 +199,7 @@ class Ledger:
             ) from error
 
     def run(self) -> RunRecord:
-        """What this run is. Raises `NotFound` when there is no such run."""
+        """Read what runs. Raises `NotFound` when there is no such run."""
         try:
             record = self._read("run.json", RunRecord)
         except NotFound as error:
@@ -217,14 +217,20 @@ class Ledger:
         return record
 
     def records(self) -> dict[int, StepRecord]:
-        """Finished steps by ordinal, in order, with those taken over. Cost: 2 LIST + 1 GET a step, 16 at a time."""
+        """Read the finished steps by ordinal, in order, with those taken over.
+
+        Cost: 2 LIST + 1 GET a step, 16 at a time.
+        """
         found = self.own_records()
         for record in self._carried(self._names("carried")):
             found.setdefault(record.ordinal, record)
         return dict(sorted(found.items()))
 
     def own_records(self) -> dict[int, StepRecord]:
-        """Steps that this run finished itself, by ordinal, in order. Cost: 1 LIST + 1 GET a step, 16 at a time."""
+        """Read the steps that this run finished itself, by ordinal, in order.
+
+        Cost: 1 LIST + 1 GET a step, 16 at a time.
+        """
         names = self._names("steps")
         pool = self._environment.runtime.pool(_READERS)
         try:
@@ -234,31 +240,31 @@ class Ledger:
         return {record.ordinal: record for record in sorted(records, key=lambda record: record.ordinal)}
 
     def record_of(self, ordinal: int) -> StepRecord | None:
-        """One step that this run finished itself, or None. Cost: 1 GET."""
+        """Read the record of a step that this run finished itself; None when there is none. Cost: 1 GET."""
         try:
             return self._read(f"steps/{ordinal:06d}.json", StepRecord)
         except NotFound:
             return None
 
     def _carried(self, names: Sequence[str]) -> list[StepRecord]:
-        """What the calls took over, the earlier call first."""
+        """Read the records that calls took over, the earlier call first."""
         return [record for name in sorted(names) for record in self._read(f"carried/{name}", Carried).records]
 
     def attempt_count(self) -> int:
-        """How many calls of run there were."""
+        """Return the number of calls of run."""
         return sum(name.endswith("-start.json") for name in self._names("attempts"))
 
     def last_began_ms(self) -> int:
-        """When the last call began, Unix time in milliseconds, UTC. Cost: 1 LIST + 1 GET."""
+        """Return the start of the last call, Unix time in milliseconds, UTC. Cost: 1 LIST + 1 GET."""
         return self._read(f"attempts/{self.attempt_count():06d}-start.json", AttemptStart).started_ms
 
     def ends(self) -> dict[int, AttemptEnd]:
-        """How the calls of run ended, by number; a missing one runs, or was killed. Cost: 1 LIST + 1 GET a call."""
+        """Read the ends of calls, by number; a call without one runs, or was killed. Cost: 1 LIST + 1 GET a call."""
         names = [name for name in self._names("attempts") if name.endswith("-end.json")]
         return {int(name.partition("-")[0]): self._read(f"attempts/{name}", AttemptEnd) for name in sorted(names)}
 
     def is_complete(self) -> bool:
-        """Whether the last call ended with every step done. Cost: 1 LIST + 1 GET."""
+        """Return whether the last call ended with every step done. Cost: 1 LIST + 1 GET."""
         last_end = f"{self.attempt_count():06d}-end.json"
         try:
             return self._read(f"attempts/{last_end}", AttemptEnd).outcome == "complete"
@@ -266,7 +272,7 @@ class Ledger:
             return False
 
     def status(self) -> RunStatus:
-        """Where the run stands. Cost: 3 LIST + 2 GET, and 1 GET for each call that took steps over."""
+        """Return the state of the run. Cost: 3 LIST + 2 GET, and 1 GET for each call that took steps over."""
         run = self.run()
         steps = {int(name.removesuffix(".json")) for name in self._names("steps")}
         done = len(steps | {record.ordinal for record in self._carried(self._names("carried"))})
@@ -305,19 +311,19 @@ class Ledger:
 
 
 def _there(ids: list[str]) -> str:
-    """Which runs there are, in the order of their ids."""
+    """Return a sentence with the runs of the lake, in the order of their ids."""
     if not ids:
-        return "No pipeline ever ran there."
+        return "No pipeline has run in it."
     shown = ", ".join(ids[-_SHOWN_RUNS_MAX:])
     return f"It has {'' if len(ids) <= _SHOWN_RUNS_MAX else f'{len(ids):,}, the last '}{shown}."
 
 
 def run_ids(store: ObjectStore) -> list[str]:
-    """Every run of a lake, sorted by id. Cost: 1 LIST."""
+    """Return every run of a lake, sorted by id. Cost: 1 LIST."""
     return sorted(folder.rpartition("/")[2] for folder in store.list_with_delimiter(RUNS_FOLDER).folders)
 
 
 def run_statuses(store: ObjectStore, *, environment: Environment) -> list[RunStatus]:
-    """Where every run of a lake stands, newest first. Cost: 1 LIST, then 2 LIST + 2 GET a run."""
+    """Return the state of every run of a lake, newest first. Cost: 1 LIST, then 2 LIST + 2 GET a run."""
     statuses = [Ledger(store, run_id=run_id, environment=environment).status() for run_id in run_ids(store)]
     return sorted(statuses, key=lambda status: (status.started_ms, status.run_id), reverse=True)

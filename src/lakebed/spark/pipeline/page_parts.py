@@ -1,4 +1,4 @@
-"""Pieces that every section of a report's page is made of: cards, tables, legends; times, sizes and counts as text.
+"""The parts of a report's page: cards, tables, legends; times, sizes and counts as text.
 
 Pure: values -> text.
 """
@@ -27,25 +27,25 @@ MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", 
 
 
 def card(title: str, lead: str, content: str) -> str:
-    """A section: a heading, a sentence below it, the content (HTML)."""
+    """Return a section: a heading, a sentence below it, the content (HTML)."""
     lead_text = f'<p class="lead">{escape(lead)}</p>' if lead else ""
     return f'<section class="card"><h2>{escape(title)}</h2>{lead_text}{content}</section>'
 
 
 def grid(columns: Sequence[str], rows: str) -> str:
-    """A table of rows that are HTML already."""
+    """Return a table of rows that are HTML already."""
     heads = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
     return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
 
 
 def legend(*entries: tuple[str, str]) -> str:
-    """What colours mean: (classes, text) of each."""
+    """Return the meaning of colours: (classes, text) of each."""
     items = "".join(f'<li><i class="{css}" aria-hidden="true"></i>{escape(text)}</li>' for css, text in entries)
     return f'<ul class="legend">{items}</ul>'
 
 
 def verdict_mark(held: bool | None, good: str, bad: str) -> str:
-    """A tick or a cross with its text."""
+    """Return a tick or a cross with its text."""
     if held is None:
         return '<span class="unknown">not read again</span>'
     css, mark, text = ("good", "✓", good) if held else ("bad", "✗", bad)
@@ -53,14 +53,14 @@ def verdict_mark(held: bool | None, good: str, bad: str) -> str:
 
 
 def time_text(unix_ms: int, *, since: int | None = None) -> str:
-    """A time in UTC to the second; without its day when that is the day of `since`."""
+    """Return a time in UTC to the second, without its day when that is the day of `since`."""
     time = datetime.datetime.fromtimestamp(unix_ms / 1000, datetime.UTC)
     day = since is not None and datetime.datetime.fromtimestamp(since / 1000, datetime.UTC).date() == time.date()
     return f"{time:%H:%M:%S}" if day else f"{time.day} {MONTHS[time.month - 1]} {time.year}, {time:%H:%M:%S}"
 
 
 def utc_text(unix_ms: int | None) -> str:
-    """A time in UTC that says so."""
+    """Return a time with its zone, UTC."""
     return "an unknown day" if unix_ms is None else f"{time_text(unix_ms)} UTC"
 
 
@@ -70,12 +70,12 @@ def counted(number: int, what: str) -> str:
 
 
 def are(count: int) -> str:
-    """The verb that goes with a count."""
+    """Return the verb that goes with a count."""
     return "is" if count == 1 else "are"
 
 
 def bytes_text(size: float, *, digits: int = 1) -> str:
-    """Decimal units; `digits` behind the point of numbers below 100."""
+    """Return a size in decimal units, with `digits` after the point below 100."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= factor:
             value = size / factor
@@ -88,6 +88,6 @@ def bytes_text(size: float, *, digits: int = 1) -> str:
 
 
 def told_apart(one: float, other: float) -> tuple[str, str]:
-    """Two sizes with as many digits as it takes to see that they differ."""
+    """Return two sizes with as many digits as show that they differ."""
     shown = [(bytes_text(one, digits=digits), bytes_text(other, digits=digits)) for digits in (1, 2, 3, 4, 6, 9)]
     return next((pair for pair in shown if pair[0] != pair[1]), shown[0])

@@ -1,7 +1,7 @@
 """Plots as inline SVG with HTML labels: sharp at every width, readable on a phone, light and dark, no script.
 
-Owns: marks and axes. The SVG of a plot is stretched to its box (strokes do not scale), so only shapes are in it; every
-text is HTML beside it and keeps its size. Colours are CSS variables that the page defines. Pure: numbers -> text.
+Owns: marks and axes. The SVG of a plot is stretched to its box (strokes do not scale), so it contains only shapes; all
+text is HTML over it and keeps its size. Colours are CSS variables that the page defines. Pure: numbers -> text.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def plot(
 
     Args:
         marks: drawn in order, first at the bottom.
-        label: what a person who cannot see it should be told.
+        label: a description for screen readers.
         x_max: the domain is [0, x_max].
         ticks: labels below.
         format_y: text of a value on the left axis.
@@ -128,8 +128,8 @@ def timeline(
 
     Args:
         ticks: (x, CSS class, hint) of each snapshot.
-        flags: tags, in order of x. Each has a pole; labels are in two rows, and only as many as have room: first the
-            wrong ones, then the last, then from the left.
+        flags: tags, in order of x. Each has a pole; labels are in two rows, as many as fit: first the wrong
+            ones, then the last, then from the left.
     """
     top = 62 if flags else 0
     strokes = "".join(
@@ -157,13 +157,13 @@ def timeline(
 
 
 _LABEL_WIDTHS = {"narrow": 220.0, "middle": 460.0, "wide": 840.0}
-"""CSS pixels that a plot has at least, by the class of the labels that are shown then (see `page.css`)."""
+"""The least width of a plot in CSS pixels, by the class of the labels shown at that width (see `page.css`)."""
 _LABEL_PADDING, _LABEL_GAP, _LETTER_WIDTH = 14.0, 8.0, 7.6
 """In a flag, between labels of an axis, of a letter (seldom wider), in CSS pixels."""
 
 
 def _flag_labels(flags: Sequence[Flag], x_max: float, width: float) -> str:
-    """The labels that have room in a box of `width` pixels without one covering another."""
+    """Return the labels that fit into a box of `width` pixels without overlap."""
     order = sorted(range(len(flags)), key=lambda n: (flags[n].css == "flag", n != len(flags) - 1, n))
     taken: tuple[list[tuple[float, float]], ...] = ([], [])
     placed: list[str] = []
@@ -220,20 +220,20 @@ def _heights(mark: Bars | Line | Area) -> list[float]:
 
 
 def _nice(highest: float, *, step_min: float = 0.0) -> tuple[float, list[float]]:
-    """The top of an axis and its labelled steps (at most 5), at 1, 2, 2.5 or 5 times a power of ten."""
+    """Return the top of an axis and its labelled steps (at most 5), at 1, 2, 2.5 or 5 times a power of ten."""
     if highest <= 0:
         return 1.0, [0.0]
     rough = highest / 4
     power = 10.0 ** math.floor(math.log10(rough))
     step = max(next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough), step_min)
     if step_min and step == 2.5:
-        step = 5.0  # half of five is no whole number
+        step = 5.0  # half of five is not a whole number
     count = math.ceil(highest / step - 1e-9)
     return count * step, [number * step for number in range(count + 1)]
 
 
 def _x_axis(ticks: Sequence[Tick], x_max: float) -> str:
-    """The labels below a plot, once for each of the widths."""
+    """Return the labels below a plot, once for each of the widths."""
     return "".join(
         f'<div class="xs {css}" aria-hidden="true">{_x_labels(ticks, x_max, width)}</div>'
         for css, width in _LABEL_WIDTHS.items()
@@ -241,7 +241,7 @@ def _x_axis(ticks: Sequence[Tick], x_max: float) -> str:
 
 
 def _x_labels(ticks: Sequence[Tick], x_max: float, width: float) -> str:
-    """The labels that have room in a box of `width` pixels, from the left.
+    """Return the labels that fit into a box of `width` pixels, from the left.
 
     A label that would pass a border begins or ends at its tick; one that is longer than half the box is cut.
     """

@@ -1,7 +1,7 @@
-"""How a run shows where it is: a bar on a terminal, short plain lines elsewhere, or nothing.
+"""The display of a run's progress: a bar on a terminal, short plain lines elsewhere, or nothing.
 
-Owns: the `Progress` protocol and what is printed. Invariants: nothing but text goes out (no control codes when the
-output is no terminal); the run does not depend on any of it.
+Owns: the `Progress` protocol and what is printed. Invariants: no control codes are printed when the output is not a
+terminal; the run does not depend on its progress.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ __all__ = ["BarProgress", "LineProgress", "Progress", "SilentProgress", "console
 
 
 class Progress(Protocol):
-    """Told by a run what happens, in this order: began, then for each step started and finished, then ended."""
+    """Called by a run, in this order: began, then for each step started and finished, then ended."""
 
     def run_began(self, plan: Plan, *, run_id: str, steps_done: int) -> None:
-        """A run begins; `steps_done` are in the ledger already."""
+        """A run begins; the ledger has `steps_done` steps already."""
         ...
 
     def spark_starting(self) -> None:
@@ -42,7 +42,7 @@ class Progress(Protocol):
         ...
 
     def run_ended(self, summary: RunSummary | None) -> None:
-        """The run is over; None when it failed."""
+        """The run ended; None: it failed."""
         ...
 
 
@@ -74,22 +74,22 @@ class LineProgress:
         self._records: list[StepRecord] = []
 
     def run_began(self, plan: Plan, *, run_id: str, steps_done: int) -> None:
-        """Say what runs."""
+        """Print what runs."""
         done = f", {steps_done:,} done already" if steps_done else ""
         self._print(f"pipeline {plan.pipeline}: run {run_id}, {len(plan.steps):,} steps{done}")
 
     def spark_starting(self) -> None:
-        """Say so."""
+        """Print it."""
         self._print("  starting Spark")
 
     def step_started(self, step: PlannedStep) -> None:
-        """Close the group before when this step is not a part of it."""
+        """End the previous group when this step does not belong to it."""
         if step.group != self._group:
             self._close_group()
             self._group = step.group
 
     def step_finished(self, step: PlannedStep, record: StepRecord) -> None:
-        """Print it, or keep it for its group's line."""
+        """Print the step, or keep it for its group's line."""
         if step.group:
             self._records.append(record)
         else:
@@ -140,40 +140,40 @@ class BarProgress:
         self._bar.start()
 
     def spark_starting(self) -> None:
-        """Say so beside the bar."""
+        """Show it next to the bar."""
         self._bar.update(self._task, description="starting Spark")
 
     def step_started(self, step: PlannedStep) -> None:
-        """Name the step beside the bar."""
+        """Show the step's name next to the bar."""
         self._bar.update(self._task, description=escape(step.name))
 
     def step_finished(self, step: PlannedStep, record: StepRecord) -> None:
-        """Move the bar; a step outside of loops, or one that dropped rows, leaves a line above it."""
+        """Advance the bar; a milestone, a step outside of loops or one that dropped rows leaves a line above it."""
         self._bar.advance(self._task)
         if not step.group or KINDS[step.verb].is_milestone or record.metrics.get("rows_dropped"):
             self._bar.console.print(f"  [green]✓[/] {escape(step.name)} [dim]{escape(describe(record))}[/]")
 
     def run_ended(self, summary: RunSummary | None) -> None:
-        """Take the bar away and say how it went."""
+        """Remove the bar and print the result."""
         self._bar.stop()
         if summary is not None:
             self._console.print(f"  {escape(ending(summary))}")
 
 
 def console_progress(console: Console) -> Progress:
-    """A bar when the console is a terminal, plain lines elsewhere."""
+    """Return a bar when the console is a terminal, else plain lines."""
     return BarProgress(console) if console.is_terminal else LineProgress(console)
 
 
 def describe(record: StepRecord) -> str:
-    """What a step did, in a few words."""
+    """Return what a step did, in a few words."""
     kind = KINDS.get(record.verb)
     words = [] if kind is None else kind.describe(record.metrics)
     return ", ".join(words) or "done"
 
 
 def _rows_of_group(records: Sequence[StepRecord]) -> list[str]:
-    """What the steps of a group wrote and left out; what is 0 is not said."""
+    """Return what the steps of a group wrote and left out, without zeros."""
     written = Counter[str]()
     for record in records:
         if record.verb in ("merge", "ingest") and "table" in record.metrics:  # an ingest as a view writes nothing
@@ -188,7 +188,7 @@ def _rows_of_group(records: Sequence[StepRecord]) -> list[str]:
 
 
 def ending(summary: RunSummary) -> str:
-    """How a run went, in one line."""
+    """Return the result of a run in one line."""
     if summary.steps_run == 0:
         changed = summary.inputs_changed
         more = f" and {counted(len(changed) - 1, 'more step')}" if len(changed) > 1 else ""

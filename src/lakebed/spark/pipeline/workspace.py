@@ -1,11 +1,10 @@
-"""Where a pipeline works: a lake, or a lake inside a branch of a repository.
+"""The workspace of a pipeline: a lake, or a lake inside a branch of a repository.
 
-Owns: opening both, and making the branch. With ``branch: analytics/dev`` everything of the pipeline is in that branch
+Owns: opening both, and creating the branch. With ``branch: analytics/dev`` everything of the pipeline is in that branch
 of the repository, in the folder `LAKE_FOLDER`: its tables, at ``lake/<database>.db/<table>``, and its ledger. So a
-reset of the branch takes back the records of the steps whose data it takes back, and a merge brings tables and records
-together.
+reset of the branch reverts the records of steps together with their data, and a merge merges both.
 
-Invariant: a repository that is missing is not made; a missing branch is made from the default branch. Knows no step.
+Invariant: a missing repository is not created; a missing branch is created from the default branch. Knows no step.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from lakebed.runtime import Environment
 __all__ = ["LAKE_FOLDER", "Workspace", "open_workspace", "split_branch"]
 
 LAKE_FOLDER: Final = "lake"
-"""Where the lake is in a branch: the root has room for other objects, and ``_lakebed/`` is reserved there."""
+"""The lake's folder in a branch: the root may hold other objects, and ``_lakebed/`` is reserved there."""
 
 _SERVERS: Final = ("http://", "https://")
 
@@ -40,7 +39,7 @@ class Workspace:
 
 
 def split_branch(text: str) -> tuple[str, str]:
-    """Repository and branch of ``repository/branch``; a branch's own name may hold slashes.
+    """Split ``repository/branch``; the name of the branch may contain slashes.
 
     Raises:
         InvalidRequest: it is not of this form.
@@ -48,7 +47,7 @@ def split_branch(text: str) -> tuple[str, str]:
     repository, _, branch = text.partition("/")
     if not repository or not branch:
         raise InvalidRequest(
-            f"'{text}' names no branch of a repository: write <repository>/<branch>, such as analytics/dev.",
+            f"'{text}' does not name a branch of a repository: write <repository>/<branch>, such as analytics/dev.",
             kind="invalid_branch",
         )
     return repository, branch
@@ -63,13 +62,13 @@ def open_workspace(
     storage_options: Mapping[str, str] | None = None,
     environment: Environment,
 ) -> Iterator[Workspace]:
-    """Open the lake, and with a branch the repository in it, which is closed in the end.
+    """Open the lake, and with a branch the repository in it, which is closed at the end.
 
     Args:
         lake_url: of the lake; with a branch also of a server, ``http://host:port``, which serves the repositories of a
             lake (access key and secret come from the environment).
         branch: ``repository/branch``; None: the lake itself.
-        create: make the lake, or the branch, when it is not there.
+        create: create the lake, or the branch, when it is missing.
         storage_options: for the lake's store.
         environment: clock, randomness and concurrency.
 
@@ -101,7 +100,7 @@ def open_workspace(
 
 
 def _branch(repository: Any, name: str, *, create: bool) -> Any:
-    """The branch, made when it is absent and `create`."""
+    """Open the branch; with `create`, create a missing one."""
     branch = repository.branch(name)
     try:
         branch.head()
