@@ -1,9 +1,10 @@
-"""Which bucket a row belongs to. Vectorised over whole columns. Pure.
+"""The bucket of each row. Vectorised over whole columns. Pure.
 
 Owns: the bucket functions of the format (DO NOT CHANGE: other clients place rows by them). The default is Murmur3 (32
 bit, seed 42) over the 4-byte words of the key's BinaryRow without its arity, then ``|hash % bucket_count|`` with the
-sign rule of C; ``mod`` is the remainder of a single whole number.
-Invariant: rows are never materialised; words of all rows are mixed column by column.
+sign rule of C; ``mod`` is the remainder of a single integer.
+
+Invariant: rows are never materialised; the words of all rows are mixed column by column.
 """
 
 from __future__ import annotations

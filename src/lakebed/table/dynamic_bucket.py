@@ -1,16 +1,15 @@
-"""Which bucket holds a key where buckets are dynamic: a primary-key table with ``bucket`` = -1.
+"""Dynamic buckets: which bucket holds a key of a primary-key table with ``bucket`` = -1.
 
-Owns: the index files of such a table (type ``HASH``), the choice of a bucket for a new key, and what a commit does to
-the index. Each bucket has one index file: the hashes of its keys, 4 bytes each, big-endian, in any order. The index
-manifest of a snapshot names them. DO NOT CHANGE: on disk, shared with others.
+Owns: the index files of such a table (type ``HASH``), the choice of a bucket for a new key, and the changes of a commit
+to the index. Each bucket has one index file: the hashes of its keys, 4 bytes each, big-endian, in any order. The index
+manifest of a snapshot names them. DO NOT CHANGE: on disk, shared with other clients.
 
 Invariants:
-- A key's hash is in the index of one bucket of its partition only, and all its rows are in that bucket. Keys of equal
-  hash share a bucket.
-- A commit looks every hash that it brings up in the index of the snapshot it goes on top of. A hash that is there in
-  another bucket is a `Conflict`: another writer placed the key meanwhile. So the first invariant holds for concurrent
-  writers too.
-- Deletes and compactions leave the index as it is; an overwrite drops the index of the partitions that it replaces.
+- The hash of a key is in the index of exactly one bucket of its partition, and all rows of the key are in that bucket.
+  Keys of equal hash share a bucket.
+- A commit looks up its new hashes in the index of the snapshot below it. A hash that another bucket has is a
+  `Conflict`: a concurrent writer placed the key. So the first invariant also holds for concurrent writers.
+- Deletes and compactions do not change the index; an overwrite drops the index of the partitions that it replaces.
 
 Does not know: rows or snapshots.
 """
@@ -83,21 +82,21 @@ class DynamicBuckets:
     """How buckets are filled. Picklable."""
 
     target_rows: int
-    """Keys a bucket, about; a new key goes into a bucket that has fewer."""
+    """Approximate number of keys a bucket; new keys go into buckets with fewer."""
     bucket_count_max: int | None
-    """Buckets a partition at most; then they grow beyond the target. None: any number."""
+    """Limit of buckets a partition; at the limit they grow beyond the target. None: no limit."""
     class_count: int = 1
-    """New keys are divided by their hash into so many classes; class c fills the buckets c, c + count, ..."""
+    """Number of classes of new keys, by hash; class c fills the buckets c, c + count, ..."""
 
     def placed_by(self, options: TableOptions) -> DynamicBuckets:
-        """As it is with as many tasks at once as the options say, each of which places the keys of some classes."""
+        """The settings for the number of parallel tasks in the options; each task places the keys of some classes."""
         tasks = options.get(DYNAMIC_BUCKET_ASSIGNER_PARALLELISM) or 1
         most = self.bucket_count_max or tasks
         return replace(self, class_count=max(self.class_count, min(tasks, most)))
 
     @classmethod
     def of(cls, schema: TableSchema) -> DynamicBuckets:
-        """What a table's options say."""
+        """The settings by a table's options."""
         options = TableOptions(schema.options)
         most = options.get(DYNAMIC_BUCKET_MAX_BUCKETS)
         classes = options.get(DYNAMIC_BUCKET_INITIAL_BUCKETS) or 1
@@ -111,7 +110,7 @@ class DynamicBuckets:
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """One index file, as an index manifest names it. Picklable."""
+    """The entry of one index file in an index manifest. Picklable."""
 
     partition: bytes
     bucket: int
@@ -121,7 +120,7 @@ class IndexEntry:
 
 
 class HashIndex:
-    """Reads index manifests and index files, and keeps files read. Thread-safe: entries are never changed."""
+    """Reads index manifests and index files, and caches the files. Thread-safe: entries are immutable."""
 
     def __init__(self, store: ObjectStore, layout: Layout) -> None:
         self._store = store
@@ -148,7 +147,7 @@ class HashIndex:
         return [IndexEntry(*row) for row in rows]
 
     def hashes(self, entry: IndexEntry) -> Int32s:
-        """The hashes in an index file. Raises `Corruption`. Cost: 1 GET, or nothing when it is held."""
+        """The hashes in an index file. Raises `Corruption`. Cost: 1 GET, none if cached."""
         held = self._held.get(entry.file_name)
         if held is not None:
             return held
@@ -180,7 +179,7 @@ class HashIndex:
 
 
 class BucketAssigner:
-    """Places keys: known ones where they are, new ones into buckets with room. Not thread-safe.
+    """Places keys: known ones in their buckets, new ones in buckets with room. Not thread-safe.
 
     Args:
         settings: how buckets are filled.
@@ -253,7 +252,7 @@ class BucketAssigner:
 
 
 def looked_up(hashes: Int32s, there: Int32s, buckets: Int32s) -> tuple[Int32s, npt.NDArray[np.bool_]]:
-    """The bucket of each hash among those `there` (ascending), and whether it is there at all."""
+    """The bucket of each hash, and whether `there` (ascending, with its `buckets`) has it."""
     if len(there) == 0:
         return np.zeros(len(hashes), np.int32), np.zeros(len(hashes), bool)
     at = np.minimum(np.searchsorted(there, hashes), len(there) - 1)
@@ -262,12 +261,12 @@ def looked_up(hashes: Int32s, there: Int32s, buckets: Int32s) -> tuple[Int32s, n
 
 @dataclass(frozen=True, slots=True)
 class IndexUpdate:
-    """What a commit makes of an index."""
+    """The change of a commit to an index."""
 
     kept: tuple[IndexEntry, ...]
     """Files that stay."""
     written: tuple[tuple[bytes, int, Int32s], ...]
-    """Partition, bucket and all hashes of each index file to be written anew."""
+    """Partition, bucket and all hashes of each index file to write."""
 
 
 def index_update(
@@ -307,7 +306,7 @@ def index_update(
             found_in, found = looked_up(hashes, there, buckets)
             if (found_in[found] != bucket).any():
                 raise Conflict(
-                    "Another writer added some of the same new keys meanwhile, and placed them in other buckets. "
+                    "Another writer added some of the same new keys at the same time, in other buckets. "
                     "Nothing was changed: write the rows again.",
                     kind="index_changed",
                 )
@@ -321,12 +320,12 @@ def index_update(
 
 
 def encode_hashes(hashes: Int32s) -> bytes:
-    """An index file."""
+    """The bytes of an index file."""
     return hashes.astype(">i4").tobytes()
 
 
 def encode_index_manifest(entries: Sequence[IndexEntry]) -> bytes:
-    """An index manifest that names these files."""
+    """The bytes of an index manifest of these files."""
     count = len(entries)
     columns = {
         "_VERSION": pa.array([1] * count, pa.int64()),

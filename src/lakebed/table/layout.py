@@ -1,11 +1,11 @@
-"""Every path of a table, written and parsed here; folders of data files are chosen by `placement`. Pure.
+"""Every path of a table, encoded and parsed; `placement` chooses the folders of data files. Pure.
 
 Owns: the folder and file names of the format (shared with other clients, DO NOT CHANGE) and of lakebed's own objects
 below ``lakebed/``. Paths are relative to the table's root.
 
 Invariants: a branch keeps its snapshots, schemas and tags in ``branch/branch-<name>/``; manifests, data files,
-index files and statistics of every branch stay in the folders of main. Each ``parse_`` function answers None for
-a path that is not of its kind, whatever branch it lies in. Does not know: what is inside any file.
+index files and statistics of every branch are in the folders of main. Each ``parse_`` function returns None for a path
+of another kind; the branch of the path does not matter. Does not know: the content of files.
 """
 
 from __future__ import annotations

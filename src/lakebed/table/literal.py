@@ -1,9 +1,11 @@
-"""Values in filters, compared exactly with columns of each type. Pure.
+"""Exact comparisons of columns with values of predicates. Pure.
 
-Owns: what a comparison of a column with a Python value, or with an Arrow scalar, means. Invariants: no comparison
-rounds: a value between two that an integer, decimal, date or timestamp column can hold becomes a comparison with the
-lower one, and a value beyond the type's range one whose outcome is known; so neither columns nor bounds are ever cast.
-Floats are compared in double precision: 0.1 in single precision is another number.
+Owns: the meaning of a comparison of a column with a Python value or an Arrow scalar.
+
+Invariants:
+- No comparison rounds. A value between two values of an integer, decimal, date or timestamp column becomes a comparison
+  with the lower one; a value outside the range of the type becomes `Known`. So neither columns nor bounds are cast.
+- Floats are compared in double precision: 0.1 in single precision is another number.
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ def bound_list(name: str, values: Sequence[Any], kind: pa.DataType) -> Predicate
     if pa.types.is_floating(kind):
         array = array.filter(pc.invert(pc.is_nan(array)))
         if pc.any(pc.equal(array, 0.0)).as_py():
-            # Arrow's IN tells the zeros apart.
+            # Arrow's IN distinguishes the zeros.
             array = pa.concat_arrays([array, pa.array([0.0, -0.0])])
     if not len(array):
         return Compare(name, "=", pa.scalar(None, kind)) if has_null else Known(name, False)
@@ -101,7 +103,7 @@ def _at_once(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
     try:
         return pa.array(values, target)
     except _MISFITS:
-        return None  # one of them does not fit: found out one by one
+        return None  # the caller finds the value that does not fit
 
 
 def _misfit(name: str, value: Any, kind: pa.DataType) -> InvalidRequest:
@@ -119,7 +121,7 @@ def _misfit(name: str, value: Any, kind: pa.DataType) -> InvalidRequest:
 
 
 def _place(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
-    """Where a value lies among the column's ticks (units of the last digit, or of time); None: a type without them."""
+    """A value in ticks of the column (units of its last digit, or of time); None: a type without ticks."""
     types = pa.types
     if types.is_integer(kind) or types.is_decimal(kind):
         number = value.as_py() if isinstance(value, pa.Scalar) else value
@@ -183,7 +185,7 @@ def _seconds(value: Any) -> decimal.Decimal:
         raise TypeError
     if not isinstance(value, datetime.datetime):
         value = datetime.datetime(value.year, value.month, value.day)
-    # Not astimezone: the first and last hours of the calendar have no other time zone.
+    # Not astimezone: it fails for the first and last hours of the calendar.
     passed = value.replace(tzinfo=None) - _EPOCH - (value.utcoffset() or datetime.timedelta())
     micros = passed // datetime.timedelta(microseconds=1)
     nanos = decimal.Decimal(micros * 1000 + getattr(value, "nanosecond", 0))
@@ -197,7 +199,7 @@ def _days(value: Any) -> decimal.Decimal:
         try:
             return decimal.Decimal(pa.scalar(value.strip()).cast(pa.date32()).value)
         except pa.ArrowInvalid:
-            pass  # not a plain date: a time of day makes it lie between two days
+            pass  # not a plain date: with a time of day it is between two days
     seconds = _seconds(value)
     days, rest = divmod(seconds.to_integral_value(decimal.ROUND_FLOOR), 86_400)
     is_between = rest != 0 or seconds != seconds.to_integral_value(decimal.ROUND_FLOOR)

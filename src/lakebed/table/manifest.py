@@ -1,19 +1,19 @@
 """Manifests and manifest lists: Avro on disk, Arrow in memory. Pure.
 
-Owns: the Avro schemas (names DO NOT CHANGE: on disk, shared with other clients), lakebed's three extra fields and their
-rules, and the fold of ADD and DELETE entries.
+Owns: the Avro schemas (names DO NOT CHANGE: on disk, shared with other clients), lakebed's three extra fields, and the
+fold of ADD and DELETE entries.
 
-The extra fields are nullable and last in their record, so that other clients skip them:
+The extra fields are nullable and last in their records, so other clients skip them:
 
 - ``_COMMIT_SNAPSHOT`` (long) of the data file meta: the snapshot that first committed the file. Null on an ADD means
-  *inherited* from the manifest's ``_ADDED_SNAPSHOT``; a DELETE never inherits. An entry whose writer schema lacks the
-  field was written or merged by another client: unknown, -1, for good.
-- ``_STATS_VERSION`` (int) of the data file meta: the rules that its bounds follow (`model.STATS_VERSION`). Null: an
-  older lakebed or another client made them, and `file_stats` does not trust every bound.
-- ``_ADDED_SNAPSHOT`` (long) of the manifest list entry: the snapshot whose delta list first named that manifest.
+  *inherited* from the manifest's ``_ADDED_SNAPSHOT``; a DELETE never inherits. If the writer schema lacks the field,
+  another client wrote or merged the entry: the snapshot stays unknown, -1.
+- ``_STATS_VERSION`` (int) of the data file meta: the rules of its bounds (`model.STATS_VERSION`). Null: an older
+  lakebed or another client wrote them, and `file_stats` does not trust every bound.
+- ``_ADDED_SNAPSHOT`` (long) of the manifest list entry: the snapshot whose delta list first named the manifest.
 
-Invariants: entries are decoded by the file's own writer schema; optional fields may be missing; fields that lakebed
-does not know are dropped when manifests are merged; entries are columns throughout, never dictionaries.
+Invariants: entries are decoded with the file's writer schema; optional fields may be missing; unknown fields are
+dropped when manifests are merged; entries are columns, never dictionaries.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ ENTRY_SCHEMA: Final = pa.schema([pa.field(field.name, field.kind, nullable=field
 fields of `DataFile` in order, statistics as ``*_min``, ``*_max``, ``*_null_counts``."""
 
 IDENTITY: Final = ("partition", "bucket", "level", "file_name")
-"""The columns by which a DELETE finds the ADD it takes back."""
+"""The columns that identify the ADD of a DELETE."""
 
 _LIST_COLUMNS: Final = (
     _Field("file_name", pa.string(), "_FILE_NAME", "string"),
@@ -178,7 +178,7 @@ def decode_manifest(body: Buffer, *, path: str, added_snapshot: int | None) -> p
     entries = pa.Table.from_arrays(arrays, schema=ENTRY_SCHEMA)
     kinds = entries.column("kind").to_numpy()
     if ((kinds != ADD) & (kinds != DELETE)).any():
-        raise UnsupportedFormat(f"{path} has entries of a kind this lakebed does not know: upgrade lakebed.", path=path)
+        raise UnsupportedFormat(f"{path} has entries of an unknown kind: upgrade lakebed.", path=path)
     last = ENTRY_SCHEMA.get_field_index("commit_snapshot")
     inherited = COMMIT_SNAPSHOT_UNKNOWN
     if added_snapshot is not None and "_FILE._COMMIT_SNAPSHOT" in found:
@@ -227,7 +227,7 @@ def encode_manifest_list(metas: Sequence[ManifestMeta]) -> bytes:
 
 
 def decode_manifest_list(body: Buffer, *, path: str) -> list[ManifestMeta]:
-    """The manifests a list names, in order.
+    """The manifests of a list, in order.
 
     Raises:
         Corruption, UnsupportedFormat: see `decode_manifest`.
@@ -246,7 +246,7 @@ def _tuple(values: Iterable[Any] | None) -> tuple[Any, ...] | None:
 
 
 def entries_of_changes(changes: Sequence[BucketChange]) -> pa.Table:
-    """What some changes did, as manifest entries: every change's DELETEs, then its ADDs.
+    """The manifest entries of some changes: for each change its DELETEs, then its ADDs.
 
     Returns:
         `ENTRY_SCHEMA`; `commit_snapshot` as the files carry it (null: inherited).
@@ -278,7 +278,7 @@ def entries_of_changes(changes: Sequence[BucketChange]) -> pa.Table:
 
 
 def files_of(entries: pa.Table) -> list[DataFile]:
-    """The entries' files as objects, in order. Python objects a row: for the files of a split, not of a table."""
+    """The files of some entries as objects, in order. Python objects: for the files of a split, not of a table."""
     columns = {name: entries.column(name).to_pylist() for name in ENTRY_SCHEMA.names[4:]}
     for stats in ("key_stats", "value_stats"):
         parts = [columns.pop(f"{stats}_{part}") for part in ("min", "max", "null_counts")]
@@ -292,8 +292,8 @@ def files_of(entries: pa.Table) -> list[DataFile]:
 def fold(entries: pa.Table) -> pa.Table:
     """The entries that remain when DELETEs take back earlier ADDs, in order of their last appearance.
 
-    For each identity (partition, bucket, level, file name) the last ADD stays when no DELETE follows it. A DELETE
-    without an earlier ADD in `entries` stays too: it speaks of an ADD elsewhere.
+    For each identity (partition, bucket, level, file name) the last ADD stays if no DELETE follows it. A DELETE without
+    an earlier ADD in `entries` stays too: its ADD is in an older manifest.
 
     Cost: one hashing and one sorting of all rows.
     """
@@ -302,15 +302,15 @@ def fold(entries: pa.Table) -> pa.Table:
     (codes,) = row_codes(IDENTITY, entries)
     first, last = first_and_last(codes)
     kinds = entries.column("kind").to_numpy()
-    # An ADD that was taken back leaves nothing; a DELETE of what came before all of this stays.
+    # An ADD with a later DELETE leaves nothing; a DELETE of an earlier ADD stays.
     kept = np.sort(last[(kinds[last] == ADD) | (kinds[first] == DELETE)])
     return entries if len(kept) == entries.num_rows else entries.take(pa.array(kept))
 
 
 def live_after(live: pa.Table, entries: pa.Table) -> pa.Table:
-    """The live files after some changes: ``fold`` of both one after the other, ADD entries only.
+    """The live files after some changes: `fold` of `live` and `entries`, ADD entries only.
 
-    A DELETE whose ADD is in neither is ignored, as every other client does.
+    A DELETE without an ADD is ignored, as in every other client.
 
     Args:
         live: a result of this function, or an empty table.

@@ -1,9 +1,10 @@
-"""Decoded manifests, lists and the live files they add up to, kept in memory within a bound of bytes.
+"""An in-memory cache of decoded manifests, lists and live files, limited in bytes.
 
 Owns: the cache shared by all tables of a process. Manifests are immutable and their names unique, so an entry is never
-stale; the key is the object's full URL plus what its decoding depends on, or a digest over such. Invariant: the sum of
-the sizes stays at or below the bound; an item above it is not kept; the least recently used goes first. Does not know:
-how to read or decode.
+stale. The key is the object's full URL and what its decoding depends on, or a digest of these.
+
+Invariants: the sum of sizes stays within the limit; a larger item is not cached; the least recently used is evicted.
+Does not know: how to read or decode.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ class ManifestCache:
     """A bounded map from key to an immutable value of known size. Thread-safe.
 
     Args:
-        bytes_max: bound of the sum of sizes; 0 keeps nothing.
-        runtime: where its lock comes from.
+        bytes_max: limit of the sum of sizes; 0 caches nothing.
+        runtime: provides the lock.
     """
 
     def __init__(self, bytes_max: int = CACHE_BYTES_MAX_DEFAULT, *, runtime: Runtime | None = None) -> None:
@@ -48,7 +49,7 @@ class ManifestCache:
             return item[1]
 
     def put(self, key: Hashable, value: Any, *, size_bytes: int) -> None:
-        """Keep a value; the least recently used ones make room."""
+        """Add a value; evict the least recently used ones."""
         if size_bytes > self._bytes_max:
             return
         with self._lock:
@@ -60,7 +61,7 @@ class ManifestCache:
                 self._size_bytes -= evicted_bytes
 
     def discard(self, key: Hashable) -> None:
-        """Forget one value; a missing one is fine."""
+        """Remove a value; a no-op if it is missing."""
         with self._lock:
             size_bytes, _ = self._items.pop(key, (0, None))
             self._size_bytes -= size_bytes

@@ -1,8 +1,8 @@
-"""Fewer, larger manifests: which ones a commit merges, and what the merged one says. Pure.
+"""Merging of manifests: which ones a commit merges, and the entries of the result. Pure.
 
 Owns: the rules of ``manifest.merge-min-count``, ``manifest.target-file-size`` and
-``manifest.full-compaction-threshold-size``, as Paimon has them, and the fold that keeps a DELETE whose ADD lies
-in an older manifest.
+``manifest.full-compaction-threshold-size``, as in Paimon, and the fold that keeps a DELETE whose ADD is in an older
+manifest.
 
 Invariants: merging never changes what is live, nor any file's commit snapshot: entries come in with it resolved (-1 for
 entries of other clients) and are written out with it explicit. Order is kept: a run of neighbours is replaced in place.
@@ -62,7 +62,7 @@ def plan_merge(
 
 
 def fold_run(entries: pa.Table) -> pa.Table:
-    """What a run of manifests says, shortened: files added and deleted inside it vanish.
+    """The entries of a run of manifests without files that are added and deleted inside it.
 
     A DELETE whose file was added before the run stays, and so does an ADD after it (a restored file): order is kept.
 

@@ -1,8 +1,11 @@
 """Manifests and lists of one table, read through the cache.
 
-Owns: which objects are fetched for a snapshot, and how many at once. Invariants: every manifest is read and decoded
-once a process while it fits the cache; sizes recorded in snapshot and list are checked, so that a truncated object is
-`Corruption`; order is base before delta, as committed.
+Owns: which objects are read for a snapshot, and how many in parallel.
+
+Invariants:
+- A manifest is read and decoded once a process, as long as the cache holds it.
+- Sizes recorded in snapshots and lists are checked: a truncated object is `Corruption`.
+- Base manifests come before delta manifests, in committed order.
 """
 
 from __future__ import annotations
@@ -29,13 +32,13 @@ _WORKER_COUNT_MAX: Final = 16
 """Concurrent GETs for one snapshot's manifests."""
 
 _COLUMN_OVERHEAD_BYTES: Final = 1000
-"""What a chunk of a column takes in memory beside its values (measured): most of what small manifests take."""
+"""Memory of a chunk of a column without its values (measured); most of the memory of small manifests."""
 
 _META_BYTES: Final = 600
-"""About what one `ManifestMeta` takes in memory."""
+"""Approximate memory of one `ManifestMeta`."""
 
 _LIVE_CHUNKS_MAX: Final = 16
-"""Live files of more chunks are copied into one: every step over a column costs something for each of its chunks."""
+"""Live files of more chunks are copied into one: every operation on a column has a cost for each chunk."""
 
 
 class ManifestReader:
@@ -43,8 +46,8 @@ class ManifestReader:
 
     Args:
         store: the table's root.
-        layout: of main or a branch; manifests lie in main's folder either way.
-        cache: decoded manifests; by default the process's.
+        layout: of main or a branch; manifests are in main's folder in both cases.
+        cache: of decoded manifests; by default shared by the process.
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class ManifestReader:
         self._cache = cache
 
     def metas(self, list_name: str, *, size_bytes: int | None = None) -> list[ManifestMeta]:
-        """The manifests a list names, in order.
+        """The manifests of a list, in order.
 
         Raises:
             NotFound: no such list.
@@ -83,7 +86,7 @@ class ManifestReader:
 
         Raises:
             NotFound: no such manifest.
-            Corruption: unreadable, or not as long, or not of as many entries, as the list says.
+            Corruption: unreadable, or its size or number of entries differs from the list.
 
         Cost: 1 GET, none when cached.
         """
@@ -95,7 +98,7 @@ class ManifestReader:
             cached = decode_manifest(body, path=path, added_snapshot=meta.added_snapshot)
             if cached.num_rows != meta.added_file_count + meta.deleted_file_count:
                 raise Corruption(
-                    f"{path} has {cached.num_rows} entries; its manifest list says "
+                    f"{path} has {cached.num_rows} entries; its manifest list states "
                     f"{meta.added_file_count + meta.deleted_file_count}.",
                     path=path,
                 )
@@ -103,12 +106,12 @@ class ManifestReader:
         return cached
 
     def remember_list(self, list_name: str, metas: Sequence[ManifestMeta]) -> None:
-        """Keep what this process just wrote and won with, so that the next commit need not read it back. No request."""
+        """Cache a list that this process just committed, so that the next commit does not read it. No request."""
         key = (self._store.url(self._layout.manifest(list_name)), None)
         self._cache.put(key, tuple(metas), size_bytes=_META_BYTES * (len(metas) + 1))
 
     def remember_entries(self, meta: ManifestMeta, entries: pa.Table) -> None:
-        """The same for a manifest: `entries` as written (null: inherited), `meta.added_snapshot` as won. No request."""
+        """Cache a manifest: `entries` as written (null: inherited), `meta.added_snapshot` as committed. No request."""
         place = ENTRY_SCHEMA.get_field_index("commit_snapshot")
         resolved = pc.fill_null(entries.column(place), meta.added_snapshot)
         key = (self._store.url(self._layout.manifest(meta.file_name)), meta.added_snapshot)
@@ -126,8 +129,8 @@ class ManifestReader:
         """The files of a snapshot: all its manifests folded.
 
         Args:
-            keep_manifest: False for a manifest that cannot hold what is asked (by its partition statistics). It must
-                be decided by partition only, so that a DELETE is skipped exactly when its ADD is.
+            keep_manifest: False for a manifest to skip. It must depend on the partition statistics only, so that a
+                DELETE is skipped exactly when its ADD is.
 
         Returns:
             `ENTRY_SCHEMA`, ADD entries only.
@@ -135,8 +138,8 @@ class ManifestReader:
         Raises:
             Corruption: a manifest is unreadable.
 
-        Cost: 1 GET a manifest not cached, up to 16 at once, plus the two lists. The files of a snapshot are kept; when
-        a later snapshot only adds manifests to its list, those alone are read and folded in.
+        Cost: 1 GET a manifest not cached, up to 16 in parallel, and the two lists. The files of a snapshot are cached;
+        if a later snapshot only adds manifests to its list, those alone are read.
         """
         metas = self.all_metas(snapshot)
         kept = metas if keep_manifest is None else [meta for meta in metas if keep_manifest(meta)]
@@ -145,7 +148,7 @@ class ManifestReader:
         return self._live_of(metas)
 
     def _live_of(self, metas: Sequence[ManifestMeta]) -> pa.Table:
-        """The files that a list of manifests leaves live, from the longest beginning of it that is cached."""
+        """The live files of a list of manifests, computed from its longest cached prefix."""
         keys = _live_keys(self._store.root_url, metas)
         live, known_count = ENTRY_SCHEMA.empty_table(), 0
         for count in range(len(metas), 0, -1):
@@ -164,7 +167,7 @@ class ManifestReader:
         return live
 
     def delta_entries(self, snapshot: Snapshot) -> pa.Table:
-        """What a snapshot itself added and deleted, in committed order, not folded. Cost: 1 GET + 1 a manifest."""
+        """The entries of a snapshot's own change, in committed order, not folded. Cost: 1 GET + 1 a manifest."""
         return self.concatenated(self._delta_metas(snapshot))
 
     def concatenated(self, metas: Sequence[ManifestMeta]) -> pa.Table:
@@ -191,10 +194,10 @@ class ManifestReader:
 
 
 def _live_keys(root_url: str, metas: Sequence[ManifestMeta]) -> list[tuple[str, bytes]]:
-    """For each beginning of a list of manifests, the key of the files that it leaves live.
+    """The cache key of the live files of each prefix of a list of manifests.
 
-    Names of manifests are unique and their bytes never change, so the key stands for the content. Snapshot ids do not:
-    a rollback by another client uses them again.
+    Names of manifests are unique and their bytes never change, so the key identifies the content. Snapshot ids would
+    not: another client reuses them after a rollback.
     """
     digest = hashlib.blake2b(digest_size=16)
     keys = []
@@ -205,6 +208,6 @@ def _live_keys(root_url: str, metas: Sequence[ManifestMeta]) -> list[tuple[str, 
 
 
 def _resident_bytes(entries: pa.Table) -> int:
-    """What keeping a table takes: its buffers, whole even where it is a slice of them, and Arrow's own bookkeeping."""
+    """The memory of a table: its whole buffers, even if it uses a slice of them, and Arrow's overhead."""
     chunk_count = entries.num_columns * entries.column(0).num_chunks
     return int(entries.get_total_buffer_size() + _COLUMN_OVERHEAD_BYTES * chunk_count)

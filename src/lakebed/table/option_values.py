@@ -1,6 +1,6 @@
 """Parsers of option values. Pure.
 
-Each raises `InvalidRequest` with the end of a sentence that says what the value must be.
+Each raises `InvalidRequest` with a sentence that names the valid values.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def choice(*choices: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         lowered = text.strip().lower()
         if lowered not in choices:
-            raise InvalidRequest(f"{text!r} is none of {', '.join(choices)}.")
+            raise InvalidRequest(f"{text!r} is not one of {', '.join(choices)}.")
         return lowered
 
     return parse
@@ -80,7 +80,7 @@ def parse_bucket(text: str) -> int:
     """A number of buckets, or -1 or -2."""
     number = integer(-2)(text)
     if number == 0:
-        raise InvalidRequest("0 is not a number of buckets: use a positive number, or -1 for none.")
+        raise InvalidRequest("0 is not a valid number of buckets: use a positive number, or -1 for none.")
     return number
 
 

@@ -1,8 +1,9 @@
 """Options of a table: what exists, what it means, and what is refused.
 
-Owns: every option lakebed knows, with its parser, default and effect; names are Paimon's. Invariants: an option with an
-unreadable value, one that nobody knows, and one that this lakebed does not support are refused when they are set, with
-one sentence; an existing table of another client with options lakebed does not know is still read.
+Owns: every known option, with its parser, default and effect; the names are Paimon's.
+
+Invariants: an unknown option, an invalid value and an unsupported value are refused when they are set. A table of
+another client with unknown options is still read.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ T = TypeVar("T")
 class Option(Generic[T]):
     """One option.
 
-    `default` is what a table without it has; durations are milliseconds, sizes bytes.
+    `default` is the value of a table that does not set it. Durations are milliseconds, sizes bytes.
     """
 
     name: str
@@ -43,9 +44,9 @@ class Option(Generic[T]):
     parse: Callable[[str], T]
     doc: str
     unsupported: tuple[str, ...] = ()
-    """Values the format knows and this lakebed refuses."""
+    """Values of the format that lakebed does not implement."""
     immutable: bool = False
-    """Decides the layout of existing files: set at creation only."""
+    """Decides the layout of existing files; can be set only when the table is created."""
     fallback: tuple[str, ...] = ()
     """Other names of the same option."""
 
@@ -394,7 +395,7 @@ DELETION_VECTORS = _option(
     "deletion-vectors.enabled",
     False,
     parse_boolean,
-    "Mark deleted rows beside data files instead of merging while reading.",
+    "Mark deleted rows in files of their own instead of merging while reading.",
     unsupported=("true",),
 )
 ROW_TRACKING = _option(
@@ -433,10 +434,10 @@ IMMUTABLE_OPTIONS: Final = frozenset(name for name, option in OPTIONS.items() if
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """The options of one table, read lazily: an option nobody asks for is never parsed.
+    """The options of one table, parsed when they are read.
 
     Args:
-        values: as the schema holds them; unknown names are fine.
+        values: of the schema; unknown names are allowed.
     """
 
     values: Mapping[str, str] = field(default_factory=dict)
@@ -445,7 +446,7 @@ class TableOptions:
         """The option's value, or its default.
 
         Raises:
-            InvalidRequest: the table holds a value that cannot be read.
+            InvalidRequest: the table has an invalid value.
         """
         for name in (option.name, *option.fallback):
             if name in self.values:
@@ -453,7 +454,7 @@ class TableOptions:
         return option.default
 
     def is_set(self, option: Option[Any]) -> bool:
-        """True when the table says something about it."""
+        """Whether the table sets the option."""
         return any(name in self.values for name in (option.name, *option.fallback))
 
 
@@ -462,14 +463,14 @@ def _parsed(name: str, option: Option[T], text: str) -> T:
         return option.parse(text)
     except InvalidRequest as error:
         raise InvalidRequest(
-            f"Option {name!r} cannot be {shown(text)}: {error.message} ({option.doc})",
+            f"Option {name!r} = {shown(text)} is invalid: {error.message} ({option.doc})",
             kind="invalid_option",
             option=name,
         ) from error
 
 
 def check_option_names(names: Iterable[str]) -> None:
-    """Raise `InvalidRequest` for a name that nobody knows, with the nearest; other clients' prefixes are fine."""
+    """Raise `InvalidRequest`, with the nearest name, for an unknown name without a prefix of `COLUMN_PREFIXES`."""
     for name in names:
         if name not in OPTIONS and not name.startswith(tuple(COLUMN_PREFIXES)):
             raise _unknown(name)
@@ -478,7 +479,7 @@ def check_option_names(names: Iterable[str]) -> None:
 def check_options(
     values: Mapping[str, str], *, primary_keys: Collection[str] = (), accepted: tuple[str, ...] = ()
 ) -> None:
-    """Refuse options that cannot be kept, when they are set or a table is written.
+    """Refuse options that lakebed does not implement, when they are set.
 
     Args:
         values: the options.
@@ -486,8 +487,8 @@ def check_options(
         accepted: beginnings of names that the table's merge engine implements.
 
     Raises:
-        InvalidRequest: an unknown option (suggests the nearest), an unreadable value, a value that the format knows and
-            this lakebed does not support, or options that contradict the kind of table.
+        InvalidRequest: an unknown option (suggests the nearest), an invalid or unsupported value, or options that
+            contradict the kind of table.
     """
     check_option_names(values)
     for name, text in values.items():
@@ -517,9 +518,9 @@ def check_options(
 
 
 def check_writable(values: Mapping[str, str]) -> None:
-    """Refuse to write a table whose options, perhaps set by another client, ask for what lakebed cannot keep.
+    """Refuse to write a table with options that lakebed does not implement, perhaps set by another client.
 
-    Unknown options are fine: they were harmless to the client that set them, and reading never looks at them.
+    Unknown options are allowed.
 
     Raises:
         InvalidRequest: an unsupported format, changelog producer, deletion vectors, ...
@@ -539,7 +540,7 @@ def check_writable(values: Mapping[str, str]) -> None:
 
 
 def unsupported_option(name: str, text: str, why: str = "") -> InvalidRequest:
-    """The error for a value that the format knows and lakebed does not implement."""
+    """The error for a value of the format that lakebed does not implement."""
     return InvalidRequest(
         f"Option {name!r} = {shown(text)} is not supported by this version of lakebed{': ' + why if why else ''}.",
         kind="unsupported_option",

@@ -1,7 +1,7 @@
-"""Options of the format that lakebed knows and does not act on, each with what to do instead. Pure data.
+"""Options of the format that lakebed does not implement, each with what to do instead. Pure data.
 
-They cannot be set to anything but their default: an option that is accepted and has no effect misleads. A table of
-another client may have them: no row is lost or wrong by leaving them out.
+They can only be set to their default: an option that is accepted without effect misleads. A table of another client may
+have them; ignoring them loses or changes no row.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "snapshot.ignore-empty-commit": "a commit without changes makes no snapshot",
     "snapshot.expire.execution-mode": "expiry runs when it is called",
     "snapshot.clean-empty-directories": "object stores have no folders, and empty local folders do no harm",
-    "dynamic-partition-overwrite": "say dynamic=True or dynamic=False to each overwrite",
+    "dynamic-partition-overwrite": "pass dynamic=True or dynamic=False to each overwrite",
     "changelog-file.prefix": _NO_CHANGELOGS,
     "changelog.num-retained.min": _NO_CHANGELOGS,
     "changelog.num-retained.max": _NO_CHANGELOGS,

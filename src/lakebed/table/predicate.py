@@ -67,9 +67,9 @@ __all__ = [
 
 T = TypeVar("T")
 EXPRESSION_TERMS_MAX: Final = 200
-"""Comparisons in one Arrow expression at most."""
+"""Limit of comparisons in one Arrow expression."""
 _GATHERED_MIN: Final = 3
-"""So many ``=`` of one column joined by OR (or ``<>`` by AND) become one IN: one lookup in place of comparisons."""
+"""Least number of ``=`` of one column joined by OR (or ``<>`` by AND) that become one IN, that is one lookup."""
 
 
 def bind(predicate: Predicate, schema: pa.Schema) -> Predicate:
@@ -123,7 +123,7 @@ def _type_in(schema: pa.Schema, name: str) -> pa.DataType:
 
 
 def balanced(parts: Sequence[T], join: Callable[[T, T], T]) -> T:
-    """At least one part, joined pairwise: the result is as deep as the logarithm of their number."""
+    """Join at least one part pairwise: the depth is the logarithm of their number."""
     level = list(parts)
     while len(level) > 1:
         pairs = [join(level[i], level[i + 1]) for i in range(0, len(level) - 1, 2)]
@@ -144,7 +144,7 @@ _ARROW_COMPARISON: Final = {
 def to_arrow(predicate: Predicate, schema: pa.Schema) -> pc.Expression:
     """The filter expression for rows of `schema`; binds first. Works for datasets, tables and record batches.
 
-    Only for predicates that are `is_small`: Arrow makes a chain of every AND and OR, and walks it recursively.
+    Only for predicates that are `is_small`: Arrow turns every AND and OR into a chain and recurses over it.
     """
     return _evaluated(
         bind(predicate, schema),
@@ -174,7 +174,7 @@ def _evaluated(
     column_of: Callable[[str], tuple[Any, pa.DataType]],
     constant: Callable[[bool | None], Any],
 ) -> Any:
-    """The predicate over columns, or over expressions that stand for them: Arrow's functions take both."""
+    """Evaluate the predicate over columns or over expressions; Arrow's functions accept both."""
     if isinstance(bound, And | Or):
         join = pc.and_kleene if isinstance(bound, And) else pc.or_kleene
         parts = [_evaluated(part, column_of=column_of, constant=constant) for part in bound.parts]
@@ -183,7 +183,7 @@ def _evaluated(
         return pc.invert(_evaluated(bound.part, column_of=column_of, constant=constant))
     assert isinstance(bound, Compare | In | IsNull | StartsWith | OneOf | Known)
     if isinstance(bound, In):
-        return constant(False)  # of no values
+        return constant(False)  # an empty list
     column, kind = column_of(bound.column)
     if isinstance(bound, IsNull):
         return pc.is_null(column)
@@ -196,6 +196,6 @@ def _evaluated(
     unknown = constant(None)
     if isinstance(bound, Known):
         return pc.if_else(pc.is_valid(column), constant(bound.truth), unknown)
-    # Arrow's own IN calls a null "not in"; SQL calls it unknown, which NOT must not turn into true.
+    # Arrow's IN is false for null; in SQL it is unknown, which NOT must not turn into true.
     found = pc.if_else(pc.is_valid(column), pc.is_in(column, value_set=bound.values), unknown)
     return pc.or_kleene(found, unknown) if bound.has_null else found

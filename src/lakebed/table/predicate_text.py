@@ -1,7 +1,8 @@
-"""Filters as text: the parser of WHERE-like text. Pure.
+"""The parser of predicates in WHERE-like text. Pure.
 
-Owns: the grammar that `parse_predicate` documents. Invariants: whatever the text, the outcome is a predicate or
-`InvalidRequest`; the depth of the recursion is bounded.
+Owns: the grammar that `parse_predicate` documents.
+
+Invariants: every text yields a predicate or `InvalidRequest`; the depth of recursion is limited.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from lakebed.table.predicate_tree import (
 __all__ = ["TEXT_LENGTH_MAX", "parse_predicate"]
 
 TEXT_LENGTH_MAX: Final = 16 << 20
-"""Characters of a filter: an IN of some hundred thousand values fits."""
+"""Limit of characters; an IN of some hundred thousand values fits."""
 _SHOWN_MAX: Final = 200
-"""Characters of a filter that an error repeats."""
+"""Characters of a filter that an error message quotes."""
 _INTEGER_DIGITS_MAX: Final = 400
-"""Longer whole numbers are decimals: Python refuses to read some thousand digits as an integer."""
+"""Longer integers are parsed as decimals: Python refuses integers of some thousand digits."""
 _TOKEN: Final = re.compile(
     r"\s*(?:(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
     r"|(?P<text>'[^']*(?:''[^']*)*')"
@@ -198,7 +199,7 @@ class _Parser:
         if token.kind == "keyword" and token.text in ("TRUE", "FALSE", "NULL"):
             return {"TRUE": True, "FALSE": False, "NULL": None}[token.text]
         if token.kind == "keyword" and token.text in ("DATE", "TIMESTAMP") and self.ahead.kind == "text":
-            # The column's type decides; the word only says that the text is a time.
+            # The type of the column decides how the text is read.
             return self.literal()
         raise self.error(token.position, "a value such as 'UA', 42, 1.5, TRUE, NULL or DATE '2013-01-01'")
 
@@ -224,11 +225,11 @@ class _Parser:
 def parse_predicate(text: str) -> Predicate:
     """A predicate from text such as ``carrier = 'UA' and month >= 2``.
 
-    Known are ``= == <> != < <= > >=``, IN, BETWEEN, IS NULL, LIKE 'prefix%', AND, OR, NOT, parentheses; names in
+    Supported: ``= == <> != < <= > >=``, IN, BETWEEN, IS NULL, LIKE 'prefix%', AND, OR, NOT, parentheses; names in
     backquotes or double quotes; values in single quotes, numbers, TRUE, FALSE, NULL, DATE '...', TIMESTAMP '...'.
 
     Raises:
-        InvalidRequest: it cannot be read (says where), or is too long or too deep.
+        InvalidRequest: a syntax error (the message has its position), or the text is too long or nested too deeply.
     """
     if len(text) > TEXT_LENGTH_MAX:
         raise InvalidRequest(

@@ -1,10 +1,12 @@
-"""Filters as an immutable expression tree, and the builder `column`. Pure data.
+"""Predicates as immutable expression trees, and the builder `column`. Pure data.
 
-Owns: the tree: `Compare`, `In`, `IsNull`, `StartsWith`, `And`, `Or`, `Not` as users build it, and `OneOf` and `Known`,
-which only `predicate.bind` makes. Invariants: SQL's three-valued logic (a comparison with null is neither true nor
-false, and only true keeps a row); comparisons of floats are those of IEEE 754 (nothing is equal to, below or above NaN,
-``<>`` is true for it, and 0.0 equals -0.0); a predicate pickles; its depth and its number of terms are bounded when it
-is built, so that code that walks it may recurse.
+Owns: the nodes `Compare`, `In`, `IsNull`, `StartsWith`, `And`, `Or` and `Not`, which users build, and `OneOf` and
+`Known`, which only `predicate.bind` makes.
+
+Invariants:
+- SQL's three-valued logic: a comparison with null is unknown, and only rows for which the predicate is true are kept.
+- Floats are compared by IEEE 754: no value is equal to, below or above NaN, ``<>`` is true for it, and 0.0 equals -0.0.
+- A predicate pickles. Its depth and number of terms are limited when it is built, so that code may recurse over it.
 """
 
 from __future__ import annotations
@@ -43,9 +45,9 @@ __all__ = [
 ]
 
 DEPTH_MAX: Final = 100
-"""How deep AND, OR and NOT may be nested; chains of one of them count once."""
+"""Limit of nested AND, OR and NOT; a chain of one operator counts once."""
 TERMS_MAX: Final = 100_000
-"""How many comparisons a predicate may have. The values of one IN count as one."""
+"""Limit of comparisons in a predicate; all values of one IN count as one."""
 
 Comparison = Literal["=", "<>", "<", "<=", ">", ">="]
 FLIPPED: Final[dict[str, Comparison]] = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -140,7 +142,7 @@ class Or(_Chain):
 
 @dataclass(frozen=True, slots=True)
 class Not(Predicate):
-    """The contrary; of unknown, unknown."""
+    """The negation; unknown stays unknown."""
 
     part: Predicate
     depth: int = field(init=False, repr=False, compare=False)
@@ -161,7 +163,7 @@ class OneOf(Predicate):
     values: pa.Array
     """Distinct, without null and NaN; of the column's type, float64 for columns of floats."""
     has_null: bool
-    """The list named null too: what is not found is unknown."""
+    """The list also has null: a value that is not found is unknown."""
 
     def __str__(self) -> str:
         return str(In(self.column, (*self.values.to_pylist(), *([None] if self.has_null else []))))
@@ -169,7 +171,7 @@ class OneOf(Predicate):
 
 @dataclass(frozen=True, slots=True)
 class Known(Predicate):
-    """A bound comparison whose outcome is the same for every value of the column; unknown for null."""
+    """A bound comparison with the same result for every value of the column; unknown for null."""
 
     column: str
     truth: bool
@@ -187,10 +189,10 @@ def _terms(predicate: Predicate) -> int:
 
 
 def _measure(node: _Chain | Not, depth: int, terms: int) -> None:
-    """Write down a node's size.
+    """Store the size of a node.
 
     Raises:
-        InvalidRequest: it is deeper or larger than a predicate may be.
+        InvalidRequest: it is above `DEPTH_MAX` or `TERMS_MAX`.
     """
     if depth > DEPTH_MAX or terms > TERMS_MAX:
         found = f"{depth} levels deep" if depth > DEPTH_MAX else f"{terms:,} comparisons long"
@@ -204,7 +206,7 @@ def _measure(node: _Chain | Not, depth: int, terms: int) -> None:
 
 
 def _chained(kind: type[And] | type[Or], left: Predicate, right: Predicate) -> Predicate:
-    """Both in one node: a chain of the same operator is one level. Cost: a copy of the parts, nothing for each."""
+    """Join two predicates; a chain of the same operator is one node. Cost: a copy of the tuple of parts."""
     parts: list[tuple[Predicate, ...]] = []
     depth = 0
     for side in (left, right):
@@ -235,7 +237,7 @@ def _literal_text(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Column:
-    """A column in an expression: ``column("month") >= 2``. Its ``==`` makes a predicate, it does not compare."""
+    """A column in an expression: ``column("month") >= 2``. Its ``==`` returns a predicate."""
 
     name: str
 
@@ -268,15 +270,15 @@ class Column:
         return And((Compare(self.name, ">=", low), Compare(self.name, "<=", high)))
 
     def is_null(self) -> Predicate:
-        """Without value."""
+        """True for null."""
         return IsNull(self.name)
 
     def is_not_null(self) -> Predicate:
-        """With a value."""
+        """True for every value except null."""
         return Not(IsNull(self.name))
 
     def starts_with(self, prefix: str) -> Predicate:
-        """A text that begins so."""
+        """A text with this prefix."""
         return StartsWith(self.name, prefix)
 
 
@@ -286,7 +288,7 @@ def column(name: str) -> Column:
 
 
 def all_of(parts: Iterable[Predicate | None]) -> Predicate | None:
-    """The conjunction of those that are not None; None when there is none."""
+    """The conjunction of those that are not None; None if there is none."""
     kept = tuple(part for part in parts if part is not None)
     if not kept:
         return None
@@ -294,14 +296,14 @@ def all_of(parts: Iterable[Predicate | None]) -> Predicate | None:
 
 
 def conjuncts(predicate: Predicate) -> list[Predicate]:
-    """The parts all of which must be true."""
+    """The parts that must all be true."""
     if isinstance(predicate, And):
         return [inner for part in predicate.parts for inner in conjuncts(part)]
     return [predicate]
 
 
 def columns_of(predicate: Predicate) -> set[str]:
-    """Names of the columns it looks at."""
+    """Names of its columns."""
     if isinstance(predicate, And | Or):
         return {name for part in predicate.parts for name in columns_of(part)}
     if isinstance(predicate, Not):
@@ -311,7 +313,7 @@ def columns_of(predicate: Predicate) -> set[str]:
 
 
 def required_values(predicate: Predicate, name: str) -> tuple[Any, ...] | None:
-    """The only values a column may have in matching rows, from its ``=`` and ``IN`` conjuncts; None: not so bounded."""
+    """The values that a column can have in matching rows, by its ``=`` and ``IN`` conjuncts; None: any value."""
     for part in conjuncts(predicate):
         if isinstance(part, Compare) and part.column == name and part.op == "=":
             return (part.value,)

@@ -1,9 +1,14 @@
 """Schemas of a table: JSON, evolution, and the log of ``schema/schema-<id>`` objects.
 
-Owns: the JSON names (version 3, DO NOT CHANGE: on disk, shared with other clients) and what a schema may become.
-Invariants: a column's identity is its field id and ids are never used again, not even after a drop; every change
-makes a new schema object by a create-only put, so of two concurrent changes one is redone on top of the other; keys,
-partition columns and buckets never change. Does not know: data files.
+Owns: the JSON names (version 3, DO NOT CHANGE: on disk, shared with other clients) and the rules of schema evolution.
+
+Invariants:
+- The identity of a column is its field id; ids are never reused, not even after a drop.
+- Every change creates a new schema object by a create-only put, so of two concurrent changes one is redone on top of
+  the other.
+- Keys, partition columns and buckets never change.
+
+Does not know: data files.
 """
 
 from __future__ import annotations
@@ -90,11 +95,11 @@ def _json_of_field(field: DataField) -> dict[str, Any]:
 
 
 def decode_schema(body: Buffer, *, path: str) -> TableSchema:
-    """The schema a file holds.
+    """Parse a schema file.
 
     Raises:
         Corruption: not such JSON; names the path.
-        UnsupportedFormat: a version above `SCHEMA_VERSION_MAX`, or a column of a type lakebed does not know.
+        UnsupportedFormat: a version above `SCHEMA_VERSION_MAX`, or a column of an unknown type.
     """
     try:
         members = msgspec.json.decode(body, type=dict[str, Any])
@@ -110,7 +115,7 @@ def decode_schema(body: Buffer, *, path: str) -> TableSchema:
         )
     try:
         options = {str(key): str(value) for key, value in (members.get("options") or {}).items()}
-        # What older writers meant without saying it.
+        # Defaults of older writers.
         if version <= 1:
             options.setdefault("bucket", "1")
         if version <= 2:
@@ -159,8 +164,8 @@ def new_schema(
         primary_keys: made NOT NULL.
 
     Raises:
-        InvalidRequest: no column, doubled or reserved names, keys that are no columns, nested keys, a partition column
-            outside the primary key, or options that `check_options` or `check_sequence` refuse.
+        InvalidRequest: no columns, duplicate or reserved names, keys that are not columns, nested keys, a partition
+            column outside the primary key, or options that `check_options` or `check_sequence` refuse.
     """
     fields = fields_of_arrow(columns) if isinstance(columns, pa.Schema) else tuple(columns)
     primary_keys, partition_keys = names_of(primary_keys), names_of(partition_keys)
@@ -180,7 +185,7 @@ def new_schema(
         )
     chosen = dict(options or {})
     if primary_keys:
-        # Without the option other clients would place rows into buckets of their own choice.
+        # Without the option other clients would place rows in buckets by their own default.
         chosen.setdefault("bucket", "1")
     by_name = {field.name: parse_type(field.type).root for field in fields}
     roots = {by_name[key] for key in partition_keys}
@@ -338,7 +343,7 @@ def _changed(schema: TableSchema, **members: Any) -> TableSchema:
 
 
 def _roles(schema: TableSchema, name: str) -> str | None:
-    """What a column is needed for, as a phrase; None when it is a plain value column."""
+    """The role of a column, as a phrase; None for a plain value column."""
     if name in schema.primary_keys:
         return "part of the primary key"
     if name in schema.partition_keys:
@@ -369,7 +374,7 @@ def add_column(
     after: str | None = None,
     first: bool = False,
 ) -> TableSchema:
-    """A nullable column more; rows already there have null. By default it comes last.
+    """Add a nullable column, by default as the last one; existing rows have null.
 
     Raises:
         InvalidRequest: the name is taken or reserved, the type unknown or NOT NULL.
@@ -380,7 +385,7 @@ def add_column(
     parsed = parse_type(type_text)
     if not parsed.nullable:
         raise InvalidRequest(
-            f"Column {name!r} cannot be added as NOT NULL: rows already there have no value for it.",
+            f"Column {name!r} cannot be added as NOT NULL: existing rows have no value for it.",
             kind="invalid_schema_change",
             column=name,
         )
@@ -397,7 +402,7 @@ def add_column(
 
 
 def drop_column(schema: TableSchema, name: str) -> TableSchema:
-    """A column less; its values stay in old files, its id is never used again.
+    """Drop a column; its values stay in old files, its id is never reused.
 
     Raises:
         InvalidRequest: no such column, the last one, or one that files are laid out by.
@@ -405,12 +410,15 @@ def drop_column(schema: TableSchema, name: str) -> TableSchema:
     require_column(schema, name)
     _refuse_key(schema, name, "dropped")
     if len(schema.fields) == 1:
-        raise InvalidRequest(f"Column {name!r} is the only one and cannot be dropped.", kind="invalid_schema_change")
+        raise InvalidRequest(
+            f"Column {name!r} is the only one and cannot be dropped: drop the table instead.",
+            kind="invalid_schema_change",
+        )
     return _changed(schema, fields=tuple(field for field in schema.fields if field.name != name))
 
 
 def rename_column(schema: TableSchema, old: str, new: str) -> TableSchema:
-    """Another name for the same column (same id, same values).
+    """Rename a column; it keeps its id and values.
 
     Raises:
         InvalidRequest: no such column, a name that is taken or reserved, or a column that files are laid out by.
@@ -426,7 +434,7 @@ def rename_column(schema: TableSchema, old: str, new: str) -> TableSchema:
 
 
 def widen_column(schema: TableSchema, name: str, type_text: str) -> TableSchema:
-    """A wider type for a column: every value stays what it is.
+    """Change the type of a column to a wider one; every value stays the same.
 
     Raises:
         InvalidRequest: no such column, one that files are laid out by, or a type that does not hold every old value.
@@ -448,7 +456,7 @@ def widen_column(schema: TableSchema, name: str, type_text: str) -> TableSchema:
 
 
 def move_column(schema: TableSchema, name: str, *, after: str | None = None) -> TableSchema:
-    """A column at another place: behind `after`, or first.
+    """Move a column behind `after`, or to the front.
 
     Raises:
         InvalidRequest: no such column, or a column behind itself.
@@ -462,7 +470,7 @@ def move_column(schema: TableSchema, name: str, *, after: str | None = None) -> 
 
 
 def set_options(schema: TableSchema, options: Mapping[str, str]) -> TableSchema:
-    """Some options set.
+    """Set some options.
 
     Raises:
         InvalidRequest: an option is unknown, has an unreadable value, or decides the layout of existing files.
@@ -475,7 +483,7 @@ def set_options(schema: TableSchema, options: Mapping[str, str]) -> TableSchema:
 
 
 def remove_options(schema: TableSchema, names: Collection[str]) -> TableSchema:
-    """Some options back at their defaults; known names that are not set are fine.
+    """Reset some options to their defaults; a known name that is not set is a no-op.
 
     Raises:
         InvalidRequest: an option is neither known nor set, or decides the layout of existing files.
@@ -531,7 +539,7 @@ class SchemaLog:
         return sorted(schema_id for schema_id in found if schema_id is not None)
 
     def latest(self) -> TableSchema | None:
-        """The newest schema, or None when there is no table. Cost: 1 LIST + 1 GET."""
+        """The newest schema; None if there is no table. Cost: 1 LIST + 1 GET."""
         ids = self.ids()
         return self.load(ids[-1]) if ids else None
 
@@ -550,7 +558,7 @@ class SchemaLog:
                 raise NotFound(f"Schema {schema_id} does not exist at {self._store.url(path)}.", path=path) from error
             loaded = decode_schema(body, path=path)
             if loaded.id != schema_id:
-                raise Corruption(f"{path} says that it is schema {loaded.id}.", path=path)
+                raise Corruption(f"{path} contains schema {loaded.id}.", path=path)
             self._loaded[schema_id] = loaded
         return loaded
 
@@ -571,10 +579,10 @@ class SchemaLog:
         return schema
 
     def change(self, change: Callable[[TableSchema], TableSchema], *, time_ms: int) -> TableSchema:
-        """Apply a change to the newest schema and store the result, again and again until nobody was faster.
+        """Apply a change to the newest schema and store the result; repeat while other writers win the race.
 
         Raises:
-            NotFound: there is no schema.
+            NotFound: there is no table.
             InvalidRequest: what `change` raises.
         """
         for _ in range(_STORE_ATTEMPT_COUNT_MAX):
@@ -586,4 +594,7 @@ class SchemaLog:
                 return self.store_next(changed)
             except Conflict:
                 continue
-        raise Conflict(f"The schema of {self._store.root_url} was changed {_STORE_ATTEMPT_COUNT_MAX} times meanwhile.")
+        raise Conflict(
+            f"The schema of {self._store.root_url} was not changed: other writers changed it "
+            f"{_STORE_ATTEMPT_COUNT_MAX} times during this call. Try again."
+        )

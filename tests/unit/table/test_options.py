@@ -29,7 +29,7 @@ def test_defaults_and_values() -> None:
         ("bucket", "0", "positive number"),
         ("bucket", "many", "not a whole number"),
         ("write-only", "yes", "neither 'true' nor 'false'"),
-        ("merge-engine", "dedup", "none of deduplicate"),
+        ("merge-engine", "dedup", "not one of deduplicate"),
         ("changelog-producer", "lookup", "not supported"),
         ("file.format", "orc", "not supported"),
         ("deletion-vectors.enabled", "true", "not supported"),
