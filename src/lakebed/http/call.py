@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, Literal, ParamSpec, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -21,11 +21,14 @@ from lakebed.http.pools import run_in
 from lakebed.http.serving import Serving
 from lakebed.http.streaming import download, gathered, upload
 
-__all__ = ["Call", "ClientGone"]
+__all__ = ["Call", "ClientGone", "Effort"]
 
 B = TypeVar("B")
 P = ParamSpec("P")
 R = TypeVar("R")
+
+Effort = Literal["look", "write", "compute", "long"]
+"""A short read; a write that waits for the store; a computation; what may take minutes."""
 
 QUERY_FIELDS_MAX: Final = 1_000
 """Most parameters of a query."""
@@ -199,6 +202,18 @@ class Call:
             raise InvalidRequest(f"The body does not have the expected form: {error}.", kind="invalid_body") from error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidRequest(f"The body is not valid JSON: {error}.", kind="invalid_body") from error
+
+    async def run(self, effort: Effort, function: Callable[[], R]) -> R:
+        """Run a call of known effort where such calls run."""
+        match effort:
+            case "look":
+                return await self.look(function)
+            case "write":
+                return await self.quick(function)
+            case "compute":
+                return await self.heavy(function)
+            case "long":
+                return await self.transfer(function)
 
     async def look(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a short read: inline where its data is on this machine, else in the pool for calls that wait."""

@@ -26,7 +26,7 @@ from lakebed.repo.verbs.message import Milliseconds, Paths, Texts, Verb, verb
 __all__ = ["Commit"]
 
 
-@verb("commit", role="write", effort="compute", gives=CommitWithId)
+@verb("commit", role="write", effort="compute", gives=CommitWithId, changes=("branch",), author="committer")
 class Commit(Verb[CommitWithId], frozen=True, kw_only=True):
     """Commit what is staged, or a part of it.
 

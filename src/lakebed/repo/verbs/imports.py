@@ -19,7 +19,7 @@ from lakebed.repo.verbs.message import PATHS_MAX, Texts, Verb, verb
 __all__ = ["ImportObjects"]
 
 
-@verb("import_objects", role="write", effort="long", gives=Import)
+@verb("import_objects", role="write", effort="long", gives=Import, changes=("branch",), author="committer")
 class ImportObjects(Verb[Import], frozen=True, kw_only=True):
     """Commit objects of another place without copying their bytes.
 

@@ -30,7 +30,7 @@ SOURCE_KEY: Final = ".lakebed.merge.source"
 PREFIX_KEY: Final = ".lakebed.merge.prefix"
 
 
-@verb("merge", role="write", effort="compute", gives=CommitWithId)
+@verb("merge", role="write", effort="compute", gives=CommitWithId, changes=("branch",), author="committer")
 class Merge(Verb[CommitWithId], frozen=True, kw_only=True):
     """Merge a reference into a branch.
 

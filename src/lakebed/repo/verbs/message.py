@@ -7,7 +7,7 @@ fields with a default. Does not know: how a message travels (`lakebed.repo.trans
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Final, Generic, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Generic, Literal, Self, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -64,6 +64,8 @@ class Described(msgspec.Struct, frozen=True, omit_defaults=True):
         changes_nothing: whether a client may ask again when the answer was lost.
         reads_other_places: `run` takes ``storage_options``, the credentials for what lies outside the storage.
         is_large: the message may be as large as one that stages many objects.
+        changes: fields that name what is changed, for the audit log: the first that is set.
+        author: the field that names who makes the change, which only a server knows; None: there is none.
         summary: one sentence, for the description of the interface.
     """
 
@@ -74,7 +76,19 @@ class Described(msgspec.Struct, frozen=True, omit_defaults=True):
     changes_nothing: ClassVar[bool]
     reads_other_places: ClassVar[bool] = False
     is_large: ClassVar[bool] = False
+    changes: ClassVar[tuple[str, ...]]
+    author: ClassVar[str | None]
     summary: ClassVar[str]
+
+    def subject(self) -> str:
+        """What is changed; empty: the message does not name it."""
+        return next((str(value) for value in (getattr(self, name) for name in self.changes) if value), "")
+
+    def with_author(self, name_of: Callable[[str | None], str]) -> Self:
+        """The same message by the author that `name_of` makes of the one it names."""
+        if self.author is None:
+            return self
+        return msgspec.structs.replace(self, **{self.author: name_of(getattr(self, self.author))})
 
 
 class Verb(Described, Generic[R], frozen=True):
@@ -103,12 +117,22 @@ class ListVerb(Verb[list[Row]], frozen=True):
         return self
 
 
-def verb(name: str, *, role: Role, effort: Effort, gives: Any, changes_nothing: bool | None = None) -> Any:
+def verb(
+    name: str,
+    *,
+    role: Role,
+    effort: Effort,
+    gives: Any,
+    changes_nothing: bool | None = None,
+    changes: tuple[str, ...] = (),
+    author: str | None = None,
+) -> Any:
     """Declare a class a verb; the arguments are those of `Described`. What only needs to read changes nothing."""
 
     def declare(kind: type[V]) -> type[V]:
         kind.verb_name, kind.role, kind.effort, kind.gives = name, role, effort, gives
         kind.changes_nothing = role == "read" if changes_nothing is None else changes_nothing
+        kind.changes, kind.author = changes, author
         kind.summary = (kind.__doc__ or "").strip().split("\n")[0]
         return kind
 

@@ -114,7 +114,7 @@ class _Pick(Verb[CommitWithId], frozen=True, kw_only=True):
         return new
 
 
-@verb("revert", role="write", effort="compute", gives=CommitWithId)
+@verb("revert", role="write", effort="compute", gives=CommitWithId, changes=("branch",), author="committer")
 class Revert(_Pick, frozen=True, kw_only=True):
     """Undo one commit's changes in a new commit.
 
@@ -149,7 +149,7 @@ class Revert(_Pick, frozen=True, kw_only=True):
         return self._apply(context, change)
 
 
-@verb("cherry_pick", role="write", effort="compute", gives=CommitWithId)
+@verb("cherry_pick", role="write", effort="compute", gives=CommitWithId, changes=("branch",), author="committer")
 class CherryPick(_Pick, frozen=True, kw_only=True):
     """Make one commit's changes again in a new commit.
 

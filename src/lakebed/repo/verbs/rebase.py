@@ -26,7 +26,7 @@ REBASE_COMMIT_COUNT_MAX: Final = 1_000
 """Most commits of one rebase: they are written in one change."""
 
 
-@verb("rebase", role="write", effort="long", gives=CommitWithId)
+@verb("rebase", role="write", effort="long", gives=CommitWithId, changes=("branch",), author="committer")
 class Rebase(Verb[CommitWithId], frozen=True, kw_only=True):
     """Make a branch's own commits again on top of another reference.
 

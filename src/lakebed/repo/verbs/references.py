@@ -49,7 +49,7 @@ class Branches(ListVerb[NamedCommit], frozen=True, kw_only=True):
         return _first((NamedCommit(name, record.commit_id) for name, record in found), amount)
 
 
-@verb("create_branch", role="write", effort="write", gives=None)
+@verb("create_branch", role="write", effort="write", gives=None, changes=("name",), author="committer")
 class CreateBranch(Verb[None], frozen=True, kw_only=True):
     """Make a branch at the commit of a reference, by default of the default branch."""
 
@@ -63,7 +63,7 @@ class CreateBranch(Verb[None], frozen=True, kw_only=True):
         create_branch(context, self.name, source=source, hidden=self.hidden, committer=self.committer)
 
 
-@verb("delete_branch", role="write", effort="write", gives=None)
+@verb("delete_branch", role="write", effort="write", gives=None, changes=("name",), author="committer")
 class DeleteBranch(Verb[None], frozen=True, kw_only=True):
     """Delete a branch, with what is staged on it."""
 
@@ -74,7 +74,7 @@ class DeleteBranch(Verb[None], frozen=True, kw_only=True):
         delete_branch(context, self.name, committer=self.committer)
 
 
-@verb("undelete_branch", role="write", effort="write", gives=None)
+@verb("undelete_branch", role="write", effort="write", gives=None, changes=("name",), author="committer")
 class UndeleteBranch(Verb[None], frozen=True, kw_only=True):
     """Bring a deleted branch back at the commit it had."""
 
@@ -97,7 +97,7 @@ class Tags(ListVerb[NamedCommit], frozen=True, kw_only=True):
         return _first((NamedCommit(name, tag.commit_id) for name, tag in found), amount)
 
 
-@verb("create_tag", role="write", effort="write", gives=Tag)
+@verb("create_tag", role="write", effort="write", gives=Tag, changes=("name",), author="owner")
 class CreateTag(Verb[Tag], frozen=True, kw_only=True):
     """Name the commit of a reference, by default of the default branch."""
 
@@ -111,7 +111,7 @@ class CreateTag(Verb[Tag], frozen=True, kw_only=True):
         return create_tag(context, self.name, commit_id=commit_id, owner=self.owner, lifetime_ms=self.lifetime_ms)
 
 
-@verb("delete_tag", role="write", effort="write", gives=None)
+@verb("delete_tag", role="write", effort="write", gives=None, changes=("name",))
 class DeleteTag(Verb[None], frozen=True, kw_only=True):
     """Remove a tag."""
 

@@ -104,7 +104,7 @@ class ListRepositories(CatalogVerb[list[RepositoryFacts]], frozen=True, kw_only=
         return [facts_of(one) for one in islice(seen, max(0, self.amount))]
 
 
-@verb("create", role="write", effort="write", gives=RepositoryFacts)
+@verb("create", role="write", effort="write", gives=RepositoryFacts, changes=("name",), author="committer")
 class CreateRepository(CatalogVerb[RepositoryFacts], frozen=True, kw_only=True):
     """Make a repository."""
 
@@ -145,7 +145,7 @@ class CreateRepository(CatalogVerb[RepositoryFacts], frozen=True, kw_only=True):
         raise catalog.lost_race("creation")
 
 
-@verb("set_metadata", role="admin", effort="write", gives=None)
+@verb("set_metadata", role="admin", effort="write", gives=None, changes=("name",))
 class SetMetadata(CatalogVerb[None], frozen=True, kw_only=True):
     """Replace a repository's metadata."""
 
@@ -156,7 +156,7 @@ class SetMetadata(CatalogVerb[None], frozen=True, kw_only=True):
         catalog.change_metadata(self.name, lambda _: self.metadata)
 
 
-@verb("update_metadata", role="admin", effort="write", gives=None)
+@verb("update_metadata", role="admin", effort="write", gives=None, changes=("name",))
 class UpdateMetadata(CatalogVerb[None], frozen=True, kw_only=True):
     """Set keys of a repository's metadata, and remove others."""
 

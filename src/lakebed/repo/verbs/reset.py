@@ -19,7 +19,7 @@ from lakebed.repo.verbs.message import Verb, verb
 __all__ = ["HardReset", "Reset"]
 
 
-@verb("reset", role="write", effort="compute", gives=CommitWithId)
+@verb("reset", role="write", effort="compute", gives=CommitWithId, changes=("branch",))
 class Reset(Verb[CommitWithId], frozen=True, kw_only=True):
     """Discard uncommitted changes: all, those of a path, or those below a prefix.
 
@@ -62,7 +62,7 @@ class Reset(Verb[CommitWithId], frozen=True, kw_only=True):
         return CommitWithId(move.commit_id, heads[move.commit_id])
 
 
-@verb("hard_reset", role="write", effort="compute", gives=CommitWithId)
+@verb("hard_reset", role="write", effort="compute", gives=CommitWithId, changes=("branch",))
 class HardReset(Verb[CommitWithId], frozen=True, kw_only=True):
     """Move a branch to another commit.
 

@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 
-@verb("protect", role="admin", effort="write", gives=ProtectionRule)
+@verb("protect", role="admin", effort="write", gives=ProtectionRule, changes=("pattern",))
 class Protect(Verb[ProtectionRule], frozen=True, kw_only=True):
     """Protect the branches that a pattern matches."""
 
@@ -35,7 +35,7 @@ class Protect(Verb[ProtectionRule], frozen=True, kw_only=True):
         return protect(context, self.pattern, blocked=cast(tuple[Blocked, ...], tuple(self.blocked)))
 
 
-@verb("unprotect", role="admin", effort="write", gives=None)
+@verb("unprotect", role="admin", effort="write", gives=None, changes=("pattern",))
 class Unprotect(Verb[None], frozen=True, kw_only=True):
     """Remove the protection rule of a pattern."""
 

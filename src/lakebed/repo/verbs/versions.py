@@ -29,7 +29,7 @@ class Versions(Verb[list[Version]], frozen=True):
         return list(list_versions(context))
 
 
-@verb("pin", role="write", effort="write", gives=Pin)
+@verb("pin", role="write", effort="write", gives=Pin, changes=("name", "version"))
 class PinVersion(Verb[Pin], frozen=True, kw_only=True):
     """Keep a version alive by a tag."""
 
@@ -49,7 +49,7 @@ class Pins(Verb[list[Pin]], frozen=True):
         return list_pins(context)
 
 
-@verb("unpin", role="write", effort="write", gives=None)
+@verb("unpin", role="write", effort="write", gives=None, changes=("name",))
 class Unpin(Verb[None], frozen=True, kw_only=True):
     """Remove a pin."""
 
@@ -59,7 +59,7 @@ class Unpin(Verb[None], frozen=True, kw_only=True):
         unpin(context, self.name)
 
 
-@verb("restore", role="write", effort="compute", gives=Version)
+@verb("restore", role="write", effort="compute", gives=Version, changes=("version",), author="committer")
 class Restore(Verb[Version], frozen=True, kw_only=True):
     """Make an older version the newest, in a new commit."""
 

@@ -18,7 +18,7 @@ from lakebed.repo.verbs.reading import Stat
 __all__ = ["Compact", "Copy", "Delete", "DeleteMany", "DeletePrefix", "Link"]
 
 
-@verb("link", role="write", effort="write", gives=Entry)
+@verb("link", role="write", effort="write", gives=Entry, changes=("branch",))
 class Link(Verb[Entry], frozen=True, kw_only=True):
     """Stage an object whose bytes are somewhere already."""
 
@@ -40,7 +40,7 @@ class Link(Verb[Entry], frozen=True, kw_only=True):
         return entry
 
 
-@verb("delete", role="write", effort="write", gives=bool)
+@verb("delete", role="write", effort="write", gives=bool, changes=("branch",))
 class Delete(Verb[bool], frozen=True, kw_only=True):
     """Delete an object; whether there was one."""
 
@@ -51,7 +51,7 @@ class Delete(Verb[bool], frozen=True, kw_only=True):
         return write.delete(context, branch=self.branch, path=self.path)
 
 
-@verb("delete_many", role="write", effort="write", gives=int)
+@verb("delete_many", role="write", effort="write", gives=int, changes=("branch",))
 class DeleteMany(Verb[int], frozen=True, kw_only=True):
     """Delete objects in one atomic change; how many there were."""
 
@@ -64,7 +64,7 @@ class DeleteMany(Verb[int], frozen=True, kw_only=True):
         return write.delete_many(context, branch=self.branch, paths=self.paths)
 
 
-@verb("delete_prefix", role="write", effort="write", gives=bool)
+@verb("delete_prefix", role="write", effort="write", gives=bool, changes=("branch",))
 class DeletePrefix(Verb[bool], frozen=True, kw_only=True):
     """Delete what is below a prefix; whether anything was."""
 
@@ -75,7 +75,7 @@ class DeletePrefix(Verb[bool], frozen=True, kw_only=True):
         return write.delete_prefix(context, branch=self.branch, prefix=self.prefix)
 
 
-@verb("copy", role="write", effort="long", gives=Entry)
+@verb("copy", role="write", effort="long", gives=Entry, changes=("branch",))
 class Copy(Verb[Entry], frozen=True, kw_only=True):
     """Copy an object, its bytes included."""
 
@@ -94,7 +94,7 @@ class Copy(Verb[Entry], frozen=True, kw_only=True):
         return entry
 
 
-@verb("compact", role="write", effort="long", gives=Compaction)
+@verb("compact", role="write", effort="long", gives=Compaction, changes=("branch",))
 class Compact(Verb[Compaction], frozen=True, kw_only=True):
     """Turn what is staged into sorted files."""
 

@@ -8,6 +8,7 @@ named as committer. Does not know: what the verbs do.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -26,7 +27,7 @@ from lakebed.repo.entry import address_ulid
 from lakebed.repo.model import Entry
 from lakebed.repo.transport import LocalTransport
 from lakebed.repo.verbs import CATALOG_VERBS, VERBS
-from lakebed.repo.verbs.message import Described, Effort, Verb
+from lakebed.repo.verbs.message import Described, Verb
 from lakebed.repo.verbs.reading import Stat
 from lakebed.repo.verbs.repositories import CatalogVerb
 from lakebed.server.auth import check_role
@@ -50,74 +51,54 @@ _BRANCH: Final = Parameter("branch", "Which branch.", required=True)
 # ---- messages
 
 
-def _answer(verb: Any, *context: Any, **local: Any) -> Response:
-    """Run a verb, and encode the result where it was made: a plan of a million objects must not hold up the loop."""
-    found = verb.run(*context, **local)
-    return empty() if verb.gives is None else json(found)
+def _reply(kind: type[Described], result: object) -> Response:
+    """The reply of a verb, encoded in the thread that ran it: a plan of a million objects must not block the loop."""
+    return empty() if kind.gives is None else json(result)
 
 
-def _named(verb: M, call: RepositoryCall) -> M:
-    """The message, with who is named as ``committer`` or ``owner``: only a server knows."""
-    named = {name: _committer(call, getattr(verb, name)) for name in ("committer", "owner") if hasattr(verb, name)}
-    return msgspec.structs.replace(verb, **named)
-
-
-def _committer(call: RepositoryCall, named: str | None) -> str:
-    """Who is named: the access key, unless an administrator names somebody else."""
+def _author(call: RepositoryCall, named: str | None) -> str:
+    """The author of a change: the access key, unless an administrator names another."""
     if not named or named == call.committer:
         return call.committer
     assert call.principal is not None
     if not call.principal.may("admin"):
         raise forbidden(
-            f"The access key {call.committer} may not name {named!r} as who did this: leave it out, or use a key with "
+            f"The access key {call.committer} may not name {named!r} as the author: leave it out, or use a key with "
             "the role admin."
         )
     return named
 
 
-def _subject(verb: Described) -> str:
-    """What the audit log says was changed."""
-    for name in ("branch", "name", "pattern", "version"):
-        found = getattr(verb, name, "")
-        if found:
-            return str(found)
-    return ""
-
-
-def _runner(kind: type[Described], call: RepositoryCall) -> Callable[..., Awaitable[Response]]:
-    runners: dict[Effort, Callable[..., Awaitable[Response]]] = {
-        "look": call.look,
-        "write": call.quick,
-        "compute": call.heavy,
-        "long": call.transfer,
-    }
-    return runners[kind.effort]
+async def _read(call: RepositoryCall, kind: type[M]) -> M:
+    """The message of a request, with its author."""
+    bytes_max = call.site.options.stage_bytes_max if kind.is_large else None
+    verb = (await call.read(kind, bytes_max=bytes_max)).with_author(partial(_author, call))
+    call.subject = verb.subject()
+    return verb
 
 
 def _declare(kind: type[Verb[Any]]) -> None:
     """The endpoint of a verb of one repository."""
 
     async def perform(call: RepositoryCall) -> Response:
-        bytes_max = call.site.options.stage_bytes_max if kind.is_large else None
-        verb = _named(await call.read(kind, bytes_max=bytes_max), call)
-        call.subject = _subject(verb)
+        verb = await _read(call, kind)
         local = {"storage_options": call.site.imports.storage_options} if kind.reads_other_places else {}
-        return await _runner(kind, call)(_answer, verb, await call.home(), **local)
+        context = await call.home()
+        return await call.run(kind.effort, lambda: _reply(kind, verb.run(context, **local)))
 
     _register(kind, _ONE, perform)
 
 
 def _declare_of_all(kind: type[CatalogVerb[Any]]) -> None:
-    """The endpoint of a verb of all repositories; one that names a repository needs its role there."""
+    """The endpoint of a verb of all repositories; one that changes a repository needs its role there."""
 
     async def perform(call: RepositoryCall) -> Response:
-        verb = _named(await call.read(kind), call)
-        call.subject = _subject(verb)
-        principal = call.principal
+        verb = await _read(call, kind)
+        principal, catalog = call.principal, call.site.repositories.local
         assert principal is not None
-        if "name" in kind.__struct_fields__:
+        if kind.changes:
             check_role(principal, needed=kind.role, repository=call.subject)
-        return await _runner(kind, call)(_answer, verb, call.site.repositories.local, principal.sees)
+        return await call.run(kind.effort, lambda: _reply(kind, verb.run(catalog, principal.sees)))
 
     _register(kind, _ALL, perform)
 
