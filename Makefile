@@ -20,7 +20,7 @@ ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-long check bench bench-table bench-kv bench-repo simulate mutations clean
+.PHONY: help demo unit test test-long check bench bench-table bench-kv bench-repo simulate mutations clean
 
 help: ## this list
 	@echo "lakebed: make TARGET"
@@ -28,6 +28,13 @@ help: ## this list
 
 demo: java $(VENV)/.demo ## a year of real flights, through Spark: merge, tag, audit, roll back, expire, report
 	@$(RUN) -m demo
+
+# Fast folders; no Java, no PostgreSQL, no object server.
+UNIT := tests/unit tests/tidy tests/behaviour/fsck tests/behaviour/lsm tests/behaviour/versioned \
+	tests/cli/test_main.py tests/cli/test_grammar.py tests/cli/test_layout.py tests/cli/test_tables.py
+unit: $(VENV)/.ready ## the fast tests, in under two minutes on two cores
+	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup -m "not long and not spark" \
+		-k "not [s3] and not [azure]" $(UNIT) $(ARGS)
 
 test: ## everything continuous integration runs, in at most 25 minutes
 	@$(MAKE) --no-print-directory --jobs=4 check environments
