@@ -16,11 +16,22 @@ import pytest
 
 from lakebed.errors import InvalidRequest, OutcomeUnknown
 from lakebed.kv import checkpoint as checkpoint_module
-from lakebed.kv import claim, clone, collect, database, destroy, footing, publisher, reclaim, recovery, restore
-from lakebed.kv import verbs as verbs_module
+from lakebed.kv import (
+    claim,
+    clone,
+    collect,
+    destroy,
+    publisher,
+    read_version,
+    reclaim,
+    recovery,
+    restore,
+    verbs,
+    writer,
+)
+from lakebed.kv.checkpoint_refs import CheckpointRefs
 from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.group_commit import LogGroups
-from lakebed.kv.holds import Holds
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Checkpoint, Manifest, Owner
 from lakebed.kv.pins import find_pin
@@ -173,7 +184,7 @@ def flushes_by_anybody(patch: Patch) -> None:
 @undone_in("rivals")
 def linearizable_by_hearsay(patch: Patch) -> None:
     """Repair 14: a linearizable get does not look at the fence."""
-    patch.setattr(database.Database, "_check_owner", lambda self: self._commit.durable_sequence)
+    patch.setattr(writer.WriterCore, "check_owner", lambda self: self.commit.durable_sequence)
 
 
 @undone_in("roles")
@@ -243,16 +254,16 @@ def unclear_records_are_dropped(patch: Patch) -> None:
 @undone_in("hasty")
 def files_before_the_log(patch: Patch) -> None:
     """A memtable is flushed before its rows are in the log."""
-    flush_once = database.Database.flush_once
+    flush_once = writer.WriterCore.flush_once
 
     def early(self: Any) -> bool:
-        settle, self._commit.settle = self._commit.settle, lambda sequence: None
+        wait_durable, self.commit.wait_durable = self.commit.wait_durable, lambda sequence: None
         try:
             return flush_once(self)
         finally:
-            self._commit.settle = settle
+            self.commit.wait_durable = wait_durable
 
-    patch.setattr(database.Database, "flush_once", early)
+    patch.setattr(writer.WriterCore, "flush_once", early)
 
 
 @undone_in("hot")
@@ -267,13 +278,13 @@ def rows_cached_too_late(patch: Patch) -> None:
 @undone_in("scans")
 def scans_hold_nothing(patch: Patch) -> None:
     """The writer's checkpoint moves on under open scans."""
-    held_ids = Holds.held_ids
+    needed_ids = CheckpointRefs.needed_ids
 
-    def newest_only(self: Holds) -> frozenset[str]:
-        held_ids(self)
-        return frozenset(hold.checkpoint_id for hold in self._recent)
+    def newest_only(self: CheckpointRefs) -> frozenset[str]:
+        needed_ids(self)
+        return frozenset(ref.checkpoint_id for _, ref in self._recent)
 
-    patch.setattr(Holds, "held_ids", newest_only)
+    patch.setattr(CheckpointRefs, "needed_ids", newest_only)
 
 
 @undone_in("threads")
@@ -331,7 +342,7 @@ def the_log_is_not_listed(patch: Patch) -> None:
     def known(place: DatabaseLocation, manifest: Manifest) -> int:
         return max(manifest.wal_id_last_seen, manifest.replay_after_wal_id)
 
-    for module in (checkpoint_module, footing):
+    for module in (checkpoint_module, read_version):
         patch.setattr(module, "last_durable_wal_id", known)
 
 
@@ -343,7 +354,7 @@ def the_dead_are_used(patch: Patch) -> None:
     def timeless(manifest: Manifest, id_or_name: str, *, now_ms: int, url: str) -> Checkpoint:
         return find(manifest, id_or_name, now_ms=0, url=url)
 
-    for module in (checkpoint_module, footing, restore, clone):
+    for module in (checkpoint_module, read_version, restore, clone):
         patch.setattr(
             module,
             "find_checkpoint",
@@ -354,7 +365,7 @@ def the_dead_are_used(patch: Patch) -> None:
 @undone_in("checkpoints")
 def unknown_checkpoints_are_fine(patch: Patch) -> None:
     """Repair 9: prolonging what is not there succeeds."""
-    refresh = verbs_module.refresh_checkpoint
+    refresh = verbs.refresh_checkpoint
 
     def lenient(place: DatabaseLocation, id_or_name: str, *args: Any, **facts: Any) -> Checkpoint:
         try:
@@ -362,16 +373,14 @@ def unknown_checkpoints_are_fine(patch: Patch) -> None:
         except InvalidRequest:
             return Checkpoint(id_or_name, 1, 0, Owner("user"))
 
-    patch.setattr(verbs_module, "refresh_checkpoint", lenient)
+    patch.setattr(verbs, "refresh_checkpoint", lenient)
 
 
 @undone_in("generations")
 def pins_of_others_may_go(patch: Patch) -> None:
     """Repair 9: a clone's pin is deleted without force."""
-    delete = verbs_module.delete_checkpoint
-    patch.setattr(
-        verbs_module, "delete_checkpoint", lambda place, id_or_name, **facts: delete(place, id_or_name, force=True)
-    )
+    delete = verbs.delete_checkpoint
+    patch.setattr(verbs, "delete_checkpoint", lambda place, id_or_name, **facts: delete(place, id_or_name, force=True))
 
 
 @undone_in("checkpoints")

@@ -1,7 +1,7 @@
-"""`DatabaseAdmin`: a database by its place, to open it and for every verb that needs no open one; and the verbs by URL.
+"""`DatabaseAdmin`: a database by its location, with every verb; and the verbs that need no open database, by URL.
 
-Owns: `DatabaseAdmin.open`, and the module's functions, which bear the names of the checkpoints-and-clones proposal and
-take a URL where the methods have a place. Does not know: how any of it is done (`lakebed.kv.verbs`).
+The module's functions bear the names of the checkpoints-and-clones proposal. Each delegates to the method of
+`DatabaseAdmin` with the same name.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ Options = Mapping[str, str] | None
 
 
 class DatabaseAdmin(DatabaseVerbs):
-    """A database by its place: `open` it, or ask and change what needs no open one.
+    """A database by its location: open it, or use the verbs that need no open one. Thread-safe.
 
     Example:
-        >>> from lakebed.kv.admin import DatabaseAdmin
+        >>> from lakebed.kv.database_admin import DatabaseAdmin
         >>> from lakebed.kv.database_location import DatabaseLocation
         >>> orders = DatabaseAdmin(DatabaseLocation.at("memory://shop/orders"))
         >>> with orders.open() as database:
@@ -63,13 +63,9 @@ class DatabaseAdmin(DatabaseVerbs):
         take_over: bool = False,
         after_destroy: bool = False,
     ) -> Database:
-        """Open it for writing; made when there is none and `create`. As `Database.open`."""
+        """Open it for writing; make it if there is none and `create`. Arguments, errors, cost as `lakebed.kv.open`."""
         return Database.open(
-            self.location,
-            options=options or DatabaseOptions(),
-            create=create,
-            take_over=take_over,
-            after_destroy=after_destroy,
+            self.location, options=options, create=create, take_over=take_over, after_destroy=after_destroy
         )
 
 
@@ -151,7 +147,7 @@ def restore(
     storage_options: Options = None,
     environment: Environment | None = None,
 ) -> Version:
-    """Make an older version the newest; what was there stays for `keep_for`. As `DatabaseVerbs.restore`."""
+    """Make an older version the newest; what was there stays for `keep_for`. As `DatabaseAdmin.restore`."""
     return _at(url, storage_options, environment).restore(checkpoint, keep_for=keep_for, take_over=take_over)
 
 
@@ -212,7 +208,7 @@ def compact(
     storage_options: Options = None,
     environment: Environment | None = None,
 ) -> bool:
-    """Merge files until nothing needs to be merged; whether anything was. As `DatabaseVerbs.compact`."""
+    """Merge files until nothing needs to be merged; whether anything was. As `DatabaseAdmin.compact`."""
     return _at(url, storage_options, environment).compact(full=full, progress=progress)
 
 

@@ -1,60 +1,62 @@
-"""The facade: one object an open database, whose verbs delegate to the rooms beside it.
+"""`Database`: the verbs of an open database.
 
-Owns: opening, closing, and the wiring of the rooms. Invariants: thread-safe; a crash at any moment loses nothing that
-was acknowledged; once closed or fenced nothing is written any more.
+Owns: the documented interface, and the hot paths of `get` and `put`. `WriterCore` has the state, `ReadCore` scans.
 
-What a plain `get` or scan answers is what this process knows. When another process has taken the database over, that
-may be out of date until a write, the lease or a poll meets the new owner; ``get(key, linearizable=True)`` asks first.
+Invariants: thread-safe; a crash at any moment loses nothing that was acknowledged; once closed or fenced nothing is
+written any more.
+
+A plain `get` or scan answers from what this process knows. After another process has taken the database over, that may
+be out of date until a write, the lease or a poll meets the new owner; ``get(key, linearizable=True)`` asks first.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
-from typing import NoReturn, TypeVar, get_args
+from typing import NoReturn, TypeVar
 
-import msgspec
+import pyarrow as pa
 
 from lakebed.errors import Conflict, InvalidRequest, LakebedError
-from lakebed.kv.background import Background, Stopped
+from lakebed.kv.batch import WriteBatch, lifetime_ms
 from lakebed.kv.checkpoint import create_checkpoint, lifetime_in_ms
 from lakebed.kv.claim import Claim, claim_writer
 from lakebed.kv.clone import create_clone
+from lakebed.kv.conditional import append_batch, write_if
 from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.engine import start_engine
 from lakebed.kv.forked import close_in_forks
-from lakebed.kv.group_commit import said_again
-from lakebed.kv.holds import Hold
+from lakebed.kv.group_commit import copy_error
 from lakebed.kv.lease import this_process
 from lakebed.kv.limits import check_database_options, check_type
-from lakebed.kv.model import CheckpointCreateResult, CheckpointScope, Manifest
+from lakebed.kv.model import CheckpointCreateResult, CheckpointScope
 from lakebed.kv.options import CheckpointOptions, DatabaseOptions
+from lakebed.kv.read_core import ReadCore, raise_explained
 from lakebed.kv.restore import KEEP_FOR
 from lakebed.kv.snapshot import Snapshot
-from lakebed.kv.stats import DatabaseStats
-from lakebed.kv.transaction import Isolation, Transaction
+from lakebed.kv.stats import DatabaseStats, stats_of
+from lakebed.kv.transaction import Isolation, Transaction, begin_transaction
 from lakebed.kv.verbs import DatabaseVerbs
 from lakebed.kv.versions import find_version
-from lakebed.kv.writing import Writing
-from lakebed.lsm.model import KEY_BYTES_MAX, check_key
+from lakebed.kv.writer import ProgressCall, WriterCore
+from lakebed.kv.writer_threads import WriterThreads
+from lakebed.lsm.model import KEY_BYTES_MAX, VALUE_BYTES_MAX, Kind, check_key, check_value
 from lakebed.lsm.operators import find_operator
-from lakebed.lsm.view import View
 
 __all__ = ["Database"]
 
 T = TypeVar("T")
 
 
-class Database(Writing):
+class Database:
     """An open database, made by `lakebed.kv.open`. Use it in a ``with``, or close it.
 
-    Writing is in `lakebed.kv.writing`, scans and bulk reads are in `lakebed.kv.reading`.
+    Attributes:
+        admin: every verb that needs no open database, for this one: checkpoints, clones, restore, collection, versions.
     """
-
-    # ---- opening
 
     @classmethod
     def open(
@@ -67,7 +69,7 @@ class Database(Writing):
         after_destroy: bool = False,
         endpoint: str | None = None,
     ) -> Database:
-        """Become the writer of the database at a place; arguments and errors as `lakebed.kv.open`."""
+        """Become the writer of the database at a location; arguments and errors as `lakebed.kv.open`."""
         options = DatabaseOptions() if options is None else options
         check_database_options(options)
         if options.merge_operator is not None:
@@ -84,51 +86,37 @@ class Database(Writing):
             return cls(location, claim, options=options)
         except Exception:
             with suppress(LakebedError):
-                claim.lease.give_up()  # or the next try would find ourselves in the way
+                claim.lease.give_up()  # otherwise our own lease would refuse the next try
             raise
 
     def __init__(self, location: DatabaseLocation, claim: Claim, *, options: DatabaseOptions) -> None:
         environment = location.environment
         engine = start_engine(location, claim, options=options)
-        self._operator = engine.operator
-        self._cache = engine.cache
-        self._publisher = engine.publisher
-        self._holds = engine.holds
-        self._location = location
-        super().__init__(
-            url=location.url,
-            tree=engine.tree,
-            claim=claim,
-            groups=engine.groups,
-            options=options,
-            environment=environment,
-        )
+        self.admin = DatabaseVerbs(location)
+        self._writer = WriterCore(location.url, claim, engine, options=options, environment=environment)
+        self._reads = ReadCore(self._writer)
         self._latest = engine.tree.latest
-        self._polled_s = environment.clock.monotonic_s()
-        self._compacted_generation = -1
         self._closing = environment.runtime.lock()
         self._is_finished = False
-        self._background = Background(
-            lock=engine.tree.lock, wanted=self._wanted, report=self._report, environment=environment
-        )
+        self._threads = WriterThreads(self._writer)
         close_in_forks(self)
         if options.background:
-            self._start_background()
+            self._threads.start()
 
     # ---- reading
 
     def get(self, key: bytes, *, linearizable: bool = False) -> bytes | None:
-        """The value of a key; None when there is none.
+        """The value of a key; None if it has none.
 
         Args:
-            linearizable: answer only what is durable, and only when no other process owned the database at that moment.
-                Without it the answer may be out of date once another process has taken the database over.
+            linearizable: answer only what is durable, and only if no other process owned the database at that moment.
+                Without it the answer may be out of date after another process has taken the database over.
 
         Raises:
-            InvalidRequest: the key cannot be.
+            InvalidRequest: the key is invalid.
             Closed: after `close`.
             Fenced: `linearizable`, or a file is gone, and another process owns the database.
-        Cost: from memory no request, 0.5 us; from files 1 GET of a block that is not cached, none when the filters say
+        Cost: from memory no request, 0.5 us; from files 1 GET of a block that is not cached, none if the filters say
         no. `linearizable`: 1 HEAD more (without a log: 1 LIST), and the flush of what it saw.
         """
         if type(key) is not bytes or not key or len(key) > KEY_BYTES_MAX:
@@ -138,53 +126,66 @@ class Database(Writing):
         try:
             return self._latest(key)
         except LakebedError as error:
-            self._raise_better(error)
+            raise_explained(self._writer, error)
 
     def _refused(self, key: bytes) -> bytes | None:
-        raise self._closed()
+        raise self._writer.closed_error()
 
     def _get_linearizable(self, key: bytes) -> bytes | None:
-        self._check_open()
-        with self._lock:
-            view = self._tree.view_locked()
+        writer = self._writer
+        writer.check_open()
+        with writer.lock:
+            view = writer.tree.view_locked()
         try:
             value: bytes | None = view.get(key)
         except LakebedError as error:
-            self._raise_better(error)
-        self._confirm(view, key)
+            raise_explained(writer, error)
+        writer.confirm(view, key)
         return value
 
-    def _has_pending(self) -> bool:
-        return self._tree.last_sequence > self._commit.durable_sequence
+    def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
+        """The values of many keys at one moment, in the order asked; None where there is none.
 
-    def _stand(self) -> tuple[View, Hold]:
-        self._check_open()
-        while True:
-            view = self._tree.view()
-            hold = self._holds.of(view.file_set)
-            if hold is not None:  # else another set was shown between the two: take that one
-                return view, hold
+        Raises `InvalidRequest` for an invalid key. Cost: neighbouring blocks are read together.
+        """
+        return self._reads.get_many(keys)
 
-    def _stand_durable(self) -> tuple[View, Hold]:
-        """What is durable and ours now, once it is known what became of writes without a clear answer."""
-        self._check_owned()
-        while (unclear := self._commit.unclear_sequence) is not None:
-            self._commit.settle(unclear)
-        durable_sequence = self._check_owner()
-        while True:
-            # What became durable since, by files, is shown too: then it is a later moment, still before any new owner.
-            with self._lock:
-                view = self._tree.view_locked(through=durable_sequence)
-            hold = self._holds.of(view.file_set)
-            if hold is not None:
-                return view, hold
+    def scan(
+        self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values of ``[start, end)`` as they are now, ascending or (`reverse`) descending.
 
-    def snapshot(self, *, linearizable: bool = False) -> Snapshot:
-        """What is there now, to be read as often as one likes. Close it, or use it in a ``with``.
+        The files that it reads stay until it ends, is closed, or is no longer referenced. Raises `InvalidRequest`.
+        """
+        return self._reads.scan(start, end, reverse=reverse)
+
+    def scan_prefix(self, prefix: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values of all keys that begin with `prefix`. Otherwise as `scan`."""
+        return self._reads.scan_prefix(prefix, reverse=reverse)
+
+    def scan_arrow(
+        self,
+        start: bytes | None = None,
+        end: bytes | None = None,
+        *,
+        prefix: bytes | None = None,
+        columns: Sequence[str] = ("key", "value"),
+    ) -> pa.RecordBatchReader:
+        """Rows of ``[start, end)``, or of a prefix, as Arrow batches in the order of the keys: the fastest way.
 
         Args:
-            linearizable: only what is durable, and only when no other process owned the database at that moment. What
-                nobody has waited for may be missing; what was acknowledged is there.
+            columns: of ``key``, ``value``, ``sequence`` and ``expires_at_ms`` (Unix ms, UTC; null: never).
+
+        Raises `InvalidRequest`.
+        """
+        return self._reads.scan_arrow(start, end, prefix=prefix, columns=columns)
+
+    def snapshot(self, *, linearizable: bool = False) -> Snapshot:
+        """The state now, to be read any number of times. Close it, or use it in a ``with``.
+
+        Args:
+            linearizable: only what is durable, and only if no other process owned the database at that moment. Writes
+                that were not awaited may be missing; every acknowledged one is there.
 
         Raises:
             Closed: after `close`.
@@ -193,35 +194,148 @@ class Database(Writing):
         Cost: no request; `linearizable`: 1 HEAD (without a log: 1 LIST), and no flush, but of writes whose outcome was
         unclear.
         """
-        view, hold = self._stand_durable() if linearizable else self._stand()
-        return Snapshot(view, hold, explain=self._explain)
+        writer = self._writer
+        view, pin = writer.pinned_view_durable() if linearizable else writer.pinned_view()
+        return Snapshot(view, pin, writer=writer)
+
+    # ---- writing
+
+    def put(self, key: bytes, value: bytes, *, ttl: timedelta | None = None, await_durable: bool = True) -> None:
+        """Give a key a value.
+
+        Args:
+            ttl: how long it lives, from now; None: for ever.
+            await_durable: return when the write is in the log (without a log: in a file). False returns at once; the
+                write becomes durable with `flush`, or soon in the background.
+
+        Raises:
+            InvalidRequest: key, value or ttl is invalid.
+            Fenced: a newer writer owns the database.
+            OutcomeUnknown: the store gave no clear answer; the write may be durable now or later.
+            Unavailable, InternalError, Conflict: kinds ``out_of_memory``, ``unencodable_rows``, ``write_taken_back``:
+                nothing was written, because its log record, or one that it may depend on, could not be encoded.
+            Closed: after `close`.
+        Cost: 1 PUT shared by all that wait at once; without waiting 0.6 us.
+        """
+        if type(key) is not bytes or not 0 < len(key) <= KEY_BYTES_MAX:
+            check_key(key)
+        if type(value) is not bytes or len(value) > VALUE_BYTES_MAX:
+            check_value(value)
+        writer = self._writer
+        if ttl is not None:
+            ends_ms = writer.now_ms() + lifetime_ms(ttl)
+            writer.append_rows([key], [value], [Kind.PUT], [ends_ms], check=None, await_durable=await_durable)
+            return
+        while True:
+            with writer.lock:
+                memtable = writer.tree.active
+                row = len(memtable.keys)
+                if row < writer.alarm_rows and memtable.payload_bytes < writer.alarm_bytes:
+                    memtable.put(key, value)
+                    break
+            writer.make_room()
+        if await_durable:
+            writer.commit.wait(memtable.first_sequence + row)
+
+    def delete(self, key: bytes, *, await_durable: bool = True) -> None:
+        """Delete a key. Deleting a missing key is a no-op. Otherwise as `put`."""
+        check_key(key)
+        self._writer.append_rows([key], [None], None, None, check=None, await_durable=await_durable)
+
+    def merge(self, key: bytes, operand: bytes, *, await_durable: bool = True) -> None:
+        """Combine a key's value with an operand, by the database's merge operator, without reading it first.
+
+        Raises `InvalidRequest` if the database has no operator, or it cannot use the operand. Otherwise as `put`.
+        """
+        check_key(key)
+        self._writer.required_operator().check(check_value(operand))
+        self._writer.append_rows([key], [operand], [Kind.MERGE], [None], check=None, await_durable=await_durable)
+
+    def write(self, batch: WriteBatch, *, await_durable: bool = True) -> None:
+        """Write a batch: all of it becomes visible at one moment, and durable at one moment, or none of it.
+
+        Raises as `put`, and `InvalidRequest` for a batch of more than `BATCH_BYTES_MAX` bytes. Cost: as one `put`, and
+        about 0.1 us a row.
+        """
+        self._check_batch(batch)
+        if batch.keys:
+            append_batch(self._writer, batch, await_durable=await_durable)
+
+    def _check_batch(self, batch: WriteBatch) -> None:
+        if not isinstance(batch, WriteBatch):
+            raise InvalidRequest(
+                f"A WriteBatch is written, and {type(batch).__name__} was given: gather the rows in one.",
+                kind="wrong_type",
+            )
+        batch.check_size()
+        for operand in batch.operands():
+            self._writer.required_operator().check(operand)
+
+    def set_if(
+        self,
+        key: bytes,
+        value: bytes | None,
+        *,
+        expected: bytes | None,
+        ttl: timedelta | None = None,
+        await_durable: bool = True,
+    ) -> None:
+        """Give a key a value (None: delete it), if its value now is `expected` (None: if it has none).
+
+        Either answer is linearizable: after success the write is durable, and with Conflict the value that was met is
+        durable and no other process owned the database then. With ``await_durable=False`` neither holds: a writer that
+        was taken over answers from what it knew until it meets the new owner.
+
+        Raises:
+            Conflict: kind ``unexpected_value``; its value is another: read it and decide again.
+            Otherwise as `put`.
+        Cost: one `get` and one `put`; the same again each time that another write of this key came between. With
+        Conflict 1 HEAD (without a log: 1 LIST) for the `put`.
+        """
+        batch = WriteBatch()
+        if value is None:
+            batch.delete(key)
+        else:
+            batch.put(key, value, ttl=ttl)
+        if expected is not None:
+            check_value(expected)
+        write_if(self._writer, batch, {key: expected}, await_durable=await_durable)
+
+    def write_if(
+        self, batch: WriteBatch, *, expected: Mapping[bytes, bytes | None], await_durable: bool = True
+    ) -> None:
+        """Write a batch, if every key of `expected` has that value (None: no value) when the batch becomes visible.
+
+        Either answer is linearizable, as that of `set_if`, which is the case of one key. Expected keys need not be
+        written; an empty batch asks whether all of them have these values at one moment, durably.
+
+        Raises:
+            Conflict: kind ``unexpected_value``; the value of ``key`` (a fact) is another, and nothing was written.
+            Otherwise as `write`.
+        Cost: one `get` for each expected key, and one `write`; the same again each time that another write of an
+        expected key came between. With Conflict, or nothing to write, 1 HEAD (without a log: 1 LIST) for the `write`.
+        """
+        self._check_batch(batch)
+        for key, value in expected.items():
+            check_key(key)
+            if value is not None:
+                check_value(value)
+        write_if(self._writer, batch, expected, await_durable=await_durable)
+
+    # ---- transactions
 
     def transaction(self, isolation: Isolation = "snapshot", *, await_durable: bool = True) -> Transaction:
         """Begin a transaction: reads of one version, writes at once at the end; see `Transaction`.
 
         Args:
-            isolation: ``snapshot``: refuse to overwrite what others wrote since; ``serializable``: also refuse when
-                what it has read was written since.
+            isolation: ``snapshot``: refuse to overwrite what others wrote since; ``serializable``: also refuse if what
+                it has read was written since.
             await_durable: of its commit, as for `put`.
 
         Raises `InvalidRequest`, `Closed`. Cost: no request. While it is open, flushed memtables stay in memory, up to
         `DatabaseOptions.transaction_history_bytes_max`.
         """
-        if isolation not in get_args(Isolation):
-            raise InvalidRequest(
-                f"The isolation of a transaction is snapshot or serializable, and {isolation!r} was asked for.",
-                kind="unknown_isolation",
-            )
-        self._check_open()
-        with self._lock:
-            since = self._tree.last_sequence
-            self._tree.hold_history(since)
-        view, hold = self._stand()
-        transaction = Transaction(
-            self, self._tree, view, hold, isolation=isolation, await_durable=await_durable, explain=self._explain
-        )
-        self._keep_history(transaction, since)
-        return transaction
+        return begin_transaction(self._writer, isolation, await_durable=await_durable)
 
     def transact(
         self,
@@ -238,14 +352,14 @@ class Database(Writing):
                 other effects. When it raises, or rolls the transaction back, nothing is written.
             isolation: as for `transaction`; the default is the stronger one, since conflicts are retried.
             await_durable: as for `put`.
-            tries_max: how often it runs at most, >= 1. No pause lies between two tries: each conflict means that
-                another commit went through.
+            tries_max: how often it runs at most, >= 1. There is no pause between two tries: each conflict means that
+                another commit succeeded.
 
         Returns:
             What `work` returned in the try that was committed.
 
         Raises:
-            Conflict: every try met a conflict; nothing was written. One that `work` itself raises is not retried.
+            Conflict: every try ended in a conflict; nothing was written. One that `work` itself raises is not retried.
             InvalidRequest, Closed, Fenced, OutcomeUnknown: as `Transaction.commit`; not retried.
         Cost: as one transaction for each try.
         """
@@ -290,14 +404,15 @@ class Database(Writing):
                 `lakebed.kv.open`; restore again by `lakebed.kv.admin.restore`, or open the database again.
         Cost: as `close`, `lakebed.kv.restore.restore` and opening.
         """
-        self._check_owned()
-        find_version(self._location, self._claim.log.latest(), version)
+        writer = self._writer
+        writer.check_owned()
+        find_version(self.admin.location, writer.claim.log.latest(), version)
         lifetime_in_ms(keep_for)
         self.close()
-        self._why_closed = "was closed by restore: use the database that restore returned"
+        writer.why_closed = "was closed by restore: use the database that restore returned"
         self.admin.restore(version, keep_for=keep_for)
-        endpoint = self._claim.lease.endpoint
-        return type(self).open(self._location, options=self._options, create=False, endpoint=endpoint)
+        endpoint = writer.claim.lease.endpoint
+        return type(self).open(self.admin.location, options=writer.options, create=False, endpoint=endpoint)
 
     def create_checkpoint(
         self, options: CheckpointOptions | None = None, *, scope: CheckpointScope = CheckpointScope.ALL
@@ -315,144 +430,110 @@ class Database(Writing):
             Fenced: another process owns the database.
         Cost: 1 GET + 1 PUT + at most 3 LIST, and the flush. Source: "Creating a Checkpoint", `CheckpointScope`.
         """
-        self._check_owned()
+        self._writer.check_owned()
         options = CheckpointOptions() if options is None else check_type(options, CheckpointOptions)
         if options.source is None:
-            self._settle(scope)
-        return create_checkpoint(self._location, options)
+            self._wait_for_scope(scope)
+        return create_checkpoint(self.admin.location, options)
 
-    def _settle(self, scope: CheckpointScope) -> None:
+    def _wait_for_scope(self, scope: CheckpointScope) -> None:
         """Wait until what a checkpoint of this scope includes is durable, and still ours."""
         if not isinstance(scope, CheckpointScope):
             raise InvalidRequest(
                 f"The scope of a checkpoint is a CheckpointScope, and {scope!r} was given.", kind="wrong_type"
             )
-        with self._lock:
-            sequence = self._tree.last_sequence
-        if scope is CheckpointScope.ALL_UNFORCED and self._has_background:
-            self._commit.wait_for_others(sequence, timeout_s=self._options.flush_interval_max_ms / 1000)
+        writer = self._writer
+        with writer.lock:
+            sequence = writer.tree.last_sequence
+        if scope is CheckpointScope.ALL_UNFORCED and writer.has_background:
+            writer.commit.wait_for_others(sequence, timeout_s=writer.options.flush_interval_max_ms / 1000)
         if scope is not CheckpointScope.DURABLE:
-            self._commit.settle(sequence)
-            self._commit.check_untold()
+            writer.commit.wait_durable(sequence)
+            writer.commit.check_untold()
 
     def create_clone(self, url: str | os.PathLike[str], checkpoint: str | None = None) -> None:
         """Make a database at `url` that starts from a checkpoint of this one, or (None) from everything written so far.
 
         Raises as `lakebed.kv.clone.create_clone`. Cost: as that, and the flush. Source: "Clones".
         """
-        self._check_owned()
+        self._writer.check_owned()
         if checkpoint is None:
-            self._settle(CheckpointScope.ALL)
-        create_clone(self._location.other(os.fspath(url)), self._location.url, checkpoint)
+            self._wait_for_scope(CheckpointScope.ALL)
+        create_clone(self.admin.location.other(os.fspath(url)), self.url, checkpoint)
 
-    # ---- in the background
+    # ---- steps, which run in the background unless `DatabaseOptions.background` is False
 
-    def _start_background(self) -> None:
-        self._has_background = True
-        background = self._background
-        background.start(
-            f"lakebed log of {self._url}",
-            (lambda now_s: self._log_due_s, self._log_in_background),
-            (self._renewal_due, self.renew_once),
-        )
-        background.start(
-            f"lakebed files of {self._url}",
-            (lambda now_s: now_s if self._tree.waiting_count else None, self.flush_once),
-            (self._poll_due, self._poll_in_background),
-        )
-        if self._compacts:
-            background.start(f"lakebed compaction of {self._url}", (self._compaction_due, self._compact_in_background))
+    def flush(self, *, memtable: bool = False) -> None:
+        """Return when every write so far is durable.
 
-    def _report(self, error: LakebedError) -> None:
-        self._trouble = error
-        self._refuse_writes()
+        Args:
+            memtable: also put them into files, which makes a new version.
 
-    def _renewal_due(self, now_s: float) -> float:
-        return now_s + self._claim.lease.renew_in_s
+        Raises as `put`. Cost: 1 PUT when something is pending; with `memtable` 2 PUT + 1 LIST more.
+        """
+        self._writer.flush(memtable=memtable)
 
-    def _log_in_background(self) -> None:
-        """Make durable what nobody waits for. When nothing is pending, the next writer says so by the alarm."""
-        self._make_durable()
-        with self._lock:
-            self._log_due_s = None
-            if self._has_pending():
-                self._want_log(within_ms=self._log_interval_ms)
-            else:
-                self._alarm_rows = 0
+    def flush_once(self) -> bool:
+        """Write the oldest memtable that waits into a file; False if none waits.
 
-    def _poll_due(self, now_s: float) -> float:
-        return self._polled_s + self._options.manifest_poll_interval_ms / 1000
+        Raises:
+            Fenced: a newer writer owns the database.
+            Unavailable, OutcomeUnknown: nothing changed here; call again.
+        Cost: 2 PUT + 1 LIST, and 1 PUT when its rows are not in the log yet.
+        """
+        return self._writer.flush_once()
 
-    def _poll_in_background(self) -> None:
-        self._polled_s = self._environment.clock.monotonic_s()
-        self.poll_once()
+    def compact_once(self, progress: ProgressCall | None = None) -> bool:
+        """Merge what the planner chooses; False if nothing needs to be merged.
 
-    def _compaction_due(self, now_s: float) -> float | None:
-        return None if self._tree.generation == self._compacted_generation else now_s
+        Raises:
+            Fenced: a newer writer owns the database; kind ``compactor_fenced``: another process compacts it now.
+            Unavailable, OutcomeUnknown: nothing changed; call again.
+        """
+        return self._writer.compact_once(progress)
 
-    def _compact_in_background(self) -> None:
-        generation = self._tree.generation
-        if not self.compact_once(self._stop_if_closing):
-            self._compacted_generation = generation
+    def compact(self, *, full: bool = False, progress: ProgressCall | None = None) -> None:
+        """Merge until nothing needs to be merged; with `full`, everything into one run. Raises as `compact_once`."""
+        self._writer.compact(full=full, progress=progress)
 
-    def _stop_if_closing(self, rows_read: int, bytes_written: int) -> None:
-        if self._background.is_stopping:
-            raise Stopped
+    def poll_once(self) -> bool:
+        """Show what a separate compactor has published; False if there is nothing new.
+
+        Raises `Fenced`, `Unavailable`, `OutcomeUnknown`. Cost: 1 LIST, and 1 GET + 1 PUT + 1 LIST for news.
+        """
+        return self._writer.poll_once()
+
+    def renew_once(self) -> bool:
+        """Renew the lease if that is due; whether it was. Raises `Fenced`, `Unavailable`, `OutcomeUnknown`."""
+        return self._writer.renew_once()
 
     # ---- the end
 
     def close(self) -> None:
-        """Make everything durable, let the lease and the writer's checkpoint go, and end. Again is fine.
+        """Make everything durable, release the lease and the writer's checkpoint, and end. Closing twice is a no-op.
 
         Raises:
-            Fenced: writes that nobody waited for are lost, for a newer writer owns the database; it is closed.
+            Fenced: writes that were not awaited are lost, because a newer writer owns the database; it is closed.
             Unavailable, OutcomeUnknown: the store failed; nothing is lost yet, call it again. Nothing else works.
         Cost: 3 PUT + 1 LIST + 1 GET, and the flush of the log (without a log: of the memtable). Where the log has more
         than 64 objects that are not in files, 2 PUT + 1 LIST more: its rows become a file, if the store takes it.
         """
+        writer = self._writer
         with self._closing:
             if self._is_finished:
                 return
-            with self._lock:
-                self._is_closed = True
-                self._latest = self._refused
-                self._refuse_writes()
-            self._background.stop()
-            if self._commit.fenced is None:
-                self._make_durable()
-                self._shorten_log()
-                self._leave()
+            self._latest = self._refused
+            writer.refuse_all()
+            self._threads.stop()
+            if writer.commit.fenced is None:
+                writer.make_durable()
+                writer.shorten_log()
+                writer.leave()
             self._is_finished = True
-            if self._has_pending():
-                assert self._commit.fenced is not None
-                raise said_again(self._commit.fenced)
-            self._commit.check_untold()
-
-    def _leave(self) -> None:
-        """Out of the manifest and the lease. A newer owner has taken care of that already."""
-        durable_wal_id = self._durable_wal_id()
-        # Where files have every row, the next open need not read the fences of earlier opens.
-        replay_after = 0 if self._tree.waiting_count or not self._tree.active.is_empty else durable_wal_id
-
-        def change(manifest: Manifest) -> Manifest | None:
-            if manifest.writer_epoch != self._claim.epoch:
-                return None
-            return msgspec.structs.replace(
-                manifest,
-                replay_after_wal_id=max(manifest.replay_after_wal_id, replay_after),
-                # The version that a closed database leaves has every row that was acknowledged.
-                wal_id_last_seen=max(manifest.wal_id_last_seen, durable_wal_id),
-                # Nothing of ours will be published any more: what was uploaded and not published is garbage now.
-                newest_l0_id=self._publisher.next_file_id(),
-                checkpoints=tuple(one for one in manifest.checkpoints if one.owner.kind != "writer"),
-            )
-
-        self._claim.log.update(change)
-        self._claim.lease.give_up()
-
-    def _durable_wal_id(self) -> int:
-        """The last id that is surely in our log."""
-        return self._claim.fence_id if self._groups is None else self._groups.durable_wal_id
+            if writer.has_pending:
+                assert writer.commit.fenced is not None
+                raise copy_error(writer.commit.fenced)
+            writer.commit.check_untold()
 
     def __enter__(self) -> Database:
         return self
@@ -466,70 +547,42 @@ class Database(Writing):
         try:
             self.close()
         except LakebedError as failure:
-            error.add_note(f"and closing {self._url} failed: {failure}")
+            error.add_note(f"and closing {self.url} failed: {failure}")
 
-    def leave_to_parent(self) -> None:
+    def abandon(self) -> None:
         """Be closed, without a lock or a request: in the child of a fork (`lakebed.kv.forked`), and nowhere else."""
-        self._lock = self._environment.runtime.lock()  # the one before may be held by a thread that is not here
-        self._closing = self._environment.runtime.lock()
-        self._why_closed = "belongs to the process that this one was forked from: open a reader here"
-        self._is_closed = self._is_finished = True
+        self._writer.abandon()
+        self._closing = self._writer.environment.runtime.lock()
+        self._is_finished = True
         self._latest = self._refused
-        self._alarm_rows = self._alarm_bytes = 0
 
-    # ---- what it is
+    # ---- properties
 
     def __repr__(self) -> str:
-        return f"Database({self._url!r}, epoch={self.epoch}{', closed' if self._is_closed else ''})"
+        return f"Database({self.url!r}, epoch={self.epoch}{', closed' if self.is_closed else ''})"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
             f"An open database cannot be copied or sent to another process: open a reader there, "
-            f"lakebed.kv.open_reader({self._url!r})."
+            f"lakebed.kv.open_reader({self.url!r})."
         )
 
     @property
-    def admin(self) -> DatabaseVerbs:
-        """Every verb that needs no open database, for this one: checkpoints, clones, restore, collection, versions."""
-        return DatabaseVerbs(self._location)
-
-    @property
     def url(self) -> str:
-        """Where it is."""
-        return self._url
+        """The database's."""
+        return self._writer.url
 
     @property
     def is_closed(self) -> bool:
         """Whether `close` was called."""
-        return self._is_closed
+        return self._writer.is_closed
 
     @property
     def epoch(self) -> int:
         """The writer's: greater than that of every writer before."""
-        return self._claim.epoch
+        return self._writer.claim.epoch
 
     def stats(self) -> DatabaseStats:
-        """What it is made of now. Cost: no request. Raises `Closed`."""
-        self._check_open()
-        manifest = self._claim.log.seen or self._claim.manifest
-        with self._lock:
-            tree = self._tree
-            file_set = tree.file_set
-            return DatabaseStats(
-                url=self._url,
-                epoch=self._claim.epoch,
-                manifest_id=manifest.manifest_id,
-                last_sequence=tree.last_sequence,
-                durable_sequence=self._commit.durable_sequence,
-                memtable_bytes=tree.unflushed_bytes,
-                memtables_waiting=tree.waiting_count,
-                l0_count=tree.l0_count,
-                run_count=len(file_set.runs),
-                file_count=len(file_set.files()),
-                file_bytes=file_set.size_bytes,
-                log_objects_written=0 if self._groups is None else self._groups.appended_count,
-                checkpoint_count=len(manifest.checkpoints),
-                cache_bytes=self._cache.size_bytes,
-                cache_bytes_max=self._cache.bytes_max,
-                fenced=self._commit.fenced is not None,
-            )
+        """Sizes and counts now. Cost: no request. Raises `Closed`."""
+        self._writer.check_open()
+        return stats_of(self._writer)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lakebed.errors import Fenced, NotFound
+from lakebed.kv.checkpoint_refs import CheckpointRefs
 from lakebed.kv.claim import Claim
 from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.group_commit import LogGroups
-from lakebed.kv.holds import Holds
 from lakebed.kv.layout import sst_path
 from lakebed.kv.locations import Locations
 from lakebed.kv.model import Manifest
@@ -34,7 +34,7 @@ class Engine(NamedTuple):
 
     tree: Tree
     publisher: WriterPublisher
-    holds: Holds
+    refs: CheckpointRefs
     groups: LogGroups | None
     """None: there is no log."""
     cache: BlockCache
@@ -59,7 +59,7 @@ def start_engine(location: DatabaseLocation, claim: Claim, *, options: DatabaseO
     cache = shared_cache()
     if options.cache_bytes is not None:
         cache = BlockCache(options.cache_bytes, runtime=environment.runtime)
-    holds = Holds(shown=lambda: tree.file_set, runtime=environment.runtime)
+    refs = CheckpointRefs(shown=lambda: tree.file_set, runtime=environment.runtime)
     pinned = _pinned(claim)
     publisher = WriterPublisher(
         location,
@@ -67,7 +67,7 @@ def start_engine(location: DatabaseLocation, claim: Claim, *, options: DatabaseO
         epoch=claim.epoch,
         manifest=pinned,
         checkpoint_id=_checkpoint_id(claim),
-        holds=holds,
+        refs=refs,
         file_count_max=options.file_count_max,
         compactor=CompactorPublisher(
             location, log=claim.log, epoch=claim.compactor_epoch if claim.owns_compaction else None
@@ -96,7 +96,7 @@ def start_engine(location: DatabaseLocation, claim: Claim, *, options: DatabaseO
     if pinned is not manifest:
         tree.poll_once()  # a compactor published while we opened: stand on that version, not on the one before
     groups = _log_groups(location, claim, tree, options=options) if options.wal_enabled else None
-    return Engine(tree, publisher, holds, groups, cache, operator)
+    return Engine(tree, publisher, refs, groups, cache, operator)
 
 
 def _log_groups(location: DatabaseLocation, claim: Claim, tree: Tree, *, options: DatabaseOptions) -> LogGroups:

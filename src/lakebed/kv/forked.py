@@ -18,7 +18,7 @@ __all__ = ["Forkable", "close_in_forks"]
 class Forkable(Protocol):
     """Something that is open in this process."""
 
-    def leave_to_parent(self) -> None:
+    def abandon(self) -> None:
         """Be closed, in the child."""
         ...
 
@@ -27,14 +27,14 @@ _OPEN: weakref.WeakSet[Forkable] = weakref.WeakSet()
 
 
 def close_in_forks(opened: Forkable) -> None:
-    """Let every fork of this process close it; it may be let go as before. Cost: nothing but at a fork."""
+    """Close it in every fork of this process; the registration does not keep it alive. Cost: only at a fork."""
     _OPEN.add(opened)
 
 
-def _leave_all() -> None:
+def _abandon_all() -> None:
     for opened in list(_OPEN):
-        opened.leave_to_parent()
+        opened.abandon()
     _OPEN.clear()
 
 
-os.register_at_fork(after_in_child=_leave_all)
+os.register_at_fork(after_in_child=_abandon_all)

@@ -30,7 +30,7 @@ from lakebed.kv.wal import WalLog
 from lakebed.lsm.memtable import Memtable
 from lakebed.runtime import Environment
 
-__all__ = ["GroupCommit", "LogGroups", "Unencodable", "said_again"]
+__all__ = ["GroupCommit", "LogGroups", "Unencodable", "copy_error"]
 
 
 class Unencodable(Exception):
@@ -53,7 +53,7 @@ class _Loss:
     """Rows whose writers did not wait, or have not been told yet."""
 
 
-def said_again(error: BaseException) -> LakebedError:
+def copy_error(error: BaseException) -> LakebedError:
     """The same error for another thread: an exception that is raised twice would mix up its traces."""
     if isinstance(error, LakebedError):
         return type(error)(error.message, kind=error.kind, **error.facts)
@@ -114,7 +114,7 @@ class GroupCommit:
         """
         self._wait(sequence, row_count)
 
-    def settle(self, sequence: int) -> None:
+    def wait_durable(self, sequence: int) -> None:
         """Return when every row up to `sequence` is durable or was taken back. Raises as `wait`, but for the latter."""
         self._wait(sequence, 0)
 
@@ -130,10 +130,10 @@ class GroupCommit:
                         if self.durable_sequence >= sequence:
                             return
                         if self.fenced is not None:
-                            raise said_again(self.fenced)
+                            raise copy_error(self.fenced)
                         if self._failure_count > failures_before and sequence <= self._failed_through:
                             assert self._failure is not None
-                            raise said_again(self._failure) from self._failure
+                            raise copy_error(self._failure) from self._failure
                         if self._leader is None:
                             break
                         self._changed.wait()
@@ -159,7 +159,7 @@ class GroupCommit:
         for loss in self._losses:
             if loss.first <= sequence <= loss.last:
                 loss.untold_count -= row_count
-                raise said_again(loss.error) from loss.error
+                raise copy_error(loss.error) from loss.error
 
     def check_untold(self) -> None:
         """Raise, once, why rows were taken back whose writers did not wait for them."""
@@ -167,7 +167,7 @@ class GroupCommit:
             for loss in self._losses:
                 if loss.untold_count > 0:
                     loss.untold_count = 0
-                    raise said_again(loss.error) from loss.error
+                    raise copy_error(loss.error) from loss.error
 
     @property
     def unclear_sequence(self) -> int | None:

@@ -11,7 +11,7 @@ Invariants:
 - A file id is greater than every id in the newest manifest that was seen (files, jobs, `newest_l0_id`), and than every
   id minted here before. A compaction's files come after its job's `start_id`, which is in a manifest before the first
   of them is written.
-- The writer's checkpoint moves with every change of the files it shows; `Holds` says which older ones scans stand on.
+- The writer's checkpoint moves with every change of the files it shows; `CheckpointRefs` knows the older ones in use.
 
 Does not know: what a file holds, when to flush or compact.
 """
@@ -26,8 +26,8 @@ import msgspec
 from lakebed.errors import Conflict, Fenced, InternalError, InvalidRequest, OutcomeUnknown, Unavailable
 from lakebed.ids import new_uuid
 from lakebed.kv.checkpoint import check_open
+from lakebed.kv.checkpoint_refs import CheckpointRefs
 from lakebed.kv.database_location import DatabaseLocation
-from lakebed.kv.holds import Holds
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Checkpoint, Job, Manifest, Owner
 from lakebed.log import logger
@@ -219,7 +219,7 @@ class WriterPublisher:
         epoch: the writer's.
         manifest: the claim's: its files are what is shown first.
         checkpoint_id: ours on that manifest.
-        holds: which of our checkpoints are stood on; it is told of every set before that is shown.
+        refs: which of our checkpoints are in use; every set is published to it before the tree shows the set.
         file_count_max: most files of one version.
         compactor: for compactions of this process.
     """
@@ -232,7 +232,7 @@ class WriterPublisher:
         epoch: int,
         manifest: Manifest,
         checkpoint_id: str,
-        holds: Holds,
+        refs: CheckpointRefs,
         file_count_max: int,
         compactor: CompactorPublisher,
     ) -> None:
@@ -240,12 +240,12 @@ class WriterPublisher:
         self._log = log
         self._epoch = epoch
         self._owner = Owner("writer", epoch=epoch)
-        self._holds = holds
+        self._refs = refs
         self._file_count_max = file_count_max
         self._compactor = compactor
         self._last_id = ""
         self._published = manifest.file_set, checkpoint_id
-        holds.publish(*self._published)
+        refs.publish(*self._published)
 
     @property
     def file_set(self) -> FileSet:
@@ -334,14 +334,14 @@ class WriterPublisher:
         return self._publish(change)
 
     def _publish(self, change: Callable[[Manifest], Manifest | None]) -> FileSet:
-        """Make an update, and tell the holds of the set under its checkpoint before anybody is shown it."""
+        """Make an update, and publish the set under its checkpoint to the references before the tree shows it."""
         manifest = self._log.update(change)
         _LOG.info("published", database=self._location.url, version=manifest.manifest_id)
         own = self._own_checkpoint(manifest)
         assert own is not None, "every change that is published leaves the writer a checkpoint"
         if self._published[1] != own.id:
             self._published = manifest.file_set, own.id
-            self._holds.publish(*self._published)
+            self._refs.publish(*self._published)
         return self._published[0]
 
     def _own_checkpoint(self, manifest: Manifest) -> Checkpoint | None:
@@ -368,7 +368,7 @@ class WriterPublisher:
 
     def _kept_checkpoints(self, manifest: Manifest) -> tuple[Checkpoint, ...]:
         """All of others, and those of ours that are stood on."""
-        held = self._holds.held_ids()
+        held = self._refs.needed_ids()
         return tuple(one for one in manifest.checkpoints if one.owner != self._owner or one.id in held)
 
     def _check_count(self, manifest: Manifest) -> None:

@@ -1,64 +1,33 @@
-"""`DatabaseReader`: reads a database beside its writer, without any word between the two.
+"""`DatabaseReader`: reads a database while another process may write it; the two do not communicate.
 
-Owns: which view is shown, when to look for a newer one, and what a missing file means. What pins the view is in
-`lakebed.kv.footing`, the log's rows in `lakebed.kv.tail`.
-
-Invariants:
-- A call reads one version: its view is taken once, and a scan keeps it, with the checkpoint under it, until it ends.
-  When files of that version are gone before a scan has its first row, the scan reads the newest version instead.
-- The version that is shown is one that was: files of one manifest, and the log behind them without a gap. Versions are
-  shown in their order.
-- A reader whose checkpoint has expired makes a new one before it answers, or raises. Files are written once, so what a
-  scan still reads after that is right; what is gone raises, and nothing is ever answered from part of a version.
-- One thread looks for news at a time; readers wait for it only when what they stand on is gone.
-
-Does not know: how to write, but for its own checkpoint.
+Owns: the documented interface, the options, and the thread that polls. The state is `ReaderCore`'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Final, TypeVar, cast
 
-from lakebed.errors import (
-    Closed,
-    Conflict,
-    Corruption,
-    InvalidRequest,
-    LakebedError,
-    NotFound,
-    OutcomeUnknown,
-    Unavailable,
-)
+import pyarrow as pa
+
+from lakebed.errors import Closed, InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.kv.database_location import DatabaseLocation
-from lakebed.kv.footing import Footing, Ground, Latest, OnCheckpoint, OnVersion, OwnCheckpoint
-from lakebed.kv.layout import sst_path
-from lakebed.kv.locations import Locations
-from lakebed.kv.model import Checkpoint, ExternalDatabase, Manifest
+from lakebed.kv.model import Checkpoint, Manifest
 from lakebed.kv.options import ReaderOptions
-from lakebed.kv.reading import Reading
-from lakebed.kv.tail import LOG_MOVED, LogTail
-from lakebed.lsm.cache import BlockCache, shared_cache
-from lakebed.lsm.file_writer import FileOptions
-from lakebed.lsm.files import FileStore
+from lakebed.kv.read_core import ReadCore
+from lakebed.kv.read_version import (
+    CheckpointSource,
+    LatestSource,
+    OwnCheckpointSource,
+    ReadVersionSource,
+    VersionSource,
+)
+from lakebed.kv.reader_core import ReaderCore
 from lakebed.lsm.model import check_key
-from lakebed.lsm.operators import find_operator
-from lakebed.lsm.view import View
 
 __all__ = ["DatabaseReader", "check_reader_options"]
-
-T = TypeVar("T")
-
-_END: Final = object()
-
-_TRIES_MAX: Final = 16
-"""How often a reader starts anew because the database moved while it looked."""
-
-_MOVED_KINDS: Final = frozenset({LOG_MOVED, "log_collected", "manifest_not_found"})
 
 
 def check_reader_options(options: ReaderOptions) -> None:
@@ -91,34 +60,18 @@ def check_reader_options(options: ReaderOptions) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """What is read: a scan refers to it, and by it to the ground, until it ends."""
-
-    ground: Ground
-    view: View
-
-
-class DatabaseReader(Reading):
+class DatabaseReader:
     """A database, to read. Made by `open`; closed by `close` or ``with``, so that its checkpoint goes. Thread-safe."""
 
-    def __init__(self, location: DatabaseLocation, footing: Footing, *, options: ReaderOptions) -> None:
+    def __init__(self, location: DatabaseLocation, source: ReadVersionSource, *, options: ReaderOptions) -> None:
         self._location = location
-        self._footing = footing
         self._options = options
-        self._clock = location.environment.clock
-        runtime = location.environment.runtime
-        self._cache = (
-            shared_cache() if options.cache_bytes is None else BlockCache(options.cache_bytes, runtime=runtime)
-        )
-        self._tail = LogTail(location, table_bytes_max=options.max_memtable_bytes)
-        self._polling = runtime.lock()
-        self._woken = runtime.condition()
+        self._core = ReaderCore(location, source, options=options)
+        self._reads = ReadCore(self._core)
+        self._woken = location.environment.runtime.condition()
         self._is_closed = False
         self._join: Callable[[], None] | None = None
-        self._files: tuple[tuple[ExternalDatabase, ...], FileStore] | None = None
         self._poll_error: LakebedError | None = None
-        self._shown: _Shown | None = None
 
     @classmethod
     def open(
@@ -132,9 +85,9 @@ class DatabaseReader(Reading):
         """Open a database to read.
 
         Args:
-            checkpoint: by id or name: read its version, for as long as it lives; nothing is written, nothing moves.
+            checkpoint: by id or name: read its version, as long as it lives; nothing is written, and nothing moves.
                 None: read the latest, on a checkpoint of our own (or on none, with `ReaderOptions.follow_latest`).
-            version: a manifest's id, which nothing pins for us; reads raise `NotFound` once a collection took it apart.
+            version: a manifest's id, which nothing pins for us; reads raise `NotFound` after its files were collected.
 
         Raises:
             NotFound: no database, or no such version.
@@ -152,25 +105,25 @@ class DatabaseReader(Reading):
                 "A reader follows the latest version or reads a given one, and both were asked for.",
                 kind="two_versions",
             )
-        footing: Footing
+        source: ReadVersionSource
         if checkpoint is not None and version is not None:
             raise InvalidRequest("A reader reads a checkpoint or a version, and both were given.", kind="two_versions")
         if checkpoint is not None:
-            footing = OnCheckpoint(location, checkpoint)
+            source = CheckpointSource(location, checkpoint)
         elif version is not None:
-            footing = OnVersion(location, version)
+            source = VersionSource(location, version)
         elif options.follow_latest:
-            footing = Latest(location)
+            source = LatestSource(location)
         else:
-            footing = OwnCheckpoint(location, options)
-        reader = cls(location, footing, options=options)
+            source = OwnCheckpointSource(location, options)
+        reader = cls(location, source, options=options)
         try:
-            reader._advance()
+            reader._core.begin()
         except LakebedError:
             with suppress(Unavailable, OutcomeUnknown):
                 reader.close()
             raise
-        if footing.moves and options.background:
+        if source.moves and options.background:
             reader._join = location.environment.runtime.spawn(reader._run, name=f"lakebed reader of {location.url}")
         return reader
 
@@ -184,148 +137,67 @@ class DatabaseReader(Reading):
     @property
     def manifest(self) -> Manifest:
         """The version whose files are read. Raises `Closed`."""
-        return self._current().ground.manifest
+        return self._core.current().version.manifest
 
     @property
     def checkpoint(self) -> Checkpoint | None:
         """What pins it, as it was when last looked at. Raises `Closed`."""
-        return self._current().ground.checkpoint
+        return self._core.current().version.checkpoint
 
     @property
     def sequence(self) -> int:
         """The last write that is seen. Raises `Closed`."""
-        return self._current().view.sequence or 0
+        return self._core.current().view.sequence or 0
 
     @property
     def poll_error(self) -> LakebedError | None:
-        """Why the last poll in the background failed; None when it did not. Reads go on while the checkpoint lives."""
+        """Why the last poll in the background failed; None if it did not. Reads go on while the checkpoint lives."""
         return self._poll_error
 
     def __repr__(self) -> str:
-        shown = self._shown
-        return f"DatabaseReader({self.url!r}, " + (
-            "closed)" if shown is None else f"version={shown.ground.manifest.manifest_id})"
-        )
+        shown = self._core.shown
+        state = "closed" if shown is None else f"version={shown.version.manifest.manifest_id}"
+        return f"DatabaseReader({self.url!r}, {state})"
 
     # ---- reads
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key; None when there is none.
+        """The value of a key; None if it has none.
 
         Raises:
             InvalidRequest: not a key; or the checkpoint that is read has expired or is gone.
-            NotFound: the version that is read was taken apart.
+            NotFound: the files of the version that is read were deleted.
         Cost: in memory 1 us; in files 1 GET for a block that is not cached.
         """
-        check_key(key)
-        for _ in range(_TRIES_MAX):
-            shown = self._fresh()
-            try:
-                return shown.view.get(key)
-            except NotFound as missing:
-                self._look_again(shown, missing)
-        raise self._too_fast()
+        return self._core.get(check_key(key))
 
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
         """The values of many keys at one moment, in the order asked; None where there is none. Raises as `get`.
 
         Cost: neighbouring blocks are read together.
         """
-        wanted = list(keys) if not isinstance(keys, bytes | str) else keys
-        for _ in range(_TRIES_MAX):
-            shown = self._fresh()
-            try:
-                return super().get_many(wanted)
-            except Conflict as gone:
-                self._look_again(shown, gone)
-        raise self._too_fast()
+        return self._core.get_many(keys)
 
-    def _stand(self) -> tuple[View, object]:
-        shown = self._fresh()
-        return shown.view, shown
+    def scan(
+        self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """As `Database.scan`."""
+        return self._reads.scan(start, end, reverse=reverse)
 
-    def _read(self, view: View, hold: object, ask: Callable[[View], Iterable[T]]) -> Iterator[T]:
-        """As everywhere, but that a scan whose version goes before its first row reads the newest one instead."""
-        assert isinstance(hold, _Shown)
-        shown = hold
-        del view, hold  # the scan may move on, and then nothing of the older version has to stay
-        for _ in range(_TRIES_MAX):
-            rows = iter(ask(shown.view))
-            try:
-                first = next(rows, _END)
-            except NotFound as missing:
-                self._look_again(shown, missing)
-                shown = self._fresh()
-                continue
-            if first is _END:
-                return
-            yield cast(T, first)
-            try:
-                yield from rows
-            except LakebedError as error:
-                self._raise_better(error)
-            return
-        raise self._too_fast()
+    def scan_prefix(self, prefix: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """As `Database.scan_prefix`."""
+        return self._reads.scan_prefix(prefix, reverse=reverse)
 
-    def _explain(self, error: LakebedError) -> LakebedError:
-        """A file that is gone under a scan: its version cannot be read to the end, and no other can take its place.
-
-        Rows of two versions would make a state that never was.
-        """
-        if not isinstance(error, NotFound):
-            return error
-        return Conflict(
-            f"The version of {self.url} that was being read was taken apart ({error}): nothing pinned it any more. "
-            "Read again, or read on a checkpoint, which keeps the files of long scans.",
-            kind="version_went",
-            url=self.url,
-        )
-
-    def _current(self) -> _Shown:
-        shown = self._shown
-        if shown is None:
-            raise Closed(f"The reader of {self.url} was closed: open a new one.")
-        return shown
-
-    def _fresh(self) -> _Shown:
-        """What is shown, on a checkpoint that lives."""
-        shown = self._current()
-        checkpoint = shown.ground.checkpoint
-        if checkpoint is None or checkpoint.is_live(self._clock.now_ms()):
-            return shown
-        with self._polling:
-            if self._shown is shown:
-                self._advance()
-        return self._current()
-
-    def _look_again(self, shown: _Shown, missing: LakebedError) -> None:
-        """After a missing file: return when another version is shown by now, raise when ours needs what is gone."""
-        with self._polling:
-            if self._current() is not shown:
-                return
-            self._advance()
-            again = self._current()
-            if again.ground.manifest.manifest_id != shown.ground.manifest.manifest_id:
-                return
-        path = missing.facts.get("path")
-        if again.ground.checkpoint is None and not self._footing.moves:
-            raise NotFound(
-                f"Version {again.ground.manifest.manifest_id} of {self.url} was taken apart while it was read: pin "
-                "what should stay.",
-                kind="version_not_found",
-                url=self.url,
-            ) from missing
-        raise Corruption(
-            f"Version {again.ground.manifest.manifest_id} of {self.url} needs a file that is gone ({missing}).",
-            path=path,
-        ) from missing
-
-    def _too_fast(self) -> Conflict:
-        return Conflict(
-            f"The database {self.url} changed {_TRIES_MAX} times while it was looked at: try again.",
-            kind="moves_too_fast",
-            url=self.url,
-        )
+    def scan_arrow(
+        self,
+        start: bytes | None = None,
+        end: bytes | None = None,
+        *,
+        prefix: bytes | None = None,
+        columns: Sequence[str] = ("key", "value"),
+    ) -> pa.RecordBatchReader:
+        """As `Database.scan_arrow`."""
+        return self._reads.scan_arrow(start, end, prefix=prefix, columns=columns)
 
     # ---- news
 
@@ -340,68 +212,7 @@ class DatabaseReader(Reading):
         Cost: 2 LIST; 1 GET when there is a new manifest and 1 GET a new log object; when files have changed, half of
         the lifetime has passed or an older checkpoint can go, 1 PUT + 1 or 2 LIST.
         """
-        with self._polling:
-            self._current()
-            return self._footing.moves and self._advance()
-
-    def _advance(self) -> bool:
-        """Stand on the newest ground and show it; the caller holds `_polling`, or is alone."""
-        moved: LakebedError | None = None
-        looked_at: int | None = None
-        for _ in range(_TRIES_MAX):
-            ground = None
-            try:
-                ground = self._footing.settle()
-                return self._show(ground)
-            except (Conflict, NotFound) as error:
-                if error.kind not in _MOVED_KINDS or not self._footing.moves:
-                    raise
-                moved = error
-            except Corruption as error:
-                # It may be missing because the database moved or was destroyed: so it must be missing twice.
-                if ground is None or ground.newest.manifest_id == looked_at:
-                    raise
-                looked_at, moved = ground.newest.manifest_id, error
-        raise self._too_fast() from moved
-
-    def _show(self, ground: Ground) -> bool:
-        manifest = ground.manifest
-        came = self._tail.follow(ground.newest, replay_after=manifest.replay_after_wal_id, through=ground.through)
-        before = self._shown
-        if before is None:
-            self._shown = _Shown(ground, self._view(ground))
-            return True
-        if not came and before.ground.manifest.manifest_id == manifest.manifest_id:
-            self._shown = _Shown(ground, before.view)  # only the end of the checkpoint may have moved
-            return False
-        self._shown = _Shown(ground, self._view(ground))
-        return came or not manifest.has_content_of(before.ground.manifest)
-
-    def _view(self, ground: Ground) -> View:
-        environment = self._location.environment
-        operator_name = ground.newest.merge_operator
-        return View(
-            memtables=self._tail.memtables,
-            file_set=ground.manifest.file_set,
-            sequence=max(ground.manifest.last_sequence, self._tail.last_sequence),
-            operator=None if operator_name is None else find_operator(operator_name),
-            environment=environment,
-            files=self._files_of(ground.manifest),
-        )
-
-    def _files_of(self, manifest: Manifest) -> FileStore:
-        """Handles of files, kept from version to version while the ancestors that own some of them are the same."""
-        if self._files is None or self._files[0] != manifest.external_databases:
-            files = FileStore(
-                self._location.store,
-                path_of=sst_path,
-                locate=Locations(self._location, manifest).locate,
-                cache=self._cache,
-                options=FileOptions(),
-                environment=self._location.environment,
-            )
-            self._files = (manifest.external_databases, files)
-        return self._files[1]
+        return self._core.poll_once()
 
     def _run(self) -> None:
         interval_s = self._options.manifest_poll_interval / timedelta(seconds=1)
@@ -416,17 +227,17 @@ class DatabaseReader(Reading):
             except Closed:
                 return
             except LakebedError as error:
-                self._poll_error = error  # the next poll tries again; who reads after the checkpoint's end is told
+                self._poll_error = error  # the next poll tries again; reads after the checkpoint's end raise
             else:
                 self._poll_error = None
 
     # ---- the end
 
     def close(self) -> None:
-        """Take our checkpoint back, also from under scans that were not read to their end; again is fine.
+        """Remove our checkpoint, also under scans that were not read to their end. Closing twice is a no-op.
 
         Raises:
-            Unavailable, OutcomeUnknown: a checkpoint that never expires could not be taken back: delete it by hand.
+            Unavailable, OutcomeUnknown: a checkpoint that never expires could not be removed: delete it by hand.
         Cost: 1 PUT + 1 LIST for an own checkpoint.
         """
         with self._woken:
@@ -436,15 +247,13 @@ class DatabaseReader(Reading):
             return
         if self._join is not None:
             self._join()
-        with self._polling:
-            self._shown = None
-            try:
-                self._footing.leave()
-            except (Unavailable, OutcomeUnknown):
-                if self._options.checkpoint_lifetime is None:
-                    raise
-            except NotFound:
-                return  # the database is gone, and our checkpoint with it
+        try:
+            self._core.leave()
+        except (Unavailable, OutcomeUnknown):
+            if self._options.checkpoint_lifetime is None:
+                raise
+        except NotFound:
+            return  # the database is gone, and our checkpoint with it
 
     def __enter__(self) -> DatabaseReader:
         return self

@@ -1,59 +1,68 @@
-"""`Snapshot`: one version of an open database, read as often as one likes.
+"""`Snapshot`: one version of an open database, read any number of times.
 
-Owns: a view, whose memtables and files it keeps, and the hold of the checkpoint under those files.
-
-Invariants: reads are the same beside flushes, compactions in this process and in others, and collections; but a value
-with an end of its own ends here too. Lost with the process; what must outlive it is a checkpoint.
+Invariants: flushes, compactions in this process and in others, and collections change no read; but a value with a TTL
+expires here too. A snapshot ends with the process; use a checkpoint for what must outlive it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 
-from lakebed.errors import Closed, LakebedError
-from lakebed.kv.holds import Hold
-from lakebed.kv.reading import Reading
+import pyarrow as pa
+
+from lakebed.kv.checkpoint_refs import CheckpointRef
+from lakebed.kv.read_core import FixedView, ReadCore, ViewSource
 from lakebed.lsm.model import check_key
 from lakebed.lsm.view import View
 
 __all__ = ["Snapshot"]
 
 
-class Snapshot(Reading):
-    """Made by `Database.snapshot`; close it, or use it in a ``with``, so that its files may go. Thread-safe."""
+class Snapshot:
+    """Made by `Database.snapshot`. Close it, or use it in a ``with``: it keeps its files until then. Thread-safe."""
 
-    def __init__(self, view: View, hold: Hold, *, explain: Callable[[LakebedError], LakebedError]) -> None:
-        self._standing: tuple[View, Hold] | None = (view, hold)
-        self._why = explain
+    def __init__(self, view: View, pin: CheckpointRef, *, writer: ViewSource) -> None:
+        self._fixed = FixedView(view, pin, writer=writer, closed="The snapshot was closed: take a new one.")
+        self._reads = ReadCore(self._fixed)
         self.sequence = view.sequence
         """The last write that it sees."""
 
-    def _stand(self) -> tuple[View, Hold]:
-        standing = self._standing
-        if standing is None:
-            raise Closed("The snapshot was closed: take a new one.")
-        return standing
-
-    def _explain(self, error: LakebedError) -> LakebedError:
-        return self._why(error)
-
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key; None when there is none. Raises `InvalidRequest`, `Closed`."""
-        check_key(key)
-        view, _ = self._stand()
-        try:
-            found: bytes | None = view.get(key)
-        except LakebedError as error:
-            self._raise_better(error)
-        return found
+        """The value of a key; None if it has none. Raises `InvalidRequest`, `Closed`."""
+        return self._fixed.get(check_key(key))
+
+    def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
+        """As `Database.get_many`."""
+        return self._reads.get_many(keys)
+
+    def scan(
+        self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """As `Database.scan`."""
+        return self._reads.scan(start, end, reverse=reverse)
+
+    def scan_prefix(self, prefix: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """As `Database.scan_prefix`."""
+        return self._reads.scan_prefix(prefix, reverse=reverse)
+
+    def scan_arrow(
+        self,
+        start: bytes | None = None,
+        end: bytes | None = None,
+        *,
+        prefix: bytes | None = None,
+        columns: Sequence[str] = ("key", "value"),
+    ) -> pa.RecordBatchReader:
+        """As `Database.scan_arrow`."""
+        return self._reads.scan_arrow(start, end, prefix=prefix, columns=columns)
 
     def close(self) -> None:
-        """Let its version go; again is fine. Scans that have begun go on."""
-        self._standing = None
+        """Release its version; scans that have begun continue. Closing twice is a no-op."""
+        self._fixed.close()
 
     def __repr__(self) -> str:
-        return f"Snapshot(sequence={self.sequence}{', closed' if self._standing is None else ''})"
+        return f"Snapshot(sequence={self.sequence}{'' if self._fixed.is_open else ', closed'})"
 
     def __enter__(self) -> Snapshot:
         return self

@@ -1,15 +1,17 @@
-"""What an open database says of itself. Pure data."""
+"""Sizes and counts of an open database."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["DatabaseStats"]
+from lakebed.kv.writer import WriterCore
+
+__all__ = ["DatabaseStats", "stats_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseStats:
-    """What an open database is made of now. Cost: no request."""
+    """Sizes and counts of an open database at one moment."""
 
     url: str
     epoch: int
@@ -35,3 +37,29 @@ class DatabaseStats:
     cache_bytes_max: int
     fenced: bool
     """A newer writer owns it: nothing can be written, reads may be out of date."""
+
+
+def stats_of(writer: WriterCore) -> DatabaseStats:
+    """The figures of an open database now. Cost: no request."""
+    manifest = writer.claim.log.seen or writer.claim.manifest
+    with writer.lock:
+        tree = writer.tree
+        file_set = tree.file_set
+        return DatabaseStats(
+            url=writer.url,
+            epoch=writer.claim.epoch,
+            manifest_id=manifest.manifest_id,
+            last_sequence=tree.last_sequence,
+            durable_sequence=writer.commit.durable_sequence,
+            memtable_bytes=tree.unflushed_bytes,
+            memtables_waiting=tree.waiting_count,
+            l0_count=tree.l0_count,
+            run_count=len(file_set.runs),
+            file_count=len(file_set.files()),
+            file_bytes=file_set.size_bytes,
+            log_objects_written=0 if writer.groups is None else writer.groups.appended_count,
+            checkpoint_count=len(manifest.checkpoints),
+            cache_bytes=writer.engine.cache.size_bytes,
+            cache_bytes_max=writer.engine.cache.bytes_max,
+            fenced=writer.commit.fenced is not None,
+        )

@@ -15,22 +15,21 @@ Does not know: logs, files. What was written since comes from memory alone; a tr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, get_args
 
 import pyarrow as pa
 
-from lakebed.errors import Closed, Conflict, InvalidRequest, LakebedError
+from lakebed.errors import Conflict, InvalidRequest
 from lakebed.kv.batch import check_batch_size, lifetime_ms
-from lakebed.kv.reading import Bounds, Reading, check_prefix, check_range
+from lakebed.kv.ranges import Bounds, check_prefix, check_range
+from lakebed.kv.read_core import FixedView, ReadCore
+from lakebed.kv.writer import WriterCore
 from lakebed.lsm.model import Kind, check_key, check_value
-from lakebed.lsm.operators import MergeOperator
-from lakebed.lsm.tree import Tree
-from lakebed.lsm.view import View
 
-__all__ = ["Isolation", "Transaction", "TransactionHome"]
+__all__ = ["Isolation", "Transaction", "begin_transaction"]
 
 Isolation = Literal["snapshot", "serializable"]
 
@@ -45,57 +44,22 @@ class _Write(NamedTuple):
     lifetime_ms: int | None
 
 
-class TransactionHome(Protocol):
-    """What a transaction needs of its database."""
-
-    def append_rows(
-        self,
-        keys: Sequence[bytes],
-        values: Sequence[bytes | None],
-        kinds: Sequence[int] | None,
-        expires: Sequence[int | None] | None,
-        *,
-        check: Callable[[], None] | None,
-        await_durable: bool,
-    ) -> None:
-        """Write rows at once; `check` runs under the tree's lock just before, and what it raises stops them."""
-        ...
-
-    def now_ms(self) -> int:
-        """Unix time in milliseconds."""
-        ...
-
-    def required_operator(self) -> MergeOperator:
-        """The database's merge operator. Raises `InvalidRequest` when it has none."""
-        ...
-
-
-class Transaction(Reading):
+class Transaction:
     """Made by `Database.transaction`. In a ``with`` it commits at the end of the block, and rolls back on an exception.
 
-    Not thread-safe: one thread uses it. One that is let go without an end is rolled back.
+    Not thread-safe: one thread uses it. One that is abandoned without an end is rolled back.
     """
 
-    def __init__(
-        self,
-        home: TransactionHome,
-        tree: Tree,
-        view: View,
-        hold: object,
-        *,
-        isolation: Isolation,
-        await_durable: bool,
-        explain: Callable[[LakebedError], LakebedError],
-    ) -> None:
-        self._home = home
-        self._tree = tree
-        self._standing: tuple[View, object] | None = (view, hold)
+    def __init__(self, writer: WriterCore, fixed: FixedView, *, isolation: Isolation, await_durable: bool) -> None:
+        self._writer = writer
+        self._fixed = fixed
+        self._reads = ReadCore(fixed)
         self._await_durable = await_durable
-        self._better = explain
         self._serializable = isolation == "serializable"
         self._writes: dict[bytes, list[_Write]] = {}
         self._read_keys: set[bytes] = set()
         self._read_ranges: list[Bounds] = []
+        view, _ = fixed.pinned_view()
         assert view.sequence is not None, "a view of files alone"
         self.sequence: int = view.sequence
         """The last write that it sees, but for its own."""
@@ -104,50 +68,39 @@ class Transaction(Reading):
 
     def put(self, key: bytes, value: bytes, *, ttl: timedelta | None = None) -> None:
         """Give a key a value at commit. A lifetime counts from the commit. Raises `InvalidRequest`, `Closed`."""
-        self._stand()
+        self._fixed.pinned_view()
         lifetime = None if ttl is None else lifetime_ms(ttl)
         self._writes[check_key(key)] = [_Write(Kind.PUT, check_value(value), lifetime)]
 
     def delete(self, key: bytes) -> None:
-        """Take a key away at commit. Raises `InvalidRequest`, `Closed`."""
-        self._stand()
+        """Delete a key at commit. Raises `InvalidRequest`, `Closed`."""
+        self._fixed.pinned_view()
         self._writes[check_key(key)] = [_Write(Kind.DELETE, None, None)]
 
     def merge(self, key: bytes, operand: bytes) -> None:
         """Combine a key's value with an operand at commit. Raises `InvalidRequest`, `Closed`."""
-        self._stand()
-        self._home.required_operator().check(check_value(operand))
+        self._fixed.pinned_view()
+        self._writer.required_operator().check(check_value(operand))
         self._writes.setdefault(check_key(key), []).append(_Write(Kind.MERGE, operand, None))
 
     # ---- reading
 
-    def _stand(self) -> tuple[View, object]:
-        if self._standing is None:
-            raise Closed("The transaction has ended: begin a new one.")
-        return self._standing
-
-    def _explain(self, error: LakebedError) -> LakebedError:
-        return self._better(error)
-
     def get(self, key: bytes) -> bytes | None:
         """The value of a key as this transaction sees it; None when there is none. Raises as `Database.get`."""
         check_key(key)
-        view, _ = self._stand()
+        self._fixed.pinned_view()
         own = self._writes.get(key)
         if own is not None and own[0].kind is not Kind.MERGE:
             return self._combined(key, None, own)
         if self._serializable:
             self._read_keys.add(key)
-        try:
-            below: bytes | None = view.get(key)
-        except LakebedError as error:
-            self._raise_better(error)
+        below = self._fixed.get(key)
         return below if own is None else self._combined(key, below, own)
 
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
         """The values of many keys, in the order asked; None where there is none. Raises as `get`."""
         wanted = keys if isinstance(keys, bytes | str) else list(keys)  # one key instead of several is refused below
-        found = super().get_many(wanted)
+        found = self._reads.get_many(wanted)
         for i, key in enumerate(wanted):
             assert isinstance(key, bytes)
             own = self._writes.get(key)
@@ -162,20 +115,24 @@ class Transaction(Reading):
         if own[0].kind is not Kind.MERGE:
             below, own = own[0].value, own[1:]
         operands = [write.value for write in own if write.value is not None]
-        return self._home.required_operator().combine(key, below, operands) if operands else below
+        return self._writer.required_operator().combine(key, below, operands) if operands else below
 
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         """As `Database.scan`, with the writes that this transaction had made when it was called."""
-        bounds = check_range(start, end)
-        view, hold = self._stand()
-        return iter(()) if bounds is None else self._scanned(view, hold, bounds, reverse)
+        return self._scan(check_range(start, end), reverse)
 
-    def _scanned(self, view: View, hold: object, bounds: Bounds, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+    def scan_prefix(self, prefix: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """As `Database.scan_prefix`, with the writes that this transaction had made when it was called."""
+        return self._scan(check_prefix(prefix), reverse)
+
+    def _scan(self, bounds: Bounds | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+        below = self._reads.scan_bounds(bounds, reverse=reverse)
+        if bounds is None:
+            return below
         if self._serializable:
             self._read_ranges.append(bounds)
-        below = super()._scanned(view, hold, bounds, reverse)
         own = {key: tuple(writes) for key, writes in self._writes.items() if _covers(bounds, key)}
         return self._merged(below, own, reverse) if own else below
 
@@ -213,16 +170,15 @@ class Transaction(Reading):
         if bounds is None or not any(_covers(bounds, key) for key in self._writes):
             if bounds is not None and self._serializable:
                 self._read_ranges.append(bounds)
-            return super().scan_arrow(start, end, prefix=prefix, columns=columns)
-        # The rules of the arguments are the same; asking for what is below checks them.
-        schema = super().scan_arrow(start, end, prefix=prefix, columns=columns).schema
+            return self._reads.scan_arrow(start, end, prefix=prefix, columns=columns)
+        # This checks the arguments, too.
+        schema = self._reads.scan_arrow(start, end, prefix=prefix, columns=columns).schema
         if not set(columns) <= {"key", "value"}:
             raise InvalidRequest(
                 "Rows that a transaction has not committed yet have no sequence and no end: ask for key and value.",
                 kind="unknown_column",
             )
-        view, hold = self._stand()
-        return pa.RecordBatchReader.from_batches(schema, _batched(self._scanned(view, hold, bounds, False), schema))
+        return pa.RecordBatchReader.from_batches(schema, _batched(self._scan(bounds, False), schema))
 
     # ---- the end
 
@@ -235,7 +191,7 @@ class Transaction(Reading):
             Fenced, OutcomeUnknown, ...: as `Database.write`.
             Closed: it has ended already.
         """
-        self._stand()
+        self._fixed.pinned_view()
         try:
             if self._writes:
                 self._write()
@@ -251,8 +207,8 @@ class Transaction(Reading):
         values = [row.value for row in rows]
         check_batch_size(keys, values, what="transaction")
         special = any(row.kind is Kind.MERGE or row.lifetime_ms is not None for row in rows)
-        now_ms = self._home.now_ms()
-        self._home.append_rows(
+        now_ms = self._writer.now_ms()
+        self._writer.append_rows(
             keys,
             values,
             [row.kind for row in rows] if special else None,
@@ -262,8 +218,8 @@ class Transaction(Reading):
         )
 
     def _check(self) -> None:
-        """Raise `Conflict` when somebody else wrote what this transaction rests on. Under the tree's lock."""
-        tree, since = self._tree, self.sequence
+        """Raise `Conflict` if another writer changed what this transaction depends on. Under the tree's lock."""
+        tree, since = self._writer.tree, self.sequence
         for key in (*self._writes, *self._read_keys):
             if tree.written_since(key, since):
                 raise _overtaken(key, since)
@@ -275,8 +231,8 @@ class Transaction(Reading):
                     raise _overtaken(key, since)
 
     def rollback(self) -> None:
-        """Forget everything; the transaction is over. Again, or after a commit, is fine."""
-        self._standing = None
+        """Discard the writes; the transaction is over. A no-op if it has ended already."""
+        self._fixed.close()
         self._writes = {}
         self._read_keys = set()
         self._read_ranges = []
@@ -284,7 +240,7 @@ class Transaction(Reading):
     @property
     def is_open(self) -> bool:
         """Whether it has neither committed nor been rolled back."""
-        return self._standing is not None
+        return self._fixed.is_open
 
     def __repr__(self) -> str:
         isolation = "serializable" if self._serializable else "snapshot"
@@ -301,6 +257,24 @@ class Transaction(Reading):
             self.rollback()
         elif self.is_open:
             self.commit()
+
+
+def begin_transaction(writer: WriterCore, isolation: Isolation, *, await_durable: bool) -> Transaction:
+    """As `Database.transaction`."""
+    if isolation not in get_args(Isolation):
+        raise InvalidRequest(
+            f"The isolation of a transaction is snapshot or serializable, and {isolation!r} was asked for.",
+            kind="unknown_isolation",
+        )
+    writer.check_open()
+    with writer.lock:
+        since = writer.tree.last_sequence
+        writer.tree.hold_history(since)
+    view, pin = writer.pinned_view()
+    fixed = FixedView(view, pin, writer=writer, closed="The transaction has ended: begin a new one.")
+    transaction = Transaction(writer, fixed, isolation=isolation, await_durable=await_durable)
+    writer.keep_history(transaction, since)
+    return transaction
 
 
 def _overtaken(key: bytes, since: int) -> Conflict:

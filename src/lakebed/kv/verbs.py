@@ -1,8 +1,7 @@
-"""Every verb on a database that needs no open one, and the `Versioned` contract over them.
+"""`DatabaseVerbs`: every verb on a database that needs no open one, and the `Versioned` contract over them.
 
-Owns: `DatabaseVerbs`, which an open database hands out as `Database.admin`. Invariants: it holds no state but the
-place, so every call sees the newest manifest, with no writer open, beside a running one, and from several threads.
-Does not know: how to open for writing (`lakebed.kv.admin`), or how any verb does its work: it delegates.
+An open database has one as `Database.admin`. Does not know: how any verb does its work, and how to open a database for
+writing: that would be a cycle of imports (`lakebed.kv.admin` adds it).
 """
 
 from __future__ import annotations
@@ -54,7 +53,9 @@ _PASSING_LIFETIME: Final = timedelta(hours=1)
 
 
 class DatabaseVerbs:
-    """A database by its place, open or not. Thread-safe.
+    """A database by its location, open or not. Thread-safe.
+
+    Holds no state but the location, so every call sees the newest manifest, with or without a running writer.
 
     Attributes:
         location: its folder.

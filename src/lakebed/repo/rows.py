@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from lakebed.kv.reading import prefix_end
+from lakebed.kv.ranges import prefix_end
 from lakebed.lsm.block import offsets_of
 from lakebed.lsm.merge import Part, Window, cut_windows
 from lakebed.lsm.model import ROW_SCHEMA, Kind

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from lakebed.key_value.port import KeyValue
-from lakebed.kv.reading import prefix_end
+from lakebed.kv.ranges import prefix_end
 from lakebed.lsm.file_id import mint_file_id
 from lakebed.repo.layout import audit_key
 from lakebed.repo.records import decode_record, encode_record

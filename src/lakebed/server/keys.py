@@ -31,7 +31,7 @@ import msgspec
 from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.http.declaration import ROLES, Role
 from lakebed.key_value.port import KeyValue
-from lakebed.kv.reading import prefix_end
+from lakebed.kv.ranges import prefix_end
 from lakebed.repo.layout import access_key_key
 from lakebed.repo.names import check_repository_name
 from lakebed.repo.records import decode_record, encode_record

@@ -59,7 +59,7 @@ def test_the_log_is_read_into_bounded_tables(shop: Shop) -> None:
         database.delete(key_of(7))
         with shop.reader(max_memtable_bytes=2_000) as reader:
             assert shop.numbers(reader) == [number for number in range(40) if number != 7]
-            sizes = [table.size_bytes for table in reader._tail.memtables]
+            sizes = [table.size_bytes for table in reader._core._tail.memtables]
             assert len(sizes) > 3
             assert max(sizes) <= 2_500
 
@@ -76,7 +76,7 @@ def test_a_poll_brings_log_and_files(shop: Shop) -> None:
         database.put(key_of(2), value_of(2))
         assert reader.poll_once() is True
         assert shop.numbers(reader) == [1, 2]
-        assert [table.keys for table in reader._tail.memtables] == [[key_of(2)]]
+        assert [table.keys for table in reader._core._tail.memtables] == [[key_of(2)]]
         assert len(reader.manifest.l0) == 1
 
 

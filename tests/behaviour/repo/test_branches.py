@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, OutcomeUnknown
-from lakebed.kv.reading import prefix_end
+from lakebed.kv.ranges import prefix_end
 from lakebed.repo.branches import create_branch, delete_branch, list_branches, load_branch, undelete_branch
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.heads import seal

@@ -27,7 +27,7 @@ from lakebed.errors import (
 )
 from lakebed.fsck.model import CheckReport, Findings
 from lakebed.fsck.repository import check_repository
-from lakebed.kv.reading import prefix_end
+from lakebed.kv.ranges import prefix_end
 from lakebed.repo.data import upload
 from lakebed.repo.options import CollectionOptions, RangeOptions, RepositoryOptions
 from lakebed.repo.repository import Repository

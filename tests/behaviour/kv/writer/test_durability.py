@@ -20,7 +20,7 @@ from lakebed.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from lakebed.kv import Database, DatabaseOptions, DatabaseReader, ReaderOptions, WriteBatch, steps
+from lakebed.kv import Database, DatabaseOptions, DatabaseReader, ReaderOptions, WriteBatch, writer
 from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.lease import Process, read_lease, this_process
 from lakebed.kv.wal import WalLog
@@ -202,7 +202,7 @@ NO_TIME = 2**63
 def write_badly(db: Database, *keys: bytes, wait: bool = True) -> None:
     """Write rows that no log record can hold, as a check that is missing somewhere would."""
     count = len(keys)
-    db.append_rows(keys, [b"bad"] * count, [0] * count, [NO_TIME] * count, check=None, await_durable=wait)
+    db._writer.append_rows(keys, [b"bad"] * count, [0] * count, [NO_TIME] * count, check=None, await_durable=wait)
 
 
 def test_rows_that_cannot_be_encoded_fail_their_own_writer(place: DatabaseLocation, open_at: Opener) -> None:
@@ -441,7 +441,7 @@ def test_a_crash_at_any_store_call_loses_nothing_acknowledged(
 
     With `left_max` 0 the close puts the rest of the log into a file, in several steps.
     """
-    monkeypatch.setattr(steps, "LOG_OBJECTS_LEFT_MAX", left_max)
+    monkeypatch.setattr(writer, "LOG_OBJECTS_LEFT_MAX", left_max)
     environment = Environment(clock=clock)
     options = DatabaseOptions(
         background=False, l0_sst_bytes=2_000, l0_compaction_count=2, block_bytes=256, wal_enabled=wal_enabled

@@ -81,7 +81,7 @@ def _in_fork(act: Any) -> str:
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_fork_cannot_write_in_its_parents_name(database: kv.Database) -> None:
     """In the child the database is closed, whatever locks were held; the parent goes on, and keeps its lease."""
-    with database._lock:  # as another thread of the parent may, at the moment of the fork
+    with database._writer.lock:  # as another thread of the parent may, at the moment of the fork
         put = _in_fork(lambda: database.put(b"k", b"child"))
     assert put.startswith("Closed: ")
     assert "forked" in put

@@ -9,12 +9,12 @@ from datetime import timedelta
 import pytest
 
 from lakebed.errors import Conflict, Fenced, InvalidRequest, OutcomeUnknown, Unavailable
-from lakebed.kv import CollectorOptions, Database, DatabaseOptions, steps
+from lakebed.kv import CollectorOptions, Database, DatabaseOptions, writer
 from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.lease import Process, read_lease, this_process
 from lakebed.kv.manifests import ManifestLog
-from lakebed.kv.steps import LOG_OBJECTS_LEFT_MAX
 from lakebed.kv.wal import WalLog
+from lakebed.kv.writer import LOG_OBJECTS_LEFT_MAX
 from lakebed.lsm.operators import OPERATORS, MergeOperator, register_operator
 from lakebed.testing import Fault, FaultyStore, ManualClock
 
@@ -105,7 +105,7 @@ def test_closing_succeeds_though_the_log_cannot_be_shortened(
     place: DatabaseLocation, open_at: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was acknowledged is in the log; the next close puts it into files."""
-    monkeypatch.setattr(steps, "LOG_OBJECTS_LEFT_MAX", 2)
+    monkeypatch.setattr(writer, "LOG_OBJECTS_LEFT_MAX", 2)
     store = FaultyStore(
         place.store, faults=lambda _, call: Fault.ERROR_BEFORE if call.path.startswith("sst/") else None
     )

@@ -1,15 +1,15 @@
-"""What a reader stands on: its own checkpoint, somebody's checkpoint, one version, or just the newest manifest.
+"""Which version a reader reads: pinned by its own checkpoint, by another one, by its number, or just the newest.
 
-Owns: `Ground` (the version that is read, and what pins it) and the four ways to come by one. `settle` is called when a
-reader opens, at each poll, and when a file is gone.
+Owns: `PinnedVersion` and the four sources of one. `acquire` is called when a reader opens, at each poll, and when a
+file is gone.
 
 Invariants:
-- Of its own checkpoints a reader keeps the one it shows and every older one that a scan stands on: the scan refers to
-  the `Stand`, and the first update after the last reference is gone leaves the checkpoint out. Nothing is released by
-  a call, so no lock is taken while an abandoned scan is torn down, whichever thread that happens in.
-- The checkpoint that is shown is never taken away: it becomes an older one when a newer ground was returned, and goes
+- Of its own checkpoints a reader keeps the one it shows and every older one that a scan reads: the scan references the
+  `CheckpointRef`, and the first update after the last reference is gone leaves the checkpoint out. Nothing is released
+  by a call, so no lock is taken while an abandoned scan is torn down, in whichever thread that happens.
+- The checkpoint that is shown is never removed: it becomes an older one when a newer version was acquired, and goes
   with a later update.
-- An own checkpoint that is gone or expired is no ground any more: a new one is made from the newest manifest.
+- An own checkpoint that is gone or expired pins nothing any more: a new one is made from the newest manifest.
 
 Does not know: rows, views, threads.
 """
@@ -35,58 +35,57 @@ from lakebed.kv.checkpoint import (
     with_refreshed,
     without_checkpoint,
 )
+from lakebed.kv.checkpoint_refs import CheckpointRef
 from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Checkpoint, Manifest, Owner
 from lakebed.kv.options import ReaderOptions
 
-__all__ = ["Footing", "Ground", "Latest", "OnCheckpoint", "OnVersion", "OwnCheckpoint", "Stand"]
-
-
-class Stand:
-    """Whoever refers to it stands on the checkpoint of this id."""
-
-    __slots__ = ("__weakref__", "checkpoint_id")
-
-    def __init__(self, checkpoint_id: str) -> None:
-        self.checkpoint_id = checkpoint_id
+__all__ = [
+    "CheckpointSource",
+    "LatestSource",
+    "OwnCheckpointSource",
+    "PinnedVersion",
+    "ReadVersionSource",
+    "VersionSource",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
-    """A version to read."""
+class PinnedVersion:
+    """A version to read, and what pins it."""
 
     manifest: Manifest
     """Whose files are read."""
     newest: Manifest
-    """What the log is read by: the newest manifest when this was decided; of a version that stands still, itself."""
+    """What the log is read by: the newest manifest when this was decided; for a fixed version, its own."""
     through: int | None
     """Last log object that belongs to the version; None: as far as the log goes."""
     checkpoint: Checkpoint | None
     """What pins it."""
-    stand: Stand | None = None
-    """Refer to it for as long as files of this version are read."""
+    ref: CheckpointRef | None = None
+    """Reference it as long as files of this version are read."""
 
 
-class Footing(Protocol):
-    """A way to stand on a database."""
+class ReadVersionSource(Protocol):
+    """Decides which version a reader reads."""
 
     @property
     def moves(self) -> bool:
         """Whether there is ever anything new."""
         ...
 
-    def settle(self) -> Ground:
-        """The ground to stand on now. Raises what `check_open` and `find_checkpoint` raise, and `NotFound`."""
+    def acquire(self) -> PinnedVersion:
+        """The version to read now. Raises what `check_open` and `find_checkpoint` raise, and `NotFound`."""
         ...
 
     def leave(self) -> None:
-        """Take back what was written into the manifest, if anything."""
+        """Remove what was written into the manifest, if anything."""
         ...
 
 
-class OnCheckpoint:
-    """On a checkpoint that somebody else keeps; it is neither moved nor refreshed."""
+class CheckpointSource:
+    """A checkpoint of another owner; it is neither moved nor refreshed."""
 
     moves = False
 
@@ -95,21 +94,21 @@ class OnCheckpoint:
         self._wanted = checkpoint
         self._log = ManifestLog(location)
 
-    def settle(self) -> Ground:
+    def acquire(self) -> PinnedVersion:
         """The checkpoint's version, for as long as it lives; of a destroyed database too. Cost: 1 LIST + 1 or 2 GET."""
         newest = self._log.latest()
         now_ms = self._location.environment.clock.now_ms()
         found = find_checkpoint(newest, self._wanted, now_ms=now_ms, url=self._location.url)
-        self._wanted = found.id  # a name may pass to another checkpoint; a reader stays where it is
+        self._wanted = found.id  # a name may pass to another checkpoint; the reader stays on this one
         pinned = self._log.load(found.manifest_id)
-        return Ground(pinned, pinned, pinned.wal_id_last_seen, found)
+        return PinnedVersion(pinned, pinned, pinned.wal_id_last_seen, found)
 
     def leave(self) -> None:
         """Nothing was written."""
 
 
-class OnVersion:
-    """On a manifest that can be read without a checkpoint; a collection may take it apart meanwhile."""
+class VersionSource:
+    """A manifest that is read without a checkpoint; a collection may delete its files meanwhile."""
 
     moves = False
 
@@ -118,20 +117,20 @@ class OnVersion:
         self._version = version
         self._log = ManifestLog(location)
 
-    def settle(self) -> Ground:
-        """The version. Raises `NotFound` when it is not readable any more. Cost: 1 LIST + 2 GET."""
+    def acquire(self) -> PinnedVersion:
+        """The version. Raises `NotFound` if it is not readable any more. Cost: 1 LIST + 2 GET."""
         newest = check_open(self._log.latest(), self._location.url)
         now_ms = self._location.environment.clock.now_ms()
         check_readable(newest, self._version, now_ms=now_ms, url=self._location.url)
         manifest = self._log.load(self._version)
-        return Ground(manifest, manifest, manifest.wal_id_last_seen, None)
+        return PinnedVersion(manifest, manifest, manifest.wal_id_last_seen, None)
 
     def leave(self) -> None:
         """Nothing was written."""
 
 
-class Latest:
-    """On the newest manifest, without any pin: files may go, and then the newest manifest is read again."""
+class LatestSource:
+    """The newest manifest, without a pin: if files are gone, the newest manifest is read again."""
 
     moves = True
 
@@ -139,17 +138,17 @@ class Latest:
         self._location = location
         self._log = ManifestLog(location)
 
-    def settle(self) -> Ground:
+    def acquire(self) -> PinnedVersion:
         """The newest version. Cost: 1 LIST, and 1 GET when it is new."""
         newest = check_open(self._log.latest(), self._location.url)
-        return Ground(newest, newest, None, None)
+        return PinnedVersion(newest, newest, None, None)
 
     def leave(self) -> None:
         """Nothing was written."""
 
 
-class OwnCheckpoint:
-    """On a checkpoint of our own that follows the database's files."""
+class OwnCheckpointSource:
+    """A checkpoint of our own that follows the database's files."""
 
     moves = True
 
@@ -158,17 +157,17 @@ class OwnCheckpoint:
         self._log = ManifestLog(location)
         self._lifetime_ms = lifetime_in_ms(options.checkpoint_lifetime)
         self._owner = Owner("reader", host=socket.gethostname(), pid=os.getpid())
-        self._stand: Stand | None = None
+        self._ref: CheckpointRef | None = None
         self._manifest: Manifest | None = None
-        """The one that the checkpoint of `_stand` pins."""
-        self._older: list[tuple[str, weakref.ref[Stand]]] = []
+        """The one that the checkpoint of `_ref` pins."""
+        self._older: list[tuple[str, weakref.ref[CheckpointRef]]] = []
         self._refreshed_s = location.environment.clock.monotonic_s()
         """When our checkpoints last got a whole lifetime, by the monotonic clock: the wall clock may be set back."""
         self._asked_id: str | None = None
-        """Of a checkpoint whose making was not answered: the next try is about the same one."""
+        """Of a checkpoint whose creation was not answered: the next try uses the same id."""
 
-    def settle(self) -> Ground:
-        """Keep, refresh or re-establish the checkpoint, and leave out the older ones that nobody stands on.
+    def acquire(self) -> PinnedVersion:
+        """Keep, refresh or re-establish the checkpoint, and remove the older ones that no scan reads.
 
         Cost: 1 LIST, and 1 GET when the manifest is new; an update (1 PUT + 1 LIST, and 1 LIST of the log for a new
         checkpoint) when files have changed, half of a lifetime has passed, or an older checkpoint can go.
@@ -180,24 +179,24 @@ class OwnCheckpoint:
             newest = self._establish()
         elif self._is_half_over(own, now_ms) or self._free_ids():
             newest = self._update_kept()
-        manifest, stand = self._manifest, self._stand
+        manifest, ref = self._manifest, self._ref
         assert manifest is not None
-        assert stand is not None
+        assert ref is not None
         own = self._own(newest, now_ms)
         if own is None:
             raise self._lost()
-        return Ground(manifest, newest, None, own, stand)
+        return PinnedVersion(manifest, newest, None, own, ref)
 
     def _own(self, manifest: Manifest, now_ms: int) -> Checkpoint | None:
-        if self._stand is None:
+        if self._ref is None:
             return None
-        wanted = self._stand.checkpoint_id
+        wanted = self._ref.checkpoint_id
         return next((one for one in live_checkpoints(manifest, now_ms) if one.id == wanted), None)
 
     def _lost(self) -> InvalidRequest:
         return InvalidRequest(
             f"The reader's checkpoint in {self._location.url} is gone as soon as it was made: its lifetime of "
-            f"{self._lifetime_ms} ms is too short, or somebody deletes it.",
+            f"{self._lifetime_ms} ms is too short, or another process deletes it.",
             kind="invalid_db_state",
             url=self._location.url,
         )
@@ -218,8 +217,8 @@ class OwnCheckpoint:
         return own.expires_at_ms - now_ms < self._lifetime_ms / 2 or since_s > self._lifetime_ms / 2000
 
     def _free_ids(self) -> list[str]:
-        """Older checkpoints that nobody stands on any more."""
-        return [one for one, stand in self._older if stand() is None]
+        """Older checkpoints that no scan reads any more."""
+        return [one for one, ref in self._older if ref() is None]
 
     def _establish(self) -> Manifest:
         own_id = self._asked_id or new_uuid(self._location.environment.rng)
@@ -245,9 +244,9 @@ class OwnCheckpoint:
         self._refreshed_s = begun_s
         pinned = next(one.manifest_id for one in newest.checkpoints if one.id == own_id)
         self._manifest = newest if pinned == newest.manifest_id else self._log.load(pinned)
-        if self._stand is not None:
-            self._older.append((self._stand.checkpoint_id, weakref.ref(self._stand)))
-        self._stand, self._asked_id = Stand(own_id), None
+        if self._ref is not None:
+            self._older.append((self._ref.checkpoint_id, weakref.ref(self._ref)))
+        self._ref, self._asked_id = CheckpointRef(own_id), None
         self._forget(free)
         return newest
 
@@ -267,26 +266,26 @@ class OwnCheckpoint:
         return newest
 
     def _kept_up(self, manifest: Manifest, free: list[str], now_ms: int) -> Manifest:
-        """Without the checkpoints that are free, and with a whole lifetime ahead for ours that are live."""
+        """Without the checkpoints that are free, and with a full lifetime from now for ours that are live."""
         for one in free:
             manifest = without_checkpoint(manifest, one)
         if self._lifetime_ms is None:
             return manifest
         ours = {one for one, _ in self._older} - set(free)
-        if self._stand is not None:
-            ours.add(self._stand.checkpoint_id)
+        if self._ref is not None:
+            ours.add(self._ref.checkpoint_id)
         for checkpoint in live_checkpoints(manifest, now_ms):
             if checkpoint.id in ours:
                 manifest = with_refreshed(manifest, checkpoint.id, expires_at_ms=now_ms + self._lifetime_ms)
         return manifest
 
     def _forget(self, ids: list[str]) -> None:
-        self._older = [(one, stand) for one, stand in self._older if one not in ids]
+        self._older = [(one, ref) for one, ref in self._older if one not in ids]
 
     def leave(self) -> None:
-        """Take all our checkpoints out of the manifest, also those that abandoned scans stand on. Cost: 1 update."""
+        """Remove all our checkpoints from the manifest, also those that abandoned scans read. Cost: 1 update."""
         ours = [one for one, _ in self._older]
-        ours += [] if self._stand is None else [self._stand.checkpoint_id]
+        ours += [] if self._ref is None else [self._ref.checkpoint_id]
         ours += [] if self._asked_id is None else [self._asked_id]
 
         def change(manifest: Manifest) -> Manifest | None:
@@ -297,4 +296,4 @@ class OwnCheckpoint:
 
         if ours:
             self._log.update(change)
-        self._stand, self._asked_id, self._older = None, None, []
+        self._ref, self._asked_id, self._older = None, None, []

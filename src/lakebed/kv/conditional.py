@@ -1,0 +1,110 @@
+"""Conditional writes: a batch that is written if some keys have expected values.
+
+Owns: `write_if`, the one way of `Database.set_if` and `Database.write_if`. Invariant: under the lock, just before the
+rows enter the memtable, every expected key has its expected value. Does not know: how rows become durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from lakebed.errors import Conflict, LakebedError
+from lakebed.kv.batch import WriteBatch
+from lakebed.kv.read_core import raise_explained
+from lakebed.kv.writer import WriterCore
+from lakebed.lsm.view import View
+
+__all__ = ["append_batch", "write_if"]
+
+
+def append_batch(
+    writer: WriterCore, batch: WriteBatch, *, await_durable: bool, check: Callable[[], None] | None = None
+) -> None:
+    """Write a batch that was checked; `check` as for `WriterCore.append_rows`."""
+    kinds, expires = batch.columns(writer.now_ms())
+    writer.append_rows(batch.keys, batch.values, kinds, expires, check=check, await_durable=await_durable)
+
+
+def write_if(
+    writer: WriterCore, batch: WriteBatch, expected: Mapping[bytes, bytes | None], *, await_durable: bool
+) -> None:
+    """Write a batch if every expected key has its value; arguments were checked. As `Database.write_if`."""
+    writer.check_owned()
+    if batch.keys:
+        try:  # nearly always the expected keys were just read
+            check = partial(_check_in_memory, writer, expected)
+            append_batch(writer, batch, check=check, await_durable=await_durable)
+            return
+        except _Overtaken:
+            pass
+    tree = writer.tree
+    while True:
+        with writer.lock:
+            view = tree.view_locked()
+            since = tree.last_sequence
+            tree.hold_history(since)
+            unsure = {key: value for key, value in expected.items() if not tree.surely_is(key, value)}
+        try:
+            ends_ms = _check_values(writer, view, unsure, await_durable=await_durable)
+            if not batch.keys:
+                if await_durable:
+                    writer.confirm(view, *expected)
+                return
+            check = partial(_check_unchanged, writer, expected, since, ends_ms)
+            append_batch(writer, batch, check=check, await_durable=await_durable)
+            return
+        except _Overtaken:
+            continue
+        finally:
+            with writer.lock:
+                tree.release_history(since)
+
+
+def _check_in_memory(writer: WriterCore, expected: Mapping[bytes, bytes | None]) -> None:
+    """Raise `_Overtaken` unless memory alone shows that every key has the value expected. Under the lock."""
+    surely_is = writer.tree.surely_is
+    for key, value in expected.items():
+        if not surely_is(key, value):
+            raise _Overtaken
+
+
+def _check_values(
+    writer: WriterCore, view: View, expected: Mapping[bytes, bytes | None], *, await_durable: bool
+) -> int | None:
+    """When the first of the expected values expires (Unix ms; None: never). Raises `Conflict` for any other value."""
+    ends_ms: int | None = None
+    for key, value in expected.items():
+        try:
+            row = view.get_row(key)
+        except LakebedError as error:
+            raise_explained(writer, error)
+        if (None if row is None else row.value) != value:
+            if await_durable:
+                writer.confirm(view, key)
+            raise Conflict(
+                f"The key {key!r} has another value than the one expected: read it and decide again.",
+                kind="unexpected_value",
+                key=key,
+            )
+        if row is not None and row.expires_at_ms is not None:
+            ends_ms = row.expires_at_ms if ends_ms is None else min(ends_ms, row.expires_at_ms)
+    return ends_ms
+
+
+def _check_unchanged(writer: WriterCore, expected: Iterable[bytes], since: int, ends_ms: int | None) -> None:
+    """Raise `_Overtaken` if a key was written since a sequence, or one of the values has expired. Under the lock.
+
+    Also if what was written since is not in memory any more: then everything has to be read again.
+    """
+    if ends_ms is not None and writer.now_ms() >= ends_ms:
+        raise _Overtaken
+    try:
+        if any(writer.tree.written_since(key, since) for key in expected):
+            raise _Overtaken
+    except Conflict as forgotten:
+        raise _Overtaken from forgotten
+
+
+class _Overtaken(Exception):  # between two functions of this file
+    """An expected key may have another value than the one that was read: read again."""

@@ -1,0 +1,177 @@
+"""Scans and bulk reads: the code that databases, snapshots, transactions and readers share.
+
+Owns: the checks of arguments, and what keeps the files of a scan alive. Invariant: a scan reads the version at which it
+was called, not the one at which its first row is taken. Does not know: where a view comes from (`ViewSource`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NoReturn, Protocol, TypeVar
+
+import pyarrow as pa
+
+from lakebed.errors import Closed, Corruption, InvalidRequest, LakebedError, NotFound
+from lakebed.kv.ranges import Bounds, check_prefix, check_range
+from lakebed.lsm.model import KEY_BYTES_MAX, ROW_SCHEMA, check_key
+from lakebed.lsm.view import View
+
+__all__ = ["FixedView", "ReadCore", "ViewSource", "raise_explained", "read_lazily"]
+
+T = TypeVar("T")
+
+
+class ViewSource(Protocol):
+    """Where reads get their view."""
+
+    def pinned_view(self) -> tuple[View, object]:
+        """A view, and an object that keeps its files as long as it is referenced. Raises `Closed`."""
+        ...
+
+    def explain(self, error: LakebedError) -> LakebedError:
+        """Why a file is gone or damaged: a more precise error if there is one, otherwise the same."""
+        ...
+
+    def read(self, view: View, pin: object, rows_of: Callable[[View], Iterable[T]]) -> Iterator[T]:
+        """Give the rows of a view lazily. `read_lazily`, unless a scan can move on to another version."""
+        ...
+
+
+def raise_explained(source: ViewSource, error: LakebedError) -> NoReturn:
+    """Raise an error of a read, or what the source makes of it."""
+    explained = source.explain(error) if isinstance(error, NotFound | Corruption) else error
+    if explained is error:
+        raise error
+    raise explained from error
+
+
+def read_lazily(
+    source: ViewSource, view: View, pin: object, rows_of: Callable[[View], Iterable[T]]
+) -> Iterator[T]:  # a generator's arguments live as long as the generator: that keeps `pin`
+    """Give the rows of a view, with explained errors."""
+    try:
+        yield from rows_of(view)
+    except LakebedError as error:
+        raise_explained(source, error)
+
+
+class FixedView:
+    """A `ViewSource` of one view, until it is closed.
+
+    Args:
+        pin: keeps the files of the view.
+        writer: the source that the view was taken from; it explains errors.
+        closed: what the error says of a read after `close`.
+    """
+
+    def __init__(self, view: View, pin: object, *, writer: ViewSource, closed: str) -> None:
+        self._pinned: tuple[View, object] | None = (view, pin)
+        self._writer = writer
+        self._closed = closed
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `close` was not called."""
+        return self._pinned is not None
+
+    def pinned_view(self) -> tuple[View, object]:
+        """Raises `Closed`."""
+        pinned = self._pinned
+        if pinned is None:
+            raise Closed(self._closed)
+        return pinned
+
+    def explain(self, error: LakebedError) -> LakebedError:
+        """As the writer."""
+        return self._writer.explain(error)
+
+    def read(self, view: View, pin: object, rows_of: Callable[[View], Iterable[T]]) -> Iterator[T]:
+        """As `read_lazily`."""
+        return read_lazily(self, view, pin, rows_of)
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key that was checked; None if it has none."""
+        view, _ = self.pinned_view()
+        try:
+            return view.get(key)
+        except LakebedError as error:
+            raise_explained(self, error)
+
+    def close(self) -> None:
+        """Release the view; scans that have begun continue. Closing twice is a no-op."""
+        self._pinned = None
+
+
+class ReadCore:
+    """Reads of more than one key over a source of views. Stateless."""
+
+    __slots__ = ("_source",)
+
+    def __init__(self, source: ViewSource) -> None:
+        self._source = source
+
+    def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
+        """The values of many keys at one moment, in the order asked; None where there is none.
+
+        Raises `InvalidRequest` for an invalid key. Cost: neighbouring blocks are read together.
+        """
+        if isinstance(keys, bytes | str):
+            raise InvalidRequest("get_many takes several keys, and one was given: use get.", kind="wrong_type")
+        wanted = list(keys)
+        if set(map(type, wanted)) - {bytes} or not all(wanted) or max(map(len, wanted), default=0) > KEY_BYTES_MAX:
+            for key in wanted:
+                check_key(key)
+        view, pin = self._source.pinned_view()
+        try:
+            return view.get_many(wanted)
+        except LakebedError as error:
+            raise_explained(self._source, error)
+        finally:
+            del pin
+
+    def scan(self, start: bytes | None, end: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values of ``[start, end)`` as they are now, ascending or (`reverse`) descending.
+
+        The files that it reads stay until it ends, is closed, or is no longer referenced. Raises `InvalidRequest`.
+        """
+        return self.scan_bounds(check_range(start, end), reverse=reverse)
+
+    def scan_prefix(self, prefix: bytes, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values of all keys that begin with `prefix`. Otherwise as `scan`."""
+        return self.scan_bounds(check_prefix(prefix), reverse=reverse)
+
+    def scan_bounds(self, bounds: Bounds | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+        """As `scan`, of a range that was checked."""
+        view, pin = self._source.pinned_view()
+        if bounds is None:
+            return iter(())
+        return self._source.read(view, pin, lambda view: view.scan(*bounds, reverse=reverse))
+
+    def scan_arrow(
+        self, start: bytes | None, end: bytes | None, *, prefix: bytes | None, columns: Sequence[str]
+    ) -> pa.RecordBatchReader:
+        """Rows of ``[start, end)``, or of a prefix, as Arrow batches in the order of the keys: the fastest way.
+
+        Args:
+            columns: of ``key``, ``value``, ``sequence`` and ``expires_at_ms`` (Unix ms, UTC; null: never).
+
+        Raises `InvalidRequest`.
+        """
+        if prefix is not None and (start is not None or end is not None):
+            raise InvalidRequest("A scan is over a prefix or over a range, and both were given.", kind="two_ranges")
+        unknown = [name for name in columns if name not in ROW_SCHEMA.names or name == "kind"]
+        if unknown or not columns:
+            raise InvalidRequest(
+                f"A scan has the columns key, value, sequence, expires_at_ms, and {unknown or 'none'} was asked for.",
+                kind="unknown_column",
+            )
+        bounds = check_range(start, end) if prefix is None else check_prefix(prefix)
+        view, pin = self._source.pinned_view()
+        schema = pa.schema([ROW_SCHEMA.field(name) for name in columns])
+        if bounds is None:
+            return pa.RecordBatchReader.from_batches(schema, iter(()))
+
+        def rows_of(view: View) -> Iterator[pa.RecordBatch]:
+            return (batch for batch in view.scan_arrow(*bounds, columns=tuple(columns)) if batch.num_rows)
+
+        return pa.RecordBatchReader.from_batches(schema, self._source.read(view, pin, rows_of))

@@ -1,0 +1,279 @@
+"""`ReaderCore`: which version a reader shows, when it looks for a newer one, and what a missing file means.
+
+Owns: the view that is shown, with what pins it. What decides on the version is in `lakebed.kv.read_version`, the log's
+rows in `lakebed.kv.tail`.
+
+Invariants:
+- A call reads one version: its view is taken once, and a scan keeps it, with the checkpoint under it, until it ends.
+  If files of that version are gone before a scan has its first row, the scan reads the newest version instead.
+- The version that is shown existed: files of one manifest, and the log after them without a gap. Versions are shown in
+  their order.
+- A reader whose checkpoint has expired makes a new one before it answers, or raises. Files are written once, so what a
+  scan still reads after that is right; what is gone raises, and no answer comes from part of a version.
+- One thread looks for news at a time; readers wait for it only if files that they read are gone.
+
+Does not know: how to write, but for the reader's own checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, TypeVar, cast
+
+from lakebed.errors import Closed, Conflict, Corruption, LakebedError, NotFound
+from lakebed.kv.database_location import DatabaseLocation
+from lakebed.kv.layout import sst_path
+from lakebed.kv.locations import Locations
+from lakebed.kv.model import ExternalDatabase, Manifest
+from lakebed.kv.options import ReaderOptions
+from lakebed.kv.read_core import ReadCore, raise_explained
+from lakebed.kv.read_version import PinnedVersion, ReadVersionSource
+from lakebed.kv.tail import LOG_MOVED, LogTail
+from lakebed.lsm.cache import BlockCache, shared_cache
+from lakebed.lsm.file_writer import FileOptions
+from lakebed.lsm.files import FileStore
+from lakebed.lsm.operators import find_operator
+from lakebed.lsm.view import View
+
+__all__ = ["ReaderCore", "ShownVersion"]
+
+T = TypeVar("T")
+
+_END: Final = object()
+
+_TRIES_MAX: Final = 16
+"""How often a reader starts again because the database changed while it looked."""
+
+_MOVED_KINDS: Final = frozenset({LOG_MOVED, "log_collected", "manifest_not_found"})
+
+
+@dataclass(frozen=True, slots=True)
+class ShownVersion:
+    """What is read. A scan references it until it ends, and by it what pins the version."""
+
+    version: PinnedVersion
+    view: View
+
+
+class ReaderCore:
+    """The shown version of one reader. Thread-safe.
+
+    Args:
+        source: decides which version is read.
+    """
+
+    def __init__(self, location: DatabaseLocation, source: ReadVersionSource, *, options: ReaderOptions) -> None:
+        self._location = location
+        self._source = source
+        self._clock = location.environment.clock
+        runtime = location.environment.runtime
+        self._cache = (
+            shared_cache() if options.cache_bytes is None else BlockCache(options.cache_bytes, runtime=runtime)
+        )
+        self._tail = LogTail(location, table_bytes_max=options.max_memtable_bytes)
+        self._polling = runtime.lock()
+        self._files: tuple[tuple[ExternalDatabase, ...], FileStore] | None = None
+        self._reads = ReadCore(self)
+        self.shown: ShownVersion | None = None
+        """None: nothing was read yet, or it is closed."""
+
+    @property
+    def url(self) -> str:
+        """The database's."""
+        return self._location.url
+
+    # ---- reads
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key that was checked; as `DatabaseReader.get`."""
+        for _ in range(_TRIES_MAX):
+            shown = self._fresh()
+            try:
+                return shown.view.get(key)
+            except NotFound as missing:
+                self._look_again(shown, missing)
+        raise self._moves_too_fast()
+
+    def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
+        """As `DatabaseReader.get_many`."""
+        wanted = list(keys) if not isinstance(keys, bytes | str) else keys
+        for _ in range(_TRIES_MAX):
+            shown = self._fresh()
+            try:
+                return self._reads.get_many(wanted)
+            except Conflict as gone:
+                self._look_again(shown, gone)
+        raise self._moves_too_fast()
+
+    def pinned_view(self) -> tuple[View, ShownVersion]:
+        """What is shown, on a checkpoint that lives. Raises `Closed`."""
+        shown = self._fresh()
+        return shown.view, shown
+
+    def read(self, view: View, pin: object, rows_of: Callable[[View], Iterable[T]]) -> Iterator[T]:
+        """Give rows lazily. If files of the version are gone before the first row, read the newest version instead."""
+        assert isinstance(pin, ShownVersion)
+        shown = pin
+        del view, pin  # the scan may move on, and then nothing of the older version has to stay
+        for _ in range(_TRIES_MAX):
+            rows = iter(rows_of(shown.view))
+            try:
+                first = next(rows, _END)
+            except NotFound as missing:
+                self._look_again(shown, missing)
+                shown = self._fresh()
+                continue
+            if first is _END:
+                return
+            yield cast(T, first)
+            try:
+                yield from rows
+            except LakebedError as error:
+                raise_explained(self, error)
+            return
+        raise self._moves_too_fast()
+
+    def explain(self, error: LakebedError) -> LakebedError:
+        """`Conflict` for a file that is gone under a scan: its version cannot be read to the end.
+
+        No other version can take its place, because rows of two versions would make a state that never existed.
+        """
+        if not isinstance(error, NotFound):
+            return error
+        return Conflict(
+            f"The version of {self.url} that was being read was taken apart ({error}): nothing pinned it any more. "
+            "Read again, or read on a checkpoint, which keeps the files of long scans.",
+            kind="version_went",
+            url=self.url,
+        )
+
+    def current(self) -> ShownVersion:
+        """What is shown. Raises `Closed`."""
+        shown = self.shown
+        if shown is None:
+            raise Closed(f"The reader of {self.url} was closed: open a new one.")
+        return shown
+
+    def _fresh(self) -> ShownVersion:
+        """What is shown, on a checkpoint that lives."""
+        shown = self.current()
+        checkpoint = shown.version.checkpoint
+        if checkpoint is None or checkpoint.is_live(self._clock.now_ms()):
+            return shown
+        with self._polling:
+            if self.shown is shown:
+                self._advance()
+        return self.current()
+
+    def _look_again(self, shown: ShownVersion, missing: LakebedError) -> None:
+        """After a missing file: return if another version is shown by now, raise if ours needs what is gone."""
+        with self._polling:
+            if self.current() is not shown:
+                return
+            self._advance()
+            again = self.current()
+            if again.version.manifest.manifest_id != shown.version.manifest.manifest_id:
+                return
+        path = missing.facts.get("path")
+        if again.version.checkpoint is None and not self._source.moves:
+            raise NotFound(
+                f"Version {again.version.manifest.manifest_id} of {self.url} was taken apart while it was read: pin "
+                "what should stay.",
+                kind="version_not_found",
+                url=self.url,
+            ) from missing
+        raise Corruption(
+            f"Version {again.version.manifest.manifest_id} of {self.url} needs a file that is gone ({missing}).",
+            path=path,
+        ) from missing
+
+    def _moves_too_fast(self) -> Conflict:
+        return Conflict(
+            f"The database {self.url} changed {_TRIES_MAX} times while it was looked at: try again.",
+            kind="moves_moves_too_fast",
+            url=self.url,
+        )
+
+    # ---- news
+
+    def begin(self) -> None:
+        """Show the first version. Raises as `DatabaseReader.open`."""
+        with self._polling:
+            self._advance()
+
+    def poll_once(self) -> bool:
+        """As `DatabaseReader.poll_once`."""
+        with self._polling:
+            self.current()
+            return self._source.moves and self._advance()
+
+    @property
+    def moves(self) -> bool:
+        """Whether there is ever anything new."""
+        return self._source.moves
+
+    def leave(self) -> None:
+        """Show nothing any more, and remove our checkpoint. Raises what an update of the manifest raises."""
+        with self._polling:
+            self.shown = None
+            self._source.leave()
+
+    def _advance(self) -> bool:
+        """Acquire the newest version and show it; whether it is new. The caller holds `_polling`, or is alone."""
+        moved: LakebedError | None = None
+        looked_at: int | None = None
+        for _ in range(_TRIES_MAX):
+            version = None
+            try:
+                version = self._source.acquire()
+                return self._show(version)
+            except (Conflict, NotFound) as error:
+                if error.kind not in _MOVED_KINDS or not self._source.moves:
+                    raise
+                moved = error
+            except Corruption as error:
+                # It may be missing because the database moved or was destroyed: so it must be missing twice.
+                if version is None or version.newest.manifest_id == looked_at:
+                    raise
+                looked_at, moved = version.newest.manifest_id, error
+        raise self._moves_too_fast() from moved
+
+    def _show(self, version: PinnedVersion) -> bool:
+        manifest = version.manifest
+        came = self._tail.follow(version.newest, replay_after=manifest.replay_after_wal_id, through=version.through)
+        before = self.shown
+        if before is None:
+            self.shown = ShownVersion(version, self._view(version))
+            return True
+        if not came and before.version.manifest.manifest_id == manifest.manifest_id:
+            self.shown = ShownVersion(version, before.view)  # only the end of the checkpoint may have moved
+            return False
+        self.shown = ShownVersion(version, self._view(version))
+        return came or not manifest.has_content_of(before.version.manifest)
+
+    def _view(self, version: PinnedVersion) -> View:
+        environment = self._location.environment
+        operator_name = version.newest.merge_operator
+        return View(
+            memtables=self._tail.memtables,
+            file_set=version.manifest.file_set,
+            sequence=max(version.manifest.last_sequence, self._tail.last_sequence),
+            operator=None if operator_name is None else find_operator(operator_name),
+            environment=environment,
+            files=self._files_of(version.manifest),
+        )
+
+    def _files_of(self, manifest: Manifest) -> FileStore:
+        """Handles of files, kept from version to version while the ancestors that own some of them are the same."""
+        if self._files is None or self._files[0] != manifest.external_databases:
+            files = FileStore(
+                self._location.store,
+                path_of=sst_path,
+                locate=Locations(self._location, manifest).locate,
+                cache=self._cache,
+                options=FileOptions(),
+                environment=self._location.environment,
+            )
+            self._files = (manifest.external_databases, files)
+        return self._files[1]

@@ -1,0 +1,590 @@
+"""`WriterCore`: an open database, from the memtable to the log, to files, to runs, and when writers wait for that.
+
+Owns: the state of an open database: its tree, its claim, what is durable, whether writes are accepted. `Database` holds
+one, and snapshots, transactions and the background threads share it.
+
+Invariants:
+- A writer looks at two numbers only, the *alarm*: rows and bytes of the memtable from which on work is due. Every state
+  in which writes are refused, held back, or have to wake a thread lowers the alarm to zero.
+- A write is refused, or in the memtable whole; rows are there in the order of their sequences. A write that raised
+  `Fenced` or `OutcomeUnknown` after it entered the memtable may be seen by reads here.
+- Only memtables whose rows are in the log (where there is one) become files.
+
+Locks: the tree's, short; no request under it. Does not know: who runs the steps in the background, and the verbs.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+
+from lakebed.errors import Closed, Conflict, Fenced, InvalidRequest, LakebedError, Unavailable
+from lakebed.kv.checkpoint_refs import CheckpointRef
+from lakebed.kv.claim import Claim
+from lakebed.kv.engine import Engine
+from lakebed.kv.group_commit import GroupCommit, LogGroups, Unencodable, copy_error
+from lakebed.kv.model import Manifest
+from lakebed.kv.options import DatabaseOptions
+from lakebed.kv.read_core import read_lazily
+from lakebed.log import logger
+from lakebed.lsm.memtable import ROW_OVERHEAD_BYTES
+from lakebed.lsm.operators import MergeOperator
+from lakebed.lsm.view import View
+from lakebed.runtime import Environment
+
+__all__ = ["LOG_OBJECTS_LEFT_MAX", "LOG_OBJECTS_PER_MEMTABLE_MAX", "ProgressCall", "WriterCore"]
+
+_LOG: Final = logger("kv")
+
+T = TypeVar("T")
+
+LOG_OBJECTS_PER_MEMTABLE_MAX: Final = 8192
+"""Log objects after which a memtable is flushed even if it is small: recovery reads them one by one."""
+
+LOG_OBJECTS_LEFT_MAX: Final = 64
+"""Log objects that a close leaves for the next opening, every reader and every clone to read one by one: eight rounds
+of eight at once. A longer log goes into a file, which costs three requests. Fences count, for they are listed too."""
+
+ProgressCall = Callable[[int, int], None]
+"""Called with the rows read and the bytes written so far."""
+
+
+class HistoryUser(Protocol):
+    """A transaction, while it needs to know what was written since it began."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not ended."""
+        ...
+
+
+class WriterCore:
+    """An open database without its verbs. Thread-safe.
+
+    Args:
+        url: the database's, for messages.
+        claim: the writer's role.
+        engine: tree, log and publisher, as `start_engine` sets them up.
+
+    Attributes:
+        lock: the tree's.
+        wanted: background threads wait here for something to do.
+        commit: what is durable, and group commit.
+        alarm_rows, alarm_bytes: of the active memtable; from there on `make_room` comes before a write.
+        log_due_s: when rows that no writer waits for go into the log (monotonic); None: nothing was pending at the last
+            look.
+        log_interval_ms: how long such rows may stay out of the log.
+        has_background: whether threads run the steps. If not, a writer runs the step that it would wait for.
+        compacts: whether this process compacts.
+    """
+
+    def __init__(
+        self, url: str, claim: Claim, engine: Engine, *, options: DatabaseOptions, environment: Environment
+    ) -> None:
+        tree = engine.tree
+        self.url = url
+        self.claim = claim
+        self.engine = engine
+        self.tree = tree
+        self.groups = engine.groups
+        self.options = options
+        self.environment = environment
+        self.lock: AbstractContextManager[Any] = tree.lock
+        self.wanted = environment.runtime.condition(tree.lock)
+        self.alarm_rows = 0
+        self.alarm_bytes = 0
+        self.log_due_s: float | None = None
+        self.log_interval_ms = options.flush_interval_max_ms if self.groups is None else options.wal_flush_interval_ms
+        self.has_background = False
+        self.compacts = claim.owns_compaction
+        self.is_closed = False
+        self.why_closed = "was closed: open it again"
+        self._room = environment.runtime.condition(tree.lock)
+        """Writers that are held back wait here."""
+        self._rotated_sequence = tree.active.first_sequence - 1
+        self._rotated_wal_id = claim.fence_id
+        self._checked_sequence = 0
+        """Of the last conditional write."""
+        self._trouble: LakebedError | None = None
+        self._histories: list[tuple[weakref.ref[HistoryUser], int]] = []
+        self.commit = GroupCommit(
+            persist=self._append_to_log if self.groups is not None else self._flush_all,
+            newest=lambda: tree.active.last_sequence,
+            on_fence=self.refuse_writes,
+            lock=tree.lock,
+            durable_sequence=tree.active.last_sequence,
+            environment=environment,
+        )
+
+    def now_ms(self) -> int:
+        """Unix time in milliseconds, UTC."""
+        return self.environment.clock.now_ms()
+
+    # ---- reading
+
+    def pinned_view(self) -> tuple[View, CheckpointRef]:
+        """Everything written so far, and the reference to the checkpoint that pins its files. Raises `Closed`."""
+        self.check_open()
+        while True:
+            view = self.tree.view()
+            ref = self.engine.refs.of(view.file_set)
+            if ref is not None:  # otherwise another set was shown between the two calls: take that one
+                return view, ref
+
+    def pinned_view_durable(self) -> tuple[View, CheckpointRef]:
+        """What is durable and ours now, after the outcome of every unclear write is known."""
+        self.check_owned()
+        while (unclear := self.commit.unclear_sequence) is not None:
+            self.commit.wait_durable(unclear)
+        durable_sequence = self.check_owner()
+        while True:
+            # What became durable since, by files, is shown too: then it is a later moment, still before any new owner.
+            with self.lock:
+                view = self.tree.view_locked(through=durable_sequence)
+            ref = self.engine.refs.of(view.file_set)
+            if ref is not None:
+                return view, ref
+
+    def read(self, view: View, pin: object, rows_of: Callable[[View], Iterable[T]]) -> Iterator[T]:
+        """As `read_lazily`."""
+        return read_lazily(self, view, pin, rows_of)
+
+    # ---- writing
+
+    def append_rows(
+        self,
+        keys: Sequence[bytes],
+        values: Sequence[bytes | None],
+        kinds: Sequence[int] | None,
+        expires: Sequence[int | None] | None,
+        *,
+        check: Callable[[], None] | None,
+        await_durable: bool,
+    ) -> None:
+        """Write rows that were checked, at once; `check` runs under the lock just before, and its error stops them."""
+        while True:
+            with self.lock:
+                memtable = self.tree.active
+                if len(memtable.keys) < self.alarm_rows and memtable.payload_bytes < self.alarm_bytes:
+                    if check is not None:
+                        check()
+                    memtable.extend(keys, values, kinds, expires)
+                    sequence = memtable.last_sequence
+                    if check is not None:
+                        self._checked_sequence = sequence
+                    break
+            self.make_room()
+        if await_durable:
+            self.commit.wait(sequence, row_count=len(keys))
+
+    def required_operator(self) -> MergeOperator:
+        """The merge operator. Raises `InvalidRequest` if the database has none."""
+        if self.engine.operator is None:
+            raise InvalidRequest(
+                f"The database {self.url} has no merge operator: open it once with "
+                "DatabaseOptions(merge_operator=...), which stores the name.",
+                kind="no_merge_operator",
+            )
+        return self.engine.operator
+
+    # ---- the alarm
+
+    def refuse_writes(self) -> None:
+        """From now on every writer calls `make_room` first, and all that wait look again. Under the lock."""
+        self.alarm_rows = self.alarm_bytes = 0
+        self._room.notify_all()
+        self.wanted.notify_all()
+
+    def make_room(self) -> None:
+        """Refuse the write, wake threads, wait, or work, until there is room. A writer that met the alarm calls it."""
+        while True:
+            with self.lock:
+                self._check_writable()
+                work = self._work_first()
+                if work is None:
+                    self._set_alarm()
+                    return
+                if self.has_background:
+                    self.wanted.notify_all()
+                    self._room.wait()
+                    continue
+            work()
+
+    def _check_writable(self) -> None:
+        self.check_owned()
+        if self._trouble is not None:
+            trouble, self._trouble = self._trouble, None  # raised once for each failure
+            raise copy_error(trouble) from trouble
+
+    def closed_error(self) -> Closed:
+        """What every verb raises after `Database.close`."""
+        return Closed(f"The database {self.url} {self.why_closed}.")
+
+    def report_trouble(self, error: LakebedError) -> None:
+        """Let the next writer raise an error of the background. Under the lock."""
+        self._trouble = error
+        self.refuse_writes()
+
+    def _work_first(self) -> Callable[[], object] | None:
+        """What has to happen before the next write; None: nothing. Under the lock."""
+        tree, options = self.tree, self.options
+        if tree.active.size_bytes >= options.l0_sst_bytes or self._log_objects() >= LOG_OBJECTS_PER_MEMTABLE_MAX:
+            self._rotate()
+        if tree.unflushed_bytes > options.unflushed_bytes_max:
+            if not tree.waiting_count:
+                self._rotate()
+            return self.flush_once
+        if tree.l0_count > options.l0_count_max:
+            return self._shrink_l0
+        if self._pending_bytes() >= options.wal_bytes_max:
+            if not self.has_background:
+                return self.make_durable
+            self.want_log(within_ms=0)
+        elif self.has_background and self.log_due_s is None:
+            self.want_log(within_ms=self.log_interval_ms)
+        return None
+
+    def want_log(self, *, within_ms: int) -> None:
+        """Have the pending rows written to the log in the background, at the latest in so long. Under the lock."""
+        due_s = self.environment.clock.monotonic_s() + within_ms / 1000
+        if self.log_due_s is None or due_s < self.log_due_s:
+            self.log_due_s = due_s
+            self.wanted.notify_all()
+
+    def _pending_bytes(self) -> int:
+        """Keys and values of the active memtable that are in no log object and in no group on its way there."""
+        return 0 if self.groups is None else self.tree.active.payload_bytes - self.groups.sealed_bytes
+
+    def _log_objects(self) -> int:
+        """Log objects that hold rows of the active memtable."""
+        return 0 if self.groups is None else self.groups.last_wal_id - self._rotated_wal_id
+
+    def _set_alarm(self) -> None:
+        """Half of the way to the next limit, whatever rows will come; the alarm is set anew there. Under the lock."""
+        active, options = self.tree.active, self.options
+        left = options.l0_sst_bytes - active.size_bytes
+        self.alarm_rows = len(active.keys) + max(1, left // (2 * ROW_OVERHEAD_BYTES))
+        alarm_bytes = active.payload_bytes + max(1, left // 2)
+        if self.groups is not None:
+            pending_max = options.wal_bytes_max - self._pending_bytes()
+            # When the log lags behind, its thread is awake already: do not come by for every row.
+            step = pending_max if pending_max > 0 else max(1, options.wal_bytes_max // 8)
+            alarm_bytes = min(alarm_bytes, active.payload_bytes + step)
+        self.alarm_bytes = alarm_bytes
+
+    def _rotate(self) -> None:
+        """The active memtable waits for its file from now on; its last log id is fixed here. Under the lock."""
+        token = self.claim.fence_id
+        if self.groups is not None:
+            token = self.groups.seal()
+        self.tree.rotate(token)
+        if self.groups is not None:
+            self.groups.follow(self.tree.active)
+        self._rotated_sequence = self.tree.active.first_sequence - 1
+        self._rotated_wal_id = token
+        self._release_histories()
+        self.wanted.notify_all()
+
+    def keep_history(self, user: HistoryUser, since: int) -> None:
+        """Keep the history since a sequence until its user has ended or is no longer referenced.
+
+        `Tree.hold_history` was called for it.
+        """
+        with self.lock:
+            self._release_histories()
+            self._histories.append((weakref.ref(user), since))
+
+    def _release_histories(self) -> None:
+        """Release what was kept for transactions that have ended or are no longer referenced. Under the lock."""
+        still_open = []
+        for reference, since in self._histories:
+            user = reference()
+            if user is not None and user.is_open:
+                still_open.append((reference, since))
+            else:
+                self.tree.release_history(since)
+        self._histories = still_open
+
+    # ---- steps
+
+    def _append_to_log(self) -> int:
+        assert self.groups is not None
+        try:
+            return self.groups.append_oldest()
+        except Unencodable as failure:
+            with self.lock:
+                self._take_back(self.groups, failure.error)
+        return self.groups.append_oldest()
+
+    def _take_back(self, groups: LogGroups, error: LakebedError) -> None:
+        """Give up the oldest group, which cannot be encoded, so that later ones become durable. Under the lock."""
+        self._rotate()
+        self.tree.begin_after_loss()
+        groups.follow(self.tree.active)
+        self._rotated_sequence = self.tree.active.first_sequence - 1
+        own, *behind = groups.take_back_oldest(checked_sequence=self._checked_sequence)
+        self.commit.lose(*own, error)
+        for first, last in behind:
+            self.commit.lose(first, last, _written_behind(error))
+        self.refuse_writes()  # only until the next writer sets the alarm for the new memtable
+
+    def _flush_all(self) -> int:
+        """Where there is no log: everything written so far into files; the sequence up to which it is."""
+        with self.lock:
+            self._rotate()
+            through = self._rotated_sequence
+        while self.tree.flush_once():
+            continue
+        return through
+
+    def shorten_log(self) -> None:
+        """Put the log's rows into files if it is long. All rows are durable, so nothing is lost when it fails.
+
+        Where a separate compactor is behind, files stay few and the log grows instead: too many files would hold the
+        next writer back.
+        """
+        if self.groups is None:
+            return
+        level_0_count = self.tree.l0_count + self.tree.waiting_count + (not self.tree.active.is_empty)
+        if level_0_count > self.options.l0_count_max and not self.compacts:
+            return
+        manifest = self.claim.log.seen or self.claim.manifest
+        if self.groups.durable_wal_id - manifest.replay_after_wal_id <= LOG_OBJECTS_LEFT_MAX:
+            return
+        try:
+            self._flush_all()
+        except Fenced as error:
+            self.commit.fence(error)
+        except LakebedError as error:
+            _LOG.info("the log was left long", database=self.url, error=error.message)
+
+    def make_durable(self) -> None:
+        """Return when everything written so far is durable or was taken back."""
+        with self.lock:
+            sequence = self.tree.active.last_sequence
+        self.commit.wait_durable(sequence)
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether a row is not durable yet."""
+        return self.tree.last_sequence > self.commit.durable_sequence
+
+    def check_open(self) -> None:
+        """Raise `Closed` after `Database.close`."""
+        if self.is_closed:
+            raise self.closed_error()
+
+    def check_owned(self) -> None:
+        """Raise `Closed` or, once a newer owner is known, `Fenced`."""
+        self.check_open()
+        if self.commit.fenced is not None:
+            raise copy_error(self.commit.fenced)
+
+    def flush(self, *, memtable: bool = False) -> None:
+        """As `Database.flush`."""
+        self.check_owned()
+        self.make_durable()
+        self.commit.check_untold()
+        if memtable:
+            with self.lock:
+                self._rotate()
+            while self.flush_once():
+                continue
+
+    def flush_once(self) -> bool:
+        """As `Database.flush_once`."""
+        with self.lock:
+            self.check_owned()
+            through = self._rotated_sequence
+            if not self.tree.waiting_count:
+                return False
+        self.commit.wait_durable(through)
+        try:
+            # Where there is no log, waiting has flushed everything already.
+            is_flushed = self.tree.flush_once() or self.groups is None
+        except Fenced as error:
+            self.commit.fence(error)
+            raise
+        self._changed()
+        return is_flushed
+
+    def compact_once(self, progress: ProgressCall | None = None) -> bool:
+        """As `Database.compact_once`."""
+        return self._compact(lambda: self.tree.compact_once(progress))
+
+    def compact(self, *, full: bool = False, progress: ProgressCall | None = None) -> None:
+        """As `Database.compact`."""
+        self.flush(memtable=True)
+        if full:
+            self._compact(lambda: self.tree.compact_full(progress))
+            return
+        while self.compact_once(progress):
+            continue
+
+    def _compact(self, run: Callable[[], bool]) -> bool:
+        self.check_owned()
+        try:
+            return run()
+        except Fenced as error:
+            if error.kind == "compactor_fenced":
+                self.compacts = False  # only that role is over; another process has it now
+            else:
+                self.commit.fence(error)
+            raise
+        finally:
+            self._changed()
+
+    def _shrink_l0(self) -> None:
+        """Back-pressure without a thread of our own: level 0 is too long."""
+        before = self.tree.l0_count
+        if self.compacts:
+            self.compact_once()
+        else:
+            self.poll_once()
+        if self.tree.l0_count >= before:
+            raise Unavailable(
+                f"Level 0 of {self.url} has {before} files, and l0_count_max is {self.options.l0_count_max}: "
+                "compaction is behind. Run `lakebed kv compact`, and write again.",
+                kind="compaction_behind",
+            )
+
+    def poll_once(self) -> bool:
+        """As `Database.poll_once`."""
+        self.check_owned()
+        try:
+            return self.tree.poll_once()
+        except Fenced as error:
+            self.commit.fence(error)
+            raise
+        finally:
+            self._changed()
+
+    def renew_once(self) -> bool:
+        """As `Database.renew_once`."""
+        self.check_owned()
+        try:
+            return self.claim.lease.renew_once()
+        except Fenced as error:
+            self.commit.fence(error)
+            raise
+
+    # ---- the end
+
+    def refuse_all(self) -> None:
+        """Refuse every verb from now on; steps that are under way finish."""
+        with self.lock:
+            self.is_closed = True
+            self.refuse_writes()
+
+    def leave(self) -> None:
+        """Remove our checkpoint from the manifest and release the lease. A newer writer has removed it already."""
+        durable_wal_id = self.claim.fence_id if self.groups is None else self.groups.durable_wal_id
+        # Where files have every row, the next opening need not read the fences of earlier ones.
+        replay_after = 0 if self.tree.waiting_count or not self.tree.active.is_empty else durable_wal_id
+
+        def change(manifest: Manifest) -> Manifest | None:
+            if manifest.writer_epoch != self.claim.epoch:
+                return None
+            return msgspec.structs.replace(
+                manifest,
+                replay_after_wal_id=max(manifest.replay_after_wal_id, replay_after),
+                # The version that a closed database leaves has every row that was acknowledged.
+                wal_id_last_seen=max(manifest.wal_id_last_seen, durable_wal_id),
+                # Nothing of ours will be published any more: what was uploaded and not published is garbage now.
+                newest_l0_id=self.engine.publisher.next_file_id(),
+                checkpoints=tuple(one for one in manifest.checkpoints if one.owner.kind != "writer"),
+            )
+
+        self.claim.log.update(change)
+        self.claim.lease.give_up()
+
+    def abandon(self) -> None:
+        """Refuse everything, without a lock or a request: in the child of a fork, and nowhere else."""
+        self.lock = self.environment.runtime.lock()  # a thread that the child does not have may hold the tree's
+        self.why_closed = "belongs to the process that this one was forked from: open a reader here"
+        self.is_closed = True
+        self.alarm_rows = self.alarm_bytes = 0
+
+    # ---- ownership
+
+    def confirm(self, view: View, *keys: bytes) -> None:
+        """Return when what a view shows of the keys is durable, and no one else owned the database when it was taken.
+
+        Raises as `put`. Cost: 1 HEAD (without a log: 1 LIST), and the flush of what is not durable yet.
+        """
+        assert view.sequence is not None, "a view of files alone"
+        newest = max((table.newest_sequence(key) or 0 for key in keys for table in view.memtables), default=0)
+        if newest > self.commit.durable_sequence:
+            self.commit.wait_durable(min(newest, view.sequence))
+        if view.sequence < self.tree.taken_back_through:
+            raise Conflict(
+                f"A write to {self.url} that this may have read could not be made durable and was taken back: read "
+                "again.",
+                kind="read_taken_back",
+                url=self.url,
+            )
+        self.check_owner()
+
+    def check_owner(self) -> int:
+        """Raise `Fenced` unless no newer writer owned the database at some moment during this call.
+
+        Returns:
+            The sequence up to which rows were durable at that moment, whether or not their writers know it already.
+        """
+        with self.lock:
+            if self.commit.fenced is not None:
+                raise copy_error(self.commit.fenced)
+        if self.groups is None:
+            manifest = self.claim.log.latest()
+            epoch, durable_sequence = manifest.writer_epoch, manifest.last_sequence
+        else:
+            epoch, durable_sequence = self.groups.newest_owner()
+        if epoch != self.claim.epoch:
+            raise self._taken_over(epoch)
+        return durable_sequence
+
+    def _taken_over(self, epoch: int) -> Fenced:
+        error = Fenced(
+            f"The database {self.url} was taken over by the writer of epoch {epoch} (ours is {self.claim.epoch}): "
+            "what is known here may be out of date. Open it again.",
+            url=self.url,
+            epoch=self.claim.epoch,
+            new_epoch=epoch,
+        )
+        self.commit.fence(error)
+        return error
+
+    def _changed(self) -> None:
+        """Wake all who wait for room or work: something was flushed, merged or shown."""
+        with self.lock:
+            self._room.notify_all()
+            self.wanted.notify_all()
+
+    def explain(self, error: LakebedError) -> LakebedError:
+        """`Fenced` if a newer writer removed the file; else the same. Cost: 1 LIST, and 1 GET of another manifest."""
+        if self.commit.fenced is not None:
+            return copy_error(self.commit.fenced)
+        newest = self.claim.log.latest()
+        if newest.writer_epoch == self.claim.epoch:
+            return error
+        fenced = Fenced(
+            f"The database {self.url} was taken over (epoch {newest.writer_epoch}, ours was {self.claim.epoch}), and "
+            "files that this one reads are gone: open it again.",
+            url=self.url,
+            epoch=self.claim.epoch,
+            new_epoch=newest.writer_epoch,
+        )
+        self.commit.fence(fenced)
+        return fenced
+
+
+def _written_behind(error: LakebedError) -> Conflict:
+    return Conflict(
+        "This write came behind one that could not be made durable, and one of the two was made under a condition that "
+        f"may have met the other: nothing of it was written. Read and write again. The other failed: {error.message}",
+        kind="write_taken_back",
+    )

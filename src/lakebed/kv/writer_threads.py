@@ -1,0 +1,75 @@
+"""The background threads of an open database: which steps they run, and when each is due.
+
+Three threads, because a long step must not delay a short one: the log and the lease; files and what others publish;
+compaction. Does not know: how a thread waits and what it does with errors (`lakebed.kv.background`).
+"""
+
+from __future__ import annotations
+
+from lakebed.kv.background import Background, Stopped
+from lakebed.kv.writer import WriterCore
+
+__all__ = ["WriterThreads"]
+
+
+class WriterThreads:
+    """The threads of one writer; none before `start`."""
+
+    def __init__(self, writer: WriterCore) -> None:
+        self._writer = writer
+        self._polled_s = writer.environment.clock.monotonic_s()
+        self._compacted_generation = -1
+        self._background = Background(
+            lock=writer.lock, wanted=writer.wanted, report=writer.report_trouble, environment=writer.environment
+        )
+
+    def start(self) -> None:
+        """Begin to run the steps."""
+        writer, background = self._writer, self._background
+        writer.has_background = True
+        background.start(
+            f"lakebed log of {writer.url}",
+            (lambda now_s: writer.log_due_s, self._write_log),
+            (lambda now_s: now_s + writer.claim.lease.renew_in_s, writer.renew_once),
+        )
+        background.start(
+            f"lakebed files of {writer.url}",
+            (lambda now_s: now_s if writer.tree.waiting_count else None, writer.flush_once),
+            (self._poll_due, self._poll),
+        )
+        if writer.compacts:
+            background.start(f"lakebed compaction of {writer.url}", (self._compaction_due, self._compact))
+
+    def stop(self) -> None:
+        """Let every thread end after its step, and wait for that."""
+        self._background.stop()
+
+    def _write_log(self) -> None:
+        """Make durable what no writer waits for. If nothing is pending then, the next write calls `make_room`."""
+        writer = self._writer
+        writer.make_durable()
+        with writer.lock:
+            writer.log_due_s = None
+            if writer.has_pending:
+                writer.want_log(within_ms=writer.log_interval_ms)
+            else:
+                writer.alarm_rows = 0
+
+    def _poll_due(self, now_s: float) -> float:
+        return self._polled_s + self._writer.options.manifest_poll_interval_ms / 1000
+
+    def _poll(self) -> None:
+        self._polled_s = self._writer.environment.clock.monotonic_s()
+        self._writer.poll_once()
+
+    def _compaction_due(self, now_s: float) -> float | None:
+        return None if self._writer.tree.generation == self._compacted_generation else now_s
+
+    def _compact(self) -> None:
+        generation = self._writer.tree.generation
+        if not self._writer.compact_once(self._stop_if_closing):
+            self._compacted_generation = generation
+
+    def _stop_if_closing(self, rows_read: int, bytes_written: int) -> None:
+        if self._background.is_stopping:
+            raise Stopped
