@@ -17,7 +17,7 @@ import lakebed
 from lakebed import kv
 from lakebed.cli import exits
 from lakebed.clock import SystemClock
-from lakebed.kv import steps
+from lakebed.kv import writer
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def test_commands_that_write_leave_a_short_log_and_few_files(
     cli: Any, kv_cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A key at a time, as a timer does it: rows go into files, files are merged, and a branch copies little."""
-    monkeypatch.setattr(steps, "LOG_OBJECTS_LEFT_MAX", 2)
+    monkeypatch.setattr(writer, "LOG_OBJECTS_LEFT_MAX", 2)
     for number in range(30):
         assert kv_cli("put", f"k{number:02}", "v").code == exits.OK
     found = kv_cli("stats", "--json").json
