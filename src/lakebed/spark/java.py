@@ -40,7 +40,7 @@ def require_pyspark() -> None:
     """Return when PySpark 4.1 or newer and pandas can be imported.
 
     Raises:
-        InvalidRequest: they are missing or too old; says what to install.
+        InvalidRequest: they are missing or too old; names what to install.
     """
     for package in ("pyspark", "pandas"):
         if importlib.util.find_spec(package) is None:
@@ -65,7 +65,7 @@ def find_java() -> Path:
     """The `java` that Spark will run: ``$JAVA_HOME/bin/java`` when JAVA_HOME is set, else the first on PATH.
 
     Raises:
-        InvalidRequest: there is none; says where it was looked for and what to install.
+        InvalidRequest: there is none; names where it was looked for and what to install.
     """
     home = os.environ.get("JAVA_HOME")
     if home:

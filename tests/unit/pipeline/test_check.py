@@ -82,7 +82,7 @@ def test_a_mistake_is_found_with_its_line(file: Path, old: str, new: str, words:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("in*.csv", "in1.cs*", "' does not say a format: add `format: csv`, `json` or `parquet`."),
+        ("in*.csv", "in1.cs*", "' has no known ending: add `format: csv`, `json` or `parquet`."),
         ("deletes: gone", "version: 3", "'delivery' is a view, which has no versions"),
         ("into: sales", "into: sails", "there is no table 'sails' in the lake, and `tables` declares none."),
     ],

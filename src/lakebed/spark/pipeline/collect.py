@@ -90,7 +90,7 @@ def _title(runs: Sequence[RunFacts]) -> str:
 
 
 def _runs(ledgers: Sequence[Ledger], writing_run: str | None) -> list[RunFacts]:
-    """The runs, in order of time as their ledgers; those that are not complete with the one that went on."""
+    """Return the runs in the order of their ledgers; incomplete ones with the run that continued them."""
     runs = []
     for ledger in ledgers:
         steps = tuple(ledger.records().values())
@@ -106,12 +106,12 @@ def _runs(ledgers: Sequence[Ledger], writing_run: str | None) -> list[RunFacts]:
 
 
 def _went_on(run: RunFacts, ledger: Ledger, later: RunFacts, later_ledger: Ledger) -> bool:
-    """Whether `later`, a run of the same pipeline, did the work of `run`, in a call after its last one."""
+    """Return whether `later`, a run of the same pipeline, did the work of `run`, in a call after its last one."""
     before, after = ledger.run(), later_ledger.run()
     if before.pipeline != after.pipeline or not before.variables.items() <= after.variables.items():
         return False
     if not (before.is_of_definition and after.is_of_definition):
-        return False  # a run with an id that a person gave stands for itself
+        return False  # a run with an id that a person gave is never continued by another
     stopped = run.status.failed_step
     is_done = later.status.state == "complete"
     if later.is_writing and stopped is not None:
@@ -137,7 +137,7 @@ def _stops(ends: Iterable[AttemptEnd], steps: Sequence[StepRecord]) -> tuple[Sto
 
 
 def taken_fingerprints(steps: Iterable[StepRecord]) -> dict[tuple[str, str], Fingerprint]:
-    """What tag steps recorded, by (table, tag); a later step's wins."""
+    """Return the fingerprints that tag steps recorded, by (table, tag); a later step wins."""
     return {
         (str(step.metrics["table"]), str(step.metrics["tag"])): Fingerprint(
             int(step.metrics["rows"]), str(step.metrics["checksum"]), step.started_ms
@@ -148,7 +148,7 @@ def taken_fingerprints(steps: Iterable[StepRecord]) -> dict[tuple[str, str], Fin
 
 
 def read_fingerprints(steps: Iterable[StepRecord]) -> dict[tuple[str, str], Fingerprint]:
-    """What report steps read again, by (table, tag); a later step's wins."""
+    """Return the fingerprints that report steps read again, by (table, tag); a later step wins."""
     return {
         (str(one["table"]), str(one["tag"])): Fingerprint(int(one["rows"]), str(one["checksum"]), step.started_ms)
         for step in sorted(steps, key=_started_ms)
@@ -162,7 +162,7 @@ def _started_ms(step: StepRecord) -> int:
 
 
 def _last_reading(taken: Fingerprint | None, read: Fingerprint | None) -> Fingerprint | None:
-    """`read`, unless it is of a tag of the same name that was replaced since."""
+    """Return `read`, unless the tag was replaced since."""
     if taken is None or read is None or read.read_ms is None or taken.read_ms is None:
         return read
     return read if read.read_ms >= taken.read_ms else None
@@ -225,7 +225,7 @@ def _expires_ms(tag: Tag) -> int | None:
 
 
 def _versions(table: Table, steps: Sequence[StepRecord], alive: set[int]) -> tuple[VersionFacts, ...]:
-    """Commits that the ledger knows, and those living snapshots that it does not."""
+    """Return the commits that the ledger knows, and other living snapshots."""
     versions: list[VersionFacts] = []
     recorded = {number: step for step in steps if (number := committed_snapshot(step)) is not None}
     undone = _rolled_back(table, alive)
@@ -272,7 +272,7 @@ def _versions(table: Table, steps: Sequence[StepRecord], alive: set[int]) -> tup
 
 
 def _rolled_back(table: Table, alive: set[int]) -> set[int]:
-    """Ids between the target of a rollback and the rollback itself, as far as living snapshots tell."""
+    """Return the ids between the target of a rollback and the rollback, as far as living snapshots show."""
     undone: set[int] = set()
     for snapshot_id in alive:
         target = table.snapshot(snapshot_id).properties.get(ROLLED_BACK_TO)

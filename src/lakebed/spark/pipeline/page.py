@@ -1,7 +1,7 @@
 """The report as one HTML page: no script, no font, no image, nothing fetched; light and dark; a phone will do.
 
-Owns: what the page says and how it looks. Pure: `ReportFacts` -> text. Shapes come from `plots`, styles from `page.css`
-beside this module, which is put into the page.
+Owns: the words and the layout of the page. Pure: `ReportFacts` -> text. Shapes come from `plots`, styles from
+`page.css`, which is embedded in the page.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ def _head(facts: ReportFacts) -> str:
 
 
 def verdict(facts: ReportFacts) -> tuple[str, str]:
-    """A key of `_VERDICT_MARKS`, and the sentences to read first.
+    """Return a key of `_VERDICT_MARKS`, and the first sentences of the page.
 
-    ``good`` claims that everything is well as of this report: every run is complete or a later one went on in its
-    place, no stop is left, and every tag that has a fingerprint was read or checked for it.
+    ``good`` claims that everything is well as of this report: every run is complete or was continued by a later one, no
+    stop is left, and every tag with a fingerprint was read or checked for it.
     """
     tags = [tag for table in facts.tables for tag in table.tags]
     wrong = [
@@ -114,10 +114,10 @@ def verdict(facts: ReportFacts) -> tuple[str, str]:
         words.append("No pipeline has run in this lake.")
     elif not words:
         words.append("All steps are done.")
-    # Rows that were refused are the pipeline at work; any other error wants a person.
+    # Refused rows are expected; any other error needs attention.
     if not all(run.stops and _is_refusal(run.stops[-1]) for run in left):
         return "bad", " ".join(words)
-    # Whether rows that a run refused came in with the run that went on cannot be told.
+    # It is unknown whether refused rows came in with the run that continued.
     refused = any(run.stops and _is_refusal(run.stops[-1]) for run in gone_on)
     return "open" if left or unfinished or unread or refused else "good", " ".join(words)
 
@@ -127,7 +127,7 @@ def _is_refusal(stop: Stop) -> bool:
 
 
 def _unread_words(unread: Sequence[TagFacts], count: int) -> str:
-    """What is known of tags that were not read for this report: when they were read, and what was found then."""
+    """Describe tags that were not read for this report: when they were last read, and the result."""
     times = [tag.read_ms for tag in unread if tag.read_ms is not None]
     part = "" if len(unread) == count else f"{len(unread):,} of "
     which = "the tag" if count == 1 else f"{part}the {count:,} tags"
@@ -145,7 +145,7 @@ def _unread_words(unread: Sequence[TagFacts], count: int) -> str:
 
 
 def _held_how(tags: Sequence[TagFacts]) -> str:
-    """What the judgement of tags rests on, all of which hold."""
+    """Say how tags that hold were verified."""
     read = [tag.read_now and tag.reads_same for tag in tags]
     if all(read):
         return "reads as it did when it was tagged"
@@ -178,7 +178,7 @@ def _tiles(facts: ReportFacts) -> str:
     given_back = [(sum(map(_freed_bytes, table.expiries)), table.expiries) for table in facts.tables]
     freed = sum(size for size, _ in given_back)
     if freed:
-        # Each byte once: what was given back, and what is left after the last expiry.
+        # Each byte once: freed, or left after the last expiry.
         held_ever = sum(size + int(expiries[-1]["disk_bytes_after"]) for size, expiries in given_back if expiries)
         tiles.append(
             (
@@ -238,12 +238,12 @@ def _tag_tile(tags: Sequence[TagFacts]) -> tuple[str, str, str]:
 
 
 def _size_class(number: str) -> str:
-    """Long numbers are set smaller, so that they stay in their card."""
+    """Return the class of a number's size: long numbers are smaller, to fit their card."""
     return "" if len(number) <= 6 else ' class="long"' if len(number) <= 9 else ' class="longer"'
 
 
 def _percent(share: float) -> str:
-    """``0.04 %``: small shares keep a digit that says something."""
+    """Format a share: ``0.04 %`` keeps a significant digit."""
     percent = 100 * share
     return (
         f"{percent:.0f} %"
@@ -298,20 +298,20 @@ def _runs(runs: Sequence[RunFacts]) -> str:
 
 
 def _stop(stop: Stop) -> str:
-    """What ended a call of the run, and what became of it."""
+    """Describe what ended a call of the run, and whether it was repaired."""
     later = "" if stop.repaired_ms is None else f" Repaired: the step was done at {time_text(stop.repaired_ms)} UTC."
     css = "stop" if stop.repaired_ms is None else "stop repaired"
     return f'<p class="{css}"><b>{time_text(stop.ended_ms)} UTC</b> {escape(stop.sentence)}{later}</p>'
 
 
 def _dropped(run: RunFacts) -> dict[str, int]:
-    """Bad rows that the run's own steps left out, by step."""
+    """Return the number of bad rows that the run's own steps left out, by step."""
     counts = {step.name: int(step.metrics.get("rows_dropped", 0)) for step in run.steps if not step.carried_from}
     return {name: count for name, count in counts.items() if count}
 
 
 def _dropped_words(run: RunFacts) -> str:
-    """How many bad rows were left out, by the steps that left out most of them."""
+    """Describe the bad rows that were left out, by the steps that left out most of them."""
     dropped = sorted(_dropped(run).items(), key=lambda item: -item[1])
     if not dropped:
         return ""
@@ -347,7 +347,7 @@ def _total(steps: Sequence[StepRecord], metric: str) -> str:
 
 
 def _rows(steps: Sequence[StepRecord]) -> str:
-    """Rows of all steps of a verb, with how many steps that leaves out because they counted none."""
+    """Sum the rows of all steps of a verb, with the number of steps that counted none."""
     # Such as an ingest of Parquet as a view. A compaction that rewrote nothing counts as none.
     uncounted = sum("rows" not in step.metrics for step in steps if step.verb != "compact")
     left_out = f" <small>{counted(uncounted, 'step')} not counted</small>" if 0 < uncounted < len(steps) else ""

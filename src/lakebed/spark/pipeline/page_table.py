@@ -32,11 +32,11 @@ __all__ = ["holds_now", "is_unread", "table_sections", "tag_holds"]
 _WRITTEN = {"merge": "merges: upserts and deletes", "ingest": "ingests", "append": "commits from outside of pipelines"}
 _FATES = {"alive": "kept", "gone": "expired", "undone": "rolled back"}
 _LABEL_SHARE = 0.2
-"""Of a narrow plot's width: what the label of an expiry takes."""
+"""The part of a narrow plot's width that the label of an expiry takes."""
 
 
 def table_sections(table: TableFacts, *, alone: bool) -> str:
-    """Everything about one table that has versions; its name too, unless it is `alone` on the page."""
+    """Return the sections of one table that has versions; with its name, unless it is `alone` on the page."""
     heading = "" if alone else f'<h2 class="table-name">Table <code>{escape(table.name)}</code></h2>'
     return "".join([heading, _timeline(table), _rows_and_files(table), _storage(table), _tags(table.tags)])
 
@@ -77,7 +77,7 @@ def _timeline(table: TableFacts) -> str:
 
 
 def _fate(version: VersionFacts) -> str:
-    """A key of `_FATES`, which is the mark's class too."""
+    """Return a key of `_FATES`, which is the mark's class too."""
     return "alive" if version.alive else "undone" if version.rolled_back else "gone"
 
 
@@ -147,14 +147,14 @@ def _storage(table: TableFacts) -> str:
 
 
 def _place_of(expiry: Mapping[str, Any], versions: Sequence[VersionFacts]) -> int:
-    """How many of the versions were committed when the expiry began."""
+    """Return how many of the versions were committed when the expiry began."""
     return sum(version.committed_ms <= expiry["started_ms"] for version in versions)
 
 
 def _on_store(
     versions: Sequence[VersionFacts], expiries: Sequence[tuple[int, Mapping[str, Any]]]
 ) -> list[tuple[float, float]]:
-    """Bytes of data files on the store: what was written, less what each expiry had freed by then."""
+    """Return the bytes of data files on the store over time: written so far, less freed so far."""
     points: list[tuple[float, float]] = []
     freed = written = 0
     for number in range(len(versions) + 1):
@@ -170,7 +170,7 @@ def _on_store(
 
 
 def _expiry_lines(places: Sequence[int], x_max: float) -> list[Tick]:
-    """A line for each expiry; labels where they have room to the left, the last expiry first."""
+    """Return a line for each expiry; labels where they fit to the left, the last expiry first."""
     lines: list[Tick] = []
     left = x_max + _LABEL_SHARE * x_max
     for place in sorted(set(places), reverse=True):
@@ -181,7 +181,7 @@ def _expiry_lines(places: Sequence[int], x_max: float) -> list[Tick]:
 
 
 def _newest_bytes(expiry: Mapping[str, Any], versions: Sequence[VersionFacts]) -> int | None:
-    """Data files of the newest version when the expiry ran; None: a commit of which nothing is known may be newer."""
+    """Return the bytes of the newest version when the expiry ran; None: an unknown commit may be newer."""
     if "newest_bytes" in expiry:
         return int(expiry["newest_bytes"])
     # Recorded by an older lakebed.
@@ -223,7 +223,7 @@ def _freed(table: TableFacts) -> str:
 
 
 def _tags(tags: Sequence[TagFacts]) -> str:
-    """The table of tags, with the columns that something is known for."""
+    """Return the table of tags, with the columns that have values."""
     if not tags:
         return ""
     read, compared = sum(tag.read_now for tag in tags), any(tag.reads_same is not None for tag in tags)
@@ -283,7 +283,7 @@ def _tag_check(tag: TagFacts) -> str:
 
 
 def _since_tagged(tag: TagFacts) -> str:
-    """A reading of this report has a mark; an older one has its time, and a mark only when it did not match."""
+    """Show a reading of this report with a mark; an older one with its time, and a mark only when it did not match."""
     if tag.read_now or tag.reads_same is None:
         return verdict_mark(tag.reads_same, "unchanged", "changed")
     if tag.reads_same:
@@ -292,24 +292,24 @@ def _since_tagged(tag: TagFacts) -> str:
 
 
 def tag_holds(tag: TagFacts) -> bool | None:
-    """What was found when it was last looked at, by a check or a reading; None: no one did."""
-    verdicts = [tag.reads_same, None if tag.check is None else tag.check.held]
-    known = [one for one in verdicts if one is not None]
+    """Return the result of the last check or reading of a tag; None: there was none."""
+    results = [tag.reads_same, None if tag.check is None else tag.check.held]
+    known = [one for one in results if one is not None]
     return all(known) if known else None
 
 
 def holds_now(tag: TagFacts) -> bool | None:
-    """As `tag_holds`, from what was read or checked for this report alone."""
+    """As `tag_holds`, from readings and checks of this report alone."""
     return tag_holds(tag if tag.read_now else replace(tag, reads_same=None))
 
 
 def is_unread(tag: TagFacts) -> bool:
-    """Whether it has a fingerprint that could have been compared for this report, and nothing was."""
+    """Return whether a tag has a fingerprint that was not compared for this report."""
     return tag.checksum is not None and holds_now(tag) is None
 
 
 def _group_ticks(versions: Sequence[VersionFacts]) -> list[Tick]:
-    """One label where a new group of steps begins; without groups, snapshot ids at the ends and between."""
+    """Return one label for each group of steps; without groups, snapshot ids at the ends and between."""
     starts: list[tuple[int, str]] = []
     for number, version in enumerate(versions):
         if version.group and (not starts or starts[-1][1] != version.group):
@@ -325,7 +325,7 @@ def _group_ticks(versions: Sequence[VersionFacts]) -> list[Tick]:
 
 
 def _short(names: Sequence[str]) -> list[str]:
-    """Months of one year, such as ``2013-01``, as ``Jan``; anything else as it is."""
+    """Shorten months of one year, such as ``2013-01``, to ``Jan``; leave other names unchanged."""
     found = [re.fullmatch(r"(\d{4})-(0[1-9]|1[0-2])", name) for name in names]
     months = [match for match in found if match]
     if len(months) < len(names) or len({match[1] for match in months}) > 1:

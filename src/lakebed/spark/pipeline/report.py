@@ -1,7 +1,7 @@
-"""Writing the report of a lake's runs: one HTML page, and the same facts as JSON beside it.
+"""Writing the report of a lake's runs: one HTML page, and its data as a JSON file in the same folder.
 
-Owns: the two files. Invariants: both are whole or not there (written under another name, then moved); reading a lake
-for its report changes nothing in it.
+Owns: the two files. Invariants: each is complete or absent (written under another name, then moved); collecting a
+report changes nothing in the lake.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def write_report(
 
     Args:
         lake_url: of the lake.
-        path: the HTML file; the JSON goes beside it, with the ending ``.json``.
+        path: the HTML file; the JSON file gets the same name with the ending ``.json``.
         branch: ``repository/branch``: the runs in that branch.
         storage_options: settings of the lake's store.
         environment: clock, randomness and concurrency.

@@ -27,14 +27,14 @@ REPEATED_KIND = "merged_already"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Something that was verified from outside, such as a tag's rows against their source."""
+    """A verification outside of the lake, such as of a tag's rows against their source."""
 
     subject: str
     held: bool
     detail: str
     table: str | None = None
     tag: str | None = None
-    """With `table`: the check is about this tag and stands in its row."""
+    """With `table`: the check is about this tag and is shown in its row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,11 @@ class VersionFacts:
     bytes_total: int
     """Data files of this version."""
     bytes_written: int
-    """Data files written up to this commit, ever, by the commits that are known."""
+    """Data files that the known commits wrote up to this one."""
     alive: bool
-    """Whether the snapshot is still there."""
+    """Whether the snapshot still exists."""
     rolled_back: bool = False
-    """Whether a rollback, whose own snapshot is still there, took it back."""
+    """Whether a rollback, whose own snapshot still exists, undid it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +80,16 @@ class TagFacts:
     checksum: str | None
     data_bytes: int
     alive: bool
-    """Whether its snapshot is still there too; a tag does not need it."""
+    """Whether its snapshot still exists too; a tag does not need it."""
     reads_same: bool | None
     """Whether it read, at `read_ms`, as it did when it was tagged; None: it was not read since."""
     check: Check | None
     read_ms: int | None = None
     """When it was last read and compared, Unix time in milliseconds, UTC; None: it was not read since it was tagged."""
     read_now: bool = False
-    """Whether that was for this report. If not, nothing is known of the tag's files as they are now."""
+    """Whether that was for this report. If not, nothing is known of the tag's files now."""
     expires_ms: int | None = None
-    """When it may be deleted with its lifetime over, Unix time in milliseconds, UTC; None: it is kept until deleted."""
+    """The end of its lifetime, Unix time in milliseconds, UTC; None: it is kept until it is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +118,9 @@ class Stop:
     """Of the error."""
     sentence: str
     bad_load: bool
-    """Whether the rows were refused, by an audit or because they do not fit their schema."""
+    """Whether rows were refused, by an audit or because they do not fit their schema."""
     repaired_ms: int | None
-    """When the step was done after all, by a later call of the run."""
+    """When a later call of the run finished the step."""
 
     @property
     def is_repeated_increment(self) -> bool:
@@ -135,11 +135,11 @@ class RunFacts:
     status: RunStatus
     steps: tuple[StepRecord, ...]
     stops: tuple[Stop, ...] = ()
-    """In order of time, also those that a later call repaired."""
+    """In order of time, including those that a later call repaired."""
     is_writing: bool = False
     """Whether this report is a step of it, so that it cannot be complete yet."""
     continued_by: str | None = None
-    """Of a run that is not complete: the later run of the pipeline that went on in its place; None: none did."""
+    """Of an incomplete run: the later run of the pipeline that continued it; None: none did."""
 
 
 @dataclass(frozen=True, slots=True)

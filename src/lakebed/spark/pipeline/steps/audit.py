@@ -1,4 +1,4 @@
-"""``audit``: SQL expectations that must hold for an increment (or a table) before anything after this step happens.
+"""``audit``: SQL expectations that must hold for an increment (or a table) before later steps run.
 
 ``every_row`` has predicates over one row: a row for which the predicate is not true (false or NULL) breaks it.
 ``overall`` has predicates over all rows, with aggregates: ``count(*) > 0``.
@@ -6,7 +6,7 @@
 Metrics: ``rows``, ``expectations``.
 
 Idempotent: reads only. All expectations are one Spark job; only a broken one costs a second, for its sample. Simple
-expectations about few rows of this process (see `..conditions`) that hold are judged without Spark.
+expectations about few rows of this process that hold (see `..conditions`) are evaluated without Spark.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Broken:
     """At most `SAMPLE_ROWS` whole rows."""
 
     def sentence(self, rows: int) -> str:
-        """What is wrong, for a person."""
+        """Return what is wrong, for a message."""
         if self.rows_broken is None:
             return f"'{self.name}' ({self.predicate}) does not hold for its {rows:,} rows"
         words = f"'{self.name}' ({self.predicate}) does not hold for {self.rows_broken:,} of {rows:,} rows"
@@ -62,8 +62,8 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
     for name, predicate in every_row.items():
         engine.check_predicate(source, predicate, f"expectation '{name}'", location=location)
     counted = [f"count_if(NOT coalesce(({predicate}), false))" for predicate in every_row.values()]
-    judged = [f"coalesce(({predicate}), false)" for predicate in overall.values()]
-    rows, *values = engine.one_row(source, ["count(*)", *counted, *judged], location=location)
+    holding = [f"coalesce(({predicate}), false)" for predicate in overall.values()]
+    rows, *values = engine.one_row(source, ["count(*)", *counted, *holding], location=location)
     broken = [
         Broken(
             name,
@@ -92,7 +92,7 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
 
 
 def check(settings: Mapping[str, Any]) -> str | None:
-    """A source and at least one expectation."""
+    """Require a source and at least one expectation."""
     if not settings["every_row"] and not settings["overall"]:
         return "nothing is expected; give 'every_row' or 'overall' at least one 'name: predicate'."
     return check_source(settings)
@@ -106,7 +106,7 @@ def describe(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def _shown(row: Mapping[str, Any], predicate: str) -> str:
-    """The columns that the predicate names, else the first few."""
+    """Return the columns that the predicate names, else the first few."""
     words = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", predicate))
     columns = [column for column in row if column in words] or list(row)[:4]
     return ", ".join(f"{column} = {row[column]}" for column in columns)

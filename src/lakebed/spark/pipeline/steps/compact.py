@@ -2,7 +2,7 @@
 
 Metrics: ``table``, ``snapshot`` (absent when there was nothing to do) and what it did to files: see `..measure`.
 
-Idempotent: what is compact already is left alone, so a repetition commits nothing.
+Idempotent: compact files are not rewritten, so a repetition commits nothing.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""``expire``: forget old snapshots and delete the files that neither a kept snapshot nor a tag needs.
+"""``expire``: expire old snapshots and delete the files that neither a kept snapshot nor a tag needs.
 
 Metrics: ``table``, ``snapshots_expired``, ``files_deleted``, ``bytes_freed`` (all objects the sweep deleted),
 ``disk_bytes_before`` and ``disk_bytes_after`` (every object below the table's folder), ``data_bytes_before`` and
 ``data_bytes_after`` (its data files), ``newest_bytes`` (data files of the newest version), ``warnings``.
 
-Idempotent: what is gone is gone; a crash in the middle leaves a plan in the table that the next expiry finishes.
+Idempotent: deleted files stay deleted; a crash leaves a plan in the table that the next expiry finishes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["KIND"]
 
 
 def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
-    """Expire until nothing more may go: one sweep takes at most ``snapshot.expire.limit`` snapshots."""
+    """Expire repeatedly: one sweep takes at most ``snapshot.expire.limit`` snapshots."""
     settings = step.settings
     table = context.table(settings["table"], step=step)
     older_than_ms = None
@@ -55,7 +55,7 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
 
 
 def check(settings: Mapping[str, Any]) -> str | None:
-    """An expiry must say what it keeps."""
+    """Require what is kept."""
     if settings["keep"] is None and settings["older_than"] is None:
         return "say what to keep: 'keep' (a number of snapshots) or 'older_than' (an age), or both."
     if settings["keep"] == 0:
@@ -73,12 +73,12 @@ def describe(metrics: Mapping[str, Any]) -> list[str]:
 
 KIND = StepKind(
     verb="expire",
-    summary="forget old snapshots and give their space back",
+    summary="expire old snapshots and free their space",
     keys=(
         Key("table", "table", "the table whose snapshots expire", required=True),
         Key("keep", "count", "how many newest snapshots to keep at most"),
-        Key("keep_min", "count", "how many newest snapshots to keep whatever their age"),
-        Key("older_than", "duration", "only snapshots older than this go, such as '7 days'"),
+        Key("keep_min", "count", "how many newest snapshots to keep at any age"),
+        Key("older_than", "duration", "only snapshots older than this expire, such as '7 days'"),
     ),
     run=run,
     check=check,

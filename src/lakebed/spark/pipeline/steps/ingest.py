@@ -4,12 +4,12 @@ Metrics: into a table: ``table``, ``snapshot``, and what it did to files (see `.
 CSV and JSON, ``rows``. ``files_read`` counts input files where they are local. With ``bad_rows: drop`` also
 ``rows_dropped`` and the first of them in ``dropped``.
 
-Every row of CSV and JSON is held against the schema before anything is done with it: one that does not fit stops the
-run here (or is left out and counted), whatever later steps would have looked at.
+Every row of CSV and JSON is checked against the schema before it is used: a row that does not fit stops the run here
+(or is left out and counted), whatever columns later steps read.
 
-Idempotent: the commit carries the run's identity. A view commits nothing and is made again when a resumed run needs it.
-The schema of CSV and JSON is the given one, or is inferred once and then pinned in the lake, so that tomorrow's file
-cannot change a type silently.
+Idempotent: the commit carries the run's identity. A view commits nothing; a resumed run makes it again when it needs
+it. The schema of CSV and JSON is the given one, or is inferred once and then pinned in the lake, so that tomorrow's
+file cannot change a type silently.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class _Source:
     step: PlannedStep
     context: RunContext
     names: Mapping[str, str]
-    """Paths with what people call them."""
+    """Paths with the names that messages show."""
     reading: FileReading
     files_read: int
 
     @classmethod
     def of(cls, step: PlannedStep, context: RunContext) -> _Source:
         settings, location, engine = step.settings, context.location(step), context.engine()
-        file_format = str(settings["format"] or format_of(settings["from"]))  # `check` has seen that one says it
+        file_format = str(settings["format"] or format_of(settings["from"]))
         found = find_files(settings["from"], location=location)
         names = unpacked(found, context.scratch_folder, location=location)
         reading = FileReading(file_format, settings["options"], settings["schema"], location)
@@ -58,7 +58,7 @@ class _Source:
 
     @property
     def is_checked(self) -> bool:
-        """Whether rows of these files can be bad; Parquet knows its own types."""
+        """Whether rows of these files can be bad; Parquet files have their own types."""
         return self.reading.file_format != "parquet"
 
     def plain(self) -> LocalRows | None:
@@ -91,7 +91,7 @@ class _Source:
         return found
 
     def fitting(self) -> tuple[Rows, BadRows | None]:
-        """The rows, each of which fits, and what the check found; None: nothing to check."""
+        """Return the rows that fit, and the result of the check; None: there was nothing to check."""
         plain = self.plain()
         if plain is not None:
             return plain, BadRows(plain.arrow.num_rows)
@@ -103,7 +103,7 @@ class _Source:
         return self.unchecked(), found
 
     def shaped(self, rows: Rows) -> Rows:
-        """Rows through ``select`` when there is one."""
+        """Apply ``select`` to rows, when there is one."""
         select, engine = self.step.settings["select"], self.context.engine()
         if select is not None:
             rows = engine.query(select, views={"files": rows}, location=self.reading.location)
@@ -128,10 +128,10 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
 
 
 def _append(source: _Source) -> dict[str, Any]:
-    """Rows into a table, in one commit."""
+    """Append rows to a table, in one commit."""
     step, context = source.step, source.context
     name, found = step.settings["into"], None
-    # Whether rows fit is asked first where they may be dropped; otherwise the writing itself finds out, in one pass.
+    # Rows are checked first where bad ones are dropped; otherwise the write itself finds them, in one pass.
     rows: Rows | None = source.plain()
     if rows is None and step.settings["bad_rows"] == "drop":
         rows, found = source.fitting()
@@ -145,7 +145,7 @@ def _append(source: _Source) -> dict[str, Any]:
         snapshot = context.engine().append(rows, table, location=context.location(step), **identity)
     except InvalidRequest:
         if source.is_checked and found is None and not isinstance(rows, LocalRows):
-            source.check()  # says so when bad rows are the reason
+            source.check()  # raises a better error when bad rows are the reason
         raise
     metrics: dict[str, Any] = {"table": name, "files_read": source.files_read, "rows": 0, "content": content}
     metrics.update(_counts(found))
@@ -155,7 +155,7 @@ def _append(source: _Source) -> dict[str, Any]:
 
 
 def _counts(found: BadRows | None) -> dict[str, Any]:
-    """The metrics of a check."""
+    """Return the metrics of a check."""
     if found is None:
         return {}
     counts: dict[str, Any] = {"rows": found.row_count - found.bad_count}
@@ -165,7 +165,7 @@ def _counts(found: BadRows | None) -> dict[str, Any]:
 
 
 def recall(step: PlannedStep, context: RunContext) -> None:
-    """Name the view again, for the steps of a resumed run; the files are read, and checked, when one of them asks."""
+    """Define the view again for a resumed run; the files are read, and checked, when a step uses it."""
     view = step.settings["as"]
     if view is not None:
         context.name_view(view, lambda: _read_again(step, context))
@@ -178,16 +178,16 @@ def _read_again(step: PlannedStep, context: RunContext) -> Rows:
 
 
 def check(settings: Mapping[str, Any]) -> str | None:
-    """A known format, one of ``into`` and ``as``; only a view can be cached; what bad rows do is said in one place."""
+    """Require a known format and one of ``into`` and ``as``; refuse a cached table and options of `bad_rows`."""
     if settings["format"] is None and format_of(settings["from"]) is None:
-        return f"the name '{settings['from']}' does not say a format: add `format: csv`, `json` or `parquet`."
+        return f"the name '{settings['from']}' has no known ending: add `format: csv`, `json` or `parquet`."
     if settings["cache"] and settings["as"] is None:
         return "only a view can be cached: 'cache' goes with 'as'."
     if (settings["into"] is None) == (settings["as"] is None):
         return "say where the rows go: either 'into' (a table) or 'as' (a view for later steps), not both."
     for name in settings["options"]:
         if name.lower() in _DECIDED_BY_BAD_ROWS:
-            return f"the option '{name}' is decided by the key 'bad_rows' (stop or drop); use that in its place."
+            return f"the option '{name}' is set by the key 'bad_rows' (stop or drop): use that key."
     return None
 
 
@@ -201,13 +201,13 @@ KIND = StepKind(
             "a file, a folder, a pattern such as `in/*.csv`, or a URL that Spark can read",
             required=True,
         ),
-        Key("format", "text", "csv, json or parquet; without it, by the name's ending", choices=FORMATS),
+        Key("format", "text", "csv, json or parquet; by default, by the name's ending", choices=FORMATS),
         Key("options", "texts", "options of Spark's reader", default={}),
         Key("schema", "texts", "the files' columns with their Spark SQL types, in order"),
         Key(
             "bad_rows",
             "text",
-            "what a row that does not fit its schema does: `stop` the run, or `drop` out of the rows, counted",
+            "what happens with a row that does not fit its schema: `stop` the run, or `drop` the row and count it",
             default="stop",
             choices=("stop", "drop"),
             is_later=True,

@@ -4,7 +4,7 @@ Metrics: ``table``, ``snapshot`` (absent when the increment had no rows) and wha
 ``content``: the identity of the increment (see `..inputs`).
 
 Idempotent: the commit carries the run's identity. An increment that another run merged is refused before anything is
-committed, unless the table orders rows by ``sequence.field``: then a late row never wins.
+committed, unless the table orders rows by ``sequence.field``: then a late row never replaces a newer one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
 
 
 def without_key(name: str) -> str:
-    """Why rows cannot be merged into a table that has no primary key."""
+    """Return why rows cannot be merged into a table without a primary key."""
     return (
         f"'{name}' has no primary key, so rows cannot be merged into it; use 'ingest' to append, or declare "
         "`primary_key` when the table is created."

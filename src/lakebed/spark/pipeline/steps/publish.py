@@ -1,13 +1,13 @@
-"""``publish``: commit the pipeline's branch, and merge it into another: several tables become visible at one moment.
+"""``publish``: commit the pipeline's branch, and merge it into another: several tables become visible atomically.
 
-Only in a pipeline with ``branch:``. What is published is everything that the branch holds: the tables as the steps
-before have left them, and the ledger's records of those steps. A merge takes each table whole from the side that has
-changed it; a table that was changed on both sides is a conflict, and nothing is merged.
+Only in a pipeline with ``branch:``. It publishes everything in the branch: the tables after the steps before, and the
+ledger's records of those steps. A merge takes each table whole from the side that changed it; a table that changed on
+both sides is a conflict, and nothing is merged.
 
 Metrics: ``branch``, ``into``, ``commit`` (of the branch) and ``merge`` (of the other branch): ids of commits.
 
-Idempotent: a step that is run again after a crash commits and merges what is not there yet, which may be no more than
-records of the ledger.
+Idempotent: a step that runs again after a crash commits and merges what is still missing, perhaps only records of the
+ledger.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
 
 
 def _unless_unchanged(move: Callable[[], str], branch: Any) -> str:
-    """The commit that a branch has then."""
+    """Return the id of the branch's newest commit afterwards."""
     try:
         return move()
     except InvalidRequest as error:
@@ -56,10 +56,10 @@ def _unless_unchanged(move: Callable[[], str], branch: Any) -> str:
 
 KIND = StepKind(
     verb="publish",
-    summary="commit the branch and merge it, all tables at one moment",
+    summary="commit the branch and merge it, all tables atomically",
     keys=(
-        Key("into", "text", "the branch that it is merged into; without it, the repository's default branch"),
-        Key("message", "text", "of the commit and the merge; without it, the pipeline's and the step's name"),
+        Key("into", "text", "the branch to merge into; by default the repository's default branch"),
+        Key("message", "text", "of the commit and the merge; by default the pipeline's and the step's name"),
     ),
     run=run,
     depends_on_all=True,

@@ -1,9 +1,9 @@
-"""``report``: the page of this lake's runs, with every tagged version read again.
+"""``report``: write the page of this lake's runs, with every tagged version read again.
 
 Metrics: ``html``, ``json``, ``tags_read``: a list of ``table``, ``tag``, ``rows``, ``checksum`` as they read now, for
 later reports that do not read them again.
 
-Idempotent: the page is written anew. It covers the steps before this one.
+Idempotent: the page is replaced. It covers the steps before this one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
 
 
 def _read_again(step: PlannedStep, context: RunContext) -> dict[tuple[str, str], Fingerprint]:
-    """Every tag whose fingerprint some run of this lake took, as it reads now."""
+    """Read every tag again whose fingerprint a run of this lake took."""
     store, environment = context.lake.store, context.environment
     ids = run_ids(store) if step.settings["runs"] == "all" else [context.run_id]
     taken = {
@@ -59,7 +59,7 @@ def _read_again(step: PlannedStep, context: RunContext) -> dict[tuple[str, str],
 
 KIND = StepKind(
     verb="report",
-    summary="write the page of what the runs did",
+    summary="write a page about the runs",
     keys=(
         Key("to", "text", "the HTML file to write", required=True),
         Key("title", "text", "the page's heading"),

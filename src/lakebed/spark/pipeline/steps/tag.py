@@ -1,9 +1,9 @@
-"""``tag``: pin what this run last wrote to a table (or, when it wrote nothing to it, the newest snapshot).
+"""``tag``: pin the last snapshot that this run wrote to a table (the newest one, when it wrote none).
 
 Metrics: ``table``, ``tag``, ``snapshot``; with ``fingerprint: true`` also ``rows`` and ``checksum``, which the report
 computes again to show that the tag still reads the same.
 
-Idempotent: a tag that is already on the snapshot it should be on is left alone.
+Idempotent: a tag that is already on the right snapshot is not changed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
 
 
 def check(settings: Mapping[str, Any]) -> str | None:
-    """The name can be a tag's: found before anything is committed."""
+    """Check the tag's name, before anything is committed."""
     try:
         check_tag_name(settings["tag"])
     except InvalidRequest as error:
@@ -74,7 +74,7 @@ KIND = StepKind(
     keys=(
         Key("table", "table", "the table to tag", required=True),
         Key("tag", "text", "the tag's name", required=True),
-        Key("keep", "duration", "how long the tag lives, such as '90 days'; without it, until it is deleted"),
+        Key("keep", "duration", "the tag's lifetime, such as '90 days'; by default, until it is deleted"),
         Key("replace", "flag", "move the tag when it exists", default=False),
         Key(
             "fingerprint",
