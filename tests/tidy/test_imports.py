@@ -1,0 +1,71 @@
+"""Imports are at the head of a file, as names that Python and people can follow; the exceptions have their reasons."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Any
+
+LOCAL = {
+    "lakebed.lsm.compact": "one key is read without Arrow's compute functions, which take 20 ms to load",
+    "lakebed.lsm.resolve": "the same",
+    "lakebed.objects.open": "a folder needs no client library of the cloud stores",
+    "lakebed.repo.opening": "an own repository needs no HTTP client",
+    "lakebed.repo.outbound": "only webhooks need HTTP",
+    "lakebed.spark.pipeline.check": "a plan without SQL is checked without Java",
+    "lakebed.spark.pipeline.context": "a pipeline of plain steps starts no Spark",
+    "lakebed.table.context": "only tables with dynamic buckets need the index",
+    "lakebed.table.data_file": "commands on tags and snapshots read no Parquet",
+    "lakebed.table.file_encoding": "the same",
+    "lakebed.table.frames": "optional: pandas, polars, duckdb",
+    "lakebed.table.read": "an append-only table is read without acero",
+    "lakebed.table.rows": "a diff needs Acero and Parquet, a read of a tag does not",
+    "lakebed.table.table": "opening a table and its tags loads neither reading nor writing",
+}
+"""Modules with imports inside of functions, and why."""
+
+ON_DEMAND = {
+    "lakebed": "public names, on first use",
+    "lakebed.kv": "the same",
+    "lakebed.repo": "the same",
+    "lakebed.spark": "the same",
+    "lakebed.cli.loading": "the command line's loader",
+    "lakebed.lake.on_demand": "a lake's loader of databases and repositories",
+    "lakebed.key_value.postgres_connections": "psycopg is optional",
+    "lakebed.repo.repository": "fsspec is optional",
+}
+"""Modules that import by a name in a string, and why."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def local_imports(module: Any) -> Iterator[int]:
+    """Lines of imports inside of functions."""
+    for node in module.nodes:
+        if isinstance(node, Function):
+            yield from (one.lineno for one in ast.walk(node) if isinstance(one, ast.Import | ast.ImportFrom))
+
+
+def imports_by_string(module: Any) -> Iterator[int]:
+    """Lines that import what a string names."""
+    for node in module.nodes:
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in {"import_module", "__import__"}:
+            yield node.lineno
+
+
+def compare(found: dict[str, list[int]], allowed: dict[str, str]) -> None:
+    """Fail for a module that is not allowed."""
+    wrong = [f"{name}, lines {lines}" for name, lines in found.items() if name not in allowed]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_imports_are_at_the_head(sources: list[Any]) -> None:
+    """A function imports nothing, except in the modules of `LOCAL`."""
+    found = {module.name: sorted(set(local_imports(module))) for module in sources}
+    compare({name: lines for name, lines in found.items() if lines}, LOCAL)
+
+
+def test_no_import_is_hidden_in_a_string(sources: list[Any]) -> None:
+    """No module is imported by a text, except by the modules of `ON_DEMAND`."""
+    found = {module.name: list(imports_by_string(module)) for module in sources}
+    compare({name: lines for name, lines in found.items() if lines}, ON_DEMAND)
