@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypedDict, TypeVar
 
 from starlette.responses import Response
+from typing_extensions import Unpack
 
 __all__ = ["ROLES", "Endpoint", "Handler", "Parameter", "Role", "Route", "Routes"]
 
@@ -74,14 +75,40 @@ class Route(Generic[C]):
     summary: str
 
 
-class Routes(Generic[C]):
-    """Routes in the order in which they are declared, which is the order in which paths are tried."""
+class Details(TypedDict, total=False):
+    """What a declaration may add, as `Endpoint` has it."""
 
-    def __init__(self) -> None:
+    takes: Any
+    body_required: bool
+    parameters: tuple[Parameter, ...]
+    audited: bool
+    statuses: Mapping[str, int]
+
+
+class Routes(Generic[C]):
+    """Routes in the order in which they are declared, which is the order in which paths are tried.
+
+    Args:
+        tag: of endpoints that name no other.
+    """
+
+    def __init__(self, tag: str) -> None:
+        self._tag = tag
         self._routes: list[Route[C]] = []
 
-    def add(self, endpoint: Endpoint) -> Callable[[Handler[C]], Handler[C]]:
-        """Declare the decorated function as the handler of an endpoint."""
+    def add(
+        self,
+        method: str,
+        path: str,
+        name: str,
+        *,
+        needs: Role | None,
+        gives: Mapping[int, Any],
+        tag: str | None = None,
+        **details: Unpack[Details],
+    ) -> Callable[[Handler[C]], Handler[C]]:
+        """Declare the decorated function as the handler of an `Endpoint`."""
+        endpoint = Endpoint(method, path, name, tag or self._tag, needs, gives, **details)
 
         def declare(handler: Handler[C]) -> Handler[C]:
             self._routes.append(Route(endpoint, handler, (handler.__doc__ or "").strip().split("\n")[0]))

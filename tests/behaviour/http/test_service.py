@@ -96,10 +96,10 @@ class NoteSite:
         self.serving.close_log()
 
 
-NOTES: Final = Routes[NoteCall]()
+NOTES: Final = Routes[NoteCall]("notes")
 
 
-@NOTES.add(Endpoint("GET", "/notes/{name}", name="getNote", tag="notes", needs=None, gives={200: Note}))
+@NOTES.add("GET", "/notes/{name}", "getNote", needs=None, gives={200: Note})
 async def get_note(call: NoteCall) -> Response:
     """Read a note."""
 
@@ -113,18 +113,7 @@ async def get_note(call: NoteCall) -> Response:
     return json(await call.quick(read))
 
 
-@NOTES.add(
-    Endpoint(
-        "PUT",
-        "/notes/{name}",
-        name="putNote",
-        tag="notes",
-        needs="write",
-        takes=Note,
-        gives={200: Note},
-        audited=True,
-    )
-)
+@NOTES.add("PUT", "/notes/{name}", "putNote", needs="write", takes=Note, gives={200: Note}, audited=True)
 async def put_note(call: NoteCall) -> Response:
     """Write a note."""
     note = await call.read(Note)

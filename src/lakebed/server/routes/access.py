@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from lakebed.http.declaration import Endpoint, Routes
+from lakebed.http.declaration import Routes
 from lakebed.http.pages import Page, page_of
 from lakebed.http.replies import empty, json
 from lakebed.server.bodies import (
@@ -25,22 +25,12 @@ from lakebed.server.site import RepositoryCall
 
 __all__ = ["ACCESS"]
 
-ACCESS: Final = Routes[RepositoryCall]()
+ACCESS: Final = Routes[RepositoryCall]("auth")
 _KEYS: Final = "/auth/keys"
 _KEY: Final = "/auth/keys/{access_key}"
 
 
-@ACCESS.add(
-    Endpoint(
-        "POST",
-        "/auth/login",
-        name="login",
-        tag="auth",
-        needs=None,
-        takes=LoginInformation,
-        gives={200: AuthenticationToken},
-    )
-)
+@ACCESS.add("POST", "/auth/login", "login", needs=None, takes=LoginInformation, gives={200: AuthenticationToken})
 async def login(call: RepositoryCall) -> Response:
     """A token for an access key and its secret, valid for a while."""
     body = await call.read(LoginInformation)
@@ -48,7 +38,7 @@ async def login(call: RepositoryCall) -> Response:
     return json(AuthenticationToken(token.token, (token.key.expires_at_ms or 0) // 1000))
 
 
-@ACCESS.add(Endpoint("GET", "/user", name="getCurrentUser", tag="auth", needs="read", gives={200: CurrentUser}))
+@ACCESS.add("GET", "/user", "getCurrentUser", needs="read", gives={200: CurrentUser})
 async def get_current_user(call: RepositoryCall) -> Response:
     """Who asks."""
     principal = call.principal
@@ -56,17 +46,7 @@ async def get_current_user(call: RepositoryCall) -> Response:
     return json(CurrentUser(User(principal.id, principal.created_at_ms // 1000, friendly_name=principal.id)))
 
 
-@ACCESS.add(
-    Endpoint(
-        "GET",
-        _KEYS,
-        name="listAccessKeys",
-        tag="auth",
-        needs="admin",
-        gives={200: Page[AccessKeyRow]},
-        parameters=PAGE,
-    )
-)
+@ACCESS.add("GET", _KEYS, "listAccessKeys", needs="admin", gives={200: Page[AccessKeyRow]}, parameters=PAGE)
 async def list_keys(call: RepositoryCall) -> Response:
     """List access keys."""
     page = call.page()
@@ -76,16 +56,13 @@ async def list_keys(call: RepositoryCall) -> Response:
 
 
 @ACCESS.add(
-    Endpoint(
-        "POST",
-        _KEYS,
-        name="createAccessKey",
-        tag="auth",
-        needs="admin",
-        takes=AccessKeyCreation,
-        gives={201: AccessKeyWithSecret},
-        audited=True,
-    )
+    "POST",
+    _KEYS,
+    "createAccessKey",
+    needs="admin",
+    takes=AccessKeyCreation,
+    gives={201: AccessKeyWithSecret},
+    audited=True,
 )
 async def create_key(call: RepositoryCall) -> Response:
     """Create an access key; its secret is told this once."""
@@ -98,48 +75,26 @@ async def create_key(call: RepositoryCall) -> Response:
     return json(_row_with_secret(made), 201)
 
 
-@ACCESS.add(Endpoint("GET", _KEY, name="getAccessKey", tag="auth", needs="admin", gives={200: AccessKeyRow}))
+@ACCESS.add("GET", _KEY, "getAccessKey", needs="admin", gives={200: AccessKeyRow})
 async def get_key(call: RepositoryCall) -> Response:
     """Look at an access key."""
     return json(_row(await call.quick(call.site.keys.get, call.path["access_key"])))
 
 
-@ACCESS.add(
-    Endpoint("DELETE", _KEY, name="revokeAccessKey", tag="auth", needs="admin", gives={204: None}, audited=True)
-)
+@ACCESS.add("DELETE", _KEY, "revokeAccessKey", needs="admin", gives={204: None}, audited=True)
 async def revoke_key(call: RepositoryCall) -> Response:
     """End an access key and its tokens."""
     await call.quick(call.site.keys.revoke, call.path["access_key"])
     return empty()
 
 
-@ACCESS.add(
-    Endpoint(
-        "POST",
-        _KEY + "/rotate",
-        name="rotateAccessKey",
-        tag="auth",
-        needs="admin",
-        gives={201: AccessKeyWithSecret},
-        audited=True,
-    )
-)
+@ACCESS.add("POST", _KEY + "/rotate", "rotateAccessKey", needs="admin", gives={201: AccessKeyWithSecret}, audited=True)
 async def rotate_key(call: RepositoryCall) -> Response:
     """Give an access key a new secret, which is told this once; the old one ends."""
     return json(_row_with_secret(await call.quick(call.site.keys.rotate, call.path["access_key"])), 201)
 
 
-@ACCESS.add(
-    Endpoint(
-        "GET",
-        "/auth/audit",
-        name="listAudit",
-        tag="auth",
-        needs="admin",
-        gives={200: Page[AuditRow]},
-        parameters=(AFTER, AMOUNT),
-    )
-)
+@ACCESS.add("GET", "/auth/audit", "listAudit", needs="admin", gives={200: Page[AuditRow]}, parameters=(AFTER, AMOUNT))
 async def list_audit(call: RepositoryCall) -> Response:
     """Who changed what, newest first."""
     page = call.page()

@@ -8,7 +8,7 @@ from typing import Final
 from starlette.responses import PlainTextResponse, Response
 
 from lakebed.errors import InvalidRequest
-from lakebed.http.declaration import Endpoint, Parameter, Routes
+from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.pages import Page, page_of
 from lakebed.http.replies import empty, json
 from lakebed.repo import branches
@@ -19,14 +19,14 @@ from lakebed.server.site import RepositoryCall
 
 __all__ = ["BRANCHES", "HOT"]
 
-HOT: Final = Routes[RepositoryCall]()
-BRANCHES: Final = Routes[RepositoryCall]()
+HOT: Final = Routes[RepositoryCall]("branches")
+BRANCHES: Final = Routes[RepositoryCall]("branches")
 _ONE = "/repositories/{repository}/branches/{branch}"
 _ALL = "/repositories/{repository}/branches"
 _HIDDEN = Parameter("show_hidden", "Also branches that were created hidden.", kind="boolean")
 
 
-@HOT.add(Endpoint("GET", _ONE, name="getBranch", tag="branches", needs="read", gives={200: Ref}))
+@HOT.add("GET", _ONE, "getBranch", needs="read", gives={200: Ref})
 async def get_branch(call: RepositoryCall) -> Response:
     """Look at a branch."""
     home = await call.home()
@@ -35,17 +35,7 @@ async def get_branch(call: RepositoryCall) -> Response:
     return json(Ref(name, record.commit_id))
 
 
-@BRANCHES.add(
-    Endpoint(
-        "GET",
-        _ALL,
-        name="listBranches",
-        tag="branches",
-        needs="read",
-        gives={200: Page[Ref]},
-        parameters=(*PAGE, _HIDDEN),
-    )
-)
+@BRANCHES.add("GET", _ALL, "listBranches", needs="read", gives={200: Page[Ref]}, parameters=(*PAGE, _HIDDEN))
 async def list_branches(call: RepositoryCall) -> Response:
     """List branches."""
     home, page, hidden = await call.home(), call.page(), call.flag("show_hidden")
@@ -60,18 +50,7 @@ async def list_branches(call: RepositoryCall) -> Response:
     return await call.heavy(read)
 
 
-@BRANCHES.add(
-    Endpoint(
-        "POST",
-        _ALL,
-        name="createBranch",
-        tag="branches",
-        needs="write",
-        takes=BranchCreation,
-        gives={201: str},
-        audited=True,
-    )
-)
+@BRANCHES.add("POST", _ALL, "createBranch", needs="write", takes=BranchCreation, gives={201: str}, audited=True)
 async def create_branch(call: RepositoryCall) -> Response:
     """Create a branch from a reference; the reply is the id of the commit at its head."""
     body = await call.read(BranchCreation)
@@ -83,18 +62,7 @@ async def create_branch(call: RepositoryCall) -> Response:
     return PlainTextResponse(made.commit_id, 201)
 
 
-@BRANCHES.add(
-    Endpoint(
-        "DELETE",
-        _ONE,
-        name="deleteBranch",
-        tag="branches",
-        needs="write",
-        gives={204: None},
-        parameters=(FORCE,),
-        audited=True,
-    )
-)
+@BRANCHES.add("DELETE", _ONE, "deleteBranch", needs="write", gives={204: None}, parameters=(FORCE,), audited=True)
 async def delete_branch(call: RepositoryCall) -> Response:
     """Delete a branch and what is staged on it."""
     home = await call.home(force=call.flag("force"))
@@ -102,18 +70,7 @@ async def delete_branch(call: RepositoryCall) -> Response:
     return empty()
 
 
-@BRANCHES.add(
-    Endpoint(
-        "PUT",
-        _ONE,
-        name="resetBranch",
-        tag="branches",
-        needs="write",
-        takes=ResetCreation,
-        gives={204: None},
-        audited=True,
-    )
-)
+@BRANCHES.add("PUT", _ONE, "resetBranch", needs="write", takes=ResetCreation, gives={204: None}, audited=True)
 async def reset_branch(call: RepositoryCall) -> Response:
     """Give up what is uncommitted: everything, at a path, or below a prefix."""
     body = await call.read(ResetCreation)
@@ -131,16 +88,13 @@ async def reset_branch(call: RepositoryCall) -> Response:
 
 
 @BRANCHES.add(
-    Endpoint(
-        "PUT",
-        _ONE + "/hard_reset",
-        name="hardResetBranch",
-        tag="branches",
-        needs="write",
-        gives={204: None},
-        parameters=(Parameter("ref", "Where the branch goes.", required=True), FORCE),
-        audited=True,
-    )
+    "PUT",
+    _ONE + "/hard_reset",
+    "hardResetBranch",
+    needs="write",
+    gives={204: None},
+    parameters=(Parameter("ref", "Where the branch goes.", required=True), FORCE),
+    audited=True,
 )
 async def hard_reset_branch(call: RepositoryCall) -> Response:
     """Let a branch go to another commit."""

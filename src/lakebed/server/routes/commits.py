@@ -8,7 +8,7 @@ from typing import Final
 from starlette.responses import Response
 
 from lakebed.errors import InvalidRequest
-from lakebed.http.declaration import Endpoint, Parameter, Routes
+from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.pages import AMOUNT_MAX, Page, Pagination
 from lakebed.http.replies import empty, json
 from lakebed.repo.commits import merge_base
@@ -34,7 +34,7 @@ from lakebed.server.site import RepositoryCall
 
 __all__ = ["COMMITS"]
 
-COMMITS: Final = Routes[RepositoryCall]()
+COMMITS: Final = Routes[RepositoryCall]("commits")
 _BRANCH = "/repositories/{repository}/branches/{branch}"
 _REF = "/repositories/{repository}/refs/{ref:path}"
 _MERGE = "/repositories/{repository}/refs/{source:path}/merge/{branch}"
@@ -42,17 +42,14 @@ _NO_OVERRIDES = CommitOverrides()
 
 
 @COMMITS.add(
-    Endpoint(
-        "POST",
-        _BRANCH + "/commits",
-        name="commit",
-        tag="commits",
-        needs="write",
-        takes=CommitCreation,
-        gives={201: CommitRow},
-        audited=True,
-        parameters=(Parameter("source_metarange", "Not supported: an existing metarange cannot be committed."),),
-    )
+    "POST",
+    _BRANCH + "/commits",
+    "commit",
+    needs="write",
+    takes=CommitCreation,
+    gives={201: CommitRow},
+    audited=True,
+    parameters=(Parameter("source_metarange", "Not supported: an existing metarange cannot be committed."),),
 )
 async def commit(call: RepositoryCall) -> Response:
     """Commit what is staged on a branch, or the given paths of it."""
@@ -76,14 +73,7 @@ async def commit(call: RepositoryCall) -> Response:
 
 
 @COMMITS.add(
-    Endpoint(
-        "GET",
-        "/repositories/{repository}/commits/{commit:path}",
-        name="getCommit",
-        tag="commits",
-        needs="read",
-        gives={200: CommitRow},
-    )
+    "GET", "/repositories/{repository}/commits/{commit:path}", "getCommit", needs="read", gives={200: CommitRow}
 )
 async def get_commit(call: RepositoryCall) -> Response:
     """Look at a commit, by its id or any other reference."""
@@ -93,24 +83,21 @@ async def get_commit(call: RepositoryCall) -> Response:
 
 
 @COMMITS.add(
-    Endpoint(
-        "GET",
-        _REF + "/commits",
-        name="logCommits",
-        tag="commits",
-        needs="read",
-        gives={200: Page[CommitRow]},
-        parameters=(
-            AFTER,
-            AMOUNT,
-            Parameter("objects", "Only commits that changed one of these paths; may repeat."),
-            Parameter("prefixes", "Only commits that changed something below one of these; may repeat."),
-            Parameter("limit", "At most `amount` in all: there is no next page.", kind="boolean"),
-            Parameter("first_parent", "Follow only the first parent of each.", kind="boolean"),
-            Parameter("since", "Only commits not older than this time (RFC 3339)."),
-            Parameter("stop_at", "A reference whose commit is the last."),
-        ),
-    )
+    "GET",
+    _REF + "/commits",
+    "logCommits",
+    needs="read",
+    gives={200: Page[CommitRow]},
+    parameters=(
+        AFTER,
+        AMOUNT,
+        Parameter("objects", "Only commits that changed one of these paths; may repeat."),
+        Parameter("prefixes", "Only commits that changed something below one of these; may repeat."),
+        Parameter("limit", "At most `amount` in all: there is no next page.", kind="boolean"),
+        Parameter("first_parent", "Follow only the first parent of each.", kind="boolean"),
+        Parameter("since", "Only commits not older than this time (RFC 3339)."),
+        Parameter("stop_at", "A reference whose commit is the last."),
+    ),
 )
 async def log_commits(call: RepositoryCall) -> Response:
     """List commits, from a reference backwards."""
@@ -140,17 +127,15 @@ async def log_commits(call: RepositoryCall) -> Response:
 
 
 @COMMITS.add(
-    Endpoint(
-        "POST",
-        _MERGE,
-        name="mergeIntoBranch",
-        tag="refs",
-        needs="write",
-        takes=MergeCreation,
-        body_required=False,
-        gives={200: MergeResult},
-        audited=True,
-    )
+    "POST",
+    _MERGE,
+    "mergeIntoBranch",
+    tag="refs",
+    needs="write",
+    takes=MergeCreation,
+    body_required=False,
+    gives={200: MergeResult},
+    audited=True,
 )
 async def merge(call: RepositoryCall) -> Response:
     """Merge a reference into a branch."""
@@ -171,7 +156,7 @@ async def merge(call: RepositoryCall) -> Response:
     return json(MergeResult(made.id))
 
 
-@COMMITS.add(Endpoint("GET", _MERGE, name="findMergeBase", tag="refs", needs="read", gives={200: MergeBaseResult}))
+@COMMITS.add("GET", _MERGE, "findMergeBase", tag="refs", needs="read", gives={200: MergeBaseResult})
 async def find_merge_base(call: RepositoryCall) -> Response:
     """The commit that a merge would compare both sides with."""
     home = await call.home()
@@ -185,17 +170,15 @@ def _merge_base(home: RepositoryContext, source: str, branch: str) -> MergeBaseR
 
 
 @COMMITS.add(
-    Endpoint(
-        "POST",
-        _BRANCH + "/revert",
-        name="revertBranch",
-        tag="branches",
-        needs="write",
-        takes=RevertCreation,
-        gives={204: None},
-        statuses={"parent_number_needed": 409},
-        audited=True,
-    )
+    "POST",
+    _BRANCH + "/revert",
+    "revertBranch",
+    tag="branches",
+    needs="write",
+    takes=RevertCreation,
+    gives={204: None},
+    statuses={"parent_number_needed": 409},
+    audited=True,
 )
 async def revert(call: RepositoryCall) -> Response:
     """Undo one commit's changes in a new commit."""
@@ -215,16 +198,14 @@ async def revert(call: RepositoryCall) -> Response:
 
 
 @COMMITS.add(
-    Endpoint(
-        "POST",
-        _BRANCH + "/cherry-pick",
-        name="cherryPick",
-        tag="branches",
-        needs="write",
-        takes=CherryPickCreation,
-        gives={201: CommitRow},
-        audited=True,
-    )
+    "POST",
+    _BRANCH + "/cherry-pick",
+    "cherryPick",
+    tag="branches",
+    needs="write",
+    takes=CherryPickCreation,
+    gives={201: CommitRow},
+    audited=True,
 )
 async def cherry_pick(call: RepositoryCall) -> Response:
     """Make one commit's changes again, in a new commit on a branch."""

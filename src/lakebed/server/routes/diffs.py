@@ -8,7 +8,7 @@ from typing import Final
 from starlette.responses import Response
 
 from lakebed.errors import InvalidRequest
-from lakebed.http.declaration import Endpoint, Parameter, Routes
+from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.pages import Page, page_of
 from lakebed.http.replies import json
 from lakebed.repo.verbs.differences import Diff, Status
@@ -19,22 +19,19 @@ from lakebed.server.site import RepositoryCall
 
 __all__ = ["DIFFS"]
 
-DIFFS: Final = Routes[RepositoryCall]()
+DIFFS: Final = Routes[RepositoryCall]("branches")
 _KINDS: Final = ("two_dot", "three_dot")
 _KIND: Final = Parameter("type", "three_dot: what the right side changed since the merge base.", choices=_KINDS)
 _RIGHT_STATS: Final = Parameter("include_right_stats", "Tell what the right side has at each path.", kind="boolean")
 
 
 @DIFFS.add(
-    Endpoint(
-        "GET",
-        "/repositories/{repository}/branches/{branch}/diff",
-        name="diffBranch",
-        tag="branches",
-        needs="read",
-        gives={200: Page[DiffRow]},
-        parameters=(PREFIX, AFTER, AMOUNT, DELIMITER),
-    )
+    "GET",
+    "/repositories/{repository}/branches/{branch}/diff",
+    "diffBranch",
+    needs="read",
+    gives={200: Page[DiffRow]},
+    parameters=(PREFIX, AFTER, AMOUNT, DELIMITER),
 )
 async def diff_branch(call: RepositoryCall) -> Response:
     """What is uncommitted on a branch."""
@@ -49,15 +46,13 @@ async def diff_branch(call: RepositoryCall) -> Response:
 
 
 @DIFFS.add(
-    Endpoint(
-        "GET",
-        "/repositories/{repository}/refs/{left:path}/diff/{right:path}",
-        name="diffRefs",
-        tag="refs",
-        needs="read",
-        gives={200: Page[DiffRow]},
-        parameters=(PREFIX, AFTER, AMOUNT, DELIMITER, _KIND, _RIGHT_STATS),
-    )
+    "GET",
+    "/repositories/{repository}/refs/{left:path}/diff/{right:path}",
+    "diffRefs",
+    tag="refs",
+    needs="read",
+    gives={200: Page[DiffRow]},
+    parameters=(PREFIX, AFTER, AMOUNT, DELIMITER, _KIND, _RIGHT_STATS),
 )
 async def diff_two(call: RepositoryCall) -> Response:
     """How two references differ; by default, what the right one changed since their merge base."""

@@ -12,7 +12,7 @@ from typing import Final, Literal
 from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
-from lakebed.http.declaration import Endpoint, Routes
+from lakebed.http.declaration import Routes
 from lakebed.http.replies import empty, json
 from lakebed.repo.commits import load_commit
 from lakebed.repo.context import RepositoryContext
@@ -26,21 +26,12 @@ from lakebed.server.site import RepositoryCall
 
 __all__ = ["IMPORTS"]
 
-IMPORTS: Final = Routes[RepositoryCall]()
+IMPORTS: Final = Routes[RepositoryCall]("import")
 _IMPORT: Final = "/repositories/{repository}/branches/{branch}/import"
 
 
 @IMPORTS.add(
-    Endpoint(
-        "POST",
-        _IMPORT,
-        name="importStart",
-        tag="import",
-        needs="write",
-        takes=ImportCreation,
-        gives={202: ImportStarted},
-        audited=True,
-    )
+    "POST", _IMPORT, "importStart", needs="write", takes=ImportCreation, gives={202: ImportStarted}, audited=True
 )
 async def start(call: RepositoryCall) -> Response:
     """Begin an import; it goes on behind the reply."""
@@ -63,17 +54,7 @@ def _source(location: ImportLocation, *, root_url: str) -> ImportSource:
     return ImportSource(engine_url(location.path, root_url=root_url), location.destination, kind)
 
 
-@IMPORTS.add(
-    Endpoint(
-        "GET",
-        _IMPORT,
-        name="importStatus",
-        tag="import",
-        needs="read",
-        gives={200: ImportStatus},
-        parameters=(IMPORT_ID,),
-    )
-)
+@IMPORTS.add("GET", _IMPORT, "importStatus", needs="read", gives={200: ImportStatus}, parameters=(IMPORT_ID,))
 async def status(call: RepositoryCall) -> Response:
     """How far an import is."""
     import_id = call.required("id")
@@ -101,18 +82,7 @@ def _problem(found: Import, *, root_url: str) -> Message | UnsetType:
     return Message("The import was cancelled.") if found.state == "cancelled" else UNSET
 
 
-@IMPORTS.add(
-    Endpoint(
-        "DELETE",
-        _IMPORT,
-        name="importCancel",
-        tag="import",
-        needs="write",
-        gives={204: None},
-        parameters=(IMPORT_ID,),
-        audited=True,
-    )
-)
+@IMPORTS.add("DELETE", _IMPORT, "importCancel", needs="write", gives={204: None}, parameters=(IMPORT_ID,), audited=True)
 async def cancel(call: RepositoryCall) -> Response:
     """Stop an import; the branch stays as it is."""
     import_id = call.required("id")

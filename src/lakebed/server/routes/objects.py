@@ -15,7 +15,7 @@ import msgspec
 from starlette.responses import Response
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound
-from lakebed.http.declaration import Endpoint, Parameter, Routes
+from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.multipart import FORM, form_content
 from lakebed.http.pages import Page, PageRequest, page_of
 from lakebed.http.ranges import content_range, parse_range
@@ -55,8 +55,8 @@ from lakebed.server.site import RepositoryCall
 
 __all__ = ["HOT", "OBJECTS", "Condition", "condition_of", "dated", "find_entry", "stage_entry"]
 
-HOT: Final = Routes[RepositoryCall]()
-OBJECTS: Final = Routes[RepositoryCall]()
+HOT: Final = Routes[RepositoryCall]("objects")
+OBJECTS: Final = Routes[RepositoryCall]("objects")
 
 _REF = "/repositories/{repository}/refs/{ref:path}/objects"
 _BRANCH = "/repositories/{repository}/branches/{branch}/objects"
@@ -96,15 +96,12 @@ def _view(home: RepositoryContext, ref: str, snapshot: KeyValueSnapshot) -> View
 
 
 @HOT.add(
-    Endpoint(
-        "GET",
-        _REF + "/stat",
-        name="statObject",
-        tag="objects",
-        needs="read",
-        gives={200: ObjectStats},
-        parameters=(OBJECT_PATH, USER_METADATA, PRESIGN),
-    )
+    "GET",
+    _REF + "/stat",
+    "statObject",
+    needs="read",
+    gives={200: ObjectStats},
+    parameters=(OBJECT_PATH, USER_METADATA, PRESIGN),
 )
 async def stat_object(call: RepositoryCall) -> Response:
     """Look at an object."""
@@ -135,15 +132,12 @@ def _stats(
 
 
 @HOT.add(
-    Endpoint(
-        "GET",
-        _REF,
-        name="getObject",
-        tag="objects",
-        needs="read",
-        gives={200: bytes, 206: bytes, 302: None, 304: None},
-        parameters=(OBJECT_PATH, PRESIGN, RANGE, IF_NONE_MATCH),
-    )
+    "GET",
+    _REF,
+    "getObject",
+    needs="read",
+    gives={200: bytes, 206: bytes, 302: None, 304: None},
+    parameters=(OBJECT_PATH, PRESIGN, RANGE, IF_NONE_MATCH),
 )
 async def get_object(call: RepositoryCall) -> Response:
     """Read an object, or a range of it."""
@@ -172,15 +166,7 @@ async def get_object(call: RepositoryCall) -> Response:
 
 
 @HOT.add(
-    Endpoint(
-        "HEAD",
-        _REF,
-        name="headObject",
-        tag="objects",
-        needs="read",
-        gives={200: None, 206: None, 304: None},
-        parameters=(OBJECT_PATH, RANGE),
-    )
+    "HEAD", _REF, "headObject", needs="read", gives={200: None, 206: None, 304: None}, parameters=(OBJECT_PATH, RANGE)
 )
 async def head_object(call: RepositoryCall) -> Response:
     """Whether an object is there, and its headers."""
@@ -237,17 +223,14 @@ def _span(call: RepositoryCall, entry: Entry) -> tuple[int, int] | None:
 
 
 @HOT.add(
-    Endpoint(
-        "POST",
-        _BRANCH,
-        name="uploadObject",
-        tag="objects",
-        needs="write",
-        takes=bytes,
-        body_required=False,
-        gives={201: ObjectStats},
-        parameters=(OBJECT_PATH, IF_MATCH, IF_NONE_MATCH, FORCE, Parameter("storageClass", "Not looked at.")),
-    )
+    "POST",
+    _BRANCH,
+    "uploadObject",
+    needs="write",
+    takes=bytes,
+    body_required=False,
+    gives={201: ObjectStats},
+    parameters=(OBJECT_PATH, IF_MATCH, IF_NONE_MATCH, FORCE, Parameter("storageClass", "Not looked at.")),
 )
 async def upload_object(call: RepositoryCall) -> Response:
     """Write an object: a raw body, or a form whose field `content` has it; `x-lakefs-meta-*` headers go with it."""
@@ -399,17 +382,7 @@ def dated(entry: Entry, mtime_s: int | None) -> Entry:
     return entry if mtime_s is None else msgspec.structs.replace(entry, modified_ms=mtime_s * 1000)
 
 
-@HOT.add(
-    Endpoint(
-        "DELETE",
-        _BRANCH,
-        name="deleteObject",
-        tag="objects",
-        needs="write",
-        gives={204: None},
-        parameters=(OBJECT_PATH, FORCE),
-    )
-)
+@HOT.add("DELETE", _BRANCH, "deleteObject", needs="write", gives={204: None}, parameters=(OBJECT_PATH, FORCE))
 async def delete_object(call: RepositoryCall) -> Response:
     """Delete an object; one that is not there is fine."""
     path = call.required("path")
@@ -419,16 +392,13 @@ async def delete_object(call: RepositoryCall) -> Response:
 
 
 @OBJECTS.add(
-    Endpoint(
-        "POST",
-        _BRANCH + "/delete",
-        name="deleteObjects",
-        tag="objects",
-        needs="write",
-        takes=PathList,
-        gives={200: ObjectErrorList},
-        parameters=(FORCE,),
-    )
+    "POST",
+    _BRANCH + "/delete",
+    "deleteObjects",
+    needs="write",
+    takes=PathList,
+    gives={200: ObjectErrorList},
+    parameters=(FORCE,),
 )
 async def delete_objects(call: RepositoryCall) -> Response:
     """Delete up to a thousand objects; those that are not there are fine."""
@@ -452,16 +422,13 @@ def _delete_all(home: RepositoryContext, branch: str, paths: list[str]) -> Objec
 
 
 @OBJECTS.add(
-    Endpoint(
-        "POST",
-        _BRANCH + "/copy",
-        name="copyObject",
-        tag="objects",
-        needs="write",
-        takes=ObjectCopyCreation,
-        gives={201: ObjectStats},
-        parameters=(Parameter("dest_path", "Where the copy goes.", required=True),),
-    )
+    "POST",
+    _BRANCH + "/copy",
+    "copyObject",
+    needs="write",
+    takes=ObjectCopyCreation,
+    gives={201: ObjectStats},
+    parameters=(Parameter("dest_path", "Where the copy goes.", required=True),),
 )
 async def copy_object(call: RepositoryCall) -> Response:
     """Copy an object inside a repository: its bytes, not only its entry."""
@@ -480,16 +447,13 @@ async def copy_object(call: RepositoryCall) -> Response:
 
 
 @HOT.add(
-    Endpoint(
-        "PUT",
-        _BRANCH,
-        name="stageObject",
-        tag="objects",
-        needs="write",
-        takes=ObjectStageCreation,
-        gives={201: ObjectStats},
-        parameters=(OBJECT_PATH,),
-    )
+    "PUT",
+    _BRANCH,
+    "stageObject",
+    needs="write",
+    takes=ObjectStageCreation,
+    gives={201: ObjectStats},
+    parameters=(OBJECT_PATH,),
 )
 async def stage_object(call: RepositoryCall) -> Response:
     """Stage an object whose bytes are already on a store."""
@@ -517,15 +481,12 @@ async def stage_object(call: RepositoryCall) -> Response:
 
 
 @OBJECTS.add(
-    Endpoint(
-        "GET",
-        _REF + "/ls",
-        name="listObjects",
-        tag="objects",
-        needs="read",
-        gives={200: Page[ObjectStats]},
-        parameters=(PREFIX, AFTER, AMOUNT, DELIMITER, USER_METADATA, PRESIGN),
-    )
+    "GET",
+    _REF + "/ls",
+    "listObjects",
+    needs="read",
+    gives={200: Page[ObjectStats]},
+    parameters=(PREFIX, AFTER, AMOUNT, DELIMITER, USER_METADATA, PRESIGN),
 )
 async def list_objects(call: RepositoryCall) -> Response:
     """List objects and, with a delimiter, common prefixes."""

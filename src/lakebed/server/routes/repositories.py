@@ -7,7 +7,7 @@ from typing import Final
 from starlette.responses import Response
 
 from lakebed.errors import InvalidRequest
-from lakebed.http.declaration import Endpoint, Parameter, Routes
+from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.pages import Page, page_of
 from lakebed.http.replies import empty, json
 from lakebed.server.auth import check_role
@@ -18,13 +18,13 @@ from lakebed.server.site import RepositoryCall
 
 __all__ = ["HOT", "REPOSITORIES"]
 
-HOT: Final = Routes[RepositoryCall]()
-REPOSITORIES: Final = Routes[RepositoryCall]()
+HOT: Final = Routes[RepositoryCall]("repositories")
+REPOSITORIES: Final = Routes[RepositoryCall]("repositories")
 _ALL = "/repositories"
 _ONE = "/repositories/{repository}"
 
 
-@HOT.add(Endpoint("GET", _ONE, name="getRepository", tag="repositories", needs="read", gives={200: RepositoryRow}))
+@HOT.add("GET", _ONE, "getRepository", needs="read", gives={200: RepositoryRow})
 async def get_repository(call: RepositoryCall) -> Response:
     """Look at a repository."""
     home = await call.home()
@@ -32,15 +32,12 @@ async def get_repository(call: RepositoryCall) -> Response:
 
 
 @REPOSITORIES.add(
-    Endpoint(
-        "GET",
-        _ALL,
-        name="listRepositories",
-        tag="repositories",
-        needs="read",
-        gives={200: Page[RepositoryRow]},
-        parameters=(*PAGE, Parameter("search", "Only names that hold this.")),
-    )
+    "GET",
+    _ALL,
+    "listRepositories",
+    needs="read",
+    gives={200: Page[RepositoryRow]},
+    parameters=(*PAGE, Parameter("search", "Only names that hold this.")),
 )
 async def list_repositories(call: RepositoryCall) -> Response:
     """List the repositories that the access key may see."""
@@ -68,17 +65,14 @@ async def list_repositories(call: RepositoryCall) -> Response:
 
 
 @REPOSITORIES.add(
-    Endpoint(
-        "POST",
-        _ALL,
-        name="createRepository",
-        tag="repositories",
-        needs="write",
-        takes=RepositoryCreation,
-        gives={201: RepositoryRow},
-        audited=True,
-        parameters=(Parameter("bare", "Not supported: a repository always has a first commit.", kind="boolean"),),
-    )
+    "POST",
+    _ALL,
+    "createRepository",
+    needs="write",
+    takes=RepositoryCreation,
+    gives={201: RepositoryRow},
+    audited=True,
+    parameters=(Parameter("bare", "Not supported: a repository always has a first commit.", kind="boolean"),),
 )
 async def create_repository(call: RepositoryCall) -> Response:
     """Create a repository; its namespace is a folder of the server's storage, `local://folder`, or a URL inside it."""
@@ -116,16 +110,7 @@ def _check_namespace(namespace: str) -> None:
 
 
 @REPOSITORIES.add(
-    Endpoint(
-        "DELETE",
-        _ONE,
-        name="deleteRepository",
-        tag="repositories",
-        needs="admin",
-        gives={204: None},
-        parameters=(FORCE,),
-        audited=True,
-    )
+    "DELETE", _ONE, "deleteRepository", needs="admin", gives={204: None}, parameters=(FORCE,), audited=True
 )
 async def delete_repository(call: RepositoryCall) -> Response:
     """Delete a repository with everything in it."""
@@ -134,16 +119,7 @@ async def delete_repository(call: RepositoryCall) -> Response:
     return empty()
 
 
-@REPOSITORIES.add(
-    Endpoint(
-        "GET",
-        _ONE + "/metadata",
-        name="getRepositoryMetadata",
-        tag="repositories",
-        needs="read",
-        gives={200: dict[str, str]},
-    )
-)
+@REPOSITORIES.add("GET", _ONE + "/metadata", "getRepositoryMetadata", needs="read", gives={200: dict[str, str]})
 async def get_metadata(call: RepositoryCall) -> Response:
     """The repository's own metadata."""
     home = await call.home()
@@ -151,16 +127,13 @@ async def get_metadata(call: RepositoryCall) -> Response:
 
 
 @REPOSITORIES.add(
-    Endpoint(
-        "POST",
-        _ONE + "/metadata",
-        name="setRepositoryMetadata",
-        tag="repositories",
-        needs="admin",
-        takes=RepositoryMetadataSet,
-        gives={204: None},
-        audited=True,
-    )
+    "POST",
+    _ONE + "/metadata",
+    "setRepositoryMetadata",
+    needs="admin",
+    takes=RepositoryMetadataSet,
+    gives={204: None},
+    audited=True,
 )
 async def set_metadata(call: RepositoryCall) -> Response:
     """Add to the repository's own metadata, or change it."""
@@ -171,16 +144,13 @@ async def set_metadata(call: RepositoryCall) -> Response:
 
 
 @REPOSITORIES.add(
-    Endpoint(
-        "DELETE",
-        _ONE + "/metadata",
-        name="deleteRepositoryMetadata",
-        tag="repositories",
-        needs="admin",
-        takes=RepositoryMetadataKeys,
-        gives={204: None},
-        audited=True,
-    )
+    "DELETE",
+    _ONE + "/metadata",
+    "deleteRepositoryMetadata",
+    needs="admin",
+    takes=RepositoryMetadataKeys,
+    gives={204: None},
+    audited=True,
 )
 async def delete_metadata(call: RepositoryCall) -> Response:
     """Remove keys of the repository's own metadata; those that are not there are fine."""

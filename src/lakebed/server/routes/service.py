@@ -7,7 +7,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 import lakebed
-from lakebed.http.declaration import Endpoint, Routes
+from lakebed.http.declaration import Routes
 from lakebed.http.replies import empty, json
 from lakebed.metrics import render
 from lakebed.objects.path import parse_url
@@ -16,8 +16,8 @@ from lakebed.server.site import RepositoryCall
 
 __all__ = ["ROOT_SERVICE", "SERVICE"]
 
-SERVICE: Final = Routes[RepositoryCall]()
-ROOT_SERVICE: Final = Routes[RepositoryCall]()
+SERVICE: Final = Routes[RepositoryCall]("service")
+ROOT_SERVICE: Final = Routes[RepositoryCall]("service")
 
 INTERFACE_VERSION: Final = "1.84.0"
 """Of the interface that clients compare with what they need: at least 1.3.1."""
@@ -25,21 +25,19 @@ INTERFACE_VERSION: Final = "1.84.0"
 _BLOCKSTORES: Final = {"file": "local", "memory": "mem", "s3": "s3", "gs": "gs", "az": "azure"}
 
 
-@SERVICE.add(Endpoint("GET", "/healthcheck", name="healthCheck", tag="service", needs=None, gives={204: None}))
+@SERVICE.add("GET", "/healthcheck", "healthCheck", needs=None, gives={204: None})
 async def health_check(call: RepositoryCall) -> Response:
     """Whether the server answers."""
     return empty()
 
 
-@ROOT_SERVICE.add(
-    Endpoint("GET", "/healthcheck", name="health", tag="service", needs=None, gives={200: dict[str, str]})
-)
+@ROOT_SERVICE.add("GET", "/healthcheck", "health", needs=None, gives={200: dict[str, str]})
 async def health(call: RepositoryCall) -> Response:
     """Whether the server answers, and which lakebed it is."""
     return json({"status": "ok", "version": lakebed.__version__})
 
 
-@SERVICE.add(Endpoint("GET", "/config", name="getConfig", tag="service", needs="read", gives={200: Config}))
+@SERVICE.add("GET", "/config", "getConfig", needs="read", gives={200: Config})
 async def get_config(call: RepositoryCall) -> Response:
     """What clients should know of the server and its storage."""
     root = parse_url(call.site.repositories.url)
@@ -57,7 +55,7 @@ async def get_config(call: RepositoryCall) -> Response:
     return json(Config(VersionConfig(INTERFACE_VERSION), storage, []))
 
 
-@ROOT_SERVICE.add(Endpoint("GET", "/metrics", name="metrics", tag="service", needs=None, gives={200: str}))
+@ROOT_SERVICE.add("GET", "/metrics", "metrics", needs=None, gives={200: str})
 async def metrics(call: RepositoryCall) -> Response:
     """Counters and latencies, as Prometheus reads them; those that name something, for a key that may see all."""
     principal = await call.optional_principal()
@@ -65,9 +63,7 @@ async def metrics(call: RepositoryCall) -> Response:
     return Response(render(with_names=with_names), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-@ROOT_SERVICE.add(
-    Endpoint("GET", "/openapi.json", name="openapi", tag="service", needs=None, gives={200: dict[str, Any]})
-)
+@ROOT_SERVICE.add("GET", "/openapi.json", "openapi", needs=None, gives={200: dict[str, Any]})
 async def openapi(call: RepositoryCall) -> Response:
     """The description of the interface."""
     return json(call.site.description())

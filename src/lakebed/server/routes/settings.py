@@ -7,7 +7,7 @@ from typing import Final
 from starlette.responses import Response
 
 from lakebed.errors import NotFound
-from lakebed.http.declaration import Endpoint, Parameter, Routes
+from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.replies import empty, json
 from lakebed.repo.protection import ProtectionRule, protected_with_tag, set_protected
 from lakebed.repo.retention import delete_retention, load_retention, store_retention
@@ -16,21 +16,12 @@ from lakebed.server.site import RepositoryCall
 
 __all__ = ["SETTINGS"]
 
-SETTINGS: Final = Routes[RepositoryCall]()
+SETTINGS: Final = Routes[RepositoryCall]("repositories")
 _PROTECTION: Final = "/repositories/{repository}/settings/branch_protection"
 _RETENTION: Final = "/repositories/{repository}/settings/gc_rules"
 
 
-@SETTINGS.add(
-    Endpoint(
-        "GET",
-        _PROTECTION,
-        name="getBranchProtectionRules",
-        tag="repositories",
-        needs="read",
-        gives={200: list[BranchProtectionRule]},
-    )
-)
+@SETTINGS.add("GET", _PROTECTION, "getBranchProtectionRules", needs="read", gives={200: list[BranchProtectionRule]})
 async def get_protection(call: RepositoryCall) -> Response:
     """The patterns of protected branches."""
     home = await call.home()
@@ -41,20 +32,15 @@ async def get_protection(call: RepositoryCall) -> Response:
 
 
 @SETTINGS.add(
-    Endpoint(
-        "PUT",
-        _PROTECTION,
-        name="setBranchProtectionRules",
-        tag="repositories",
-        needs="admin",
-        takes=list[BranchProtectionRule],
-        gives={204: None},
-        parameters=(
-            Parameter("If-Match", "The ETag of the rules: only if they are still as it says.", place="header"),
-        ),
-        statuses={"protection_moved": 412},
-        audited=True,
-    )
+    "PUT",
+    _PROTECTION,
+    "setBranchProtectionRules",
+    needs="admin",
+    takes=list[BranchProtectionRule],
+    gives={204: None},
+    parameters=(Parameter("If-Match", "The ETag of the rules: only if they are still as it says.", place="header"),),
+    statuses={"protection_moved": 412},
+    audited=True,
 )
 async def set_protection(call: RepositoryCall) -> Response:
     """Replace the patterns of protected branches."""
@@ -65,16 +51,7 @@ async def set_protection(call: RepositoryCall) -> Response:
     return empty()
 
 
-@SETTINGS.add(
-    Endpoint(
-        "GET",
-        _RETENTION,
-        name="getGCRules",
-        tag="repositories",
-        needs="read",
-        gives={200: GarbageCollectionRules},
-    )
-)
+@SETTINGS.add("GET", _RETENTION, "getGCRules", needs="read", gives={200: GarbageCollectionRules})
 async def get_retention(call: RepositoryCall) -> Response:
     """How long objects of old commits are kept."""
     home = await call.home()
@@ -91,16 +68,7 @@ async def get_retention(call: RepositoryCall) -> Response:
 
 
 @SETTINGS.add(
-    Endpoint(
-        "PUT",
-        _RETENTION,
-        name="setGCRules",
-        tag="repositories",
-        needs="admin",
-        takes=GarbageCollectionRules,
-        gives={204: None},
-        audited=True,
-    )
+    "PUT", _RETENTION, "setGCRules", needs="admin", takes=GarbageCollectionRules, gives={204: None}, audited=True
 )
 async def set_retention(call: RepositoryCall) -> Response:
     """Set how long objects of old commits are kept."""
@@ -111,17 +79,7 @@ async def set_retention(call: RepositoryCall) -> Response:
     return empty()
 
 
-@SETTINGS.add(
-    Endpoint(
-        "DELETE",
-        _RETENTION,
-        name="deleteGCRules",
-        tag="repositories",
-        needs="admin",
-        gives={204: None},
-        audited=True,
-    )
-)
+@SETTINGS.add("DELETE", _RETENTION, "deleteGCRules", needs="admin", gives={204: None}, audited=True)
 async def remove_retention(call: RepositoryCall) -> Response:
     """Let nothing expire any more."""
     home = await call.home()

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from typing_extensions import Buffer
 
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
-from lakebed.http.declaration import Endpoint, Parameter, Routes
+from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.replies import json
 from lakebed.repo import data
 from lakebed.repo.branches import load_branch
@@ -31,22 +31,19 @@ from lakebed.server.site import RepositoryCall
 
 __all__ = ["ROOT_STAGING", "STAGING", "UPLOAD_PATH"]
 
-STAGING: Final = Routes[RepositoryCall]()
-ROOT_STAGING: Final = Routes[RepositoryCall]()
+STAGING: Final = Routes[RepositoryCall]("staging")
+ROOT_STAGING: Final = Routes[RepositoryCall]("staging")
 UPLOAD_PATH: Final = "/upload"
 _BACKING = "/repositories/{repository}/branches/{branch}/staging/backing"
 
 
 @STAGING.add(
-    Endpoint(
-        "GET",
-        _BACKING,
-        name="getPhysicalAddress",
-        tag="staging",
-        needs="write",
-        gives={200: StagingLocation},
-        parameters=(OBJECT_PATH, PRESIGN),
-    )
+    "GET",
+    _BACKING,
+    "getPhysicalAddress",
+    needs="write",
+    gives={200: StagingLocation},
+    parameters=(OBJECT_PATH, PRESIGN),
 )
 async def get_physical_address(call: RepositoryCall) -> Response:
     """A new address for an object's bytes, and with `presign` a URL to put them to."""
@@ -69,16 +66,13 @@ async def get_physical_address(call: RepositoryCall) -> Response:
 
 
 @STAGING.add(
-    Endpoint(
-        "PUT",
-        _BACKING,
-        name="linkPhysicalAddress",
-        tag="staging",
-        needs="write",
-        takes=StagingMetadata,
-        gives={200: ObjectStats},
-        parameters=(OBJECT_PATH, IF_MATCH, IF_NONE_MATCH),
-    )
+    "PUT",
+    _BACKING,
+    "linkPhysicalAddress",
+    needs="write",
+    takes=StagingMetadata,
+    gives={200: ObjectStats},
+    parameters=(OBJECT_PATH, IF_MATCH, IF_NONE_MATCH),
 )
 async def link_physical_address(call: RepositoryCall) -> Response:
     """Stage an object whose bytes were put to an address given before."""
@@ -111,22 +105,19 @@ async def link_physical_address(call: RepositoryCall) -> Response:
 
 
 @ROOT_STAGING.add(
-    Endpoint(
-        "PUT",
-        UPLOAD_PATH,
-        name="uploadPresigned",
-        tag="staging",
-        needs=None,
-        takes=bytes,
-        body_required=False,
-        gives={200: None},
-        parameters=(
-            Parameter("repository", "As it was signed.", required=True),
-            Parameter("address", "As it was signed.", required=True),
-            Parameter("expires", "As it was signed.", kind="integer", required=True),
-            Parameter("signature", "Of the three above.", required=True),
-        ),
-    )
+    "PUT",
+    UPLOAD_PATH,
+    "uploadPresigned",
+    needs=None,
+    takes=bytes,
+    body_required=False,
+    gives={200: None},
+    parameters=(
+        Parameter("repository", "As it was signed.", required=True),
+        Parameter("address", "As it was signed.", required=True),
+        Parameter("expires", "As it was signed.", kind="integer", required=True),
+        Parameter("signature", "Of the three above.", required=True),
+    ),
 )
 async def upload_presigned(call: RepositoryCall) -> Response:
     """Put bytes to a URL that the server has signed; the reply's ETag is their MD5."""

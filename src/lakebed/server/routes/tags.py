@@ -7,7 +7,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from lakebed.http.declaration import Endpoint, Routes
+from lakebed.http.declaration import Routes
 from lakebed.http.pages import Page, page_of
 from lakebed.http.replies import empty, json
 from lakebed.repo import tags
@@ -19,12 +19,12 @@ from lakebed.server.site import RepositoryCall
 
 __all__ = ["TAGS"]
 
-TAGS: Final = Routes[RepositoryCall]()
+TAGS: Final = Routes[RepositoryCall]("tags")
 _ALL = "/repositories/{repository}/tags"
 _ONE = "/repositories/{repository}/tags/{tag:path}"
 
 
-@TAGS.add(Endpoint("GET", _ALL, name="listTags", tag="tags", needs="read", gives={200: Page[Ref]}, parameters=PAGE))
+@TAGS.add("GET", _ALL, "listTags", needs="read", gives={200: Page[Ref]}, parameters=PAGE)
 async def list_tags(call: RepositoryCall) -> Response:
     """List tags."""
     home, page = await call.home(), call.page()
@@ -38,11 +38,7 @@ async def list_tags(call: RepositoryCall) -> Response:
     return await call.heavy(read)
 
 
-@TAGS.add(
-    Endpoint(
-        "POST", _ALL, name="createTag", tag="tags", needs="write", takes=TagCreation, gives={201: Ref}, audited=True
-    )
-)
+@TAGS.add("POST", _ALL, "createTag", needs="write", takes=TagCreation, gives={201: Ref}, audited=True)
 async def create_tag(call: RepositoryCall) -> Response:
     """Give a commit a name."""
     body = await call.read(TagCreation)
@@ -57,7 +53,7 @@ def _create(home: RepositoryContext, name: str, *, ref: str, owner: str) -> str:
     return tags.create_tag(home, name, commit_id=commit_id, owner=owner).commit_id
 
 
-@TAGS.add(Endpoint("GET", _ONE, name="getTag", tag="tags", needs="read", gives={200: Ref}))
+@TAGS.add("GET", _ONE, "getTag", needs="read", gives={200: Ref})
 async def get_tag(call: RepositoryCall) -> Response:
     """Look at a tag."""
     home, name = await call.home(), call.path["tag"]
@@ -65,18 +61,7 @@ async def get_tag(call: RepositoryCall) -> Response:
     return json(Ref(name, tag.commit_id))
 
 
-@TAGS.add(
-    Endpoint(
-        "DELETE",
-        _ONE,
-        name="deleteTag",
-        tag="tags",
-        needs="write",
-        gives={204: None},
-        parameters=(FORCE,),
-        audited=True,
-    )
-)
+@TAGS.add("DELETE", _ONE, "deleteTag", needs="write", gives={204: None}, parameters=(FORCE,), audited=True)
 async def delete_tag(call: RepositoryCall) -> Response:
     """Delete a tag."""
     home = await call.home(force=call.flag("force"))

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from typing_extensions import Buffer
 
 from lakebed.errors import Conflict, InvalidRequest
-from lakebed.http.declaration import Endpoint, Parameter, Routes
+from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.errors import forbidden
 from lakebed.http.replies import StreamedResponse, empty, json
 from lakebed.repo import data
@@ -36,13 +36,12 @@ from lakebed.server.site import RepositoryCall
 
 __all__ = ["VERB_ENDPOINTS"]
 
-VERB_ENDPOINTS: Final = Routes[RepositoryCall]()
+VERB_ENDPOINTS: Final = Routes[RepositoryCall]("lakebed")
 
 M = TypeVar("M", bound=Described)
 
 _ONE: Final = "/repositories/{repository}/verbs/"
 _ALL: Final = "/verbs/"
-_TAG: Final = "lakebed"
 _LINE_BYTES_MAX: Final = 1 << 20
 """Longest first line of `put`: a path and metadata."""
 _BRANCH: Final = Parameter("branch", "Which branch.", required=True)
@@ -107,17 +106,14 @@ def _register(kind: type[Described], place: str, perform: Callable[[RepositoryCa
     perform.__doc__ = kind.summary
     words = kind.verb_name.split("_")
     VERB_ENDPOINTS.add(
-        Endpoint(
-            "POST",
-            place + kind.verb_name,
-            name="verb" + "".join(word.capitalize() for word in words) + ("Repositories" if place == _ALL else ""),
-            tag=_TAG,
-            needs=kind.role,
-            takes=kind,
-            # A reply that is one text is JSON too.
-            gives={204: None} if kind.gives is None else {200: msgspec.Raw if kind.gives is str else kind.gives},
-            audited=not kind.changes_nothing,
-        )
+        "POST",
+        place + kind.verb_name,
+        "verb" + "".join(word.capitalize() for word in words) + ("Repositories" if place == _ALL else ""),
+        needs=kind.role,
+        takes=kind,
+        # A reply that is one text is JSON too.
+        gives={204: None} if kind.gives is None else {200: msgspec.Raw if kind.gives is str else kind.gives},
+        audited=not kind.changes_nothing,
     )(perform)
 
 
@@ -141,16 +137,13 @@ class PutLine(msgspec.Struct, frozen=True):
 
 
 @VERB_ENDPOINTS.add(
-    Endpoint(
-        "POST",
-        _ONE + "put",
-        name="verbPut",
-        tag=_TAG,
-        needs="write",
-        takes=bytes,
-        gives={200: Entry | None},
-        parameters=(_BRANCH, Parameter("only_ask", "Only say whether it would be taken.", kind="boolean")),
-    )
+    "POST",
+    _ONE + "put",
+    "verbPut",
+    needs="write",
+    takes=bytes,
+    gives={200: Entry | None},
+    parameters=(_BRANCH, Parameter("only_ask", "Only say whether it would be taken.", kind="boolean")),
 )
 async def put(call: RepositoryCall) -> Response:
     """Write an object: a line of JSON with path, content_type, metadata and only_if_absent, then the bytes."""
@@ -215,22 +208,19 @@ async def _chained(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[by
 
 
 @VERB_ENDPOINTS.add(
-    Endpoint(
-        "GET",
-        _ONE + "read",
-        name="verbRead",
-        tag=_TAG,
-        needs="read",
-        gives={200: bytes},
-        parameters=(
-            Parameter("ref", "Which reference.", required=True),
-            OBJECT_PATH,
-            Parameter("start", "The first byte; absent, all are read.", kind="integer"),
-            Parameter("end", "Behind the last byte.", kind="integer"),
-            Parameter("address", "Of the object that is meant, whatever has become of the path."),
-            Parameter("size", "Its size.", kind="integer"),
-        ),
-    )
+    "GET",
+    _ONE + "read",
+    "verbRead",
+    needs="read",
+    gives={200: bytes},
+    parameters=(
+        Parameter("ref", "Which reference.", required=True),
+        OBJECT_PATH,
+        Parameter("start", "The first byte; absent, all are read.", kind="integer"),
+        Parameter("end", "Behind the last byte.", kind="integer"),
+        Parameter("address", "Of the object that is meant, whatever has become of the path."),
+        Parameter("size", "Its size.", kind="integer"),
+    ),
 )
 async def read(call: RepositoryCall) -> Response:
     """Read an object or a half-open range of it, as the path has it, or as it had it when its address was told."""
@@ -274,17 +264,14 @@ def _meant(home: RepositoryContext, ref: str, path: str, address: str | None, si
 
 
 @VERB_ENDPOINTS.add(
-    Endpoint(
-        "POST",
-        _ONE + "stage_many",
-        name="verbStageMany",
-        tag=_TAG,
-        needs="write",
-        takes=list[StageRow],
-        gives={200: int},
-        parameters=(_BRANCH,),
-        audited=True,
-    )
+    "POST",
+    _ONE + "stage_many",
+    "verbStageMany",
+    needs="write",
+    takes=list[StageRow],
+    gives={200: int},
+    parameters=(_BRANCH,),
+    audited=True,
 )
 async def stage_many(call: RepositoryCall) -> Response:
     """Stage many objects whose bytes are there, in one atomic change: JSON rows, or an Arrow stream of the columns."""
