@@ -13,7 +13,7 @@ from lakebed.errors import AlreadyExists
 from lakebed.repo.options import RangeOptions, RepositoryOptions
 from lakebed.repo.staging.uncommitted import is_dirty
 from lakebed.repo.staging.write import stage_if_absent, stage_many
-from worlds.repo.staging import BRANCH, StagingScene
+from worlds.repo.staging import BRANCH, StagedBranch
 
 PATHS = [folder + name for folder in ("", "a/", "a/b/", "ab", "é/") for name in ("x", "y", "z", "x/y")]
 PREFIXES = ["", "a", "a/", "a/b/", "ab", "é/", "x", "nothing"]
@@ -31,7 +31,7 @@ class BranchMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.scene: Any = None
+        self.branch: Any = None
         self.shown: dict[str, str] = {}
         self.head: dict[str, str] = {}
 
@@ -39,21 +39,21 @@ class BranchMachine(RuleBasedStateMachine):
     def begin(self, head: dict[str, str]) -> None:
         """A head with ranges of a few paths."""
         ranges = RangeOptions(entry_count_min=1, raggedness=3, entry_count_max=4)
-        self.scene = StagingScene(head, options=RepositoryOptions(ranges=ranges, background=False))
+        self.branch = StagedBranch(head, options=RepositoryOptions(ranges=ranges, background=False))
         self.shown = dict(head)
         self.head = dict(head)
 
     @rule(path=paths, text=texts)
     def put(self, path: str, text: str) -> None:
         """A put."""
-        self.scene.put(path, text)
+        self.branch.put(path, text)
         self.shown[path] = text
 
     @rule(path=paths, text=texts)
     def put_if_absent(self, path: str, text: str) -> None:
         """A conditional put."""
         try:
-            stage_if_absent(self.scene.home, branch=BRANCH, path=path, entry=self.scene.entry(text))
+            stage_if_absent(self.branch.home, branch=BRANCH, path=path, entry=self.branch.entry(text))
         except AlreadyExists:
             assert path in self.shown
         else:
@@ -64,9 +64,9 @@ class BranchMachine(RuleBasedStateMachine):
     def put_many(self, entries: dict[str, str]) -> None:
         """A batch."""
         stage_many(
-            self.scene.home,
+            self.branch.home,
             branch=BRANCH,
-            entries=[(path, self.scene.entry(text)) for path, text in entries.items()],
+            entries=[(path, self.branch.entry(text)) for path, text in entries.items()],
         )
         self.shown.update(entries)
 
@@ -75,7 +75,7 @@ class BranchMachine(RuleBasedStateMachine):
         """Deletes."""
         there = {path for path in chosen if path in self.shown}
         self.met["deleted"] += len(there)
-        assert self.scene.delete(*chosen) == len(there)
+        assert self.branch.delete(*chosen) == len(there)
         for path in there:
             del self.shown[path]
 
@@ -84,26 +84,26 @@ class BranchMachine(RuleBasedStateMachine):
         """A delete of everything below a prefix."""
         there = [path for path in self.shown if path.startswith(prefix)]
         self.met["cleared"] += bool(there)
-        assert self.scene.delete_prefix(prefix) == bool(there)
+        assert self.branch.delete_prefix(prefix) == bool(there)
         for path in there:
             del self.shown[path]
 
     @rule()
     def seal(self) -> None:
         """Everything staged is sealed; nothing changes."""
-        self.scene.seal()
+        self.branch.seal()
         self.met["sealed"] += 1
 
     @rule()
     def compact(self) -> None:
         """Everything sealed is compacted; nothing changes."""
-        self.scene.compact()
+        self.branch.compact()
         self.met["compacted"] += 1
 
     @rule()
     def commit(self) -> None:
         """What is shown becomes the head."""
-        self.scene.commit()
+        self.branch.commit()
         self.head = dict(self.shown)
 
     @rule(
@@ -118,17 +118,17 @@ class BranchMachine(RuleBasedStateMachine):
             if path.startswith(prefix) and path.encode() > after.encode():
                 at = path.find(delimiter, len(prefix)) if delimiter else -1
                 expected[path if at < 0 else path[: at + 1]] = None
-        with self.scene.view() as view:
+        with self.branch.view() as view:
             found = [line.path for line in view.list(prefix, delimiter=delimiter, after=after)]
         assert found == [line for line in expected if line != after]
 
     @invariant()
     def reads_as_the_dictionary(self) -> None:
         """Listing, single reads and reads of many agree with the dictionary; so does the difference to the head."""
-        if self.scene is None:
+        if self.branch is None:
             return
-        assert self.scene.shown() == self.shown
-        with self.scene.view() as view:
+        assert self.branch.shown() == self.shown
+        with self.branch.view() as view:
             entries = view.get_many(PATHS)
             assert entries == [view.get(path) for path in PATHS]
         found = {path: entry.metadata["is"] for path, entry in zip(PATHS, entries, strict=True) if entry is not None}
@@ -138,14 +138,14 @@ class BranchMachine(RuleBasedStateMachine):
             for path in sorted(self.head.keys() | self.shown.keys(), key=str.encode)
             if self.head.get(path) != self.shown.get(path)
         ]
-        assert self.scene.differences() == expected
-        assert self.scene.differences(start=b"a/", end=b"ab") == [
+        assert self.branch.differences() == expected
+        assert self.branch.differences(start=b"a/", end=b"ab") == [
             pair for pair in expected if b"a/" <= pair[0].encode() < b"ab"
         ]
-        with self.scene.home.key_value.snapshot() as snapshot:
-            assert is_dirty(self.scene.home, snapshot, self.scene.record) == bool(expected)
+        with self.branch.home.key_value.snapshot() as snapshot:
+            assert is_dirty(self.branch.home, snapshot, self.branch.record) == bool(expected)
         self.met["differences"] += len(expected)
-        self.met["restored"] += bool(self.scene.record.sealed) and not expected
+        self.met["restored"] += bool(self.branch.record.sealed) and not expected
 
 
 def test_a_branch_reads_as_a_dictionary(tell: Any) -> None:

@@ -27,7 +27,7 @@ READ_BY_HAND = ReaderOptions(background=False)
 
 
 @dataclass
-class Shop:
+class ManualDatabase:
     """A database that is driven step by step: nothing happens in the background."""
 
     store: ObjectStore
@@ -35,11 +35,11 @@ class Shop:
     environment: Environment
 
     @classmethod
-    def new(cls, *, seed: int = 1) -> Shop:
+    def new(cls, *, seed: int = 1) -> ManualDatabase:
         """An empty place."""
         clock = ManualClock()
         environment = Environment(clock=clock, rng=random.Random(seed))
-        return cls(open_store(f"memory://{uuid.uuid4()}/shop", environment=environment), clock, environment)
+        return cls(open_store(f"memory://{uuid.uuid4()}/manual", environment=environment), clock, environment)
 
     def place(self, wrap: Callable[[ObjectStore], ObjectStore] = lambda store: store) -> DatabaseLocation:
         """The database's place, perhaps behind a store that fails or counts."""
@@ -52,9 +52,9 @@ class Shop:
         """Verbs by place."""
         return DatabaseAdmin(self.place())
 
-    def copy(self, *, seed: int = 2) -> Shop:
+    def copy(self, *, seed: int = 2) -> ManualDatabase:
         """The same objects at another place, at the same time, with another environment."""
-        other = Shop.new(seed=seed)
+        other = ManualDatabase.new(seed=seed)
         other.clock.advance(self.clock.monotonic_s())
         for meta in self.store.list():
             other.store.put(meta.path, self.store.get(meta.path))
@@ -110,6 +110,6 @@ def number_of(one: bytes) -> int:
 
 
 @pytest.fixture
-def shop() -> Shop:
+def manual() -> ManualDatabase:
     """An empty place for a database."""
-    return Shop.new()
+    return ManualDatabase.new()

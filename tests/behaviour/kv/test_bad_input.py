@@ -37,7 +37,7 @@ from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import CloneSource
 from lakebed.lsm.model import KEY_BYTES_MAX
-from worlds.kv.manual_database import Shop
+from worlds.kv.manual_database import ManualDatabase
 
 BY_HAND = DatabaseOptions(background=False)
 READ_BY_HAND = ReaderOptions(background=False)
@@ -290,14 +290,14 @@ def test_a_wrong_command(
 
 def test_an_oversized_key_is_refused_by_every_verb() -> None:
     """A key that no put accepts is not answered as if it could be there: each verb says the same sentence."""
-    shop = Shop.new()
+    manual = ManualDatabase.new()
     longest, key = b"k" * KEY_BYTES_MAX, b"k" * (KEY_BYTES_MAX + 1)
     batch = kv.WriteBatch()
-    with shop.open() as db, db.transaction() as t, db.snapshot() as snapshot, ExitStack() as stack:
+    with manual.open() as db, db.transaction() as t, db.snapshot() as snapshot, ExitStack() as stack:
         db.put(longest, b"1")
         db.create_checkpoint(CheckpointOptions(name="first"))
         readers = [
-            stack.enter_context(shop.reader(**settings))
+            stack.enter_context(manual.reader(**settings))
             for settings in ({}, {"follow_latest": True}, {"checkpoint": "first"})
         ]
         calls: list[Callable[[], object]] = [

@@ -24,66 +24,66 @@ from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import CheckpointScope, Owner
 from lakebed.kv.options import CheckpointOptions
 from lakebed.testing import Call, Crashed, Fault, FaultyStore, RecordingStore
-from worlds.kv.manual_database import Shop
+from worlds.kv.manual_database import ManualDatabase
 
 HOUR = timedelta(hours=1)
 NOBODY = str(uuid.UUID(int=5, version=4))
 
 
 @pytest.fixture
-def shop() -> Shop:
+def manual() -> ManualDatabase:
     """An empty place for a database."""
-    return Shop.new()
+    return ManualDatabase.new()
 
 
 # ---- making one
 
 
-def test_it_pins_what_is_durable_with_no_writer_open(shop: Shop) -> None:
+def test_it_pins_what_is_durable_with_no_writer_open(manual: ManualDatabase) -> None:
     """What was written stays readable under its checkpoint, whatever is written and collected later."""
-    shop.write(1, 2)
-    made = shop.admin.create_checkpoint(CheckpointOptions(name="before"))
-    shop.write(3)
-    shop.write(1)
-    shop.collect()
-    with shop.reader(made.id) as reader:
-        assert shop.numbers(reader) == [1, 2]
+    manual.write(1, 2)
+    made = manual.admin.create_checkpoint(CheckpointOptions(name="before"))
+    manual.write(3)
+    manual.write(1)
+    manual.collect()
+    with manual.reader(made.id) as reader:
+        assert manual.numbers(reader) == [1, 2]
         assert reader.manifest.manifest_id == made.manifest_id
 
 
-def test_no_durable_write_is_missing_beside_a_running_writer(shop: Shop) -> None:
+def test_no_durable_write_is_missing_beside_a_running_writer(manual: ManualDatabase) -> None:
     """Rows that are in the log only are in a checkpoint that another process makes."""
-    with shop.open() as database:
+    with manual.open() as database:
         for number in range(5):
             database.put(b"key %06d" % number, b"value %d" % number)
-        made = shop.admin.create_checkpoint()
+        made = manual.admin.create_checkpoint()
         database.put(b"key 000009", b"value 9")
         database.flush(memtable=True)
-        shop.collect()
-        with shop.reader(made.id) as reader:
-            assert shop.numbers(reader) == [0, 1, 2, 3, 4]
-    shop.collect()
-    with shop.reader(made.id) as reader:
-        assert shop.numbers(reader) == [0, 1, 2, 3, 4]
+        manual.collect()
+        with manual.reader(made.id) as reader:
+            assert manual.numbers(reader) == [0, 1, 2, 3, 4]
+    manual.collect()
+    with manual.reader(made.id) as reader:
+        assert manual.numbers(reader) == [0, 1, 2, 3, 4]
 
 
-def test_the_writers_own_holds_every_write_before_it(shop: Shop) -> None:
+def test_the_writers_own_holds_every_write_before_it(manual: ManualDatabase) -> None:
     """With the scope ALL also writes that nobody waited for are in it; with DURABLE they need not be."""
-    with shop.open() as database:
+    with manual.open() as database:
         database.put(b"key 000001", b"value 1")
         database.put(b"key 000002", b"value 2", await_durable=False)
         durable = database.create_checkpoint(scope=CheckpointScope.DURABLE)
         every = database.create_checkpoint(scope=CheckpointScope.ALL)
-    with shop.reader(durable.id) as reader:
-        assert shop.numbers(reader) == [1]
-    with shop.reader(every.id) as reader:
-        assert shop.numbers(reader) == [1, 2]
+    with manual.reader(durable.id) as reader:
+        assert manual.numbers(reader) == [1]
+    with manual.reader(every.id) as reader:
+        assert manual.numbers(reader) == [1, 2]
 
 
-def test_what_it_costs(shop: Shop) -> None:
+def test_what_it_costs(manual: ManualDatabase) -> None:
     """1 GET, 1 PUT and at most 3 LIST, however much is in the log; from another checkpoint no LIST of the log."""
-    shop.write(*range(20), files=False)
-    place = shop.place()
+    manual.write(*range(20), files=False)
+    place = manual.place()
     with place.store.count() as requests:
         made = create_checkpoint(place)
     assert (requests.get, requests.put, requests.head, requests.delete) == (1, 1, 0, 0)
@@ -97,29 +97,29 @@ def test_what_it_costs(shop: Shop) -> None:
         assert (requests.get, requests.put, requests.list, requests.delete) == (1, 1, 2, 0)
 
 
-def test_it_is_made_from_another_by_id_or_name(shop: Shop) -> None:
+def test_it_is_made_from_another_by_id_or_name(manual: ManualDatabase) -> None:
     """The same version is pinned again, with a life of its own."""
-    shop.write(1)
-    first = shop.admin.create_checkpoint(CheckpointOptions(name="first", lifetime=HOUR))
-    shop.write(2)
+    manual.write(1)
+    first = manual.admin.create_checkpoint(CheckpointOptions(name="first", lifetime=HOUR))
+    manual.write(2)
     again = [
-        shop.admin.create_checkpoint(CheckpointOptions(source=source, name=name))
+        manual.admin.create_checkpoint(CheckpointOptions(source=source, name=name))
         for source, name in ((first.id, "by id"), ("first", "by name"), (first.id.upper(), None))
     ]
     assert {made.manifest_id for made in again} == {first.manifest_id}
     assert len({made.id for made in (first, *again)}) == 4
-    shop.clock.advance(3600)
-    shop.collect()
-    with shop.reader("by name") as reader:
-        assert shop.numbers(reader) == [1]
+    manual.clock.advance(3600)
+    manual.collect()
+    with manual.reader("by name") as reader:
+        assert manual.numbers(reader) == [1]
 
 
-def test_it_names_the_manifest_that_first_has_it(shop: Shop) -> None:
+def test_it_names_the_manifest_that_first_has_it(manual: ManualDatabase) -> None:
     """As in the proposal: of the latest, the checkpoint's manifest is the one that adds it."""
-    shop.write(1)
-    before = shop.admin.show_manifest().manifest_id
-    made = shop.admin.create_checkpoint()
-    manifest = shop.admin.show_manifest(made.manifest_id)
+    manual.write(1)
+    before = manual.admin.show_manifest().manifest_id
+    made = manual.admin.create_checkpoint()
+    manifest = manual.admin.show_manifest(made.manifest_id)
     assert made.manifest_id == before + 1
     assert [one.id for one in manifest.checkpoints] == [made.id]
     assert manifest.wal_id_last_seen >= manifest.replay_after_wal_id
@@ -129,127 +129,127 @@ def test_it_names_the_manifest_that_first_has_it(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "  ", "12", NOBODY, NOBODY.upper(), "a\nb", "tab\t", "é" * 128, 7])
-def test_names_that_cannot_be(shop: Shop, name: Any) -> None:
+def test_names_that_cannot_be(manual: ManualDatabase, name: Any) -> None:
     """A name is printable text of at most 255 bytes that is neither a version nor an id; nothing changes."""
-    shop.write(1)
+    manual.write(1)
     with pytest.raises(InvalidRequest) as error:
-        shop.admin.create_checkpoint(CheckpointOptions(name=name))
+        manual.admin.create_checkpoint(CheckpointOptions(name=name))
     assert error.value.kind == "invalid_checkpoint_name"
-    assert shop.admin.list_checkpoints() == []
+    assert manual.admin.list_checkpoints() == []
 
 
-def test_a_name_is_unique_among_the_living(shop: Shop) -> None:
+def test_a_name_is_unique_among_the_living(manual: ManualDatabase) -> None:
     """A second one of a name is refused while the first lives; a dead one's name is free, and means the new one."""
-    shop.write(1)
+    manual.write(1)
     options = CheckpointOptions(name="nightly", lifetime=HOUR)
-    first = shop.admin.create_checkpoint(options)
+    first = manual.admin.create_checkpoint(options)
     with pytest.raises(AlreadyExists) as error:
-        shop.admin.create_checkpoint(options)
+        manual.admin.create_checkpoint(options)
     assert first.id in str(error.value)
-    shop.clock.advance(3600)
-    second = shop.admin.create_checkpoint(options)
-    assert [one.id for one in shop.admin.list_checkpoints("nightly")] == [second.id]
-    assert {one.id for one in shop.admin.list_checkpoints(expired=True)} == {first.id, second.id}
-    assert shop.admin.refresh_checkpoint("nightly").id == second.id
+    manual.clock.advance(3600)
+    second = manual.admin.create_checkpoint(options)
+    assert [one.id for one in manual.admin.list_checkpoints("nightly")] == [second.id]
+    assert {one.id for one in manual.admin.list_checkpoints(expired=True)} == {first.id, second.id}
+    assert manual.admin.refresh_checkpoint("nightly").id == second.id
 
 
 @pytest.mark.parametrize("lifetime", [timedelta(0), timedelta(seconds=-1), timedelta(microseconds=999)])
-def test_a_lifetime_is_above_zero(shop: Shop, lifetime: timedelta) -> None:
+def test_a_lifetime_is_above_zero(manual: ManualDatabase, lifetime: timedelta) -> None:
     """Nothing shorter than a millisecond can be kept."""
-    shop.write(1)
+    manual.write(1)
     with pytest.raises(InvalidRequest) as error:
-        shop.admin.create_checkpoint(CheckpointOptions(lifetime=lifetime))
+        manual.admin.create_checkpoint(CheckpointOptions(lifetime=lifetime))
     assert error.value.kind == "invalid_lifetime"
 
 
-def test_an_unknown_one_is_an_error_everywhere(shop: Shop) -> None:
+def test_an_unknown_one_is_an_error_everywhere(manual: ManualDatabase) -> None:
     """Refresh, delete, open and source of what is not there: invalid_db_state, and nothing changes."""
-    shop.write(1)
-    before = shop.admin.show_manifest()
+    manual.write(1)
+    before = manual.admin.show_manifest()
     for call in (
-        lambda: shop.admin.refresh_checkpoint(NOBODY, HOUR),
-        lambda: shop.admin.delete_checkpoint(NOBODY),
-        lambda: shop.admin.create_checkpoint(CheckpointOptions(source="nobody")),
-        lambda: shop.reader(NOBODY),
+        lambda: manual.admin.refresh_checkpoint(NOBODY, HOUR),
+        lambda: manual.admin.delete_checkpoint(NOBODY),
+        lambda: manual.admin.create_checkpoint(CheckpointOptions(source="nobody")),
+        lambda: manual.reader(NOBODY),
     ):
         with pytest.raises(InvalidRequest) as error:
             call()
         assert error.value.kind == "invalid_db_state"
-    assert shop.admin.show_manifest() == before
+    assert manual.admin.show_manifest() == before
 
 
-def test_an_expired_one_is_dead_at_once(shop: Shop) -> None:
+def test_an_expired_one_is_dead_at_once(manual: ManualDatabase) -> None:
     """From its end on it cannot be opened, refreshed or used as a source, though nothing was collected yet."""
-    shop.write(1)
-    made = shop.admin.create_checkpoint(CheckpointOptions(lifetime=HOUR))
-    shop.clock.advance(3599.999)
-    assert [one.id for one in shop.admin.list_checkpoints()] == [made.id]
-    shop.clock.advance(0.001)
-    assert shop.admin.list_checkpoints() == []
+    manual.write(1)
+    made = manual.admin.create_checkpoint(CheckpointOptions(lifetime=HOUR))
+    manual.clock.advance(3599.999)
+    assert [one.id for one in manual.admin.list_checkpoints()] == [made.id]
+    manual.clock.advance(0.001)
+    assert manual.admin.list_checkpoints() == []
     for call in (
-        lambda: shop.admin.refresh_checkpoint(made.id),
-        lambda: shop.admin.create_checkpoint(CheckpointOptions(source=made.id)),
-        lambda: shop.reader(made.id),
+        lambda: manual.admin.refresh_checkpoint(made.id),
+        lambda: manual.admin.create_checkpoint(CheckpointOptions(source=made.id)),
+        lambda: manual.reader(made.id),
     ):
         with pytest.raises(InvalidRequest) as error:
             call()
         assert error.value.kind == "invalid_db_state"
         assert "expired" in str(error.value)
-    assert shop.admin.delete_checkpoint(made.id).id == made.id
-    assert shop.admin.list_checkpoints(expired=True) == []
+    assert manual.admin.delete_checkpoint(made.id).id == made.id
+    assert manual.admin.list_checkpoints(expired=True) == []
 
 
-def test_no_database_and_a_destroyed_one(shop: Shop) -> None:
+def test_no_database_and_a_destroyed_one(manual: ManualDatabase) -> None:
     """Nothing is pinned where nothing is; what is destroyed is neither pinned nor refreshed, but let go."""
     with pytest.raises(NotFound):
-        shop.admin.create_checkpoint()
-    shop.write(1)
-    made = shop.admin.create_checkpoint(CheckpointOptions(lifetime=HOUR))
-    shop.admin.destroy(soft=True)
+        manual.admin.create_checkpoint()
+    manual.write(1)
+    made = manual.admin.create_checkpoint(CheckpointOptions(lifetime=HOUR))
+    manual.admin.destroy(soft=True)
     for call in (
-        lambda: shop.admin.create_checkpoint(),
-        lambda: shop.admin.create_checkpoint(CheckpointOptions(source=made.id)),
-        lambda: shop.admin.refresh_checkpoint(made.id, HOUR),
-        lambda: shop.admin.pin("late"),
-        lambda: shop.reader(),
+        lambda: manual.admin.create_checkpoint(),
+        lambda: manual.admin.create_checkpoint(CheckpointOptions(source=made.id)),
+        lambda: manual.admin.refresh_checkpoint(made.id, HOUR),
+        lambda: manual.admin.pin("late"),
+        lambda: manual.reader(),
     ):
         with pytest.raises(InvalidRequest) as error:
             call()
         assert error.value.kind == "invalid_db_state"
-    assert [one.id for one in shop.admin.list_checkpoints()] == [made.id]
-    with shop.reader(made.id) as reader:
-        assert shop.numbers(reader) == [1]
-    shop.admin.delete_checkpoint(made.id)
-    assert shop.admin.list_checkpoints() == []
+    assert [one.id for one in manual.admin.list_checkpoints()] == [made.id]
+    with manual.reader(made.id) as reader:
+        assert manual.numbers(reader) == [1]
+    manual.admin.delete_checkpoint(made.id)
+    assert manual.admin.list_checkpoints() == []
 
 
 # ---- refresh, delete, list
 
 
-def test_refreshing_moves_the_end(shop: Shop) -> None:
+def test_refreshing_moves_the_end(manual: ManualDatabase) -> None:
     """The new end counts from now; without a lifetime there is none."""
-    shop.write(1)
-    made = shop.admin.create_checkpoint(CheckpointOptions(lifetime=HOUR))
-    shop.clock.advance(3000)
-    assert shop.admin.refresh_checkpoint(made.id, HOUR).expires_at_ms == shop.clock.now_ms() + 3_600_000
-    assert shop.admin.refresh_checkpoint(made.id).expires_at_ms is None
-    shop.clock.advance(10 * 365 * 86400)
-    shop.collect()
-    with shop.reader(made.id) as reader:
-        assert shop.numbers(reader) == [1]
+    manual.write(1)
+    made = manual.admin.create_checkpoint(CheckpointOptions(lifetime=HOUR))
+    manual.clock.advance(3000)
+    assert manual.admin.refresh_checkpoint(made.id, HOUR).expires_at_ms == manual.clock.now_ms() + 3_600_000
+    assert manual.admin.refresh_checkpoint(made.id).expires_at_ms is None
+    manual.clock.advance(10 * 365 * 86400)
+    manual.collect()
+    with manual.reader(made.id) as reader:
+        assert manual.numbers(reader) == [1]
 
 
-def test_deleting_lets_its_files_go(shop: Shop) -> None:
+def test_deleting_lets_its_files_go(manual: ManualDatabase) -> None:
     """Once the last checkpoint of a version is gone, the next collection takes what only it needed."""
-    shop.write(1)
-    made = shop.admin.create_checkpoint()
-    shop.write(2)
-    shop.admin.compact(full=True)
-    shop.collect()
-    assert len(list(shop.store.list("sst"))) == 2
-    shop.admin.delete_checkpoint(made.id)
-    shop.collect()
-    assert len(list(shop.store.list("sst"))) == 1
+    manual.write(1)
+    made = manual.admin.create_checkpoint()
+    manual.write(2)
+    manual.admin.compact(full=True)
+    manual.collect()
+    assert len(list(manual.store.list("sst"))) == 2
+    manual.admin.delete_checkpoint(made.id)
+    manual.collect()
+    assert len(list(manual.store.list("sst"))) == 1
 
 
 @pytest.mark.parametrize(
@@ -261,112 +261,112 @@ def test_deleting_lets_its_files_go(shop: Shop) -> None:
         (Owner("compactor", epoch=3), "compactor of epoch 3"),
     ],
 )
-def test_anothers_pin_needs_force(shop: Shop, owner: Owner, whose: str) -> None:
+def test_anothers_pin_needs_force(manual: ManualDatabase, owner: Owner, whose: str) -> None:
     """What was not made by a user is deleted with force only, and the error says whose it is."""
-    shop.write(1)
-    made = create_checkpoint(shop.place(), owner=owner)
+    manual.write(1)
+    made = create_checkpoint(manual.place(), owner=owner)
     with pytest.raises(InvalidRequest) as error:
-        shop.admin.delete_checkpoint(made.id)
+        manual.admin.delete_checkpoint(made.id)
     assert error.value.kind == "checkpoint_owned"
     assert whose in str(error.value)
-    assert [one.id for one in shop.admin.list_checkpoints()] == [made.id]
-    shop.admin.delete_checkpoint(made.id, force=True)
-    assert shop.admin.list_checkpoints() == []
+    assert [one.id for one in manual.admin.list_checkpoints()] == [made.id]
+    manual.admin.delete_checkpoint(made.id, force=True)
+    assert manual.admin.list_checkpoints() == []
 
 
-def test_a_clones_pin_is_not_given_an_end_by_accident(shop: Shop) -> None:
+def test_a_clones_pin_is_not_given_an_end_by_accident(manual: ManualDatabase) -> None:
     """A lifetime on a clone's pin would take its files away later: with force only; without an end is fine."""
-    shop.write(1)
-    made = create_checkpoint(shop.place(), owner=Owner("clone", url="memory://elsewhere/copy"))
+    manual.write(1)
+    made = create_checkpoint(manual.place(), owner=Owner("clone", url="memory://elsewhere/copy"))
     with pytest.raises(InvalidRequest, match="memory://elsewhere/copy"):
-        shop.admin.refresh_checkpoint(made.id, HOUR)
-    assert shop.admin.refresh_checkpoint(made.id).expires_at_ms is None
-    assert shop.admin.refresh_checkpoint(made.id, HOUR, force=True).expires_at_ms is not None
+        manual.admin.refresh_checkpoint(made.id, HOUR)
+    assert manual.admin.refresh_checkpoint(made.id).expires_at_ms is None
+    assert manual.admin.refresh_checkpoint(made.id, HOUR, force=True).expires_at_ms is not None
 
 
-def test_the_list_is_in_order_and_by_name(shop: Shop) -> None:
+def test_the_list_is_in_order_and_by_name(manual: ManualDatabase) -> None:
     """Oldest first; a name selects."""
-    shop.write(1)
+    manual.write(1)
     made = []
     for name in ("c", "a", None, "b"):
-        shop.clock.advance(1)
-        made.append(shop.admin.create_checkpoint(CheckpointOptions(name=name)).id)
-    assert [one.id for one in shop.admin.list_checkpoints()] == made
-    assert [one.id for one in shop.admin.list_checkpoints("a")] == [made[1]]
-    assert shop.admin.list_checkpoints("z") == []
+        manual.clock.advance(1)
+        made.append(manual.admin.create_checkpoint(CheckpointOptions(name=name)).id)
+    assert [one.id for one in manual.admin.list_checkpoints()] == made
+    assert [one.id for one in manual.admin.list_checkpoints("a")] == [made[1]]
+    assert manual.admin.list_checkpoints("z") == []
 
 
-def test_their_number_has_a_limit(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_their_number_has_a_limit(manual: ManualDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond it one sentence says what to do; dead ones do not count."""
     monkeypatch.setattr("lakebed.kv.checkpoint.CHECKPOINT_COUNT_MAX", 2)
-    shop.write(1)
-    shop.admin.create_checkpoint(CheckpointOptions(lifetime=HOUR))
-    shop.admin.create_checkpoint()
+    manual.write(1)
+    manual.admin.create_checkpoint(CheckpointOptions(lifetime=HOUR))
+    manual.admin.create_checkpoint()
     with pytest.raises(InvalidRequest, match="delete some"):
-        shop.admin.create_checkpoint()
-    shop.clock.advance(3600)
-    shop.admin.create_checkpoint()
+        manual.admin.create_checkpoint()
+    manual.clock.advance(3600)
+    manual.admin.create_checkpoint()
 
 
 # ---- old versions
 
 
-def test_an_old_version_is_pinned_while_it_can_be_read(shop: Shop) -> None:
+def test_an_old_version_is_pinned_while_it_can_be_read(manual: ManualDatabase) -> None:
     """Before a collection any version; after it, those that a checkpoint pins."""
-    shop.write(1)
-    old = shop.admin.show_manifest().manifest_id
-    shop.write(2)
-    pin = shop.admin.pin("old", version=str(old))
-    assert shop.admin.show_manifest(old).content_since == int(pin.version)
-    shop.write(3)
-    middle = shop.admin.show_manifest().manifest_id
-    shop.write(4)
-    shop.collect()
+    manual.write(1)
+    old = manual.admin.show_manifest().manifest_id
+    manual.write(2)
+    pin = manual.admin.pin("old", version=str(old))
+    assert manual.admin.show_manifest(old).content_since == int(pin.version)
+    manual.write(3)
+    middle = manual.admin.show_manifest().manifest_id
+    manual.write(4)
+    manual.collect()
     with pytest.raises(NotFound):
-        create_checkpoint(shop.place(), version=middle)
-    assert create_checkpoint(shop.place(), version=old).manifest_id == old
-    shop.admin.unpin("old")
-    shop.collect()
-    with shop.admin.at(pin.version) as reader:
-        assert shop.numbers(reader) == [1]
+        create_checkpoint(manual.place(), version=middle)
+    assert create_checkpoint(manual.place(), version=old).manifest_id == old
+    manual.admin.unpin("old")
+    manual.collect()
+    with manual.admin.at(pin.version) as reader:
+        assert manual.numbers(reader) == [1]
 
 
-def test_a_pin_of_an_old_version_races_a_collection(shop: Shop) -> None:
+def test_a_pin_of_an_old_version_races_a_collection(manual: ManualDatabase) -> None:
     """The collector passed the version between the look and the append: the pin is refused, for its files are gone."""
-    shop.write(1)
-    old = shop.admin.show_manifest().manifest_id
-    shop.write(2)
-    shop.admin.compact(full=True)
+    manual.write(1)
+    old = manual.admin.show_manifest().manifest_id
+    manual.write(2)
+    manual.admin.compact(full=True)
     struck = []
 
     class Late(FaultyStore):
         def intercept(self, call: Call, perform: Callable[[], Any]) -> Any:
             if call.kind == "put" and not struck:
                 struck.append(call)
-                shop.collect()
+                manual.collect()
             return perform()
 
     with pytest.raises(NotFound) as error:
-        create_checkpoint(shop.place(lambda store: Late(store, faults={})), version=old)
+        create_checkpoint(manual.place(lambda store: Late(store, faults={})), version=old)
     assert error.value.kind == "version_not_found"
     assert struck
-    assert shop.admin.list_checkpoints() == []
+    assert manual.admin.list_checkpoints() == []
 
 
 # ---- faults
 
 
 def attempts(
-    shop: Shop, verb: Callable[[DatabaseLocation], object]
-) -> Iterator[tuple[Shop, Fault, int, DatabaseLocation, FaultyStore]]:
+    manual: ManualDatabase, verb: Callable[[DatabaseLocation], object]
+) -> Iterator[tuple[ManualDatabase, Fault, int, DatabaseLocation, FaultyStore]]:
     """The verb's store calls, each with each fault, each on a copy of the database."""
-    other = shop.copy()
+    other = manual.copy()
     recorded = RecordingStore(other.store)
     verb(other.place(lambda store: recorded))
     assert len(recorded.trace) >= 4
     for index in range(len(recorded.trace)):
         for fault in (Fault.ERROR_BEFORE, Fault.LOST_REPLY, Fault.LATE, Fault.CRASH_AFTER, Fault.CRASH_LATE):
-            case = shop.copy()
+            case = manual.copy()
             faulty = FaultyStore(case.store, faults={index: fault})
             yield case, fault, index, case.place(lambda store, faulty=faulty: faulty), faulty
 
@@ -378,12 +378,12 @@ def struck(faulty: FaultyStore) -> None:
 
 
 @pytest.mark.parametrize("source", ["latest", "checkpoint", "version"])
-def test_making_one_survives_every_fault(shop: Shop, source: str) -> None:
+def test_making_one_survives_every_fault(manual: ManualDatabase, source: str) -> None:
     """At every store call: what was acknowledged is there, once, and readable after a collection; all else expires."""
-    shop.write(1, 2)
-    base = shop.admin.create_checkpoint(CheckpointOptions(name="base"))
-    version = shop.admin.show_manifest().manifest_id
-    shop.write(3, files=False)
+    manual.write(1, 2)
+    base = manual.admin.create_checkpoint(CheckpointOptions(name="base"))
+    version = manual.admin.show_manifest().manifest_id
+    manual.write(3, files=False)
 
     def verb(place: DatabaseLocation) -> Any:
         if source == "version":
@@ -392,7 +392,7 @@ def test_making_one_survives_every_fault(shop: Shop, source: str) -> None:
         return create_checkpoint(place, CheckpointOptions(name="new", lifetime=HOUR, source=wanted))
 
     acknowledged = 0
-    for case, fault, index, place, faulty in attempts(shop, verb):
+    for case, fault, index, place, faulty in attempts(manual, verb):
         made = None
         with suppress(LakebedError, Crashed):
             made = verb(place)
@@ -415,18 +415,18 @@ def test_making_one_survives_every_fault(shop: Shop, source: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["refresh", "delete"])
-def test_refresh_and_delete_survive_every_fault(shop: Shop, verb: str) -> None:
+def test_refresh_and_delete_survive_every_fault(manual: ManualDatabase, verb: str) -> None:
     """At every store call: done if acknowledged, done once or not at all if not, and nothing else changes."""
-    shop.write(1)
-    made = shop.admin.create_checkpoint(CheckpointOptions(lifetime=HOUR))
-    kept = shop.admin.create_checkpoint(CheckpointOptions(name="kept"))
-    shop.write(2)
+    manual.write(1)
+    made = manual.admin.create_checkpoint(CheckpointOptions(lifetime=HOUR))
+    kept = manual.admin.create_checkpoint(CheckpointOptions(name="kept"))
+    manual.write(2)
 
     def act(place: DatabaseLocation) -> object:
         return refresh_checkpoint(place, made.id) if verb == "refresh" else delete_checkpoint(place, made.id)
 
     acknowledged = 0
-    for case, fault, index, place, faulty in attempts(shop, act):
+    for case, fault, index, place, faulty in attempts(manual, act):
         is_done = False
         with suppress(LakebedError, Crashed):
             act(place)
@@ -448,43 +448,45 @@ def test_refresh_and_delete_survive_every_fault(shop: Shop, verb: str) -> None:
     assert acknowledged
 
 
-def test_a_lost_reply_does_not_make_two(shop: Shop) -> None:
+def test_a_lost_reply_does_not_make_two(manual: ManualDatabase) -> None:
     """The append landed, its reply was lost, others went on: the checkpoint is found again by its id."""
-    shop.write(1)
-    log = ManifestLog(shop.place())
+    manual.write(1)
+    log = ManifestLog(manual.place())
 
     def decide(index: int, call: Call) -> Fault | None:
         if call.kind == "put" and index < 6:
             return Fault.LOST_REPLY
         return None
 
-    made = create_checkpoint(shop.place(lambda store: FaultyStore(store, faults=decide)), CheckpointOptions(name="one"))
-    assert [one.id for one in list_checkpoints(shop.place())] == [made.id]
-    again = create_checkpoint(shop.place(), CheckpointOptions(name="one"), id=made.id)
+    made = create_checkpoint(
+        manual.place(lambda store: FaultyStore(store, faults=decide)), CheckpointOptions(name="one")
+    )
+    assert [one.id for one in list_checkpoints(manual.place())] == [made.id]
+    again = create_checkpoint(manual.place(), CheckpointOptions(name="one"), id=made.id)
     assert again == made
     assert len(log.latest().checkpoints) == 1
 
 
-def test_two_makers_both_win(shop: Shop) -> None:
+def test_two_makers_both_win(manual: ManualDatabase) -> None:
     """A lost race is decided again from the newest manifest, so neither checkpoint is lost."""
-    shop.write(1)
+    manual.write(1)
     rival: list[Any] = []
 
     class Race(FaultyStore):
         def intercept(self, call: Call, perform: Callable[[], Any]) -> Any:
             if call.kind == "put" and not rival:
-                rival.append(create_checkpoint(shop.place()))
+                rival.append(create_checkpoint(manual.place()))
             return perform()
 
-    made = create_checkpoint(shop.place(lambda store: Race(store, faults={})))
-    assert {one.id for one in shop.admin.list_checkpoints()} == {made.id, rival[0].id}
+    made = create_checkpoint(manual.place(lambda store: Race(store, faults={})))
+    assert {one.id for one in manual.admin.list_checkpoints()} == {made.id, rival[0].id}
     assert made.manifest_id == rival[0].manifest_id + 1
 
 
-def test_a_pure_change_checks_names(shop: Shop) -> None:
+def test_a_pure_change_checks_names(manual: ManualDatabase) -> None:
     """The same rules hold for whoever adds a checkpoint in an update of its own."""
-    shop.write(1)
-    manifest = shop.admin.show_manifest()
+    manual.write(1)
+    manifest = manual.admin.show_manifest()
     one = new_checkpoint(manifest.manifest_id, id=NOBODY, now_ms=5, name="x", lifetime_ms=10)
     changed = with_checkpoint(manifest, one)
     other = new_checkpoint(manifest.manifest_id, id=NOBODY, now_ms=14, name="x")

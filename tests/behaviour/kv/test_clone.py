@@ -24,25 +24,27 @@ from lakebed.kv.reader import DatabaseReader
 from lakebed.objects import open_store
 from lakebed.runtime import Environment
 from lakebed.testing import Crashed, Fault, FaultyStore, RecordingStore
-from worlds.kv.faulty_databases import AT_ONCE, Farm, strike_everywhere
+from worlds.kv.faulty_databases import AT_ONCE, FaultyDatabases, check_every_fault
 
 
 @pytest.fixture
-def farm() -> Farm:
+def databases() -> FaultyDatabases:
     """Databases in one memory."""
-    return Farm()
+    return FaultyDatabases()
 
 
-def fill(farm: Farm, name: str, *, prefix: str = "k", files: int = 2, tail: int = 2) -> dict[bytes, bytes]:
+def fill(
+    databases: FaultyDatabases, name: str, *, prefix: str = "k", files: int = 2, tail: int = 2
+) -> dict[bytes, bytes]:
     """A database with files and a log behind them; what it holds."""
-    with farm.open(name) as db:
+    with databases.open(name) as db:
         for file in range(files):
             db.put(f"{prefix}{file}".encode(), f"{name} {file}".encode())
             db.put(f"{prefix}{file}-more".encode(), b"x" * 50)
             db.flush(memtable=True)
         rows = dict(db.scan())
-        farm.open(name)  # a rival: what `db` writes from here on would be lost
-    with farm.open(name) as db:
+        databases.open(name)  # a rival: what `db` writes from here on would be lost
+    with databases.open(name) as db:
         for number in range(tail):
             db.put(f"{prefix}-tail{number}".encode(), f"tail {number}".encode())
             rows[f"{prefix}-tail{number}".encode()] = f"tail {number}".encode()
@@ -55,354 +57,358 @@ def leave(db: Any) -> None:
     db.flush()
 
 
-def clone(farm: Farm, target: str, parent: str, checkpoint: str | None = None, **settings: Any) -> Any:
+def clone(databases: FaultyDatabases, target: str, parent: str, checkpoint: str | None = None, **settings: Any) -> Any:
     """A clone by names."""
-    return create_clone(farm.place(target), farm.url(parent), checkpoint, **settings)
+    return create_clone(databases.place(target), databases.url(parent), checkpoint, **settings)
 
 
-def test_a_clone_has_everything_that_is_durable_and_lives_its_own_life(farm: Farm) -> None:
+def test_a_clone_has_everything_that_is_durable_and_lives_its_own_life(databases: FaultyDatabases) -> None:
     """Files and log of the latest are in a clone; afterwards neither sees what the other writes."""
-    rows = fill(farm, "parent")
-    clone(farm, "clone", "parent")
-    assert farm.rows("clone") == rows == farm.rows("parent")
-    with farm.open("clone") as db:
+    rows = fill(databases, "parent")
+    clone(databases, "clone", "parent")
+    assert databases.rows("clone") == rows == databases.rows("parent")
+    with databases.open("clone") as db:
         db.put(b"k0", b"mine")
         db.delete(b"k1")
         db.flush(memtable=True)
-    with farm.open("parent") as db:
+    with databases.open("parent") as db:
         db.put(b"theirs", b"1")
-    assert farm.rows("clone") == {**{key: value for key, value in rows.items() if key != b"k1"}, b"k0": b"mine"}
-    assert farm.rows("parent") == {**rows, b"theirs": b"1"}
+    assert databases.rows("clone") == {**{key: value for key, value in rows.items() if key != b"k1"}, b"k0": b"mine"}
+    assert databases.rows("parent") == {**rows, b"theirs": b"1"}
 
 
-def test_a_clone_of_a_checkpoint_has_its_version(farm: Farm) -> None:
+def test_a_clone_of_a_checkpoint_has_its_version(databases: FaultyDatabases) -> None:
     """A clone from a checkpoint, by id or by name, has what the checkpoint has, though the parent went on."""
-    rows = fill(farm, "parent")
-    made = create_checkpoint(farm.place("parent"), CheckpointOptions(name="before"))
-    with farm.open("parent") as db:
+    rows = fill(databases, "parent")
+    made = create_checkpoint(databases.place("parent"), CheckpointOptions(name="before"))
+    with databases.open("parent") as db:
         db.put(b"later", b"1")
-    clone(farm, "by-id", "parent", made.id)
-    clone(farm, "by-name", "parent", "before")
-    assert farm.rows("by-id") == farm.rows("by-name") == rows
+    clone(databases, "by-id", "parent", made.id)
+    clone(databases, "by-name", "parent", "before")
+    assert databases.rows("by-id") == databases.rows("by-name") == rows
 
 
-def test_no_file_is_copied_and_the_log_is(farm: Farm) -> None:
+def test_no_file_is_copied_and_the_log_is(databases: FaultyDatabases) -> None:
     """A clone's folder holds the log's tail under the same numbers and no sorted file, until it writes."""
-    fill(farm, "parent")
-    made = clone(farm, "clone", "parent")
-    paths = farm.objects("clone")
+    fill(databases, "parent")
+    made = clone(databases, "clone", "parent")
+    paths = databases.objects("clone")
     assert not [path for path in paths if path.startswith("sst/")]
     tail = range(made.replay_after_wal_id + 1, made.wal_id_last_seen + 1)
     assert [path for path in paths if path.startswith("wal/")] == [f"wal/{number:020d}.wal" for number in tail]
-    assert {path: body for path, body in farm.objects("parent").items() if path in paths and "wal" in path} == {
+    assert {path: body for path, body in databases.objects("parent").items() if path in paths and "wal" in path} == {
         path: body for path, body in paths.items() if "wal" in path
     }
-    locations = Locations(farm.place("clone"), made)
-    assert {locations.owner(id) for id in file_ids(made)} == {farm.url("parent")}
+    locations = Locations(databases.place("clone"), made)
+    assert {locations.owner(id) for id in file_ids(made)} == {databases.url("parent")}
 
 
-def test_a_clone_costs_its_ancestors_and_its_log_whatever_the_rows(farm: Farm) -> None:
+def test_a_clone_costs_its_ancestors_and_its_log_whatever_the_rows(databases: FaultyDatabases) -> None:
     """Requests grow with ancestors and unflushed log objects only: ten times the files change none."""
     costs = {}
     for name, files, tail in (("few", 1, 2), ("many", 10, 2), ("long", 1, 12)):
-        fill(farm, name, files=files, tail=tail)
-        recording = RecordingStore(farm.root)
-        create_clone(farm.place(f"{name}-clone", way=recording), farm.url(name))
+        fill(databases, name, files=files, tail=tail)
+        recording = RecordingStore(databases.root)
+        create_clone(databases.place(f"{name}-clone", through=recording), databases.url(name))
         costs[name] = len(recording.trace)
     assert costs["few"] == costs["many"]
     assert costs["long"] == costs["few"] + 2 * 10
-    recording = RecordingStore(farm.root)
-    create_clone(farm.place("grand-clone", way=recording), farm.url("few-clone"))
+    recording = RecordingStore(databases.root)
+    create_clone(databases.place("grand-clone", through=recording), databases.url("few-clone"))
     assert costs["few"] < len(recording.trace) <= costs["few"] + 9
 
 
-def test_clones_of_clones_hold_a_pin_in_every_ancestor(farm: Farm) -> None:
+def test_clones_of_clones_hold_a_pin_in_every_ancestor(databases: FaultyDatabases) -> None:
     """Entries are flattened, each with a pin sourced from the parent's own; the middle one may go afterwards."""
-    first = fill(farm, "a", prefix="a", tail=0)
-    clone(farm, "b", "a")
-    second = fill(farm, "b", prefix="b", tail=1)
-    made = clone(farm, "c", "b")
+    first = fill(databases, "a", prefix="a", tail=0)
+    clone(databases, "b", "a")
+    second = fill(databases, "b", prefix="b", tail=1)
+    made = clone(databases, "c", "b")
     entries = {entry.url: entry for entry in made.external_databases}
-    assert set(entries) == {farm.url("a"), farm.url("b")}
-    own = farm.newest("b").external_databases[0].pin
-    assert entries[farm.url("a")].source_checkpoint == own
+    assert set(entries) == {databases.url("a"), databases.url("b")}
+    own = databases.newest("b").external_databases[0].pin
+    assert entries[databases.url("a")].source_checkpoint == own
     for name in ("a", "b"):
-        assert farm.clone_pins(name)[entries[farm.url(name)].pin] == farm.url("c")
+        assert databases.clone_pins(name)[entries[databases.url(name)].pin] == databases.url("c")
     rows = {**first, **second}
-    assert farm.rows("c") == rows
-    with farm.open("c") as db:
+    assert databases.rows("c") == rows
+    with databases.open("c") as db:
         db.compact(full=True)
-    farm.collect("c")
-    assert not farm.newest("c").external_databases
-    assert not farm.clone_pins("b")
-    assert set(farm.clone_pins("a")) == {own}
-    destroy(farm.place("b"), soft=False, take_over=True)
-    destroy(farm.place("a"), soft=False, take_over=True)
-    assert farm.rows("c") == rows
+    databases.collect("c")
+    assert not databases.newest("c").external_databases
+    assert not databases.clone_pins("b")
+    assert set(databases.clone_pins("a")) == {own}
+    destroy(databases.place("b"), soft=False, take_over=True)
+    destroy(databases.place("a"), soft=False, take_over=True)
+    assert databases.rows("c") == rows
 
 
-def test_a_grandchild_outlives_the_database_in_between(farm: Farm) -> None:
+def test_a_grandchild_outlives_the_database_in_between(databases: FaultyDatabases) -> None:
     """Where the middle one owns no file of it, it may be destroyed while the grandchild reads the first one's files."""
-    rows = fill(farm, "a", tail=0)
-    clone(farm, "b", "a")
-    clone(farm, "c", "b")
-    farm.collect("c")
-    assert [entry.url for entry in farm.newest("c").external_databases] == [farm.url("a")]
-    destroy(farm.place("b"), soft=False, take_over=True)
-    farm.collect("a")
-    assert farm.rows("c") == rows
+    rows = fill(databases, "a", tail=0)
+    clone(databases, "b", "a")
+    clone(databases, "c", "b")
+    databases.collect("c")
+    assert [entry.url for entry in databases.newest("c").external_databases] == [databases.url("a")]
+    destroy(databases.place("b"), soft=False, take_over=True)
+    databases.collect("a")
+    assert databases.rows("c") == rows
 
 
-def test_a_finished_clone_stops_at_once_and_another_is_refused(farm: Farm) -> None:
+def test_a_finished_clone_stops_at_once_and_another_is_refused(databases: FaultyDatabases) -> None:
     """The same call again changes nothing; another parent, another checkpoint, or a plain database is AlreadyExists."""
-    fill(farm, "parent")
-    fill(farm, "other")
-    made = create_checkpoint(farm.place("parent"))
-    clone(farm, "clone", "parent")
-    before = farm.objects()
-    clone(farm, "clone", "parent")
+    fill(databases, "parent")
+    fill(databases, "other")
+    made = create_checkpoint(databases.place("parent"))
+    clone(databases, "clone", "parent")
+    before = databases.objects()
+    clone(databases, "clone", "parent")
     for target, parent, checkpoint in (
         ("clone", "other", None),
         ("clone", "parent", made.id),
         ("other", "parent", None),
     ):
         with pytest.raises(AlreadyExists, match="choose another place"):
-            clone(farm, target, parent, checkpoint)
-    assert farm.objects() == before
+            clone(databases, target, parent, checkpoint)
+    assert databases.objects() == before
 
 
 @pytest.mark.parametrize("end", ["expired", "collected", "deleted", "parent destroyed"])
-def test_a_finished_clone_by_name_stops_at_once_when_the_name_has_ended(farm: Farm, end: str) -> None:
+def test_a_finished_clone_by_name_stops_at_once_when_the_name_has_ended(databases: FaultyDatabases, end: str) -> None:
     """The same call again changes nothing, whatever became of the name; another name is still refused."""
-    fill(farm, "parent")
-    made = create_checkpoint(farm.place("parent"), CheckpointOptions(name="before", lifetime=timedelta(hours=1)))
-    clone(farm, "clone", "parent", "before", copy=True)
+    fill(databases, "parent")
+    made = create_checkpoint(databases.place("parent"), CheckpointOptions(name="before", lifetime=timedelta(hours=1)))
+    clone(databases, "clone", "parent", "before", copy=True)
     if end == "deleted":
-        delete_checkpoint(farm.place("parent"), "before")
-    farm.clock.advance(3601)
+        delete_checkpoint(databases.place("parent"), "before")
+    databases.clock.advance(3601)
     if end == "collected":
-        farm.collect("parent")
+        databases.collect("parent")
     if end == "parent destroyed":
-        destroy(farm.place("parent"), soft=False)
-    before = farm.objects()
+        destroy(databases.place("parent"), soft=False)
+    before = databases.objects()
     for asked in ("before", made.id, made.id.upper()):
-        assert clone(farm, "clone", "parent", asked, copy=True).initialized
+        assert clone(databases, "clone", "parent", asked, copy=True).initialized
     with pytest.raises(InvalidRequest, match="no checkpoint never"):
-        clone(farm, "clone", "parent", "never", copy=True)
+        clone(databases, "clone", "parent", "never", copy=True)
     with pytest.raises(AlreadyExists):
-        clone(farm, "clone", "parent", copy=True)
-    assert farm.objects() == before
+        clone(databases, "clone", "parent", copy=True)
+    assert databases.objects() == before
 
 
-def test_a_name_that_passed_to_another_checkpoint_is_another_clone(farm: Farm) -> None:
+def test_a_name_that_passed_to_another_checkpoint_is_another_clone(databases: FaultyDatabases) -> None:
     """Whoever asks by a name means the checkpoint that bears it now: the older clone is not handed out for it."""
-    fill(farm, "parent")
-    create_checkpoint(farm.place("parent"), CheckpointOptions(name="daily", lifetime=timedelta(hours=1)))
-    clone(farm, "clone", "parent", "daily")
-    farm.clock.advance(3601)
-    create_checkpoint(farm.place("parent"), CheckpointOptions(name="daily"))
+    fill(databases, "parent")
+    create_checkpoint(databases.place("parent"), CheckpointOptions(name="daily", lifetime=timedelta(hours=1)))
+    clone(databases, "clone", "parent", "daily")
+    databases.clock.advance(3601)
+    create_checkpoint(databases.place("parent"), CheckpointOptions(name="daily"))
     with pytest.raises(AlreadyExists, match="choose another place"):
-        clone(farm, "clone", "parent", "daily")
+        clone(databases, "clone", "parent", "daily")
 
 
-def test_an_unfinished_clone_by_name_is_finished_after_the_name_expired(farm: Farm) -> None:
+def test_an_unfinished_clone_by_name_is_finished_after_the_name_expired(databases: FaultyDatabases) -> None:
     """Its pins keep the version, so the same call finishes it; without them the error says what is gone."""
-    rows = fill(farm, "parent")
-    create_checkpoint(farm.place("parent"), CheckpointOptions(name="before", lifetime=timedelta(minutes=10)))
-    stop_at_first_manifest(farm, "clone", "parent", "before")
-    farm.clock.advance(601)
-    farm.collect("parent")
-    begun = farm.save()
-    clone(farm, "clone", "parent", "before")
-    assert farm.rows("clone") == rows
-    farm.put_back(begun)
-    farm.clock.advance(PIN_LIFETIME.total_seconds())
+    rows = fill(databases, "parent")
+    create_checkpoint(databases.place("parent"), CheckpointOptions(name="before", lifetime=timedelta(minutes=10)))
+    stop_at_first_manifest(databases, "clone", "parent", "before")
+    databases.clock.advance(601)
+    databases.collect("parent")
+    begun = databases.save()
+    clone(databases, "clone", "parent", "before")
+    assert databases.rows("clone") == rows
+    databases.put_back(begun)
+    databases.clock.advance(PIN_LIFETIME.total_seconds())
     with pytest.raises(InvalidRequest, match="no checkpoint"):
-        clone(farm, "clone", "parent", "before")
+        clone(databases, "clone", "parent", "before")
 
 
-def test_the_same_clone_by_another_spelling_of_its_url(farm: Farm) -> None:
+def test_the_same_clone_by_another_spelling_of_its_url(databases: FaultyDatabases) -> None:
     """URLs are normalised before they are compared: a trailing slash names the same parent."""
-    fill(farm, "parent")
-    clone(farm, "clone", "parent")
-    assert create_clone(farm.place("clone"), farm.url("parent") + "/").initialized
-    assert farm.newest("clone").source.url == farm.url("parent")
+    fill(databases, "parent")
+    clone(databases, "clone", "parent")
+    assert create_clone(databases.place("clone"), databases.url("parent") + "/").initialized
+    assert databases.newest("clone").source.url == databases.url("parent")
 
 
 @pytest.mark.parametrize("target", ["parent", "parent/below"])
-def test_not_onto_itself_nor_below_itself(farm: Farm, target: str) -> None:
+def test_not_onto_itself_nor_below_itself(databases: FaultyDatabases, target: str) -> None:
     """A database is not cloned onto or into its own folder."""
-    fill(farm, "parent")
-    before = farm.objects()
+    fill(databases, "parent")
+    before = databases.objects()
     with pytest.raises(InvalidRequest, match="itself") as error:
-        clone(farm, target, "parent")
+        clone(databases, target, "parent")
     assert error.value.kind == "clone_onto_itself"
-    assert farm.objects() == before
+    assert databases.objects() == before
 
 
 @pytest.mark.parametrize("there", ["schema/schema-0", "notes.txt"])
-def test_not_onto_anything_else(farm: Farm, there: str) -> None:
+def test_not_onto_anything_else(databases: FaultyDatabases, there: str) -> None:
     """A folder with a table or other files is refused, and nothing is written there or in the parent."""
-    fill(farm, "parent")
-    farm.root.put(f"taken/{there}", b"x")
-    before = farm.objects()
+    fill(databases, "parent")
+    databases.root.put(f"taken/{there}", b"x")
+    before = databases.objects()
     with pytest.raises(InvalidRequest, match="empty folder"):
-        clone(farm, "taken", "parent")
-    assert farm.objects() == before
+        clone(databases, "taken", "parent")
+    assert databases.objects() == before
 
 
-def test_not_from_what_is_missing_unfinished_or_destroyed(farm: Farm) -> None:
+def test_not_from_what_is_missing_unfinished_or_destroyed(databases: FaultyDatabases) -> None:
     """A parent that is not there, a clone being made, a destroyed database, an unknown checkpoint: a sentence each."""
-    fill(farm, "parent")
+    fill(databases, "parent")
     with pytest.raises(NotFound):
-        clone(farm, "clone", "nobody")
+        clone(databases, "clone", "nobody")
     with pytest.raises(InvalidRequest, match="no checkpoint"):
-        clone(farm, "clone", "parent", "00000000-0000-4000-8000-000000000000")
-    stop_at_first_manifest(farm, "unfinished", "parent")
+        clone(databases, "clone", "parent", "00000000-0000-4000-8000-000000000000")
+    stop_at_first_manifest(databases, "unfinished", "parent")
     with pytest.raises(InvalidRequest, match="not finished"):
-        clone(farm, "clone", "unfinished")
-    destroy(farm.place("parent"), soft=True, take_over=True)
+        clone(databases, "clone", "unfinished")
+    destroy(databases.place("parent"), soft=True, take_over=True)
     with pytest.raises(InvalidRequest, match="destroyed"):
-        clone(farm, "clone", "parent")
-    assert not farm.objects("clone")
+        clone(databases, "clone", "parent")
+    assert not databases.objects("clone")
 
 
-def test_another_store_needs_a_copy_which_depends_on_nothing(farm: Farm, tmp_path: Any) -> None:
+def test_another_store_needs_a_copy_which_depends_on_nothing(databases: FaultyDatabases, tmp_path: Any) -> None:
     """Across stores only copy=True works; the copy has all rows, no ancestors, and the parent no pin of it."""
-    rows = {**fill(farm, "a", prefix="a", tail=0)}
-    clone(farm, "b", "a")
-    rows |= fill(farm, "b", prefix="b")
-    elsewhere = farm.place("b")
-    target = DatabaseLocation(open_store(str(tmp_path / "copy"), durable=False), farm.environment, elsewhere.open_url)
+    rows = {**fill(databases, "a", prefix="a", tail=0)}
+    clone(databases, "b", "a")
+    rows |= fill(databases, "b", prefix="b")
+    elsewhere = databases.place("b")
+    target = DatabaseLocation(
+        open_store(str(tmp_path / "copy"), durable=False), databases.environment, elsewhere.open_url
+    )
     with pytest.raises(InvalidRequest, match="--copy") as error:
-        create_clone(target, farm.url("b"))
+        create_clone(target, databases.url("b"))
     assert error.value.kind == "other_store"
     assert not (tmp_path / "copy").exists()
-    made = create_clone(target, farm.url("b"), copy=True)
+    made = create_clone(target, databases.url("b"), copy=True)
     assert made.external_databases == ()
-    assert farm.clone_pins("b") == {}
-    destroy(farm.place("b"), soft=False, take_over=True)
-    destroy(farm.place("a"), soft=False, take_over=True)
+    assert databases.clone_pins("b") == {}
+    destroy(databases.place("b"), soft=False, take_over=True)
+    destroy(databases.place("a"), soft=False, take_over=True)
     with DatabaseReader.open(target, options=ReaderOptions(follow_latest=True, background=False)) as reader:
         assert dict(reader.scan()) == rows
 
 
-def stop_at_first_manifest(farm: Farm, target: str, parent: str, checkpoint: str | None = None) -> None:
+def stop_at_first_manifest(databases: FaultyDatabases, target: str, parent: str, checkpoint: str | None = None) -> None:
     """Leave a clone just begun: its maker died with the first manifest."""
-    recording = RecordingStore(farm.root)
-    base = farm.save()
-    create_clone(farm.place(target, way=recording), farm.url(parent), checkpoint)
-    farm.put_back(base)
+    recording = RecordingStore(databases.root)
+    base = databases.save()
+    create_clone(databases.place(target, through=recording), databases.url(parent), checkpoint)
+    databases.put_back(base)
     path = f"{target}/manifest/{1:020d}.manifest"
     index = next(one.index for one in recording.trace if one.call.kind == "put" and one.call.path == path)
-    way = FaultyStore(farm.root, faults={index: Fault.CRASH_AFTER})
+    through = FaultyStore(databases.root, faults={index: Fault.CRASH_AFTER})
     with pytest.raises(Crashed):
-        create_clone(farm.place(target, way=way), farm.url(parent), checkpoint)
-    assert not farm.newest(target).initialized
+        create_clone(databases.place(target, through=through), databases.url(parent), checkpoint)
+    assert not databases.newest(target).initialized
 
 
-def test_a_retry_joins_the_same_attempt_only(farm: Farm) -> None:
+def test_a_retry_joins_the_same_attempt_only(databases: FaultyDatabases) -> None:
     """An unfinished clone is finished by the same call with the same pins; any other source is AlreadyExists."""
-    rows = fill(farm, "parent")
-    fill(farm, "other")
-    stop_at_first_manifest(farm, "clone", "parent")
-    begun = farm.newest("clone")
+    rows = fill(databases, "parent")
+    fill(databases, "other")
+    stop_at_first_manifest(databases, "clone", "parent")
+    begun = databases.newest("clone")
     with pytest.raises(AlreadyExists):
-        clone(farm, "clone", "other")
+        clone(databases, "clone", "other")
     with pytest.raises(AlreadyExists):
-        clone(farm, "clone", "parent", copy=True)
+        clone(databases, "clone", "parent", copy=True)
     with pytest.raises(InvalidRequest, match="not finished"):
-        farm.open("clone")
-    finished = clone(farm, "clone", "parent")
+        databases.open("clone")
+    finished = clone(databases, "clone", "parent")
     assert finished.external_databases == begun.external_databases
-    assert farm.rows("clone") == rows
+    assert databases.rows("clone") == rows
 
 
-def test_a_retry_after_the_pins_expired_takes_new_ones(farm: Farm) -> None:
+def test_a_retry_after_the_pins_expired_takes_new_ones(databases: FaultyDatabases) -> None:
     """Pins of a dead cloner expire; a retry pins the latest again, rewrites the unfinished clone, and leaks nothing."""
-    fill(farm, "parent")
-    stop_at_first_manifest(farm, "clone", "parent")
-    farm.clock.advance(PIN_LIFETIME.total_seconds() + 1)
-    with farm.open("parent") as db:
+    fill(databases, "parent")
+    stop_at_first_manifest(databases, "clone", "parent")
+    databases.clock.advance(PIN_LIFETIME.total_seconds() + 1)
+    with databases.open("parent") as db:
         db.put(b"k0", b"new")
         db.compact(full=True)
-    farm.collect("parent")
-    assert farm.clone_pins("parent") == {}
-    clone(farm, "clone", "parent")
-    assert farm.rows("clone") == farm.rows("parent")
-    assert set(farm.clone_pins("parent")) == {entry.pin for entry in farm.newest("clone").external_databases}
-    assert farm.newest("parent").checkpoint(next(iter(farm.clone_pins("parent")))).expires_at_ms is None
+    databases.collect("parent")
+    assert databases.clone_pins("parent") == {}
+    clone(databases, "clone", "parent")
+    assert databases.rows("clone") == databases.rows("parent")
+    assert set(databases.clone_pins("parent")) == {entry.pin for entry in databases.newest("clone").external_databases}
+    assert databases.newest("parent").checkpoint(next(iter(databases.clone_pins("parent")))).expires_at_ms is None
 
 
-def test_a_retry_from_a_checkpoint_that_is_gone_says_so(farm: Farm) -> None:
+def test_a_retry_from_a_checkpoint_that_is_gone_says_so(databases: FaultyDatabases) -> None:
     """With its pins expired and its checkpoint deleted, an unfinished clone cannot be finished; destroying it works."""
-    fill(farm, "parent")
-    made = create_checkpoint(farm.place("parent"))
-    recording = RecordingStore(farm.root)
-    base = farm.save()
-    create_clone(farm.place("clone", way=recording), farm.url("parent"), made.id)
-    farm.put_back(base)
+    fill(databases, "parent")
+    made = create_checkpoint(databases.place("parent"))
+    recording = RecordingStore(databases.root)
+    base = databases.save()
+    create_clone(databases.place("clone", through=recording), databases.url("parent"), made.id)
+    databases.put_back(base)
     path = f"clone/manifest/{1:020d}.manifest"
     index = next(one.index for one in recording.trace if one.call.kind == "put" and one.call.path == path)
     with pytest.raises(Crashed):
         create_clone(
-            farm.place("clone", way=FaultyStore(farm.root, faults={index: Fault.CRASH_AFTER})),
-            farm.url("parent"),
+            databases.place("clone", through=FaultyStore(databases.root, faults={index: Fault.CRASH_AFTER})),
+            databases.url("parent"),
             made.id,
         )
-    delete_checkpoint(farm.place("parent"), made.id)
-    farm.clock.advance(PIN_LIFETIME.total_seconds() + 1)
+    delete_checkpoint(databases.place("parent"), made.id)
+    databases.clock.advance(PIN_LIFETIME.total_seconds() + 1)
     with pytest.raises(InvalidRequest, match="no checkpoint"):
-        clone(farm, "clone", "parent", made.id)
-    destroy(farm.place("clone"), soft=False)
-    assert farm.clone_pins("parent") == {}
-    assert farm.unreferenced("clone") == []
+        clone(databases, "clone", "parent", made.id)
+    destroy(databases.place("clone"), soft=False)
+    assert databases.clone_pins("parent") == {}
+    assert databases.unreferenced("clone") == []
 
 
-def test_a_sleeping_rival_cannot_revive_pins_that_were_found_dead(farm: Farm) -> None:
+def test_a_sleeping_rival_cannot_revive_pins_that_were_found_dead(databases: FaultyDatabases) -> None:
     """A cloner that sleeps before making its pins permanent wakes after another replaced them: nothing leaks."""
-    fill(farm, "parent")
-    base = farm.save()
-    recording = RecordingStore(farm.root)
-    create_clone(farm.place("clone", way=recording), farm.url("parent"))
+    fill(databases, "parent")
+    base = databases.save()
+    recording = RecordingStore(databases.root)
+    create_clone(databases.place("clone", through=recording), databases.url("parent"))
     for index in range(len(recording.trace)):
-        farm.put_back(base)
+        databases.put_back(base)
         woken = []
 
         def sleep(at: int, call: Any, index: int = index, woken: list[int] = woken) -> None:
             if at == index and not woken:
                 woken.append(at)
-                farm.clock.advance(PIN_LIFETIME.total_seconds() + 1)
+                databases.clock.advance(PIN_LIFETIME.total_seconds() + 1)
                 try:
-                    clone(farm, "clone", "parent")
+                    clone(databases, "clone", "parent")
                 except AlreadyExists:
                     return  # the rival began it in between
 
         with contextlib.suppress(AlreadyExists):
-            create_clone(farm.place("clone", way=FaultyStore(farm.root, faults=sleep)), farm.url("parent"))
+            create_clone(
+                databases.place("clone", through=FaultyStore(databases.root, faults=sleep)), databases.url("parent")
+            )
         assert woken
-        assert clone(farm, "clone", "parent").initialized
-        assert farm.rows("clone") == farm.rows("parent")
-        named = {entry.pin for entry in farm.newest("clone").external_databases}
+        assert clone(databases, "clone", "parent").initialized
+        assert databases.rows("clone") == databases.rows("parent")
+        named = {entry.pin for entry in databases.newest("clone").external_databases}
         permanent = {
             one.id
-            for one in farm.newest("parent").checkpoints
+            for one in databases.newest("parent").checkpoints
             if one.owner.kind == "clone" and one.expires_at_ms is None
         }
         assert permanent == named
-        assert set(farm.clone_pins("parent")) == named
+        assert set(databases.clone_pins("parent")) == named
 
 
-def test_of_rivals_for_one_place_one_wins_and_the_others_leak_nothing(farm: Farm) -> None:
+def test_of_rivals_for_one_place_one_wins_and_the_others_leak_nothing(databases: FaultyDatabases) -> None:
     """A rival that slips in at any call wins or loses whole: AlreadyExists for one, and no pin of the loser's."""
-    fill(farm, "parent")
-    fill(farm, "other")
-    base = farm.save()
-    recording = RecordingStore(farm.root)
-    create_clone(farm.place("clone", way=recording), farm.url("parent"))
+    fill(databases, "parent")
+    fill(databases, "other")
+    base = databases.save()
+    recording = RecordingStore(databases.root)
+    create_clone(databases.place("clone", through=recording), databases.url("parent"))
     winners = set()
     for index in range(len(recording.trace)):
-        farm.put_back(base)
+        databases.put_back(base)
         lost: list[str] = []
         met: list[int] = []
 
@@ -410,88 +416,92 @@ def test_of_rivals_for_one_place_one_wins_and_the_others_leak_nothing(farm: Farm
             if at == index and not met:
                 met.append(at)
                 try:
-                    clone(farm, "clone", "other")
+                    clone(databases, "clone", "other")
                 except AlreadyExists:
                     lost.append("other")
 
         try:
-            create_clone(farm.place("clone", way=FaultyStore(farm.root, faults=slip_in)), farm.url("parent"))
+            create_clone(
+                databases.place("clone", through=FaultyStore(databases.root, faults=slip_in)), databases.url("parent")
+            )
         except AlreadyExists:
             lost.append("parent")
         assert len(lost) == 1
         assert met
         winner = "other" if lost == ["parent"] else "parent"
         winners.add(winner)
-        assert farm.newest("clone").source.url == farm.url(winner)
-        assert farm.clone_pins(lost[0]) == {}
-        assert len(farm.clone_pins(winner)) == 1
-        assert farm.rows("clone") == farm.rows(winner)
+        assert databases.newest("clone").source.url == databases.url(winner)
+        assert databases.clone_pins(lost[0]) == {}
+        assert len(databases.clone_pins(winner)) == 1
+        assert databases.rows("clone") == databases.rows(winner)
     assert winners == {"parent", "other"}
 
 
 @pytest.mark.parametrize("copy", [False, True])
-def test_every_fault_at_every_call_of_a_clone(farm: Farm, copy: bool) -> None:
+def test_every_fault_at_every_call_of_a_clone(databases: FaultyDatabases, copy: bool) -> None:
     """Crash, lost reply, refusal and late landing anywhere: the retry finishes, and only expiring pins leak."""
-    rows = fill(farm, "a", prefix="a", files=1, tail=0)
-    clone(farm, "b", "a")
-    rows |= fill(farm, "b", prefix="b", files=1, tail=1)
+    rows = fill(databases, "a", prefix="a", files=1, tail=0)
+    clone(databases, "b", "a")
+    rows |= fill(databases, "b", prefix="b", files=1, tail=1)
 
     def check() -> None:
-        assert farm.rows("c") == rows
-        made = farm.newest("c")
+        assert databases.rows("c") == rows
+        made = databases.newest("c")
         for name in ("a", "b"):
-            needed = {entry.pin for entry in made.external_databases if entry.url == farm.url(name)}
-            pins = [one for one in farm.newest(name).checkpoints if str(one.owner.url) == farm.url("c")]
+            needed = {entry.pin for entry in made.external_databases if entry.url == databases.url(name)}
+            pins = [one for one in databases.newest(name).checkpoints if str(one.owner.url) == databases.url("c")]
             assert {one.id for one in pins if one.expires_at_ms is None} == needed
-        farm.clock.advance(PIN_LIFETIME.total_seconds() + 1)
-        farm.collect("a", "b", "c")
-        assert farm.rows("c") == rows == farm.rows("b")
+        databases.clock.advance(PIN_LIFETIME.total_seconds() + 1)
+        databases.collect("a", "b", "c")
+        assert databases.rows("c") == rows == databases.rows("b")
         for name in ("a", "b"):
-            needed = {entry.pin for entry in farm.newest("c").external_databases if entry.url == farm.url(name)}
-            assert {pin for pin, url in farm.clone_pins(name).items() if url == farm.url("c")} == needed
-        assert [farm.unreferenced(name) for name in ("a", "b", "c")] == [[], [], []]
+            needed = {
+                entry.pin for entry in databases.newest("c").external_databases if entry.url == databases.url(name)
+            }
+            assert {pin for pin, url in databases.clone_pins(name).items() if url == databases.url("c")} == needed
+        assert [databases.unreferenced(name) for name in ("a", "b", "c")] == [[], [], []]
 
     def verb(place: DatabaseLocation) -> object:
-        return create_clone(place, farm.url("b"), copy=copy)
+        return create_clone(place, databases.url("b"), copy=copy)
 
     def retry() -> object:
         try:
-            return verb(farm.place("c"))
+            return verb(databases.place("c"))
         except AlreadyExists:  # a late first manifest landed just then: it is this very clone's
-            return verb(farm.place("c"))
+            return verb(databases.place("c"))
 
-    assert strike_everywhere(farm, verb, retry, check, name="c") > 60
+    assert check_every_fault(databases, verb, retry, check, name="c") > 60
 
 
-def test_an_unfinished_clone_is_left_alone_by_the_collector(farm: Farm) -> None:
+def test_an_unfinished_clone_is_left_alone_by_the_collector(databases: FaultyDatabases) -> None:
     """A collection of a clone that is not finished deletes nothing and says why."""
-    fill(farm, "parent")
-    stop_at_first_manifest(farm, "clone", "parent")
-    before = farm.objects("clone")
-    done = collect_once(farm.place("clone"), options=AT_ONCE)
+    fill(databases, "parent")
+    stop_at_first_manifest(databases, "clone", "parent")
+    before = databases.objects("clone")
+    done = collect_once(databases.place("clone"), options=AT_ONCE)
     assert "not finished" in done.report.warnings[0]
     assert not done.gone
-    assert farm.objects("clone") == before
+    assert databases.objects("clone") == before
 
 
-def test_a_parent_destroyed_in_between_ends_the_clone(farm: Farm) -> None:
+def test_a_parent_destroyed_in_between_ends_the_clone(databases: FaultyDatabases) -> None:
     """Softly destroyed before the pins are permanent: the clone is refused and its pins go, so the parent can too."""
-    fill(farm, "parent")
-    stop_at_first_manifest(farm, "clone", "parent")
-    destroy(farm.place("parent"), soft=True, take_over=True)
+    fill(databases, "parent")
+    stop_at_first_manifest(databases, "clone", "parent")
+    destroy(databases.place("parent"), soft=True, take_over=True)
     with pytest.raises(InvalidRequest, match="destroyed"):
-        clone(farm, "clone", "parent")
-    assert farm.clone_pins("parent") == {}
+        clone(databases, "clone", "parent")
+    assert databases.clone_pins("parent") == {}
     with pytest.raises(LakebedError):
-        clone(farm, "clone", "parent")
-    assert ManifestLog(farm.place("clone")).latest().initialized is False
+        clone(databases, "clone", "parent")
+    assert ManifestLog(databases.place("clone")).latest().initialized is False
 
 
-def test_a_lifetime_must_be_one(farm: Farm) -> None:
+def test_a_lifetime_must_be_one(databases: FaultyDatabases) -> None:
     """Pins that would be dead at once are refused before anything happens."""
-    fill(farm, "parent")
+    fill(databases, "parent")
     with pytest.raises(InvalidRequest, match="lifetime"):
-        clone(farm, "clone", "parent", pin_lifetime=timedelta(0))
+        clone(databases, "clone", "parent", pin_lifetime=timedelta(0))
 
 
 def test_many_at_once_in_threads(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def trace_of(verb: str) -> tuple[Call, ...]:
 
 
 @dataclass
-class Strike:
+class FaultPoint:
     """One run of a verb with one fault at one of its calls."""
 
     world: World
@@ -170,7 +170,7 @@ class Strike:
     where: str
 
 
-def strikes(verb: str, faults: tuple[Fault, ...], *, only_changes: bool) -> Iterator[Strike]:
+def fault_points(verb: str, faults: tuple[Fault, ...], *, only_changes: bool) -> Iterator[FaultPoint]:
     """The verb struck at each of its calls by each fault; asserts that all were visited."""
     visited = set()
     trace = trace_of(verb)
@@ -185,7 +185,7 @@ def strikes(verb: str, faults: tuple[Fault, ...], *, only_changes: bool) -> Iter
             store = FaultyStore(world.inner, faults=decide)
             run = VERBS[verb](world, world.place(store), model)
             armed_from.append(store.call_count)
-            yield Strike(world, model, store, run, f"{verb}, {fault.name} at {index}: {call}")
+            yield FaultPoint(world, model, store, run, f"{verb}, {fault.name} at {index}: {call}")
             assert [met[2] for met in store.met] == [fault], (verb, index, call)
             visited.add((index, fault))
     expected = [index for index, call in enumerate(trace) if call.changes or not only_changes]
@@ -196,59 +196,59 @@ def strikes(verb: str, faults: tuple[Fault, ...], *, only_changes: bool) -> Iter
 @pytest.mark.parametrize("verb", VERBS)
 def test_crash_at_every_call(verb: str) -> None:
     """A process that is gone at any call loses nothing that was acknowledged, whatever a collector does then."""
-    for strike in strikes(verb, (Fault.CRASH_BEFORE, Fault.CRASH_AFTER), only_changes=False):
+    for point in fault_points(verb, (Fault.CRASH_BEFORE, Fault.CRASH_AFTER), only_changes=False):
         with pytest.raises(Crashed):
-            strike.run()
-        strike.world.collect()
-        strike.world.check(strike.model, where=strike.where)
-        Compactor(strike.world.place(), options=OPTIONS).compact_full()
-        strike.world.collect()
-        strike.world.check(strike.model, where=strike.where)
-        assert not strike.world.newest().jobs, strike.where
+            point.run()
+        point.world.collect()
+        point.world.check(point.model, where=point.where)
+        Compactor(point.world.place(), options=OPTIONS).compact_full()
+        point.world.collect()
+        point.world.check(point.model, where=point.where)
+        assert not point.world.newest().jobs, point.where
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_change_that_lands_after_the_crash(verb: str) -> None:
     """A change under way at the crash may land when others have gone on and collected: nothing is lost or doubled."""
-    for strike in strikes(verb, (Fault.CRASH_LATE,), only_changes=True):
+    for point in fault_points(verb, (Fault.CRASH_LATE,), only_changes=True):
         with pytest.raises(Crashed):
-            strike.run()
-        strike.world.check(strike.model, where=strike.where)
-        Compactor(strike.world.place(), options=OPTIONS).compact_full()
-        strike.world.collect()
-        strike.store.land()
-        strike.world.check(strike.model, where=strike.where)
-        strike.world.collect()
-        strike.world.check(strike.model, where=strike.where)
+            point.run()
+        point.world.check(point.model, where=point.where)
+        Compactor(point.world.place(), options=OPTIONS).compact_full()
+        point.world.collect()
+        point.store.land()
+        point.world.check(point.model, where=point.where)
+        point.world.collect()
+        point.world.check(point.model, where=point.where)
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_lost_reply_at_every_call(verb: str) -> None:
     """A lost or refused answer ends in success or an error; asked again the verb succeeds, and takes effect once."""
-    for strike in strikes(verb, (Fault.ERROR_BEFORE, Fault.LOST_REQUEST, Fault.LOST_REPLY), only_changes=False):
+    for point in fault_points(verb, (Fault.ERROR_BEFORE, Fault.LOST_REQUEST, Fault.LOST_REPLY), only_changes=False):
         with suppress(Unavailable, OutcomeUnknown):
-            strike.run()
-        strike.world.collect()
-        strike.run()
-        manifest = strike.world.newest()
+            point.run()
+        point.world.collect()
+        point.run()
+        manifest = point.world.newest()
         if verb == "flush":
-            assert (len(manifest.l0), len(manifest.runs)) == (5, 1), strike.where
+            assert (len(manifest.l0), len(manifest.runs)) == (5, 1), point.where
         else:
-            assert (len(manifest.l0), len(manifest.runs)) == (0, 1 if verb == "compact_everything" else 2), strike.where
-        strike.world.collect()
-        strike.world.check(strike.model, where=strike.where)
+            assert (len(manifest.l0), len(manifest.runs)) == (0, 1 if verb == "compact_everything" else 2), point.where
+        point.world.collect()
+        point.world.check(point.model, where=point.where)
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_change_that_lands_while_its_maker_goes_on(verb: str) -> None:
     """An unanswered change that lands after its maker tried again is the same change: it takes effect once."""
-    for strike in strikes(verb, (Fault.LATE,), only_changes=True):
+    for point in fault_points(verb, (Fault.LATE,), only_changes=True):
         with suppress(Unavailable, OutcomeUnknown):
-            strike.run()
-        strike.run()
-        strike.store.land()
-        strike.world.collect()
-        strike.world.check(strike.model, where=strike.where)
+            point.run()
+        point.run()
+        point.store.land()
+        point.world.collect()
+        point.world.check(point.model, where=point.where)
 
 
 def failure_of(run: Callable[[], object]) -> LakebedError | None:

@@ -19,20 +19,20 @@ from lakebed.kv.options import CheckpointOptions, CollectorOptions, DatabaseOpti
 from lakebed.kv.reader import DatabaseReader
 from lakebed.kv.wal_record import FENCE_BYTES
 from lakebed.testing import Crashed, Fault, FaultyStore, RecordingStore
-from worlds.kv.faulty_databases import AT_ONCE, Farm, strike_everywhere
+from worlds.kv.faulty_databases import AT_ONCE, FaultyDatabases, check_every_fault
 
 DAY = CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(days=1))
 
 
 @pytest.fixture
-def farm() -> Farm:
+def databases() -> FaultyDatabases:
     """Databases in one memory."""
-    return Farm()
+    return FaultyDatabases()
 
 
-def fill(farm: Farm, name: str) -> dict[bytes, bytes]:
+def fill(databases: FaultyDatabases, name: str) -> dict[bytes, bytes]:
     """A database with a file and a log behind it; what it holds."""
-    with farm.open(name) as db:
+    with databases.open(name) as db:
         db.put(b"a", name.encode())
         db.flush(memtable=True)
         db.put(b"b", name.encode())
@@ -40,10 +40,10 @@ def fill(farm: Farm, name: str) -> dict[bytes, bytes]:
         return dict(db.scan())
 
 
-def left(farm: Farm, name: str) -> set[str]:
+def left(databases: FaultyDatabases, name: str) -> set[str]:
     """Kinds of what a database's folder holds."""
     kinds = set()
-    for path, body in farm.objects(name).items():
+    for path, body in databases.objects(name).items():
         folder = path.partition("/")[0]
         kinds.add("fence" if folder == "wal" and len(body) == FENCE_BYTES else folder)
     return kinds
@@ -52,78 +52,78 @@ def left(farm: Farm, name: str) -> set[str]:
 TOMBSTONE = {"manifest", "fence", "boundary", "lease.json"}
 
 
-def test_hard_leaves_a_tombstone_and_nothing_else(farm: Farm) -> None:
+def test_hard_leaves_a_tombstone_and_nothing_else(databases: FaultyDatabases) -> None:
     """At once: files, log and manifests go, one manifest, the fences, the boundary and the lease stay."""
-    fill(farm, "db")
-    report = destroy(farm.place("db"), soft=False)
+    fill(databases, "db")
+    report = destroy(databases.place("db"), soft=False)
     assert report.deleted_count > 3
-    assert left(farm, "db") == TOMBSTONE
-    assert len([path for path in farm.objects("db") if path.startswith("manifest/")]) == 1
+    assert left(databases, "db") == TOMBSTONE
+    assert len([path for path in databases.objects("db") if path.startswith("manifest/")]) == 1
     with pytest.raises(InvalidRequest, match="destroyed"):
-        farm.open("db")
+        databases.open("db")
     with pytest.raises(InvalidRequest, match="destroyed"):
-        farm.rows("db")
+        databases.rows("db")
 
 
-def test_soft_waits_for_the_grace_and_for_every_checkpoint(farm: Farm) -> None:
+def test_soft_waits_for_the_grace_and_for_every_checkpoint(databases: FaultyDatabases) -> None:
     """Softly: nothing goes before the grace is over and the last checkpoint ended; until then they can be read."""
-    rows = fill(farm, "db")
-    made = create_checkpoint(farm.place("db"), CheckpointOptions(lifetime=timedelta(days=3)))
-    assert destroy(farm.place("db"), soft=True).deleted_count == 0
+    rows = fill(databases, "db")
+    made = create_checkpoint(databases.place("db"), CheckpointOptions(lifetime=timedelta(days=3)))
+    assert destroy(databases.place("db"), soft=True).deleted_count == 0
     for days in (0, 2):
-        farm.clock.advance(days * 86_400)
-        assert not collect_once(farm.place("db"), options=DAY).gone
-        with DatabaseReader.open(farm.place("db"), made.id, options=ReaderOptions(background=False)) as reader:
+        databases.clock.advance(days * 86_400)
+        assert not collect_once(databases.place("db"), options=DAY).gone
+        with DatabaseReader.open(databases.place("db"), made.id, options=ReaderOptions(background=False)) as reader:
             assert dict(reader.scan()) == rows
-    farm.clock.advance(86_400)
-    assert collect_once(farm.place("db"), options=DAY).gone
-    assert left(farm, "db") == TOMBSTONE
+    databases.clock.advance(86_400)
+    assert collect_once(databases.place("db"), options=DAY).gone
+    assert left(databases, "db") == TOMBSTONE
 
 
-def test_once_destroyed_nothing_may_be_made_or_refreshed(farm: Farm) -> None:
+def test_once_destroyed_nothing_may_be_made_or_refreshed(databases: FaultyDatabases) -> None:
     """No checkpoint, refresh, clone or write after the stamp; deleting a checkpoint works, for that is waited for."""
-    fill(farm, "db")
-    made = create_checkpoint(farm.place("db"))
-    destroy(farm.place("db"), soft=True)
+    fill(databases, "db")
+    made = create_checkpoint(databases.place("db"))
+    destroy(databases.place("db"), soft=True)
     refused: tuple[Callable[[], Any], ...] = (
-        lambda: create_checkpoint(farm.place("db")),
-        lambda: create_checkpoint(farm.place("db"), CheckpointOptions(source=made.id)),
-        lambda: refresh_checkpoint(farm.place("db"), made.id),
-        lambda: create_clone(farm.place("clone"), farm.url("db"), made.id),
-        lambda: farm.open("db"),
+        lambda: create_checkpoint(databases.place("db")),
+        lambda: create_checkpoint(databases.place("db"), CheckpointOptions(source=made.id)),
+        lambda: refresh_checkpoint(databases.place("db"), made.id),
+        lambda: create_clone(databases.place("clone"), databases.url("db"), made.id),
+        lambda: databases.open("db"),
     )
     for call in refused:
         with pytest.raises(InvalidRequest) as error:
             call()
         assert error.value.kind == "invalid_db_state"
-    delete_checkpoint(farm.place("db"), made.id)
-    assert collect_once(farm.place("db"), options=AT_ONCE).gone
+    delete_checkpoint(databases.place("db"), made.id)
+    assert collect_once(databases.place("db"), options=AT_ONCE).gone
 
 
-def test_hard_names_the_checkpoints_and_their_owners_and_changes_nothing(farm: Farm) -> None:
+def test_hard_names_the_checkpoints_and_their_owners_and_changes_nothing(databases: FaultyDatabases) -> None:
     """A user's checkpoint, a reader's and a clone's are all named; not one byte is changed, and no writer is fenced."""
-    fill(farm, "db")
-    made = create_checkpoint(farm.place("db"), CheckpointOptions(name="kept"))
-    create_clone(farm.place("clone"), farm.url("db"))
-    with DatabaseReader.open(farm.place("db"), options=ReaderOptions(background=False)):
-        before = farm.objects()
+    fill(databases, "db")
+    made = create_checkpoint(databases.place("db"), CheckpointOptions(name="kept"))
+    create_clone(databases.place("clone"), databases.url("db"))
+    with DatabaseReader.open(databases.place("db"), options=ReaderOptions(background=False)):
+        before = databases.objects()
         with pytest.raises(InvalidRequest) as error:
-            destroy(farm.place("db"), soft=False)
-        assert farm.objects() == before
+            destroy(databases.place("db"), soft=False)
+        assert databases.objects() == before
     assert error.value.kind == "invalid_deletion"
-    for words in ("'kept'", made.id, "reader", f"clone {farm.url('clone')}"):
+    for words in ("'kept'", made.id, "reader", f"clone {databases.url('clone')}"):
         assert words in str(error.value)
 
 
-def test_a_live_writer_is_in_the_way_unless_taken_over(farm: Farm) -> None:
+def test_a_live_writer_is_in_the_way_unless_taken_over(databases: FaultyDatabases) -> None:
     """Under a live lease destroying is a Conflict; with take_over the writer is fenced and its next write fails."""
-    fill(farm, "db")
-    writer = Database.open(farm.place("db"), options=DatabaseOptions(background=False))
-    before = farm.objects()
+    fill(databases, "db")
+    writer = Database.open(databases.place("db"), options=DatabaseOptions(background=False))
+    before = databases.objects()
     with pytest.raises(Conflict, match="owned"):
-        destroy(farm.place("db"), soft=True)
-    assert farm.objects() == before
-    destroy(farm.place("db"), soft=True, take_over=True)
+        destroy(databases.place("db"), soft=True)
+    assert databases.objects() == before
+    destroy(databases.place("db"), soft=True, take_over=True)
     with pytest.raises(Fenced):
         writer.put(b"late", b"1")
     with pytest.raises(LakebedError):
@@ -131,204 +131,207 @@ def test_a_live_writer_is_in_the_way_unless_taken_over(farm: Farm) -> None:
 
 
 @pytest.mark.parametrize("anew", [False, True])
-def test_no_sleeping_writer_gets_an_answer_ever_again(farm: Farm, anew: bool) -> None:
+def test_no_sleeping_writer_gets_an_answer_ever_again(databases: FaultyDatabases, anew: bool) -> None:
     """Writers of every epoch before meet a fence, also after everything else is gone or the database was made anew."""
     sleepers = []
     for _ in range(3):
-        db = farm.open("db")
+        db = databases.open("db")
         db.put(b"k", b"1")
         sleepers.append(db)
-    destroy(farm.place("db"), soft=False, take_over=True)
+    destroy(databases.place("db"), soft=False, take_over=True)
     if anew:
-        farm.open_after_destroy("db").put(b"new", b"1")
+        databases.open_after_destroy("db").put(b"new", b"1")
     for sleeper in sleepers:
         for _ in range(2):
             with pytest.raises(Fenced):
                 sleeper.put(b"late", b"1")
-    assert farm.rows("db") == {b"new": b"1"} if anew else left(farm, "db") == TOMBSTONE
+    assert databases.rows("db") == {b"new": b"1"} if anew else left(databases, "db") == TOMBSTONE
 
 
-def test_a_new_database_on_the_path_is_new_and_numbers_go_on(farm: Farm) -> None:
+def test_a_new_database_on_the_path_is_new_and_numbers_go_on(databases: FaultyDatabases) -> None:
     """after_destroy makes an empty database; epochs, manifests and log numbers are above those before."""
-    fill(farm, "db")
-    destroy(farm.place("db"), soft=False)
-    tombstone = farm.newest("db")
-    with farm.open_after_destroy("db") as db:
+    fill(databases, "db")
+    destroy(databases.place("db"), soft=False)
+    tombstone = databases.newest("db")
+    with databases.open_after_destroy("db") as db:
         assert dict(db.scan()) == {}
         db.put(b"new", b"1")
-    newest = farm.newest("db")
+    newest = databases.newest("db")
     assert newest.manifest_id > tombstone.manifest_id
     assert newest.writer_epoch > tombstone.writer_epoch
-    farm.collect("db")
-    assert farm.rows("db") == {b"new": b"1"}
-    assert farm.unreferenced("db") == []
+    databases.collect("db")
+    assert databases.rows("db") == {b"new": b"1"}
+    assert databases.unreferenced("db") == []
 
 
-def test_a_database_made_anew_in_the_middle_of_destroying_keeps_everything(farm: Farm) -> None:
+def test_a_database_made_anew_in_the_middle_of_destroying_keeps_everything(databases: FaultyDatabases) -> None:
     """At any call of a hard destruction: what a new database on the path wrote meanwhile is not deleted."""
-    fill(farm, "db")
-    base = farm.save()
-    recording = RecordingStore(farm.root)
-    destroy(farm.place("db", way=recording), soft=False)
+    fill(databases, "db")
+    base = databases.save()
+    recording = RecordingStore(databases.root)
+    destroy(databases.place("db", through=recording), soft=False)
     made = 0
     for index in range(len(recording.trace)):
-        farm.put_back(base)
+        databases.put_back(base)
         met: list[bool] = []
 
         def slip_in(at: int, call: Any, index: int = index, met: list[bool] = met) -> None:
-            if at == index and not met and farm.newest("db").destroyed_at_ms is not None:
+            if at == index and not met and databases.newest("db").destroyed_at_ms is not None:
                 met.append(True)
-                with farm.open_after_destroy("db") as db:
+                with databases.open_after_destroy("db") as db:
                     db.put(b"new", b"1")
                     db.flush(memtable=True)
                     db.put(b"newer", b"1")
                     db.flush()
 
-        destroy(farm.place("db", way=FaultyStore(farm.root, faults=slip_in)), soft=False)
+        destroy(databases.place("db", through=FaultyStore(databases.root, faults=slip_in)), soft=False)
         if met:
             made += 1
-            assert farm.rows("db") == {b"new": b"1", b"newer": b"1"}
-            farm.collect("db")
-            assert farm.rows("db") == {b"new": b"1", b"newer": b"1"}
+            assert databases.rows("db") == {b"new": b"1", b"newer": b"1"}
+            databases.collect("db")
+            assert databases.rows("db") == {b"new": b"1", b"newer": b"1"}
     assert made > 5
 
 
-def test_nested_databases_and_strangers_are_left_alone_and_named(farm: Farm) -> None:
+def test_nested_databases_and_strangers_are_left_alone_and_named(databases: FaultyDatabases) -> None:
     """What lies below but is not the database's stays, byte for byte, and the report names it."""
-    fill(farm, "db")
-    fill(farm, "db/inner")
-    fill(farm, "db/sst/deep")
-    farm.root.put("db/notes.txt", b"mine")
-    nested = {path: body for path, body in farm.objects("db").items() if "inner" in path or "deep" in path}
-    report = destroy(farm.place("db"), soft=False)
+    fill(databases, "db")
+    fill(databases, "db/inner")
+    fill(databases, "db/sst/deep")
+    databases.root.put("db/notes.txt", b"mine")
+    nested = {path: body for path, body in databases.objects("db").items() if "inner" in path or "deep" in path}
+    report = destroy(databases.place("db"), soft=False)
     told = " ".join(report.warnings)
     for name in ("inner/", "sst/deep", "notes.txt"):
         assert name in told
-    after = farm.objects("db")
+    after = databases.objects("db")
     assert {path: after[path] for path in nested} == nested
     assert after["notes.txt"] == b"mine"
-    assert farm.rows("db/inner")
-    assert farm.rows("db/sst/deep")
+    assert databases.rows("db/inner")
+    assert databases.rows("db/sst/deep")
 
 
-def test_pins_are_removed_from_all_ancestors(farm: Farm) -> None:
+def test_pins_are_removed_from_all_ancestors(databases: FaultyDatabases) -> None:
     """Destroying a clone of a clone frees both its ancestors: then they can be destroyed too."""
-    fill(farm, "a")
-    create_clone(farm.place("b"), farm.url("a"))
-    with farm.open("b") as db:
+    fill(databases, "a")
+    create_clone(databases.place("b"), databases.url("a"))
+    with databases.open("b") as db:
         db.put(b"own", b"1")
         db.flush(memtable=True)
-    create_clone(farm.place("c"), farm.url("b"))
-    assert farm.url("c") in farm.clone_pins("a").values()
-    assert farm.url("c") in farm.clone_pins("b").values()
-    destroy(farm.place("c"), soft=False)
-    assert set(farm.clone_pins("a").values()) == {farm.url("b")}
-    assert farm.clone_pins("b") == {}
-    destroy(farm.place("b"), soft=True)
-    assert farm.clone_pins("a"), "its own checkpoints might still need them"
-    assert collect_once(farm.place("b"), options=AT_ONCE).gone
-    assert farm.clone_pins("a") == {}
-    destroy(farm.place("a"), soft=False)
+    create_clone(databases.place("c"), databases.url("b"))
+    assert databases.url("c") in databases.clone_pins("a").values()
+    assert databases.url("c") in databases.clone_pins("b").values()
+    destroy(databases.place("c"), soft=False)
+    assert set(databases.clone_pins("a").values()) == {databases.url("b")}
+    assert databases.clone_pins("b") == {}
+    destroy(databases.place("b"), soft=True)
+    assert databases.clone_pins("a"), "its own checkpoints might still need them"
+    assert collect_once(databases.place("b"), options=AT_ONCE).gone
+    assert databases.clone_pins("a") == {}
+    destroy(databases.place("a"), soft=False)
 
 
-def test_a_dry_run_foretells_and_changes_nothing(farm: Farm) -> None:
+def test_a_dry_run_foretells_and_changes_nothing(databases: FaultyDatabases) -> None:
     """What a dry run dooms is what goes, but for what the destruction itself replaces."""
-    fill(farm, "db")
-    before = farm.objects()
-    foretold = destroy(farm.place("db"), soft=False, dry_run=True)
-    assert farm.objects() == before
+    fill(databases, "db")
+    before = databases.objects()
+    foretold = destroy(databases.place("db"), soft=False, dry_run=True)
+    assert databases.objects() == before
     assert foretold.dry_run
-    assert destroy(farm.place("db"), soft=True, dry_run=True).plan.doomed == ()
-    done = destroy(farm.place("db"), soft=False)
+    assert destroy(databases.place("db"), soft=True, dry_run=True).plan.doomed == ()
+    done = destroy(databases.place("db"), soft=False)
     assert {one.path for one in foretold.plan.doomed} <= {one.path for one in done.plan.doomed}
 
 
-def test_destroying_again_is_fine_and_nothing_is_not(farm: Farm) -> None:
+def test_destroying_again_is_fine_and_nothing_is_not(databases: FaultyDatabases) -> None:
     """A second call finds nothing to do; a path without a database is NotFound."""
-    fill(farm, "db")
-    destroy(farm.place("db"), soft=True)
-    destroy(farm.place("db"), soft=True)
-    destroy(farm.place("db"), soft=False)
-    assert destroy(farm.place("db"), soft=False).deleted_count == 0
+    fill(databases, "db")
+    destroy(databases.place("db"), soft=True)
+    destroy(databases.place("db"), soft=True)
+    destroy(databases.place("db"), soft=False)
+    assert destroy(databases.place("db"), soft=False).deleted_count == 0
     with pytest.raises(NotFound):
-        destroy(farm.place("nobody"), soft=False)
+        destroy(databases.place("nobody"), soft=False)
 
 
-def test_an_unfinished_clone_can_be_destroyed_and_its_maker_stops(farm: Farm) -> None:
+def test_an_unfinished_clone_can_be_destroyed_and_its_maker_stops(databases: FaultyDatabases) -> None:
     """At any call of a clone: destroying it frees the parent, and the maker that sleeps meanwhile leaks no pin."""
-    fill(farm, "parent")
-    base = farm.save()
-    recording = RecordingStore(farm.root)
-    create_clone(farm.place("clone", way=recording), farm.url("parent"))
+    fill(databases, "parent")
+    base = databases.save()
+    recording = RecordingStore(databases.root)
+    create_clone(databases.place("clone", through=recording), databases.url("parent"))
     destroyed = 0
     for index in range(len(recording.trace)):
-        farm.put_back(base)
+        databases.put_back(base)
         met: list[bool] = []
 
-        def strike(at: int, call: Any, index: int = index, met: list[bool] = met) -> None:
+        def point(at: int, call: Any, index: int = index, met: list[bool] = met) -> None:
             if at == index and not met:
                 try:
-                    destroy(farm.place("clone"), soft=False)
+                    destroy(databases.place("clone"), soft=False)
                     met.append(True)
                 except NotFound:
                     return
 
         try:
-            way = FaultyStore(farm.root, faults=strike)
-            made = create_clone(farm.place("clone", way=way), farm.url("parent"))
+            through = FaultyStore(databases.root, faults=point)
+            made = create_clone(databases.place("clone", through=through), databases.url("parent"))
             assert made.destroyed_at_ms is None, "a clone that was destroyed before it was finished was not made"
         except AlreadyExists:
             assert met
         if met:
             destroyed += 1
-            assert farm.clone_pins("parent") == {}
-            farm.collect("clone")
-            assert farm.newest("clone").destroyed_at_ms is not None
+            assert databases.clone_pins("parent") == {}
+            databases.collect("clone")
+            assert databases.newest("clone").destroyed_at_ms is not None
     assert destroyed > 3
 
 
 @pytest.mark.parametrize("soft", [False, True])
-def test_every_fault_at_every_call_of_destroying(farm: Farm, soft: bool) -> None:
+def test_every_fault_at_every_call_of_destroying(databases: FaultyDatabases, soft: bool) -> None:
     """Crash, lost reply, refusal and late landing anywhere: the retry finishes, pins are gone, a tombstone is left."""
-    fill(farm, "parent")
-    create_clone(farm.place("clone"), farm.url("parent"))
-    with farm.open("clone") as db:
+    fill(databases, "parent")
+    create_clone(databases.place("clone"), databases.url("parent"))
+    with databases.open("clone") as db:
         db.put(b"own", b"1")
         db.flush(memtable=True)
-        rows = farm.rows("parent")
+        rows = databases.rows("parent")
 
     def check() -> None:
-        assert farm.newest("clone").destroyed_at_ms is not None
-        assert collect_once(farm.place("clone"), options=AT_ONCE).gone
-        assert farm.clone_pins("parent") == {}
-        assert left(farm, "clone") == TOMBSTONE
-        farm.collect("parent")
-        assert farm.rows("parent") == rows
-        assert farm.unreferenced("parent") == []
+        assert databases.newest("clone").destroyed_at_ms is not None
+        assert collect_once(databases.place("clone"), options=AT_ONCE).gone
+        assert databases.clone_pins("parent") == {}
+        assert left(databases, "clone") == TOMBSTONE
+        databases.collect("parent")
+        assert databases.rows("parent") == rows
+        assert databases.unreferenced("parent") == []
 
     def verb(place: DatabaseLocation) -> object:
         return destroy(place, soft=soft)
 
     def retry() -> object:
-        return destroy(farm.place("clone"), soft=soft, take_over=True)
+        return destroy(databases.place("clone"), soft=soft, take_over=True)
 
-    assert strike_everywhere(farm, verb, retry, check, name="clone") > 40
+    assert check_every_fault(databases, verb, retry, check, name="clone") > 40
 
 
-def test_a_crash_before_the_stamp_leaves_a_database(farm: Farm) -> None:
+def test_a_crash_before_the_stamp_leaves_a_database(databases: FaultyDatabases) -> None:
     """Until the stamp everything can be read and written again; from it on nothing can."""
-    rows = fill(farm, "db")
-    base = farm.save()
-    recording = RecordingStore(farm.root)
-    destroy(farm.place("db", way=recording), soft=False)
+    rows = fill(databases, "db")
+    base = databases.save()
+    recording = RecordingStore(databases.root)
+    destroy(databases.place("db", through=recording), soft=False)
     states = set()
     for index in range(len(recording.trace)):
-        farm.put_back(base)
+        databases.put_back(base)
         with pytest.raises(Crashed):
-            destroy(farm.place("db", way=FaultyStore(farm.root, faults={index: Fault.CRASH_AFTER})), soft=False)
-        is_destroyed = farm.newest("db").destroyed_at_ms is not None
+            destroy(
+                databases.place("db", through=FaultyStore(databases.root, faults={index: Fault.CRASH_AFTER})),
+                soft=False,
+            )
+        is_destroyed = databases.newest("db").destroyed_at_ms is not None
         states.add(is_destroyed)
         if not is_destroyed:
-            farm.open("db").close()
-            assert farm.rows("db") == rows
+            databases.open("db").close()
+            assert databases.rows("db") == rows
     assert states == {True, False}

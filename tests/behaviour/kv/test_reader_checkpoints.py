@@ -19,16 +19,16 @@ from lakebed.kv.reader import DatabaseReader
 from lakebed.objects.create_once import TRIES_MAX
 from lakebed.objects.port import ObjectStore
 from lakebed.testing import Call, Crashed, Fault, FaultyStore, RecordingStore, StoreWrapper
-from worlds.kv.manual_database import Shop, key_of, value_of
+from worlds.kv.manual_database import ManualDatabase, key_of, value_of
 
 MINUTES = timedelta(minutes=1)
 LIFETIME_S = 600.0
 
 
 @pytest.fixture
-def shop() -> Shop:
+def manual() -> ManualDatabase:
     """An empty place for a database."""
-    return Shop.new()
+    return ManualDatabase.new()
 
 
 class AfterChanges(StoreWrapper):
@@ -67,69 +67,69 @@ class AtCall(StoreWrapper):
 # ---- the reader's own checkpoint
 
 
-def test_its_checkpoint_follows_the_files_and_goes_with_it(shop: Shop) -> None:
+def test_its_checkpoint_follows_the_files_and_goes_with_it(manual: ManualDatabase) -> None:
     """It says whose it is, moves when files change, and is gone after close; closing again is fine."""
-    shop.fill()
-    reader = shop.reader()
-    first = shop.reader_pins()[0]
+    manual.fill()
+    reader = manual.reader()
+    first = manual.reader_pins()[0]
     assert (first.owner.kind, first.owner.pid) == ("reader", os.getpid())
     assert first.owner.host
-    assert first.expires_at_ms == shop.clock.now_ms() + 600_000
-    shop.write(5)
+    assert first.expires_at_ms == manual.clock.now_ms() + 600_000
+    manual.write(5)
     reader.poll_once()
     reader.poll_once()
-    second = shop.reader_pins()
+    second = manual.reader_pins()
     assert [one.id for one in second] != [first.id]
     assert len(second) == 1
-    shop.collect()
-    assert shop.numbers(reader) == [1, 2, 3, 4, 5]
+    manual.collect()
+    assert manual.numbers(reader) == [1, 2, 3, 4, 5]
     reader.close()
     reader.close()
-    assert shop.reader_pins() == []
+    assert manual.reader_pins() == []
     for call in (lambda: reader.get(b"k"), lambda: list(reader.scan()), reader.poll_once, lambda: reader.manifest):
         with pytest.raises(Closed):
             call()
 
 
-def test_a_scan_holds_the_checkpoint_it_began_on(shop: Shop) -> None:
+def test_a_scan_holds_the_checkpoint_it_began_on(manual: ManualDatabase) -> None:
     """While a scan is open its files survive compactions, polls and collections; once it ends they go."""
-    shop.fill()
-    with shop.reader() as reader:
-        began_on = shop.reader_pins()[0].id
+    manual.fill()
+    with manual.reader() as reader:
+        began_on = manual.reader_pins()[0].id
         scan = reader.scan()
         assert next(scan)[0] == key_of(1)
         arrow = reader.scan_arrow()
         for number in (5, 6):
-            shop.write(number)
-            shop.admin.compact(full=True)
+            manual.write(number)
+            manual.admin.compact(full=True)
             reader.poll_once()
-            shop.collect()
-        assert began_on in [one.id for one in shop.reader_pins()]
+            manual.collect()
+        assert began_on in [one.id for one in manual.reader_pins()]
         assert [key for key, _ in scan] == [key_of(2), key_of(3), key_of(4)]
         reader.poll_once()
-        assert began_on in [one.id for one in shop.reader_pins()]
+        assert began_on in [one.id for one in manual.reader_pins()]
         assert arrow.read_all().num_rows == 4
         del arrow
         gc.collect()
         reader.poll_once()
-        assert [one.id for one in shop.reader_pins()] != [began_on]
-        assert len(shop.reader_pins()) == 1
-        assert shop.numbers(reader) == [1, 2, 3, 4, 5, 6]
+        assert [one.id for one in manual.reader_pins()] != [began_on]
+        assert len(manual.reader_pins()) == 1
+        assert manual.numbers(reader) == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("end", ["exhausted", "closed", "abandoned", "not begun"])
-def test_however_a_scan_ends(shop: Shop, end: str) -> None:
+def test_however_a_scan_ends(manual: ManualDatabase, end: str) -> None:
     """Read to its end, closed, or just let go: its checkpoint goes with the next poll."""
-    shop.fill()
-    with shop.reader() as reader:
-        began_on = shop.reader_pins()[0].id
+    manual.fill()
+    with manual.reader() as reader:
+        began_on = manual.reader_pins()[0].id
         scan: Any = reader.scan()
         if end != "not begun":
             next(scan)
-        shop.write(5)
+        manual.write(5)
         reader.poll_once()
         reader.poll_once()
-        assert began_on in [one.id for one in shop.reader_pins()]
+        assert began_on in [one.id for one in manual.reader_pins()]
         if end == "exhausted":
             list(scan)
         elif end == "closed":
@@ -138,157 +138,157 @@ def test_however_a_scan_ends(shop: Shop, end: str) -> None:
             del scan
             gc.collect()
         reader.poll_once()
-        assert began_on not in [one.id for one in shop.reader_pins()]
+        assert began_on not in [one.id for one in manual.reader_pins()]
 
 
-def test_its_lifetime_is_refreshed_at_half(shop: Shop) -> None:
+def test_its_lifetime_is_refreshed_at_half(manual: ManualDatabase) -> None:
     """Before half of it nothing is written; after it, one update gives it a whole lifetime, also under a scan."""
-    shop.fill()
-    with shop.reader() as reader:
+    manual.fill()
+    with manual.reader() as reader:
         scan = reader.scan()
-        shop.write(5)
+        manual.write(5)
         reader.poll_once()
-        assert len(shop.reader_pins()) == 2
-        before = shop.admin.show_manifest().manifest_id
-        shop.clock.advance(LIFETIME_S / 2 - 1)
+        assert len(manual.reader_pins()) == 2
+        before = manual.admin.show_manifest().manifest_id
+        manual.clock.advance(LIFETIME_S / 2 - 1)
         reader.poll_once()
-        assert shop.admin.show_manifest().manifest_id == before
-        shop.clock.advance(2)
+        assert manual.admin.show_manifest().manifest_id == before
+        manual.clock.advance(2)
         reader.poll_once()
-        assert {one.expires_at_ms for one in shop.reader_pins()} == {shop.clock.now_ms() + 600_000}
+        assert {one.expires_at_ms for one in manual.reader_pins()} == {manual.clock.now_ms() + 600_000}
         for _ in range(5):
-            shop.clock.advance(LIFETIME_S / 2 + 1)
+            manual.clock.advance(LIFETIME_S / 2 + 1)
             reader.poll_once()
-            shop.collect()
+            manual.collect()
         assert len(list(scan)) == 4
-        assert shop.numbers(reader) == [1, 2, 3, 4, 5]
+        assert manual.numbers(reader) == [1, 2, 3, 4, 5]
 
 
-def test_without_a_lifetime_it_never_expires(shop: Shop) -> None:
+def test_without_a_lifetime_it_never_expires(manual: ManualDatabase) -> None:
     """It stays until it is removed by hand, if its reader dies."""
-    shop.fill()
-    reader = shop.reader(checkpoint_lifetime=None)
-    shop.clock.advance(10 * 365 * 86400)
-    shop.collect()
-    assert shop.numbers(reader) == [1, 2, 3, 4]
-    (left,) = shop.reader_pins()
-    shop.admin.delete_checkpoint(left.id, force=True)
-    assert shop.reader_pins() == []
+    manual.fill()
+    reader = manual.reader(checkpoint_lifetime=None)
+    manual.clock.advance(10 * 365 * 86400)
+    manual.collect()
+    assert manual.numbers(reader) == [1, 2, 3, 4]
+    (left,) = manual.reader_pins()
+    manual.admin.delete_checkpoint(left.id, force=True)
+    assert manual.reader_pins() == []
 
 
-def test_a_reader_that_slept_too_long_answers_from_a_new_checkpoint(shop: Shop) -> None:
+def test_a_reader_that_slept_too_long_answers_from_a_new_checkpoint(manual: ManualDatabase) -> None:
     """Its checkpoint expired and its files were collected: it stands on the newest version before it answers."""
-    shop.fill()
-    with shop.reader() as reader:
+    manual.fill()
+    with manual.reader() as reader:
         assert reader.get(key_of(1)) == value_of(1)
-        with shop.open() as database:
+        with manual.open() as database:
             database.put(key_of(1), b"changed")
             database.flush(memtable=True)
-        shop.admin.compact(full=True)
-        shop.clock.advance(LIFETIME_S)
-        shop.collect()
-        assert shop.reader_pins() == []
+        manual.admin.compact(full=True)
+        manual.clock.advance(LIFETIME_S)
+        manual.collect()
+        assert manual.reader_pins() == []
         assert reader.get(key_of(1)) == b"changed"
-        assert len(shop.reader_pins()) == 1
-        shop.clock.advance(LIFETIME_S)
-        shop.collect()
+        assert len(manual.reader_pins()) == 1
+        manual.clock.advance(LIFETIME_S)
+        manual.collect()
         assert len(list(reader.scan())) == 4
         assert reader.get_many([key_of(1)]) == [b"changed"]
 
 
-def test_a_scan_that_slept_before_its_first_row_reads_the_newest_version(shop: Shop) -> None:
+def test_a_scan_that_slept_before_its_first_row_reads_the_newest_version(manual: ManualDatabase) -> None:
     """Its checkpoint expired and its files went while nothing was read: it stands on a new checkpoint."""
-    shop.fill()
-    with shop.reader() as reader:
+    manual.fill()
+    with manual.reader() as reader:
         scan = reader.scan()
-        shop.write(5)
-        shop.admin.compact(full=True)
-        shop.clock.advance(LIFETIME_S)
-        shop.collect()
+        manual.write(5)
+        manual.admin.compact(full=True)
+        manual.clock.advance(LIFETIME_S)
+        manual.collect()
         assert [key for key, _ in scan] == [key_of(number) for number in (1, 2, 3, 4, 5)]
-        assert len(shop.reader_pins()) == 1
+        assert len(manual.reader_pins()) == 1
 
 
-def test_a_fixed_reader_ends_with_its_checkpoint(shop: Shop) -> None:
+def test_a_fixed_reader_ends_with_its_checkpoint(manual: ManualDatabase) -> None:
     """Expired or deleted: one clear error, never an answer from what may be gone; refreshed elsewhere: it goes on."""
-    shop.fill()
-    made = shop.admin.create_checkpoint(CheckpointOptions(lifetime=timedelta(hours=1)))
-    other = shop.admin.create_checkpoint(CheckpointOptions(lifetime=timedelta(hours=1)))
-    with shop.reader(made.id) as reader, shop.reader(other.id) as second:
-        shop.clock.advance(1800)
-        shop.admin.refresh_checkpoint(made.id, timedelta(hours=1))
-        shop.clock.advance(1800)
+    manual.fill()
+    made = manual.admin.create_checkpoint(CheckpointOptions(lifetime=timedelta(hours=1)))
+    other = manual.admin.create_checkpoint(CheckpointOptions(lifetime=timedelta(hours=1)))
+    with manual.reader(made.id) as reader, manual.reader(other.id) as second:
+        manual.clock.advance(1800)
+        manual.admin.refresh_checkpoint(made.id, timedelta(hours=1))
+        manual.clock.advance(1800)
         assert reader.get(key_of(1)) == value_of(1)
         for call in (lambda: second.get(key_of(1)), lambda: second.scan(), lambda: second.get_many([key_of(1)])):
             with pytest.raises(InvalidRequest) as error:
                 call()
             assert error.value.kind == "invalid_db_state"
-        shop.admin.delete_checkpoint(made.id)
-        shop.write(5)
-        shop.admin.compact(full=True)
-        shop.collect()
+        manual.admin.delete_checkpoint(made.id)
+        manual.write(5)
+        manual.admin.compact(full=True)
+        manual.collect()
         with pytest.raises(InvalidRequest) as error:
             reader.get(key_of(1))
         assert error.value.kind == "invalid_db_state"
 
 
-def test_a_pinned_file_that_is_missing_is_corruption(shop: Shop) -> None:
+def test_a_pinned_file_that_is_missing_is_corruption(manual: ManualDatabase) -> None:
     """Somebody deleted what a live checkpoint needs: that is said with its path, not taken for an absent key."""
-    shop.fill()
-    shop.admin.create_checkpoint(CheckpointOptions(name="fixed"))
-    with shop.reader("fixed") as fixed, shop.reader() as reader:
-        shop.store.delete([meta.path for meta in shop.store.list("sst")])
+    manual.fill()
+    manual.admin.create_checkpoint(CheckpointOptions(name="fixed"))
+    with manual.reader("fixed") as fixed, manual.reader() as reader:
+        manual.store.delete([meta.path for meta in manual.store.list("sst")])
         for one in (fixed, reader):
             with pytest.raises(Corruption) as error:
                 one.get(key_of(1))
             assert error.value.facts["path"].startswith("sst/")
 
 
-def test_a_version_that_nothing_pins_is_read_until_it_is_collected(shop: Shop) -> None:
+def test_a_version_that_nothing_pins_is_read_until_it_is_collected(manual: ManualDatabase) -> None:
     """A view of an old version writes nothing; after a collection it says that the version is gone."""
-    shop.write(1)
-    old = shop.admin.show_manifest().manifest_id
-    shop.write(2)
-    shop.admin.compact(full=True)
-    view = DatabaseReader.open(shop.place(), version=old, options=ReaderOptions(cache_bytes=0))
-    assert shop.numbers(view) == [1]
-    shop.collect()
+    manual.write(1)
+    old = manual.admin.show_manifest().manifest_id
+    manual.write(2)
+    manual.admin.compact(full=True)
+    view = DatabaseReader.open(manual.place(), version=old, options=ReaderOptions(cache_bytes=0))
+    assert manual.numbers(view) == [1]
+    manual.collect()
     with pytest.raises(NotFound) as error:
         view.get(key_of(1))
     assert error.value.kind == "version_not_found"
     with pytest.raises(NotFound):
-        DatabaseReader.open(shop.place(), version=old)
+        DatabaseReader.open(manual.place(), version=old)
 
 
 # ---- beside others
 
 
-def test_a_restore_under_a_reader_brings_back_no_row(shop: Shop) -> None:
+def test_a_restore_under_a_reader_brings_back_no_row(manual: ManualDatabase) -> None:
     """Rows that a restore undid do not come back from a reader's tables, nor below what was written after it."""
-    shop.write(1)
-    kept = shop.admin.create_checkpoint()
-    database = shop.open()
+    manual.write(1)
+    kept = manual.admin.create_checkpoint()
+    database = manual.open()
     database.put(key_of(2), value_of(2))
-    with shop.reader() as reader, shop.reader(follow_latest=True) as latest:
-        assert shop.numbers(reader) == [1, 2]
-        shop.admin.restore(kept.id, take_over=True)
-        shop.write(3, files=False)
+    with manual.reader() as reader, manual.reader(follow_latest=True) as latest:
+        assert manual.numbers(reader) == [1, 2]
+        manual.admin.restore(kept.id, take_over=True)
+        manual.write(3, files=False)
         for one in (reader, latest):
             one.poll_once()
-            assert shop.numbers(one) == [1, 3]
+            assert manual.numbers(one) == [1, 3]
 
 
-def test_a_poll_between_the_steps_of_a_restore(shop: Shop) -> None:
+def test_a_poll_between_the_steps_of_a_restore(manual: ManualDatabase) -> None:
     """At whichever store call of restore and reopening a reader looks: it shows one state or the next, no mixture."""
-    shop.write(1)
-    kept = shop.admin.create_checkpoint()
-    shop.write(2, files=False)
+    manual.write(1)
+    kept = manual.admin.create_checkpoint()
+    manual.write(2, files=False)
     seen: list[list[int]] = []
     for follow_latest in (False, True):
-        case = shop.copy()
+        case = manual.copy()
         with case.reader(follow_latest=follow_latest) as reader:
 
-            def look(case: Shop = case, reader: DatabaseReader = reader) -> None:
+            def look(case: ManualDatabase = case, reader: DatabaseReader = reader) -> None:
                 reader.poll_once()
                 seen.append(case.numbers(reader))
 
@@ -300,17 +300,17 @@ def test_a_poll_between_the_steps_of_a_restore(shop: Shop) -> None:
     assert {tuple(one) for one in seen} == {(1, 2), (1,), (1, 3), (1, 3, 4)}
 
 
-def test_a_restore_between_the_steps_of_a_poll(shop: Shop) -> None:
+def test_a_restore_between_the_steps_of_a_poll(manual: ManualDatabase) -> None:
     """A restore and new writes happen at any store call of a poll: undone rows are never seen below new ones."""
-    shop.write(1)
-    kept = shop.admin.create_checkpoint()
-    shop.write(2, files=False)
+    manual.write(1)
+    kept = manual.admin.create_checkpoint()
+    manual.write(2, files=False)
     for follow_latest in (False, True):
         index, struck = 0, True
         while struck:
-            case = shop.copy()
+            case = manual.copy()
 
-            def change(case: Shop = case) -> None:
+            def change(case: ManualDatabase = case) -> None:
                 case.admin.restore(kept.id, take_over=True)
                 case.write(3, files=False)
 
@@ -328,15 +328,15 @@ def test_a_restore_between_the_steps_of_a_poll(shop: Shop) -> None:
         assert index > 5
 
 
-def test_a_poll_between_the_steps_of_a_collection(shop: Shop) -> None:
+def test_a_poll_between_the_steps_of_a_collection(manual: ManualDatabase) -> None:
     """Writers flush, compact and collect between any two store calls of a reader's poll: it sees whole versions."""
-    shop.fill()
+    manual.fill()
     index = 0
     struck = True
     while struck:
-        case = shop.copy()
+        case = manual.copy()
 
-        def change(case: Shop = case) -> None:
+        def change(case: ManualDatabase = case) -> None:
             case.write(5)
             case.admin.compact(full=True)
             case.write(6, files=False)
@@ -356,14 +356,14 @@ def test_a_poll_between_the_steps_of_a_collection(shop: Shop) -> None:
     assert index > 15
 
 
-def test_a_destruction_between_the_steps_of_a_poll(shop: Shop) -> None:
+def test_a_destruction_between_the_steps_of_a_poll(manual: ManualDatabase) -> None:
     """The database is destroyed at any store call of a poll: that is what is said, not that it is damaged."""
-    shop.fill()
+    manual.fill()
     index, struck = 0, True
     while struck:
-        case = shop.copy()
+        case = manual.copy()
 
-        def change(case: Shop = case) -> None:
+        def change(case: ManualDatabase = case) -> None:
             case.admin.destroy(soft=False)
 
         store = AtCall(case.store, index, change)
@@ -379,44 +379,44 @@ def test_a_destruction_between_the_steps_of_a_poll(shop: Shop) -> None:
     assert index > 3
 
 
-def test_a_destroyed_database_is_read_while_the_checkpoint_lives(shop: Shop) -> None:
+def test_a_destroyed_database_is_read_while_the_checkpoint_lives(manual: ManualDatabase) -> None:
     """The poll says that it is destroyed; what is shown stays right until its end, and then reading says so too."""
-    shop.fill()
-    with shop.reader() as reader:
-        shop.admin.destroy(soft=True)
+    manual.fill()
+    with manual.reader() as reader:
+        manual.admin.destroy(soft=True)
         with pytest.raises(InvalidRequest, match="destroyed"):
             reader.poll_once()
-        assert shop.numbers(reader) == [1, 2, 3, 4]
-        shop.clock.advance(LIFETIME_S)
+        assert manual.numbers(reader) == [1, 2, 3, 4]
+        manual.clock.advance(LIFETIME_S)
         with pytest.raises(InvalidRequest, match="destroyed"):
             reader.get(key_of(1))
-    assert shop.reader_pins() == []
+    assert manual.reader_pins() == []
 
 
 # ---- faults
 
 
-def test_establishing_survives_every_fault(shop: Shop) -> None:
+def test_establishing_survives_every_fault(manual: ManualDatabase) -> None:
     """At every store call of opening, polling and closing: right answers, and what is left behind expires."""
-    shop.fill()
+    manual.fill()
 
     def live(place: Any, middle: Callable[[], None]) -> list[list[int]]:
         seen = []
         options = ReaderOptions(background=False, cache_bytes=0)
         with DatabaseReader.open(place, options=options) as reader:
-            seen.append(shop.numbers(reader))
+            seen.append(manual.numbers(reader))
             middle()
             with suppress(LakebedError):
                 reader.poll_once()
             reader.poll_once()
-            seen.append(shop.numbers(reader))
+            seen.append(manual.numbers(reader))
         return seen
 
-    def change(case: Shop) -> None:
+    def change(case: ManualDatabase) -> None:
         case.write(5)
         case.admin.compact(full=True)
 
-    recorded_on = shop.copy()
+    recorded_on = manual.copy()
     recorded = RecordingStore(recorded_on.store)
     assert live(recorded_on.place(lambda store: recorded), lambda: change(recorded_on)) == [
         [1, 2, 3, 4],
@@ -425,7 +425,7 @@ def test_establishing_survives_every_fault(shop: Shop) -> None:
     ended = 0
     for index in range(len(recorded.trace)):
         for fault in (Fault.ERROR_BEFORE, Fault.LOST_REPLY, Fault.LATE, Fault.CRASH_AFTER, Fault.CRASH_LATE):
-            case = shop.copy()
+            case = manual.copy()
             faulty = FaultyStore(case.store, faults={index: fault})
             place = case.place(lambda store, faulty=faulty: faulty)
             with suppress(LakebedError, Crashed):
@@ -447,9 +447,9 @@ def test_establishing_survives_every_fault(shop: Shop) -> None:
     assert ended > len(recorded.trace)
 
 
-def test_a_checkpoint_whose_making_was_not_answered_is_found_again(shop: Shop) -> None:
+def test_a_checkpoint_whose_making_was_not_answered_is_found_again(manual: ManualDatabase) -> None:
     """The store fell silent after the append: the next poll goes on with that checkpoint, and none is left over."""
-    shop.fill()
+    manual.fill()
     silent = 0
 
     def decide(index: int, call: Call) -> Fault | None:
@@ -459,17 +459,17 @@ def test_a_checkpoint_whose_making_was_not_answered_is_found_again(shop: Shop) -
         silent -= 1
         return Fault.LOST_REPLY if silent == TRIES_MAX - 1 else Fault.ERROR_BEFORE
 
-    place = shop.place(lambda store: FaultyStore(store, faults=decide))
+    place = manual.place(lambda store: FaultyStore(store, faults=decide))
     options = ReaderOptions(background=False, cache_bytes=0, checkpoint_lifetime=None)
     with DatabaseReader.open(place, options=options) as reader:
-        shop.write(5)
+        manual.write(5)
         silent = TRIES_MAX
         with pytest.raises(OutcomeUnknown):
             reader.poll_once()
-        assert shop.numbers(reader) == [1, 2, 3, 4]
-        assert len(shop.reader_pins()) == 2
+        assert manual.numbers(reader) == [1, 2, 3, 4]
+        assert len(manual.reader_pins()) == 2
         reader.poll_once()
-        assert shop.numbers(reader) == [1, 2, 3, 4, 5]
+        assert manual.numbers(reader) == [1, 2, 3, 4, 5]
         reader.poll_once()
-        assert len(shop.reader_pins()) == 1
-    assert shop.reader_pins() == []
+        assert len(manual.reader_pins()) == 1
+    assert manual.reader_pins() == []

@@ -20,28 +20,28 @@ from lakebed.kv.options import CheckpointOptions, CollectorOptions, DatabaseOpti
 from lakebed.kv.reader import DatabaseReader
 from lakebed.objects.open import open_store
 from lakebed.testing import Scheduler
-from worlds.kv.manual_database import Shop, key_of, value_of
+from worlds.kv.manual_database import ManualDatabase, key_of, value_of
 
 MINUTES = timedelta(minutes=1)
 LIFETIME_S = 600.0
 
 
 @pytest.fixture
-def shop() -> Shop:
+def manual() -> ManualDatabase:
     """An empty place for a database."""
-    return Shop.new()
+    return ManualDatabase.new()
 
 
 # ---- reading
 
 
-def test_every_way_to_read(shop: Shop) -> None:
+def test_every_way_to_read(manual: ManualDatabase) -> None:
     """A reader answers as the writer would: single keys, many, ranges both ways, prefixes, Arrow."""
-    shop.fill()
-    with shop.reader() as reader:
+    manual.fill()
+    with manual.reader() as reader:
         assert [reader.get(key_of(number)) for number in (1, 4, 5)] == [value_of(1), value_of(4), None]
         assert reader.get_many([key_of(4), key_of(9), key_of(2)]) == [value_of(4), None, value_of(2)]
-        assert shop.numbers(reader) == [1, 2, 3, 4]
+        assert manual.numbers(reader) == [1, 2, 3, 4]
         assert [key for key, _ in reader.scan(key_of(2), key_of(4), reverse=True)] == [key_of(3), key_of(2)]
         assert len(list(reader.scan_prefix(b"key"))) == 4
         assert reader.scan_arrow(key_of(3)).read_all()["value"].to_pylist() == [value_of(3), value_of(4)]
@@ -51,39 +51,39 @@ def test_every_way_to_read(shop: Shop) -> None:
             reader.get_many(b"key")
 
 
-def test_the_log_is_read_into_bounded_tables(shop: Shop) -> None:
+def test_the_log_is_read_into_bounded_tables(manual: ManualDatabase) -> None:
     """Rows that are in no file yet are all seen, with tombstones, in tables of at most the given size and a record."""
-    with shop.open() as database:
+    with manual.open() as database:
         for number in range(40):
             database.put(key_of(number), value_of(number))
         database.delete(key_of(7))
-        with shop.reader(max_memtable_bytes=2_000) as reader:
-            assert shop.numbers(reader) == [number for number in range(40) if number != 7]
+        with manual.reader(max_memtable_bytes=2_000) as reader:
+            assert manual.numbers(reader) == [number for number in range(40) if number != 7]
             sizes = [table.size_bytes for table in reader._core._tail.memtables]
             assert len(sizes) > 3
             assert max(sizes) <= 2_500
 
 
-def test_a_poll_brings_log_and_files(shop: Shop) -> None:
+def test_a_poll_brings_log_and_files(manual: ManualDatabase) -> None:
     """New log objects are read at each poll; when files take them over, their tables go."""
-    with shop.open() as database, shop.reader() as reader:
+    with manual.open() as database, manual.reader() as reader:
         assert reader.poll_once() is False
         database.put(key_of(1), value_of(1))
-        assert shop.numbers(reader) == []
+        assert manual.numbers(reader) == []
         assert reader.poll_once() is True
-        assert shop.numbers(reader) == [1]
+        assert manual.numbers(reader) == [1]
         database.flush(memtable=True)
         database.put(key_of(2), value_of(2))
         assert reader.poll_once() is True
-        assert shop.numbers(reader) == [1, 2]
+        assert manual.numbers(reader) == [1, 2]
         assert [table.keys for table in reader._core._tail.memtables] == [[key_of(2)]]
         assert len(reader.manifest.l0) == 1
 
 
-def test_a_table_that_files_take_over_in_part_is_cut(shop: Shop) -> None:
+def test_a_table_that_files_take_over_in_part_is_cut(manual: ManualDatabase) -> None:
     """Operands that are in a file by now are not counted a second time from memory."""
     one = (1).to_bytes(8, "little")
-    with shop.open(merge_operator="add_int64") as database, shop.reader() as reader:
+    with manual.open(merge_operator="add_int64") as database, manual.reader() as reader:
         database.merge(b"n", one)
         database.merge(b"n", one)
         reader.poll_once()
@@ -100,55 +100,55 @@ def test_a_table_that_files_take_over_in_part_is_cut(shop: Shop) -> None:
         assert reader.get_many([b"n", b"m"]) == [(4).to_bytes(8, "little"), b"1"]
 
 
-def test_a_call_reads_one_version(shop: Shop) -> None:
+def test_a_call_reads_one_version(manual: ManualDatabase) -> None:
     """A scan goes on with the version it began on, while the reader moves on."""
-    shop.fill()
-    with shop.reader() as reader:
+    manual.fill()
+    with manual.reader() as reader:
         scan = reader.scan()
         arrow = reader.scan_arrow()
         next(scan)
-        shop.write(5)
+        manual.write(5)
         reader.poll_once()
         assert [key for key, _ in scan] == [key_of(2), key_of(3), key_of(4)]
         assert arrow.read_all().num_rows == 4
-        assert shop.numbers(reader) == [1, 2, 3, 4, 5]
+        assert manual.numbers(reader) == [1, 2, 3, 4, 5]
 
 
-def test_a_fixed_checkpoint_writes_nothing_and_does_not_move(shop: Shop) -> None:
+def test_a_fixed_checkpoint_writes_nothing_and_does_not_move(manual: ManualDatabase) -> None:
     """Opened on a checkpoint, a reader reads just that, log and all, and leaves no trace."""
-    shop.fill()
-    made = shop.admin.create_checkpoint(CheckpointOptions(name="fixed"))
-    shop.write(5)
-    shop.collect()
-    before = shop.admin.show_manifest()
-    with shop.reader("fixed") as reader:
+    manual.fill()
+    made = manual.admin.create_checkpoint(CheckpointOptions(name="fixed"))
+    manual.write(5)
+    manual.collect()
+    before = manual.admin.show_manifest()
+    with manual.reader("fixed") as reader:
         assert reader.poll_once() is False
-        assert shop.numbers(reader) == [1, 2, 3, 4]
+        assert manual.numbers(reader) == [1, 2, 3, 4]
         assert reader.checkpoint is not None
         assert reader.checkpoint.id == made.id
-    assert shop.admin.show_manifest() == before
+    assert manual.admin.show_manifest() == before
 
 
-def test_following_the_latest_writes_nothing(shop: Shop) -> None:
+def test_following_the_latest_writes_nothing(manual: ManualDatabase) -> None:
     """Without any pin: what is gone is found anew, in the newest version."""
-    shop.fill()
-    with shop.reader(follow_latest=True) as reader:
-        assert shop.reader_pins() == []
-        assert shop.numbers(reader) == [1, 2, 3, 4]
-        shop.write(5)
-        shop.admin.compact(full=True)
-        shop.collect()
+    manual.fill()
+    with manual.reader(follow_latest=True) as reader:
+        assert manual.reader_pins() == []
+        assert manual.numbers(reader) == [1, 2, 3, 4]
+        manual.write(5)
+        manual.admin.compact(full=True)
+        manual.collect()
         assert reader.get(key_of(1)) == value_of(1)
         assert reader.get(key_of(5)) == value_of(5)
-        shop.write(6)
-        shop.admin.compact(full=True)
-        shop.collect()
+        manual.write(6)
+        manual.admin.compact(full=True)
+        manual.collect()
         assert reader.get_many([key_of(6), key_of(2)]) == [value_of(6), value_of(2)]
-        before = shop.admin.show_manifest()
-        shop.write(7)
-        shop.admin.compact(full=True)
-        shop.collect()
-        assert shop.numbers(reader) == [1, 2, 3, 4, 5, 6, 7], "without a poll"
+        before = manual.admin.show_manifest()
+        manual.write(7)
+        manual.admin.compact(full=True)
+        manual.collect()
+        assert manual.numbers(reader) == [1, 2, 3, 4, 5, 6, 7], "without a poll"
     assert before.checkpoints == ()
 
 
@@ -161,16 +161,16 @@ SCANS: dict[str, Callable[[DatabaseReader], Iterator[Any]]] = {
 
 
 @pytest.mark.parametrize("way", SCANS)
-def test_a_scan_whose_version_goes_before_its_first_row_goes_on(shop: Shop, way: str) -> None:
+def test_a_scan_whose_version_goes_before_its_first_row_goes_on(manual: ManualDatabase, way: str) -> None:
     """Following the latest: all rows of the newest version; once rows came, no row of another one follows them."""
-    shop.fill()
+    manual.fill()
     for number in range(5, 9):
-        shop.write(number)  # each opening leaves a file of its own
-    with shop.reader(follow_latest=True, cache_bytes=0) as reader:
+        manual.write(number)  # each opening leaves a file of its own
+    with manual.reader(follow_latest=True, cache_bytes=0) as reader:
         scan = SCANS[way](reader)
-        shop.write(1, 9)
-        shop.admin.compact(full=True)
-        shop.collect()
+        manual.write(1, 9)
+        manual.admin.compact(full=True)
+        manual.collect()
         rows = list(scan)
         if way == "arrow":
             rows = [(key, None) for batch in rows for key in batch.column(0).to_pylist()]
@@ -178,20 +178,20 @@ def test_a_scan_whose_version_goes_before_its_first_row_goes_on(shop: Shop, way:
         assert [key for key, _ in rows] == (wanted[::-1] if way == "reverse" else wanted)
 
 
-def test_a_scan_that_has_rows_does_not_mix_versions(shop: Shop) -> None:
+def test_a_scan_that_has_rows_does_not_mix_versions(manual: ManualDatabase) -> None:
     """Its version went under it: a clear error, and the next scan reads the newest version without a poll."""
     rng = random.Random(1)
-    with shop.open(run_file_bytes=500_000) as database:
+    with manual.open(run_file_bytes=500_000) as database:
         for number in range(300):
             database.put(key_of(number), rng.randbytes(20_000), await_durable=False)
         database.compact(full=True)
-    assert len(shop.admin.show_manifest().runs[0].files) > 5
-    with shop.reader(follow_latest=True, cache_bytes=0) as reader:
+    assert len(manual.admin.show_manifest().runs[0].files) > 5
+    with manual.reader(follow_latest=True, cache_bytes=0) as reader:
         scan = reader.scan()
         assert next(scan)[0] == key_of(0)
-        shop.write(299)
-        shop.admin.compact(full=True)
-        shop.collect()
+        manual.write(299)
+        manual.admin.compact(full=True)
+        manual.collect()
         with pytest.raises(Conflict, match="Read again, or read on a checkpoint") as error:
             list(scan)
         assert error.value.kind == "version_went"
@@ -199,12 +199,12 @@ def test_a_scan_that_has_rows_does_not_mix_versions(shop: Shop) -> None:
         assert next(reader.scan(reverse=True)) == (key_of(299), value_of(299))
 
 
-def test_a_scan_of_a_version_that_stays_the_newest_reports_the_damage(shop: Shop) -> None:
+def test_a_scan_of_a_version_that_stays_the_newest_reports_the_damage(manual: ManualDatabase) -> None:
     """A file that is gone and that the newest version needs is Corruption, not a reason to look for ever."""
-    shop.fill()
-    with shop.reader(follow_latest=True, cache_bytes=0) as reader:
-        for file in shop.admin.show_manifest().file_set.files():
-            shop.place().store.delete([sst_path(file.id)])
+    manual.fill()
+    with manual.reader(follow_latest=True, cache_bytes=0) as reader:
+        for file in manual.admin.show_manifest().file_set.files():
+            manual.place().store.delete([sst_path(file.id)])
         with pytest.raises(Corruption, match="needs a file that is gone"):
             list(reader.scan())
 
@@ -222,51 +222,51 @@ def test_a_scan_of_a_version_that_stays_the_newest_reports_the_damage(shop: Shop
         ({"checkpoint_lifetime": 600}, "wrong_type"),
     ],
 )
-def test_settings_that_cannot_work(shop: Shop, settings: dict[str, Any], kind: str) -> None:
+def test_settings_that_cannot_work(manual: ManualDatabase, settings: dict[str, Any], kind: str) -> None:
     """A lifetime of at most two polls, no interval, no table: refused, and nothing is written."""
-    shop.fill()
-    before = shop.admin.show_manifest()
+    manual.fill()
+    before = manual.admin.show_manifest()
     with pytest.raises(InvalidRequest) as error:
-        shop.reader(**settings)
+        manual.reader(**settings)
     assert error.value.kind == kind
-    assert shop.admin.show_manifest() == before
+    assert manual.admin.show_manifest() == before
 
 
-def test_no_database(shop: Shop) -> None:
+def test_no_database(manual: ManualDatabase) -> None:
     """Where nothing is there is nothing to read, and a reader makes nothing."""
     for follow_latest in (False, True):
         with pytest.raises(NotFound):
-            shop.reader(follow_latest=follow_latest)
-    assert list(shop.store.list()) == []
+            manual.reader(follow_latest=follow_latest)
+    assert list(manual.store.list()) == []
 
 
-def test_one_version_at_a_time(shop: Shop) -> None:
+def test_one_version_at_a_time(manual: ManualDatabase) -> None:
     """Following the latest and reading a given version exclude each other."""
-    shop.fill()
-    made = shop.admin.create_checkpoint()
+    manual.fill()
+    made = manual.admin.create_checkpoint()
     with pytest.raises(InvalidRequest):
-        shop.reader(made.id, follow_latest=True)
+        manual.reader(made.id, follow_latest=True)
     with pytest.raises(InvalidRequest):
-        DatabaseReader.open(shop.place(), made.id, version=1)
+        DatabaseReader.open(manual.place(), made.id, version=1)
 
 
 # ---- requests
 
 
-def test_what_it_costs(shop: Shop) -> None:
+def test_what_it_costs(manual: ManualDatabase) -> None:
     """A poll of an idle database is 2 LIST; opening a checkpoint is 3 requests and 1 a log object."""
-    shop.fill()
-    made = shop.admin.create_checkpoint()
-    place = shop.place()
+    manual.fill()
+    made = manual.admin.create_checkpoint()
+    place = manual.place()
     with place.store.count() as requests:
         fixed = DatabaseReader.open(place, made.id)
     assert (requests.list, requests.get, requests.put) == (2, 2, 0)
     fixed.close()
-    with shop.reader() as reader:
-        with shop.store.count() as requests:
+    with manual.reader() as reader:
+        with manual.store.count() as requests:
             reader.poll_once()
         assert (requests.list, requests.total) == (2, 2)
-        with shop.store.count() as requests:
+        with manual.store.count() as requests:
             reader.get(key_of(3))
         assert requests.get <= 2
 
@@ -278,7 +278,7 @@ def test_it_polls_by_itself_and_ends_when_closed() -> None:
     """In the background it finds what was written within a poll, keeps its checkpoint alive, and leaves nothing."""
     scheduler = Scheduler(5)
     environment = scheduler.environment()
-    url = f"memory://{uuid.uuid4()}/shop"
+    url = f"memory://{uuid.uuid4()}/manual"
     store = scheduler.store(open_store(url))
     place = DatabaseLocation(store, environment, lambda other: scheduler.store(open_store(other)))
     seen: list[list[bytes]] = []
@@ -308,7 +308,7 @@ def test_threads_share_a_reader(seed: int) -> None:
     """Gets, scans, polls and a close of several threads, beside writer and collector: each answer is one version."""
     scheduler = Scheduler(seed)
     environment = scheduler.environment()
-    url = f"memory://{uuid.uuid4()}/shop"
+    url = f"memory://{uuid.uuid4()}/manual"
     store = scheduler.store(open_store(url))
     place = DatabaseLocation(store, environment, lambda other: scheduler.store(open_store(other)))
     options = DatabaseOptions(background=False, compaction=False, cache_bytes=0)
@@ -363,14 +363,14 @@ def test_threads_share_a_reader(seed: int) -> None:
 
 
 @pytest.mark.parametrize("follows", [False, True])
-def test_a_missing_last_log_object_is_corruption(shop: Shop, follows: bool) -> None:
+def test_a_missing_last_log_object_is_corruption(manual: ManualDatabase, follows: bool) -> None:
     """Rows that were acknowledged are not left out in silence: the version says how far the log goes."""
-    with shop.open() as database:
+    with manual.open() as database:
         for number in (1, 2):
             database.put(key_of(number), value_of(number))
         database.create_checkpoint()
-    newest = shop.admin.show_manifest()
+    newest = manual.admin.show_manifest()
     assert newest.wal_id_last_seen > newest.replay_after_wal_id
-    shop.place().store.delete([wal_path(newest.wal_id_last_seen)])
-    with pytest.raises(Corruption, match="is missing"), shop.reader(follow_latest=follows) as reader:
+    manual.place().store.delete([wal_path(newest.wal_id_last_seen)])
+    with pytest.raises(Corruption, match="is missing"), manual.reader(follow_latest=follows) as reader:
         reader.get(key_of(2))

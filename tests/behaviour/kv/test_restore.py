@@ -20,18 +20,18 @@ from lakebed.kv.lease import read_lease, this_process
 from lakebed.kv.options import CheckpointOptions, DatabaseOptions
 from lakebed.kv.restore import KEEP_FOR, restore
 from lakebed.testing import Crashed, Fault, FaultyStore, RecordingStore
-from worlds.kv.faulty_databases import AT_ONCE, Farm, strike_everywhere
+from worlds.kv.faulty_databases import AT_ONCE, FaultyDatabases, check_every_fault
 
 
 @pytest.fixture
-def farm() -> Farm:
+def databases() -> FaultyDatabases:
     """Databases in one memory."""
-    return Farm()
+    return FaultyDatabases()
 
 
-def two_states(farm: Farm) -> tuple[str, dict[bytes, bytes], dict[bytes, bytes]]:
+def two_states(databases: FaultyDatabases) -> tuple[str, dict[bytes, bytes], dict[bytes, bytes]]:
     """A database whose checkpoint has files and a log, and whose present has others: id, rows before, rows now."""
-    with farm.open("db") as db:
+    with databases.open("db") as db:
         db.put(b"a", b"1")
         db.put(b"b", b"1")
         db.flush(memtable=True)
@@ -40,7 +40,7 @@ def two_states(farm: Farm) -> tuple[str, dict[bytes, bytes], dict[bytes, bytes]]
         db.delete(b"a")
         made = db.create_checkpoint(CheckpointOptions(name="good"))
         before = dict(db.scan())
-    with farm.open("db") as db:
+    with databases.open("db") as db:
         db.put(b"c", b"3")
         db.put(b"d", b"3")
         db.flush(memtable=True)
@@ -52,74 +52,74 @@ def two_states(farm: Farm) -> tuple[str, dict[bytes, bytes], dict[bytes, bytes]]
     return made.id, before, now
 
 
-def test_the_older_state_is_back_and_the_present_is_kept(farm: Farm) -> None:
+def test_the_older_state_is_back_and_the_present_is_kept(databases: FaultyDatabases) -> None:
     """Files and log of the checkpoint are the newest state; the state before can be read and restored in its turn."""
-    checkpoint, before, now = two_states(farm)
-    done = restore(farm.place("db"), "good")
-    assert farm.rows("db") == before
-    farm.collect("db")
-    assert farm.rows("db") == before == farm.rows("db", checkpoint)
-    assert farm.rows("db", done.present.id) == now
-    restore(farm.place("db"), done.present.id)
-    assert farm.rows("db") == now
+    checkpoint, before, now = two_states(databases)
+    done = restore(databases.place("db"), "good")
+    assert databases.rows("db") == before
+    databases.collect("db")
+    assert databases.rows("db") == before == databases.rows("db", checkpoint)
+    assert databases.rows("db", done.present.id) == now
+    restore(databases.place("db"), done.present.id)
+    assert databases.rows("db") == now
 
 
-def test_the_present_is_lost_only_when_its_lifetime_ends(farm: Farm) -> None:
+def test_the_present_is_lost_only_when_its_lifetime_ends(databases: FaultyDatabases) -> None:
     """The kept state has the stated lifetime, and goes with the first collection after it."""
-    _, before, now = two_states(farm)
-    done = restore(farm.place("db"), "good", keep_for=timedelta(hours=1))
-    kept = farm.newest("db").checkpoint(done.present.id)
+    _, before, now = two_states(databases)
+    done = restore(databases.place("db"), "good", keep_for=timedelta(hours=1))
+    kept = databases.newest("db").checkpoint(done.present.id)
     assert kept.expires_at_ms - kept.created_at_ms == 3_600_000
-    farm.clock.advance(3599)
-    farm.collect("db")
-    assert farm.rows("db", done.present.id) == now
-    farm.clock.advance(2)
-    farm.collect("db")
-    assert farm.newest("db").checkpoint(done.present.id) is None
-    assert farm.rows("db") == before
-    assert farm.unreferenced("db") == []
+    databases.clock.advance(3599)
+    databases.collect("db")
+    assert databases.rows("db", done.present.id) == now
+    databases.clock.advance(2)
+    databases.collect("db")
+    assert databases.newest("db").checkpoint(done.present.id) is None
+    assert databases.rows("db") == before
+    assert databases.unreferenced("db") == []
 
 
-def test_sequences_and_numbers_go_on_from_the_larger_state(farm: Farm) -> None:
+def test_sequences_and_numbers_go_on_from_the_larger_state(databases: FaultyDatabases) -> None:
     """What is written after a restore is newer than everything written before it, in files and in the log."""
-    two_states(farm)
-    present = farm.newest("db")
-    with farm.open("db") as db:
+    two_states(databases)
+    present = databases.newest("db")
+    with databases.open("db") as db:
         last = db.snapshot().sequence
-    done = restore(farm.place("db"), "good")
-    newest = farm.newest("db")
+    done = restore(databases.place("db"), "good")
+    newest = databases.newest("db")
     assert newest.manifest_id == done.manifest_id
     assert newest.last_sequence >= last > present.last_sequence
     assert newest.replay_after_wal_id > present.wal_id_last_seen
     assert newest.newest_l0_id > present.newest_l0_id
     assert [one.owner.kind for one in newest.checkpoints] == ["user", "user"]
-    with farm.open("db") as db:
+    with databases.open("db") as db:
         db.put(b"b", b"new")
         db.flush(memtable=True)
-    assert farm.rows("db")[b"b"] == b"new"
+    assert databases.rows("db")[b"b"] == b"new"
 
 
-def test_a_writer_that_lives_is_in_the_way_unless_taken_over(farm: Farm) -> None:
+def test_a_writer_that_lives_is_in_the_way_unless_taken_over(databases: FaultyDatabases) -> None:
     """Under a live lease restore is a Conflict that changes nothing; with take_over the writer is fenced."""
-    checkpoint, before, _ = two_states(farm)
-    writer = Database.open(farm.place("db"), options=DatabaseOptions(background=False))
-    state = farm.objects("db")
+    checkpoint, before, _ = two_states(databases)
+    writer = Database.open(databases.place("db"), options=DatabaseOptions(background=False))
+    state = databases.objects("db")
     with pytest.raises(Conflict, match="owned"):
-        restore(farm.place("db"), checkpoint)
-    assert farm.objects("db") == state
-    restore(farm.place("db"), checkpoint, take_over=True)
+        restore(databases.place("db"), checkpoint)
+    assert databases.objects("db") == state
+    restore(databases.place("db"), checkpoint, take_over=True)
     with pytest.raises(Fenced):
         writer.put(b"z", b"too late")
-    assert farm.rows("db") == before
+    assert databases.rows("db") == before
     with pytest.raises(LakebedError):
         writer.close()
 
 
-def test_an_open_database_restores_itself(farm: Farm) -> None:
+def test_an_open_database_restores_itself(databases: FaultyDatabases) -> None:
     """It goes on at the older version under the same owner; the present, with what nobody waited for, is kept."""
-    checkpoint, before, now = two_states(farm)
+    checkpoint, before, now = two_states(databases)
     options = DatabaseOptions(background=False, block_bytes=1 << 12)
-    db = Database.open(farm.place("db"), options=options, endpoint="here:1")
+    db = Database.open(databases.place("db"), options=options, endpoint="here:1")
     db.put(b"late", b"1", await_durable=False)
     transaction, snapshot = db.transaction(), db.snapshot()
     transaction.put(b"t", b"1")
@@ -139,166 +139,168 @@ def test_an_open_database_restores_itself(farm: Farm) -> None:
         db.put(b"k", b"v")
     snapshot.close()
     again.put(b"new", b"1")
-    assert read_lease(farm.place("db"), process=this_process()).owner.endpoint == "here:1"
+    assert read_lease(databases.place("db"), process=this_process()).owner.endpoint == "here:1"
     again.close()
-    assert farm.rows("db") == {**before, b"new": b"1"}
-    kept = next(one for one in list_checkpoints(farm.place("db")) if one.id != checkpoint)
-    assert farm.rows("db", kept.id) == {**now, b"late": b"1"}
+    assert databases.rows("db") == {**before, b"new": b"1"}
+    kept = next(one for one in list_checkpoints(databases.place("db")) if one.id != checkpoint)
+    assert databases.rows("db", kept.id) == {**now, b"late": b"1"}
 
 
-def test_a_database_that_is_open_in_this_process_is_named_so(farm: Farm) -> None:
+def test_a_database_that_is_open_in_this_process_is_named_so(databases: FaultyDatabases) -> None:
     """Restoring it by its URL changes nothing, and the error says what to do instead."""
-    checkpoint, _, _ = two_states(farm)
-    with Database.open(farm.place("db"), options=DatabaseOptions(background=False)) as db:
+    checkpoint, _, _ = two_states(databases)
+    with Database.open(databases.place("db"), options=DatabaseOptions(background=False)) as db:
         with pytest.raises(Conflict, match=r"which is this process: close the open database first .*its restore"):
             db.admin.restore(checkpoint)
         db.put(b"goes on", b"1")
 
 
-def test_a_wrong_checkpoint_changes_nothing(farm: Farm) -> None:
+def test_a_wrong_checkpoint_changes_nothing(databases: FaultyDatabases) -> None:
     """Unknown, expired, no database, no lifetime: an error each, and no byte changed."""
-    two_states(farm)
-    short = create_checkpoint(farm.place("db"), CheckpointOptions(lifetime=timedelta(seconds=1)))
-    farm.clock.advance(2)
-    state = farm.objects("db")
+    two_states(databases)
+    short = create_checkpoint(databases.place("db"), CheckpointOptions(lifetime=timedelta(seconds=1)))
+    databases.clock.advance(2)
+    state = databases.objects("db")
     for wrong in ("nothing", short.id):
         with pytest.raises(InvalidRequest) as error:
-            restore(farm.place("db"), wrong)
+            restore(databases.place("db"), wrong)
         assert error.value.kind == "invalid_db_state"
     with pytest.raises(InvalidRequest):
-        restore(farm.place("db"), "good", keep_for=timedelta(0))
+        restore(databases.place("db"), "good", keep_for=timedelta(0))
     with pytest.raises(NotFound):
-        restore(farm.place("nobody"), "good")
-    assert farm.objects("db") == state
+        restore(databases.place("nobody"), "good")
+    assert databases.objects("db") == state
 
 
-def test_a_version_that_is_missing_is_corruption_and_changes_no_row(farm: Farm) -> None:
+def test_a_version_that_is_missing_is_corruption_and_changes_no_row(databases: FaultyDatabases) -> None:
     """When the pinned manifest is gone, restore says so with its path, and the present stays."""
-    checkpoint, _, now = two_states(farm)
-    pinned = farm.newest("db").checkpoint(checkpoint).manifest_id
-    farm.root.delete([f"db/{manifest_path(pinned)}"])
+    checkpoint, _, now = two_states(databases)
+    pinned = databases.newest("db").checkpoint(checkpoint).manifest_id
+    databases.root.delete([f"db/{manifest_path(pinned)}"])
     with pytest.raises(LakebedError) as error:
-        restore(farm.place("db"), checkpoint)
+        restore(databases.place("db"), checkpoint)
     assert error.value.kind == "corruption"
     assert error.value.facts["path"] == manifest_path(pinned)
-    assert farm.rows("db") == now
+    assert databases.rows("db") == now
 
 
-def test_a_clone_is_restored_with_its_ancestors_files(farm: Farm) -> None:
+def test_a_clone_is_restored_with_its_ancestors_files(databases: FaultyDatabases) -> None:
     """A clone's checkpoint may name ancestors' files: they are held for it, and read after the restore."""
-    _, _, now = two_states(farm)
-    create_clone(farm.place("clone"), farm.url("db"))
-    made = create_checkpoint(farm.place("clone"))
-    with farm.open("clone") as db:
+    _, _, now = two_states(databases)
+    create_clone(databases.place("clone"), databases.url("db"))
+    made = create_checkpoint(databases.place("clone"))
+    with databases.open("clone") as db:
         db.put(b"mine", b"1")
         db.compact(full=True)
-    farm.collect("clone")
-    assert farm.newest("clone").external_databases
-    restore(farm.place("clone"), made.id)
-    farm.collect("clone", "db")
-    assert farm.rows("clone") == now
+    databases.collect("clone")
+    assert databases.newest("clone").external_databases
+    restore(databases.place("clone"), made.id)
+    databases.collect("clone", "db")
+    assert databases.rows("clone") == now
 
 
-def test_a_usurper_at_any_call_fences_the_restore_or_comes_after_it(farm: Farm) -> None:
+def test_a_usurper_at_any_call_fences_the_restore_or_comes_after_it(databases: FaultyDatabases) -> None:
     """A writer that opens in the middle of a restore writes on the old state or the restored one, never a mixture."""
-    checkpoint, before, now = two_states(farm)
-    base = farm.save()
-    recording = RecordingStore(farm.root)
-    restore(farm.place("db", way=recording), checkpoint)
+    checkpoint, before, now = two_states(databases)
+    base = databases.save()
+    recording = RecordingStore(databases.root)
+    restore(databases.place("db", through=recording), checkpoint)
     outcomes = set()
     for index in range(len(recording.trace)):
-        farm.put_back(base)
+        databases.put_back(base)
         met: list[int] = []
 
         def usurp(at: int, call: Any, index: int = index, met: list[int] = met) -> None:
             if at == index and not met:
                 met.append(at)
-                with farm.open("db") as db:
+                with databases.open("db") as db:
                     db.put(b"usurper", b"1")
 
         try:
-            restore(farm.place("db", way=FaultyStore(farm.root, faults=usurp)), checkpoint, take_over=True)
+            restore(
+                databases.place("db", through=FaultyStore(databases.root, faults=usurp)), checkpoint, take_over=True
+            )
             outcomes.add("restored")
         except Fenced:
             outcomes.add("fenced")
-        rows = farm.rows("db")
+        rows = databases.rows("db")
         if b"usurper" in rows:
             del rows[b"usurper"]
             assert rows in (before, now)
         else:  # restored after it: then what it wrote is in the kept present
             assert rows == before
-            kept = [one for one in list_checkpoints(farm.place("db")) if one.expires_at_ms is not None]
-            assert any(farm.rows("db", one.id).get(b"usurper") == b"1" for one in kept)
+            kept = [one for one in list_checkpoints(databases.place("db")) if one.expires_at_ms is not None]
+            assert any(databases.rows("db", one.id).get(b"usurper") == b"1" for one in kept)
     assert outcomes == {"restored", "fenced"}
 
 
-def test_a_collector_at_any_call_takes_nothing_that_is_needed(farm: Farm) -> None:
+def test_a_collector_at_any_call_takes_nothing_that_is_needed(databases: FaultyDatabases) -> None:
     """A checkpoint that is deleted, and collected, in the middle of a restore is restored whole or refused."""
-    checkpoint, before, now = two_states(farm)
-    base = farm.save()
-    recording = RecordingStore(farm.root)
-    restore(farm.place("db", way=recording), checkpoint)
+    checkpoint, before, now = two_states(databases)
+    base = databases.save()
+    recording = RecordingStore(databases.root)
+    restore(databases.place("db", through=recording), checkpoint)
     outcomes = set()
     for index in range(len(recording.trace)):
-        farm.put_back(base)
+        databases.put_back(base)
         met: list[int] = []
 
         def collect(at: int, call: Any, index: int = index, met: list[int] = met) -> None:
             if at == index and not met:
                 met.append(at)
-                delete_checkpoint(farm.place("db"), checkpoint)
-                collect_once(farm.place("db"), options=AT_ONCE)
+                delete_checkpoint(databases.place("db"), checkpoint)
+                collect_once(databases.place("db"), options=AT_ONCE)
 
         try:
-            restore(farm.place("db", way=FaultyStore(farm.root, faults=collect)), checkpoint)
+            restore(databases.place("db", through=FaultyStore(databases.root, faults=collect)), checkpoint)
             outcomes.add("restored")
-            assert farm.rows("db") == before
+            assert databases.rows("db") == before
         except InvalidRequest:
             outcomes.add("refused")
-            assert farm.rows("db") == now
+            assert databases.rows("db") == now
     assert outcomes == {"restored", "refused"}
 
 
-def test_every_fault_at_every_call_of_a_restore(farm: Farm) -> None:
+def test_every_fault_at_every_call_of_a_restore(databases: FaultyDatabases) -> None:
     """Crash, lost reply, refusal and late landing anywhere: old state or new, and the retry finishes."""
-    checkpoint, before, now = two_states(farm)
+    checkpoint, before, now = two_states(databases)
 
     def check() -> None:
-        assert farm.rows("db") == before
-        kept = [one for one in list_checkpoints(farm.place("db")) if one.expires_at_ms is not None]
-        first = next(one.id for one in kept if farm.rows("db", one.id) == now)
-        farm.collect("db")
-        assert (farm.rows("db"), farm.rows("db", first)) == (before, now)
-        farm.clock.advance(KEEP_FOR.total_seconds() + 1)
-        farm.collect("db")
-        assert farm.rows("db") == before == farm.rows("db", checkpoint)
-        assert farm.unreferenced("db") == []
+        assert databases.rows("db") == before
+        kept = [one for one in list_checkpoints(databases.place("db")) if one.expires_at_ms is not None]
+        first = next(one.id for one in kept if databases.rows("db", one.id) == now)
+        databases.collect("db")
+        assert (databases.rows("db"), databases.rows("db", first)) == (before, now)
+        databases.clock.advance(KEEP_FOR.total_seconds() + 1)
+        databases.collect("db")
+        assert databases.rows("db") == before == databases.rows("db", checkpoint)
+        assert databases.unreferenced("db") == []
 
     def verb(place: DatabaseLocation) -> object:
         return restore(place, checkpoint)
 
     def retry() -> object:
-        assert farm.rows("db") in (before, now)
-        return restore(farm.place("db"), checkpoint, take_over=True)
+        assert databases.rows("db") in (before, now)
+        return restore(databases.place("db"), checkpoint, take_over=True)
 
-    assert strike_everywhere(farm, verb, retry, check, name="db") > 60
+    assert check_every_fault(databases, verb, retry, check, name="db") > 60
 
 
-def test_a_crashed_restore_holds_nothing_for_ever(farm: Farm) -> None:
+def test_a_crashed_restore_holds_nothing_for_ever(databases: FaultyDatabases) -> None:
     """The hold on the wanted version goes with the next writer, so deleting the checkpoint later frees its files."""
-    checkpoint, _, _ = two_states(farm)
-    base = farm.save()
-    recording = RecordingStore(farm.root)
-    restore(farm.place("db", way=recording), checkpoint)
+    checkpoint, _, _ = two_states(databases)
+    base = databases.save()
+    recording = RecordingStore(databases.root)
+    restore(databases.place("db", through=recording), checkpoint)
     held = set()
     for index in [one.index for one in recording.changes()]:
-        farm.put_back(base)
+        databases.put_back(base)
         with suppress(Crashed):
-            way = FaultyStore(farm.root, faults={index: Fault.CRASH_AFTER})
-            restore(farm.place("db", way=way), checkpoint)
-        held.add([one.owner.kind for one in farm.newest("db").checkpoints].count("writer"))
-        claim_writer(farm.place("db"), take_over=True)
-        kinds = [one.owner.kind for one in farm.newest("db").checkpoints]
+            through = FaultyStore(databases.root, faults={index: Fault.CRASH_AFTER})
+            restore(databases.place("db", through=through), checkpoint)
+        held.add([one.owner.kind for one in databases.newest("db").checkpoints].count("writer"))
+        claim_writer(databases.place("db"), take_over=True)
+        kinds = [one.owner.kind for one in databases.newest("db").checkpoints]
         assert kinds.count("writer") == 1
         assert set(kinds) == {"user", "writer"}
     assert held == {0, 1}

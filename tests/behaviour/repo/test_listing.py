@@ -15,21 +15,21 @@ from lakebed.repo.options import RangeOptions, RepositoryOptions
 from lakebed.repo.rows import rows_of
 from lakebed.repo.staging.listing import CHUNK_ROW_COUNT, SEEK_ROW_COUNT, Listed, decode_entries, list_entries
 from lakebed.repo.staging.write import stage_many
-from worlds.repo.staging import BRANCH, StagingScene
+from worlds.repo.staging import BRANCH, StagedBranch
 
 WORDS = ["a", "a/", "a/b", "a/b/c", "a/b/d", "ab", "a0", "b/", "b//c", "b/c", "é/x", "é", "日本/語", "z"]
 
 
-def lines_of(scene: StagingScene, prefix: str = "", **arguments: object) -> list[str]:
+def lines_of(branch: StagedBranch, prefix: str = "", **arguments: object) -> list[str]:
     """The paths of a listing."""
-    with scene.view() as view:
+    with branch.view() as view:
         return [line.path for line in view.list(prefix, **arguments)]  # type: ignore[arg-type]
 
 
-def pages_of(scene: StagingScene, amount: int, prefix: str = "", delimiter: str = "") -> Iterator[str]:
+def pages_of(branch: StagedBranch, amount: int, prefix: str = "", delimiter: str = "") -> Iterator[str]:
     """The same, page by page, each going on behind the last line of the one before."""
     after = ""
-    while page := lines_of(scene, prefix, after=after, delimiter=delimiter, amount=amount):
+    while page := lines_of(branch, prefix, after=after, delimiter=delimiter, amount=amount):
         assert len(page) <= amount
         yield from page
         after = page[-1]
@@ -46,65 +46,65 @@ def folded(paths: list[str], prefix: str, delimiter: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def layered() -> tuple[StagingScene, list[str]]:
+def layered() -> tuple[StagedBranch, list[str]]:
     """A branch with rows, tombstones and clears in a head, a compacted metarange, sealed tokens and staging."""
     rng = random.Random(7)
     ranges = RangeOptions(entry_count_min=4, raggedness=8, entry_count_max=16)
-    scene = StagingScene(
+    branch = StagedBranch(
         {word + str(number): "head" for number in range(8) for word in WORDS},
         options=RepositoryOptions(ranges=ranges, background=False),
     )
-    for move in (scene.compact, scene.seal, scene.seal, lambda: None):
-        scene.delete(*rng.sample(list(scene.shown()), 20))
+    for move in (branch.compact, branch.seal, branch.seal, lambda: None):
+        branch.delete(*rng.sample(list(branch.shown()), 20))
         for word in rng.sample(WORDS, 8):
-            scene.put(word + rng.choice("0123/x"), "staged")
+            branch.put(word + rng.choice("0123/x"), "staged")
         if rng.random() < 0.7:
-            scene.delete_prefix(rng.choice(["a/b", "b/", "é"]))
+            branch.delete_prefix(rng.choice(["a/b", "b/", "é"]))
         move()
-    return scene, list(scene.shown())
+    return branch, list(branch.shown())
 
 
 @pytest.mark.parametrize("delimiter", ["", "/", "b", "/b", "語"])
 @pytest.mark.parametrize("prefix", ["", "a", "a/", "a/b", "b/", "b//", "é", "nothing"])
-def test_a_delimiter_folds_as_by_hand(layered: tuple[StagingScene, list[str]], prefix: str, delimiter: str) -> None:
+def test_a_delimiter_folds_as_by_hand(layered: tuple[StagedBranch, list[str]], prefix: str, delimiter: str) -> None:
     """Whatever the layers hold, a listing is the fold of what is shown."""
-    scene, paths = layered
-    assert lines_of(scene, prefix, delimiter=delimiter) == folded(paths, prefix, delimiter)
+    branch, paths = layered
+    assert lines_of(branch, prefix, delimiter=delimiter) == folded(paths, prefix, delimiter)
 
 
 @pytest.mark.parametrize("delimiter", ["", "/"])
-def test_pages_of_any_size_are_one_listing(layered: tuple[StagingScene, list[str]], delimiter: str) -> None:
+def test_pages_of_any_size_are_one_listing(layered: tuple[StagedBranch, list[str]], delimiter: str) -> None:
     """Going on behind the last line of a page loses nothing and repeats nothing."""
-    scene, paths = layered
+    branch, paths = layered
     for prefix in ("", "a/"):
         whole = folded(paths, prefix, delimiter)
         for amount in (1, 2, 3, 7, len(whole), 1000):
-            assert list(pages_of(scene, amount, prefix, delimiter)) == whole
+            assert list(pages_of(branch, amount, prefix, delimiter)) == whole
 
 
-def test_listing_goes_on_behind_any_text(layered: tuple[StagingScene, list[str]]) -> None:
+def test_listing_goes_on_behind_any_text(layered: tuple[StagedBranch, list[str]]) -> None:
     """`after` need not be a path: the fold of the paths behind it follows, without the common prefix that it is."""
-    scene, paths = layered
+    branch, paths = layered
     for after in ["", "a", "a/", "a/b", "a/b/zzz", "b", "b//", "zzz", "\U0010ffff", *paths[::9]]:
         for prefix, delimiter in (("", ""), ("", "/"), ("a/", "/"), ("b", "/")):
             rest = [path for path in paths if path.encode() > after.encode()]
             expected = [line for line in folded(rest, prefix, delimiter) if line != after]
-            assert lines_of(scene, prefix, after=after, delimiter=delimiter) == expected
+            assert lines_of(branch, prefix, after=after, delimiter=delimiter) == expected
 
 
 def test_paths_are_in_the_order_of_their_bytes() -> None:
     """Unicode sorts by its UTF-8 bytes, in every layer and across them."""
     paths = ["z", "é", "日", "\uffff", "😀", "a\u0301", "á", "~", "Ω"]
-    scene = StagingScene(dict.fromkeys(paths[::2], "x"))
+    branch = StagedBranch(dict.fromkeys(paths[::2], "x"))
     for path in paths[1::2]:
-        scene.put(path, "x")
-    assert lines_of(scene) == sorted(paths, key=str.encode)
+        branch.put(path, "x")
+    assert lines_of(branch) == sorted(paths, key=str.encode)
 
 
 def test_common_prefixes_carry_no_entry_and_entries_do() -> None:
     """Lines say what they are."""
-    scene = StagingScene({"a/1": "x", "b": "y"})
-    with scene.view() as view:
+    branch = StagedBranch({"a/1": "x", "b": "y"})
+    with branch.view() as view:
         first, second = view.list(delimiter="/")
     assert first == Listed("a/")
     assert first.is_prefix
@@ -117,14 +117,14 @@ def test_common_prefixes_carry_no_entry_and_entries_do() -> None:
 def test_amounts_that_cannot_be_are_refused(amount: object) -> None:
     """An amount is a number of lines."""
     with pytest.raises(InvalidRequest) as caught:
-        lines_of(StagingScene({"a": "x"}), amount=amount)
+        lines_of(StagedBranch({"a": "x"}), amount=amount)
     assert caught.value.kind == "invalid_amount"
 
 
 def test_an_amount_of_none_or_nothing() -> None:
     """Nothing is listed of an empty branch, and nothing when nothing is asked for."""
-    assert lines_of(StagingScene()) == []
-    assert lines_of(StagingScene({"a": "x"}), amount=0) == []
+    assert lines_of(StagedBranch()) == []
+    assert lines_of(StagedBranch({"a": "x"}), amount=0) == []
 
 
 class Rows:
@@ -182,52 +182,52 @@ def test_a_common_prefix_across_batches_is_listed_once() -> None:
 def test_the_first_line_of_a_large_branch_reads_one_range() -> None:
     """A page of one opens one range, and a page behind a path the range that holds what follows."""
     ranges = RangeOptions(entry_count_min=50, raggedness=1 << 40, entry_count_max=50)
-    scene = StagingScene(
+    branch = StagedBranch(
         {f"p{number:04}/x": "x" for number in range(1000)}, options=RepositoryOptions(ranges=ranges, background=False)
     )
-    scene.put("p0000/y", "x")
+    branch.put("p0000/y", "x")
     for after, delimiter in (("", ""), ("", "/"), ("p0500", ""), ("p0500/", "/")):
-        with scene.home.committed.count() as counts:
-            assert len(lines_of(scene, after=after, delimiter=delimiter, amount=1)) == 1
+        with branch.home.committed.count() as counts:
+            assert len(lines_of(branch, after=after, delimiter=delimiter, amount=1)) == 1
         assert counts.ranges_read <= 2
 
 
 def test_cleared_stretches_are_never_read() -> None:
     """After everything below a prefix was deleted at once, none of its ranges is opened by a listing."""
     ranges = RangeOptions(entry_count_min=50, raggedness=1 << 40, entry_count_max=50)
-    scene = StagingScene(
+    branch = StagedBranch(
         {f"{folder}/{number:04}": "x" for folder in "abc" for number in range(500)},
         options=RepositoryOptions(ranges=ranges, background=False),
     )
-    scene.delete_prefix("b/")
-    with scene.home.committed.count() as counts:
-        assert len(lines_of(scene)) == 1000
+    branch.delete_prefix("b/")
+    with branch.home.committed.count() as counts:
+        assert len(lines_of(branch)) == 1000
     assert counts.ranges_read == 20
-    scene.delete_prefix("")
-    scene.put("b/x", "x")
-    with scene.home.committed.count() as counts:
-        assert lines_of(scene) == ["b/x"]
+    branch.delete_prefix("")
+    branch.put("b/x", "x")
+    with branch.home.committed.count() as counts:
+        assert lines_of(branch) == ["b/x"]
     assert counts.ranges_read == 0
 
 
 def test_a_branch_with_many_tombstones_lists_what_is_left() -> None:
     """Before and after a compaction the same is listed; after it nothing is left to skip."""
-    scene = StagingScene()
+    branch = StagedBranch()
     stage_many(
-        scene.home,
+        branch.home,
         branch=BRANCH,
         entries=[
             (f"{number:06}", Entry("s3://b/k", number, "c", 0, metadata={"is": "x"})) for number in range(100_000)
         ],
     )
-    scene.commit()
+    branch.commit()
     deleted = [f"{number:06}" for number in range(100_000) if number != 77_777]
-    assert scene.delete(*deleted) == 99_999
-    assert lines_of(scene) == lines_of(scene, amount=1) == lines_of(scene, delimiter="/") == ["077777"]
-    assert list(pages_of(scene, 1)) == ["077777"]
-    scene.compact()
-    with scene.home.committed.count() as counts:
-        assert lines_of(scene) == ["077777"]
+    assert branch.delete(*deleted) == 99_999
+    assert lines_of(branch) == lines_of(branch, amount=1) == lines_of(branch, delimiter="/") == ["077777"]
+    assert list(pages_of(branch, 1)) == ["077777"]
+    branch.compact()
+    with branch.home.committed.count() as counts:
+        assert lines_of(branch) == ["077777"]
     assert counts.ranges_read == 1
 
 

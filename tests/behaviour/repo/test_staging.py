@@ -22,24 +22,24 @@ from lakebed.repo.staging.view import branch_view
 from lakebed.repo.staging.write import stage, stage_if_absent, stage_if_match, stage_many
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
-from worlds.repo.staging import BRANCH, StagingScene
+from worlds.repo.staging import BRANCH, StagedBranch
 
 
-def staged_keys(scene: StagingScene) -> list[bytes]:
+def staged_keys(branch: StagedBranch) -> list[bytes]:
     """Keys of all staged rows, without what is before their tokens."""
-    prefix = scene.home.keys.staging()
-    with scene.home.key_value.snapshot() as snapshot:
+    prefix = branch.home.keys.staging()
+    with branch.home.key_value.snapshot() as snapshot:
         return [key[len(prefix) :] for key, _ in snapshot.scan(prefix, prefix + b"\xff")]
 
 
 def test_what_is_staged_is_read() -> None:
     """A put is visible at once, over whatever was committed, and the newest put of a path counts."""
-    scene = StagingScene({"a": "old", "b": "kept"})
-    scene.put("a", "new")
-    scene.put("c", "first")
-    scene.put("c", "second")
-    assert scene.shown() == {"a": "new", "b": "kept", "c": "second"}
-    with scene.view() as view:
+    branch = StagedBranch({"a": "old", "b": "kept"})
+    branch.put("a", "new")
+    branch.put("c", "first")
+    branch.put("c", "second")
+    assert branch.shown() == {"a": "new", "b": "kept", "c": "second"}
+    with branch.view() as view:
         entry = view.get("a")
         assert entry is not None
         assert entry.metadata == {"is": "new"}
@@ -50,87 +50,87 @@ def test_what_is_staged_is_read() -> None:
 @pytest.mark.parametrize("move", ["seal", "compact", "commit"])
 def test_a_delete_hides_every_older_layer(move: str) -> None:
     """A deleted path is gone, wherever it was, and comes back with a put."""
-    scene = StagingScene({"a": "1", "b": "1"})
-    scene.put("c", "1")
-    getattr(scene, move)()
-    assert scene.delete("a", "c", "nowhere") == 2
-    assert scene.shown() == {"b": "1"}
-    assert scene.delete("a") == 0
-    scene.put("a", "2")
-    assert scene.shown() == {"a": "2", "b": "1"}
+    branch = StagedBranch({"a": "1", "b": "1"})
+    branch.put("c", "1")
+    getattr(branch, move)()
+    assert branch.delete("a", "c", "nowhere") == 2
+    assert branch.shown() == {"b": "1"}
+    assert branch.delete("a") == 0
+    branch.put("a", "2")
+    assert branch.shown() == {"a": "2", "b": "1"}
 
 
 def test_a_delete_of_nothing_writes_nothing() -> None:
     """What is nowhere needs no tombstone."""
-    scene = StagingScene({"a": "1"})
-    assert scene.delete("b") == 0
-    assert staged_keys(scene) == []
+    branch = StagedBranch({"a": "1"})
+    assert branch.delete("b") == 0
+    assert staged_keys(branch) == []
 
 
 def test_an_entry_that_is_only_staged_is_removed_without_a_tombstone() -> None:
     """No row is left of a path that no older layer has; one that an older layer has leaves a tombstone."""
-    scene = StagingScene({"a": "1"})
-    scene.put("a", "2")
-    scene.put("b", "2")
-    assert scene.delete("a", "b") == 2
-    assert staged_keys(scene) == [scene.record.staging.id.encode() + b"/a"]
-    assert scene.shown() == {}
+    branch = StagedBranch({"a": "1"})
+    branch.put("a", "2")
+    branch.put("b", "2")
+    assert branch.delete("a", "b") == 2
+    assert staged_keys(branch) == [branch.record.staging.id.encode() + b"/a"]
+    assert branch.shown() == {}
 
 
 def test_a_staged_entry_over_a_cleared_layer_leaves_no_tombstone() -> None:
     """Below a cleared prefix there is nothing to hide."""
-    scene = StagingScene({"d/a": "1"})
-    assert scene.delete_prefix("d/")
-    scene.put("d/a", "2")
-    assert scene.delete("d/a") == 1
-    assert staged_keys(scene) == []
-    assert scene.shown() == {}
+    branch = StagedBranch({"d/a": "1"})
+    assert branch.delete_prefix("d/")
+    branch.put("d/a", "2")
+    assert branch.delete("d/a") == 1
+    assert staged_keys(branch) == []
+    assert branch.shown() == {}
 
 
 def test_a_deleted_prefix_costs_no_row() -> None:
     """Everything below a prefix goes with one change of the record; what is written later is not hidden."""
-    scene = StagingScene({"a/1": "x", "a/2": "x", "ab": "x", "b": "x"})
-    scene.put("a/3", "x")
-    before = staged_keys(scene)
-    assert scene.delete_prefix("a/")
-    assert staged_keys(scene) == before
-    assert scene.shown() == {"ab": "x", "b": "x"}
-    scene.put("a/2", "again")
-    scene.seal()
-    assert scene.shown() == {"a/2": "again", "ab": "x", "b": "x"}
-    assert not scene.delete_prefix("nothing/")
-    assert scene.delete_prefix("")
-    assert scene.shown() == {}
-    with scene.view() as view:
+    branch = StagedBranch({"a/1": "x", "a/2": "x", "ab": "x", "b": "x"})
+    branch.put("a/3", "x")
+    before = staged_keys(branch)
+    assert branch.delete_prefix("a/")
+    assert staged_keys(branch) == before
+    assert branch.shown() == {"ab": "x", "b": "x"}
+    branch.put("a/2", "again")
+    branch.seal()
+    assert branch.shown() == {"a/2": "again", "ab": "x", "b": "x"}
+    assert not branch.delete_prefix("nothing/")
+    assert branch.delete_prefix("")
+    assert branch.shown() == {}
+    with branch.view() as view:
         assert view.get("a/2") is None
         assert view.get_many(["a/2", "b"]) == [None, None]
 
 
 def test_prefixes_that_are_deleted_again_and_again_leave_a_short_list() -> None:
     """Each deletion seals; from the bound on the branch is compacted first, and what it shows stays the same."""
-    scene = StagingScene({"kept": "x"}, options=RepositoryOptions(background=False, sealed_tokens_max=4))
+    branch = StagedBranch({"kept": "x"}, options=RepositoryOptions(background=False, sealed_tokens_max=4))
     for number in range(20):
-        scene.put(f"tmp/{number}", "x")
-        assert scene.delete_prefix("tmp/")
-        assert len(scene.record.sealed) <= 5
-        assert scene.shown() == {"kept": "x"}
-    assert scene.differences() == []
+        branch.put(f"tmp/{number}", "x")
+        assert branch.delete_prefix("tmp/")
+        assert len(branch.record.sealed) <= 5
+        assert branch.shown() == {"kept": "x"}
+    assert branch.differences() == []
 
 
 def test_a_conditional_put_looks_through_all_layers() -> None:
     """What is visible anywhere is met; what was deleted is not; and our own earlier try is success."""
-    scene = StagingScene({"a": "1"})
-    entry = scene.entry("2")
+    branch = StagedBranch({"a": "1"})
+    entry = branch.entry("2")
     with pytest.raises(AlreadyExists) as caught:
-        stage_if_absent(scene.home, branch=BRANCH, path="a", entry=entry)
+        stage_if_absent(branch.home, branch=BRANCH, path="a", entry=entry)
     assert caught.value.kind == "path_exists"
-    scene.delete("a")
-    stage_if_absent(scene.home, branch=BRANCH, path="a", entry=entry)
-    for move in (scene.seal, scene.compact, scene.commit):
+    branch.delete("a")
+    stage_if_absent(branch.home, branch=BRANCH, path="a", entry=entry)
+    for move in (branch.seal, branch.compact, branch.commit):
         move()
-        stage_if_absent(scene.home, branch=BRANCH, path="a", entry=entry)
+        stage_if_absent(branch.home, branch=BRANCH, path="a", entry=entry)
         with pytest.raises(AlreadyExists):
-            stage_if_absent(scene.home, branch=BRANCH, path="a", entry=scene.entry("2"))
+            stage_if_absent(branch.home, branch=BRANCH, path="a", entry=branch.entry("2"))
 
 
 def stage_over_any(home: RepositoryContext, *, branch: str, path: str, entry: Entry) -> None:
@@ -140,11 +140,11 @@ def stage_over_any(home: RepositoryContext, *, branch: str, path: str, entry: En
 
 def test_an_entry_is_staged_over_the_one_that_was_expected() -> None:
     """Over no other one, wherever the layers have it; a repetition of an earlier try is success."""
-    scene = StagingScene({"a": "0"})
+    branch = StagedBranch({"a": "0"})
 
     def over(expected: str | None, entry: Entry) -> None:
         stage_if_match(
-            scene.home,
+            branch.home,
             branch=BRANCH,
             path="a",
             entry=entry,
@@ -152,30 +152,30 @@ def test_an_entry_is_staged_over_the_one_that_was_expected() -> None:
         )
 
     last = "0"
-    for number, move in enumerate((scene.seal, scene.compact, scene.commit, lambda: None), 1):
+    for number, move in enumerate((branch.seal, branch.compact, branch.commit, lambda: None), 1):
         for wrong in ("other", None):
             with pytest.raises(Conflict) as caught:
-                over(wrong, scene.entry("lost"))
+                over(wrong, branch.entry("lost"))
             assert caught.value.kind == "path_changed"
-        entry = scene.entry(f"{number}")
+        entry = branch.entry(f"{number}")
         over(last, entry)
         move()
         over(last, entry)  # its reply was lost
         last = f"{number}"
-        assert scene.shown() == {"a": last}
-    scene.delete("a")
+        assert branch.shown() == {"a": last}
+    branch.delete("a")
     with pytest.raises(Conflict):
-        over(last, scene.entry("lost"))
-    over(None, scene.entry("new"))
-    assert scene.shown() == {"a": "new"}
+        over(last, branch.entry("lost"))
+    over(None, branch.entry("new"))
+    assert branch.shown() == {"a": "new"}
 
 
 @pytest.mark.parametrize("as_columns", [False, True])
 def test_many_entries_are_staged_at_once(as_columns: bool) -> None:
     """One call stages any number of paths, from pairs or from columns; of a path that repeats the last counts."""
-    scene = StagingScene()
-    entries = [(f"part-{number:03}", scene.entry(str(number))) for number in range(300)]
-    entries.append(("part-000", scene.entry("last")))
+    branch = StagedBranch()
+    entries = [(f"part-{number:03}", branch.entry(str(number))) for number in range(300)]
+    entries.append(("part-000", branch.entry("last")))
     given: object = entries
     if as_columns:
         given = pa.table(
@@ -190,21 +190,21 @@ def test_many_entries_are_staged_at_once(as_columns: bool) -> None:
                 ),
             }
         )
-    assert stage_many(scene.home, branch=BRANCH, entries=given) == 300  # type: ignore[arg-type]
-    shown = scene.shown()
+    assert stage_many(branch.home, branch=BRANCH, entries=given) == 300  # type: ignore[arg-type]
+    shown = branch.shown()
     assert len(shown) == 300
     assert shown["part-000"] == "last"
     assert shown["part-299"] == "299"
-    assert stage_many(scene.home, branch=BRANCH, entries=[]) == 0
+    assert stage_many(branch.home, branch=BRANCH, entries=[]) == 0
 
 
 def test_a_batch_with_one_bad_entry_stages_nothing() -> None:
     """A batch is staged whole or not at all."""
-    scene = StagingScene()
+    branch = StagedBranch()
     with pytest.raises(InvalidRequest) as caught:
-        stage_many(scene.home, branch=BRANCH, entries=[("good", scene.entry("1")), ("a/../b", scene.entry("1"))])
+        stage_many(branch.home, branch=BRANCH, entries=[("good", branch.entry("1")), ("a/../b", branch.entry("1"))])
     assert caught.value.kind == "invalid_path"
-    assert scene.shown() == {}
+    assert branch.shown() == {}
 
 
 @pytest.mark.parametrize(
@@ -229,9 +229,9 @@ def test_a_batch_with_one_bad_entry_stages_nothing() -> None:
 )
 def test_columns_that_are_no_entries_are_refused(columns: dict[str, list[object]], kind: str | None) -> None:
     """Missing, empty and wrong columns are named in one sentence."""
-    scene = StagingScene()
+    branch = StagedBranch()
     with pytest.raises(InvalidRequest) as caught:
-        stage_many(scene.home, branch=BRANCH, entries=pa.table(columns))
+        stage_many(branch.home, branch=BRANCH, entries=pa.table(columns))
     assert caught.value.kind == (kind or "invalid_columns")
 
 
@@ -241,13 +241,13 @@ def test_columns_that_are_no_entries_are_refused(columns: dict[str, list[object]
 )
 def test_odd_paths_are_paths(path: str) -> None:
     """Any text without a step upwards names an object, through every layer."""
-    scene = StagingScene({path: "1"})
-    assert scene.shown() == {path: "1"}
-    scene.put(path, "2")
-    scene.compact()
-    assert scene.shown() == {path: "2"}
-    assert scene.delete(path) == 1
-    assert scene.shown() == {}
+    branch = StagedBranch({path: "1"})
+    assert branch.shown() == {path: "1"}
+    branch.put(path, "2")
+    branch.compact()
+    assert branch.shown() == {path: "2"}
+    assert branch.delete(path) == 1
+    assert branch.shown() == {}
 
 
 @pytest.mark.parametrize(
@@ -266,18 +266,18 @@ def test_odd_paths_are_paths(path: str) -> None:
 )
 def test_paths_that_cannot_be_are_refused(path: str, kind: str) -> None:
     """A bad path is refused by every verb that writes, and nothing changes."""
-    scene = StagingScene()
+    branch = StagedBranch()
     for write in (
-        lambda: scene.put(path, "1"),
-        lambda: scene.delete(path),
-        lambda: stage_if_absent(scene.home, branch=BRANCH, path=path, entry=scene.entry("1")),
-        lambda: stage_over_any(scene.home, branch=BRANCH, path=path, entry=scene.entry("1")),
-        lambda: stage_many(scene.home, branch=BRANCH, entries=[(path, scene.entry("1"))]),
+        lambda: branch.put(path, "1"),
+        lambda: branch.delete(path),
+        lambda: stage_if_absent(branch.home, branch=BRANCH, path=path, entry=branch.entry("1")),
+        lambda: stage_over_any(branch.home, branch=BRANCH, path=path, entry=branch.entry("1")),
+        lambda: stage_many(branch.home, branch=BRANCH, entries=[(path, branch.entry("1"))]),
     ):
         with pytest.raises(InvalidRequest) as caught:
             write()
         assert caught.value.kind == kind
-    assert staged_keys(scene) == []
+    assert staged_keys(branch) == []
 
 
 @pytest.mark.parametrize(
@@ -300,59 +300,59 @@ def test_paths_that_cannot_be_are_refused(path: str, kind: str) -> None:
 )
 def test_entries_that_cannot_be_are_refused(entry: Entry, kind: str) -> None:
     """A bad entry is refused with one sentence, and nothing changes."""
-    scene = StagingScene()
+    branch = StagedBranch()
     with pytest.raises(InvalidRequest) as caught:
-        stage(scene.home, branch=BRANCH, path="a", entry=entry)
+        stage(branch.home, branch=BRANCH, path="a", entry=entry)
     assert caught.value.kind == kind
-    assert scene.shown() == {}
+    assert branch.shown() == {}
 
 
 def test_writes_to_a_branch_that_is_not_there_say_so() -> None:
     """Every verb names the branch it did not find."""
-    scene = StagingScene()
-    for branch, error in (("other", NotFound), ("no such name", InvalidRequest)):
+    branch = StagedBranch()
+    for name, error in (("other", NotFound), ("no such name", InvalidRequest)):
         for verb in (stage, stage_if_absent, stage_over_any):
             with pytest.raises(error):
-                verb(scene.home, branch=branch, path="a", entry=scene.entry("1"))
+                verb(branch.home, branch=name, path="a", entry=branch.entry("1"))
         with pytest.raises(error):
-            stage_many(scene.home, branch=branch, entries=[])
+            stage_many(branch.home, branch=name, entries=[])
 
 
 def test_an_upload_that_a_collection_may_have_taken_is_refused() -> None:
     """An address below the boundary is not staged, one above it is; imported objects have no age."""
     clock = ManualClock()
-    scene = StagingScene(environment=Environment(clock=clock))
-    old = scene.entry("old")
+    branch = StagedBranch(environment=Environment(clock=clock))
+    old = branch.entry("old")
     clock.advance(3600)
-    scene.home.key_value.set(scene.home.keys.boundary, ulid_at(clock.now_ms()).encode())
+    branch.home.key_value.set(branch.home.keys.boundary, ulid_at(clock.now_ms()).encode())
     for verb in (stage, stage_if_absent, stage_over_any):
         with pytest.raises(Conflict) as caught:
-            verb(scene.home, branch=BRANCH, path="a", entry=old)
+            verb(branch.home, branch=BRANCH, path="a", entry=old)
         assert caught.value.kind == "upload_expired"
     with pytest.raises(Conflict):
-        stage_many(scene.home, branch=BRANCH, entries=[("b", scene.entry("new")), ("a", old)])
-    assert scene.shown() == {}
-    scene.put("a", "new")
-    stage(scene.home, branch=BRANCH, path="b", entry=Entry("s3://elsewhere/b", 1, "", 0, metadata={"is": "imported"}))
-    assert scene.shown() == {"a": "new", "b": "imported"}
+        stage_many(branch.home, branch=BRANCH, entries=[("b", branch.entry("new")), ("a", old)])
+    assert branch.shown() == {}
+    branch.put("a", "new")
+    stage(branch.home, branch=BRANCH, path="b", entry=Entry("s3://elsewhere/b", 1, "", 0, metadata={"is": "imported"}))
+    assert branch.shown() == {"a": "new", "b": "imported"}
 
 
 def test_what_was_acknowledged_outlives_the_process(tmp_path: Path) -> None:
     """On a database in a folder, every verb's effect is there when the folder is opened again."""
     with closing(open_key_value(tmp_path / "records", durable=False)) as key_value:
-        scene = StagingScene({"a": "1", "b": "1", "d/x": "1"}, key_value=key_value)
-        scene.put("c", "1")
-        stage_many(scene.home, branch=BRANCH, entries=[(f"many/{n:03}", scene.entry("1")) for n in range(200)])
-        scene.seal()
-        scene.delete("b", "c", "many/007")
-        scene.delete_prefix("d/")
-        scene.put("d/y", "1")
-        stage_if_absent(scene.home, branch=BRANCH, path="e", entry=scene.entry("1"))
+        branch = StagedBranch({"a": "1", "b": "1", "d/x": "1"}, key_value=key_value)
+        branch.put("c", "1")
+        stage_many(branch.home, branch=BRANCH, entries=[(f"many/{n:03}", branch.entry("1")) for n in range(200)])
+        branch.seal()
+        branch.delete("b", "c", "many/007")
+        branch.delete_prefix("d/")
+        branch.put("d/y", "1")
+        stage_if_absent(branch.home, branch=BRANCH, path="e", entry=branch.entry("1"))
         expected = {"a": "1", "d/y": "1", "e": "1"} | {f"many/{n:03}": "1" for n in range(200) if n != 7}
-        assert scene.shown() == expected
-        differences = scene.differences()
+        assert branch.shown() == expected
+        differences = branch.differences()
     with closing(open_key_value(tmp_path / "records", durable=False)) as key_value:
-        again = replace(scene.home, key_value=key_value)
+        again = replace(branch.home, key_value=key_value)
         with key_value.snapshot() as snapshot:
             record, _ = load_branch(again, BRANCH, snapshot=snapshot)
             view = branch_view(again, record, snapshot=snapshot)
@@ -367,17 +367,17 @@ def test_what_was_acknowledged_outlives_the_process(tmp_path: Path) -> None:
 
 def test_a_protected_branch_takes_no_writes() -> None:
     """Every verb asks the protection rules first."""
-    scene = StagingScene({"a": "1"})
-    protect(scene.home, "ma*")
+    branch = StagedBranch({"a": "1"})
+    protect(branch.home, "ma*")
     for write in (
-        lambda: scene.put("b", "1"),
-        lambda: scene.delete("a"),
-        lambda: scene.delete_prefix(""),
-        lambda: stage_if_absent(scene.home, branch=BRANCH, path="b", entry=scene.entry("1")),
-        lambda: stage_over_any(scene.home, branch=BRANCH, path="b", entry=scene.entry("1")),
-        lambda: stage_many(scene.home, branch=BRANCH, entries=[("b", scene.entry("1"))]),
+        lambda: branch.put("b", "1"),
+        lambda: branch.delete("a"),
+        lambda: branch.delete_prefix(""),
+        lambda: stage_if_absent(branch.home, branch=BRANCH, path="b", entry=branch.entry("1")),
+        lambda: stage_over_any(branch.home, branch=BRANCH, path="b", entry=branch.entry("1")),
+        lambda: stage_many(branch.home, branch=BRANCH, entries=[("b", branch.entry("1"))]),
     ):
         with pytest.raises(InvalidRequest) as caught:
             write()
         assert caught.value.kind == "protected_branch"
-    assert scene.shown() == {"a": "1"}
+    assert branch.shown() == {"a": "1"}

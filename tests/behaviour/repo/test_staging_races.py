@@ -14,9 +14,9 @@ from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.repo.entry import ulid_at
 from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.staging.write import delete_many, delete_prefix, stage, stage_if_absent, stage_many
-from worlds.repo.staging import BRANCH, StagingScene
+from worlds.repo.staging import BRANCH, StagedBranch
 
-Verb = Callable[[StagingScene], object]
+Verb = Callable[[StagedBranch], object]
 
 
 class Interrupted(MemoryKeyValue):
@@ -88,35 +88,35 @@ class Interrupted(MemoryKeyValue):
         self._lose()
 
 
-def scene_and_store(committed: Mapping[str, str] | None = None) -> tuple[StagingScene, Interrupted]:
-    """A scene on a store that can be interrupted."""
+def branch_and_store(committed: Mapping[str, str] | None = None) -> tuple[StagedBranch, Interrupted]:
+    """A branch on a store that can be interrupted."""
     store = Interrupted()
-    return StagingScene(committed, key_value=store, options=RepositoryOptions(background=False)), store
+    return StagedBranch(committed, key_value=store, options=RepositoryOptions(background=False)), store
 
 
-def put(scene: StagingScene) -> object:
+def put(branch: StagedBranch) -> object:
     """A put."""
-    return stage(scene.home, branch=BRANCH, path="a", entry=scene.entry("2"))
+    return stage(branch.home, branch=BRANCH, path="a", entry=branch.entry("2"))
 
 
-def put_if_absent(scene: StagingScene) -> object:
+def put_if_absent(branch: StagedBranch) -> object:
     """A conditional put of another path."""
-    return stage_if_absent(scene.home, branch=BRANCH, path="b", entry=scene.entry("2"))
+    return stage_if_absent(branch.home, branch=BRANCH, path="b", entry=branch.entry("2"))
 
 
-def put_many(scene: StagingScene) -> object:
+def put_many(branch: StagedBranch) -> object:
     """A batch."""
-    return stage_many(scene.home, branch=BRANCH, entries=[(path, scene.entry("2")) for path in ("a", "b", "c")])
+    return stage_many(branch.home, branch=BRANCH, entries=[(path, branch.entry("2")) for path in ("a", "b", "c")])
 
 
-def take_away(scene: StagingScene) -> object:
+def take_away(branch: StagedBranch) -> object:
     """A delete of a committed and of a staged path."""
-    return delete_many(scene.home, branch=BRANCH, paths=["a", "staged"])
+    return delete_many(branch.home, branch=BRANCH, paths=["a", "staged"])
 
 
-def take_all_away(scene: StagingScene) -> object:
+def take_all_away(branch: StagedBranch) -> object:
     """A delete of everything."""
-    return delete_prefix(scene.home, branch=BRANCH, prefix="")
+    return delete_prefix(branch.home, branch=BRANCH, prefix="")
 
 
 EXPECTED = {
@@ -136,87 +136,87 @@ def test_nothing_is_lost_when_the_branch_moves_between_two_steps(verb: Verb, mov
     A compaction and a commit read the sealed tokens at once and drop them, so a row that came too late would be lost.
     """
     for at in range(100):
-        scene, store = scene_and_store({"a": "1", "k": "1"})
-        scene.put("staged", "1")
-        store.interrupt(getattr(scene, move), before=at)
-        verb(scene)
+        branch, store = branch_and_store({"a": "1", "k": "1"})
+        branch.put("staged", "1")
+        store.interrupt(getattr(branch, move), before=at)
+        verb(branch)
         if not store.disarm():
             break
-        assert scene.shown() == EXPECTED[verb], f"interrupted before call {at}"
-        scene.compact()
-        assert scene.shown() == EXPECTED[verb], f"interrupted before call {at}, then compacted"
+        assert branch.shown() == EXPECTED[verb], f"interrupted before call {at}"
+        branch.compact()
+        assert branch.shown() == EXPECTED[verb], f"interrupted before call {at}, then compacted"
     assert 2 < at < 100
 
 
 @pytest.mark.parametrize("verb", EXPECTED)
 def test_a_branch_that_moves_at_every_step_is_a_conflict(verb: Verb) -> None:
     """A write that never finds the branch at rest says so, and has written nothing that anybody reads."""
-    scene, store = scene_and_store({"a": "1"})
-    scene.put("staged", "1")
-    before = scene.shown()
-    store.every_time, store.act = True, scene.seal
+    branch, store = branch_and_store({"a": "1"})
+    branch.put("staged", "1")
+    before = branch.shown()
+    store.every_time, store.act = True, branch.seal
     with pytest.raises(Conflict) as caught:
-        verb(scene)
+        verb(branch)
     assert caught.value.kind == "branch_moved"
     store.disarm()
-    assert scene.shown() == before
+    assert branch.shown() == before
 
 
 @pytest.mark.parametrize("verb", EXPECTED)
 def test_a_lost_reply_of_a_write_that_happened_is_success(verb: Verb) -> None:
     """The store is asked what became of it."""
-    scene, store = scene_and_store({"a": "1", "k": "1"})
-    scene.put("staged", "1")
+    branch, store = branch_and_store({"a": "1", "k": "1"})
+    branch.put("staged", "1")
     store.lose_reply = True
-    verb(scene)
+    verb(branch)
     assert not store.lose_reply
-    assert scene.shown() == EXPECTED[verb]
+    assert branch.shown() == EXPECTED[verb]
 
 
 @pytest.mark.parametrize("verb", [put, put_if_absent, take_away])
 def test_a_write_that_did_not_happen_and_gave_no_reply_is_said_to_be_unclear(verb: Verb) -> None:
     """Nobody is told that a write happened which did not."""
-    scene, store = scene_and_store({"a": "1", "k": "1"})
-    scene.put("staged", "1")
-    before = scene.shown()
+    branch, store = branch_and_store({"a": "1", "k": "1"})
+    branch.put("staged", "1")
+    before = branch.shown()
     store.drop_write = True
     with pytest.raises(OutcomeUnknown):
-        verb(scene)
-    assert scene.shown() == before
+        verb(branch)
+    assert branch.shown() == before
 
 
 @pytest.mark.parametrize("move", ["seal", "compact", "commit"])
 def test_a_conditional_put_answers_truthfully_after_a_raced_commit(move: str) -> None:
     """The reply was lost, the row was committed, the caller tries again: it is there, and it is ours, so success."""
-    scene, store = scene_and_store()
-    entry = scene.entry("ours")
+    branch, store = branch_and_store()
+    entry = branch.entry("ours")
     store.lose_reply = True
 
     def move_on() -> None:
-        getattr(scene, move)()
+        getattr(branch, move)()
         if move != "seal":  # the token was dropped: what it has left is cleaned up before anybody asks
-            prefix = scene.home.keys.staging()
+            prefix = branch.home.keys.staging()
             store.write(deletes=[key for key, _ in store.snapshot().scan(prefix, prefix + b"\xff")])
 
     store.after_loss = move_on
     with pytest.raises(OutcomeUnknown) if move != "seal" else nullcontext():
-        stage_if_absent(scene.home, branch=BRANCH, path="a", entry=entry)
+        stage_if_absent(branch.home, branch=BRANCH, path="a", entry=entry)
     assert not store.lose_reply
-    stage_if_absent(scene.home, branch=BRANCH, path="a", entry=entry)
-    assert scene.shown() == {"a": "ours"}
+    stage_if_absent(branch.home, branch=BRANCH, path="a", entry=entry)
+    assert branch.shown() == {"a": "ours"}
     with pytest.raises(AlreadyExists):
-        stage_if_absent(scene.home, branch=BRANCH, path="a", entry=scene.entry("ours"))
+        stage_if_absent(branch.home, branch=BRANCH, path="a", entry=branch.entry("ours"))
 
 
 def test_of_two_conditional_puts_one_wins() -> None:
     """Somebody else's put of the path between look and write is met, in every order."""
     for at in range(100):
-        scene, store = scene_and_store()
-        store.interrupt(lambda scene=scene: scene.put("b", "theirs"), before=at)  # type: ignore[misc]
+        branch, store = branch_and_store()
+        store.interrupt(lambda branch=branch: branch.put("b", "theirs"), before=at)  # type: ignore[misc]
         try:
-            put_if_absent(scene)
+            put_if_absent(branch)
         except AlreadyExists:
-            assert scene.shown() == {"b": "theirs"}
+            assert branch.shown() == {"b": "theirs"}
             continue
         assert not store.disarm(), f"the put that came before call {at} was overwritten"
         break
@@ -226,41 +226,41 @@ def test_of_two_conditional_puts_one_wins() -> None:
 def test_a_collection_that_begins_between_look_and_write_is_seen() -> None:
     """An upload that becomes too old while it is being staged is refused."""
     for at in range(100):
-        scene, store = scene_and_store({"a": "1"})
-        boundary = ulid_at(scene.home.now_ms() + 60_000).encode()
-        act = partial(store.set, scene.home.keys.boundary, boundary)
+        branch, store = branch_and_store({"a": "1"})
+        boundary = ulid_at(branch.home.now_ms() + 60_000).encode()
+        act = partial(store.set, branch.home.keys.boundary, boundary)
         store.interrupt(act, before=at)
         error = None
         try:
-            put(scene)
+            put(branch)
         except Conflict as conflict:
             error = conflict
         if not store.disarm():
             break
         assert error is not None
         assert error.kind == "upload_expired"
-        assert scene.shown() == {"a": "1"}
+        assert branch.shown() == {"a": "1"}
     assert 1 < at < 100
 
 
 def test_a_branch_that_is_deleted_meanwhile_is_not_found() -> None:
     """No row is left behind in the token of a branch that is gone."""
-    scene, store = scene_and_store({"a": "1"})
-    store.interrupt(lambda: store.delete(scene.key), before=3)
+    branch, store = branch_and_store({"a": "1"})
+    store.interrupt(lambda: store.delete(branch.key), before=3)
     with pytest.raises(NotFound):
-        put(scene)
-    prefix = scene.home.keys.staging()
+        put(branch)
+    prefix = branch.home.keys.staging()
     with store.snapshot() as snapshot:
         assert list(snapshot.scan(prefix, prefix + b"\xff")) == []
 
 
 def test_a_removed_entry_is_not_brought_back_by_a_compaction() -> None:
     """A compaction that reads the entry before it is removed makes the delete leave a tombstone over what it kept."""
-    scene, store = scene_and_store()
-    scene.put("staged", "1")
-    store.interrupt(scene.compact, before=2)
-    assert scene.delete("staged") == 1
+    branch, store = branch_and_store()
+    branch.put("staged", "1")
+    store.interrupt(branch.compact, before=2)
+    assert branch.delete("staged") == 1
     assert store.disarm()
-    assert scene.shown() == {}
-    scene.compact()
-    assert scene.shown() == {}
+    assert branch.shown() == {}
+    branch.compact()
+    assert branch.shown() == {}

@@ -11,109 +11,109 @@ from lakebed.repo.staging.listing import SEEK_ROW_COUNT
 from lakebed.repo.staging.uncommitted import is_dirty, uncommitted
 from lakebed.repo.staging.write import stage_many
 from worlds.repo.operations import diff_uncommitted
-from worlds.repo.staging import BRANCH, StagingScene
+from worlds.repo.staging import BRANCH, StagedBranch
 
 LAYERS = ["compact", "seal"]
 
 
-def dirty(scene: StagingScene) -> bool:
+def dirty(branch: StagedBranch) -> bool:
     """Whether anything is uncommitted."""
-    with scene.home.key_value.snapshot() as snapshot:
-        return is_dirty(scene.home, snapshot, scene.record)
+    with branch.home.key_value.snapshot() as snapshot:
+        return is_dirty(branch.home, snapshot, branch.record)
 
 
 def test_a_fresh_branch_has_no_difference() -> None:
     """A branch that shows what its head has is clean."""
-    scene = StagingScene({"a": "1"})
-    assert scene.differences() == []
-    assert not dirty(scene)
+    branch = StagedBranch({"a": "1"})
+    assert branch.differences() == []
+    assert not dirty(branch)
 
 
 @pytest.mark.parametrize("earlier", LAYERS)
 def test_added_and_deleted_again_is_nothing(earlier: str) -> None:
     """First stale case: what an earlier layer added and a later one deleted is no difference."""
-    scene = StagingScene({"a": "1"})
-    scene.put("b", "new")
-    getattr(scene, earlier)()
-    assert scene.differences() == [("b", "added")]
-    scene.delete("b")
-    assert scene.differences() == []
-    assert not dirty(scene)
+    branch = StagedBranch({"a": "1"})
+    branch.put("b", "new")
+    getattr(branch, earlier)()
+    assert branch.differences() == [("b", "added")]
+    branch.delete("b")
+    assert branch.differences() == []
+    assert not dirty(branch)
 
 
 @pytest.mark.parametrize("earlier", LAYERS)
 def test_changed_and_changed_back_is_nothing(earlier: str) -> None:
     """Second stale case: what is again as the head has it is no difference, though it was uploaded anew."""
-    scene = StagingScene({"a": "1"})
-    scene.put("a", "2")
-    getattr(scene, earlier)()
-    assert scene.differences() == [("a", "changed")]
-    scene.put("a", "1")
-    assert scene.differences() == []
-    assert not dirty(scene)
+    branch = StagedBranch({"a": "1"})
+    branch.put("a", "2")
+    getattr(branch, earlier)()
+    assert branch.differences() == [("a", "changed")]
+    branch.put("a", "1")
+    assert branch.differences() == []
+    assert not dirty(branch)
 
 
 @pytest.mark.parametrize("earlier", LAYERS)
 def test_removed_and_restored_is_nothing(earlier: str) -> None:
     """Third stale case: what was deleted and put again is no difference."""
-    scene = StagingScene({"a": "1", "b": "1"})
-    scene.delete("a")
-    getattr(scene, earlier)()
-    assert scene.differences() == [("a", "removed")]
-    scene.put("a", "1")
-    assert scene.differences() == []
-    assert not dirty(scene)
+    branch = StagedBranch({"a": "1", "b": "1"})
+    branch.delete("a")
+    getattr(branch, earlier)()
+    assert branch.differences() == [("a", "removed")]
+    branch.put("a", "1")
+    assert branch.differences() == []
+    assert not dirty(branch)
 
 
 @pytest.mark.parametrize("earlier", LAYERS)
 @pytest.mark.parametrize("later", LAYERS)
 def test_the_stale_cases_stay_nothing_whatever_the_last_layer_is(earlier: str, later: str) -> None:
     """All three at once, with the last layer sealed or compacted too, beside differences that stay."""
-    scene = StagingScene({"back": "1", "changed": "1", "gone": "1", "restored": "1"})
+    branch = StagedBranch({"back": "1", "changed": "1", "gone": "1", "restored": "1"})
     for path, text in (("added-and-gone", "1"), ("back", "2"), ("changed", "2"), ("new", "1")):
-        scene.put(path, text)
-    scene.delete("restored", "gone")
-    getattr(scene, earlier)()
-    scene.delete("added-and-gone")
-    scene.put("back", "1")
-    scene.put("restored", "1")
-    getattr(scene, later)()
-    assert scene.differences() == [("changed", "changed"), ("gone", "removed"), ("new", "added")]
-    assert dirty(scene)
+        branch.put(path, text)
+    branch.delete("restored", "gone")
+    getattr(branch, earlier)()
+    branch.delete("added-and-gone")
+    branch.put("back", "1")
+    branch.put("restored", "1")
+    getattr(branch, later)()
+    assert branch.differences() == [("changed", "changed"), ("gone", "removed"), ("new", "added")]
+    assert dirty(branch)
 
 
 @pytest.mark.parametrize("earlier", LAYERS)
 def test_a_cleared_prefix_removes_what_the_head_has_below_it(earlier: str) -> None:
     """Below a cleared prefix the head's paths are removed, those that came since were never there, puts count again."""
-    scene = StagingScene({"a/1": "x", "a/2": "x", "a/3": "x", "b": "x"})
-    scene.put("a/new", "x")
-    scene.put("a/2", "y")
-    getattr(scene, earlier)()
-    scene.delete_prefix("a/")
-    scene.put("a/1", "x")
-    scene.put("a/3", "z")
-    assert scene.differences() == [("a/2", "removed"), ("a/3", "changed")]
-    getattr(scene, earlier)()
-    assert scene.differences() == [("a/2", "removed"), ("a/3", "changed")]
-    scene.delete_prefix("")
-    assert scene.differences() == [("a/1", "removed"), ("a/2", "removed"), ("a/3", "removed"), ("b", "removed")]
-    assert scene.differences(start=b"a/2", end=b"a/3") == [("a/2", "removed")]
-    assert dirty(scene)
+    branch = StagedBranch({"a/1": "x", "a/2": "x", "a/3": "x", "b": "x"})
+    branch.put("a/new", "x")
+    branch.put("a/2", "y")
+    getattr(branch, earlier)()
+    branch.delete_prefix("a/")
+    branch.put("a/1", "x")
+    branch.put("a/3", "z")
+    assert branch.differences() == [("a/2", "removed"), ("a/3", "changed")]
+    getattr(branch, earlier)()
+    assert branch.differences() == [("a/2", "removed"), ("a/3", "changed")]
+    branch.delete_prefix("")
+    assert branch.differences() == [("a/1", "removed"), ("a/2", "removed"), ("a/3", "removed"), ("b", "removed")]
+    assert branch.differences(start=b"a/2", end=b"a/3") == [("a/2", "removed")]
+    assert dirty(branch)
 
 
 def test_an_empty_prefix_was_cleared_for_nothing() -> None:
     """Clearing what only staging had leaves a clean branch."""
-    scene = StagingScene({"b": "x"})
-    scene.put("a/1", "x")
-    scene.delete_prefix("a/")
-    assert scene.differences() == []
-    assert not dirty(scene)
+    branch = StagedBranch({"b": "x"})
+    branch.put("a/1", "x")
+    branch.delete_prefix("a/")
+    assert branch.differences() == []
+    assert not dirty(branch)
 
 
-def large_scene() -> StagingScene:
+def large_branch() -> StagedBranch:
     """A head of 20 ranges of 50 paths each."""
     ranges = RangeOptions(entry_count_min=50, raggedness=1 << 40, entry_count_max=50)
-    return StagingScene(
+    return StagedBranch(
         {f"p{number:04}": "x" for number in range(1000)}, options=RepositoryOptions(ranges=ranges, background=False)
     )
 
@@ -121,64 +121,64 @@ def large_scene() -> StagingScene:
 @pytest.mark.parametrize(
     ("touch", "ranges"),
     [
-        (lambda scene: scene.put("p0510", "y"), 1),
-        (lambda scene: [scene.put(path, "y") for path in ("p0000", "p0001", "p0510", "p0999")], 3),
-        (lambda scene: scene.put("p0510x", "y"), 1),
-        (lambda scene: scene.put("q", "y"), 0),
-        (lambda scene: scene.delete(*(f"p{number:04}" for number in range(100, 150))), 1),
-        (lambda scene: scene.delete_prefix("p03"), 2),
+        (lambda branch: branch.put("p0510", "y"), 1),
+        (lambda branch: [branch.put(path, "y") for path in ("p0000", "p0001", "p0510", "p0999")], 3),
+        (lambda branch: branch.put("p0510x", "y"), 1),
+        (lambda branch: branch.put("q", "y"), 0),
+        (lambda branch: branch.delete(*(f"p{number:04}" for number in range(100, 150))), 1),
+        (lambda branch: branch.delete_prefix("p03"), 2),
     ],
     ids=["one", "three", "between", "behind", "dense", "cleared"],
 )
-def test_only_touched_ranges_of_the_head_are_read(touch: Callable[[StagingScene], object], ranges: int) -> None:
+def test_only_touched_ranges_of_the_head_are_read(touch: Callable[[StagedBranch], object], ranges: int) -> None:
     """The difference opens no range of the head in which nothing is staged or cleared."""
-    scene = large_scene()
-    touch(scene)
-    with scene.home.committed.count() as counts:
-        assert scene.differences()
+    branch = large_branch()
+    touch(branch)
+    with branch.home.committed.count() as counts:
+        assert branch.differences()
     assert counts.ranges_read == ranges
 
 
 def test_compacted_differences_read_only_ranges_that_differ() -> None:
     """After a compaction the two ranges that differ are read, whatever else the head holds."""
-    scene = large_scene()
-    scene.put("p0510", "y")
-    scene.compact()
-    with scene.home.committed.count() as counts:
-        assert scene.differences() == [("p0510", "changed")]
+    branch = large_branch()
+    branch.put("p0510", "y")
+    branch.compact()
+    with branch.home.committed.count() as counts:
+        assert branch.differences() == [("p0510", "changed")]
     assert counts.ranges_read == 2
 
 
 def test_whether_a_branch_is_dirty_reads_to_the_first_difference() -> None:
     """One range is enough to know, however much is deleted."""
-    scene = large_scene()
-    scene.delete_prefix("")
-    with scene.home.committed.count() as counts:
-        assert dirty(scene)
+    branch = large_branch()
+    branch.delete_prefix("")
+    with branch.home.committed.count() as counts:
+        assert dirty(branch)
     assert counts.ranges_read <= 2
 
 
 def test_only_the_given_tokens_count() -> None:
     """An operation that sealed asks for sealed tokens only: what is staged later is not in the difference."""
-    scene = StagingScene({"a": "1"})
-    scene.put("b", "1")
-    scene.seal()
-    scene.put("c", "1")
-    record = scene.record
-    with scene.home.key_value.snapshot() as snapshot:
-        batches = list(uncommitted(scene.home, snapshot, record, tokens=record.sealed))
-        assert is_dirty(scene.home, snapshot, record, tokens=record.sealed)
-        assert not is_dirty(scene.home, snapshot, record, tokens=())
+    branch = StagedBranch({"a": "1"})
+    branch.put("b", "1")
+    branch.seal()
+    branch.put("c", "1")
+    record = branch.record
+    with branch.home.key_value.snapshot() as snapshot:
+        batches = list(uncommitted(branch.home, snapshot, record, tokens=record.sealed))
+        assert is_dirty(branch.home, snapshot, record, tokens=record.sealed)
+        assert not is_dirty(branch.home, snapshot, record, tokens=())
     assert [path for batch in batches for path in batch.column("path").to_pylist()] == [b"b"]
 
 
 def test_differences_are_folded_as_listings_are() -> None:
     """A common prefix stands for all below it, however much that is: behind much of it the rest is sought anew."""
-    scene = StagingScene({"b/0": "x", "d/0": "x"})
+    branch = StagedBranch({"b/0": "x", "d/0": "x"})
     paths = ["a", *(f"b/{number}" for number in range(2 * SEEK_ROW_COUNT)), "b", "c/1/2", "d/0", "d/1", "é/x/y", "z"]
-    stage_many(scene.home, branch=BRANCH, entries=[(path, scene.entry("y")) for path in paths])
+    stage_many(branch.home, branch=BRANCH, entries=[(path, branch.entry("y")) for path in paths])
     for delimiter, prefix in (("/", ""), ("/", "c/"), ("/", "b"), ("", ""), ("/x", "")):
-        found = list(diff_uncommitted(scene.home, BRANCH, prefix=prefix, delimiter=delimiter))
-        with scene.view() as view:
+        found = list(diff_uncommitted(branch.home, BRANCH, prefix=prefix, delimiter=delimiter))
+        with branch.view() as view:
             assert [one.path for one in found] == [one.path for one in view.list(prefix, delimiter=delimiter)]
         assert all(one.is_prefix == (one.left is None and one.right is None) for one in found)

@@ -1,7 +1,7 @@
-"""Several databases in one memory, each actor with a way to the store of its own, so that faults strike one of them.
+"""Several databases in one memory, each process with its own wrapper of the store, so that faults strike one of them.
 
-Owns: `Farm`, what readers and checks see of its databases, and `strike_everywhere`, which runs a verb once for every
-fault at every call of it. Nothing runs in the background; time stands still until a test moves it.
+Owns: `FaultyDatabases`, what readers and checks see of its databases, and `check_every_fault`, which runs a verb once
+for every fault at every call of it. Nothing runs in the background; time stands still until a test moves it.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from lakebed.testing.recording import RecordingStore
 from lakebed.testing.wrapper import Call
 from worlds.table.world import InlineRuntime
 
-__all__ = ["AT_ONCE", "Farm", "Saved", "SkewedClock", "Strike", "strike_everywhere", "strikes"]
+__all__ = ["AT_ONCE", "FaultPoint", "FaultyDatabases", "Saved", "SkewedClock", "check_every_fault", "fault_points"]
 
 AT_ONCE: Final = CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0))
 
 
 class SkewedClock(ManualClock):
-    """A clock that shows another time than the farm's, by a constant."""
+    """A clock that shows another time than the databases's, by a constant."""
 
     def __init__(self, true: ManualClock, offset_ms: int) -> None:
         super().__init__()
@@ -48,12 +48,12 @@ class SkewedClock(ManualClock):
         self._offset_ms = offset_ms
 
     def now_ms(self) -> int:
-        """The farm's time, wrongly."""
+        """The databases's time, wrongly."""
         return self._true.now_ms() + self._offset_ms
 
 
 class _StoreClock(ManualClock):
-    """The store's clock: the farm's, but while objects are put back with the times that they had."""
+    """The store's clock: the databases's, but while objects are put back with the times that they had."""
 
     def __init__(self, true: ManualClock) -> None:
         super().__init__()
@@ -67,12 +67,12 @@ class _StoreClock(ManualClock):
 
 @dataclass(frozen=True)
 class Saved:
-    """What a farm held: body and time (Unix ms) of every object."""
+    """What the databases held: body and time (Unix ms) of every object."""
 
     objects: Mapping[str, tuple[bytes, int]]
 
 
-class Farm:
+class FaultyDatabases:
     """Databases by name, in one memory."""
 
     def __init__(self, seed: int = 7) -> None:
@@ -81,25 +81,25 @@ class Farm:
         self._store_clock = _StoreClock(self.clock)
         self.environment = Environment(clock=self.clock, rng=random.Random(seed), runtime=InlineRuntime())
         self.root: ObjectStore = open_store(
-            f"memory://{uuid.uuid4().hex}/farm", environment=replace(self.environment, clock=self._store_clock)
+            f"memory://{uuid.uuid4().hex}/databases", environment=replace(self.environment, clock=self._store_clock)
         )
 
     def url(self, name: str) -> str:
         """A database's URL."""
         return f"{self.root.root_url}/{name}"
 
-    def place(self, name: str, *, way: Any = None, clock: Any = None) -> DatabaseLocation:
-        """A database's place, reached through `way` (a wrapper of the root), with its own clock if asked."""
-        way = way or self.root
+    def place(self, name: str, *, through: Any = None, clock: Any = None) -> DatabaseLocation:
+        """A database's place, reached `through` a wrapper of the root, with its own clock if asked."""
+        through = through or self.root
         environment = self.environment
         if clock is not None:
             environment = Environment(clock=clock, rng=environment.rng, runtime=environment.runtime)
 
         def open_url(url: str) -> ObjectStore:
             inside = url.removeprefix(self.root.root_url + "/")
-            return way.sub(inside) if inside != url else open_store(url, environment=environment)
+            return through.sub(inside) if inside != url else open_store(url, environment=environment)
 
-        return DatabaseLocation(way.sub(name), environment, open_url)
+        return DatabaseLocation(through.sub(name), environment, open_url)
 
     def open(self, name: str, **settings: Any) -> Database:
         """Open for writing, over whatever lease there is, without background work."""
@@ -178,7 +178,7 @@ class Farm:
 
 
 @dataclass(frozen=True)
-class Strike:
+class FaultPoint:
     """One fault at one call of a verb."""
 
     index: int
@@ -188,7 +188,7 @@ class Strike:
     """A late change lands before the retry, not after it."""
 
 
-def strikes(trace: list[Call]) -> list[Strike]:
+def fault_points(trace: list[Call]) -> list[FaultPoint]:
     """Every fault that means something at every call of a verb."""
     found = []
     for index, call in enumerate(trace):
@@ -197,54 +197,54 @@ def strikes(trace: list[Call]) -> list[Strike]:
             faults += [Fault.LOST_REPLY, Fault.CRASH_AFTER, Fault.LATE, Fault.CRASH_LATE]
         for fault in faults:
             for land_first in (True, False) if fault in (Fault.LATE, Fault.CRASH_LATE) else (True,):
-                found.append(Strike(index, call, fault, land_first))
+                found.append(FaultPoint(index, call, fault, land_first))
     return found
 
 
-def strike_everywhere(
-    farm: Farm,
+def check_every_fault(
+    databases: FaultyDatabases,
     verb: Callable[[DatabaseLocation], object],
     retry: Callable[[], object],
     check: Callable[[], None],
     *,
     name: str,
 ) -> int:
-    """Run a verb from the present state once for each strike, retry it, and check; returns how many strikes there were.
+    """Run a verb from the present state once for each fault point, retry it, and check; returns how many there were.
 
     Args:
-        verb: takes the place that the faults are on the way to.
+        verb: takes a location whose store has the faults.
         retry: what a user does afterwards, over a sound store.
     """
-    base = farm.save()
-    recording = RecordingStore(farm.root)
-    verb(farm.place(name, way=recording))
+    base = databases.save()
+    recording = RecordingStore(databases.root)
+    verb(databases.place(name, through=recording))
     check()
     calls = [one.call for one in recording.trace]
     assert calls
-    todo = strikes(calls)
+    todo = fault_points(calls)
     visited = set()
-    for strike in todo:
-        farm.put_back(base)
-        way = FaultyStore(farm.root, faults={strike.index: strike.fault})
+    for point in todo:
+        databases.put_back(base)
+        through = FaultyStore(databases.root, faults={point.index: point.fault})
         try:
-            verb(farm.place(name, way=way))
+            verb(databases.place(name, through=through))
             failed = False
         except (Crashed, LakebedError):
             failed = True
-        assert [(index, met) for index, _, met in way.met] == [(strike.index, strike.fault)]
-        visited.add(strike)
-        if strike.land_first:
-            way.land()
+        assert [(index, met) for index, _, met in through.met] == [(point.index, point.fault)]
+        visited.add(point)
+        if point.land_first:
+            through.land()
         try:
             retry()
         except NotFound:
-            assert failed, f"{strike}: the verb succeeded, and its retry finds nothing"
+            assert failed, f"{point}: the verb succeeded, and its retry finds nothing"
             raise
-        way.land()
+        through.land()
         try:
             check()
         except (AssertionError, LakebedError) as error:
-            raise AssertionError(f"after {strike}: {error}") from error
+            raise AssertionError(f"after {point}: {error}") from error
     assert visited == set(todo)
-    farm.put_back(base)
+    databases.put_back(base)
     return len(visited)

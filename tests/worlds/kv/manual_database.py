@@ -1,7 +1,7 @@
-"""A small database that is driven step by step: `Shop`, for tests of what happens beside a writer.
+"""A small database that is driven step by step: `ManualDatabase`, for tests of what happens beside a writer.
 
 Owns: short words for what such tests do. Rows are numbers: the value says which, so a wrong row is noticed. Invariants:
-no thread, no time but the manual clock's; two shops never have a file id in common, because what was read of a file
+no thread, no time but the manual clock's; two databases never have a file id in common, because what was read of a file
 stays in the process's cache.
 """
 
@@ -27,7 +27,7 @@ from lakebed.reclaim.model import ReclaimReport
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 
-__all__ = ["Shop", "key_of", "number_of", "value_of"]
+__all__ = ["ManualDatabase", "key_of", "number_of", "value_of"]
 
 _BY_HAND: Final = DatabaseOptions(background=False, compaction=False, cache_bytes=1 << 20)
 _READ_BY_HAND: Final = ReaderOptions(background=False, cache_bytes=0)
@@ -52,14 +52,14 @@ def number_of(key: bytes) -> int:
 
 
 @dataclass
-class Shop:
+class ManualDatabase:
     """A database in memory, with a clock that stands still.
 
     Example:
-        >>> shop = Shop.new()
-        >>> shop.write(1, 2)
-        >>> with shop.reader() as reader:
-        ...     shop.numbers(reader)
+        >>> manual = ManualDatabase.new()
+        >>> manual.write(1, 2)
+        >>> with manual.reader() as reader:
+        ...     manual.numbers(reader)
         [1, 2]
     """
 
@@ -68,15 +68,15 @@ class Shop:
     environment: Environment
 
     @classmethod
-    def new(cls) -> Shop:
+    def new(cls) -> ManualDatabase:
         """An empty place."""
         clock = ManualClock()
         environment = Environment(clock=clock, rng=random.Random(next(_SEEDS)))
-        return cls(open_store(f"memory://{uuid.uuid4()}/shop", environment=environment), clock, environment)
+        return cls(open_store(f"memory://{uuid.uuid4()}/manual", environment=environment), clock, environment)
 
-    def copy(self) -> Shop:
+    def copy(self) -> ManualDatabase:
         """The same objects at another place, at the same time."""
-        other = Shop.new()
+        other = ManualDatabase.new()
         other.clock.advance(self.clock.monotonic_s())
         for meta in self.store.list():
             other.store.put(meta.path, self.store.get(meta.path))

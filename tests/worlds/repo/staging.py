@@ -1,8 +1,8 @@
 """A repository's one branch, moved by hand: for tests of staging, where a test decides when a token is sealed.
 
-Owns: `StagingScene`, a home in memory (or on whatever key-value store is given) with a branch ``main``, and the moves
-of the branch that elsewhere belong to commits and compactions, here without any of their care. Invariants: what a scene
-shows is read only through `lakebed.repo.staging`.
+Owns: `StagedBranch`, a context in memory (or on whatever key-value store is given) with a branch ``main``, and the moves
+of the branch that elsewhere belong to commits and compactions, here without any of their checks. Invariants: what a
+branch shows is read only through `lakebed.repo.staging`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from lakebed.repo.staging.view import View, branch_view
 from lakebed.repo.staging.write import delete, delete_many, delete_prefix, stage
 from lakebed.runtime import Environment
 
-__all__ = ["BRANCH", "StagingScene"]
+__all__ = ["BRANCH", "StagedBranch"]
 
 BRANCH = "main"
-"""The scene's branch."""
+"""The branch's branch."""
 
 
-class StagingScene:
+class StagedBranch:
     """A branch, moved by hand.
 
     Args:
@@ -48,10 +48,10 @@ class StagingScene:
         options, environment: of the home.
 
     Example:
-        >>> scene = StagingScene({"a": "1"})
-        >>> scene.put("b", "2")
-        >>> scene.seal()
-        >>> scene.shown()
+        >>> branch = StagedBranch({"a": "1"})
+        >>> branch.put("b", "2")
+        >>> branch.seal()
+        >>> branch.shown()
         {'a': '1', 'b': '2'}
     """
 

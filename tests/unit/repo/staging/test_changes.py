@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lakebed.repo.model import StagingToken
 from lakebed.repo.staging.changes import changes_of, cleared_by, is_cleared, left_of
-from worlds.repo.staging import StagingScene
+from worlds.repo.staging import StagedBranch
 
 short = st.text("ab/\u00e9", max_size=3)
 tokens = st.lists(st.builds(StagingToken, st.just("t"), st.none() | short), max_size=5)
@@ -44,16 +44,16 @@ def test_what_is_left_of_a_range_is_what_is_not_cleared(
 
 def test_changes_say_what_tokens_do_together() -> None:
     """Newer rows win, tombstones stay, and rows below a clear of a newer token are not read."""
-    scene = StagingScene({"a/1": "x", "b": "x"})
-    scene.put("a/2", "old")
-    scene.put("c", "old")
-    scene.delete_prefix("a/")
-    scene.put("a/3", "new")
-    scene.put("c", "new")
-    scene.delete("b")
-    scene.seal()
-    with scene.home.key_value.snapshot() as snapshot:
-        changes = changes_of(scene.home, snapshot, scene.record.sealed)
+    branch = StagedBranch({"a/1": "x", "b": "x"})
+    branch.put("a/2", "old")
+    branch.put("c", "old")
+    branch.delete_prefix("a/")
+    branch.put("a/3", "new")
+    branch.put("c", "new")
+    branch.delete("b")
+    branch.seal()
+    with branch.home.key_value.snapshot() as snapshot:
+        changes = changes_of(branch.home, snapshot, branch.record.sealed)
         for _ in range(2):  # they can be read again
             rows = [row for batch in changes.rows() for row in batch.to_pylist()]
             assert [(row["path"], row["value"] == b"") for row in rows] == [

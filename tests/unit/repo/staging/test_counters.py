@@ -7,7 +7,7 @@ import pytest
 from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.staging.counters import BranchCounts, Counters
 from lakebed.repo.staging.sensor import count_branch, wanted_compactions
-from worlds.repo.staging import BRANCH, StagingScene
+from worlds.repo.staging import BRANCH, StagedBranch
 
 OPTIONS = RepositoryOptions(
     compaction_staged_min=10, compaction_tombstones_min=4, compaction_sealed_min=3, background=False
@@ -58,43 +58,43 @@ def test_what_a_publish_drops_is_forgotten_and_the_rest_stays() -> None:
 
 def test_verbs_feed_the_counts() -> None:
     """Puts, deletes, batches and prefixes are counted where they happen."""
-    scene = StagingScene({f"a/{number}": "1" for number in range(5)}, options=OPTIONS)
-    with scene.home.key_value.snapshot() as snapshot:
-        assert count_branch(scene.home, BRANCH, scene.record, snapshot=snapshot) == BranchCounts()
-    scene.put("b", "1")
-    scene.put("c", "1")
-    scene.delete("c", "a/1", "a/2")
-    assert scene.home.counters.counts(BRANCH) == BranchCounts(1, 2, 0)
-    scene.delete_prefix("a/")
-    assert scene.home.counters.counts(BRANCH) == BranchCounts(1, 3, 1)
-    assert wanted_compactions(scene.home) == []
-    scene.delete("b")
-    assert wanted_compactions(scene.home) == [(BRANCH, "tombstones")]
+    branch = StagedBranch({f"a/{number}": "1" for number in range(5)}, options=OPTIONS)
+    with branch.home.key_value.snapshot() as snapshot:
+        assert count_branch(branch.home, BRANCH, branch.record, snapshot=snapshot) == BranchCounts()
+    branch.put("b", "1")
+    branch.put("c", "1")
+    branch.delete("c", "a/1", "a/2")
+    assert branch.home.counters.counts(BRANCH) == BranchCounts(1, 2, 0)
+    branch.delete_prefix("a/")
+    assert branch.home.counters.counts(BRANCH) == BranchCounts(1, 3, 1)
+    assert wanted_compactions(branch.home) == []
+    branch.delete("b")
+    assert wanted_compactions(branch.home) == [(BRANCH, "tombstones")]
 
 
 def test_a_new_process_counts_what_is_there() -> None:
     """The counts of a process that began later are those of the store, once for each branch, and bounded."""
-    scene = StagingScene({f"a/{number}": "1" for number in range(9)}, options=OPTIONS)
-    scene.delete("a/1", "a/2", "a/3")
-    scene.put("b", "1")
-    scene.seal()
-    record = scene.record
-    later = StagingScene(key_value=scene.home.key_value, options=OPTIONS)
-    scene.replace(commit_id=record.commit_id, staging=record.staging, sealed=record.sealed)
+    branch = StagedBranch({f"a/{number}": "1" for number in range(9)}, options=OPTIONS)
+    branch.delete("a/1", "a/2", "a/3")
+    branch.put("b", "1")
+    branch.seal()
+    record = branch.record
+    later = StagedBranch(key_value=branch.home.key_value, options=OPTIONS)
+    branch.replace(commit_id=record.commit_id, staging=record.staging, sealed=record.sealed)
     with later.home.key_value.snapshot() as snapshot:
         assert count_branch(later.home, BRANCH, record, snapshot=snapshot) == BranchCounts(1, 3, 1)
-    scene.delete("a/4")
+    branch.delete("a/4")
     with later.home.key_value.snapshot() as snapshot:
         assert count_branch(later.home, BRANCH, record, snapshot=snapshot) == BranchCounts(1, 3, 1)
 
 
 def test_counting_goes_no_further_than_the_threshold() -> None:
     """A branch with far more than the threshold is not read through to know that it wants a compaction."""
-    scene = StagingScene(options=OPTIONS)
+    branch = StagedBranch(options=OPTIONS)
     for number in range(30):
-        scene.put(f"{number:02}", "1")
-    scene.home.counters.forget(BRANCH)
-    with scene.home.key_value.snapshot() as snapshot:
-        counts = count_branch(scene.home, BRANCH, scene.record, snapshot=snapshot)
+        branch.put(f"{number:02}", "1")
+    branch.home.counters.forget(BRANCH)
+    with branch.home.key_value.snapshot() as snapshot:
+        counts = count_branch(branch.home, BRANCH, branch.record, snapshot=snapshot)
     assert counts.staged_entries in (10, 30)
     assert counts.why(OPTIONS) == "staged_entries"
