@@ -1,8 +1,8 @@
 """A repository's one branch, moved by hand: for tests of staging, where a test decides when a token is sealed.
 
-Owns: `StagedBranch`, a context in memory (or on whatever key-value store is given) with a branch ``main``, and the moves
-of the branch that elsewhere belong to commits and compactions, here without any of their checks. Invariants: what a
-branch shows is read only through `lakebed.repo.staging`.
+Owns: `StagedBranch`, a context in memory (or on whatever key-value store is given) with a branch ``main``, and the
+moves of the branch that elsewhere belong to commits and compactions, here without any of their checks. Invariants: what
+a branch shows is read only through `lakebed.repo.staging`.
 """
 
 from __future__ import annotations
