@@ -1,28 +1,29 @@
-"""A branch as an object-storage port: whatever is written against the port can live inside a branch.
+"""A branch as an object-storage port: what is written against the port can live inside a branch.
 
 Owns: what each operation of `ObjectStore` is on a branch. Invariants:
 - A put uploads first and stages then, so what is listed can be read; ``create_only`` has exactly one winner, for the
-  staging area says whose entry is visible (`lakebed.repo.staging.write.stage_if_absent`).
-- Every operation sees one moment of the branch, a listing the moment at which it began.
-- A delete is a tombstone: the bytes stay for as long as a commit has them, then until a collection (`is_versioned`).
-- Over a tag, a commit or any reference but a branch's own it shows the commit that was meant when it was opened, and
-  refuses to write.
-- Whatever a store cannot do for the moment it calls `Unavailable`, as any store: a branch that others seal all the
-  time is tried again for a while first.
+  staging area decides whose entry is visible (`lakebed.repo.staging.write.stage_if_absent`).
+- Every operation sees one moment of the branch, a listing the moment at which it began; through a server each page of
+  a listing shows its own moment.
+- A delete is a tombstone: the bytes stay while a commit has them, then until a collection (`is_versioned`).
+- Over a tag, a commit or any other reference it shows the commit that was meant when it was opened, and refuses to
+  write.
+- A temporary failure is `Unavailable`, as of any store: a branch that others seal all the time is tried again for a
+  while first.
 
 Paths are those of the port, and must be ones that a branch takes; paths that only a branch takes (with empty segments,
 with a slash at an end) are not seen. Requests are counted as a store's: one an operation. What they cost below is
-counted by the repository's own store. Does not know: how entries are staged, merged or collected.
+counted by the repository's own store. Does not know: how entries are staged, merged or collected, or how a server is
+reached (`ReferenceObjects`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from typing_extensions import Buffer
 
@@ -32,145 +33,193 @@ from lakebed.objects.counting import Kind, RequestCounter
 from lakebed.objects.limits import StoreLimits
 from lakebed.objects.memory import absent, occupied
 from lakebed.objects.path import check_folder, check_path, is_path, join_path
-from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, Listing, ObjectMeta, RequestCounts
-from lakebed.objects.streaming import byte_view
-from lakebed.repo import data
-from lakebed.repo.branches import load_branch
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.model import Entry, MetarangeRef
-from lakebed.repo.names import check_path as check_branch_path
-from lakebed.repo.protection import check_writable
-from lakebed.repo.refs import resolve
+from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, Listing, ObjectMeta, ObjectStore, RequestCounts
+from lakebed.objects.streaming import byte_view, stream_ranges
+from lakebed.repo.model import Entry
 from lakebed.repo.staging.listing import Listed
-from lakebed.repo.staging.view import View, branch_view
-from lakebed.repo.staging.write import delete_many, stage, stage_if_absent, stage_many
-from lakebed.repo.task_store import StorageBytes, TaskStore
+from lakebed.repo.task_store import ObjectBytes, TaskStore
+from lakebed.runtime import Environment
 
-__all__ = ["BranchStore"]
+__all__ = ["GAP_BYTES_MAX", "BranchStore", "ReferenceObjects", "with_retries"]
 
 R = TypeVar("R")
 
 PAGE_COUNT: Final = 1000
 """Names of a listing, or of a deletion, that count as one request."""
+GAP_BYTES_MAX: Final = StoreLimits().coalesce_gap_bytes_max
 
 _ANSWERS: Final = (NotFound, AlreadyExists)
-_TRIES_MAX: Final = 8
+_ATTEMPTS_MAX: Final = 8
 _WAIT_FIRST_MS: Final = 20
-_GAP_BYTES_MAX: Final = StoreLimits().coalesce_gap_bytes_max
-_PASSING: Final = ("branch_moved", "upload_expired")
-"""Kinds of conflicts that say nothing of the object: the branch moved at every try, or the upload took too long."""
+_TRANSIENT: Final = ("branch_moved", "upload_expired")
+"""Kinds of conflicts that do not concern the object: the branch moved at every attempt, or the upload took too long."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Shared:
-    """What a store and all views of its folders have in common."""
+class ReferenceObjects(Protocol):
+    """The objects of one reference, for a store: in this process, or through a server.
 
-    context: RepositoryContext
-    reference: str
-    branch: str | None
-    """None: only to be read."""
-    metarange: MetarangeRef | None
-    """Of the commit, where there is no branch."""
-    counter: RequestCounter
-
-
-class BranchStore:
-    """`ObjectStore` over a branch, or over what any other reference means.
-
-    Args:
-        context: the repository.
-        reference: a branch's name, to read and write it; a tag, a commit, ``main@``, ``main~2``, to read the commit
-            that it means now.
-        prefix: a folder of the branch: what is outside is not seen.
-
-    Raises:
-        NotFound: kind ``reference_not_found``.
-        InvalidRequest: the reference or the folder cannot be.
+    Paths are those of the branch. Errors are those of the facade: `NotFound` (``path_not_found``), `AlreadyExists`.
     """
 
-    def __init__(self, context: RepositoryContext, reference: str, prefix: str = "") -> None:
-        resolved = resolve(context, reference)
-        branch = resolved.name if resolved.branch is not None else None
-        metarange = None if branch is not None else resolved.commit.metarange
-        self._shared = _Shared(context, reference, branch, metarange, RequestCounter("branch"))
-        self._folder = check_folder(prefix)
+    @property
+    def url(self) -> str:
+        """Of the reference."""
+        ...
+
+    @property
+    def environment(self) -> Environment:
+        """Clock and randomness."""
+        ...
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether `stream` works; else objects are streamed by ranges."""
+        ...
+
+    def stat(self, path: str) -> Entry:
+        """The entry of a path."""
+        ...
+
+    def entries(self, paths: Sequence[str]) -> list[Entry | None]:
+        """The entries of paths, all of one moment."""
+        ...
+
+    def rows(self, prefix: str, *, after: str = "", delimiter: str = "") -> Iterator[Listed]:
+        """Objects and common prefixes, in the order of paths, lazily."""
+        ...
+
+    def read(self, path: str, *, byte_range: ByteRange | None) -> Buffer:
+        """An object's bytes."""
+        ...
+
+    def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
+        """Several ranges of an object, all of one moment; at least one range."""
+        ...
+
+    def stream(self, path: str, *, byte_range: ByteRange | None, chunk_bytes: int) -> Iterator[Buffer]:
+        """An object's bytes in chunks, all of one moment."""
+        ...
+
+    def check_writable(self, path: str | None = None) -> None:
+        """Raise what a write would raise before bytes are uploaded.
+
+        Raises `InvalidRequest`: ``read_only``, ``protected_branch``, ``reserved_path``, ...
+        """
+        ...
+
+    def put(self, path: str, body: Buffer, *, only_if_absent: bool) -> None:
+        """Upload and stage an object."""
+        ...
+
+    def put_stream(self, path: str, chunks: Iterable[Buffer], *, only_if_absent: bool) -> int:
+        """The same for chunks; the size in bytes."""
+        ...
+
+    def stage_many(self, entries: Sequence[tuple[str, Entry]]) -> None:
+        """Stage objects whose bytes are there, in one atomic change."""
+        ...
+
+    def delete_many(self, paths: Sequence[str]) -> None:
+        """Stage tombstones."""
+        ...
+
+    def copy(self, source: str, path: str, *, only_if_absent: bool) -> None:
+        """Copy an object, its bytes included."""
+        ...
+
+    def object_url(self, entry: Entry) -> str:
+        """The URL of an entry's bytes."""
+        ...
+
+    def signed_url(self, path: str, *, expires_in_s: int) -> str:
+        """A URL that anyone may read for a while."""
+        ...
+
+    def task_bytes(self, folder: str, *, writes: bool) -> ObjectBytes:
+        """What tasks of a job read and upload with."""
+        ...
+
+    @property
+    def inside_url(self) -> str | None:
+        """See `EntryStore.inside_url`."""
+        ...
+
+
+class BranchStore(ObjectStore):
+    """`ObjectStore` over a branch, or over the commit of any other reference; made by `Transport.store`. Thread-safe.
+
+    Args:
+        objects: of the reference.
+        folder: of the branch: what is outside is not seen.
+        counter: shared with the stores of other folders; None: a new one.
+
+    Raises:
+        InvalidRequest: the folder is invalid.
+    """
+
+    def __init__(self, objects: ReferenceObjects, folder: str = "", *, counter: RequestCounter | None = None) -> None:
+        self._objects = objects
+        self._folder = check_folder(folder)
+        self._counter = counter or RequestCounter("branch")
 
     def __repr__(self) -> str:
         return f"BranchStore({self.root_url!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        raise InvalidRequest(
-            f"{self.root_url} belongs to the process that has its repository open. Ship `for_tasks()` to other "
-            "processes, or give them a repository behind a server, whose stores can be pickled.",
-            kind="not_picklable",
-        )
+        return BranchStore, (self._objects, self._folder)
 
     @property
     def root_url(self) -> str:
-        """``lakefs://repository/reference/folder``: how the repository's clients name it."""
-        root = f"lakefs://{self._shared.context.name}/{self._shared.reference}"
-        return f"{root}/{self._folder}" if self._folder else root
+        """The reference's URL and the folder."""
+        return f"{self._objects.url}/{self._folder}" if self._folder else self._objects.url
 
     @property
     def is_versioned(self) -> bool:
-        """True: see `ObjectStore.is_versioned`."""
         return True
 
     # ---- reading
 
     def get(self, path: str, *, byte_range: ByteRange | None = None) -> Buffer:
-        """See `ObjectStore.get`."""
-        full, context = self._full(path), self._shared.context
-
-        def read() -> Buffer:
-            entry = self._entry(full, path)
-            _check_range(byte_range, entry, path)
-            return data.read(context, entry, byte_range=byte_range)
-
-        return self._counted("get", read, read_bytes=_size_of)
+        full = self._full(path)
+        return self._counted(
+            "get",
+            lambda: self._found(path, lambda: self._objects.read(full, byte_range=byte_range)),
+            read_bytes=_size_of,
+        )
 
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
-        """See `ObjectStore.get_ranges`."""
-        full, context = self._full(path), self._shared.context
+        full = self._full(path)
         if not ranges:
             return []
-
-        def read() -> list[Buffer]:
-            entry = self._entry(full, path)
-            for byte_range in ranges:
-                _check_range(byte_range, entry, path)
-            return data.read_ranges(context, entry, ranges=ranges)
-
-        requests = len(coalesce(ranges, gap_bytes_max=_GAP_BYTES_MAX))
-        return self._counted("get", read, requests=requests, read_bytes=lambda bodies: sum(map(_size_of, bodies)))
+        return self._counted(
+            "get",
+            lambda: self._found(path, lambda: self._objects.read_ranges(full, ranges)),
+            requests=len(coalesce(ranges, gap_bytes_max=GAP_BYTES_MAX)),
+            read_bytes=lambda bodies: sum(map(_size_of, bodies)),
+        )
 
     def get_stream(
         self, path: str, *, byte_range: ByteRange | None = None, chunk_bytes: int = STREAM_CHUNK_BYTES
     ) -> Iterator[Buffer]:
-        """See `ObjectStore.get_stream`. All chunks are of the object that is there at the call."""
-        full, context = self._full(path), self._shared.context
-
-        def begin() -> Iterator[Buffer]:
-            entry = self._entry(full, path)
-            _check_range(byte_range, entry, path)
-            return data.stream(context, entry, byte_range=byte_range, chunk_bytes=chunk_bytes)
-
-        chunks = self._counted("get", begin)
+        full = self._full(path)
+        if not self._objects.is_streaming:
+            return stream_ranges(self, path, byte_range=byte_range, chunk_bytes=chunk_bytes)
+        begin = partial(self._objects.stream, full, byte_range=byte_range, chunk_bytes=chunk_bytes)
+        chunks = self._counted("get", lambda: self._found(path, begin))
         if byte_range is None:
-            self._shared.counter.add("head", self._folder, seconds=0.0)
-        return self._read_on(chunks)
+            self._counter.add("head", self._folder, seconds=0.0)
+        return self._rest_of_stream(chunks)
 
-    def _read_on(self, chunks: Iterator[Buffer]) -> Iterator[Buffer]:
+    def _rest_of_stream(self, chunks: Iterator[Buffer]) -> Iterator[Buffer]:
         requests = 0  # the first chunk came with the call
         for chunk in chunks:
-            self._shared.counter.add("get", self._folder, seconds=0.0, requests=requests, moved=(_size_of(chunk), 0))
+            self._counter.add("get", self._folder, seconds=0.0, requests=requests, moved=(_size_of(chunk), 0))
             requests = 1
             yield chunk
 
     def head(self, path: str) -> ObjectMeta:
         """See `ObjectStore.head`. The etag is the checksum of the bytes."""
-        full = self._full(path)
-        return self._counted("head", lambda: _meta(path, self._entry(full, path)))
+        return self._counted("head", lambda: _meta(path, self._entry(path)))
 
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectMeta]:
         """See `ObjectStore.list`. It shows the moment at which its first name is asked for."""
@@ -179,27 +228,20 @@ class BranchStore:
         return self._listed(folder, after)
 
     def _listed(self, folder: str, after: str) -> Iterator[ObjectMeta]:
-        with self._view() as view:
-            lines = view.list(_below(folder), after=after)
-            while True:
-                page = self._counted("list", lambda: list(islice(lines, PAGE_COUNT)))
-                for line in page:
-                    if line.entry is not None and is_path(line.path):
-                        yield _meta(self._shown(line.path), line.entry)
-                if len(page) < PAGE_COUNT:
-                    return
+        lines = self._objects.rows(_below(folder), after=after)
+        while True:
+            page = self._counted("list", lambda: list(islice(lines, PAGE_COUNT)))
+            for line in page:
+                if line.entry is not None and is_path(line.path):
+                    yield _meta(self._shown(line.path), line.entry)
+            if len(page) < PAGE_COUNT:
+                return
 
     def list_with_delimiter(self, prefix: str = "") -> Listing:
-        """See `ObjectStore.list_with_delimiter`."""
         folder = join_path(self._folder, check_folder(prefix))
-
-        def level() -> list[Listed]:
-            with self._view() as view:
-                return list(view.list(_below(folder), delimiter="/"))
-
-        lines = self._counted("list", level)
+        lines = self._counted("list", lambda: list(self._objects.rows(_below(folder), delimiter="/")))
         if len(lines) > PAGE_COUNT:
-            self._shared.counter.add("list", self._folder, seconds=0.0, requests=(len(lines) - 1) // PAGE_COUNT)
+            self._counter.add("list", self._folder, seconds=0.0, requests=(len(lines) - 1) // PAGE_COUNT)
         objects = [
             _meta(self._shown(line.path), line.entry) for line in lines if line.entry is not None and is_path(line.path)
         ]
@@ -209,86 +251,68 @@ class BranchStore:
     # ---- writing
 
     def put(self, path: str, body: Buffer, *, create_only: bool = False, durable: bool = True) -> None:
-        """See `ObjectStore.put`. Always durable. A create-only put that loses uploads nothing where it can see that."""
+        """See `ObjectStore.put`. Always durable. A create-only put that is known to lose uploads nothing."""
         full, view = self._full(path), byte_view(body)
-        branch, context = self._writable(full), self._shared.context
-
-        def write() -> None:
-            if create_only:
-                self._check_free(full, path)
-            self._stage(branch, full, path, data.upload(context, view), create_only=create_only)
-
-        self._counted("put", write, written_bytes=lambda _: len(view))
+        self._objects.check_writable(full)
+        put = partial(self._objects.put, full, view, only_if_absent=create_only)
+        self._counted("put", lambda: self._free(path, put), written_bytes=lambda _: len(view))
 
     def put_stream(
         self, path: str, chunks: Iterable[Buffer], *, create_only: bool = False, durable: bool = True
     ) -> int:
         """See `ObjectStore.put_stream`. Always durable."""
-        full, context = self._full(path), self._shared.context
-        branch = self._writable(full)
+        full = self._full(path)
+        self._objects.check_writable(full)
         if isinstance(chunks, bytes | bytearray | memoryview):
             raise InvalidRequest(
                 f"a stream is an iterable of chunks, not {type(chunks).__name__}: put whole bodies with put",
                 kind="invalid_body",
             )
-
-        def write() -> int:
-            entry = data.upload(context, chunks)
-            self._stage(branch, full, path, entry, create_only=create_only)
-            return entry.size_bytes
-
-        return self._counted("put", write, written_bytes=lambda size_bytes: size_bytes)
+        put = partial(self._objects.put_stream, full, chunks, only_if_absent=create_only)
+        return self._counted("put", lambda: self._free(path, put), written_bytes=lambda size_bytes: size_bytes)
 
     def delete(self, paths: Iterable[str]) -> None:
         """See `ObjectStore.delete`. Nothing is freed: see `is_versioned`."""
-        branch, context = self._writable(), self._shared.context
+        self._objects.check_writable()
         remaining = iter(paths)
         while batch := [self._full(path) for path in islice(remaining, PAGE_COUNT)]:
-            self._counted("delete", partial(self._patient, partial(delete_many, context, branch=branch, paths=batch)))
+            self._counted("delete", partial(self._objects.delete_many, batch))
 
     def copy(self, source: str, target: str, *, create_only: bool = False) -> None:
         """See `ObjectStore.copy`. Content type and metadata are copied too."""
         full_source, full_target = self._full(source), self._full(target)
-        branch, context = self._writable(full_target), self._shared.context
-
-        def write() -> None:
-            entry = self._entry(full_source, source)
-            if create_only:
-                self._check_free(full_target, target)
-            self._stage(branch, full_target, target, data.copy(context, entry), create_only=create_only)
-
-        self._counted("copy", write)
+        self._objects.check_writable(full_target)
+        copy = partial(self._objects.copy, full_source, full_target, only_if_absent=create_only)
+        self._counted("copy", lambda: self._free(target, lambda: self._found(source, copy)))
 
     def sync(self, paths: Iterable[str]) -> None:
-        """See `ObjectStore.sync`. Everything here is durable: it only looks whether they are there."""
-        kept = list(paths)
-        full = [self._full(path) for path in kept]
-        if not full:
+        """See `ObjectStore.sync`. Everything here is durable: it only checks that the paths exist."""
+        wanted = list(paths)
+        if not wanted:
             return
-        with self._view() as view:
-            for path, entry in zip(kept, view.get_many(full), strict=True):
-                if entry is None:
-                    raise absent(path, self.root_url)
+        for path, entry in zip(wanted, self._objects.entries(list(map(self._full, wanted))), strict=True):
+            if entry is None:
+                raise absent(path, self.root_url)
 
     # ---- addresses
 
     def url(self, path: str) -> str:
-        """The URL of the object's bytes, which another engine can read. Raises `NotFound`. Cost: as `head`."""
-        return data.physical_url(self._shared.context, self._entry(self._full(path), path))
+        """The URL of the object's bytes, in the repository's storage. Raises `NotFound`. Cost: as `head`."""
+        return self._objects.object_url(self._entry(path))
 
     def signed_url(self, path: str, *, expires_in_s: int, method: str = "GET") -> str:
         """See `ObjectStore.signed_url`, to read only. Raises `NotFound`."""
         full = self._full(path)
         if method != "GET":
             raise InvalidRequest(
-                f"A signed URL to {method} {path} would pass by {self.root_url}: ask the repository for a place to "
-                "upload to, and link what is there.",
+                f"A signed URL to {method} {path} would bypass {self.root_url}: put the object through the store, or "
+                "upload it to an address of the repository, and link it.",
                 kind="unsupported",
                 path=path,
             )
         if expires_in_s < 1:
             raise InvalidRequest(f"expires_in_s is {expires_in_s}: a signed URL must live for at least a second")
-        return data.signed_get(self._shared.context, self._entry(full, path), expires_in_s=expires_in_s)
+        return self._found(path, lambda: self._objects.signed_url(full, expires_in_s=expires_in_s))
 
     # ---- for jobs (`lakebed.repo.task_store.EntryStore`)
 
@@ -297,43 +321,32 @@ class BranchStore:
         full = [self._full(path) for path in paths]
         if not full:
             return {}
-
-        def look() -> list[Entry | None]:
-            with self._view() as view:
-                return view.get_many(full)
-
         requests = -(-len(full) // PAGE_COUNT)
-        found = zip(paths, self._counted("head", look, requests=requests), strict=True)
-        return {path: entry for path, entry in found if entry is not None}
+        found = self._counted("head", lambda: self._objects.entries(full), requests=requests)
+        return {path: entry for path, entry in zip(paths, found, strict=True) if entry is not None}
 
     def stage_entries(self, entries: Sequence[tuple[str, Entry]]) -> None:
         """See `EntryStore.stage_entries`."""
-        branch, context = self._writable(), self._shared.context
+        self._objects.check_writable()
         pairs = [(self._full(path), entry) for path, entry in entries]
         if pairs:
-            self._counted("put", lambda: self._patient(lambda: stage_many(context, branch=branch, entries=pairs)))
+            self._counted("put", lambda: self._objects.stage_many(pairs))
 
     def for_tasks(self, *, writes: bool = False) -> TaskStore:
         """See `EntryStore.for_tasks`."""
         if writes:
-            self._writable()
-        context = self._shared.context
-        return TaskStore(StorageBytes(context.store, context.foreign), root_url=self.root_url)
+            self._objects.check_writable()
+        return TaskStore(self._objects.task_bytes(self._folder, writes=writes), root_url=self.root_url)
 
-    def inside_url(self) -> str:
+    def inside_url(self) -> str | None:
         """See `EntryStore.inside_url`."""
-        return self._shared.context.store.root_url
+        return self._objects.inside_url
 
     def sub(self, prefix: str) -> BranchStore:
-        """See `ObjectStore.sub`."""
-        view = BranchStore.__new__(BranchStore)
-        view._shared = self._shared
-        view._folder = join_path(self._folder, check_folder(prefix))
-        return view
+        return BranchStore(self._objects, join_path(self._folder, check_folder(prefix)), counter=self._counter)
 
     def count(self) -> AbstractContextManager[RequestCounts]:
-        """See `ObjectStore.count`."""
-        return self._shared.counter.count(self._folder)
+        return self._counter.count(self._folder)
 
     # ---- below
 
@@ -344,68 +357,25 @@ class BranchStore:
     def _shown(self, path: str) -> str:
         return path[len(self._folder) + 1 :] if self._folder else path
 
-    def _writable(self, full: str | None = None) -> str:
-        """The branch, when it may be written: asked before bytes are uploaded, and again when they are staged."""
-        branch = self._shared.branch
-        if branch is None:
-            raise InvalidRequest(
-                f"{self.root_url} shows a commit, which never changes: write to a branch.",
-                kind="read_only",
-                reference=self._shared.reference,
-            )
-        check_writable(self._shared.context, branch)
-        if full is not None:
-            check_branch_path(full, writing=True)
-        return branch
+    def _entry(self, path: str) -> Entry:
+        full = self._full(path)
+        return self._found(path, lambda: self._objects.stat(full))
 
-    @contextmanager
-    def _view(self) -> Iterator[View]:
-        context, branch, metarange = self._shared.context, self._shared.branch, self._shared.metarange
-        with context.key_value.snapshot() as snapshot:
-            if branch is None:
-                assert metarange is not None
-                yield View(context, snapshot=snapshot, base=metarange)
-                return
-            record, _ = load_branch(context, branch, snapshot=snapshot)
-            yield branch_view(context, record, snapshot=snapshot)
-
-    def _entry(self, full: str, path: str) -> Entry:
-        with self._view() as view:
-            entry = view.get(full)
-        if entry is None:
-            raise absent(path, self.root_url)
-        return entry
-
-    def _check_free(self, full: str, path: str) -> None:
-        with self._view() as view:
-            if view.get(full) is not None:
-                raise occupied(path, self.root_url)
-
-    def _stage(self, branch: str, full: str, path: str, entry: Entry, *, create_only: bool) -> None:
-        context = self._shared.context
-        if not create_only:
-            self._patient(lambda: stage(context, branch=branch, path=full, entry=entry))
-            return
+    def _found(self, path: str, request: Callable[[], R]) -> R:
+        """Run a request; a missing path is the error of a missing object."""
         try:
-            self._patient(lambda: stage_if_absent(context, branch=branch, path=full, entry=entry))
+            return request()
+        except NotFound as error:
+            if error.kind != "path_not_found":
+                raise
+            raise absent(path, self.root_url) from error
+
+    def _free(self, path: str, request: Callable[[], R]) -> R:
+        """Run a request; a path that exists is the error of an existing object."""
+        try:
+            return request()
         except AlreadyExists as error:
             raise occupied(path, self.root_url) from error
-
-    def _patient(self, request: Callable[[], R]) -> R:
-        """Make a change of the branch that had no effect whenever it was in conflict."""
-        environment = self._shared.context.environment
-        for tries in range(_TRIES_MAX):
-            if tries:
-                environment.clock.sleep(environment.rng.random() * (_WAIT_FIRST_MS << tries) / 1000)
-            try:
-                return request()
-            except Conflict as error:
-                if error.kind not in _PASSING:
-                    raise
-                conflict = error
-                if error.kind == "upload_expired":
-                    break
-        raise Unavailable(f"{self.root_url} could not be written: {conflict}", kind=conflict.kind) from conflict
 
     def _counted(
         self,
@@ -416,7 +386,7 @@ class BranchStore:
         read_bytes: Callable[[R], int] | None = None,
         written_bytes: Callable[[R], int] | None = None,
     ) -> R:
-        clock, counter = self._shared.context.environment.clock, self._shared.counter
+        clock, counter = self._objects.environment.clock, self._counter
         started_s = clock.monotonic_s()
         try:
             result = request()
@@ -438,6 +408,25 @@ class BranchStore:
         return result
 
 
+def with_retries(request: Callable[[], R], *, url: str, environment: Environment) -> R:
+    """Make a change of a branch, again while a conflict that does not concern the object prevents it.
+
+    Raises `Unavailable` after too many conflicts.
+    """
+    for attempt in range(_ATTEMPTS_MAX):
+        if attempt:
+            environment.clock.sleep(environment.rng.random() * (_WAIT_FIRST_MS << attempt) / 1000)
+        try:
+            return request()
+        except Conflict as error:
+            if error.kind not in _TRANSIENT:
+                raise
+            conflict = error
+            if error.kind == "upload_expired":
+                break
+    raise Unavailable(f"{url} could not be written: {conflict}", kind=conflict.kind) from conflict
+
+
 def _below(folder: str) -> str:
     return f"{folder}/" if folder else ""
 
@@ -448,14 +437,3 @@ def _meta(path: str, entry: Entry) -> ObjectMeta:
 
 def _size_of(body: Buffer) -> int:
     return memoryview(body).nbytes
-
-
-def _check_range(byte_range: ByteRange | None, entry: Entry, path: str) -> None:
-    if byte_range is not None and not 0 <= byte_range[0] < min(byte_range[1], entry.size_bytes):
-        raise InvalidRequest(
-            f"bytes {byte_range[0]} to {byte_range[1]} of {path} were asked for, and it has {entry.size_bytes}: a "
-            "range starts before its end and holds at least a byte",
-            kind="invalid_range",
-            path=path,
-            size_bytes=entry.size_bytes,
-        )

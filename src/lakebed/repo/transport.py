@@ -16,9 +16,9 @@ from typing_extensions import Buffer
 from lakebed.errors import InvalidRequest
 from lakebed.objects.port import ByteRange, ObjectStore
 from lakebed.repo import data
-from lakebed.repo.branch_store import BranchStore
 from lakebed.repo.branches import known_branch, load_branch
 from lakebed.repo.context import RepositoryContext
+from lakebed.repo.local_objects import local_store
 from lakebed.repo.model import Entry
 from lakebed.repo.names import check_path
 from lakebed.repo.protection import check_writable
@@ -221,4 +221,4 @@ class LocalTransport:
 
     def store(self, ref: str, prefix: str, *, writes: bool) -> ObjectStore:
         """See `Transport.store`."""
-        return BranchStore(self._context, ref, prefix)
+        return local_store(self._context, ref, prefix)

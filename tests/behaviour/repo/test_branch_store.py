@@ -19,11 +19,11 @@ from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.objects import ObjectStore
 from lakebed.objects.create_once import create_once
 from lakebed.repo import data
-from lakebed.repo.branch_store import BranchStore
 from lakebed.repo.branches import create_branch
 from lakebed.repo.compact import compact_once
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.heads import seal
+from lakebed.repo.local_objects import local_store
 from lakebed.repo.protection import protect
 from lakebed.repo.refs import resolve
 from lakebed.repo.staging.view import open_view
@@ -70,7 +70,7 @@ def home() -> Iterator[RepositoryContext]:
 @pytest.fixture(params=["staged", "committed", "compacted"])
 def opened(request: pytest.FixtureRequest, home: RepositoryContext) -> Callable[..., Any]:
     """Opens one folder of a branch again and again; what was there before is gone, staged or in a range below."""
-    outside = BranchStore(home, "main", "some")
+    outside = local_store(home, "main", "some")
     outside.put("prefix-beside", b"not seen")
     outside.put("prefix/was", b"there once")
     if request.param == "committed":
@@ -78,12 +78,12 @@ def opened(request: pytest.FixtureRequest, home: RepositoryContext) -> Callable[
     elif request.param == "compacted":
         compact_once(home, "main")
     outside.delete(["prefix/was"])
-    return lambda **_: BranchStore(home, "main", "some/prefix")
+    return lambda **_: local_store(home, "main", "some/prefix")
 
 
 def test_is_a_store(home: RepositoryContext) -> None:
     """A branch is an `ObjectStore` that says that it is versioned, and names itself as clients do."""
-    store = BranchStore(home, "main", "a/")
+    store = local_store(home, "main", "a/")
     assert isinstance(store, ObjectStore)
     assert store.is_versioned
     assert store.root_url == "lakefs://analytics/main/a"
@@ -94,7 +94,7 @@ def test_one_winner_among_processes() -> None:
     """Of 32 threads in two processes that create one path while a third compacts, exactly one wins, with its bytes."""
     place = Place()
     with open_home(place) as first, open_home(place) as second, open_home(place) as third:
-        stores = [BranchStore(home, "main", "t") for home in (first, second)]
+        stores = [local_store(home, "main", "t") for home in (first, second)]
         start = Barrier(33)
 
         def create(writer: int) -> int | None:
@@ -125,11 +125,11 @@ def test_a_create_is_true_at_every_call(mode: Any) -> None:
         place = Place()
         trap = Trap(at=at, mode=mode)
         with open_home(place) as home:
-            BranchStore(home, "main").put("before", b"b")
+            local_store(home, "main").put("before", b"b")
         said = "nothing"
         with open_home(place, trap=trap) as home:
             try:
-                create_once(BranchStore(home, "main"), "a", b"ours", environment=place.environment)
+                create_once(local_store(home, "main"), "a", b"ours", environment=place.environment)
                 said = "created"
             except (Crashed, OutcomeUnknown):
                 said = "unclear"
@@ -137,7 +137,7 @@ def test_a_create_is_true_at_every_call(mode: Any) -> None:
             assert at > 5
             return
         with open_home(place) as home:
-            store = BranchStore(home, "main")
+            store = local_store(home, "main")
             there = [meta.path for meta in store.list()]
             assert there in (["a", "before"], ["before"])
             if said == "created":
@@ -151,7 +151,7 @@ def test_a_create_is_true_at_every_call(mode: Any) -> None:
 
 def test_a_listing_shows_one_moment(home: RepositoryContext) -> None:
     """What is written, deleted, committed or compacted while a listing is read changes nothing in it."""
-    store = BranchStore(home, "main")
+    store = local_store(home, "main")
     names = [f"a/{number:04d}" for number in range(1500)]
     stage_many(home, branch="main", entries=[(name, entry_of(home, name)) for name in names])
     listing = store.list("a")
@@ -167,7 +167,7 @@ def test_a_listing_shows_one_moment(home: RepositoryContext) -> None:
 
 def test_what_is_known_of_an_object(home: RepositoryContext) -> None:
     """Head and list tell size, time and checksum; a copy keeps content type and metadata."""
-    store = BranchStore(home, "main", "f")
+    store = local_store(home, "main", "f")
     entry = data.upload(home, b"12345", content_type="text/csv", metadata={"who": "me"})
     stage(home, branch="main", path="f/a", entry=entry)
     meta = store.head("a")
@@ -185,7 +185,7 @@ def test_what_is_known_of_an_object(home: RepositoryContext) -> None:
 
 def test_the_url_is_where_the_bytes_are(home: RepositoryContext) -> None:
     """Another engine reads an object by its URL; signed ones are the vendor's, and only to read."""
-    store = BranchStore(home, "main")
+    store = local_store(home, "main")
     store.put("a", b"12345")
     url = store.url("a")
     root, _, path = url.rpartition("/data/")
@@ -203,15 +203,15 @@ def test_the_url_is_where_the_bytes_are(home: RepositoryContext) -> None:
 
 def test_a_commit_is_read_and_not_written(home: RepositoryContext) -> None:
     """Over a tag, a commit, ``main@`` or ``main~1`` a store shows that commit for ever, and refuses every write."""
-    branch = BranchStore(home, "main")
+    branch = local_store(home, "main")
     branch.put("a/b", b"1")
     first = commit(home, "main", message="first")
     branch.put("a/b", b"2")
     second = commit(home, "main", message="second")
     branch.put("a/b", b"3")
     create_tag(home, "v1", commit_id=first.id)
-    stores = [BranchStore(home, reference) for reference in ("v1", first.id, first.id[:10], "main~1", "v1@")]
-    stores.append(BranchStore(home, "main@"))
+    stores = [local_store(home, reference) for reference in ("v1", first.id, first.id[:10], "main~1", "v1@")]
+    stores.append(local_store(home, "main@"))
     commit(home, "main", message="third")
     for store, body in zip(stores, [b"1"] * 5 + [b"2"], strict=True):
         assert bytes(store.get("a/b")) == body
@@ -228,13 +228,13 @@ def test_a_commit_is_read_and_not_written(home: RepositoryContext) -> None:
             assert caught.value.kind == "read_only"
     assert second.id != first.id
     with pytest.raises(NotFound) as missing:
-        BranchStore(home, "no-such")
+        local_store(home, "no-such")
     assert missing.value.kind == "reference_not_found"
 
 
 def test_paths_that_a_branch_does_not_take(home: RepositoryContext) -> None:
     """A reserved or too long path, which other stores take, is one clear sentence, and uploads nothing."""
-    store = BranchStore(home, "main")
+    store = local_store(home, "main")
     for path, kind in (("_lakebed/x", "reserved_path"), ("_lakefs/x", "reserved_path"), ("ü" * 600, "invalid_path")):
         for write in (store.put, lambda path, body: store.put_stream(path, [body])):
             with home.store.count() as requests, pytest.raises(InvalidRequest) as caught:
@@ -246,7 +246,7 @@ def test_paths_that_only_a_branch_takes_are_not_seen(home: RepositoryContext) ->
     """What other clients have put under paths that no store could have is passed over, in every listing."""
     for path in ("/a", "a//b", "folder/", "./x", "ok/y", "ok//z"):
         stage(home, branch="main", path=path, entry=entry_of(home, path))
-    store = BranchStore(home, "main")
+    store = local_store(home, "main")
     assert [meta.path for meta in store.list()] == ["ok/y"]
     level = store.list_with_delimiter()
     assert (level.objects, level.folders) == ((), ("a", "folder", "ok"))
@@ -257,7 +257,7 @@ def test_paths_that_only_a_branch_takes_are_not_seen(home: RepositoryContext) ->
 def test_a_protected_branch_is_not_written(home: RepositoryContext) -> None:
     """What a branch refuses, its store refuses: with the branch's own sentence, and nothing is stored."""
     protect(home, "main")
-    store = BranchStore(home, "main")
+    store = local_store(home, "main")
     with home.store.count() as requests:
         for write in (lambda: store.put("a", b""), lambda: store.put_stream("a", [b""]), lambda: store.delete(["a"])):
             with pytest.raises(LakebedError) as caught:
@@ -268,7 +268,7 @@ def test_a_protected_branch_is_not_written(home: RepositoryContext) -> None:
 
 def test_bytes_that_are_gone_are_not_a_missing_path(home: RepositoryContext) -> None:
     """An object whose bytes a collection took is told apart from a path that is not there."""
-    store = BranchStore(home, "main")
+    store = local_store(home, "main")
     store.put("a", b"1")
     home.store.delete([store.url("a").removeprefix(home.store.root_url + "/")])
     with pytest.raises(NotFound) as caught:
@@ -303,7 +303,7 @@ def test_a_branch_that_moves_all_the_time(count: int, kind: str | None) -> None:
     sealing = Sealing(MemoryKeyValue(place.space), count)
     with open_home(place) as other, open_home(place, key_value=sealing) as home:  # type: ignore[arg-type]
         sealing.home = other
-        store = BranchStore(home, "main")
+        store = local_store(home, "main")
         if kind is None:
             store.put("a", b"1", create_only=True)
             assert sealing.count == 0
@@ -320,7 +320,7 @@ def test_two_branches_are_two_stores(home: RepositoryContext) -> None:
     """What one branch's store does, another's does not see, until they are merged."""
     commit(home, "main", message="base", allow_empty=True)
     create_branch(home, "dev", source="main")
-    main, dev = BranchStore(home, "main"), BranchStore(home, "dev")
+    main, dev = local_store(home, "main"), local_store(home, "dev")
     main.put("a", b"main")
     dev.put("b", b"dev")
     dev.put("a/b", b"folder and object may share a name")
@@ -335,12 +335,12 @@ def test_two_branches_are_two_stores(home: RepositoryContext) -> None:
 def test_it_stays_in_its_process(home: RepositoryContext) -> None:
     """A branch's store is not pickled: the sentence says what to do instead."""
     with pytest.raises(InvalidRequest, match="server"):
-        pickle.dumps(BranchStore(home, "main"))
+        pickle.dumps(local_store(home, "main"))
 
 
 def test_requests_below(home: RepositoryContext) -> None:
     """A put is one PUT of the repository's store and a get one GET; a create that loses uploads nothing."""
-    store = BranchStore(home, "main")
+    store = local_store(home, "main")
     with home.store.count() as requests:
         store.put("a", b"1")
         store.put("b", b"1", create_only=True)

@@ -9,9 +9,9 @@ import pytest
 import lakebed.kv
 from lakebed.errors import Conflict, Fenced, InvalidRequest
 from lakebed.kv import Database, DatabaseOptions
-from lakebed.repo.branch_store import BranchStore
 from lakebed.repo.branches import create_branch
 from lakebed.repo.context import RepositoryContext
+from lakebed.repo.local_objects import local_store
 from worlds.repo.memory_repository import Place, open_home
 from worlds.repo.operations import commit, merge
 
@@ -32,7 +32,7 @@ def home() -> Iterator[RepositoryContext]:
 
 def database(home: RepositoryContext, reference: str, *, take_over: bool = False) -> Database:
     """The database as a reference has it."""
-    return lakebed.kv.open(BranchStore(home, reference, "db"), options=QUIET, take_over=take_over)
+    return lakebed.kv.open(local_store(home, reference, "db"), options=QUIET, take_over=take_over)
 
 
 def test_it_opens_writes_closes_and_opens_again(home: RepositoryContext) -> None:
@@ -94,10 +94,10 @@ def test_a_commit_is_not_opened(home: RepositoryContext) -> None:
     commit(home, "main", message="base")
     for ask in (
         lambda: database(home, "main@", take_over=True),
-        lambda: lakebed.kv.open_reader(BranchStore(home, "main@", "db")),
+        lambda: lakebed.kv.open_reader(local_store(home, "main@", "db")),
     ):
         with pytest.raises(InvalidRequest, match="write to a branch") as caught:
             ask()
         assert caught.value.kind == "read_only"
-    with lakebed.kv.open_reader(BranchStore(home, "main", "db")) as reader:
+    with lakebed.kv.open_reader(local_store(home, "main", "db")) as reader:
         assert reader.get(b"last") == b"in the log"

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from lakebed.objects.port import ObjectStore
-from lakebed.repo.branch_store import BranchStore
 from lakebed.repo.context import RepositoryContext
+from lakebed.repo.local_objects import local_store
 from lakebed.runtime import Environment
 from lakebed.table.manifest_cache import PROCESS_CACHE
 from lakebed.table.tag_files import TAG_CACHE
@@ -65,8 +65,8 @@ class Repositories:
             if not url.startswith("memory://"):
                 place.url = f"{url}.repo"
             self._homes[url] = self._exits.enter_context(open_home(place))
-            BranchStore(self._homes[url], "main", "tables").put("t-beside", b"nobody's")
-        return BranchStore(self._homes[url], "main", "tables/t")
+            local_store(self._homes[url], "main", "tables").put("t-beside", b"nobody's")
+        return local_store(self._homes[url], "main", "tables/t")
 
     def close(self) -> None:
         """Let all of them go."""

@@ -13,10 +13,10 @@ from lakebed.errors import Conflict, LakebedError, NotFound
 from lakebed.fsck.model import CheckReport, Findings
 from lakebed.fsck.table import check_table
 from lakebed.objects.port import ObjectStore
-from lakebed.repo.branch_store import BranchStore
 from lakebed.repo.branches import create_branch
 from lakebed.repo.compact import compact_once
 from lakebed.repo.context import RepositoryContext
+from lakebed.repo.local_objects import local_store
 from lakebed.runtime import Environment
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
@@ -35,16 +35,16 @@ def home(request: pytest.FixtureRequest) -> Iterator[RepositoryContext]:
     Each test has a seed of its own: names of files are unique in the world, and caches of the process rely on that.
     """
     with open_home(Place(environment=Environment(clock=ManualClock(), rng=random.Random(request.node.name)))) as opened:
-        table = Table.create(BranchStore(opened, "main", ROOT), name="t", schema=SCHEMA, environment=opened.environment)
+        table = Table.create(local_store(opened, "main", ROOT), name="t", schema=SCHEMA, environment=opened.environment)
         append(table, range(10))
-        BranchStore(opened, "main").put("warehouse/note", b"beside")
+        local_store(opened, "main").put("warehouse/note", b"beside")
         commit(opened, "main", message="a table")
         yield opened
 
 
 def table_of(home: RepositoryContext, reference: str, root: str = ROOT) -> Table:
     """The table as a reference has it."""
-    return Table.open(BranchStore(home, reference, root), name="t", environment=home.environment)
+    return Table.open(local_store(home, reference, root), name="t", environment=home.environment)
 
 
 def append(table: Table, ids: range) -> None:
@@ -84,7 +84,7 @@ def test_two_branches_append_to_one_table(
     create_branch(home, "dev", source="main")
     for number in range(commits):
         append(table_of(home, "dev"), range(100 + 40 * number // commits, 100 + 40 * (number + 1) // commits))
-        BranchStore(home, "dev").put(f"by-dev-{number}", b"1")
+        local_store(home, "dev").put(f"by-dev-{number}", b"1")
         commit(home, "dev", message=f"dev {number}")
     append(table_of(home, "main"), range(50, 53))
     commit(home, "main", message="main")
@@ -99,7 +99,7 @@ def test_two_branches_append_to_one_table(
     assert rows(home, "main") == rows(home, "main@") == left
     assert sum(rows(home, "main").values()) == sum((left or {}).values())
     check(home, "main")
-    names = {meta.path for meta in BranchStore(home, "main").list()}
+    names = {meta.path for meta in local_store(home, "main").list()}
     assert {f"by-dev-{number}" for number in range(commits)} | {"warehouse/note"} <= names
     append(table_of(home, "main"), range(1000, 1001))  # the chain goes on
     assert rows(home, "main") == {**(left or {}), 1000: 7000}
@@ -112,7 +112,7 @@ def test_one_branch_appends(home: RepositoryContext, strategy: str | None) -> No
     create_branch(home, "dev", source="main")
     append(table_of(home, "dev"), range(100, 110))
     commit(home, "dev", message="dev")
-    BranchStore(home, "main").put("warehouse/other", b"1")
+    local_store(home, "main").put("warehouse/other", b"1")
     commit(home, "main", message="main")
     merge(home, "dev", into="main", strategy=strategy)  # type: ignore[arg-type]
     assert rows(home, "main") == model(range(10), range(100, 110))
@@ -123,7 +123,7 @@ def test_one_branch_appends(home: RepositoryContext, strategy: str | None) -> No
 def test_two_tables_are_two_units(home: RepositoryContext, strategy: str | None) -> None:
     """Each branch appends to a table of its own: both have all their rows after the merge."""
     second = "warehouse/u"
-    made = Table.create(BranchStore(home, "main", second), name="t", schema=SCHEMA, environment=home.environment)
+    made = Table.create(local_store(home, "main", second), name="t", schema=SCHEMA, environment=home.environment)
     append(made, range(5))
     commit(home, "main", message="two tables")
     create_branch(home, "dev", source="main")
@@ -144,7 +144,7 @@ def test_random_histories_of_two_branches() -> None:
         place = Place(environment=Environment(clock=ManualClock(), rng=random.Random(seed + 100)))
         with open_home(place) as home:
             table = Table.create(
-                BranchStore(home, "main", ROOT), name="t", schema=SCHEMA, environment=place.environment
+                local_store(home, "main", ROOT), name="t", schema=SCHEMA, environment=place.environment
             )
             append(table, range(3))
             commit(home, "main", message="begin")
@@ -184,7 +184,7 @@ def test_random_histories_of_two_branches() -> None:
 
 def test_no_hints_are_written(home: RepositoryContext) -> None:
     """A table in a branch writes neither Paimon's hints nor an index of tags; hints that are there do no harm."""
-    store = BranchStore(home, "main", ROOT)
+    store = local_store(home, "main", ROOT)
     table = table_of(home, "main")
     table.create_tag("v1")
     append(table, range(20, 25))
@@ -219,7 +219,7 @@ def test_reports_say_when_the_bytes_come_back(home: RepositoryContext) -> None:
     assert rows(home, "main@") == model(range(10), range(20, 25))  # what was committed is as it was
     assert table_of(home, "main@").snapshot(1).id == 1
     home.environment.clock.sleep(10 * 86_400)
-    BranchStore(home, "main", ROOT).put("bucket-0/data-stray.parquet", b"x")
+    local_store(home, "main", ROOT).put("bucket-0/data-stray.parquet", b"x")
     home.environment.clock.sleep(10 * 86_400)
     cleaned = table.remove_orphan_files(dry_run=True)
     assert any("collection" in note for note in cleaned.notes)
@@ -234,10 +234,10 @@ def test_sixteen_writers_while_the_branch_is_sealed() -> None:
     """Sixteen threads append to one table while the branch is compacted and committed: each row is there once."""
     place = Place()
     with open_home(place) as home:
-        table = Table.create(BranchStore(home, "main", ROOT), name="t", schema=SCHEMA)
+        table = Table.create(local_store(home, "main", ROOT), name="t", schema=SCHEMA)
 
         def write(writer: int) -> None:
-            mine = Table.open(BranchStore(home, "main", ROOT), name="t")
+            mine = Table.open(local_store(home, "main", ROOT), name="t")
             for number in range(2):
                 append(mine, range(writer * 100 + number * 10, writer * 100 + number * 10 + 3))
 
@@ -263,7 +263,7 @@ def test_a_commit_fails_at_every_call(mode: str) -> None:
     for at in range(0, 200, 3):
         place = Place(environment=Environment(clock=ManualClock(), rng=random.Random(at)))
         with open_home(place) as home:
-            made = Table.create(BranchStore(home, "main", ROOT), name="t", schema=SCHEMA, environment=place.environment)
+            made = Table.create(local_store(home, "main", ROOT), name="t", schema=SCHEMA, environment=place.environment)
             append(made, range(3))
             commit(home, "main", message="begin")
         trap = Trap(at=at, mode=mode)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from lakebed.errors import LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.objects import ObjectStore, open_store
 from lakebed.reclaim.model import ReclaimReport
 from lakebed.repo import CollectionOptions, ImportSource, Repository, RepositoryOptions
-from lakebed.repo.branch_store import BranchStore
+from lakebed.repo.local_objects import local_store
 from lakebed.repo.task_store import EntryStore, TaskStore
 from lakebed.runtime import Environment
 from lakebed.table.layout import Layout
@@ -165,18 +165,18 @@ def test_staging_is_all_or_nothing_at_every_call(mode: Any) -> None:
     for at in range(100):
         place, trap = Place(), Trap(at=at, mode=mode)
         with open_home(place) as home:
-            task = BranchStore(home, "main", "t").for_tasks(writes=True)
+            task = local_store(home, "main", "t").for_tasks(writes=True)
             for number in range(5):
                 task.put(f"{number}", b"x%d" % number)
             entries = task.uploads()
         with open_home(place, trap=trap) as home:
             try:
-                BranchStore(home, "main", "t").stage_entries(entries)
+                local_store(home, "main", "t").stage_entries(entries)
                 said = 5
             except (Crashed, OutcomeUnknown):
                 said = -1
         with open_home(place) as home:
-            store = BranchStore(home, "main", "t")
+            store = local_store(home, "main", "t")
             assert len(list(store.list())) in ({5} if said == 5 else {0, 5})
             store.stage_entries(entries)
             assert [(one.path, bytes(store.get(one.path))) for one in store.list()] == [

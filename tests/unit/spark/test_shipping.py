@@ -15,7 +15,7 @@ from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.lake.lake import Lake
 from lakebed.objects import open_store
 from lakebed.repo import RepositoryOptions
-from lakebed.repo.branch_store import BranchStore
+from lakebed.repo.local_objects import local_store
 from lakebed.repo.task_store import TaskStore
 from lakebed.runtime import Environment
 from lakebed.spark import tasks
@@ -80,14 +80,14 @@ def test_staging_is_tried_again_when_its_answer_is_lost(mode: Any) -> None:
     for at in range(100):
         place, trap = Place(), Trap(at=at, mode=mode)
         with open_home(place) as home:
-            task = BranchStore(home, "main", "t").for_tasks(writes=True)
+            task = local_store(home, "main", "t").for_tasks(writes=True)
             for number in range(3):
                 task.put(f"{number}", b"x")
             uploads = task.uploads()
         with open_home(place, trap=trap) as home:
-            tasks._stage(BranchStore(home, "main", "t"), uploads)
+            tasks._stage(local_store(home, "main", "t"), uploads)
         with open_home(place) as home:
-            store = BranchStore(home, "main", "t")
+            store = local_store(home, "main", "t")
             assert sorted(store.entries(["0", "1", "2"]).items()) == sorted(uploads)
         if not trap.has_sprung:
             return

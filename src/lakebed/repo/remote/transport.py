@@ -22,11 +22,12 @@ from lakebed.errors import InternalError, InvalidRequest, NotFound
 from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, ObjectStore
 from lakebed.objects.streaming import take_first
 from lakebed.repo import data
+from lakebed.repo.branch_store import BranchStore
 from lakebed.repo.columns import ARROW_STREAM, columns_of, stream_of
 from lakebed.repo.model import Entry
 from lakebed.repo.names import check_path
 from lakebed.repo.remote.client import READ_S, Client, encoded, read_reply
-from lakebed.repo.remote.store import RemoteStore
+from lakebed.repo.remote.objects import HttpObjects
 from lakebed.repo.transport import Body
 from lakebed.repo.verbs.differences import Status
 from lakebed.repo.verbs.message import PAGE_COUNT_MAX, Described, ListVerb, RepositoryFacts, Verb
@@ -273,12 +274,12 @@ class HttpTransport:
         """See `Transport.store`. Cost: 1 or 2 requests."""
         if writes:
             self.call(Head(ref=ref))
-            return RemoteStore(self, ref, prefix, writes=True)
+            return BranchStore(HttpObjects(self, ref, writes=True), prefix)
         try:
             self.call(Status(branch=ref, amount=1))
         except (NotFound, InvalidRequest):  # not a branch's name: what is meant now is a commit, which never changes
             ref = self.call(Head(ref=ref)).id
-        return RemoteStore(self, ref, prefix, writes=False)
+        return BranchStore(HttpObjects(self, ref, writes=False), prefix)
 
 
 def _lined(line: bytes, body: bytearray | memoryview | Iterator[memoryview]) -> Iterator[Buffer]:
