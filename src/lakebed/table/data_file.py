@@ -1,18 +1,18 @@
-"""One data file: Parquet bytes out of rows, rows out of Parquet bytes, and the description a manifest keeps of it.
+"""One data file: writing it as Parquet, reading it, and its description in a manifest.
 
-Owns: the columns of a data file, how it is encoded (compression, dictionary, row groups), rolling at the target size,
-and the translation of every decoder's error. Knows nothing of snapshots or merging.
+Owns: the columns of a data file, its encoding (compression, dictionaries, row groups), rolling at the target size, and
+the translation of decoder errors. Does not know: snapshots, merging.
 
 Columns of a file:
 - append table: the table's columns, in schema order;
 - primary-key table: ``_KEY_<name>`` of each trimmed primary key, ``_SEQUENCE_NUMBER`` int64, ``_VALUE_KIND`` int8, then
   the table's columns. Rows are sorted by key, a key occurs once a file. DO NOT CHANGE: on disk, shared with others.
 
-Some writers leave the ``_KEY_`` columns out (they repeat the table's); they are written for others, never read here.
+Some writers leave out the ``_KEY_`` columns, which repeat the table's. lakebed writes them and never reads them.
 
 Invariants:
-- A file is put durably before its `DataFile` is handed out: whoever holds a `DataFile` may reference it.
-- A file that is not as its manifest says is `Corruption` with its path, never a raw decoder error.
+- A file is durable before its `DataFile` is returned, so a `DataFile` may be referenced.
+- A file that differs from its manifest entry is `Corruption` with its path, never a raw decoder error.
 """
 
 from __future__ import annotations
@@ -64,43 +64,43 @@ SYSTEM_COLUMNS = (SEQUENCE_COLUMN, KIND_COLUMN)
 INSERT_KIND, UPDATE_BEFORE_KIND, UPDATE_AFTER_KIND, DELETE_KIND = 0, 1, 2, 3
 """Values of `KIND_COLUMN`. DO NOT CHANGE: on disk."""
 ADD_KINDS = (INSERT_KIND, UPDATE_AFTER_KIND)
-"""The kinds whose row exists afterwards."""
+"""The kinds of rows that exist after a merge."""
 
 WHOLE_FILE_BYTES_MAX = 32 * 1024 * 1024
-"""Files up to this size are fetched whole with one GET; larger ones in pieces."""
+"""Files up to this size are read with one GET; larger ones in ranges."""
 
 BUFFER_BYTES_MIN = 256 * 1024
-"""Least size of one GET while a column is streamed."""
+"""Least size of a GET when columns are streamed."""
 
 FOOTER_BYTES = 64 * 1024
-"""How much of a file's end the first GET of a ranged read asks for; a longer footer costs a second GET."""
+"""Size of the first GET of a ranged read, at the end of the file; a longer footer costs a second GET."""
 
 OTHER_FORMATS = ("orc", "avro", "csv", "json", "txt", "lance", "vortex", "blob", "mosaic", "row")
-"""What the names of data files end with that other clients write in other formats (option ``file.format``)."""
+"""Endings of data files in other formats, which other clients write (option ``file.format``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileSettings:
-    """How files are written. Defaults are this package's; a table's options override them."""
+    """Settings of data files; a table's options override the defaults."""
 
     target_file_bytes: int = 128 * 1024 * 1024
-    """A file is closed once it is this long. Longer files prune worse and compact in bigger steps."""
+    """Size at which a file is closed. Larger files are pruned less well and compacted in larger steps."""
     compression: str = "zstd"
     compression_level: int | None = 1
     row_group_rows: int = 262_144
     """Rows a row group at most; a row group is the unit of pruning and of a streaming merge's memory."""
     prefix: str = "data-"
-    """First part of the names of files."""
+    """Prefix of file names."""
     stats_mode: str = "truncate(16)"
-    """Which statistics entries state: ``none``, ``counts``, ``full``, or ``truncate(length)`` to shorten texts."""
+    """Statistics in manifest entries: ``none``, ``counts``, ``full``, or ``truncate(length)`` to shorten texts."""
     row_group_bytes: int = 16 * 1024 * 1024
-    """Uncompressed Arrow bytes a row group aims at, for wide rows."""
+    """Target of uncompressed Arrow bytes a row group, for wide rows."""
     durable: bool = True
-    """Data survives power loss before it is referenced. Off: for benchmarks and throw-away tables."""
+    """Data survives a power loss before it is referenced. False: for benchmarks and temporary tables."""
 
 
 class RollingWriter:
-    """Rows of one bucket in, data files out, a new file whenever the target size is reached.
+    """Writes the rows of one bucket as data files; starts a new file at the target size.
 
     Not thread-safe; one writer belongs to one bucket. Holds one encoded file in memory (`target_file_bytes`). Files go
     to the bucket's folder, or to the places that `targets` chooses.
@@ -137,7 +137,7 @@ class RollingWriter:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Where files were put so far (URLs outside the table), also one whose put failed without a clear answer."""
+        """The paths of all files put so far (URLs outside the table), also of puts with an unknown outcome."""
         return tuple(self._paths)
 
     def write(self, rows: pa.Table) -> None:
@@ -216,8 +216,8 @@ class RollingWriter:
             name, url = f"{prefix}{self._uuid}-{number}.parquet", None
             store, path = self._store, f"{self._folder}/{name}"
         else:
-            place = self._targets.place(self._folder, prefix=prefix, number=number)
-            store, path, name, url = place.store, place.path, place.name, place.url
+            at = self._targets.next_location(self._folder, prefix=prefix, number=number)
+            store, path, name, url = at.store, at.path, at.name, at.url
         self._paths.append(url or path)
         store.put(path, body, durable=self._settings.durable)
         self._files.append(self._describe(name, body.size, external_path=url))
@@ -249,7 +249,7 @@ class RollingWriter:
 
 @dataclass(frozen=True, slots=True)
 class _GroupFacts:
-    """What one row group contributes to the description of its file."""
+    """The part of a row group in the description of its file."""
 
     row_count: int
     min_key: bytes
@@ -296,7 +296,7 @@ def _facts_of(
 def _file_schema(schema: TableSchema) -> pa.Schema:
     """The Arrow schema of a file: keys and system columns required, field ids on the table's own columns.
 
-    In a primary-key table every other column may be null, whatever the table says: a delete by key has no values.
+    In a primary-key table every other column is nullable, even if it is NOT NULL in the table: a delete has no values.
     """
     if not schema.primary_keys:
         return arrow_schema(schema.fields)
@@ -321,7 +321,7 @@ def _require(schema: TableSchema, name: str) -> DataField:
 
 
 class OpenDataFile:
-    """A data file opened for reading: its columns, its row groups, and rows of any of them. Not thread-safe."""
+    """A data file opened for reading. Not thread-safe."""
 
     def __init__(self, source: pa.NativeFile, path: str, ranged: _RangedFile | None, window_bytes: int) -> None:
         import pyarrow.parquet as pq  # only what reads or writes data files needs it
@@ -344,7 +344,7 @@ class OpenDataFile:
         return int(self._parquet.metadata.num_row_groups)
 
     def row_groups_for(self, condition: pc.Expression) -> list[int]:
-        """Row groups whose statistics allow a row for which `condition` (in the file's own columns) is true."""
+        """Row groups that may have a row for which `condition` (on the file's columns) is true, by their statistics."""
         with _decoding(self._path):
             from pyarrow import dataset
 
@@ -431,7 +431,7 @@ def open_data_file(
             source = pa.PythonFile(ranged, mode="r")
     except NotFound as error:
         raise NotFound(
-            f"The data file {path} is gone: the version being read was expired or rolled back meanwhile; read a "
+            f"The data file {path} is gone: the version was expired or rolled back during the read; read a "
             "version that still exists, or tag versions that must stay readable.",
             path=path,
         ) from error
@@ -441,7 +441,7 @@ def open_data_file(
 
 def _wrong_size(path: str, actual: int, expected: int) -> Corruption:
     return Corruption(
-        f"The data file {path} has {actual} bytes, but its manifest says {expected}: it was cut short or overwritten.",
+        f"The data file {path} has {actual} bytes, but its manifest states {expected}; it was cut or overwritten.",
         path=path,
         actual_bytes=actual,
         expected_bytes=expected,
@@ -450,7 +450,7 @@ def _wrong_size(path: str, actual: int, expected: int) -> Corruption:
 
 @contextmanager
 def _decoding(path: str) -> Iterator[None]:
-    """Turn whatever the Parquet decoder raises into `Corruption` naming the file; the store's own errors pass."""
+    """Translate errors of the Parquet decoder to `Corruption` with the path; errors of the store pass."""
     try:
         yield
     except LakebedError:
@@ -477,7 +477,7 @@ def _column_ranges(metadata: pq.FileMetaData, groups: Sequence[int], columns: se
 
 
 class _RangedFile(io.RawIOBase):
-    """A read-only file over ranges of one object: what `fetch` brought is served from memory, the rest is one GET."""
+    """A read-only file over ranges of one object: fetched ranges are served from memory, others by one GET each."""
 
     def __init__(self, store: ObjectStore, path: str, *, size_bytes: int) -> None:
         super().__init__()
@@ -488,7 +488,7 @@ class _RangedFile(io.RawIOBase):
         self._held: list[tuple[int, int, memoryview]] = []
 
     def fetch(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Replace what is held in memory by these ranges."""
+        """Replace the ranges in memory."""
         if not ranges:
             return
         wanted = list(ranges)
@@ -519,7 +519,7 @@ class _RangedFile(io.RawIOBase):
         return bytes(self.read_buffer(size))
 
     def read_buffer(self, size: int = -1) -> memoryview:
-        """As `read` without a copy; Arrow calls it. A range served to its end is let go: a decoder reads it once."""
+        """As `read` without a copy; called by Arrow. A range is freed once it is read to its end."""
         end = self._size_bytes if size < 0 else min(self._size_bytes, self._position + size)
         start, self._position = self._position, max(self._position, end)
         if start >= end:

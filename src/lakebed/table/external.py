@@ -1,17 +1,17 @@
-"""Data files outside the table's folder: where new ones go, and which ones are the table's own.
+"""Data files outside the table's folder: the locations of new files, and which files belong to the table.
 
-Owns: the choice of a place for a new file (`Targets`), the roots that a table has ever named (`Roots`), and the test
-whether a file with an external path may be deleted by this table (`OwnFiles`). Folders and the texts of URLs are those
-of the format's Java implementation (DO NOT CHANGE: other clients find files by them).
+Owns: the choice of a location for a new file (`Targets`), all roots in the table's schemas (`Roots`), and the test
+whether the table may delete a file with an external path (`OwnFiles`). Folders and URL texts are those of the format's
+Java implementation (DO NOT CHANGE: other clients find files by them).
 
 Invariants:
-- A root may be shared with other tables and with anything else. A file below it is the table's own in two cases only:
-  a manifest entry of the table names it at exactly the place where the table's options put it, or its name carries the
-  table's mark (`owner_of`), which only writers of this table give.
-- The mark depends on the table's first schema, on its URL and on the place of the file. So a table that is made anew
-  under the name of one that was moved away has other marks, and so has a copy of a table's folder; and a copy of a file
-  at another place, such as a clone makes, has no mark there.
-- In a branch of a repository no external file is the table's own: commits of the repository may still need it.
+- A root may be shared with other tables and other files. A file below it belongs to the table in two cases only: a
+  manifest entry of the table names it at exactly the location that the table's options yield, or its name has the
+  table's mark (`owner_of`), which only writers of this table use.
+- The mark depends on the table's first schema, its URL and the location of the file. So a table that is created under
+  the name of one that was moved away has other marks, and so has a copy of a table's folder. A copy of a file at
+  another location, as a clone makes it, has no valid mark.
+- In a branch of a repository no external file belongs to the table: commits of the repository may need it.
 
 Docs: docs/format/layout.md, docs/design/0035-external-paths.md.
 """
@@ -45,8 +45,8 @@ from lakebed.table.schema import decode_schema
 
 __all__ = [
     "MARKED_NAME",
+    "FileLocation",
     "OwnFiles",
-    "Place",
     "Roots",
     "Targets",
     "bucket_folders_below",
@@ -67,15 +67,15 @@ _MARK_DIGITS: Final = 15
 MARKED_NAME: Final = (
     r"(?P<a>[0-9a-f]{8})-(?P<b>[0-9a-f]{4})-8(?P<c>[0-9a-f]{3})-[89ab][0-9a-f]{3}-[0-9a-f]{12}-[0-9]+\.parquet$"
 )
-"""How names of files with the mark of any table end: with a UUID of version 8, which no other file has."""
+"""The end of a file name with a mark: a UUID of version 8, which no other file has."""
 
 
 # ---- new files
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where one new file goes."""
+class FileLocation:
+    """The location of a new file."""
 
     store: ObjectStore
     """Of the root."""
@@ -87,7 +87,7 @@ class Place:
 
 
 class Targets:
-    """Chooses names and places of the new files of one writer. Thread-safe."""
+    """Chooses names and locations of the new files of one writer. Thread-safe."""
 
     def __init__(self, store: ObjectStore, paths: ExternalPaths, *, owner: str | None, rng: random.Random) -> None:
         self._store = store
@@ -97,8 +97,8 @@ class Targets:
         self._turns = itertools.count(rng.randrange(len(paths.roots)))
         self._opened: dict[str, ObjectStore] = {}
 
-    def place(self, folder: str, *, prefix: str, number: int) -> Place:
-        """The next file.
+    def next_location(self, folder: str, *, prefix: str, number: int) -> FileLocation:
+        """The location of the next file.
 
         Args:
             folder: of the bucket, relative to the table's.
@@ -114,10 +114,10 @@ class Targets:
         found = self._opened.get(root)
         if found is None:
             found = self._opened.setdefault(root, open_elsewhere(self._store, root))
-        return Place(found, path, name, f"{root}/{path}")
+        return FileLocation(found, path, name, f"{root}/{path}")
 
     def _uuid(self, folder: str, *, is_hashed: bool) -> str:
-        """A random UUID (version 8) that carries the table's mark; of version 4 for a table without."""
+        """A random UUID with the table's mark (version 8); without a mark version 4."""
         if self._owner is None:
             return new_uuid(self._rng)
         mark = int(_mark(self._owner, folder, is_hashed=is_hashed), 16)
@@ -126,13 +126,13 @@ class Targets:
 
 
 def targets_of(store: ObjectStore, schema: TableSchema, *, rng: random.Random) -> Targets | None:
-    """What chooses the places of new files; None for a table without external paths.
+    """The `Targets` of a table; None for a table without external paths.
 
     Args:
         store: the table's folder.
 
     Raises:
-        InvalidRequest: options that cannot be used, or a table with them in a branch of a repository.
+        InvalidRequest: invalid options, or a table with external paths in a branch of a repository.
     Cost: nothing without external paths, else 1 GET.
     """
     paths = ExternalPaths.of(schema.options)
@@ -150,7 +150,7 @@ def targets_of(store: ObjectStore, schema: TableSchema, *, rng: random.Random) -
 
 
 def owner_of(store: ObjectStore) -> str | None:
-    """What identifies a table in the marks of its files; None without a first schema. Cost: 1 GET.
+    """The identity of a table in the marks of its files; None without a first schema. Cost: 1 GET.
 
     Args:
         store: the table's folder.
@@ -163,16 +163,16 @@ def owner_of(store: ObjectStore) -> str | None:
 
 
 def _mark(owner: str, folder: str, *, is_hashed: bool) -> str:
-    """What the names of a table's files in one folder have in common: 60 bits, as hexadecimal digits.
+    """The mark in the names of a table's files in one folder: 60 bits, as hexadecimal digits.
 
-    A copy of such a file at any other place has not the mark of that place.
+    A copy of such a file at another location does not have the mark of that location.
     """
     text = f"{owner}\n{folder}\n{ENTROPY if is_hashed else ''}"
     return hashlib.sha256(text.encode()).hexdigest()[:_MARK_DIGITS]
 
 
 def is_marked(urls: pa.Array, owner: str) -> BoolArray:
-    """Which URLs are of files that writers of one table put there: their names carry its mark for this place."""
+    """Which URLs have a file name with the table's mark for the URL's folder."""
     there = pc.replace_substring_regex(urls, r"/[^/]*$", "")
     names = pc.replace_substring_regex(urls, r"^.*/", "")
     folders = pc.replace_substring_regex(there, _ENTROPY_FOLDERS, "")
@@ -196,7 +196,7 @@ def is_marked(urls: pa.Array, owner: str) -> BoolArray:
 
 
 def entropy_folders(names: list[str]) -> list[str]:
-    """The folders that the strategy ``entropy-inject`` puts between bucket and file: ``0101/1100/0011/10010110``.
+    """The folders between bucket and file with the strategy ``entropy-inject``: ``0101/1100/0011/10010110``.
 
     They are the low 20 bits of the name's Murmur3 hash (32 bit, seed 0).
     """
@@ -236,11 +236,11 @@ def _murmur(texts: npt.NDArray[np.uint8]) -> U32:
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """The external roots that the schemas of a table have ever named."""
+    """The external roots in all schemas of a table."""
 
     plain: tuple[str, ...] = ()
     entropy: tuple[str, ...] = ()
-    """Roots whose files lie in folders of hashes."""
+    """Roots with folders of hashes."""
 
     @property
     def every(self) -> tuple[str, ...]:
@@ -249,14 +249,14 @@ class Roots:
 
     @classmethod
     def of(cls, schemas: Iterable[TableSchema]) -> Roots:
-        """The roots of some schemas. One whose options cannot be used names none."""
+        """The roots of some schemas; a schema with invalid options has none."""
         plain: dict[str, None] = {}
         entropy: dict[str, None] = {}
         for schema in schemas:
             try:
                 paths = ExternalPaths.of(schema.options)
             except InvalidRequest:
-                continue  # such a schema was never written with by lakebed, and what it means is not known
+                continue  # lakebed never wrote files with such a schema
             (entropy if paths.strategy == ENTROPY else plain).update(dict.fromkeys(paths.roots))
         return cls(tuple(plain), tuple(entropy))
 
@@ -266,10 +266,10 @@ def roots_of(store: ObjectStore, paths: Iterable[str] | None = None) -> Roots:
 
     Args:
         store: the table's folder.
-        paths: a listing of the table's folder, when there is one.
+        paths: a listing of the table's folder; None: list it.
 
     Raises:
-        Corruption: a schema cannot be read.
+        Corruption: a schema is not readable.
     Cost: 1 GET a schema, and without `paths` 2 LIST or more.
     """
     if paths is None:
@@ -282,7 +282,7 @@ def roots_of(store: ObjectStore, paths: Iterable[str] | None = None) -> Roots:
 
 @dataclass(slots=True)
 class OwnFiles:
-    """Tells which files with an external path are where the table's options put them. For one verb.
+    """Decides which files with an external path are at the locations that the table's options yield. For one operation.
 
     Args:
         store: the table's folder.
@@ -322,7 +322,7 @@ class OwnFiles:
     def _are_hashed(
         self, there: pa.Array, names: pa.Array, numbers: npt.NDArray[np.int64], folders: list[tuple[str, ...]]
     ) -> BoolArray:
-        """Which files lie in the folders of hashes that their names say."""
+        """Which files are in the folders of the hashes of their names."""
         assert self._roots is not None
         above = pc.replace_substring_regex(there, _ENTROPY_FOLDERS, "")
         found = _are_in(above, numbers, folders, self._roots.entropy)
@@ -336,7 +336,7 @@ class OwnFiles:
 def _are_in(
     there: pa.Array, numbers: npt.NDArray[np.int64], folders: list[tuple[str, ...]], roots: tuple[str, ...]
 ) -> BoolArray:
-    """Which folders are those of their own bucket below some root; `numbers` are the buckets' positions."""
+    """Which folders are the folder of the file's bucket below some root; `numbers` are positions of buckets."""
     allowed = [
         f"{number} {root}/{folder}" for number, found in enumerate(folders) for folder in found for root in roots
     ]

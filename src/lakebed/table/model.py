@@ -3,8 +3,8 @@
 Invariants:
 - A `Snapshot` is immutable; a tag is a snapshot plus two optional fields.
 - `DataFile.commit_snapshot` is None while *inherited* (the file is new in the change being committed) and -1 when
-  unknown (another client wrote the entry); readers of manifests resolve None before anyone sees it.
-- Partition values travel as the raw BinaryRow bytes of the manifest (`partition`), which is what files are grouped by.
+  unknown (another client wrote the entry); readers of manifests resolve None.
+- Partition values are the raw BinaryRow bytes of the manifest (`partition`); files are grouped by them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BATCH_COMMIT_IDENTIFIER = 2**63 - 1
 COMMIT_SNAPSHOT_UNKNOWN = -1
 
 STATS_VERSION = 1
-"""Rules that the statistics of new entries follow: a bound that is not null bounds every value of the file, and a
+"""Version of the rules for statistics in new entries: a bound that is not null bounds every value of the file, and a
 column with NaN has no bounds. DO NOT CHANGE: on disk."""
 
 ROLLED_BACK_TO = "lakebed.rolled-back-to"
@@ -52,7 +52,7 @@ CommitKind = Literal["APPEND", "COMPACT", "OVERWRITE", "ANALYZE"]
 
 
 class FileSource:
-    """Where a data file came from. DO NOT CHANGE: on disk."""
+    """The origin of a data file. DO NOT CHANGE: on disk."""
 
     APPEND = 0
     COMPACT = 1
@@ -60,7 +60,7 @@ class FileSource:
 
 @dataclass(frozen=True, slots=True)
 class DataField:
-    """One column. Identity is `id`: renames keep it, a re-added column gets a new one."""
+    """One column. `id` is its identity: a rename keeps it, a column added again gets a new one."""
 
     id: int
     name: str
@@ -69,7 +69,7 @@ class DataField:
     nullable: bool = True
     description: str | None = None
     default_value: str | None = None
-    """Text of the default another client gives when writing; lakebed keeps it and writes null."""
+    """Text of the default with which other clients write; lakebed keeps it and writes null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Snapshot:
     total_record_count: int
     delta_record_count: int
     uuid: str | None = None
-    """The write id of the commit, ours; None when the writing client has none."""
+    """The write id of the commit; None if the writing client has none."""
     base_manifest_list_size: int | None = None
     delta_manifest_list_size: int | None = None
     changelog_manifest_list: str | None = None
@@ -181,13 +181,13 @@ class DataFile:
     commit_snapshot: int | None = None
     """Snapshot that first committed this file; see the module's invariants."""
     stats_version: int | None = None
-    """`STATS_VERSION` when the bounds follow today's rules; None: written by an older lakebed or another client, whose
-    bounds of some types may leave rows out (docs/format/manifest.md)."""
+    """`STATS_VERSION` if the bounds follow its rules; None: written by an older lakebed or another client, whose bounds
+    may leave out rows for some types (docs/format/manifest.md)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestMeta:
-    """One manifest as a manifest list names it."""
+    """The entry of a manifest in a manifest list."""
 
     file_name: str
     file_size: int
@@ -201,9 +201,9 @@ class ManifestMeta:
 
 @dataclass(frozen=True, slots=True)
 class BucketChange:
-    """What one writer (or compaction) did to one bucket of one partition: the unit handed to a commit.
+    """The change of one writer (or compaction) to one bucket of one partition: the input of a commit.
 
-    Picklable, so that Spark executors can send it to the driver.
+    Picklable: Spark executors send it to the driver.
     """
 
     partition: bytes
@@ -228,15 +228,15 @@ class Split:
     partition_values: dict[str, Any]
     bucket: int
     folder: str
-    """The bucket's folder, relative to the table's root: where new files go."""
+    """The folder for new files of the bucket, relative to the table's root."""
     files: Sequence[DataFile]
     needs_merge: bool
     schema_id: int
     row_count: int
     """Rows in the files, before merging."""
     other_folders: tuple[str, ...] = ()
-    """Folders in which other writers may have put a file of this bucket; see `placement`."""
+    """Other folders that may have files of the bucket, by other writers; see `placement`."""
 
 
 Rows = pa.Table | pa.RecordBatch | pa.RecordBatchReader | ArrowStream
-"""What writing verbs accept, with the table's column names: see `frames.as_arrow`."""
+"""Rows to write, with the table's column names; see `frames.as_arrow`."""

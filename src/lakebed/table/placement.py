@@ -1,14 +1,14 @@
-"""Where the data files of a table lie: the folder of each partition and bucket. Pure.
+"""The folders of a table's data files, by partition and bucket. Pure.
 
-Owns: `Placement`, which knows the options that decide it (``partition.legacy-name``, ``partition.default-name``,
-``data-file.path-directory``), and the folders that other writers chose. The folders are those of the format's Java
+Owns: `Placement`, by the options ``partition.legacy-name``, ``partition.default-name`` and
+``data-file.path-directory``, and the folders that other writers use. The folders are those of the format's Java
 implementation (DO NOT CHANGE: other clients find files by them); docs/format/layout.md describes them.
 
 Invariants:
 - New files are always written to the first of a bucket's folders.
-- A bucket has more than one folder only when some value is printed differently by pypaimon, by versions of lakebed up
-  to 0.2 or by another version of Java. A file is in exactly one of them; its name says nothing about which.
-- A partition value whose folder cannot be computed is refused, never guessed.
+- A bucket has more than one folder only if pypaimon, lakebed up to version 0.2 or another version of Java prints some
+  value differently. A file is in exactly one of them; its name does not tell which.
+- A partition value without a computable folder is refused.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from lakebed.table.types import BINARY_ROOTS, Type, parse_type
 __all__ = ["DEFAULT_PARTITION", "Placement", "bucket_folders", "check_placement", "escape", "partition_values"]
 
 DEFAULT_PARTITION: Final = "__DEFAULT_PARTITION__"
-"""Folder value of a null or blank partition value, unless the option ``partition.default-name`` says otherwise."""
+"""Folder value of a null or blank partition value, without the option ``partition.default-name``."""
 
 Texts = Sequence[str | None]
 FloatingText = Callable[..., str]
@@ -59,7 +59,7 @@ _IMPLEMENTED: Final = (
     PARTITION_DEFAULT_NAME,
     DATA_FILE_DIRECTORY,
 )
-"""Options that decide where rows and files lie; a value that cannot be read is refused."""
+"""Options that decide the location of rows and files; an invalid value is refused."""
 
 _OFF: Final = frozenset(("false", ""))
 _NOT_IMPLEMENTED: Final = {
@@ -75,13 +75,13 @@ _NOT_IMPLEMENTED: Final = {
     "blob-view-field": frozenset(("",)),
     "vector-field": frozenset(("",)),
 }
-"""The format's other options that do, with the values that change nothing."""
+"""Other such options of the format, with the values that have no effect."""
 
 _PREFIXES: Final = ("data-file.", "bucket")
-"""Unknown options that begin so are taken for such options."""
+"""Unknown options with these prefixes are treated as such options."""
 
 _ABOUT_OTHERS: Final = frozenset(("bucket-append-ordered", "data-file.thin-mode"))
-"""Options that begin so and do not decide it."""
+"""Options with these prefixes that are not such options."""
 
 _FLOATING: Final = frozenset(("FLOAT", "DOUBLE"))
 _SPECIAL: Final = re.compile("[\\x00-\\x1f\\x7f\"#%'*/:=?\\\\{}\\[\\]^]")
@@ -106,10 +106,10 @@ class Placement:
 
     @classmethod
     def of(cls, schema: TableSchema) -> Placement:
-        """The placement that a table's schema and options ask for.
+        """The placement by a table's schema and options.
 
         Raises:
-            InvalidRequest: an option that cannot be read, or a directory outside the table.
+            InvalidRequest: an invalid option, or a directory outside the table.
         """
         options = TableOptions(schema.options)
         types = tuple(field.type for name in schema.partition_keys if (field := schema.field_by_name(name)))
@@ -127,7 +127,7 @@ class Placement:
         return bucket_folders(found, bucket)
 
     def partition_folders(self, partitions: pa.Array) -> list[tuple[str, ...]]:
-        """Folders of some partitions: the first is where new files go, the others are where older ones may be.
+        """Folders of some partitions: the first is for new files, the others may have older ones.
 
         Args:
             partitions: BinaryRows of the partition columns.
@@ -178,12 +178,12 @@ def _is_inside(path: str) -> bool:
 
 
 def check_placement(schema: TableSchema) -> None:
-    """Refuse a table with an option that decides where a row or a file lies and that lakebed does not implement.
+    """Refuse a table with an option that decides the location of rows or files and that lakebed does not implement.
 
-    Every verb that writes or deletes calls it first. Reading needs no such check: what it opens is there or is not.
+    Every operation that writes or deletes calls it first. Reads need no such check.
 
     Raises:
-        InvalidRequest: such an option, external paths that cannot be used, or a partition column without folder names.
+        InvalidRequest: such an option, invalid external paths, or a partition column without folder names.
     """
     for name, text in schema.options.items():
         option = OPTIONS.get(name)
@@ -259,7 +259,7 @@ def _java_texts(
 
 
 def _printable(column: pa.Array, kind: Type, *, is_legacy: bool, name: str) -> tuple[list[Any], Callable[[Any], str]]:
-    """The values of a column in the form in which its printer takes them, and that printer."""
+    """The values of a column in the form that its printer takes, and the printer."""
     precision = kind.precision or 0
     match kind.root:
         case "DATE":
@@ -308,7 +308,7 @@ def _python_values(column: pa.Array, name: str) -> list[Any]:
 
 
 def _earlier_text(value: object) -> str:
-    """The value as lakebed up to version 0.2 printed it into a folder name. DO NOT CHANGE: such files exist."""
+    """The folder name of a value in lakebed up to version 0.2. DO NOT CHANGE: such files exist."""
     if value is None:
         return DEFAULT_PARTITION
     if isinstance(value, bool):

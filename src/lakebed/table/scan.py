@@ -1,12 +1,12 @@
 """Snapshot -> live files -> pruned splits -> rows.
 
-Owns: `Scan`, what a read of one version will touch, and which tables can be read at all (`check_readable`).
+Owns: `Scan`, a planned read of one version, and the check whether lakebed can read a table (`check_readable`).
 
 Invariants:
-- Pruning only drops files that cannot hold a row of the answer. Partition predicates drop files everywhere; predicates
-  on key columns drop files by key range; other predicates drop a file by its statistics only where no merge is
-  needed, because a hidden newer row would let an older one of its key resurface.
-- A scan is bound to one snapshot; it reads the same rows whenever it is run, until that snapshot's files are expired.
+- Pruning drops only files without matching rows. Predicates on partitions drop files in all tables; predicates on key
+  columns drop files by key range; other predicates drop a file by its statistics only if it needs no merge, because an
+  older row of a key would reappear if the file with its newest row were dropped.
+- A scan is bound to one snapshot and always reads the same rows, until the files of that snapshot expire.
 
 Does not know: how the snapshot was found (`travel`), how rows are decoded (`read`).
 """
@@ -75,22 +75,22 @@ class ReadOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ScanRequest:
-    """What to read of a version."""
+    """The columns and rows to read."""
 
     columns: str | Sequence[str] | None = None
     """One name or several; None: all, in schema order."""
     where: Predicate | str | None = None
     """A predicate, or its text: ``carrier = 'UA' AND month >= 2``."""
     limit: int | None = None
-    """At most so many rows, of which any may come; None: all."""
+    """Number of rows at most, in no particular order; None: all."""
 
 
 class Scan:
-    """A read of one snapshot. Planning happens once, when first needed; nothing is decoded before rows are asked for.
+    """A read of one snapshot. It is planned once, when first needed; data files are read only when rows are.
 
     Args:
         branch: whose files are read.
-        snapshot: what to read; None: a table without any snapshot, which has no rows.
+        snapshot: to read; None: a table without snapshots, which has no rows.
         schema: whose columns are returned.
         request: columns and predicate.
     """
@@ -117,13 +117,13 @@ class Scan:
 
     @cached_property
     def plan(self) -> ReadPlan:
-        """What `read.read_split` needs besides the store; picklable. Cost: 1 GET a schema not cached."""
+        """The plan for `read.read_split`; picklable. Cost: 1 GET a schema not cached."""
         ids = {*self._entries.column("schema_id").unique().to_pylist(), self.table_schema.id}
         schemas = {schema_id: self._schema_of(schema_id) for schema_id in sorted(ids)}
         return ReadPlan(schema=self.table_schema, schemas=schemas, columns=self._columns, where=self._where)
 
     def splits(self) -> list[Split]:
-        """The units to read, to hand to executors with `plan`; the limit does not apply to them.
+        """The units of reading, for executors, with `plan`; the limit does not apply to them.
 
         Cost: see `ManifestReader.live_entries`; once a scan.
         """
@@ -134,7 +134,7 @@ class Scan:
         return self._entries
 
     def to_batches(self, *, batch_rows: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Stream the rows, split by split, in bounded memory. Stopping early reads no further, and so does the limit.
+        """Stream the rows, split by split, in bounded memory. Reading ends when the caller stops, or at the limit.
 
         Args:
             batch_rows: rows a batch at most; None: the option ``read.batch-size``.
@@ -143,7 +143,7 @@ class Scan:
         if rest == 0:
             return
         batch_rows = batch_rows or TableOptions(self.table_schema.options).get(READ_BATCH_SIZE)
-        # With a limit, files that can be read alone come before those that have to be merged.
+        # With a limit, splits that need no merge come first.
         splits = self._splits if rest is None else sorted(self._splits, key=lambda split: split.needs_merge)
         for split in splits:
             for batch in read_split(self._branch.store, split, plan=self.plan, batch_rows=batch_rows):
@@ -156,13 +156,13 @@ class Scan:
                     return
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The same stream as Arrow's reader."""
+        """`to_batches` as an Arrow reader."""
         return pa.RecordBatchReader.from_batches(self.schema, (batch for batch in self.to_batches()))
 
     def to_arrow(self) -> pa.Table:
-        """All rows in memory, splits decoded in parallel. No order is promised."""
+        """All rows in memory, decoded in parallel; in no particular order."""
         if not self._columns:
-            # Arrow forgets how many rows a table without columns has when tables are put together.
+            # Arrow loses the number of rows when it concatenates tables without columns.
             return pa.table([pa.nulls(self.count())], names=["rows"]).select([])
         if self._limit is not None:
             first = [pa.Table.from_batches([batch]).cast(self.schema) for batch in self.to_batches()]
@@ -195,7 +195,7 @@ class Scan:
 
         Args:
             table_name: of the view.
-            connection: where to make it; None: a new database in memory.
+            connection: to create it in; None: a new in-memory database.
 
         Returns:
             The connection.
@@ -207,7 +207,7 @@ class Scan:
         return found
 
     def count(self) -> int:
-        """How many rows there are. Without a predicate, files that need no merge are counted from the manifests."""
+        """The number of rows. Without a predicate, files that need no merge are counted by their manifest entries."""
         if self._limit is not None and (self._limit == 0 or self._where is not None):
             return sum(batch.num_rows for batch in self.to_batches())
         number = self._count()
@@ -245,7 +245,7 @@ class Scan:
     @cached_property
     def _splits(self) -> tuple[Split, ...]:
         options = TableOptions(self.table_schema.options)
-        # Values of a file that takes part in a merge prove nothing, but those of other files do.
+        # The statistics of values count only for files that need no merge.
         judged = self._where is not None and self.table_schema.primary_keys and self._entries.num_rows
         splits = plan_splits(
             self._entries,
@@ -266,7 +266,7 @@ class Scan:
 
 
 def check_readable(schema: TableSchema) -> None:
-    """Refuse a table whose rows this package would misread.
+    """Refuse a table that this version of lakebed would read incorrectly.
 
     Raises:
         UnsupportedFormat: another merge engine, another order of a key's rows, deletion vectors, or data evolution.
@@ -286,7 +286,7 @@ def _bound(where: Predicate | str | None, schema: TableSchema) -> Predicate | No
 
 def _checked_limit(limit: int | None) -> int | None:
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
-        raise InvalidRequest(f"A limit is a number of rows from 0 on, not {shown(limit)}.", kind="invalid_limit")
+        raise InvalidRequest(f"limit={shown(limit)} is invalid: use a number of rows, 0 or more.", kind="invalid_limit")
     return limit
 
 

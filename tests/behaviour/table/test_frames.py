@@ -212,7 +212,7 @@ def test_a_limit_reads_few_files(request: pytest.FixtureRequest, keyed: bool) ->
     assert table.scan(limit=3, where="id = 7").count() == 1
     assert table.read(limit=2, columns=[]).num_rows == 2
     for wrong in (-1, 1.5, True, "3"):
-        with pytest.raises(InvalidRequest, match="A limit is a number of rows"):
+        with pytest.raises(InvalidRequest, match="is invalid: use a number of rows"):
             table.read(limit=wrong)  # type: ignore[arg-type]
 
 

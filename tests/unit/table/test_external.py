@@ -79,7 +79,7 @@ def test_marks_are_of_one_table_and_one_place(strategy: str) -> None:
     store = open_store("memory://marks")
     paths = ExternalPaths(("memory://marks/a", "memory://marks/b"), strategy)
     targets = Targets(store, paths, owner="one", rng=random.Random(1))
-    places = [targets.place("p=x/bucket-0", prefix="data-", number=number) for number in range(20)]
+    places = [targets.next_location("p=x/bucket-0", prefix="data-", number=number) for number in range(20)]
     urls = [place.url for place in places]
     assert is_marked(pa.array(urls), "one").all()
     assert not is_marked(pa.array(urls), "two").any()

@@ -143,7 +143,7 @@ def test_row_groups_are_pruned_by_statistics(store: ObjectStore) -> None:
 def test_sizes_that_differ_from_the_manifest_are_corruption(store: ObjectStore, window_bytes: int) -> None:
     """A file of another length than its manifest says is refused before it is decoded, however it is read."""
     size = put(store, "short", pa.table({"a": range(1000)}))
-    with pytest.raises(Corruption, match="manifest says"):
+    with pytest.raises(Corruption, match="manifest states"):
         open_data_file(store, "bucket-0/short", size_bytes=size + 1, window_bytes=window_bytes)
     with pytest.raises(NotFound, match="expired"):
         open_data_file(store, "bucket-0/gone", size_bytes=size, window_bytes=window_bytes)
