@@ -19,7 +19,7 @@ from typing_extensions import Buffer
 from lakebed.errors import Unavailable
 from lakebed.http.upload_slots import UploadSlot, UploadSlots
 
-__all__ = ["download", "gathered", "upload"]
+__all__ = ["chained", "download", "gathered", "upload", "whole_or_stream"]
 
 R = TypeVar("R")
 
@@ -48,6 +48,29 @@ async def gathered(chunks: AsyncIterator[bytes], *, bytes_min: int) -> AsyncIter
             held, size = [], 0
     if held:
         yield b"".join(held)
+
+
+async def whole_or_stream(chunks: AsyncIterator[bytes], *, bytes_max: int) -> tuple[bytes, AsyncIterator[bytes] | None]:
+    """A body of at most `bytes_max` whole; of a larger one nothing, and an iterator of all of it."""
+    held: list[bytes] = []
+    size = 0
+    async for chunk in chunks:
+        held.append(chunk)
+        size += len(chunk)
+        if size > bytes_max:
+            return b"", chained(held, chunks)
+    return held[0] if len(held) == 1 else b"".join(held), None
+
+
+async def chained(held: list[bytes], rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """What was read already, which is removed from `held`, then the rest."""
+    first = b"".join(held)
+    held.clear()
+    if first:
+        yield first
+    del first
+    async for chunk in rest:
+        yield chunk
 
 
 async def upload(chunks: AsyncIterator[bytes], *, into: Callable[[Iterator[Buffer]], R], slots: UploadSlots) -> R:

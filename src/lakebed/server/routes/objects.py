@@ -6,28 +6,21 @@ whole, in one step of the pool; larger ones as streams (`lakebed.http.streaming`
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from email.utils import formatdate
 from typing import Final
 
-import msgspec
 from starlette.responses import Response
 
-from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound
+from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.multipart import FORM, form_content
 from lakebed.http.pages import Page, PageRequest, page_of
-from lakebed.http.ranges import content_range, parse_range
-from lakebed.http.replies import StreamedResponse, empty, json, printable
-from lakebed.key_value.port import KeyValueSnapshot
+from lakebed.http.replies import StreamedResponse, empty, json
+from lakebed.http.streaming import whole_or_stream
 from lakebed.repo import data
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import Entry
 from lakebed.repo.names import check_path
-from lakebed.repo.refs import resolve
-from lakebed.repo.staging.view import View, open_view
-from lakebed.repo.staging.write import delete, delete_many, stage, stage_if_absent, stage_if_match
+from lakebed.repo.staging.write import delete, delete_many
 from lakebed.server.bodies import (
     ObjectCopyCreation,
     ObjectError,
@@ -37,6 +30,8 @@ from lakebed.server.bodies import (
     PathList,
 )
 from lakebed.server.errors import status_of
+from lakebed.server.routes.entity import part_of
+from lakebed.server.routes.entries import condition_of, dated, find_entry, refuse_early, stage_entry, view_of
 from lakebed.server.routes.parameters import (
     AFTER,
     AMOUNT,
@@ -53,7 +48,7 @@ from lakebed.server.routes.parameters import (
 from lakebed.server.routes.shapes import engine_url, object_stats, prefix_stats
 from lakebed.server.site import RepositoryCall
 
-__all__ = ["HOT", "OBJECTS", "Condition", "condition_of", "dated", "find_entry", "stage_entry"]
+__all__ = ["HOT", "OBJECTS"]
 
 HOT: Final = Routes[RepositoryCall]("objects")
 OBJECTS: Final = Routes[RepositoryCall]("objects")
@@ -68,31 +63,8 @@ _INTERNAL_KEY: Final = "::lakefs::"
 """Begins the metadata key of such a header. Clients look for it. Stored: DO NOT CHANGE."""
 _ANY_TYPE: Final = data.CONTENT_TYPE
 
-_INLINE_TYPES: Final = frozenset(
-    [
-        *(f"image/{kind}" for kind in ("jpeg", "jpg", "png", "gif", "webp", "svg+xml")),
-        *(f"text/{kind}" for kind in ("plain", "markdown", "x-markdown", "html", "css", "javascript", "xml")),
-        *(f"application/{kind}" for kind in ("pdf", "javascript", "json", "xml")),
-        *("video/mp4", "video/webm", "audio/mpeg", "audio/wav", "audio/webm"),
-    ]
-)
-"""Content types that a browser may show; objects of other types are saved. Scripts never run: see `_entity_headers`."""
-
 
 # ---- looking and reading
-
-
-def find_entry(home: RepositoryContext, ref: str, path: str) -> Entry:
-    """What a reference has at a path. Raises `NotFound` (``path_not_found``)."""
-    with home.key_value.snapshot() as snapshot, _view(home, ref, snapshot) as view:
-        entry = view.get(path)
-    if entry is None:
-        raise NotFound(f"{ref} of repository {home.name} has nothing at {path!r}.", kind="path_not_found", path=path)
-    return entry
-
-
-def _view(home: RepositoryContext, ref: str, snapshot: KeyValueSnapshot) -> View:
-    return open_view(home, resolve(home, ref, snapshot=snapshot), snapshot=snapshot)
 
 
 @HOT.add(
@@ -148,21 +120,16 @@ async def get_object(call: RepositoryCall) -> Response:
     if presign and call.site.signs:
         url = await call.quick(data.signed_get, home, entry, expires_in_s=call.site.options.presigned_lifetime_s)
         return Response(status_code=302, headers={"location": url})
-    headers = _entity_headers(entry)
-    if _unchanged(call, entry):
-        return Response(status_code=304, headers=printable(headers))
-    span = _span(call, entry)
-    start, end = span or (0, entry.size_bytes)
-    headers["content-length"] = str(end - start)
-    if span is not None:
-        headers["content-range"] = content_range(span, size_bytes=entry.size_bytes)
-    status = 200 if span is None else 206
-    if end - start > call.site.options.small_object_bytes:
+    part = part_of(call, entry)
+    if part.status == 304:
+        return Response(status_code=304, headers=part.headers)
+    if part.size_bytes > call.site.options.small_object_bytes:
         chunk_bytes = call.site.options.chunk_bytes
-        chunks = await call.download(lambda: data.stream(home, entry, byte_range=(start, end), chunk_bytes=chunk_bytes))
-        return StreamedResponse(chunks, status, printable(headers))
-    body = b"" if entry.size_bytes == 0 else await call.quick(data.read, home, entry, byte_range=span)
-    return Response(memoryview(body), status, printable(headers))
+        byte_range = part.span or (0, entry.size_bytes)
+        chunks = await call.download(lambda: data.stream(home, entry, byte_range=byte_range, chunk_bytes=chunk_bytes))
+        return StreamedResponse(chunks, part.status, part.headers)
+    body = b"" if entry.size_bytes == 0 else await call.quick(data.read, home, entry, byte_range=part.span)
+    return Response(memoryview(body), part.status, part.headers)
 
 
 @HOT.add(
@@ -173,50 +140,8 @@ async def head_object(call: RepositoryCall) -> Response:
     path = call.required("path")
     home = await call.home()
     entry = await call.look(find_entry, home, call.path["ref"], path)
-    headers = _entity_headers(entry)
-    if _unchanged(call, entry):
-        return Response(status_code=304, headers=printable(headers))
-    span = _span(call, entry)
-    start, end = span or (0, entry.size_bytes)
-    headers["content-length"] = str(end - start)
-    if span is not None:
-        headers["content-range"] = content_range(span, size_bytes=entry.size_bytes)
-    return Response(status_code=200 if span is None else 206, headers=printable(headers))
-
-
-def _entity_headers(entry: Entry) -> dict[str, str]:
-    return {
-        "content-type": entry.content_type or _ANY_TYPE,
-        "etag": f'"{entry.checksum}"',
-        "last-modified": formatdate(entry.modified_ms / 1000, usegmt=True),
-        "accept-ranges": "bytes",
-        "content-disposition": "inline" if entry.content_type in _INLINE_TYPES else "attachment",
-        # Another key, or none, may use the same browser or proxy next.
-        "cache-control": "no-store, must-revalidate",
-        "expires": "0",
-        # What users stored is data, not pages of this server: no browser may guess, or run what is in it.
-        "x-content-type-options": "nosniff",
-        "x-frame-options": "SAMEORIGIN",
-        "content-security-policy": "default-src 'none'; sandbox",
-    }
-
-
-def _unchanged(call: RepositoryCall, entry: Entry) -> bool:
-    known = call.header(b"if-none-match")
-    if known is None:
-        return False
-    tags = {tag.strip().removeprefix("W/").strip('"') for tag in known.split(",")}
-    return "*" in tags or entry.checksum in tags
-
-
-def _span(call: RepositoryCall, entry: Entry) -> tuple[int, int] | None:
-    header = call.header(b"range")
-    if header is None:
-        return None
-    condition = call.header(b"if-range")
-    if condition is not None and condition.strip().strip('"') != entry.checksum:
-        return None
-    return parse_range(header, size_bytes=entry.size_bytes)
+    part = part_of(call, entry)
+    return Response(status_code=part.status, headers=part.headers)
 
 
 # ---- writing
@@ -244,7 +169,7 @@ async def upload_object(call: RepositoryCall) -> Response:
     if content_type.startswith(FORM):
         chunks, named = await form_content(chunks, content_type=content_type)
         content_type = named or _ANY_TYPE
-    body, rest = await _begun(chunks, bytes_max=call.site.options.small_object_bytes)
+    body, rest = await whole_or_stream(chunks, bytes_max=call.site.options.small_object_bytes)
     if rest is None:
 
         def store() -> Entry:
@@ -255,12 +180,16 @@ async def upload_object(call: RepositoryCall) -> Response:
         entry = await call.quick(store)
     else:
         if condition is not None:  # ask before the bytes come in; asked again when they are staged
-            await call.quick(_refuse_early, home, branch, path, condition)
+            await call.quick(refuse_early, home, branch, path, condition)
         entry = await call.upload(
             rest,
             into=lambda pieces: data.upload(home, pieces, content_type=content_type, metadata=metadata),
         )
         await call.quick(stage_entry, home, branch, path, entry, condition=condition)
+    return _created(home, path, entry)
+
+
+def _created(home: RepositoryContext, path: str, entry: Entry) -> Response:
     return json(object_stats(path, entry, address=data.physical_url(home, entry)), 201)
 
 
@@ -281,105 +210,6 @@ def _text(raw: bytes) -> str:
         return raw.decode()
     except UnicodeDecodeError:
         return raw.decode("latin-1")
-
-
-async def _begun(chunks: AsyncIterator[bytes], *, bytes_max: int) -> tuple[bytes, AsyncIterator[bytes] | None]:
-    """A body of at most `bytes_max` whole; of a larger one nothing, and an iterator of all of it."""
-    held: list[bytes] = []
-    size = 0
-    async for chunk in chunks:
-        held.append(chunk)
-        size += len(chunk)
-        if size > bytes_max:
-            return b"", _chained(held, chunks)
-    return held[0] if len(held) == 1 else b"".join(held), None
-
-
-async def _chained(held: list[bytes], rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    first = b"".join(held)
-    held.clear()
-    yield first
-    del first
-    async for chunk in rest:
-        yield chunk
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """What must be at a path before it is written.
-
-    Attributes:
-        checksums: one of these; None: any object. Only where `absent` is false.
-        absent: nothing.
-    """
-
-    checksums: frozenset[str] | None = None
-    absent: bool = False
-
-    def holds(self, entry: Entry | None) -> bool:
-        """Whether this entry, None: none, is what must be there."""
-        if entry is None or self.absent:
-            return entry is None and self.absent
-        return self.checksums is None or entry.checksum in self.checksums
-
-
-def condition_of(call: RepositoryCall) -> Condition | None:
-    """The condition that ``If-Match`` or ``If-None-Match: *`` state; None: there is none."""
-    match, none_match = call.header(b"if-match"), call.header(b"if-none-match")
-    if match is not None and none_match is not None:
-        raise InvalidRequest("The upload has both If-Match and If-None-Match: give one of them.", kind="invalid_header")
-    if match is not None:
-        return Condition(call.etags(b"if-match"))
-    if none_match is None:
-        return None
-    if none_match.strip() != "*":
-        raise InvalidRequest("If-None-Match of an upload can only be *: write if nothing is there.", kind="unsupported")
-    return Condition(absent=True)
-
-
-def _refuse_early(home: RepositoryContext, branch: str, path: str, condition: Condition) -> None:
-    entry = None
-    try:
-        entry = find_entry(home, branch, path)
-    except NotFound as error:
-        if error.kind != "path_not_found":
-            raise
-    if not condition.holds(entry):
-        raise _unmet(path, condition)
-
-
-def _unmet(path: str, condition: Condition) -> InvalidRequest:
-    sentence = (
-        f"There is an object at {path!r} already."
-        if condition.absent
-        else f"The object at {path!r} is not the one that If-Match names: read its ETag again."
-    )
-    return InvalidRequest(sentence, kind="precondition_failed", path=path)
-
-
-def stage_entry(
-    home: RepositoryContext, branch: str, path: str, entry: Entry, *, condition: Condition | None = None
-) -> None:
-    """Give a path of a branch an entry. Raises `InvalidRequest` (``precondition_failed``): the condition is not met."""
-    try:
-        if condition is None:
-            stage(home, branch=branch, path=path, entry=entry)
-        elif condition.absent:
-            stage_if_absent(home, branch=branch, path=path, entry=entry)
-        else:
-            stage_if_match(home, branch=branch, path=path, entry=entry, matches=condition.holds)
-    except AlreadyExists as error:
-        assert condition is not None
-        raise _unmet(path, condition) from error
-    except Conflict as error:
-        if error.kind != "path_changed" or condition is None:
-            raise
-        raise _unmet(path, condition) from error
-
-
-def dated(entry: Entry, mtime_s: int | None) -> Entry:
-    """The entry with the modification time that a client gives, in Unix seconds; None: as it is."""
-    return entry if mtime_s is None else msgspec.structs.replace(entry, modified_ms=mtime_s * 1000)
 
 
 @HOT.add("DELETE", _BRANCH, "deleteObject", needs="write", gives={204: None}, parameters=(OBJECT_PATH, FORCE))
@@ -443,7 +273,7 @@ async def copy_object(call: RepositoryCall) -> Response:
         return entry
 
     entry = await call.transfer(store)
-    return json(object_stats(target, entry, address=data.physical_url(home, entry)), 201)
+    return _created(home, target, entry)
 
 
 @HOT.add(
@@ -474,7 +304,7 @@ async def stage_object(call: RepositoryCall) -> Response:
         return entry
 
     entry = await call.quick(store)
-    return json(object_stats(path, entry, address=data.physical_url(home, entry)), 201)
+    return _created(home, path, entry)
 
 
 # ---- listing
@@ -509,7 +339,7 @@ def _list(
     with_metadata: bool,
     presign: bool,
 ) -> Response:
-    with home.key_value.snapshot() as snapshot, _view(home, ref, snapshot) as view:
+    with home.key_value.snapshot() as snapshot, view_of(home, ref, snapshot) as view:
         rows = list(view.list(page.prefix, after=page.after, delimiter=delimiter, amount=page.probe))
     return json(
         page_of(

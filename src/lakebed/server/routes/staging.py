@@ -24,7 +24,7 @@ from lakebed.repo.entry import new_address
 from lakebed.repo.model import Entry
 from lakebed.repo.names import check_path
 from lakebed.server.bodies import ObjectStats, StagingLocation, StagingMetadata
-from lakebed.server.routes.objects import condition_of, dated, stage_entry
+from lakebed.server.routes.entries import condition_of, dated, stage_entry
 from lakebed.server.routes.parameters import IF_MATCH, IF_NONE_MATCH, OBJECT_PATH, PRESIGN
 from lakebed.server.routes.shapes import object_stats
 from lakebed.server.site import RepositoryCall

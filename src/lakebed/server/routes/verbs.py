@@ -19,6 +19,7 @@ from lakebed.errors import Conflict, InvalidRequest
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.errors import forbidden
 from lakebed.http.replies import StreamedResponse, empty, json
+from lakebed.http.streaming import chained, whole_or_stream
 from lakebed.repo import data
 from lakebed.repo.branch import Branch
 from lakebed.repo.columns import StageRow, table_of
@@ -171,7 +172,7 @@ async def put(call: RepositoryCall) -> Response:
         if says.path is not None:
             await call.quick(branch.check_put, says.path, only_if_absent=says.only_if_absent)
         return json(None)
-    held, more = await _held(rest, bytes_max=call.site.options.small_object_bytes)
+    held, more = await whole_or_stream(rest, bytes_max=call.site.options.small_object_bytes)
     if more is None:
         return json(await call.quick(store, held))
     return json(await call.upload(more, into=store))
@@ -184,27 +185,10 @@ async def _first_line(chunks: AsyncIterator[bytes]) -> tuple[bytes, AsyncIterato
         held += chunk
         at = held.find(b"\n", max(0, len(held) - len(chunk)))
         if at >= 0:
-            return bytes(held[:at]), _chained(bytes(held[at + 1 :]), chunks)
+            return bytes(held[:at]), chained([bytes(held[at + 1 :])], chunks)
         if len(held) > _LINE_BYTES_MAX:
             break
     raise InvalidRequest("The body has no line of JSON before the bytes.", kind="invalid_body")
-
-
-async def _held(chunks: AsyncIterator[bytes], *, bytes_max: int) -> tuple[bytes, AsyncIterator[bytes] | None]:
-    """A body of at most `bytes_max` whole; of a larger one nothing, and an iterator of all of it."""
-    held = bytearray()
-    async for chunk in chunks:
-        held += chunk
-        if len(held) > bytes_max:
-            return b"", _chained(bytes(held), chunks)
-    return bytes(held), None
-
-
-async def _chained(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    if first:
-        yield first
-    async for chunk in rest:
-        yield chunk
 
 
 @VERB_ENDPOINTS.add(

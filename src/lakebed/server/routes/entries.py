@@ -1,0 +1,111 @@
+"""What a reference has at a path, and giving a path of a branch an entry, perhaps under a condition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
+from lakebed.key_value.port import KeyValueSnapshot
+from lakebed.repo.context import RepositoryContext
+from lakebed.repo.model import Entry
+from lakebed.repo.refs import resolve
+from lakebed.repo.staging.view import View, open_view
+from lakebed.repo.staging.write import stage, stage_if_absent, stage_if_match
+from lakebed.server.site import RepositoryCall
+
+__all__ = ["Condition", "condition_of", "dated", "find_entry", "refuse_early", "stage_entry", "view_of"]
+
+
+def find_entry(home: RepositoryContext, ref: str, path: str) -> Entry:
+    """What a reference has at a path. Raises `NotFound` (``path_not_found``)."""
+    with home.key_value.snapshot() as snapshot, view_of(home, ref, snapshot) as view:
+        entry = view.get(path)
+    if entry is None:
+        raise NotFound(f"{ref} of repository {home.name} has nothing at {path!r}.", kind="path_not_found", path=path)
+    return entry
+
+
+def view_of(home: RepositoryContext, ref: str, snapshot: KeyValueSnapshot) -> View:
+    """What a reference shows, at a moment of the records."""
+    return open_view(home, resolve(home, ref, snapshot=snapshot), snapshot=snapshot)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What must be at a path before it is written.
+
+    Attributes:
+        checksums: one of these; None: any object. Only where `absent` is false.
+        absent: nothing.
+    """
+
+    checksums: frozenset[str] | None = None
+    absent: bool = False
+
+    def holds(self, entry: Entry | None) -> bool:
+        """Whether this entry, None: none, is what must be there."""
+        if entry is None or self.absent:
+            return entry is None and self.absent
+        return self.checksums is None or entry.checksum in self.checksums
+
+
+def condition_of(call: RepositoryCall) -> Condition | None:
+    """The condition that ``If-Match`` or ``If-None-Match: *`` state; None: there is none."""
+    match, none_match = call.header(b"if-match"), call.header(b"if-none-match")
+    if match is not None and none_match is not None:
+        raise InvalidRequest("The upload has both If-Match and If-None-Match: give one of them.", kind="invalid_header")
+    if match is not None:
+        return Condition(call.etags(b"if-match"))
+    if none_match is None:
+        return None
+    if none_match.strip() != "*":
+        raise InvalidRequest("If-None-Match of an upload can only be *: write if nothing is there.", kind="unsupported")
+    return Condition(absent=True)
+
+
+def refuse_early(home: RepositoryContext, branch: str, path: str, condition: Condition) -> None:
+    """Check a condition before the bytes arrive; it is checked again when they are staged."""
+    entry = None
+    try:
+        entry = find_entry(home, branch, path)
+    except NotFound as error:
+        if error.kind != "path_not_found":
+            raise
+    if not condition.holds(entry):
+        raise _unmet(path, condition)
+
+
+def _unmet(path: str, condition: Condition) -> InvalidRequest:
+    sentence = (
+        f"There is an object at {path!r} already."
+        if condition.absent
+        else f"The object at {path!r} is not the one that If-Match names: read its ETag again."
+    )
+    return InvalidRequest(sentence, kind="precondition_failed", path=path)
+
+
+def stage_entry(
+    home: RepositoryContext, branch: str, path: str, entry: Entry, *, condition: Condition | None = None
+) -> None:
+    """Give a path of a branch an entry. Raises `InvalidRequest` (``precondition_failed``): the condition is not met."""
+    try:
+        if condition is None:
+            stage(home, branch=branch, path=path, entry=entry)
+        elif condition.absent:
+            stage_if_absent(home, branch=branch, path=path, entry=entry)
+        else:
+            stage_if_match(home, branch=branch, path=path, entry=entry, matches=condition.holds)
+    except AlreadyExists as error:
+        assert condition is not None
+        raise _unmet(path, condition) from error
+    except Conflict as error:
+        if error.kind != "path_changed" or condition is None:
+            raise
+        raise _unmet(path, condition) from error
+
+
+def dated(entry: Entry, mtime_s: int | None) -> Entry:
+    """The entry with the modification time that a client gives, in Unix seconds; None: as it is."""
+    return entry if mtime_s is None else msgspec.structs.replace(entry, modified_ms=mtime_s * 1000)
