@@ -10,17 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Final
 
 import pyarrow as pa
 
 from lakebed.errors import OutcomeUnknown, Unavailable
-from lakebed.key_value.port import check_key, checked_bounds, checked_change, checked_columns
-from lakebed.kv import Database, DatabaseOptions, Snapshot, WriteBatch
+from lakebed.key_value.port import (
+    KeyValue,
+    KeyValueSnapshot,
+    check_key,
+    checked_bounds,
+    checked_change,
+    checked_columns,
+)
+from lakebed.kv import Database, DatabaseOptions, DatabaseReader, Snapshot, WriteBatch
 from lakebed.kv.options import CollectorOptions
 
-__all__ = ["COLLECTOR_OPTIONS", "DATABASE_OPTIONS", "DatabaseKeyValue"]
+__all__ = ["COLLECTOR_OPTIONS", "DATABASE_OPTIONS", "DatabaseKeyValue", "DatabaseSnapshot"]
 
 DATABASE_OPTIONS: Final = DatabaseOptions(
     # Rows are a few hundred bytes: so many are in a memtable that a quarter of the usual bytes is a good file, and a
@@ -42,44 +48,34 @@ def _read_failed(error: OutcomeUnknown) -> Unavailable:
     return Unavailable(error.message, kind=error.kind, **error.facts)
 
 
-class DatabaseSnapshot:
-    """Made by `DatabaseKeyValue.snapshot`."""
+class DatabaseSnapshot(KeyValueSnapshot):
+    """A moment of a database: a snapshot of an open one, or a reader that stays at its version."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot | DatabaseReader) -> None:
         self._snapshot = snapshot
 
     def get(self, key: bytes) -> bytes | None:
-        """See `KeyValueSnapshot.get`."""
         return self._snapshot.get(check_key(key))
 
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
-        """See `KeyValueSnapshot.get_many`. Cost: neighbouring blocks are read together."""
+        """Cost: neighbouring blocks are read together."""
         return self._snapshot.get_many([check_key(key) for key in keys])
 
     def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """See `KeyValueSnapshot.scan`."""
         checked_bounds(start, end)
         return self._snapshot.scan(start, end)
 
     def scan_arrow(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[pa.RecordBatch]:
-        """See `KeyValueSnapshot.scan_arrow`. The database's own batches, without a copy."""
+        """The database's own batches, without a copy."""
         checked_bounds(start, end)
         return (batch for batch in self._snapshot.scan_arrow(start, end) if batch.num_rows)
 
     def close(self) -> None:
-        """See `KeyValueSnapshot.close`. Scans that have begun go on."""
+        """Scans that have begun go on."""
         self._snapshot.close()
 
-    def __enter__(self) -> DatabaseSnapshot:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class DatabaseKeyValue:
+class DatabaseKeyValue(KeyValue):
     """The port over an open database; see `lakebed.key_value.port.KeyValue` for what each call promises.
 
     Args:
@@ -92,7 +88,7 @@ class DatabaseKeyValue:
         self.is_local = is_local
 
     def get(self, key: bytes) -> bytes | None:
-        """See `KeyValue.get`. Cost: 1 HEAD; on a local folder about 15 us. Waits for no write that is under way."""
+        """Cost: 1 HEAD; on a local folder about 15 us. Waits for no write that is under way."""
         check_key(key)
         try:
             with self.database.snapshot(linearizable=True) as now:
@@ -101,30 +97,15 @@ class DatabaseKeyValue:
             raise _read_failed(error) from error
 
     def peek(self, key: bytes) -> bytes | None:
-        """See `KeyValue.peek`. Cost: 0.3 us from memory."""
+        """Cost: 0.3 us from memory."""
         return self.database.get(check_key(key))
 
     def snapshot(self) -> DatabaseSnapshot:
-        """See `KeyValue.snapshot`. Cost: 1 HEAD; on a local folder about 15 us. Waits for no write under way."""
+        """Cost: 1 HEAD; on a local folder about 15 us. Waits for no write under way."""
         try:
             return DatabaseSnapshot(self.database.snapshot(linearizable=True))
         except OutcomeUnknown as error:
             raise _read_failed(error) from error
-
-    def set(self, key: bytes, value: bytes) -> None:
-        """See `KeyValue.set`. Cost: 1 PUT shared by all that write at once."""
-        self.write([(key, value)])
-
-    def set_if(self, key: bytes, value: bytes | None, *, expected: bytes | None) -> None:
-        """See `KeyValue.set_if`."""
-        if value is None:
-            self.write(deletes=[key], expected={key: expected})
-        else:
-            self.write([(key, value)], expected={key: expected})
-
-    def delete(self, key: bytes) -> None:
-        """See `KeyValue.delete`."""
-        self.write(deletes=[key])
 
     def write(
         self,
@@ -133,7 +114,7 @@ class DatabaseKeyValue:
         *,
         expected: Mapping[bytes, bytes | None] = {},
     ) -> None:
-        """See `KeyValue.write`. Cost: about 10 us, and 1 PUT shared by all that write at once."""
+        """Cost: about 10 us, and 1 PUT shared by all that write at once."""
         change = checked_change(puts, deletes, expected)
         batch = WriteBatch()
         for key, value in change.puts.items():
@@ -143,20 +124,19 @@ class DatabaseKeyValue:
         self.database.write_if(batch, expected=expected)
 
     def put_columns(self, keys: Any, values: Any, *, expected: Mapping[bytes, bytes | None] = {}) -> None:
-        """See `KeyValue.put_columns`. Cost: about 1 us a row, and one object of the log however many there are."""
+        """Cost: about 1 us a row, and one object of the log however many there are."""
         batch = WriteBatch()
         batch.put_many(*checked_columns(keys, values, expected))
         self.database.write_if(batch, expected=expected)
 
     def maintain(self) -> None:
-        """See `KeyValue.maintain`: objects of the log, files and manifests that no version needs are deleted.
+        """Objects of the log, files and manifests that no version needs are deleted.
 
         Cost: 4 LIST and 1 GET; if anything goes, about 6 requests more and 1 DELETE a thousand objects.
         """
         self.database.admin.collect_garbage(COLLECTOR_OPTIONS)
 
     def close(self) -> None:
-        """See `KeyValue.close`."""
         self.database.close()
 
     def __repr__(self) -> str:

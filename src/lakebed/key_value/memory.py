@@ -12,19 +12,20 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from lakebed.errors import Closed
 from lakebed.key_value.port import (
-    PAIR_SCHEMA,
     Change,
+    KeyValue,
+    KeyValueSnapshot,
     check_key,
     checked_bounds,
     checked_change,
     checked_columns,
+    pair_batch,
     unexpected_value,
 )
 from lakebed.runtime import Environment
@@ -156,50 +157,37 @@ def _cut(block: _Block) -> Iterator[_Block]:
         yield _Block(block.keys[at : at + step], block.values[at : at + step])
 
 
-class MemorySnapshot:
+class MemorySnapshot(KeyValueSnapshot):
     """Made by `MemoryKeyValue.snapshot`."""
 
     def __init__(self, rows: _Rows) -> None:
         self._rows: _Rows | None = rows
 
-    def _standing(self) -> _Rows:
+    def _opened(self) -> _Rows:
         if self._rows is None:
             raise Closed("The snapshot was closed: take a new one.")
         return self._rows
 
     def get(self, key: bytes) -> bytes | None:
-        """See `KeyValueSnapshot.get`."""
-        return self._standing().find(check_key(key))
+        return self._opened().find(check_key(key))
 
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
-        """See `KeyValueSnapshot.get_many`."""
-        find = self._standing().find
+        find = self._opened().find
         return [find(check_key(key)) for key in keys]
 
     def _parts(self, start: bytes | None, end: bytes | None) -> Iterator[_Block]:
         bounds = checked_bounds(start, end)
-        rows = self._standing()
+        rows = self._opened()
         return iter(()) if bounds is None else rows.parts(*bounds)
 
     def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """See `KeyValueSnapshot.scan`."""
         return (pair for part in self._parts(start, end) for pair in zip(*part, strict=True))
 
     def scan_arrow(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[pa.RecordBatch]:
-        """See `KeyValueSnapshot.scan_arrow`."""
         return _batches(self._parts(start, end))
 
     def close(self) -> None:
-        """See `KeyValueSnapshot.close`."""
         self._rows = None
-
-    def __enter__(self) -> MemorySnapshot:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _batches(parts: Iterator[_Block]) -> Iterator[pa.RecordBatch]:
@@ -209,17 +197,13 @@ def _batches(parts: Iterator[_Block]) -> Iterator[pa.RecordBatch]:
         keys += part.keys
         values += part.values
         if len(keys) >= _BATCH_ROW_COUNT:
-            yield _batch(keys, values)
+            yield pair_batch(keys, values)
             keys, values = [], []
     if keys:
-        yield _batch(keys, values)
+        yield pair_batch(keys, values)
 
 
-def _batch(keys: list[bytes], values: list[bytes]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array(keys, pa.binary()), pa.array(values, pa.binary())], schema=PAIR_SCHEMA)
-
-
-class MemoryKeyValue:
+class MemoryKeyValue(KeyValue):
     """The port over a space; see `lakebed.key_value.port.KeyValue` for what each call promises.
 
     Args:
@@ -239,29 +223,13 @@ class MemoryKeyValue:
         return self.space
 
     def get(self, key: bytes) -> bytes | None:
-        """See `KeyValue.get`."""
         return self._open().find(check_key(key))
 
     peek = get
 
     def snapshot(self) -> MemorySnapshot:
-        """See `KeyValue.snapshot`. Cost: 1 us."""
+        """Cost: 1 us."""
         return MemorySnapshot(self._open().rows())
-
-    def set(self, key: bytes, value: bytes) -> None:
-        """See `KeyValue.set`."""
-        self.write([(key, value)])
-
-    def set_if(self, key: bytes, value: bytes | None, *, expected: bytes | None) -> None:
-        """See `KeyValue.set_if`."""
-        if value is None:
-            self.write(deletes=[key], expected={key: expected})
-        else:
-            self.write([(key, value)], expected={key: expected})
-
-    def delete(self, key: bytes) -> None:
-        """See `KeyValue.delete`."""
-        self.write(deletes=[key])
 
     def write(
         self,
@@ -270,19 +238,18 @@ class MemoryKeyValue:
         *,
         expected: Mapping[bytes, bytes | None] = {},
     ) -> None:
-        """See `KeyValue.write`."""
         self._open().apply(checked_change(puts, deletes, expected))
 
     def put_columns(self, keys: Any, values: Any, *, expected: Mapping[bytes, bytes | None] = {}) -> None:
-        """See `KeyValue.put_columns`. Cost: about 1 us a row."""
+        """Cost: about 1 us a row."""
         new_keys, new_values = checked_columns(keys, values, expected)
         self._open().apply(Change(dict(zip(new_keys, new_values, strict=True)), (), expected))
 
     def maintain(self) -> None:
-        """See `KeyValue.maintain`: nothing is kept that is not needed."""
+        """Nothing is kept that is not needed."""
 
     def close(self) -> None:
-        """See `KeyValue.close`. The space stays for other handles."""
+        """The space stays for other handles."""
         self._is_closed = True
 
     def __repr__(self) -> str:

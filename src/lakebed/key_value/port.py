@@ -1,14 +1,15 @@
 """The port: what repositories need of the store that holds their records and staged rows.
 
-Owns: the two protocols, the limits of keys, values and writes, and the checks that every implementation makes, so that
-what one refuses all refuse, with one sentence. Invariants, which one contract suite holds for all implementations:
+Owns: the two protocols, the verbs that are the same in every implementation, the limits of keys, values and writes, and
+the checks that every implementation makes, so that all refuse the same with the same sentence. Invariants, which one
+contract suite checks for all implementations:
 
 - Keys are ordered as unsigned bytes.
 - A write is atomic, and durable when it returns; a write with ``expected`` happens only if every expected key has that
   value at the very moment at which the write takes effect.
 - `KeyValue.get` and `KeyValue.snapshot` are linearizable: they show every write that was acknowledged before the call,
-  by anybody, and nothing that can still be lost. After `OutcomeUnknown`, the next of them by the same handle settles
-  what became of that write: it did happen, or never will.
+  by any process, and nothing that can still be lost. After `OutcomeUnknown`, the next of them by the same handle
+  resolves the outcome of that write: it did happen, or never will.
 - `KeyValue.peek` is at least as new as any write of this handle that has succeeded.
 - Every implementation may be called by many threads at once.
 
@@ -24,6 +25,8 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 import pyarrow as pa
 
 from lakebed.errors import Conflict, InvalidRequest
+from lakebed.kv.ranges import Bounds, check_range
+from lakebed.lsm import model
 
 __all__ = [
     "BOUND_BYTES_MAX",
@@ -38,6 +41,7 @@ __all__ = [
     "checked_bounds",
     "checked_change",
     "checked_columns",
+    "pair_batch",
     "unexpected_value",
 ]
 
@@ -64,7 +68,7 @@ class KeyValueSnapshot(Protocol):
     """All keys and values of one moment. Thread-safe. Use it in a ``with``, or close it."""
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key; None when there is none. Raises `InvalidRequest`, `Closed`."""
+        """The value of a key; None if it has none. Raises `InvalidRequest`, `Closed`."""
         ...
 
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
@@ -76,10 +80,10 @@ class KeyValueSnapshot(Protocol):
 
         Args:
             start: first key; None: from the smallest.
-            end: key behind the last; None: to the largest.
+            end: key after the last; None: to the largest.
 
-        Raises `InvalidRequest`, `Closed`; while it goes on also `Unavailable`. A range that ends before it starts is
-        empty. A scan that goes on when the snapshot is closed may end with `Closed`.
+        Raises `InvalidRequest`, `Closed`; while it is read also `Unavailable`. A range that ends before it starts is
+        empty. A scan that is read after the snapshot was closed may end with `Closed`.
         """
         ...
 
@@ -88,18 +92,20 @@ class KeyValueSnapshot(Protocol):
         ...
 
     def close(self) -> None:
-        """Let the moment go; again is fine."""
+        """Release the moment. Closing twice is a no-op."""
         ...
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None: ...
+    ) -> None:
+        self.close()
 
 
 class KeyValue(Protocol):
-    """An ordered map from bytes to bytes. Every call raises `Closed` after `close`.
+    """An ordered map from bytes to bytes. Implementations inherit it. Every call raises `Closed` after `close`.
 
     Every call may raise `Unavailable` (nothing happened; try again) and `Fenced` (another process owns the store now:
     stop); every write also `OutcomeUnknown` (it may have happened, or may happen yet; `get` tells).
@@ -109,17 +115,17 @@ class KeyValue(Protocol):
     """Whether `get` and `peek` answer without leaving this machine, in microseconds: a server may call them inline."""
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key, None when there is none: true, durable and ours at some moment during the call.
+        """The value of a key, None if it has none: current, durable and ours at some moment during the call.
 
-        Raises `InvalidRequest` for what cannot be a key.
+        Raises `InvalidRequest` for an invalid key.
         """
         ...
 
     def peek(self, key: bytes) -> bytes | None:
-        """The value of a key as this process knows it, None when there is none.
+        """The value of a key as this process knows it, None if it has none.
 
         At least as new as every write by this handle that succeeded; maybe not durable yet, or overtaken by another
-        process. Good for whatever a conditional write proves later. Raises `InvalidRequest`.
+        process. For what a conditional write checks later. Raises `InvalidRequest`.
         """
         ...
 
@@ -128,19 +134,23 @@ class KeyValue(Protocol):
         ...
 
     def set(self, key: bytes, value: bytes) -> None:
-        """Give a key a value. Raises `InvalidRequest`."""
-        ...
+        """Give a key a value. Raises `InvalidRequest`. Cost: as `write`."""
+        self.write([(key, value)])
 
     def set_if(self, key: bytes, value: bytes | None, *, expected: bytes | None) -> None:
         """Give a key a value (None: delete it) if its value is `expected` (None: if it has none).
 
         Raises `Conflict`, kind ``unexpected_value``, with ``key=``; then nothing was written. And `InvalidRequest`.
+        Cost: as `write`.
         """
-        ...
+        if value is None:
+            self.write(deletes=[key], expected={key: expected})
+        else:
+            self.write([(key, value)], expected={key: expected})
 
     def delete(self, key: bytes) -> None:
-        """Take a key away; one that is not there is fine. Raises `InvalidRequest`."""
-        ...
+        """Delete a key. Deleting a missing key is a no-op. Raises `InvalidRequest`. Cost: as `write`."""
+        self.write(deletes=[key])
 
     def write(
         self,
@@ -153,12 +163,12 @@ class KeyValue(Protocol):
 
         Args:
             puts: keys with their new values; of one key that repeats the last counts.
-            deletes: keys to take away; they may be absent. A key that is also put is put.
+            deletes: keys to delete; they may be absent. A key that is also put is put.
             expected: may name keys that are not written. With nothing to write this is a linearizable check.
 
         Raises:
             Conflict: kind ``unexpected_value``, ``key=`` is one that differs; nothing was written.
-            InvalidRequest: a key or value cannot be, or all together are more than `WRITE_BYTES_MAX`.
+            InvalidRequest: a key or value is invalid, or all together are more than `WRITE_BYTES_MAX`.
         """
         ...
 
@@ -167,14 +177,14 @@ class KeyValue(Protocol):
         ...
 
     def maintain(self) -> None:
-        """Give back the space that nothing needs any more; a step of the background, to be called now and then.
+        """Reclaim unused space; to be called now and then, in the background.
 
         Changes nothing that can be read. Cost: the implementation says; it may take seconds.
         """
         ...
 
     def close(self) -> None:
-        """End; what was acknowledged is durable. Again is fine."""
+        """Close the store; what was acknowledged is durable. Closing twice is a no-op."""
         ...
 
 
@@ -187,39 +197,18 @@ class Change(NamedTuple):
 
 
 def check_key(key: object) -> bytes:
-    """The key, if it can be one. Raises `InvalidRequest`."""
-    if not isinstance(key, bytes):
-        raise InvalidRequest(
-            f"A key is bytes, and {type(key).__name__} was given: convert it to bytes first.", kind="wrong_type"
-        )
-    if not key:
-        raise InvalidRequest("The key is empty: a key has at least one byte.", kind="empty_key")
-    if len(key) > KEY_BYTES_MAX:
-        raise InvalidRequest(
-            f"The key has {len(key):,} bytes, and {KEY_BYTES_MAX:,} are possible: use a shorter path.",
-            kind="oversized_key",
-        )
-    return key
+    """The key, if it is valid. Raises `InvalidRequest`."""
+    return model.check_key(key, bytes_max=KEY_BYTES_MAX, advice="use a shorter path")
 
 
 def _check_value(value: object) -> bytes:
-    if not isinstance(value, bytes):
-        raise InvalidRequest(
-            f"A value is bytes, and {type(value).__name__} was given: convert it to bytes first.", kind="wrong_type"
-        )
-    if len(value) > VALUE_BYTES_MAX:
-        raise InvalidRequest(
-            f"The value has {len(value):,} bytes, and {VALUE_BYTES_MAX:,} are possible: put what is long into an "
-            "object.",
-            kind="oversized_value",
-        )
-    return value
+    return model.check_value(value, bytes_max=VALUE_BYTES_MAX, advice="put what is long into an object")
 
 
 def checked_change(
     puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes], expected: Mapping[bytes, bytes | None]
 ) -> Change:
-    """The change, if it can be one. Raises `InvalidRequest`. Cost: 1 us, and 0.3 us a row."""
+    """The change, if it is valid. Raises `InvalidRequest`. Cost: 1 us, and 0.3 us a row."""
     _check_expected(expected)
     if isinstance(deletes, bytes | str):
         raise InvalidRequest("deletes is one key: give a list of keys.", kind="wrong_type")
@@ -237,7 +226,7 @@ def checked_change(
 
 
 def checked_columns(keys: Any, values: Any, expected: Mapping[bytes, bytes | None]) -> tuple[list[bytes], list[bytes]]:
-    """Two columns as lists, if they can be a change. Raises `InvalidRequest`. Cost: about 0.15 us a row."""
+    """Two columns as lists, if they are a valid change. Raises `InvalidRequest`. Cost: about 0.15 us a row."""
     _check_expected(expected)
     new_keys, new_values = _listed(keys, "keys"), _listed(values, "values")
     if len(new_keys) != len(new_values):
@@ -247,7 +236,7 @@ def checked_columns(keys: Any, values: Any, expected: Mapping[bytes, bytes | Non
         )
     if not new_keys:
         return new_keys, new_values
-    # Passes in C for what nearly always holds; only when it does not, row by row for the sentence.
+    # Checks in C, which nearly always pass; only when they do not, row by row for the message.
     if set(map(type, new_keys)) != {bytes} or not all(new_keys) or max(map(len, new_keys)) > KEY_BYTES_MAX:
         for key in new_keys:
             check_key(key)
@@ -286,27 +275,23 @@ def _listed(column: Any, name: str) -> list[Any]:
     return list(column)
 
 
-def checked_bounds(start: object, end: object) -> tuple[bytes | None, bytes | None] | None:
+def checked_bounds(start: object, end: object) -> Bounds | None:
     """Both ends of ``[start, end)``; None for an empty range.
 
     Raises `InvalidRequest` for an end that is not bytes, or longer than `BOUND_BYTES_MAX`.
     """
     for name, bound in (("start", start), ("end", end)):
-        if bound is not None and not isinstance(bound, bytes):
-            raise InvalidRequest(
-                f"The {name} of a scan is bytes or None, and {type(bound).__name__} was given: convert it first.",
-                kind="wrong_type",
-            )
-        if bound is not None and len(bound) > BOUND_BYTES_MAX:
+        if isinstance(bound, bytes) and len(bound) > BOUND_BYTES_MAX:
             raise InvalidRequest(
                 f"The {name} of a scan has {len(bound):,} bytes, and {BOUND_BYTES_MAX:,} are possible: shorten it.",
                 kind="oversized_key",
             )
-    assert start is None or isinstance(start, bytes)
-    assert end is None or isinstance(end, bytes)
-    if end is not None and end <= (start or b""):
-        return None
-    return start or None, end
+    return check_range(start, end)
+
+
+def pair_batch(keys: Sequence[bytes], values: Sequence[bytes]) -> pa.RecordBatch:
+    """A batch of `PAIR_SCHEMA`."""
+    return pa.RecordBatch.from_arrays([pa.array(keys, pa.binary()), pa.array(values, pa.binary())], schema=PAIR_SCHEMA)
 
 
 def unexpected_value(key: bytes) -> Conflict:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 from weakref import WeakKeyDictionary
@@ -38,12 +37,14 @@ from lakebed.errors import (
     UnsupportedFormat,
 )
 from lakebed.key_value.port import (
-    PAIR_SCHEMA,
     Change,
+    KeyValue,
+    KeyValueSnapshot,
     check_key,
     checked_bounds,
     checked_change,
     checked_columns,
+    pair_batch,
     unexpected_value,
 )
 from lakebed.key_value.postgres_connections import Connections, Witness, load_psycopg, raise_translated
@@ -191,7 +192,7 @@ def _version(connection: Connection) -> int | None:
     return None if row is None else row[0]
 
 
-class PostgresSnapshot:
+class PostgresSnapshot(KeyValueSnapshot):
     """Made by `PostgresKeyValue.snapshot`. Has a connection until it is closed."""
 
     def __init__(self, connections: Connections, connection: Connection, *, environment: Environment) -> None:
@@ -213,12 +214,12 @@ class PostgresSnapshot:
             raise Closed("The snapshot was closed: take a new one.")
 
     def get(self, key: bytes) -> bytes | None:
-        """See `KeyValueSnapshot.get`. Cost: 1 round trip."""
+        """Cost: 1 round trip."""
         rows = self._rows(_GET, [check_key(key)])
         return rows[0][0] if rows else None
 
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
-        """See `KeyValueSnapshot.get_many`. Cost: 1 round trip a ten thousand keys."""
+        """Cost: 1 round trip a ten thousand keys."""
         wanted = [check_key(key) for key in keys]
         self._check_open()
         found: dict[bytes, bytes] = {}
@@ -251,35 +252,22 @@ class PostgresSnapshot:
             count = max(1, min(_PAGE_ROW_COUNT_MAX, _PAGE_BYTES * count // max(1, size)))
 
     def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """See `KeyValueSnapshot.scan`. Cost: 1 round trip a page of 4 MiB, or of twenty thousand rows."""
+        """Cost: 1 round trip a page of 4 MiB, or of twenty thousand rows."""
         return (pair for page in self._pages(start, end) for pair in page)
 
     def scan_arrow(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[pa.RecordBatch]:
-        """See `KeyValueSnapshot.scan_arrow`. A batch is a page."""
-        return (_batch(page) for page in self._pages(start, end))
+        """A batch is a page."""
+        return (pair_batch(*zip(*page, strict=True)) for page in self._pages(start, end))
 
     def close(self) -> None:
-        """See `KeyValueSnapshot.close`. The connection goes back."""
+        """The connection goes back."""
         with self._lock:
             connection, self._connection = self._connection, None
         if connection is not None:
             self._connections.give_back(connection)
 
-    def __enter__(self) -> PostgresSnapshot:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def _batch(page: list[tuple[bytes, bytes]]) -> pa.RecordBatch:
-    keys, values = zip(*page, strict=True)
-    return pa.RecordBatch.from_arrays([pa.array(keys, pa.binary()), pa.array(values, pa.binary())], schema=PAIR_SCHEMA)
-
-
-class PostgresKeyValue:
+class PostgresKeyValue(KeyValue):
     """The port over tables; see `lakebed.key_value.port.KeyValue` for what each call promises.
 
     Args:
@@ -296,26 +284,26 @@ class PostgresKeyValue:
         self._lock = environment.runtime.lock()
         self._writers: WeakKeyDictionary[Connection, Witness] = WeakKeyDictionary()
         """The last transaction of each connection."""
-        self._unsettled: frozenset[Witness] = frozenset()
+        self._unresolved: frozenset[Witness] = frozenset()
         """Transactions whose commit was sent, and not answered."""
 
     # ---- reading
 
     def get(self, key: bytes) -> bytes | None:
-        """See `KeyValue.get`. Cost: 1 round trip."""
+        """Cost: 1 round trip."""
         check_key(key)
-        self._settle()
+        self._resolve_outcomes()
         row = self._connections.ask(lambda connection: connection.execute(_GET, [key], binary=True).fetchone())
         return None if row is None else row[0]
 
     def peek(self, key: bytes) -> bytes | None:
-        """See `KeyValue.peek`. Here as `get`: others write, too."""
+        """Here as `get`: others write, too."""
         return self.get(key)
 
     def snapshot(self) -> PostgresSnapshot:
-        """See `KeyValue.snapshot`. Cost: 1 round trip, and a connection until it is closed."""
+        """Cost: 1 round trip, and a connection until it is closed."""
         self._connections.check_open()
-        self._settle()
+        self._resolve_outcomes()
         for fresh in (False, True):
             connection, was_used = self._for_snapshots.take(fresh=fresh)
             try:
@@ -332,21 +320,6 @@ class PostgresKeyValue:
 
     # ---- writing
 
-    def set(self, key: bytes, value: bytes) -> None:
-        """See `KeyValue.set`."""
-        self.write([(key, value)])
-
-    def set_if(self, key: bytes, value: bytes | None, *, expected: bytes | None) -> None:
-        """See `KeyValue.set_if`."""
-        if value is None:
-            self.write(deletes=[key], expected={key: expected})
-        else:
-            self.write([(key, value)], expected={key: expected})
-
-    def delete(self, key: bytes) -> None:
-        """See `KeyValue.delete`."""
-        self.write(deletes=[key])
-
     def write(
         self,
         puts: Sequence[tuple[bytes, bytes]] = (),
@@ -354,11 +327,11 @@ class PostgresKeyValue:
         *,
         expected: Mapping[bytes, bytes | None] = {},
     ) -> None:
-        """See `KeyValue.write`. Cost: 2 round trips; of many rows 1 more each ten thousand, or 8 MiB."""
+        """Cost: 2 round trips; of many rows 1 more each ten thousand, or 8 MiB."""
         self._write(checked_change(puts, deletes, expected))
 
     def put_columns(self, keys: Any, values: Any, *, expected: Mapping[bytes, bytes | None] = {}) -> None:
-        """See `KeyValue.put_columns`. Cost: as `write`."""
+        """Cost: as `write`."""
         columns = checked_columns(keys, values, expected)
         self._write(Change(dict(zip(*columns, strict=True)), (), expected))
 
@@ -405,7 +378,7 @@ class PostgresKeyValue:
             lost = error
         connection.close()  # nothing else may be written by it: its row is the answer
         with self._lock:
-            self._unsettled |= {witness}
+            self._unresolved |= {witness}
         try:
             is_committed = self._ended(witness)
         except LakebedError as unanswered:
@@ -423,23 +396,23 @@ class PostgresKeyValue:
             is_committed = self._connections.became_of(witness)
             if is_committed is not None:
                 with self._lock:
-                    self._unsettled -= {witness}
+                    self._unresolved -= {witness}
                 return is_committed
             self._environment.clock.sleep(min(0.5, 0.005 * 2**turn))
         raise Unavailable(f"A commit to {self._connections.shown} goes on and on: try again later.", kind="slow_commit")
 
-    def _settle(self) -> None:
-        """Before a read: learn what became of commits whose replies were lost. Raises `Unavailable`."""
-        for witness in self._unsettled:
+    def _resolve_outcomes(self) -> None:
+        """Before a read: resolve the outcome of commits whose replies were lost. Raises `Unavailable`."""
+        for witness in self._unresolved:
             self._ended(witness)
 
     # ---- the end
 
     def maintain(self) -> None:
-        """See `KeyValue.maintain`: the server of the database vacuums by itself."""
+        """The server of the database vacuums by itself."""
 
     def close(self) -> None:
-        """See `KeyValue.close`. Snapshots that are open stay so."""
+        """Snapshots that are open stay so."""
         self._connections.close()
         self._for_snapshots.close()
 

@@ -152,31 +152,33 @@ def _through(files: tuple[FileMeta, ...], sequence: int) -> tuple[FileMeta, ...]
     return tuple(file.through(sequence) for file in files if file.min_sequence <= sequence)
 
 
-def check_key(key: object) -> bytes:
-    """The key, if it can be one. Raises `InvalidRequest`."""
+def check_key(key: object, *, bytes_max: int = KEY_BYTES_MAX, advice: str = "put what is long into the value") -> bytes:
+    """The key, if it is valid. Raises `InvalidRequest`; for a key of more than `bytes_max` bytes with advice."""
     if not isinstance(key, bytes):
         raise InvalidRequest(
             f"A key is bytes, and {type(key).__name__} was given: convert it to bytes first.", kind="wrong_type"
         )
     if not key:
         raise InvalidRequest("The key is empty: a key has at least one byte.", kind="empty_key")
-    if len(key) > KEY_BYTES_MAX:
+    if len(key) > bytes_max:
         raise InvalidRequest(
-            f"The key has {len(key):,} bytes, and {KEY_BYTES_MAX:,} are possible: put what is long into the value.",
+            f"The key has {len(key):,} bytes, and {bytes_max:,} are possible: {advice}.",
             kind="oversized_key",
         )
     return key
 
 
-def check_value(value: object) -> bytes:
-    """The value, if it can be one; it may be empty. Raises `InvalidRequest`."""
+def check_value(
+    value: object, *, bytes_max: int = VALUE_BYTES_MAX, advice: str = "split it over several keys"
+) -> bytes:
+    """The value, if it is valid; it may be empty. Raises `InvalidRequest`, as `check_key`."""
     if not isinstance(value, bytes):
         raise InvalidRequest(
             f"A value is bytes, and {type(value).__name__} was given: convert it to bytes first.", kind="wrong_type"
         )
-    if len(value) > VALUE_BYTES_MAX:
+    if len(value) > bytes_max:
         raise InvalidRequest(
-            f"The value has {len(value):,} bytes, and {VALUE_BYTES_MAX:,} are possible: split it over several keys.",
+            f"The value has {len(value):,} bytes, and {bytes_max:,} are possible: {advice}.",
             kind="oversized_value",
         )
     return value
