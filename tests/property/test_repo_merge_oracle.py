@@ -1,4 +1,4 @@
-"""Three-way merge: every small case, against an oracle that is a few lines of plain Python."""
+"""Three-way merge: every small case, against the model, which is a few lines of plain Python."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from lakebed.repo.committed.merge import Strategy, merge_metaranges
 from lakebed.repo.committed.store import Committed
 from lakebed.repo.entry import IDENTITY_BYTES
 from lakebed.repo.options import RangeOptions
+from worlds.repo.model import merged
 from worlds.repo.states import (
     SMALL_RANGES,
     TINY_RANGES,
@@ -30,24 +31,6 @@ STRATEGIES: tuple[Strategy | None, ...] = (None, "source-wins", "dest-wins")
 KEYS = (b"a", b"b", b"c")
 CONTENTS = (None, "x", "y")
 """Of a path: absent, or one of two contents, the same two at every path."""
-
-
-def oracle(base: State, source: State, destination: State, strategy: Strategy | None) -> tuple[State, list[bytes]]:
-    """The merged state, and the conflicts. Of a conflict the destination's, unless the source wins."""
-    merged, conflicts = {}, []
-    for path in sorted({*base, *source, *destination}):
-        was, mine, other = base.get(path), source.get(path), destination.get(path)
-        taken = other
-        if mine not in (was, other):
-            taken = mine
-            if other != was:
-                conflicts.append(path)
-                taken = mine if strategy == "source-wins" else other
-        elif mine == was:
-            taken = other
-        if taken is not None:
-            merged[path] = taken
-    return merged, conflicts
 
 
 @dataclass(frozen=True)
@@ -97,18 +80,18 @@ def by_identity(state: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
 
 
 def expected(some: Sequence[Case], strategy: Strategy | None) -> tuple[dict[bytes, bytes], list[str]]:
-    """What the oracle makes of many cases: identities by path, and conflicts."""
-    merged, conflicts = {}, []
+    """What the model makes of many cases: identities by path, and conflicts."""
+    after, conflicts = {}, []
     for number, case in enumerate(some):
         folder = b"%05d/" % number
-        state, clashes = oracle(case.base, case.source, case.destination, strategy)
-        merged.update({folder + key: value(content, "any")[:IDENTITY_BYTES] for key, content in state.items()})
+        state, clashes = merged(case.base, case.source, case.destination, strategy=strategy)
+        after.update({folder + key: value(content, "any")[:IDENTITY_BYTES] for key, content in state.items()})
         conflicts += [(folder + key).decode() for key in clashes]
-    return merged, conflicts
+    return after, conflicts
 
 
 def check(committed: Committed, some: Sequence[Case], strategy: Strategy | None) -> None:
-    """Merge many cases at once, and compare entries and conflicts with the oracle's."""
+    """Merge many cases at once, and compare entries and conflicts with the model's."""
     base, source, destination = (
         write_state(committed, laid_out(some, side)) for side in ("base", "source", "destination")
     )
@@ -120,7 +103,7 @@ def check(committed: Committed, some: Sequence[Case], strategy: Strategy | None)
         strategy=strategy,
         conflicts_max=len(some) * len(KEYS),
     )
-    merged, conflicts = expected(some, strategy)
+    state, conflicts = expected(some, strategy)
     if strategy is None and conflicts:
         assert outcome.ref is None
         assert outcome.conflicts == conflicts
@@ -128,11 +111,11 @@ def check(committed: Committed, some: Sequence[Case], strategy: Strategy | None)
         return
     assert outcome.ref is not None
     assert (outcome.conflicts, outcome.conflict_count) == ([], 0)
-    assert by_identity(read_state(committed, outcome.ref)) == merged
+    assert by_identity(read_state(committed, outcome.ref)) == state
 
 
 def test_every_merge_of_three_keys() -> None:
-    """All 54,756 small cases come out as the oracle says: entries, absences, and the list of conflicts.
+    """All 54,756 small cases come out as the model says: entries, absences, and the list of conflicts.
 
     A state gives each of three keys one of three contents: absent, x or y, the same x and y at every key, so that what
     is at one path is met at others. That makes 27 states: 27 bases, with 26 sources and 26 destinations that differ
@@ -145,7 +128,7 @@ def test_every_merge_of_three_keys() -> None:
     """
     every = cases()
     assert len([case for case in every if case.both_changed]) * len(STRATEGIES) == 54_756
-    clean = [case for case in every if not oracle(case.base, case.source, case.destination, None)[1]]
+    clean = [case for case in every if not merged(case.base, case.source, case.destination)[1]]
     with open_committed(RangeOptions()) as committed:
         for strategy in STRATEGIES:
             check(committed, every, strategy)
@@ -158,7 +141,7 @@ def test_merges_in_many_segments(strategy: Strategy | None, ranges: RangeOptions
     """The same holds where nearly every path is a range, and ranges equal on two sides are taken over unread."""
     every = cases()
     some = every[::73]
-    clean = [case for case in some if not oracle(case.base, case.source, case.destination, strategy)[1]]
+    clean = [case for case in some if not merged(case.base, case.source, case.destination, strategy=strategy)[1]]
     with open_committed(ranges) as committed:
         check(committed, some, strategy)
         check(committed, clean, strategy)
@@ -231,9 +214,7 @@ def test_a_partial_merge_takes_its_prefix_alone(
 ) -> None:
     """Below the prefix a partial merge says what a whole one says; all else is the destination's."""
     base, source, destination = three
-    inside = [{path: state[path] for path in state if path.startswith(prefix)} for state in three]
-    merged, conflicts = oracle(inside[0], inside[1], inside[2], strategy)
-    merged.update({path: content for path, content in destination.items() if not path.startswith(prefix)})
+    state, conflicts = merged(base, source, destination, strategy=strategy, prefix=prefix)
     with open_committed(SMALL_RANGES) as committed:
         forth, _ = three_states(committed, (base, source, destination))
         outcome = merge_metaranges(committed, **forth, strategy=strategy, prefix=prefix)  # type: ignore[arg-type]
@@ -242,6 +223,6 @@ def test_a_partial_merge_takes_its_prefix_alone(
             assert outcome.conflicts == [path.decode() for path in conflicts]
         else:
             assert outcome.ref is not None
-            want = {path: entry_value(content) for path, content in merged.items()}
+            want = {path: entry_value(content) for path, content in state.items()}
             assert read_state(committed, outcome.ref) == want
             assert outcome.ref.id == write_state(committed, want).id

@@ -13,6 +13,7 @@ from lakebed.repo.committed import windows
 from lakebed.repo.committed.merge import Strategy, merge_metaranges
 from lakebed.repo.committed.units import outermost, parse_root
 from lakebed.repo.options import RangeOptions
+from worlds.repo.model import below, merged
 from worlds.repo.states import (
     SMALL_RANGES,
     TINY_RANGES,
@@ -38,31 +39,20 @@ FILES = (
 def oracle(base: State, source: State, destination: State, strategy: Strategy | None) -> tuple[State, list[bytes]]:
     """The merged state and the conflicts: the outermost roots first, then every path outside of conflicting ones."""
     paths = sorted({*base, *source, *destination})
-    merged, conflicts = {}, []
+    taken, conflicts = {}, []
     closed: list[bytes] = []
     for root in outermost(root for path in paths if (root := parse_root(path)) is not None):
         was, mine, other = (below(state, root) for state in (base, source, destination))
         if mine not in (was, other) and other != was:
             conflicts.append(root or b"/")
             closed.append(root)
-            merged.update(mine if strategy == "source-wins" else other)
-    for path in paths:
-        if any(path.startswith(root) for root in closed):
-            continue
-        was, mine, other = base.get(path), source.get(path), destination.get(path)
-        taken = other
-        if mine not in (was, other):
-            if other != was:
-                conflicts.append(path)
-            taken = mine if other == was or strategy == "source-wins" else other
-        if taken is not None:
-            merged[path] = taken
-    return merged, sorted(conflicts)
-
-
-def below(state: State, root: bytes) -> State:
-    """The part of a state below a root."""
-    return {path: content for path, content in state.items() if path.startswith(root)}
+            taken.update(mine if strategy == "source-wins" else other)
+    left = [
+        {path: content for path, content in state.items() if not any(path.startswith(root) for root in closed)}
+        for state in (base, source, destination)
+    ]
+    state, clashes = merged(*left, strategy=strategy)
+    return taken | state, sorted(conflicts + clashes)
 
 
 @st.composite
@@ -106,7 +96,7 @@ def test_units_are_merged_whole(
 ) -> None:
     """However ranges and windows cut a table, it is one side's as a whole, or one conflict."""
     base, source, destination = three
-    merged, conflicts = oracle(base, source, destination, strategy)
+    state, conflicts = oracle(base, source, destination, strategy)
     with pytest.MonkeyPatch.context() as patch, open_committed(ranges) as committed:
         patch.setattr(merging, "WINDOW_ROW_COUNT", window_row_count)
         patch.setattr(windows, "WINDOW_ROW_COUNT", window_row_count)
@@ -122,6 +112,6 @@ def test_units_are_merged_whole(
             assert outcome.conflict_count == len(conflicts)
         else:
             assert outcome.ref is not None
-            want = {path: entry_value(content) for path, content in merged.items()}
+            want = {path: entry_value(content) for path, content in state.items()}
             assert read_state(committed, outcome.ref) == want
             assert outcome.ref.id == write_state(committed, want).id

@@ -16,10 +16,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
 from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.objects import open_store
-from lakebed.repo import DiffKind, RangeOptions, Repositories, RepositoryOptions
+from lakebed.repo import RangeOptions, Repositories, RepositoryOptions
 from lakebed.repo.catalog import LocalCatalog
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
+from worlds.repo.model import ancestors, chosen, difference, merged
 
 PATHS = [folder + name for folder in ("", "a/", "a/b/", "ab/") for name in ("x", "y", "z")]
 PREFIXES = ["", "a", "a/", "a/b/", "ab/", "nothing"]
@@ -120,20 +121,20 @@ class RepositoryMachine(RuleBasedStateMachine):
         self.repo.branch(branch).put(path, text)
         self.shown[branch][path] = text
 
-    @rule(branch=branches, chosen=st.lists(paths, max_size=4))
-    def delete_many(self, branch: str, chosen: list[str]) -> None:
+    @rule(branch=branches, some=st.lists(paths, max_size=4))
+    def delete_many(self, branch: str, some: list[str]) -> None:
         """Deletes; of how many is said."""
         if branch in self.heads:
-            gone = self.repo.branch(branch).delete_many(chosen)
-            assert gone == len(set(chosen) & set(self.shown[branch]))
-            for path in chosen:
+            gone = self.repo.branch(branch).delete_many(some)
+            assert gone == len(set(some) & set(self.shown[branch]))
+            for path in some:
                 self.shown[branch].pop(path, None)
 
     @rule(branch=branches, prefix=prefixes)
     def delete_prefix(self, branch: str, prefix: str) -> None:
         """Everything below a prefix."""
         if branch in self.heads:
-            left = {path: text for path, text in self.shown[branch].items() if not path.startswith(prefix)}
+            left = chosen(self.shown[branch], {}, lambda path: path.startswith(prefix))
             assert self.repo.branch(branch).delete_prefix(prefix) == (len(left) < len(self.shown[branch]))
             self.shown[branch] = left
 
@@ -148,9 +149,8 @@ class RepositoryMachine(RuleBasedStateMachine):
         """All of it, or what is below a prefix."""
         if branch in self.heads:
             self.repo.branch(branch).reset(prefix=prefix)
-            head, shown, below = self.head_state(branch), self.shown[branch], prefix or ""
-            kept = {path: text for path, text in shown.items() if not path.startswith(below)}
-            self.shown[branch] = kept | {path: text for path, text in head.items() if path.startswith(below)}
+            head, shown = self.head_state(branch), self.shown[branch]
+            self.shown[branch] = chosen(shown, head, lambda path: path.startswith(prefix or ""))
 
     # ---- commits
 
@@ -159,28 +159,21 @@ class RepositoryMachine(RuleBasedStateMachine):
         """All of it, or what is below a prefix; with nothing to commit it is refused."""
         if branch not in self.heads:
             return
-        head, shown, below = self.head_state(branch), self.shown[branch], prefix or ""
-        state = {path: text for path, text in head.items() if not path.startswith(below)}
-        state |= {path: text for path, text in shown.items() if path.startswith(below)}
+        head, shown = self.head_state(branch), self.shown[branch]
+        state = chosen(head, shown, lambda path: path.startswith(prefix or ""))
         act = self.repo.branch(branch).commit
-        chosen = None if prefix is None else [prefix]
+        prefixes = None if prefix is None else [prefix]
         if state == head:
             with pytest.raises(InvalidRequest) as caught:
-                act("m", prefixes=chosen)
+                act("m", prefixes=prefixes)
             assert caught.value.kind == "no_changes"
             return
-        self.moved(branch, act("m", prefixes=chosen), state, self.heads[branch])
+        self.moved(branch, act("m", prefixes=prefixes), state, self.heads[branch])
         self.met["commit"] += 1
 
     def ancestry(self, id: str) -> set[str]:
         """A commit and all before it."""
-        found, left = set[str](), [id]
-        while left:
-            here = left.pop()
-            if here not in found:
-                found.add(here)
-                left += self.commits[here][0]
-        return found
+        return ancestors([id], lambda one: self.commits[one][0])
 
     @rule(branch=branches, path=paths, text=texts)
     def put_and_commit(self, branch: str, path: str, text: bytes) -> None:
@@ -210,15 +203,7 @@ class RepositoryMachine(RuleBasedStateMachine):
         base_id = self.repo.merge_base(source, into)
         assert base_id in self.ancestry(left) & self.ancestry(right)
         base, ours, theirs = self.commits[base_id][1], self.commits[left][1], self.commits[right][1]
-        merged, conflicts = {}, []
-        for path in sorted(base.keys() | ours.keys() | theirs.keys()):
-            was, our, their = base.get(path), ours.get(path), theirs.get(path)
-            taken = our if their == was or (our != was and our == their) else their
-            if was not in (our, their) and our != their:
-                conflicts.append(path)
-                taken = our if strategy == "dest-wins" else their
-            if taken is not None:
-                merged[path] = taken
+        after, conflicts = merged(base, theirs, ours, strategy=strategy)
         if conflicts and strategy is None:
             with pytest.raises(Conflict) as conflict:
                 act(source)
@@ -227,11 +212,11 @@ class RepositoryMachine(RuleBasedStateMachine):
             return
         made = unless_nothing_changes(lambda: act(source, strategy=strategy))
         if made is None:
-            assert merged == ours
+            assert after == ours
             return
         assert right not in self.ancestry(left)
-        self.moved(into, made, merged, left, right)
-        self.shown[into] = dict(merged)
+        self.moved(into, made, after, left, right)
+        self.shown[into] = dict(after)
         self.met["merge"] += 1
 
     @rule(into=branches, path=paths, strategy=st.sampled_from([None, None, "source-wins", "dest-wins"]))
@@ -317,11 +302,7 @@ class RepositoryMachine(RuleBasedStateMachine):
             branch = self.repo.branch(name)
             assert {one.path: branch.get(one.path) for one in branch.list()} == shown
             head = self.head_state(name)
-            differences = {}
-            for path in sorted(head.keys() | shown.keys()):
-                if head.get(path) != shown.get(path):
-                    kind = DiffKind.ADDED if path not in head else DiffKind.CHANGED
-                    differences[path] = DiffKind.REMOVED if path not in shown else kind
+            differences = difference(head, shown)
             assert {one.path: one.kind for one in branch.status()} == differences
             assert branch.is_dirty() == bool(differences)
 

@@ -21,7 +21,6 @@ from lakebed.repo.branches import create_branch, load_branch
 from lakebed.repo.commits import load_commit
 from lakebed.repo.compact import compact_once
 from lakebed.repo.context import RepositoryContext
-from lakebed.repo.model import DiffKind
 from lakebed.repo.staging.cleanup import clean_once
 from lakebed.repo.staging.write import delete_prefix
 from worlds.repo.memory_repository import (
@@ -35,6 +34,7 @@ from worlds.repo.memory_repository import (
     remove,
     uncommitted_of,
 )
+from worlds.repo.model import ancestors, chosen, difference, merge_bases, merged
 from worlds.repo.operations import commit, hard_reset, merge, rebase, reset, reset_path, reset_prefix, revert
 
 Contents = dict[str, str]
@@ -55,17 +55,6 @@ class Made:
         """Length of the longest line back to the first commit."""
         return 1 + max((parent.generation for parent in self.parents), default=0)
 
-    def ancestors(self) -> set[Made]:
-        """It and all that it descends from."""
-        found: set[Made] = set()
-        waiting = [self]
-        while waiting:
-            one = waiting.pop()
-            if one not in found:
-                found.add(one)
-                waiting += one.parents
-        return found
-
 
 Outcome = tuple[str | None, Made | None]
 """The kind of the error, or the new head."""
@@ -83,52 +72,33 @@ class Model:
     """How often each verb did something, for honest counts."""
 
 
-def merge_bases(left: Made, right: Made) -> set[Made]:
-    """The common ancestors of which no other common ancestor descends."""
-    common = left.ancestors() & right.ancestors()
-    return common - {older for one in common for parent in one.parents for older in parent.ancestors()}
-
-
-def three_way(base: Contents, source: Contents, destination: Contents, strategy: str | None) -> Contents | None:
-    """What the destination becomes with what the source changed since the base; None: a conflict."""
-    after = dict(destination)
-    for path in base.keys() | source.keys() | destination.keys():
-        was, theirs, ours = base.get(path), source.get(path), destination.get(path)
-        if theirs in (was, ours):
-            continue
-        if ours != was and strategy is None:
-            return None
-        if ours != was and strategy == "dest-wins":
-            continue
-        if theirs is None:
-            del after[path]
-        else:
-            after[path] = theirs
-    return after
+def parents_of(made: Made) -> tuple[Made, ...]:
+    """What a commit was made on."""
+    return made.parents
 
 
 def merge_outcomes(source: Made, into: Made, strategy: str | None) -> Iterator[Outcome]:
     """What a merge may do: one answer for each best base."""
-    for base in merge_bases(source, into):
-        texts = three_way(base.texts, source.texts, into.texts, strategy)
+    for base in merge_bases(source, into, parents_of):
+        texts, conflicts = merged(base.texts, source.texts, into.texts, strategy=strategy)
         if base is source:
             yield "no_changes", None
         else:
-            yield ("merge_conflict", None) if texts is None else (None, Made((into, source), texts))
+            yield ("merge_conflict", None) if conflicts and strategy is None else (None, Made((into, source), texts))
 
 
 def rebase_outcomes(head: Made, onto: Made) -> Iterator[Outcome]:
     """What a rebase may do: one answer for each order in which no commit comes before a parent."""
-    if onto in head.ancestors():
+    if onto in ancestors([head], parents_of):
         yield "no_changes", None
         return
-    own = [one for one in head.ancestors() - onto.ancestors() if len(one.parents) < 2]
+    own = [one for one in ancestors([head], parents_of) - ancestors([onto], parents_of) if len(one.parents) < 2]
     ages = [[one for one in own if one.generation == age] for age in sorted({one.generation for one in own})]
     for order in itertools.islice(itertools.product(*map(itertools.permutations, ages)), ORDERS_MAX):
         last: Made = onto
         for one in itertools.chain.from_iterable(order):
-            texts = three_way(one.parents[0].texts if one.parents else {}, one.texts, last.texts, None)
-            if texts is None:
+            texts, conflicts = merged(one.parents[0].texts if one.parents else {}, one.texts, last.texts)
+            if conflicts:
                 yield "merge_conflict", None
                 break
             if texts != last.texts:
@@ -154,16 +124,6 @@ def is_made_so(home: RepositoryContext, commit_id: str, made: Made, ids: dict[Ma
     if len(commit.parents) != len(made.parents) or committed_contents(home, commit.metarange) != made.texts:
         return False
     return all(is_made_so(home, id, parent, ids) for id, parent in zip(commit.parents, made.parents, strict=True))
-
-
-def below(held: Contents, prefix: str) -> Contents:
-    """The paths that begin so."""
-    return {path: text for path, text in held.items() if path.startswith(prefix)}
-
-
-def without(held: Contents, prefix: str) -> Contents:
-    """The paths that do not."""
-    return {path: text for path, text in held.items() if not path.startswith(prefix)}
 
 
 class Walk:
@@ -214,16 +174,7 @@ class Walk:
             shown, head = self.model.shown[branch], self.model.head[branch].texts
             assert contents(self.home, branch) == shown
             assert head_of(self.home, branch) == head
-            kinds = {
-                path: DiffKind.ADDED
-                if path not in head
-                else DiffKind.REMOVED
-                if path not in shown
-                else DiffKind.CHANGED
-                for path in shown.keys() | head.keys()
-                if shown.get(path) != head.get(path)
-            }
-            assert uncommitted_of(self.home, branch) == kinds
+            assert uncommitted_of(self.home, branch) == difference(head, shown)
 
     def put(self) -> bool:
         path, text = self.path(), self.text()
@@ -248,7 +199,7 @@ class Walk:
         prefix = self.prefix()
         delete_prefix(self.home, branch=self.branch, prefix=prefix)
         before = self.model.shown[self.branch]
-        self.model.shown[self.branch] = without(before, prefix)
+        self.model.shown[self.branch] = chosen(before, {}, lambda path: path.startswith(prefix))
         return self.model.shown[self.branch] != before
 
     def compact(self) -> bool:
@@ -293,7 +244,7 @@ class Walk:
     def commit_some(self) -> bool:
         prefix = self.prefix()
         shown, head = self.model.shown[self.branch], self.model.head[self.branch].texts
-        after = without(head, prefix) | below(shown, prefix)
+        after = chosen(head, shown, lambda path: path.startswith(prefix))
         done = self.expect("no_changes" if after == head else None, commit, self.branch, message="m", prefixes=[prefix])
         if done:
             self.committed(after)
@@ -308,15 +259,16 @@ class Walk:
         prefix = self.prefix()
         reset_prefix(self.home, self.branch, prefix=prefix)
         before = self.model.shown[self.branch]
-        self.model.shown[self.branch] = without(before, prefix) | below(self.model.head[self.branch].texts, prefix)
+        self.model.shown[self.branch] = chosen(
+            before, self.model.head[self.branch].texts, lambda path: path.startswith(prefix)
+        )
         return before != self.model.shown[self.branch]
 
     def reset_path(self) -> bool:
         path = self.path()
         reset_path(self.home, self.branch, path=path)
         before, head = self.model.shown[self.branch], self.model.head[self.branch].texts
-        after = {one: text for one, text in before.items() if one != path}
-        self.model.shown[self.branch] = after | ({path: head[path]} if path in head else {})
+        self.model.shown[self.branch] = chosen(before, head, lambda one: one == path)
         return before != self.model.shown[self.branch]
 
     def is_clean(self) -> bool:

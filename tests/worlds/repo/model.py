@@ -1,9 +1,10 @@
-"""What a repository must show, as dictionaries: the model that its simulation compares it with.
+"""What a repository must show, as dictionaries: the model that its simulation and its property tests compare it with.
 
 Owns: states (what a branch shows or a commit holds), the algebra of them (difference, three-way merge, chosen paths,
 listings), the history of one branch, and the ledger of commits. Invariants: a state is a dictionary from path to
 encoded entry and is never changed; two entries are the same when their identities are; the model knows no token, no
-range, no layer and no snapshot. Does not know: where states come from; `worlds.repo.monitor` learns them from
+range, no layer and no snapshot. Tests whose paths or contents are texts use the same algebra: short contents are their
+own identities. Does not know: where states come from; `worlds.repo.monitor` learns them from
 the stores themselves, and `worlds.repo.verbs` says what a verb may make of them.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from lakebed.repo.committed.merge import Strategy
 from lakebed.repo.entry import IDENTITY_BYTES, decode_entry
@@ -23,12 +25,14 @@ __all__ = [
     "Moment",
     "State",
     "alike",
+    "ancestors",
     "applied",
     "below",
     "chosen",
     "difference",
     "identified",
     "listing",
+    "merge_bases",
     "merged",
     "same",
     "shown",
@@ -41,14 +45,19 @@ Line = tuple[str, bytes | None]
 """One line of a listing: a path with its identity, or a common prefix with None."""
 
 
-def same(left: bytes | None, right: bytes | None) -> bool:
+Text = TypeVar("Text", str, bytes)
+Content = TypeVar("Content", str, bytes)
+Node = TypeVar("Node")
+
+
+def same(left: Content | None, right: Content | None) -> bool:
     """Whether two entries, or absences, are the same: where the bytes are does not matter."""
     if left is None or right is None:
         return left is right
     return left[:IDENTITY_BYTES] == right[:IDENTITY_BYTES]
 
 
-def alike(left: State, right: State) -> bool:
+def alike(left: Mapping[Text, Content], right: Mapping[Text, Content]) -> bool:
     """Whether two states have the same entries at the same paths."""
     return left.keys() == right.keys() and all(same(value, right[path]) for path, value in left.items())
 
@@ -69,9 +78,9 @@ def shown(state: State | None) -> str:
     return "{" + ", ".join(lines) + "}"
 
 
-def difference(left: State, right: State) -> dict[bytes, DiffKind]:
+def difference(left: Mapping[Text, Content], right: Mapping[Text, Content]) -> dict[Text, DiffKind]:
     """What happened to each path from left to right."""
-    found: dict[bytes, DiffKind] = {}
+    found: dict[Text, DiffKind] = {}
     for path in sorted(left.keys() | right.keys()):
         before, after = left.get(path), right.get(path)
         if not same(before, after):
@@ -79,33 +88,40 @@ def difference(left: State, right: State) -> dict[bytes, DiffKind]:
     return found
 
 
-def applied(state: State, changes: Mapping[bytes, bytes | None]) -> State:
+def applied(state: Mapping[Text, Content], changes: Mapping[Text, Content | None]) -> dict[Text, Content]:
     """A state after changes; None takes a path away."""
-    after = {**state, **changes}
+    after: dict[Text, Content | None] = {**state, **changes}
     return {path: value for path, value in after.items() if value is not None}
 
 
-def below(state: State, prefix: bytes) -> State:
+def below(state: Mapping[Text, Content], prefix: Text) -> dict[Text, Content]:
     """The part of a state whose paths begin so."""
     return {path: value for path, value in state.items() if path.startswith(prefix)}
 
 
-def chosen(onto: State, source: State, is_chosen: Callable[[bytes], bool]) -> State:
+def chosen(
+    onto: Mapping[Text, Content], source: Mapping[Text, Content], is_chosen: Callable[[Text], bool]
+) -> dict[Text, Content]:
     """A state whose chosen paths are as another one has them."""
     kept = {path: value for path, value in onto.items() if not is_chosen(path)}
     return kept | {path: value for path, value in source.items() if is_chosen(path)}
 
 
 def merged(
-    base: State, source: State, destination: State, *, strategy: Strategy | None = None, prefix: bytes = b""
-) -> tuple[State, list[bytes]]:
+    base: Mapping[Text, Content],
+    source: Mapping[Text, Content],
+    destination: Mapping[Text, Content],
+    *,
+    strategy: Strategy | None = None,
+    prefix: Text | None = None,
+) -> tuple[dict[Text, Content], list[Text]]:
     """The three-way merge, path by path; and the paths that both sides changed differently."""
-    after: dict[bytes, bytes | None] = {}
-    conflicts: list[bytes] = []
+    after: dict[Text, Content | None] = {}
+    conflicts: list[Text] = []
     for path in sorted(base.keys() | source.keys() | destination.keys()):
         was, theirs, ours = base.get(path), source.get(path), destination.get(path)
         after[path] = ours
-        if not path.startswith(prefix) or same(theirs, was) or same(theirs, ours):
+        if (prefix and not path.startswith(prefix)) or same(theirs, was) or same(theirs, ours):
             continue
         if same(ours, was):
             after[path] = theirs
@@ -183,6 +199,25 @@ class History:
                 yield before, after
 
 
+def ancestors(nodes: Iterable[Node], parents_of: Callable[[Node], Iterable[Node]]) -> set[Node]:
+    """Commits and everything before them."""
+    found: set[Node] = set()
+    waiting = list(nodes)
+    while waiting:
+        one = waiting.pop()
+        if one not in found:
+            found.add(one)
+            waiting += parents_of(one)
+    return found
+
+
+def merge_bases(left: Node, right: Node, parents_of: Callable[[Node], Iterable[Node]]) -> set[Node]:
+    """The common ancestors that are ancestors of no other one."""
+    common: set[Node] = ancestors([left], parents_of) & ancestors([right], parents_of)
+    older: list[Node] = [parent for one in common for parent in parents_of(one)]
+    return common - ancestors(older, parents_of)
+
+
 @dataclass(eq=False, slots=True)
 class Ledger:
     """Every commit that was ever made, and what it holds."""
@@ -196,20 +231,16 @@ class Ledger:
 
     def ancestors(self, ids: Iterable[str]) -> set[str]:
         """Commits and everything before them."""
-        found: set[str] = set()
-        waiting = list(ids)
-        while waiting:
-            one = waiting.pop()
-            if one not in found and one in self.commits:
-                found.add(one)
-                waiting += self.commits[one].parents
-        return found
+        return ancestors([one for one in ids if one in self.commits], self._parents)
+
+    def _parents(self, id: str) -> list[str]:
+        return [one for one in self.commits[id].parents if one in self.commits]
 
     def merge_bases(self, left: str, right: str) -> list[str]:
         """The common ancestors that are ancestors of no other one."""
-        common = self.ancestors([left]) & self.ancestors([right])
-        older = {one for id in common for one in self.ancestors(self.commits[id].parents)}
-        return sorted(common - older)
+        if left not in self.commits or right not in self.commits:
+            return []
+        return sorted(merge_bases(left, right, self._parents))
 
     def own_commits(self, head: str, onto: str) -> list[str]:
         """What a head descends from and `onto` does not, without merges: parents before children, as git replays it."""
